@@ -21,6 +21,7 @@ import select
 import struct
 import termios
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -71,8 +72,7 @@ class ChildState:
     def __init__(self, number: int, slots: int) -> None:
         self.number = number
         self.slots = slots
-        self._table = _HEADER_BYTES
-        self._last_word = (self._table + _RUNNING.size) // 8 - 1  # of the first running job
+        self._last_word = (_HEADER_BYTES + _RUNNING.size) // 8 - 1  # of the first running job
         first = _HEADER_BYTES + (slots + MAX_BATCH) * _RUNNING.size
         self._memory = mmap.mmap(-1, first + 2 * LOG_BYTES)
         self._words = memoryview(self._memory).cast("q")
@@ -84,7 +84,8 @@ class ChildState:
         self._pipe = os.fstat(self._tokens).st_ino
         self._files = select.poll()  # one system call for them all
         for number in (0, 1, 2, self._tokens):
-            if _is_open(number):
+            with suppress(OSError):  # it was closed from the start
+                os.fstat(number)
                 self._files.register(number, 0)
 
     # The child's side
@@ -114,15 +115,12 @@ class ChildState:
 
     def take_several(self, jobs: int) -> list[bytes]:
         """Take the next offered jobs in one system call, fewer if the supervisor took the rest."""
-        try:
-            read = os.read(self._tokens, _TOKEN.size * jobs)
-        except BlockingIOError:
-            return []
-        return [read[at : at + _TOKEN.size] for at in range(0, len(read), _TOKEN.size)]
+        tokens = _read(self._tokens, _TOKEN.size * jobs)
+        return [tokens[at : at + _TOKEN.size] for at in range(0, len(tokens), _TOKEN.size)]
 
     def begin(self, slot: int, token: bytes, started_ms: int, deadline_ms: int) -> None:
         """Enter the job of this token into the table of running jobs."""
-        at = self._table + slot * _RUNNING.size
+        at = _HEADER_BYTES + slot * _RUNNING.size
         _RUNNING.pack_into(self._memory, at, deadline_ms, token, started_ms)
 
     def end(self, slot: int) -> None:
@@ -170,10 +168,7 @@ class ChildState:
 
     def read_messages(self) -> list[str]:
         """The messages that have arrived since the last call."""
-        try:
-            return os.read(self._messages, 65536).decode(*AS_READ).splitlines()
-        except BlockingIOError:
-            return []
+        return _read(self._messages, 65536).decode(*AS_READ).splitlines()
 
     def close(self) -> None:
         """Close the pipes, in a child that uses another slot."""
@@ -184,32 +179,25 @@ class ChildState:
 
     def take_unstarted(self) -> list[tuple[str, int]]:
         """Take every job that has not started: (id, lease), oldest first."""
-        try:
-            tokens = os.read(self._tokens, _TOKEN.size * MAX_BATCH)
-        except BlockingIOError:
-            return []
+        tokens = _read(self._tokens, _TOKEN.size * MAX_BATCH)
         return [(_text(name), lease) for lease, name in _TOKEN.iter_unpack(tokens)]
 
     def has_unstarted(self) -> bool:
         """Whether `take_unstarted` would take any jobs."""
-        return _waiting_bytes(self._tokens) > 0
+        return any(fcntl.ioctl(self._tokens, termios.FIONREAD, bytes(4)))
 
     def running(self) -> list[RunningJob]:
         """The jobs that run now."""
-        return [
-            job
-            for job in map(self._running, range(self.slots + self._words[_CHUNK]))
-            if job is not None
-        ]
+        slots = range(self.slots + self._words[_CHUNK])
+        return [job for job in map(self._running, slots) if job is not None]
 
     def running_sync(self) -> RunningJob | None:
         """The job that runs in the main thread, in front of the unstarted ones."""
         return self._running(0)
 
     def _running(self, slot: int) -> RunningJob | None:
-        deadline_ms, token, started_ms = _RUNNING.unpack_from(
-            self._memory, self._table + slot * _RUNNING.size
-        )
+        at = _HEADER_BYTES + slot * _RUNNING.size
+        deadline_ms, token, started_ms = _RUNNING.unpack_from(self._memory, at)
         if not started_ms:
             return None
         if deadline_ms < started_ms:  # read while it was written: the deadline of another job
@@ -223,8 +211,7 @@ class ChildState:
 
     def ended_since(self) -> int:
         """Since when (monotonic ms) outcomes may have waited for a report; 0 if none does."""
-        found = [since for since in (self.log.since_ms, self.concurrent_log.since_ms) if since]
-        return min(found, default=0)
+        return min(filter(None, (self.log.since_ms, self.concurrent_log.since_ms)), default=0)
 
     def outcomes(self) -> list[Outcome]:
         """What has ended and may not be reported yet."""
@@ -258,10 +245,9 @@ class ChildState:
 
     def send(self, message: str) -> None:
         """Write a message for the child; the caller then sends the signal."""
-        try:
+        # The pipe is full if the child has not read for an hour. Heartbeats repeat what matters.
+        with suppress(BlockingIOError):
             os.write(self._message_end, f"{message}\n".encode(*AS_READ))
-        except BlockingIOError:
-            return  # the child has not read for an hour; every heartbeat repeats what matters
 
     def reset(self) -> None:
         """Prepare the slot for its next child: the last one is dead, and its state was read."""
@@ -279,18 +265,12 @@ def _text(name: bytes) -> str:
     return name.rstrip(b"\0").decode(*AS_READ)
 
 
-def _is_open(number: int) -> bool:
+def _read(pipe: int, size: int) -> bytes:
+    """What waits in the pipe, up to ``size`` bytes."""
     try:
-        os.fstat(number)
-    except OSError:
-        return False
-    return True
-
-
-def _waiting_bytes(pipe: int) -> int:
-    """Bytes that wait in a pipe."""
-    raw = fcntl.ioctl(pipe, termios.FIONREAD, b"\0\0\0\0")
-    return int.from_bytes(raw, "little")
+        return os.read(pipe, size)
+    except BlockingIOError:
+        return b""
 
 
 def _pipe() -> tuple[int, int]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-import os
+import math
 import platform
 import resource
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,26 +24,32 @@ from .child.loop import Child, ChildOptions
 from .child_state import FILES_PER_CHILD, ChildState
 from .identity import Worker, this_worker
 from .maintenance import bridge, maintenance
-from .maintenance.bridge import BridgeChild
-from .maintenance.maintenance import MaintenanceChild
+from .maintenance.bridge import BridgeRole
+from .maintenance.leader import STOP, MakeRole, run_in_child
+from .maintenance.maintenance import Maintenance
 from .probe import HeartbeatFile
 from .supervisor.child_handle import ChildHandle, unreported_jobs
 from .supervisor.control_listener import ControlListener
 from .supervisor.fork_server import ForkServer, Role
-from .supervisor.heartbeat import HeartbeatCallbacks, Heartbeats, ShardAnswers
-from .supervisor.shard_roles import RoleInRedis, ShardRoles
+from .supervisor.heartbeat import (
+    HeartbeatCallbacks,
+    Heartbeats,
+    RoleInRedis,
+    ShardAnswers,
+    ShardRoles,
+)
 from .supervisor.supervisor import (
     EXIT_DONE,
     EXIT_QUEUES_EMPTY,
     Supervisor,
     SupervisorOptions,
-    WakePipes,
+    WakePipe,
 )
 from .supervisor.watchdog import resident_bytes
 
-logger = logging.getLogger("django_redisqueue")
-
 OWN_FILES = 32  # that the supervisor may open besides the pipes of its children
+# Returns True if nothing is left to do, with burst: then the child must not be replaced.
+Work = Callable[[], bool]
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # SIGHUP: the terminal was closed
 
 
@@ -66,25 +71,22 @@ class Service:
         self._options = options
         self._settings = settings or get_settings()
         self.worker: Worker = this_worker(options.name)
-        self._roles: list[Role] = ["jobs"]
-        self._roles *= options.processes
-        self._roles += ["maintenance", "bridge"] if self._settings.mirror else ["maintenance"]
-        self._file_limit = _raise_file_limit(options.processes, len(self._roles))
-        self._states = _child_states(self._roles, {"jobs": options.child.slots})
-        self._wake_pipes = WakePipes(*os.pipe(), *os.pipe())
-        pipes = self._wake_pipes
-        for end in (pipes.children_read, pipes.children_write, pipes.own_read, pipes.own_write):
-            os.set_blocking(end, False)
+        roles: list[Role] = ["jobs"] * options.processes
+        roles += ["maintenance", "bridge"] if self._settings.mirror else ["maintenance"]
+        self._file_limit = _raise_file_limit(options.processes, len(roles))
+        self._handles = [
+            ChildHandle(ChildState(slot, options.child.slots if role == "jobs" else 1), role)
+            for slot, role in enumerate(roles)
+        ]
+        self._child_wakes = WakePipe()
 
     def run(self) -> int:
         """Work until told to stop; the exit code. Call in the main thread, before other threads."""
         close_all()
         fork_server = ForkServer(self._run_child)
-        handles = [
-            ChildHandle(state, role) for state, role in zip(self._states, self._roles, strict=True)
-        ]
+        handles, own_wakes = self._handles, WakePipe()
         supervisor = Supervisor(
-            self.worker, fork_server, handles, self._wake_pipes,
+            self.worker, fork_server, handles, self._child_wakes, own_wakes,
             self._settings, self._options.supervisor,
         )  # fmt: skip
         heartbeat_file = HeartbeatFile(self._options.heartbeat_file)
@@ -94,42 +96,49 @@ class Service:
             supervisor.children, supervisor.running, supervisor.is_stopping, supervisor.notify,
             partial(unreported_jobs, handles), answers.note,
             self.worker.id, reporter.text, supervisor.on_order,
-            ShardRoles(handles, self._settings, _roles()),
+            ShardRoles(handles, self._settings, _led_roles()),
         )  # fmt: skip
         heartbeats = Heartbeats(self._settings, self._options.child.queues, callbacks)
         control = ControlListener(
             self._settings, self.worker.id, supervisor.on_cancel, supervisor.on_order
         )
-        with _signals_to(supervisor, self._wake_pipes.own_write):
+        with _signals_to(supervisor, own_wakes.writer):
             control.start()
             code = supervisor.run(heartbeats)
         heartbeat_file.remove()
         return code
 
     def _note_shard(self, shard: int, answers: bool) -> None:
-        for state in self._states:
-            state.note_shard(shard, answers)
+        for handle in self._handles:
+            handle.state.note_shard(shard, answers)
 
     def _run_child(self, role: Role, slot: int, child: str) -> int:
         """The life of a freshly forked child; returns its exit code."""
         reset_signals_in_forks()
         self._close_other_slots(slot)
-        state = self._states[slot]
-        runner: Child | MaintenanceChild | BridgeChild
-        if role == "maintenance":
-            runner = MaintenanceChild(child, state, self._settings)
-        elif role == "bridge":
-            burst = self._options.supervisor.burst
-            runner = BridgeChild(child, state, self._settings, burst=burst)
-        else:
-            options, siblings = self._options.child, self._options.processes
-            runner = Child(child, state, options, self._settings, self._wake_supervisor, siblings)
-        child_started.send(sender=type(runner), child=child)
-        queues_empty = runner.run()
+        state = self._handles[slot].state
+        sender, work = self._work_of(role, child, state)
+        child_started.send(sender=sender, child=child)
+        is_drained = work()
         state.keep_alive(0)  # receivers of the signal may take any time
-        child_stopping.send(sender=type(runner), child=child)
+        child_stopping.send(sender=sender, child=child)
         close_all()
-        return EXIT_QUEUES_EMPTY if queues_empty else EXIT_DONE
+        return EXIT_QUEUES_EMPTY if is_drained else EXIT_DONE
+
+    def _work_of(self, role: Role, child: str, state: ChildState) -> tuple[type, Work]:
+        """The class that does a child's work, and the work itself."""
+        options, settings, burst = self._options, self._settings, self._options.supervisor.burst
+        if role == "jobs":
+            jobs = Child(
+                child, state, options.child, settings, self._child_wakes.wake, options.processes
+            )
+            return Child, jobs.run
+        if role == "maintenance":
+            make: MakeRole = partial(Maintenance, child, settings)
+            return Maintenance, partial(run_in_child, settings.shards, make, state)
+        last, stop = (math.inf, math.inf) if burst else (bridge.LAST, STOP)
+        make = partial(BridgeRole, child, settings, last=last)
+        return BridgeRole, lambda: run_in_child(settings.shards, make, state, stop) or burst
 
     def _close_other_slots(self, slot: int) -> None:
         """Close the pipes of other children, and restore the limit of open files.
@@ -137,17 +146,11 @@ class Service:
         Programs that jobs start inherit the limit. Some are slow with a high one (they close every
         possible descriptor) or fail (``select`` cannot watch descriptors over 1023).
         """
-        for state in self._states:
-            if state.number != slot:
-                state.close()
+        for handle in self._handles:
+            if handle.state.number != slot:
+                handle.state.close()
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (self._file_limit, hard))
-
-    def _wake_supervisor(self) -> None:
-        try:
-            os.write(self._wake_pipes.children_write, b"!")
-        except BlockingIOError:
-            return  # the pipe is full: the supervisor will wake up anyway
 
 
 class WorkerReporter:
@@ -159,27 +162,29 @@ class WorkerReporter:
         self._supervisor = supervisor
         self._handles = handles
         self._options = options
+        self._processes = sum(handle.role == "jobs" for handle in handles)
         self._started_ms = int(time.time() * 1000)
         self._version = version("django-redisqueue")
 
     def text(self) -> str:
         """The report as JSON."""
-        processes = [handle for handle in self._handles if handle.role == "jobs"]
         return WorkerReport(
             platform.node(), self._version, self._started_ms, self._supervisor.state.value,
-            self._options.queues, len(processes), self._options.threads, self._children(),
+            self._options.queues, self._processes, self._options.threads, self._children(),
         ).text()  # fmt: skip
 
     def _children(self) -> dict[str, int]:
-        found = {}
-        for handle in self._handles:
-            child, pid = handle.child, handle.pid  # the main thread may change them meanwhile
-            if child:
-                found[child.rpartition(".")[2]] = resident_bytes(pid) if pid else 0
-        return found
+        """The resident bytes of each child, by the last part of its id."""
+        # The main thread may change a handle meanwhile: read each attribute once.
+        found = [(handle.child, handle.pid) for handle in self._handles]
+        return {
+            child.rpartition(".")[2]: resident_bytes(pid) if pid else 0
+            for child, pid in found
+            if child
+        }
 
 
-def _roles() -> dict[Role, RoleInRedis]:
+def _led_roles() -> dict[Role, RoleInRedis]:
     """What children lead."""
     return {
         "maintenance": RoleInRedis(maintenance.ROLE, maintenance.LEASE_MS),
@@ -202,15 +207,6 @@ def _raise_file_limit(processes: int, slots: int) -> int:
             f"lower --processes{f' to {fits}' if fits > 0 else ''}"
         ) from None
     return soft
-
-
-def _child_states(roles: Sequence[Role], job_slots: Mapping[Role, int]) -> list[ChildState]:
-    try:
-        return [ChildState(slot, job_slots.get(role, 1)) for slot, role in enumerate(roles)]
-    except OSError as error:  # the machine's limit, or files that something else has opened
-        raise InvalidOption(
-            f"there is no room for {len(roles)} child processes ({error}): lower --processes"
-        ) from error
 
 
 @contextmanager

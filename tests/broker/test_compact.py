@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from django_redisqueue.conf import get_settings
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.exceptions import WrongKeyType
 from django_redisqueue.worker.maintenance import upkeep
@@ -96,7 +95,9 @@ def test_a_queue_that_nobody_serves_keeps_a_bounded_number(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "LINGERING", 50)
-    pruner = upkeep.Pruner(lab.store, get_settings(), (Status.CANCELLED,))
+    pruner = upkeep.Pruner(
+        lab.store, (Status.CANCELLED,), upkeep.KnownQueues(lab.store, ["default"])
+    )
     lab.add("stays", queue="former")
     for n in range(5):
         ids = [f"j{n}.{m}" for m in range(90)]

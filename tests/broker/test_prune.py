@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from django_redisqueue.conf import get_settings
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.exceptions import RedisQueueError, WrongKeyType
-from django_redisqueue.worker.maintenance.upkeep import Pruner
+from django_redisqueue.worker.maintenance.upkeep import KnownQueues, Pruner
 
 from .lab import ERROR, FINISHED, Lab, invariants, outcome
 from .workflows import LabWorkflow
@@ -279,7 +278,7 @@ def test_a_queue_that_has_left_the_settings_is_pruned_too(lab: Lab) -> None:
     lab.end("a", queue="former")
     lab.end("b", "c")
     lab.advance(2 * 86_400_000)
-    pruner = Pruner(lab.store, get_settings(), (Status.COMPLETED,))
+    pruner = Pruner(lab.store, (Status.COMPLETED,), KnownQueues(lab.store, ["default"]))
     with lab.broken("retrying"), lab.broken("completed"):
         assert pruner.run_once() == 1
         assert lab.status("a") is None

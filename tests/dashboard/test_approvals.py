@@ -21,8 +21,8 @@ from django_redisqueue.exceptions import InvalidOption, StepError, WrongState
 from django_redisqueue.models import Approval, OutboxJob, StepReceipt
 from django_redisqueue.testing import InMemoryQueue, capture_jobs
 from django_redisqueue.worker.child.context import JobContext
-from django_redisqueue.worker.maintenance import cleanup
-from django_redisqueue.worker.maintenance.cleanup import ApprovalCloser
+from django_redisqueue.worker.maintenance import upkeep
+from django_redisqueue.worker.maintenance.upkeep import ApprovalCloser
 from tests.app import tasks
 from tests.app.models import Counter
 from tests.support.shards import shard_of
@@ -291,7 +291,7 @@ def closer(redis_server: Any, settings: Any) -> Iterator[ApprovalCloser]:
     settings.REDISQUEUE = {"CONNECTION": {"URL": redis_server.url}}
     redis_server.client().flushdb()
     store = Commands(worker_connection(shard_of()))
-    yield ApprovalCloser(store, store.settings)
+    yield ApprovalCloser(store)
     store.connection.close()
 
 
@@ -349,7 +349,7 @@ def test_a_job_that_is_requeued_meanwhile_keeps_its_approval(closer: ApprovalClo
 def test_closing_goes_on_from_page_to_page(
     closer: ApprovalCloser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cleanup, "APPROVALS_PER_PASS", 2)
+    monkeypatch.setattr(upkeep, "APPROVALS_PER_PASS", 2)
     alive = tasks.noop.enqueue()
     for n in range(5):
         ask(alive.id if n < 3 else new_job_id(shard_of()), str(n))
@@ -364,7 +364,7 @@ def test_approvals_of_other_shards_are_left_to_these(settings: Any) -> None:
     rows = [ask(new_job_id(shard)) for shard in range(3)]
     for shard in (2, 0):
         store = Commands(worker_connection(shard))
-        ApprovalCloser(store, store.settings).run_once()
+        ApprovalCloser(store).run_once()
         store.connection.close()
     for row in rows:
         row.refresh_from_db()

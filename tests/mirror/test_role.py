@@ -61,7 +61,7 @@ def test_burst_ends_behind_the_last_event(processes: MirrorProcesses) -> None:
 @on_sqlite
 def test_processes_that_are_stopped_are_replaced(processes: MirrorProcesses) -> None:
     """On the only worker, so that nobody else could take over what exists once."""
-    processes.stage.configure(TASK_MODULES=["tests.worker.tasks", "tests.worker.quick_watchdog"])
+    processes.stage.alter("quick_watchdog")
     worker = processes.worker("--processes", "1").wait_until_up(3)
     processes.stage.ended(tasks.run.enqueue(processes.stage.book, "before"))
     processes.until_mirrored()
@@ -82,7 +82,7 @@ def test_processes_that_are_stopped_are_replaced(processes: MirrorProcesses) -> 
 @on_postgresql
 def test_maintenance_whose_database_hangs_is_replaced(processes: MirrorProcesses) -> None:
     """The process leads meanwhile, so nobody else would relay, and its connection may be dead."""
-    processes.stage.configure(TASK_MODULES=["tests.worker.tasks", "tests.worker.quick_watchdog"])
+    processes.stage.alter("quick_watchdog")
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(f"LOCK TABLE {OutboxJob._meta.db_table}")
         worker = processes.worker("--processes", "1").wait_until_up(3)
@@ -110,7 +110,7 @@ def test_a_stopped_worker_mirrors_how_its_jobs_ended(processes: MirrorProcesses)
 @pytest.mark.one_server("looks at its server's commands")
 def test_an_idle_bridge_leaves_its_lease_to_the_heartbeats(processes: MirrorProcesses) -> None:
     stage = processes.stage
-    stage.configure(TASK_MODULES=["tests.worker.tasks", "tests.worker.quick_rest"])
+    stage.alter("quick_rest")
     processes.worker("--processes", "1").wait_until_up(3)
     for name in ("first", "second"):
         stage.ended(tasks.run.enqueue(stage.book, name))

@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.models import Approval
-from django_redisqueue.worker.maintenance.cleanup import ApprovalCloser
+from django_redisqueue.worker.maintenance.upkeep import ApprovalCloser
 from tests.dashboard import approval_tasks
 from tests.support.shards import shard_of
 from tests.worker.processes import eventually
@@ -25,7 +25,7 @@ def test_the_job_goes_on(play: Play) -> None:
     stage.worker("--processes", "1")
     eventually(lambda: stage.stats()["scheduled"] == 2, why=stage.report)
     store = Commands(worker_connection(shard_of()))
-    closer = ApprovalCloser(store, store.settings)
+    closer = ApprovalCloser(store)
     jobs[1].cancel()
     closer.run_once()
     assert Approval.objects.get(job_id=jobs[1].id).status == "closed"

@@ -67,6 +67,12 @@ class Stage:
         self.settings = {**self.settings, **settings}
         self._change.REDISQUEUE = {"CONNECTION": {"URL": self.url}, **self.settings}
 
+    def alter(self, *names: str) -> None:
+        """Have workers that start from now on call these functions of ``alterations``."""
+        self.environment["REDISQUEUE_TEST_ALTERATIONS"] = " ".join(names)
+        modules = dict.fromkeys([*self.settings["TASK_MODULES"], "tests.worker.alterations"])
+        self.configure(TASK_MODULES=[*modules])
+
     def worker(
         self,
         *arguments: str,

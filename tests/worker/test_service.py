@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import os
 
 import psutil
-import pytest
-
-from django_redisqueue.conf import load
-from django_redisqueue.exceptions import InvalidOption
-from django_redisqueue.worker import service
-from django_redisqueue.worker.child.loop import ChildOptions
-from django_redisqueue.worker.child_state import ChildState
-from django_redisqueue.worker.service import WorkerOptions
 
 from . import tasks
 from .processes import eventually
@@ -63,19 +54,3 @@ def test_jobs_do_not_inherit_the_raised_limit_of_open_files(stage: Stage) -> Non
 
 def _open_files(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
-
-
-def test_a_machine_without_room_for_children_is_an_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def full(number: int, slots: int) -> ChildState:
-        raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
-
-    monkeypatch.setattr(service, "ChildState", full)
-    options = WorkerOptions(processes=2, child=ChildOptions(queues=("default",)))
-    with pytest.raises(InvalidOption) as caught:
-        service.Service(options, load({"MIRROR": False}))
-    assert str(caught.value) == (
-        "there is no room for 3 child processes ([Errno 23] Too many open files in system): lower "
-        "--processes"
-    )

@@ -15,12 +15,11 @@ from django.db import router
 from ...broker.redis_url import redis_address
 from ...conf import Settings, get_settings
 from ...mirror.database_errors import explain_error
-from ...mirror.signal_delivery import KeepAlive
 from ...models import JobRecord
 from ...worker.identity import this_worker
 from ...worker.interrupts import StoppableWaits
 from ...worker.maintenance.bridge import BridgeRole
-from ...worker.maintenance.leader import Wait, run_in_shards, wait_uninterrupted
+from ...worker.maintenance.leader import RoleHost, run_in_shards
 from ..base import QueueCommand
 
 
@@ -49,14 +48,11 @@ class Command(QueueCommand):
         else:
             self._run(settings)
 
-    def _make(
-        self, shard: int, wait: Wait = wait_uninterrupted, keep_alive: KeepAlive = lambda _: None
-    ) -> BridgeRole:
-        who = this_worker().child(1)
-        return BridgeRole(who, get_settings(), shard=shard, wait=wait, keep_alive=keep_alive)
+    def _make(self, host: RoleHost) -> BridgeRole:
+        return BridgeRole(this_worker().child(1), get_settings(), host)
 
     def _catch_up(self, shard: int) -> int:
-        role = self._make(shard)
+        role = self._make(RoleHost(shard))
         try:
             return role.catch_up()
         except DatabaseError as error:

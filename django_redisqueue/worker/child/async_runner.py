@@ -17,10 +17,9 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from ...broker.replies import OutcomeKind
 from ...exceptions import Interrupt, JobTimeout, PayloadTooLarge
 from .databases import DatabaseThreads, JobThread
-from .executor import Execution, Pipeline
+from .executor import Execution, Pipeline, encode_large, encode_within_cap
 from .forks import ForkGuard
 from .in_flight import InFlight, Run
-from .results import encode_large, encode_within_cap
 from .retry_policy import Resolution
 
 logger = logging.getLogger("django_redisqueue")

@@ -13,8 +13,7 @@ from ...client.chunks import Chunk, ChunkItem
 from ...core.parsing import is_int
 from ...exceptions import InvalidArguments, ItemFailed, Retry, short_repr
 from . import retry_policy
-from .executor import CallFunction, Execution, Pipeline
-from .results import encode
+from .executor import CallFunction, Execution, Pipeline, encode
 from .retry_policy import Resolution, UnstorableResult
 from .steps import Steps, check_callable
 

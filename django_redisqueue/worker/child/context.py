@@ -35,9 +35,18 @@ from ...exceptions import (
     StepError,
     short_repr,
 )
-from .approvals import Decision, Question, check_question
 from .iterate import Walk, cursor_of, source_of
-from .steps import Kind, Steps, StepStore, check_callable, check_step_name, in_thread
+from .steps import (
+    Decision,
+    Kind,
+    Question,
+    Steps,
+    StepStore,
+    check_callable,
+    check_question,
+    check_step_name,
+    in_thread,
+)
 
 PROGRESS_INTERVAL = 0.1  # s between two reports of one job, except for the last
 UNREPORTED_INTERVAL = 2.0  # s until the next report after one that failed

@@ -4,7 +4,10 @@
   ``Resolution`` of a job that cannot run.
 - *Perform*: call the task, with its timeout and, if it is ``exactly_once``, in one transaction with
   its receipt.
-- *Encode*: turn the result into JSON (results.py).
+- *Encode*: turn the result into JSON. A result that is too large for Redis becomes a file if other
+  jobs read it: that of a gather's listener, of a job in a workflow, and of one with followers. The
+  name of the file is recorded in Redis before the file is written, and the job is reported with
+  that name afterwards, so maintenance deletes the file if a process dies in between.
 - *Resolve*: turn an exception into a ``Resolution``: retry, fail or cancel (retry_policy.py).
 - *Record*: write the outcome into the log that the child shares with its supervisor. From then on
   the outcome survives the child.
@@ -23,15 +26,26 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
+from ...broker.commands import Commands
 from ...broker.replies import ClaimedJob, Outcome, OutcomeKind
+from ...broker.retry import retry_until_answered
 from ...client.jobs import Job
+from ...client.large_results import free_name, write_result
 from ...client.registry import lookup
 from ...client.tasks import Task
+from ...client.transport import transport
 from ...conf import Settings
-from ...core.codec import decode_payload, loads
+from ...core.codec import decode_payload, encode_result, encode_stored, loads
 from ...core.instruments import End, Run, begin, headers_in, is_watched
 from ...core.redaction import redact, secrets_in
-from ...exceptions import JobSuspended, LeaseLost, ResultGone
+from ...exceptions import (
+    InvalidArguments,
+    JobAbandoned,
+    JobSuspended,
+    LeaseLost,
+    PayloadTooLarge,
+    ResultGone,
+)
 from ...outbox.receipts import run_once
 from ..child_state import ChildState
 from ..interrupts import Interrupts
@@ -40,9 +54,13 @@ from .context import JobContext
 from .databases import Databases
 from .forks import ForkGuard
 from .job_log import WITH_ERROR, log_outcome
-from .results import encode
-from .retry_policy import Resolution
+from .job_redis import commands_of
+from .retry_policy import Resolution, UnstorableResult
 from .steps import Steps, StepStore
+
+NO_LIMIT = 2**63
+SHARED = ("gather_", "flow_")  # how the ids of jobs begin whose results others read
+NOT_SHARED = -2  # code of record_result_file.lua
 
 ReportProgress = Callable[[ClaimedJob, str], bool]
 COMPLETED = Resolution(OutcomeKind.COMPLETED)
@@ -99,8 +117,9 @@ class Pipeline:
         """Make a claimed job ready to run, or resolve that it cannot run."""
         try:
             return self._prepare(job)
-        except ResultGone as gone:
-            return retry_policy.parent_result_gone(gone, self.settings)
+        except ResultGone as gone:  # no retry brings it back
+            text = retry_policy.describe(gone, self.settings.max_error_bytes)
+            return Resolution(OutcomeKind.FAILED, text)
         except LeaseLost:
             return Resolution(OutcomeKind.QUEUED)  # Redis refuses it if the lease is lost
         except Exception as error:  # the job's hash may have been changed by hand
@@ -191,6 +210,65 @@ def _options_of(job: ClaimedJob) -> dict[str, Any]:
     if not all(isinstance(number, int) and 0 <= number < 2**53 for number in numbers):
         raise ValueError(f"its timeout_ms or max_attempts is no whole number: {job.options[:200]}")
     return own
+
+
+def encode(result: object, job: ClaimedJob, settings: Settings) -> str:
+    """The result as JSON, as it is reported.
+
+    Raises UnstorableResult, JobAbandoned, and whatever the file storage raises.
+    """
+    try:
+        return encode_within_cap(result, job, settings)
+    except PayloadTooLarge as error:
+        return encode_large(result, job, settings, error)
+
+
+def encode_within_cap(result: object, job: ClaimedJob, settings: Settings) -> str:
+    """``encode`` for results of up to MAX_RESULT_BYTES, which cause no I/O. Raises PayloadTooLarge
+    for others, and UnstorableResult."""
+    try:
+        return encode_result(result, settings.max_result_bytes, job.task)
+    except InvalidArguments as error:
+        raise UnstorableResult(error) from error
+
+
+def encode_large(
+    result: object, job: ClaimedJob, settings: Settings, too_large: PayloadTooLarge
+) -> str:
+    """``encode`` for larger results. ``too_large``: the error if no other job reads it."""
+    if not transport().in_memory:
+        return encode_stored(_store(result, job, settings, too_large))
+    if not job.id.startswith(SHARED):
+        raise UnstorableResult(too_large) from too_large
+    return encode_result(result, NO_LIMIT, job.task)
+
+
+def _store(result: object, job: ClaimedJob, settings: Settings, too_large: PayloadTooLarge) -> str:
+    """Write the file. Returns its name, which is recorded again if the storage has changed it."""
+    with commands_of(job.id, settings) as store:
+        wanted = free_name(job.id, job.lease)
+        _record_file(store, job, wanted, too_large)
+        name = write_result(wanted, encode_result(result, NO_LIMIT, job.task))
+        if name != wanted:
+            _record_file(store, job, name, too_large)
+        return name
+
+
+def _record_file(store: Commands, job: ClaimedJob, name: str, too_large: PayloadTooLarge) -> None:
+    code = retry_until_answered(
+        lambda _: store.record_result_file(job.id, job.lease, name), who=job.id
+    )
+    if code == NOT_SHARED:
+        raise UnstorableResult(too_large) from too_large
+    if code == 0:
+        store.connection.look_again()  # perhaps this was the former master, cut off
+        raise JobAbandoned(f"job {job.id} was taken over by another worker")
+    if code < 0:
+        problem = PayloadTooLarge(
+            f"the result of {job.task} is over REDISQUEUE['MAX_RESULT_BYTES'], and its gather is "
+            "over and forgotten, so nobody would delete its file; start another gather"
+        )
+        raise UnstorableResult(problem)
 
 
 class Executor:

@@ -23,9 +23,8 @@ from ..child_state import ChildState
 from ..interrupts import Interrupts
 from ..outcome_log import RESERVED_BYTES
 from .async_runner import AsyncRunner
-from .batch import BatchSize, largest_batch, release_outcome
 from .chunks import perform_chunk, shares_chunk
-from .claims import Claims, Reports
+from .claims import BatchSize, Claims, Reports, largest_batch, release_outcome
 from .executor import Execution, Executor, Pipeline
 from .forks import exit_after_fd_loss
 from .idle import IdleWait, SuspectPauses

@@ -25,7 +25,6 @@ from ...exceptions import (
     JobSuspended,
     JobTimeout,
     RateLimited,
-    ResultGone,
     Retry,
 )
 
@@ -162,11 +161,6 @@ def corrupt(problem: str, settings: Settings) -> Resolution:
     """Fail a job that cannot be read."""
     body = encode_error("CorruptJob", problem, "", settings.max_error_bytes)
     return Resolution(OutcomeKind.FAILED, body, JobReason.CORRUPT)
-
-
-def parent_result_gone(gone: ResultGone, settings: Settings) -> Resolution:
-    """Fail a job whose parent's result is gone. A retry would not help."""
-    return Resolution(OutcomeKind.FAILED, describe(gone, settings.max_error_bytes), JobReason.NONE)
 
 
 def timed_out(

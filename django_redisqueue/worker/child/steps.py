@@ -1,4 +1,4 @@
-"""What a running job remembers: results of steps that are done, by name.
+"""What a running job remembers: results of steps that are done, by name; and what it waits for.
 
 A job that runs again (after a failure, a crash or a deploy) calls the same code from its first
 line. A step that is done returns its stored result without being called.
@@ -7,31 +7,42 @@ line. A step that is done returns its stored result without being called.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterator
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, Protocol
 
 from asgiref.sync import sync_to_async
 
 from ...broker.replies import ClaimedJob, WaitReply, WaitState
 from ...conf import get_settings
+from ...core.clock import from_ms
 from ...core.codec import encode_result, loads
 from ...core.ids import STEP_NAME
 from ...exceptions import (
+    ApprovalRejected,
     EventTimeout,
+    InvalidOption,
     JobAbandoned,
     JobSuspended,
     PayloadTooLarge,
     StepError,
     short_repr,
 )
+from ...models import Approval
+from ...models.approvals import event_of
 from ...outbox.receipts import Guard, current_unit, run_step
 
 _current: ContextVar[str] = ContextVar("redisqueue_step", default="")
 
 Step = Callable[..., Any]
+DECIDE = "django_redisqueue.change_approval"  # the permission, if the job names none
+MAX_QUESTION = 10_000  # characters
+_PERMISSION = re.compile(r"\w+\.\w+", re.ASCII)
 
 
 class Kind(StrEnum):
@@ -207,3 +218,92 @@ def check_callable(func: object, name: object, *, takes_async: bool = False) -> 
     if not takes_async and inspect.iscoroutinefunction(getattr(func, "func", func)):
         raise StepError(f"step {name!r} has an async function; use await context.astep(...)")
     return func
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a person has decided: always approved, because a rejection is raised."""
+
+    approved: bool
+    by: str
+    comment: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a job asks, and who may answer."""
+
+    job: ClaimedJob
+    name: str
+    text: str
+    permission: str
+
+    def get(self, steps: Steps, timeout_ms: int | None) -> Decision:
+        """The decision. Raises ApprovalRejected or EventTimeout.
+
+        While it is pending, raises JobSuspended, whose ``prepare`` stores the question.
+        """
+        try:
+            payload = steps.wait(Kind.WAIT, event_of(self.job.id, self.name), timeout_ms)
+        except EventTimeout:
+            payload = self.late_decision()
+            if payload is None:
+                raise EventTimeout(
+                    f"approval {self.name!r} was not decided in time for {self.job.task}"
+                ) from None
+        except JobSuspended as suspended:
+            suspended.prepare = partial(self.ask, suspended.detail)
+            raise
+        return _decision(self.name, payload)
+
+    def ask(self, due: str) -> None:
+        """Store the question, once. ``due``: when it expires, in ms, or ''."""
+        expires_at = from_ms(int(due)) if due else None
+        row, is_new = Approval._base_manager.get_or_create(
+            job_id=self.job.id,
+            name=self.name,
+            defaults={
+                "task": self.job.task,
+                "queue": self.job.queue,
+                "question": self.text,
+                "permission": self.permission,
+                "expires_at": expires_at,
+            },
+        )
+        if is_new:
+            return
+        if row.is_decided:
+            row.announce()  # the event was lost, with Redis or by its age
+        else:
+            row.reopen(expires_at)
+
+    def late_decision(self) -> Mapping[str, Any] | None:
+        """Let the question expire. Returns the decision if one was made just before."""
+        row = Approval._base_manager.filter(job_id=self.job.id, name=self.name).first()
+        return None if row is None or row.expire() else row.decision()
+
+
+def _decision(name: str, payload: Mapping[str, Any]) -> Decision:
+    decision = Decision(payload["approved"], payload["by"], payload["comment"])
+    if not decision.approved:
+        comment = f": {decision.comment}" if decision.comment else ""
+        raise ApprovalRejected(
+            f"approval {name!r} was rejected by {decision.by}{comment}", decision
+        )
+    return decision
+
+
+def check_question(job: ClaimedJob, name: object, text: object, permission: object) -> Question:
+    """Raises StepError or InvalidOption."""
+    if permission is not None and not (
+        isinstance(permission, str) and _PERMISSION.fullmatch(permission)
+    ):
+        raise InvalidOption(
+            'permission must be that of a user, such as "shop.approve_refund", not '
+            f"{short_repr(permission)}"
+        )
+    if not isinstance(text, str) or len(text) > MAX_QUESTION:
+        raise InvalidOption(
+            f"question must be a text of at most {MAX_QUESTION} characters, not {short_repr(text)}"
+        )
+    return Question(job, check_step_name(name), text, permission or DECIDE)

@@ -7,7 +7,6 @@ channels. Messages only wake it: what it applies always comes from the stream.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable
 
@@ -19,13 +18,10 @@ from ...broker.replies import LeadReply
 from ...broker.retry import outage_cause
 from ...conf import Settings
 from ...exceptions import RedisQueueError
-from ...mirror.bridge import Bridge, make_bridge
+from ...mirror.bridge import make_bridge
 from ...mirror.database_errors import explain_error
-from ...mirror.signal_delivery import KeepAlive
-from ..child_state import ChildState
 from ..identity import shard_label
-from ..interrupts import Interrupts
-from .leader import STOP, HeartbeatNotes, LeaderRole, Wait, run_in_shards, wait_uninterrupted
+from .leader import STANDALONE, LeaderRole, RoleHost
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -48,25 +44,17 @@ class BridgeRole(LeaderRole):
         self,
         who: str,
         settings: Settings,
-        *,
-        bridge: Bridge | None = None,
-        shard: int = 0,
-        wait: Wait = wait_uninterrupted,
-        keep_alive: KeepAlive = lambda seconds: None,
+        host: RoleHost = STANDALONE,
         last: float = 0.0,
-        heartbeats: HeartbeatNotes | None = None,
     ) -> None:
         """Before it hands the role over, it catches up for ``last`` seconds."""
-        self._bridge = bridge or make_bridge(settings, shard=shard, keep_alive=keep_alive)
-        self._log_name = shard_label("mirror", shard, settings)
+        self._bridge = make_bridge(settings, shard=host.shard, keep_alive=host.keep_alive)
+        self._log_name = shard_label("mirror", host.shard, settings)
         self._last = last
         commands = Commands(self._bridge.connection, settings)
-        super().__init__(
-            who, commands, ROLE, lease_ms=LEASE_MS, renew=RENEW, retry=RETRY,
-            wait=wait, keep_alive=keep_alive, heartbeats=heartbeats,
-        )  # fmt: skip
+        super().__init__(who, commands, ROLE, host, lease_ms=LEASE_MS, renew=RENEW, retry=RETRY)
         keys = commands.keys
-        self._subscription = _Subscription(shard, keys.status_channel, keys.workflow_channel)
+        self._subscription = _Subscription(host.shard, keys.status_channel, keys.workflow_channel)
         self._logged: set[object] = set()  # causes of the present outage
 
     def run(self, is_over: Callable[[], bool]) -> None:
@@ -86,7 +74,7 @@ class BridgeRole(LeaderRole):
 
     def work(self) -> None:
         """Apply a page, or wait until there may be one."""
-        self._keep_alive(BUSY)
+        self._host.keep_alive(BUSY)
         if self._subscription.is_due and self._bridge.run_once():
             # Unsubscribe while catching up: Redis disconnects subscribers that read too slowly.
             self._subscription.close()
@@ -126,7 +114,7 @@ class BridgeRole(LeaderRole):
         """
         before = self._bridge.applied
         while self._bridge.run_once() and time.monotonic() < until:
-            self._keep_alive(BUSY)
+            self._host.keep_alive(BUSY)
         return self._bridge.applied - before
 
     @property
@@ -178,31 +166,3 @@ class _Subscription:
         if self._connection is not None:
             self._connection.close()
         self._connection, self._read_at = None, 0.0
-
-
-class BridgeChild:
-    """The bridges of all shards, as a child of the worker."""
-
-    def __init__(self, child: str, state: ChildState, settings: Settings, *, burst: bool) -> None:
-        self._child = child
-        self._state = state
-        self._settings = settings
-        self._interrupts = Interrupts(state)
-        self._burst = burst
-
-    def run(self) -> bool:
-        """Mirror until ordered to stop, then catch up: for a few seconds at most, or to the end
-        with burst. True with burst: then this child must not be replaced."""
-        self._interrupts.install()
-        run_in_shards(
-            self._settings.shards, self._make, self._interrupts, self._state.keep_alive,
-            math.inf if self._burst else STOP,
-        )  # fmt: skip
-        return self._burst
-
-    def _make(self, shard: int, wait: Wait, keep_alive: KeepAlive) -> BridgeRole:
-        last = math.inf if self._burst else LAST
-        return BridgeRole(
-            self._child, self._settings, shard=shard, wait=wait, keep_alive=keep_alive, last=last,
-            heartbeats=HeartbeatNotes(self._state, shard),
-        )  # fmt: skip

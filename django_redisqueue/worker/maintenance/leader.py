@@ -6,7 +6,7 @@ lapsed. A suspended leader may work for a moment beside its successor, so the wo
 must be safe to do twice at once.
 
 In a worker, the supervisor's heartbeats renew the lease while the leader sleeps, and notice that a
-role is vacant (supervisor/shard_roles.py). Its children ask Redis themselves when they begin, after
+role is vacant (supervisor/heartbeat.py). Its children ask Redis themselves when they begin, after
 an error, and while a heartbeat says so.
 
 With one shard, a role runs in the main thread. With several, each shard's role runs in a thread of
@@ -18,8 +18,9 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import ClassVar
 
 from ...broker.commands import Commands
@@ -30,13 +31,14 @@ from ...exceptions import RedisQueueError
 from ...mirror.signal_delivery import KeepAlive
 from ..child.databases import close_all
 from ..child_state import KEEP_ALIVE, ChildState, RoleNote
-from ..interrupts import StoppableWaits
+from ..interrupts import Interrupts, StoppableWaits
 
 CHECK = 1.0  # s between two looks at the threads of shards
 NOTE_CHECK = 1.0  # s between two looks at what the heartbeats say; no command to Redis
-STOP_CHECK = 0.5  # s between a thread's looks whether it is to stop; no command to Redis
-AWAKE = WAIT_SECONDS + 5.0  # s without sleep after a takeover or an error: so long may Redis hold
-# the pop of a leader whose connection is gone, which takes the next token
+STOP_CHECK = 0.5  # s between two looks of a thread whether it is to stop; no command to Redis
+# s without sleep after a takeover or an error: so long may Redis hold the pop of a leader whose
+# connection is gone, which takes the next token.
+AWAKE = WAIT_SECONDS + 5.0
 STOP = 10.0  # s that the threads may take to end
 
 Block = Callable[[float], object]  # waits for some seconds at most; True ends the wait
@@ -47,28 +49,18 @@ def wait_uninterrupted(block: Block, seconds: float) -> object:
     return block(seconds)
 
 
-class HeartbeatNotes:
-    """What heartbeats say of a role in a shard, and the leader to them. Without ``state`` there are
-    no heartbeats."""
+@dataclass(frozen=True, slots=True)
+class RoleHost:
+    """What a process gives the role of one shard. ``state`` connects a worker's child with the
+    heartbeats of its supervisor; other processes have none."""
 
-    def __init__(self, state: ChildState | None = None, shard: int = 0) -> None:
-        self._state = state
-        self._shard = shard
+    shard: int = 0
+    wait: Wait = wait_uninterrupted
+    keep_alive: KeepAlive = lambda seconds: None
+    state: ChildState | None = None
 
-    @property
-    def note(self) -> RoleNote:
-        return RoleNote.ASK if self._state is None else self._state.role_note(self._shard)
 
-    @contextmanager
-    def sleeping(self) -> Iterator[None]:
-        """The leader only waits in the block."""
-        if self._state is not None:
-            self._state.note_sleep(self._shard, True)
-        try:
-            yield
-        finally:
-            if self._state is not None:
-                self._state.note_sleep(self._shard, False)
+STANDALONE = RoleHost()
 
 
 class LeaderRole(ABC):
@@ -78,28 +70,17 @@ class LeaderRole(ABC):
     errors: ClassVar[tuple[type[Exception], ...]] = (RedisQueueError,)  #: that a pass may raise
 
     def __init__(
-        self,
-        who: str,
-        store: Commands,
-        role: str,
-        *,
-        lease_ms: int,
-        renew: float,
-        retry: float,
-        wait: Wait = wait_uninterrupted,
-        keep_alive: KeepAlive = lambda seconds: None,
-        heartbeats: HeartbeatNotes | None = None,
-    ) -> None:
+        self, who: str, store: Commands, role: str, host: RoleHost,
+        *, lease_ms: int, renew: float, retry: float,
+    ) -> None:  # fmt: skip
         """The leader renews its lease every ``renew`` seconds; others ask every ``retry``."""
         self._who = who
         self._store = store
         self._role = role
+        self._host = host
         self._lease_ms = lease_ms
         self._renew = renew
         self._retry = retry
-        self._wait = wait
-        self._keep_alive = keep_alive
-        self._heartbeats = heartbeats or HeartbeatNotes()
         self._leads = False
         self._renew_at = 0.0  # 0.0: ask Redis, whatever heartbeats say
         self._awake_until = 0.0
@@ -127,7 +108,7 @@ class LeaderRole(ABC):
 
     def run_once(self) -> None:
         """Renew the lease if it is time, then work, or wait if another process leads."""
-        self._keep_alive(KEEP_ALIVE)
+        self._host.keep_alive(KEEP_ALIVE)
         now = time.monotonic()
         if now >= self._renew_at and not self._is_left_to_heartbeats(now):
             reply = self._store.lead(self._who, self._lease_ms, self._role)
@@ -145,11 +126,17 @@ class LeaderRole(ABC):
     def is_quiet(self) -> bool:
         """Whether nothing goes on in the shard, and heartbeats renew the lease."""
         is_awake = time.monotonic() < self._awake_until
-        return not is_awake and self._heartbeats.note is RoleNote.QUIET
+        return not is_awake and self._note is RoleNote.QUIET
+
+    @property
+    def _note(self) -> RoleNote:
+        """What the last heartbeat has found."""
+        host = self._host
+        return RoleNote.ASK if host.state is None else host.state.role_note(host.shard)
 
     def _is_left_to_heartbeats(self, now: float) -> bool:
         """Whether a heartbeat has renewed the lease, or found that another process leads."""
-        if not self._renew_at or self._heartbeats.note is RoleNote.ASK:
+        if not self._renew_at or self._note is RoleNote.ASK:
             return False
         if self._leads and not self.is_quiet:
             return False
@@ -168,11 +155,18 @@ class LeaderRole(ABC):
         return False
 
     def idle(self, block: Block, seconds: float) -> None:
-        """Run a wait that an order to stop may end."""
-        self._keep_alive(KEEP_ALIVE)
-        sleeps = self._leads and self._renew_at  # not after an error, nor without the role
-        with self._heartbeats.sleeping() if sleeps else nullcontext():
-            self._wait(block, seconds)
+        """Run a wait that an order to stop may end. Heartbeats renew the lease of a leader
+        meanwhile."""
+        host = self._host
+        host.keep_alive(KEEP_ALIVE)
+        state = host.state if self._leads and self._renew_at else None  # not after an error
+        if state is not None:
+            state.note_sleep(host.shard, True)
+        try:
+            host.wait(block, seconds)
+        finally:
+            if state is not None:
+                state.note_sleep(host.shard, False)
 
     def until_renewal(self) -> float:
         """Seconds until the lease is due for renewal."""
@@ -195,24 +189,26 @@ class LeaderRole(ABC):
         """A pass has succeeded after ``tries`` that failed."""
 
 
-MakeRole = Callable[[int, Wait, KeepAlive], LeaderRole]  # of a shard
+MakeRole = Callable[[RoleHost], LeaderRole]
 
 
 def run_in_shards(
     shards: int,
     make: MakeRole,
     waits: StoppableWaits,
-    keep_alive: KeepAlive = lambda seconds: None,
+    state: ChildState | None = None,
     stop: float = STOP,
 ) -> None:
     """Run the role of each shard until the process is ordered to stop, or until one of them hangs:
-    then a new process must take over. Threads may take ``stop`` seconds to end."""
+    then a new process must take over. Threads may take ``stop`` seconds to end. ``state``: that of
+    a worker's child."""
+    keep_alive = STANDALONE.keep_alive if state is None else state.keep_alive
     if shards == 1:
-        role = make(0, lambda block, s: waits.wait(lambda: block(s)), keep_alive)
+        role = make(RoleHost(0, lambda block, s: waits.wait(lambda: block(s)), keep_alive, state))
         role.run(lambda: waits.stopping or role.hangs())
         return
     over = threading.Event()
-    threads = [_RoleThread(shard, make, over) for shard in range(shards)]
+    threads = [_RoleThread(shard, make, over, state) for shard in range(shards)]
     for thread in threads:
         thread.start()
     while not waits.stopping and not any(thread.role.hangs() for thread in threads):
@@ -227,14 +223,24 @@ def run_in_shards(
             thread.join(min(left, CHECK))
 
 
+def run_in_child(shards: int, make: MakeRole, state: ChildState, stop: float = STOP) -> bool:
+    """``run_in_shards`` in a child of a worker. Always False: a role never runs out of work."""
+    interrupts = Interrupts(state)
+    interrupts.install()
+    run_in_shards(shards, make, interrupts, state, stop)
+    return False
+
+
 class _RoleThread(threading.Thread):
     """The role of one shard. A daemon, so that a shard that hangs does not keep the process."""
 
-    def __init__(self, shard: int, make: MakeRole, over: threading.Event) -> None:
+    def __init__(
+        self, shard: int, make: MakeRole, over: threading.Event, state: ChildState | None
+    ) -> None:
         super().__init__(name=f"shard {shard}", daemon=True)
         self._over = over
         self._alive_until = time.monotonic() + KEEP_ALIVE
-        self.role = make(shard, self._wait, self._keep_alive)
+        self.role = make(RoleHost(shard, self._wait, self._keep_alive, state))
 
     @property
     def is_on_time(self) -> bool:
@@ -245,7 +251,7 @@ class _RoleThread(threading.Thread):
         self.role.run(self._over.is_set)
         close_all()
 
-    def _keep_alive(self, seconds: float = KEEP_ALIVE) -> None:
+    def _keep_alive(self, seconds: float) -> None:
         self._alive_until = time.monotonic() + seconds
 
     def _wait(self, block: Block, seconds: float) -> None:

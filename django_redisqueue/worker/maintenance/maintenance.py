@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
 
 from django.db import connections
 
@@ -18,18 +17,22 @@ from ...conf import Settings
 from ...core.statuses import Status
 from ...exceptions import RedisQueueError
 from ...mirror.retention import Retention, receipt_rules
-from ...mirror.signal_delivery import KeepAlive
 from ...outbox.relay import Relay
-from ..child_state import ChildState
 from ..identity import shard_label
-from ..interrupts import Interrupts
 from ..reaper import Reaper
-from .cleanup import ApprovalCloser, ResultFileCleaner
-from .leader import HeartbeatNotes, LeaderRole, Wait, run_in_shards, wait_uninterrupted
+from .leader import STANDALONE, LeaderRole, RoleHost
 from .periodic import MORE, PeriodicTask, TaskThreads, run_due
-from .schedule_rows import ScheduleRows
-from .scheduler import ScheduleDeployment, Scheduler
-from .upkeep import AgingDeployment, ContinuationRunner, KnownQueues, LaneAudit, Promoter, Pruner
+from .schedules import ScheduleDeployment, Scheduler, ScheduleRows
+from .upkeep import (
+    ApprovalCloser,
+    ContinuationRunner,
+    KnownQueues,
+    LaneAudit,
+    Promoter,
+    Pruner,
+    ResultFileCleaner,
+    set_aging,
+)
 
 ROLE = "leader"
 LEASE_MS = 15_000
@@ -56,52 +59,28 @@ class Maintenance(LeaderRole):
     """Promotes due jobs and fires schedules to the millisecond, and runs periodic tasks; takes no
     jobs."""
 
-    def __init__(
-        self,
-        child: str,
-        settings: Settings,
-        shard: int = 0,
-        wait: Wait = wait_uninterrupted,
-        keep_alive: KeepAlive = lambda seconds: None,
-        heartbeats: HeartbeatNotes | None = None,
-    ) -> None:
+    def __init__(self, child: str, settings: Settings, host: RoleHost = STANDALONE) -> None:
+        shard = host.shard
         store = Commands(worker_connection(shard), settings)
-        super().__init__(
-            child, store, ROLE, lease_ms=LEASE_MS, renew=RENEW, retry=RENEW,
-            wait=wait, keep_alive=keep_alive, heartbeats=heartbeats,
-        )  # fmt: skip
+        super().__init__(child, store, ROLE, host, lease_ms=LEASE_MS, renew=RENEW, retry=RENEW)
         self._log_name = shard_label("maintenance", shard, settings)
         self._waiter = blocking_connection(shard)
         self._pass_at = 0.0
         self._longest_rest = min(REST, _shortest_ttl(settings))
-        self._promoter = Promoter(store, tuple(settings.queues))
-        known = KnownQueues(store, list(settings.queues))
-        reaper = Reaper(store)
-        completed = Pruner(store, settings, (Status.COMPLETED,), known)
-        others = Pruner(store, settings, (Status.FAILED, Status.CANCELLED), known)
+        self._promoter = Promoter(store)
         self._scheduler = Scheduler(store)
         coded = code_schedules()
         places = {one.name: shard_of_schedule(one.name, one.job, settings) for one in coded}
         deployment = ScheduleDeployment(store, [one for one in coded if places[one.name] == shard])
         self._announcement = PeriodicTask(deployment.run_once, ANNOUNCE)
         self._continuations = PeriodicTask(ContinuationRunner(store).run_once, NEVER, due=NEVER)
-        self._aging = PeriodicTask(AgingDeployment(store, settings).run_once, AGING, rests=True)
-        upkeep: Sequence[tuple[Callable[[], bool], float]] = (
-            (lambda: completed.run_once() >= 1000, PRUNE),
-            (lambda: others.run_once() >= 1000, PRUNE_OTHERS),
-            (others.compact, COMPACT),
-            (lambda: bool(reaper.recover_orphans(known.names())), AUDIT),
-            (LaneAudit(store).run_once, AUDIT_LANES),
-        )
-        self._tasks = [
-            self._aging,
-            *(PeriodicTask(do, interval, rests=True) for do, interval in upkeep),
-            self._continuations,
-        ]
-        self._task_threads = TaskThreads(
-            _database_tasks(settings, shard, deployment.digest, places, lambda: self.is_quiet),
-            self._rest,
-        )
+        self._aging = PeriodicTask(lambda: set_aging(store), AGING, rests=True)
+        self._tasks = [self._aging, *_upkeep(store), self._continuations]
+        rows = ScheduleRows(
+            Commands(worker_connection(shard), settings),
+            deployment.digest, places, lambda: self.is_quiet,
+        )  # fmt: skip
+        self._task_threads = TaskThreads(_database_tasks(settings, shard, rows), self._rest)
 
     def hangs(self) -> bool:
         """True if a task hangs, so that a new process must take over."""
@@ -113,7 +92,7 @@ class Maintenance(LeaderRole):
 
     def run_once(self) -> None:
         """One pass, which an order to stop may end anywhere: each step is an atomic script."""
-        self._wait(self._run_pass, math.inf)
+        self._host.wait(self._run_pass, math.inf)
 
     def _run_pass(self, _: float) -> bool:
         run_due([self._announcement])  # also of those that do not lead
@@ -128,7 +107,7 @@ class Maintenance(LeaderRole):
         self._task_threads.lead(self._leads)
 
     def work(self) -> None:
-        self._keep_alive(BUSY)
+        self._host.keep_alive(BUSY)
         if not self.is_quiet or time.monotonic() >= self._pass_at:
             self._pass_at = self._work_once() + time.monotonic()
         timeout = min(self.until_renewal(), max(0.0, self._pass_at - time.monotonic()))
@@ -164,40 +143,28 @@ class Maintenance(LeaderRole):
         log_recovery(self._log_name)
 
 
-class MaintenanceChild:
-    """The maintenance of all shards, as a child of the worker."""
-
-    def __init__(self, child: str, state: ChildState, settings: Settings) -> None:
-        self._child = child
-        self._state = state
-        self._settings = settings
-        self._interrupts = Interrupts(state)
-
-    def run(self) -> bool:
-        """Work until ordered to stop, or until a task hangs. Always False: this child never runs
-        out of work."""
-        self._interrupts.install()
-        run_in_shards(self._settings.shards, self._make, self._interrupts, self._state.keep_alive)
-        return False
-
-    def _make(self, shard: int, wait: Wait, keep_alive: KeepAlive) -> Maintenance:
-        heartbeats = HeartbeatNotes(self._state, shard)
-        return Maintenance(self._child, self._settings, shard, wait, keep_alive, heartbeats)
-
-
 def _shortest_ttl(settings: Settings) -> float:
     """s: no finished job is kept for a shorter time."""
     kept = [settings.retention, *settings.queues.values()]
     return min(min(one.result_ttl_ms, one.failed_ttl_ms) for one in kept) / 1000
 
 
-def _database_tasks(
-    settings: Settings,
-    shard: int,
-    set_digest: str,
-    places: Mapping[str, int],
-    is_quiet: Callable[[], bool],
-) -> list[PeriodicTask]:
+def _upkeep(store: Commands) -> list[PeriodicTask]:
+    """Tasks for which only transitions of jobs make work."""
+    known = KnownQueues(store, list(store.settings.queues))
+    reaper = Reaper(store)
+    completed = Pruner(store, (Status.COMPLETED,), known)
+    others = Pruner(store, (Status.FAILED, Status.CANCELLED), known)
+    return [
+        PeriodicTask(lambda: completed.run_once() >= 1000, PRUNE, rests=True),
+        PeriodicTask(lambda: others.run_once() >= 1000, PRUNE_OTHERS, rests=True),
+        PeriodicTask(others.compact, COMPACT, rests=True),
+        PeriodicTask(lambda: bool(reaper.recover_orphans(known.names())), AUDIT, rests=True),
+        PeriodicTask(LaneAudit(store).run_once, AUDIT_LANES, rests=True),
+    ]
+
+
+def _database_tasks(settings: Settings, shard: int, rows: ScheduleRows) -> list[PeriodicTask]:
     """Tasks that use the database. Each runs in a thread and on a Redis connection of its own."""
 
     def store() -> Commands:
@@ -209,15 +176,14 @@ def _database_tasks(
         )
         for alias in connections
     ]
-    schedule_rows = ScheduleRows(store(), set_digest, places, is_quiet).run_once
     forget = Relay(store()).forget_ids
     receipts = Retention(settings, receipt_rules).run_once
-    files = ResultFileCleaner(store(), settings).run_once
-    approvals = ApprovalCloser(store(), settings).run_once
+    files = ResultFileCleaner(store()).run_once
+    approvals = ApprovalCloser(store()).run_once
     return [
         *relays,
         PeriodicTask(approvals, APPROVALS, name="the approvals of jobs that have ended"),
-        PeriodicTask(schedule_rows, SCHEDULE_ROWS, name="the rows of schedules"),
+        PeriodicTask(rows.run_once, SCHEDULE_ROWS, name="the rows of schedules"),
         PeriodicTask(forget, FORGET, name="the look for ids without outbox rows"),
         PeriodicTask(receipts, RECEIPTS, name="the retention of receipts"),
         PeriodicTask(files, FILES, name="the deletion of large results", rests=True),

@@ -31,7 +31,7 @@ class PeriodicTask:
     """Something to do every ``interval`` seconds. ``do`` returns True if it has more to do now.
     ``rests``: only transitions of jobs make work for it."""
 
-    do: Callable[[], bool]
+    do: Callable[[], object]
     interval: float
     due: float = 0.0
     name: str = ""

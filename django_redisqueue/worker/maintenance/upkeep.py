@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+
+from django.db import router
 
 from ...broker.commands import Commands
 from ...broker.continuations import (
@@ -16,17 +18,25 @@ from ...broker.continuations import (
     abandoned_continuations,
     delete_continuation,
 )
+from ...broker.gathers import GatherQueries
 from ...broker.queries import Queries
 from ...broker.retry import BlockedQueues
-from ...conf import Settings
-from ...core.statuses import Status
+from ...broker.scan import SCAN_START
+from ...broker.uniques import UniqueQueries
+from ...client.large_results import delete_result
+from ...core.statuses import FINAL, ApprovalStatus, Status
 from ...exceptions import RedisQueueError, RedisUnavailable, WrongKeyType
+from ...models import Approval
+from ...models.approvals import close_approvals
+from ...models.tables import has_table, rows_of_shard
 
 logger = logging.getLogger("django_redisqueue")
 
 STUCK_MS = 1000  # until the next try, if a key of the wrong type blocks promotion
 STEPS_A_PASS = 50  # of at most 100 jobs
 AUDIT_STEPS = 10  # of at most 100 jobs
+APPROVALS_PER_PASS = 100
+GATHERS_PER_PASS = 20
 KNOWN_FOR = 60.0  # s until Redis is asked again for its queues
 LINGERING = 1000  # cancelled ids that a queue's list may hold: claims drop them at no cost
 
@@ -36,10 +46,10 @@ class Promoter:
 
     ``schedule_ms``: time until the next schedule was due at the last pass, or -1."""
 
-    def __init__(self, store: Commands, queues: tuple[str, ...]) -> None:
+    def __init__(self, store: Commands) -> None:
         self._store = store
         self.schedule_ms = -1
-        self._queues = queues
+        self._queues = tuple(store.settings.queues)
         self._broken = BlockedQueues("maintenance")
 
     @property
@@ -114,8 +124,8 @@ class LaneAudit:
         self._store = store
         self._next = ("", "")
 
-    def run_once(self) -> bool:
-        """Always False: the next pass continues, because none of this is urgent."""
+    def run_once(self) -> None:
+        """The next pass continues, because none of this is urgent."""
         total = 0
         for _ in range(AUDIT_STEPS):
             mended, *following = self._store.audit_lanes(*self._next)
@@ -127,20 +137,11 @@ class LaneAudit:
             #: Slots of limits, or lanes of jobs, did not agree with the jobs, because keys of Redis
             #: were deleted or changed by hand. Nothing else to do; do not do that.
             logger.warning("mended %d slots and lanes that were changed by hand", total)
-        return False
 
 
-class AgingDeployment:
-    """Tells Redis the option ``AGING`` of the queues of this worker's settings."""
-
-    def __init__(self, store: Commands, settings: Settings) -> None:
-        self._store = store
-        self._aging_ms = {name: queue.aging_ms for name, queue in settings.queues.items()}
-
-    def run_once(self) -> bool:
-        """Returns False: it never has more to do."""
-        self._store.set_aging(self._aging_ms)
-        return False
+def set_aging(store: Commands) -> None:
+    """Tell Redis the option ``AGING`` of the queues of this worker's settings."""
+    store.set_aging({name: queue.aging_ms for name, queue in store.settings.queues.items()})
 
 
 class KnownQueues:
@@ -166,17 +167,10 @@ class KnownQueues:
 class Pruner:
     """Deletes finished jobs of some statuses by count, age and bytes."""
 
-    def __init__(
-        self,
-        store: Commands,
-        settings: Settings,
-        statuses: Sequence[Status],
-        known: KnownQueues | None = None,
-    ) -> None:
+    def __init__(self, store: Commands, statuses: Sequence[Status], known: KnownQueues) -> None:
         self._store = store
-        self._settings = settings
         self._statuses = statuses
-        self._known = known or KnownQueues(store, list(settings.queues))
+        self._known = known
 
     def run_once(self) -> int:
         """Prune all queues that Redis knows. Returns how many jobs were deleted."""
@@ -195,7 +189,8 @@ class Pruner:
         return False
 
     def _prune(self, queue: str, status: Status) -> int:
-        limits = self._settings.queues.get(queue, self._settings.retention)
+        settings = self._store.settings
+        limits = settings.queues.get(queue, settings.retention)
         failed = status is Status.FAILED
         keep = limits.keep_failed if failed else limits.keep_completed
         ttl_ms = limits.failed_ttl_ms if failed else limits.result_ttl_ms
@@ -216,3 +211,86 @@ class Pruner:
             if not more:
                 break
         return total
+
+
+class ApprovalCloser:
+    """Closes pending approvals of a shard's jobs that were cancelled, have failed, or are gone, a
+    page per pass. Asks Redis only while there are pending approvals."""
+
+    def __init__(self, store: Commands) -> None:
+        self._queries = UniqueQueries(store.connection, store.settings)
+        self._after = 0  # the next pass starts behind this primary key
+
+    def run_once(self) -> bool:
+        """True if there may be more to do now. Raises RedisQueueError or DatabaseError."""
+        alias = router.db_for_write(Approval)
+        if not has_table(Approval, alias):
+            return False
+        pending = rows_of_shard(
+            Approval._base_manager.using(alias).filter(status=ApprovalStatus.PENDING),
+            self._queries.connection.shard, "job_id",
+        )  # fmt: skip
+        found = pending.filter(pk__gt=self._after).order_by("pk").values_list("pk", "job_id")
+        rows = dict(found[:APPROVALS_PER_PASS])
+        self._after = max(rows) if len(rows) == APPROVALS_PER_PASS else 0
+        ended = self._ended(rows.values())
+        suspects = {pk: job_id for pk, job_id in rows.items() if job_id in ended}
+        if suspects:
+            close_approvals(suspects, lambda: self._ended(suspects.values()))
+        return bool(self._after)
+
+    def _ended(self, job_ids: Iterable[str]) -> Mapping[str, str]:
+        """The final statuses of those jobs that have ended; "gone" for unknown ones."""
+        found = self._queries.statuses(sorted(set(job_ids)))
+        return {
+            job_id: status or "gone"
+            for job_id, status in found.items()
+            if not status or status in FINAL
+        }
+
+
+class ResultFileCleaner:
+    """Deletes the files of gathers that are over, and of other jobs that Redis no longer has.
+
+    The files go first, then their names in Redis, so an interrupted pass leaves no file behind.
+    """
+
+    def __init__(self, store: Commands) -> None:
+        self._store = store
+        self._gathers = GatherQueries(store.connection, store.settings)
+        self._queries = Queries(store.connection, store.settings)
+        self._cursor = SCAN_START
+
+    def run_once(self) -> bool:
+        """True if there may be more to do now. Raises RedisQueueError."""
+        keys = self._gathers.closed(GATHERS_PER_PASS)
+        forgotten = [self._forget_gather(key) for key in keys]
+        more_jobs = self._delete_abandoned()
+        return more_jobs or (all(forgotten) and len(keys) == GATHERS_PER_PASS)
+
+    def _forget_gather(self, key: str) -> bool:
+        gather_id, names = self._gathers.files(key)
+        if not _deleted(names, f"the files of gather {key!r}"):
+            return False
+        self._store.delete_gather(key, gather_id)
+        return True
+
+    def _delete_abandoned(self) -> bool:
+        """One step of the scan; True unless it was the last."""
+        self._cursor, names = self._queries.abandoned_result_files(self._cursor)
+        if names and _deleted(names, "the files of results"):
+            self._store.forget_result_files(names)
+        return self._cursor != SCAN_START
+
+
+def _deleted(names: Sequence[str], what: str) -> bool:
+    """Delete files; False, with a log entry, if the storage cannot."""
+    try:
+        for name in names:
+            delete_result(name)
+    except Exception as error:  # a file storage may raise anything; the next pass retries
+        #: Django's storage refuses to delete files of large results. They are tried again each
+        #: minute; look at the storage and its permissions.
+        logger.error("%s cannot be deleted yet: %r", what, error)
+        return False
+    return True

@@ -25,9 +25,7 @@ class ChildHandle:
     spawned_at: float = 0.0
     watched_until: float = 0.0
     released_for: tuple[str, int] | None = None  # the slow job (id, lease) that made others go back
-    timed_out: tuple[
-        tuple[str, int], ...
-    ] = ()  # the jobs (id, lease) that the child was killed for
+    timed_out: Sequence[tuple[str, int]] = ()  # the jobs (id, lease) that it was killed for
     is_killed: bool = False  # by us, at shutdown or as unresponsive: its jobs are not to blame
     unresponsive_since_ms: int = 0  # when the watchdog first missed a sign of life
     is_stopping: bool = False  # told to stop after its job

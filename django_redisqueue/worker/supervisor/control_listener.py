@@ -19,17 +19,19 @@ from ...exceptions import RedisQueueError
 
 logger = logging.getLogger("django_redisqueue")
 
-OnCancel = Callable[[str, str], None]  # child, job id
-OnOrder = Callable[[str], None]  # "<ms> <order>"
-
 
 class ControlListener:
     """Listens on the control channels of all shards, with a thread for each server, and survives
     outages."""
 
     def __init__(
-        self, settings: Settings, worker: str, on_cancel: OnCancel, on_order: OnOrder
+        self,
+        settings: Settings,
+        worker: str,
+        on_cancel: Callable[[str, str], None],
+        on_order: Callable[[str], None],
     ) -> None:
+        """``on_cancel(child, job_id)``, ``on_order("<ms> <order>")``."""
         self._worker = worker
         self._on_cancel = on_cancel
         self._on_order = on_order
@@ -48,8 +50,10 @@ class ControlListener:
         while True:
             connection = blocking_connection(shards[0])
             try:
-                keys = [keys_at(connection.at(shard), self._settings) for shard in shards]
-                connection.subscribe(*[of_shard.control for of_shard in keys])
+                channels = [
+                    keys_at(connection.at(shard), self._settings).control for shard in shards
+                ]
+                connection.subscribe(*channels)
                 backoff.reset()
                 self._listen(connection)
             except RedisQueueError as error:
@@ -61,13 +65,14 @@ class ControlListener:
     def _listen(self, connection: RedisConnection) -> None:
         while True:
             message = connection.message(BLOCK_SECONDS)
-            if message is not None:
-                match message.split(" "):
-                    case ["cancel", child, job_id, _]:
-                        self._on_cancel(child, job_id)
-                    case ["order", worker, at_ms, order]:
-                        if worker == self._worker:
-                            self._on_order(f"{at_ms} {order}")
-                    case _:  # from a newer version or another program
-                        #: A message from a newer version or another program. Do nothing.
-                        logger.debug("control channel: not understood: %r", message)
+            if message is None:
+                continue
+            match message.split(" "):
+                case ["cancel", child, job_id, _]:
+                    self._on_cancel(child, job_id)
+                case ["order", worker, at_ms, order]:
+                    if worker == self._worker:
+                        self._on_order(f"{at_ms} {order}")
+                case _:
+                    #: A message from a newer version or another program. Do nothing.
+                    logger.debug("control channel: not understood: %r", message)

@@ -14,28 +14,34 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...broker.commands import ClaimRequest, Commands
 from ...broker.connection import worker_connection
 from ...broker.queries import Queries
-from ...broker.replies import FinishCode, HeartbeatReply, Outcome
+from ...broker.replies import FinishCode, HeartbeatReply, Outcome, RoleTerm
 from ...broker.retry import log_outage, log_recovery
 from ...client.registry import get_task
 from ...conf import Settings
 from ...core.placement import shard_of_id
 from ...exceptions import CorruptJob, RedisQueueError
 from ..child import retry_policy
+from ..child_state import RoleNote
 from ..identity import shard_label
 from ..probe import HeartbeatFile
 from ..reaper import Reaper, RewoundClaims, UnreportedJobs
-from .shard_roles import ShardRoles
+from .child_handle import ChildHandle
+from .fork_server import Role
 
 logger = logging.getLogger("django_redisqueue")
 
 BATCH_PER_CALL = 100  # outcomes to report, or running jobs to ask after
 RETRY_INTERVAL = 0.5  # s between two tries while Redis is away
+# s without a transition, after which each step of the maintenance has been done. To these are added
+# LEASE, before which nothing is taken for orphaned, and RESEND_WINDOW, before which nothing is
+# pruned.
+QUIET_AFTER = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,57 @@ class ExitReport:
 
 WriteRequest = ReleaseUnstarted | ExitReport
 Notify = Callable[[Sequence[tuple[str, int]], Sequence[str]], None]  # lost (id, lease); to cancel
+
+
+@dataclass(frozen=True, slots=True)
+class RoleInRedis:
+    """What a kind of child leads (lead.lua), and for how long at a time."""
+
+    name: str
+    term_ms: int
+
+
+class ShardRoles:
+    """The roles of a worker's children, such as maintenance. For the threads of all shards.
+
+    A leader that sleeps leaves the renewal of its lease to the heartbeats, and a child that does
+    not lead leaves it to them to notice that nobody does. So while nothing goes on, a worker costs
+    a shard little more than its heartbeats. What a heartbeat has found is in memory that the child
+    shares.
+    """
+
+    def __init__(
+        self, handles: Sequence[ChildHandle], settings: Settings, roles: Mapping[Role, RoleInRedis]
+    ) -> None:
+        self._holders = [(handle, roles[handle.role]) for handle in handles if handle.role in roles]
+        self._heartbeat_ms = settings.heartbeat_ms
+        self._quiet_after = QUIET_AFTER + (settings.lease_ms + settings.resend_window_ms) / 1000
+        self._activity: list[str | None] = [None] * settings.shards  # what each heartbeat has seen
+        self._active_until = [0.0] * settings.shards  # monotonic
+
+    def terms(self, shard: int) -> list[RoleTerm]:
+        """The roles that the children have or want, for the next heartbeat."""
+        return [
+            RoleTerm(role.name, handle.child, role.term_ms, handle.state.sleeps(shard))
+            for handle, role in self._holders
+            if handle.child
+        ]
+
+    def note(self, shard: int, reply: HeartbeatReply | None) -> None:
+        """Tell the children what a heartbeat has found; None if Redis has not answered."""
+        found = RoleNote.ASK if reply is None else self._note_activity(shard, reply)
+        for handle, role in self._holders:
+            # Like a lease, a term is renewed three times before it ends.
+            is_covered = self._heartbeat_ms * 3 <= role.term_ms
+            must_ask = reply is None or role.name in reply.to_ask or not is_covered
+            handle.state.note_role(shard, RoleNote.ASK if must_ask else found)
+
+    def _note_activity(self, shard: int, reply: HeartbeatReply) -> RoleNote:
+        now = time.monotonic()
+        if reply.interrupted or reply.activity != self._activity[shard]:
+            self._activity[shard] = reply.activity
+            self._active_until[shard] = now + self._quiet_after
+        return RoleNote.ACTIVE if now < self._active_until[shard] else RoleNote.QUIET
 
 
 @dataclass(frozen=True, slots=True)

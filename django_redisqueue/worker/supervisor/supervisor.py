@@ -13,6 +13,7 @@ import selectors
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ...conf import Settings
@@ -20,7 +21,7 @@ from ...core.parsing import int_or_none
 from ...core.worker_data import WorkerOrder, WorkerState
 from ..identity import Worker, start_time
 from .child_handle import ChildHandle
-from .fork_server import ChildEvent, ChildExited, ChildStarted, ForkServer, SpawnFailed
+from .fork_server import ChildExited, ChildStarted, ForkServer, SpawnFailed
 from .heartbeat import Heartbeats
 from .watchdog import Watchdog
 
@@ -46,14 +47,24 @@ class SupervisorOptions:
     burst: bool = False
 
 
-@dataclass(slots=True)
-class WakePipes:
-    """Pipes that wake the main thread: one for children, one for its own threads and signals."""
+class WakePipe:
+    """A pipe whose reader wakes up when somebody writes to it. Neither end ever blocks."""
 
-    children_read: int
-    children_write: int
-    own_read: int
-    own_write: int
+    def __init__(self) -> None:
+        self._reader, self.writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self.writer, False)
+
+    def fileno(self) -> int:
+        return self._reader
+
+    def wake(self) -> None:
+        """Wake the reader. For any process and thread."""
+        with suppress(BlockingIOError):  # the pipe is full: the reader will wake up anyway
+            os.write(self.writer, b"!")
+
+    def drain(self) -> None:
+        os.read(self._reader, 4096)
 
 
 class Supervisor:
@@ -64,14 +75,18 @@ class Supervisor:
         worker: Worker,
         fork_server: ForkServer,
         handles: Sequence[ChildHandle],
-        wake_pipes: WakePipes,
+        child_wakes: WakePipe,
+        own_wakes: WakePipe,
         settings: Settings,
         options: SupervisorOptions,
     ) -> None:
+        """``child_wakes``: of the children; ``own_wakes``: of this process's threads and
+        signals."""
         self._worker = worker
         self._fork_server = fork_server
         self._handles = handles
-        self._wake_pipes = wake_pipes
+        self._child_wakes = child_wakes
+        self._own_wakes = own_wakes
         self._settings = settings
         self._options = options
         self._heartbeats: Heartbeats
@@ -98,11 +113,7 @@ class Supervisor:
         self._spawn_due()
         heartbeats.start()
         with selectors.DefaultSelector() as selector:
-            for source in (
-                self._fork_server.socket,
-                self._wake_pipes.children_read,
-                self._wake_pipes.own_read,
-            ):
+            for source in (self._fork_server.socket, self._child_wakes, self._own_wakes):
                 selector.register(source, selectors.EVENT_READ)
             while not all(handle.is_retired for handle in self._handles):
                 self._handle_events(selector.select(self._select_timeout()))
@@ -125,19 +136,19 @@ class Supervisor:
 
     def _handle_events(self, ready: Sequence[tuple[selectors.SelectorKey, int]]) -> None:
         for key, _ in ready:
-            if key.fileobj is self._fork_server.socket:
-                self._handle_child_events()
-            else:
-                os.read(key.fd, 4096)
-                if key.fileobj == self._wake_pipes.children_read:
+            if isinstance(key.fileobj, WakePipe):
+                key.fileobj.drain()
+                if key.fileobj is self._child_wakes:
                     self._watchdog.watch_closely()
+            else:
+                self._handle_child_events()
+        lost: list[tuple[str, int]] = []
         while self._notices:
-            lost, flagged = self._notices.pop(0)
-            until = time.monotonic() + CANCEL_WAIT
-            self._cancels.update((job_id, until) for job_id in flagged)
-            self._interrupt_jobs(lost, self._cancels)
-        if self._cancels:
-            self._interrupt_jobs([], self._cancels)
+            more_lost, flagged = self._notices.pop(0)
+            lost += more_lost
+            self._cancels.update(dict.fromkeys(flagged, time.monotonic() + CANCEL_WAIT))
+        if lost or self._cancels:
+            self._interrupt_jobs(lost)
 
     # Spawn
 
@@ -154,21 +165,18 @@ class Supervisor:
     def _handle_child_events(self) -> None:
         try:
             for event in self._fork_server.events():
-                self._on_child_event(event)
+                match event:
+                    case ChildStarted():
+                        self._on_child_started(event)
+                    case SpawnFailed():
+                        self._on_spawn_failed(event)
+                    case ChildExited():
+                        self._on_child_exit(event)
         except ConnectionError as error:
             #: The process that makes the children was killed. The worker stops, its jobs are
             #: recovered, and the service manager starts it again.
             logger.error("%s, and its children with it; stopping the worker", error)
             self._on_fork_server_lost()
-
-    def _on_child_event(self, event: ChildEvent) -> None:
-        match event:
-            case ChildStarted():
-                self._on_child_started(event)
-            case SpawnFailed():
-                self._on_spawn_failed(event)
-            case ChildExited():
-                self.on_child_exit(event)
 
     def _on_child_started(self, event: ChildStarted) -> None:
         handle = self._handles[event.slot]
@@ -223,26 +231,20 @@ class Supervisor:
     def notify(self, lost: Sequence[tuple[str, int]], flagged: Sequence[str]) -> None:
         """Interrupt jobs whose leases are lost, and jobs to cancel. For any thread."""
         self._notices.append((lost, flagged))
-        self._wake()
-
-    def _wake(self) -> None:
-        try:
-            os.write(self._wake_pipes.own_write, b"!")
-        except BlockingIOError:
-            return  # the pipe is full: the main thread will wake up anyway
+        self._own_wakes.wake()
 
     def on_cancel(self, child: str, job_id: str) -> None:
         """Handle the cancel of a job that a child of any worker holds. For any thread."""
         if child in self.children():
             self.notify([], [job_id])
 
-    def _interrupt_jobs(self, lost: Sequence[tuple[str, int]], cancels: dict[str, float]) -> None:
-        """Tell children of their lost and cancelled jobs.
+    def _interrupt_jobs(self, lost: Sequence[tuple[str, int]]) -> None:
+        """Tell children to end their lost and cancelled jobs.
 
-        A cancelled job that its child has claimed but not started stays in ``cancels`` for a
-        while; after that the next heartbeat asks.
+        A cancelled job that its child has claimed but not started is looked for again during
+        ``CANCEL_WAIT``; after that the next heartbeat asks.
         """
-        now = time.monotonic()
+        now, cancels = time.monotonic(), self._cancels
         for handle in self._handles:
             if not handle.pid or handle.role != "jobs":
                 continue
@@ -257,7 +259,7 @@ class Supervisor:
 
     # Reap and replace
 
-    def on_child_exit(self, event: ChildExited) -> None:
+    def _on_child_exit(self, event: ChildExited) -> None:
         """Report what a dead child leaves behind, and plan its replacement."""
         handle = next(handle for handle in self._handles if handle.pid == event.pid)
         self._fork_server.reap(event.pid)
@@ -265,7 +267,11 @@ class Supervisor:
         # A job may end its process with the very exit code of a child that ends normally.
         in_order = event.code in (EXIT_DONE, EXIT_QUEUES_EMPTY) and not report.blamed
         queues_empty = in_order and event.code == EXIT_QUEUES_EMPTY
-        has_finished = queues_empty and not self._may_find_jobs(handle)
+        # Jobs of dead children may return after this child looked for jobs, or have done so since.
+        may_find_jobs = handle.role == "jobs" and self._heartbeats.may_recover_since(
+            handle.spawned_at
+        )
+        has_finished = queues_empty and not may_find_jobs
         crashed = not in_order and not handle.is_killed and not handle.timed_out
         if crashed:
             #: A process was killed (often for its memory) or crashed. It is replaced at once, and
@@ -283,10 +289,6 @@ class Supervisor:
         delay = _respawn_delay(handle, crashed and not was_useful, now)
         handle.spawn_at = now + (BURST_INTERVAL if queues_empty else delay)
 
-    def _may_find_jobs(self, handle: ChildHandle) -> bool:
-        """With burst: whether jobs of dead children returned after this child looked, or will."""
-        return handle.role == "jobs" and self._heartbeats.may_recover_since(handle.spawned_at)
-
     def _on_fork_server_lost(self) -> None:
         """No child can start any more: stop, and release the jobs of the former children."""
         self._is_broken = True
@@ -302,7 +304,7 @@ class Supervisor:
     def on_order(self, text: str) -> None:
         """Accept an order to this worker, ``<ms> <order>``. For any thread."""
         self._orders.append(text)
-        self._wake()
+        self._own_wakes.wake()
 
     def _handle_orders(self) -> None:
         """Follow new orders. Every heartbeat returns the last order again, which is ignored."""

@@ -127,7 +127,7 @@ class Watchdog:
                 "job %s did not stop at its timeout; killing its process %d",
                 ", ".join(job.id for job in late), handle.pid,
             )  # fmt: skip
-            handle.timed_out = tuple((job.id, job.lease) for job in late)
+            handle.timed_out = [(job.id, job.lease) for job in late]
             os.kill(handle.pid, signal.SIGKILL)
 
     def _kill_if_unresponsive(self, handle: ChildHandle, now_ms: int) -> None:

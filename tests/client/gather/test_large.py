@@ -14,12 +14,11 @@ from django_redisqueue import Gather, chain, get_job
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.client.large_results import read_result
-from django_redisqueue.conf import get_settings
 from django_redisqueue.core.clock import real_ms
 from django_redisqueue.core.codec import encode_result, encode_stored, stored_name
 from django_redisqueue.core.placement import shard_of_id
 from django_redisqueue.exceptions import ResultGone
-from django_redisqueue.worker.maintenance.cleanup import ResultFileCleaner
+from django_redisqueue.worker.maintenance.upkeep import ResultFileCleaner
 from tests.support.shards import all_stores, keys_with, shard_of
 from tests.worker.processes import eventually
 from tests.worker.stage import Stage
@@ -75,7 +74,7 @@ def close(gather: Gather, store: Commands) -> None:
 
 def sweep(gather: Gather, store: Commands) -> None:
     """Let the files go, too."""
-    ResultFileCleaner(store, get_settings()).run_once()
+    ResultFileCleaner(store).run_once()
     left = ("EXISTS", store.keys.gather_plan(gather.key), store.keys.gather(gather.key))
     assert store.connection.call(*left, store.keys.closed_gathers, store.keys.gathers) == 0
 
@@ -111,7 +110,7 @@ def test_large_results_in_a_workflow_and_of_a_parent_outside_one(stage: Stage, m
     assert parent.result == ["y" * SIZE]
     assert len(files(media)) == 2
     with all_stores() as stores:
-        cleaners = [ResultFileCleaner(store, get_settings()) for store in stores]
+        cleaners = [ResultFileCleaner(store) for store in stores]
         for cleaner in cleaners:
             cleaner.run_once()
         assert len(files(media)) == 2
@@ -176,8 +175,8 @@ def test_files_that_can_not_be_deleted_are_tried_again(
         raise OSError("the storage is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr("django_redisqueue.worker.maintenance.cleanup.delete_result", refuse)
-        assert not ResultFileCleaner(store, get_settings()).run_once()
+        patch.setattr("django_redisqueue.worker.maintenance.upkeep.delete_result", refuse)
+        assert not ResultFileCleaner(store).run_once()
     assert "cannot be deleted yet: OSError('the storage is away')" in caplog.text
     assert len(files(media)) == 2
     sweep(gather, store)

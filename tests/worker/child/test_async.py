@@ -188,10 +188,8 @@ def test_jobs_pass_a_suspect_that_waits_for_its_child_to_be_free(stage: Stage) -
 
 
 def test_a_child_whose_jobs_overlap_makes_room_for_a_suspect(stage: Stage) -> None:
-    modules = ["tests.worker.tasks", "tests.worker.impatient"]
-    stage.worker(
-        "--processes", "1", "--async-concurrency", "3", TASK_MODULES=modules
-    ).wait_until_up(2)
+    stage.alter("quick_suspects")
+    stage.worker("--processes", "1", "--async-concurrency", "3").wait_until_up(2)
     suspect, long = _suspect_behind_a_long_job(stage)
     backlog = [tasks.async_run.enqueue(stage.book, f"n{n}", 0.3 + n % 7 / 20) for n in range(120)]
     JobQueue("default").resume()

@@ -15,13 +15,12 @@ from tests.worker import chunk_tasks, tasks
 from tests.worker.processes import WorkerProcess, eventually
 from tests.worker.stage import Stage
 
-MODULES = [f"tests.worker.{name}" for name in ("tasks", "chunk_tasks", "quick_kill")]
-
 
 @pytest.fixture
 def worker(stage: Stage) -> WorkerProcess:
     """One child, whose queue is paused."""
-    stage.configure(TASK_MODULES=MODULES)
+    stage.configure(TASK_MODULES=["tests.worker.tasks", "tests.worker.chunk_tasks"])
+    stage.alter("quick_kill")
     worker = stage.worker("--processes", "1").wait_until_up(2)
     stage.warm_up(100)
     JobQueue("default").pause()

@@ -11,8 +11,8 @@ from django_redisqueue.broker.connection import RedisConnection
 from django_redisqueue.broker.replies import WaitState
 from django_redisqueue.conf import get_settings
 from django_redisqueue.exceptions import JobAbandoned
+from django_redisqueue.worker.child.executor import encode
 from django_redisqueue.worker.child.job_redis import JobRedis
-from django_redisqueue.worker.child.results import encode
 from tests.support.shards import keys_with
 from tests.worker.parts import claimed
 

@@ -16,13 +16,14 @@ from tests.worker import fork_tasks, tasks, thread_tasks
 from tests.worker.processes import WorkerProcess, eventually
 from tests.worker.stage import Stage
 
-MODULES = [f"tests.worker.{name}" for name in ("tasks", "thread_tasks", "fork_tasks", "quick_kill")]
+MODULES = [f"tests.worker.{name}" for name in ("tasks", "thread_tasks", "fork_tasks")]
 
 
 @pytest.fixture
 def worker(stage: Stage, database: Path) -> Iterator[WorkerProcess]:
     """One child with four threads."""
     stage.configure(TASK_MODULES=MODULES)
+    stage.alter("quick_kill")
     return stage.worker("--processes", "1", "--threads", "4").wait_until_up(2)
 
 

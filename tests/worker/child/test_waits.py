@@ -26,7 +26,10 @@ from django_redisqueue.models import OutboxJob
 from django_redisqueue.testing import capture_jobs, run_inline
 from django_redisqueue.worker.child.context import JobContext
 from django_redisqueue.worker.child.retry_policy import resolve_error
+from tests.worker import tasks
 from tests.worker.parts import claimed
+from tests.worker.processes import eventually
+from tests.worker.stage import Stage
 
 from .test_steps import Memory
 
@@ -250,3 +253,24 @@ def test_wrong_use_is_named(
 def test_what_cannot_be_sent(name: Any, payload: Any, kind: type[Exception], words: str) -> None:
     with capture_jobs(), pytest.raises(kind, match=words):
         send_event(name, payload)
+
+
+@pytest.mark.parametrize("task", [tasks.wait_for_an_event, tasks.await_an_event])
+def test_a_parked_job_holds_no_child(stage: Stage, task: Any) -> None:
+    stage.configure(LEASE=30)
+    stage.worker("--processes", "1", "--async-concurrency", "1")
+    jobs = [task.enqueue(stage.book, f"e{n}") for n in range(3)]
+
+    def all_wait() -> bool:
+        for n, job in enumerate(jobs):
+            job.refresh()
+            if job.status != "scheduled" or job.data.waits_for != f"e{n}":
+                return False
+        return True
+
+    eventually(all_wait, why=stage.report)
+    for n, job in reversed(list(enumerate(jobs))):
+        send_event(f"e{n}", {"n": n})
+        stage.ended(job)
+        assert (job.status, job.result, job.attempts) == ("completed", {"n": n}, 0)
+    assert stage.runs() == {f"e{n}": 3 for n in range(3)}

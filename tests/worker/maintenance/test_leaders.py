@@ -1,15 +1,22 @@
-"""Schedules with several workers: leaders that die, and leaders with older code."""
+"""Leaders that die or have older code, and the roles of several shards in one process."""
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from django_redisqueue.core.ids import due_ms_of, periodic_prefix
+from django_redisqueue.worker.child_state import ChildState
+from django_redisqueue.worker.interrupts import StoppableWaits
+from django_redisqueue.worker.maintenance.leader import RoleHost, run_in_shards
 from tests.app import tasks
 from tests.support.shards import keys_of
 from tests.worker.processes import PATIENCE, WorkerProcess, eventually
@@ -93,3 +100,49 @@ def test_a_leader_with_older_code_fires_what_newer_code_defines(stage: Stage) ->
     assert leader_of(stage, [old, new]) is old
     eventually(lambda: stage.redis.zrange(keys_of().schedules, 0, -1) == ["added", "changed"])
     assert stage.redis.hget(keys_of().schedule("changed"), "timing") == "1h"
+
+
+class Role:
+    """Takes until ``gate`` opens to end."""
+
+    def __init__(self, gate: threading.Event, ended: list[int], shard: int) -> None:
+        self._gate, self._ended, self._shard = gate, ended, shard
+
+    def run(self, is_over: Callable[[], bool]) -> None:
+        assert self._gate.wait(20)
+        self._ended.append(self._shard)
+
+    def hangs(self) -> bool:
+        return False
+
+
+def stop_roles(gate: threading.Event, ended: list[int], **options: Any) -> None:
+    waits = StoppableWaits()
+    waits.stopping = True
+
+    def make(host: RoleHost) -> Any:
+        return Role(gate, ended, host.shard)
+
+    run_in_shards(2, make, waits, **options)
+
+
+def test_a_role_may_take_as_long_as_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, ended, alive = threading.Event(), list[int](), list[float]()
+
+    def keep_alive(seconds: float) -> None:
+        alive.append(seconds)
+        if len(alive) == 2:
+            gate.set()
+
+    state = ChildState(0, 1)
+    monkeypatch.setattr(state, "keep_alive", keep_alive)
+    stop_roles(gate, ended, state=state, stop=math.inf)
+    assert sorted(ended) == [0, 1]
+    assert len(alive) >= 2  # the watchdog hears of it meanwhile
+
+
+def test_a_role_that_does_not_end_is_left_behind() -> None:
+    gate, ended = threading.Event(), list[int]()
+    stop_roles(gate, ended, stop=0.05)
+    assert ended == []
+    gate.set()

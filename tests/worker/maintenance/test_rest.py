@@ -12,7 +12,7 @@ from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.conf import get_settings
 from django_redisqueue.worker.child_state import ChildState, RoleNote
 from django_redisqueue.worker.maintenance import leader, maintenance
-from django_redisqueue.worker.maintenance.leader import HeartbeatNotes
+from django_redisqueue.worker.maintenance.leader import RoleHost
 from django_redisqueue.worker.maintenance.maintenance import Maintenance
 from tests.support.shards import keys_of, shard_of
 from tests.worker import tasks
@@ -23,7 +23,6 @@ pytestmark = pytest.mark.one_server("looks at its server's commands")
 
 SHARDS = 4
 BEATS = 6
-QUICK_REST = ["tests.worker.tasks", "tests.worker.quick_rest"]
 
 
 class Role:
@@ -33,10 +32,8 @@ class Role:
         self.redis = stage.redis
         self.state = ChildState(0, 1)
         self.shard = shard_of()
-        self.maintenance = Maintenance(
-            child, get_settings(), self.shard,
-            heartbeats=HeartbeatNotes(self.state, self.shard),
-        )  # fmt: skip
+        host = RoleHost(self.shard, state=self.state)
+        self.maintenance = Maintenance(child, get_settings(), host)
 
     def note(self, note: RoleNote) -> None:
         self.state.note_role(self.shard, note)
@@ -172,7 +169,7 @@ def test_a_leader_only_sleeps_while_it_waits(role: Role, monkeypatch: pytest.Mon
 
 
 def resting_worker(stage: Stage) -> WorkerProcess:
-    stage.configure(TASK_MODULES=QUICK_REST)
+    stage.alter("quick_rest")
     return stage.worker("--processes", "1").wait_until_up(2)
 
 

@@ -15,7 +15,7 @@ from django_redisqueue.broker.schedules import ScheduleQueries
 from django_redisqueue.core.ids import due_ms_of, periodic_prefix
 from django_redisqueue.core.schedules import Cron, Every, Schedule, ScheduleDefinition, Source
 from django_redisqueue.exceptions import RedisUnavailable
-from django_redisqueue.worker.maintenance.scheduler import (
+from django_redisqueue.worker.maintenance.schedules import (
     TTL_MS,
     ScheduleDeployment,
     Scheduler,

@@ -193,7 +193,7 @@ def test_a_killed_maintenance_child_is_replaced(stage: Stage) -> None:
 
 
 def test_a_child_that_cannot_start_is_not_respawned_in_a_tight_loop(stage: Stage) -> None:
-    stage.configure(TASK_MODULES=["tests.worker.tasks", "tests.worker.broken_child"])
+    stage.alter("broken_children")
     worker = stage.worker("--processes", "1")
     eventually(lambda: worker.output.count("died (exit code") >= 6, why=stage.report)
     watch = Stopwatch()

@@ -10,13 +10,12 @@ import pytest
 from django_redisqueue.worker.supervisor.fork_server import ChildExited
 from tests.worker import tasks
 from tests.worker.processes import eventually, is_alive
-from tests.worker.stage import QUICK, Stage
+from tests.worker.stage import Stage
 
 
 def test_the_other_children_go_on_when_a_fork_fails(stage: Stage) -> None:
-    stage.configure(TASK_MODULES=[*QUICK["TASK_MODULES"], "tests.worker.few_forks"], MIRROR=False)
-    stage.environment["FORKS_THAT_FAIL"] = "3,4"  # of the second job child and of maintenance
-    worker = stage.worker("--processes", "2")
+    stage.alter("failing_forks")  # those of the second job child and of maintenance
+    worker = stage.worker("--processes", "2", MIRROR=False)
     job = tasks.run_then_sleep.enqueue(stage.book, "job", 1.5)
     eventually(lambda: len(worker.children) == 3, why=stage.report)
     stage.ended(job)

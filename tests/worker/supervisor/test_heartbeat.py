@@ -1,8 +1,9 @@
-"""One heartbeat: what it tells the supervisor, and what it recovers."""
+"""One heartbeat: what it tells the supervisor and the children, and what it recovers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,12 +12,20 @@ from redis import Redis
 from django_redisqueue import JobQueue
 from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.connection import worker_connection
-from django_redisqueue.conf import get_settings
+from django_redisqueue.broker.replies import HeartbeatReply, RoleTerm
+from django_redisqueue.conf import Settings, get_settings
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.worker_data import WorkerOrder
-from django_redisqueue.worker.supervisor.heartbeat import HeartbeatCallbacks, HeartbeatThread
-from django_redisqueue.worker.supervisor.shard_roles import ShardRoles
+from django_redisqueue.worker.child_state import ChildState, RoleNote
+from django_redisqueue.worker.supervisor import heartbeat
+from django_redisqueue.worker.supervisor.child_handle import ChildHandle
+from django_redisqueue.worker.supervisor.heartbeat import (
+    HeartbeatCallbacks,
+    HeartbeatThread,
+    RoleInRedis,
+    ShardRoles,
+)
 from tests.support.shards import keys_of, shard_of
 
 pytestmark = pytest.mark.usefixtures("queue_settings")
@@ -84,3 +93,89 @@ def test_one_heartbeat_recovers_a_whole_machine(redis: Redis) -> None:
     assert [name.decode() for name in redis.zrange(keys.workers, 0, -1)] == ["c1"]
     assert JobQueue("default").get_stats()["processing"] == 0
     assert JobQueue("default").get_stats()["queued"] == len(children)
+
+
+REPLY = HeartbeatReply(
+    interrupted=False, steady_ms=0, lapsed=0, lost=[], flagged=[], order="", activity="1"
+)
+TERM_MS = 15_000
+
+
+class Clock:
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(heartbeat, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def handles() -> list[ChildHandle]:
+    return [
+        ChildHandle(ChildState(0, 1), "jobs", child="w.1"),
+        ChildHandle(ChildState(1, 1), "maintenance", child="w.2"),
+    ]
+
+
+def made(handles: list[ChildHandle], settings: Settings | None = None) -> ShardRoles:
+    roles = {"maintenance": RoleInRedis("leader", TERM_MS)}
+    return ShardRoles(handles, settings or replace(get_settings(), shards=2), roles)  # type: ignore[arg-type]
+
+
+def test_it_is_quiet_when_there_was_no_transition_for_a_while(
+    handles: list[ChildHandle], clock: Clock
+) -> None:
+    roles, state, settings = made(handles), handles[1].state, get_settings()
+    shortest = heartbeat.QUIET_AFTER + (settings.lease_ms + settings.resend_window_ms) / 1000
+    assert state.role_note(1) is RoleNote.ASK
+    other = replace(REPLY, activity="2")
+    for reply in (REPLY, other, replace(other, interrupted=True)):
+        roles.note(1, reply)
+        clock.now += shortest - 1
+        roles.note(1, replace(reply, interrupted=False))
+        assert state.role_note(1) is RoleNote.ACTIVE
+        clock.now += 1
+        roles.note(1, replace(reply, interrupted=False))
+        assert state.role_note(1) is RoleNote.QUIET
+    assert state.role_note(0) is RoleNote.ASK  # of another shard
+    assert handles[0].state.role_note(1) is RoleNote.ASK  # it wants no role
+
+
+@pytest.mark.parametrize("reply", [None, replace(REPLY, to_ask=["leader"])])
+def test_a_child_asks_itself_if_the_role_may_be_vacant(
+    handles: list[ChildHandle], clock: Clock, reply: HeartbeatReply | None
+) -> None:
+    roles, state = made(handles), handles[1].state
+    roles.note(0, replace(REPLY, to_ask=["bridge"]))
+    assert state.role_note(0) is RoleNote.ACTIVE
+    roles.note(0, reply)
+    assert state.role_note(0) is RoleNote.ASK
+    clock.now += 1000
+    roles.note(0, REPLY)
+    assert state.role_note(0) is RoleNote.QUIET
+
+
+def test_heartbeats_that_are_too_seldom_leave_it_to_the_child(
+    handles: list[ChildHandle], clock: Clock
+) -> None:
+    seldom = replace(get_settings(), heartbeat_ms=TERM_MS // 3 + 1, lease_ms=2 * TERM_MS)
+    roles = made(handles, seldom)
+    roles.note(0, REPLY)
+    assert handles[1].state.role_note(0) is RoleNote.ASK
+
+
+def test_a_heartbeat_says_who_sleeps(handles: list[ChildHandle]) -> None:
+    roles, state = made(handles), handles[1].state
+    state.note_sleep(1, True)
+    assert roles.terms(0) == [RoleTerm("leader", "w.2", TERM_MS, False)]
+    assert roles.terms(1) == [RoleTerm("leader", "w.2", TERM_MS, True)]
+    handles[1].vacate()
+    assert roles.terms(1) == []
+    handles[1].assign("w.3", 0.0)
+    assert roles.terms(1) == [RoleTerm("leader", "w.3", TERM_MS, False)]

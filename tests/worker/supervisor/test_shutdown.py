@@ -1,4 +1,4 @@
-"""Workers stop and children are recycled without losing a job or spending an attempt."""
+"""Workers stop, follow orders and recycle children without losing a job or spending an attempt."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.core.worker_data import WorkerOrder, WorkerReport, parse_report
 from tests.app import tasks as app_tasks
 from tests.support.commands import ROOT
 from tests.support.proxy import Proxy
@@ -205,12 +206,9 @@ def test_burst_of_an_empty_queue_ends_at_once(stage: Stage) -> None:
     assert worker.wait(5) == 0
 
 
-SLOW_RECOVERY = ["tests.worker.tasks", "tests.worker.slow_recovery"]
-
-
 def test_burst_waits_for_the_jobs_of_a_dead_child(stage: Stage) -> None:
     """Its successor finds the queue empty before the job is back."""
-    stage.configure(TASK_MODULES=SLOW_RECOVERY)
+    stage.alter("slow_recovery")
     tasks.run_then_exit.enqueue(stage.book, "poison")
     worker = stage.worker("--processes", "2", "--burst")
     assert worker.wait() == 0
@@ -223,7 +221,8 @@ def test_burst_waits_for_the_jobs_of_a_dead_worker_of_this_machine(stage: Stage)
     first = stage.worker("--processes", "1")
     eventually(lambda: stage.runs()["job"], why=stage.report)
     first.kill()
-    stage.configure(TASK_MODULES=SLOW_RECOVERY, LEASE=60)  # no lease lapses within this test
+    stage.alter("slow_recovery")
+    stage.configure(LEASE=60)  # no lease lapses within this test
     worker = stage.worker("--processes", "1", "--burst")
     assert worker.wait() == 0
     stage.until_done(1, 0.1)
@@ -317,3 +316,48 @@ def _answer(stage: Stage) -> object:
     Commands(connection).enqueue([job])
     connection.close()
     return stage.ended(Job(job.id)).result
+
+
+def test_a_worker_is_quieted_resumed_and_stopped(stage: Stage) -> None:
+    worker = stage.worker("--processes", "2", "--name", "w").wait_until_up(3)
+    store = Commands(worker_connection(0))
+
+    def report(state: str, children: int) -> WorkerReport:
+        keys = all_keys()[0]
+
+        def found() -> WorkerReport | None:
+            for key in stage.redis.scan_iter(f"{keys.worker('w.')}*"):
+                one = parse_report(stage.redis.get(key))
+                if one and (one.state, len(one.children), one.memory > 2**20) == (
+                    state,
+                    children,
+                    True,
+                ):
+                    return one
+            return None
+
+        return eventually(found, why=lambda: worker.output)
+
+    def tell(order: WorkerOrder, at_ms: int) -> None:
+        (key,) = stage.redis.scan_iter(f"{all_keys()[0].worker('w.')}*[0-9]")
+        assert store.order_worker(key.partition(":worker:")[2], order, at_ms)
+
+    told = report("running", 3)
+    assert (told.processes, told.threads, told.queues) == (2, 1, ("default",))
+    gate = stage.gate()
+    running = tasks.run_until_let_go.enqueue(stage.book, "running", gate)
+    eventually(lambda: stage.runs()["running"])
+    tell(WorkerOrder.QUIET, 10)
+    report("quiet", 2)  # maintenance, and the child that runs the job
+    waiting = tasks.run.enqueue(stage.book, "waiting")
+    stage.let_go(gate)
+    stage.ended(running)
+    report("quiet", 1)
+    assert stage.runs() == {"running": 1}
+    tell(WorkerOrder.STOP, 9)  # an order from before: another shard may bring it late
+    tell(WorkerOrder.RESUME, 11)
+    stage.ended(waiting)
+    report("running", 3)
+    tell(WorkerOrder.STOP, 12)
+    assert worker.wait() == 0
+    assert "told to stop" in worker.output

@@ -1,8 +1,9 @@
-"""Keeps the rows of PeriodicJob and the schedules in Redis alike.
+"""Periodic jobs: which schedules there are, their jobs when they are due, and their rows.
 
-A row of the admin decides what Redis has; a schedule of the code decides what its row shows.
-Whether a schedule is paused is decided by its row. Saving a row in the admin does the same at once:
-this finds what did not reach Redis, what was changed by other means, and the schedules of new code.
+Schedules live in Redis, so any worker's leader fires all of them, also those that only newer code
+knows. Which definitions count is decided by the newest code that runs (announce_schedules.lua).
+Rows of PeriodicJob that were made in the admin define schedules, too, and the schedules of the code
+have rows that show them.
 """
 
 from __future__ import annotations
@@ -15,19 +16,24 @@ from types import MappingProxyType
 from django.db import router
 from django.db.models import Count, Max
 
+from ...broker.base import BATCH
 from ...broker.commands import Commands
-from ...broker.schedules import ScheduleQueries, slices
+from ...broker.replies import AnnounceReply, FireReply
+from ...broker.schedules import ScheduleQueries, UnreadableSchedule, slices
 from ...client.placement import shard_of_schedule
 from ...core.codec import decode_payload
 from ...core.job_data import NewJob, decode_options
 from ...core.redaction import OPTION, redact
-from ...core.schedules import Cron, ScheduleData, Source
-from ...exceptions import InvalidOption
+from ...core.schedules import Cron, ScheduleData, ScheduleDefinition, Source, set_digest
+from ...exceptions import InvalidOption, RedisQueueError, RedisUnavailable
 from ...models import PeriodicJob
 from ...models.tables import has_table
 
 logger = logging.getLogger("django_redisqueue")
 
+TTL_MS = 60_000  # until code whose workers say nothing more is taken for gone
+AGAIN_MS = 1
+BLOCKED = 30.0  # s until a schedule that cannot be fired is tried again
 FULL = 600.0  # s between two comparisons although nothing seems to have changed
 # The fields of a row that show what the code defines
 _SHOWN = (
@@ -36,10 +42,138 @@ _SHOWN = (
 )  # fmt: skip
 
 
+class ScheduleDeployment:
+    """Defines the schedules of this worker's code, unless newer code runs."""
+
+    def __init__(self, store: Commands, definitions: Sequence[ScheduleDefinition]) -> None:
+        self._store = store
+        self._queries = ScheduleQueries(store.connection, store.settings)
+        self._definitions = definitions
+        self.digest = set_digest(definitions)
+        self._problem = ""
+        self.is_current = False  #: whether no newer code was running at the last pass
+
+    def run_once(self) -> None:
+        """Say that this code runs, and define its schedules if that is to be done. Raises
+        RedisUnavailable; other errors must not stop the maintenance."""
+        try:
+            self._deploy()
+            self._problem = ""
+        except RedisUnavailable:
+            raise
+        except RedisQueueError as error:
+            self.is_current = False
+            if str(error) != self._problem:
+                #: Redis refuses the schedules of the code, mostly because it is full or a key has a
+                #: wrong type. They run as before; remove the reason.
+                logger.error("the schedules cannot be defined: %s", error)
+            self._problem = str(error)
+
+    def _deploy(self) -> None:
+        reply = self._store.announce_schedules(self.digest, TTL_MS)
+        self.is_current = reply is not AnnounceReply.OUTDATED
+        if reply is AnnounceReply.TO_DEFINE and self._define():
+            self._store.announce_schedules(self.digest, TTL_MS, is_defined=True)
+
+    def _define(self) -> bool:
+        """False if newer code has come meanwhile."""
+        now_ms = self._store.now_ms or self._queries.now_ms()
+        for part in slices(self._definitions):
+            due = [(one, one.schedule.after(now_ms)) for one in part]
+            if -1 in self._store.define_schedules(self.digest, due):
+                return False
+        for one in self._definitions:
+            if one.error:
+                #: A schedule in the code or the settings is wrong: its task, arguments or queue.
+                #: Correct it and deploy.
+                logger.error("the schedule %s does not run: %s", one.name, one.error)
+        known = {one.name for one in self._definitions}
+        former = [name for name in self._queries.of_source(Source.CODE) if name not in known]
+        for names in slices(former):
+            self._store.remove_schedules(self.digest, names)
+        return True
+
+
+class Scheduler:
+    """Fires the schedules that are due."""
+
+    def __init__(self, store: Commands) -> None:
+        self._store = store
+        self._queries = ScheduleQueries(store.connection, store.settings)
+        self._blocked: dict[str, float] = {}  # name -> when it is tried again (monotonic)
+
+    def run_once(self) -> int:
+        """Fire up to 100. Returns ms until the next pass."""
+        now_ms = self._store.now_ms or self._queries.now_ms()
+        now = time.monotonic()
+        self._blocked = {name: at for name, at in self._blocked.items() if at > now}
+        due = self._queries.due(now_ms, BATCH + len(self._blocked))
+        names = [name for name in due if name not in self._blocked]
+        for name, schedule in zip(names, self._queries.schedules(names), strict=True):
+            try:
+                self._fire(name, schedule, now_ms)
+            except RedisUnavailable:
+                raise
+            except RedisQueueError as error:
+                self._block(name, str(error))
+        if names or not self._blocked:
+            return AGAIN_MS
+        return int(1000 * (min(self._blocked.values()) - now)) + AGAIN_MS
+
+    def _block(self, name: str, problem: str) -> None:
+        """One that cannot be fired must not stop the others, nor keep the leader busy."""
+        #: A due run could not be enqueued; other schedules go on, and this one is tried again after
+        #: half a minute. The text says why.
+        logger.error("the schedule %s cannot be fired: %s; trying again", name, problem)
+        self._blocked[name] = time.monotonic() + BLOCKED
+
+    def _fire(
+        self, name: str, schedule: ScheduleData | UnreadableSchedule | None, now_ms: int
+    ) -> None:
+        if schedule is None:
+            self._store.remove_schedules("", [name])  # its hash was deleted by hand
+        elif isinstance(schedule, UnreadableSchedule):
+            self._block(name, schedule.problem)
+        elif schedule.next_ms is None or schedule.is_stopped:
+            self._block(name, "it was changed by hand, and is not to be fired now")
+        else:
+            self._fire_due(schedule, schedule.next_ms, now_ms)
+
+    def _fire_due(self, schedule: ScheduleData, cursor_ms: int, now_ms: int) -> None:
+        due = schedule.schedule.due_runs(cursor_ms, now_ms)
+        missed = due.missed
+        if missed:
+            #: While all workers were down, due times passed, and the schedule's misfire policy
+            #: gives them no run. Run it by hand in the admin if it is wanted.
+            logger.warning(
+                "schedule %s: no worker was there at %d due times, which get no run (misfire=%s)",
+                schedule.name, missed, schedule.schedule.misfire,
+            )  # fmt: skip
+        if not due.run_ms:
+            self._store.fire(schedule, cursor_ms, due.next_ms, None, missed)
+            return
+        cursors = [cursor_ms, *due.run_ms[1:]]
+        for cursor, due_ms, next_ms in zip(
+            cursors, due.run_ms, [*due.run_ms[1:], due.next_ms], strict=True
+        ):
+            reply = self._store.fire(schedule, cursor, next_ms, due_ms, missed)
+            if reply is FireReply.MOVED_ON:
+                return
+            missed = 0
+
+
 class ScheduleRows:
-    """Compares those of the store's shard, if something has changed. Only the code whose schedules
-    are defined may: it knows the tasks. ``places``: the shards of the code's schedules. While
-    ``is_quiet()``, Redis is asked only if a row has changed, or to compare them all."""
+    """Keeps the rows of PeriodicJob and the schedules of the store's shard alike.
+
+    A row of the admin decides what Redis has; a schedule of the code decides what its row shows.
+    Whether a schedule is paused is decided by its row. Saving a row in the admin does the same at
+    once: this finds what did not reach Redis, what was changed by other means, and the schedules of
+    new code.
+
+    Only the code whose schedules are defined compares, because it knows the tasks. ``places``: the
+    shards of the code's schedules. While ``is_quiet()``, Redis is asked only if a row has changed,
+    or to compare them all.
+    """
 
     def __init__(
         self,
@@ -57,23 +191,22 @@ class ScheduleRows:
         self._full_at = 0.0
         self._logged: dict[str, str] = {}
 
-    def run_once(self) -> bool:
-        """False: it never has more to do. Raises RedisQueueError or DatabaseError."""
+    def run_once(self) -> None:
+        """Compare, if something has changed. Raises RedisQueueError or DatabaseError."""
         alias = router.db_for_write(PeriodicJob)
         if not has_table(PeriodicJob, alias):
-            return False
+            return
         now = time.monotonic()
         rows = self._rows_signature(alias)
         if self._is_quiet() and now < self._full_at and rows == self._seen[:-1]:
-            return False
+            return
         if self._queries.defined_set() != self._set_digest:
-            return False
+            return
         seen = (*rows, self._queries.count())
         if seen != self._seen or now >= self._full_at:
             self._compare(alias)
             rows = self._rows_signature(alias)
             self._seen, self._full_at = (*rows, self._queries.count()), now + FULL
-        return False
 
     def _rows_signature(self, alias: str) -> tuple[object, ...]:
         """Changes when a row is saved or deleted."""
@@ -119,7 +252,7 @@ class ScheduleRows:
         for name in [name for name, row in rows.items() if row.is_of_code and name not in of_code]:
             PeriodicJob.objects.using(alias).filter(pk=rows.pop(name).pk).delete()
         for name, one in of_code.items():
-            shown = shown_fields(one)
+            shown = _shown_fields(one)
             row = rows.get(name)
             if row is None:
                 rows[name], _ = PeriodicJob.objects.using(alias).get_or_create(
@@ -163,7 +296,7 @@ class ScheduleRows:
         self._logged[name] = problem
 
 
-def shown_fields(one: ScheduleData) -> dict[str, object]:
+def _shown_fields(one: ScheduleData) -> dict[str, object]:
     """What the row of a schedule of the code shows."""
     schedule = one.schedule
     args, kwargs = _shown_arguments(one.job)

@@ -1,0 +1,100 @@
+"""Changes to the code of a worker: shorter times, and faults.
+
+`Stage.alter` names the functions that a worker calls as it imports its tasks.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+from django_redisqueue.broker import connection
+from django_redisqueue.signals import child_started
+from django_redisqueue.worker.child import idle
+from django_redisqueue.worker.child_state import KEEP_ALIVE, ChildState
+from django_redisqueue.worker.maintenance import bridge, leader, maintenance, periodic
+from django_redisqueue.worker.reaper import Reaper, ReapReport
+from django_redisqueue.worker.supervisor import heartbeat, watchdog
+from tests.support.constants import replace
+
+# Times
+
+
+def quick_kill() -> None:
+    """Kill a child soon after its job's timeout."""
+    replace(watchdog, HARD_GRACE_MS=300)
+
+
+def quick_suspects() -> None:
+    """Let a busy child make room for a suspect job soon."""
+    replace(idle, SUSPECT_WAIT=0.2, FIRST_PAUSE=0.2)
+
+
+def quick_rest() -> None:
+    """Let the worker rest soon after the last transition, and otherwise look often."""
+    replace(heartbeat, QUIET_AFTER=-9.0)  # with LEASE and RESEND_WINDOW of a stage: 2.5 s
+    replace(leader, AWAKE=0.5, NOTE_CHECK=0.1)
+    replace(maintenance, LEASE_MS=1500, RENEW=0.2, PRUNE=0.2, PRUNE_OTHERS=0.2, AUDIT=0.2)
+    replace(bridge, LEASE_MS=1500, RENEW=0.2, RETRY=0.2)
+
+
+def quick_watchdog() -> None:
+    """Shorten what processes promise the watchdog, and what they wait for."""
+    keep_alive = ChildState.keep_alive
+
+    def sooner(self: ChildState, seconds: float = KEEP_ALIVE) -> None:
+        keep_alive(self, seconds * 0.2)
+
+    replace(ChildState, keep_alive=sooner)
+    replace(watchdog, UNRESPONSIVE_MS=300)
+    replace(periodic, HUNG_AFTER=1.0)
+    replace(maintenance, BUSY=KEEP_ALIVE, RENEW=1.0)
+    replace(bridge, BUSY=KEEP_ALIVE, RENEW=1.0)
+    replace(connection, BLOCK_SECONDS=1)
+
+
+# Faults
+
+
+def broken_children() -> None:
+    """Make every child die as it starts."""
+
+    def die(**_: Any) -> None:
+        raise RuntimeError("this child cannot start")
+
+    child_started.connect(die, weak=False)
+
+
+def slow_recovery() -> None:
+    """Take a while to recover the jobs of dead children."""
+    reap_dead = Reaper.reap_dead
+
+    def slowly(
+        self: Reaper, child: str, started: Sequence[str] | None, keep: Sequence[str] = ()
+    ) -> ReapReport:
+        if started is None or started:  # the child died, instead of ending in order
+            time.sleep(0.6)
+        return reap_dead(self, child, started, keep)
+
+    replace(Reaper, reap_dead=slowly)
+
+
+def failing_forks() -> None:
+    """Make the third and the fourth fork fail, as on a machine without room; the first one is the
+    fork server. Each process counts on from its parent."""
+    fork, numbers = os.fork, count(1)
+
+    def fork_or_fail() -> int:
+        if next(numbers) in (3, 4):
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return fork()
+
+    replace(os, fork=fork_or_fail)
+
+
+for name in os.environ.get("REDISQUEUE_TEST_ALTERATIONS", "").split():
+    globals()[name]()
