@@ -1,5 +1,5 @@
-"""A Redis server whose clock jumps: a library that is built here stands between it and the
-system's. All other processes, and so the ledger, have the true time."""
+"""Clocks that jump: a library that is built here stands between a process and the system's clock.
+Producers, the program itself and the marks of the ledger have the true time."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from redis import Redis
 from redis.exceptions import RedisError
 
-from tests.support.servers import RedisServer, program
+from tests.support.cluster import ClusterNode
+from tests.support.servers import RedisServer
 
 SOURCE = Path(__file__).with_name("moved_clock.c")
 TOLERANCE = 0.05  # s between asking Redis for the time and looking at the clock here
@@ -28,26 +30,47 @@ def missing() -> str:
     return "" if shutil.which("cc") else "there is no C compiler (cc), which builds what moves it"
 
 
-class MovedClockServer(RedisServer):
-    """Its clock is ``ahead`` by so many seconds, also when it starts again."""
+class MovedClock:
+    """The clock of processes that start with its ``environment``: ``ahead`` by so many seconds."""
 
-    ahead = 0.0
+    def __init__(self, folder: Path) -> None:
+        self.ahead = 0.0
+        self._library, self._offset = folder / "moved_clock.so", folder / "offset"
+        self._offset.write_bytes(bytes(8))
+        subprocess.run(
+            ["cc", "-shared", "-fPIC", "-O2", "-o", str(self._library), str(SOURCE)], check=True
+        )
 
-    def start(self) -> None:
-        library, offset = self.folder / "moved_clock.so", self.folder / "offset"
-        if not library.exists():
-            offset.write_bytes(bytes(8))
-            subprocess.run(
-                ["cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(SOURCE)], check=True
-            )
-        moved = {"LD_PRELOAD": str(library), "MOVED_CLOCK": str(offset)}
-        self.launch(program(), *self._arguments(), env={**os.environ, **moved})
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"LD_PRELOAD": str(self._library), "MOVED_CLOCK": str(self._offset)}
 
     def jump(self, ahead: float) -> None:
-        """Move the clock at once."""
-        with (self.folder / "offset").open("r+b") as file, mmap.mmap(file.fileno(), 8) as mapped:
-            mapped[:] = struct.pack("=q", round(ahead * 1e9))
-        self.ahead = ahead
+        """Move the clock at once, to a whole number of ms from the true time."""
+        self.ahead = round(ahead, 3)
+        with self._offset.open("r+b") as file, mmap.mmap(file.fileno(), 8) as mapped:
+            mapped[:] = struct.pack("=q", round(self.ahead * 1000) * 1_000_000)
+
+    def moves(self, pid: int) -> bool:
+        """Whether a process has this clock."""
+        try:
+            return str(self._library) in Path(f"/proc/{pid}/maps").read_text()
+        except OSError:
+            return False
+
+
+class MovedClockServer(RedisServer):
+    """Its clock stays moved when it starts again."""
+
+    _clock: MovedClock | None = None
+
+    @property
+    def clock(self) -> MovedClock:
+        self._clock = self._clock or MovedClock(self.folder)
+        return self._clock
+
+    def launch(self, *command: str, **who: Any) -> None:
+        super().launch(*command, env={**os.environ, **self.clock.environment}, **who)
 
     def shows(self) -> bool:
         """Whether Redis answers, soon enough, with the time that it should have."""
@@ -56,4 +79,8 @@ class MovedClockServer(RedisServer):
                 seconds, microseconds = client.time()
         except RedisError:
             return False
-        return abs(seconds + microseconds / 1e6 - time.time() - self.ahead) < TOLERANCE
+        return abs(seconds + microseconds / 1e6 - time.time() - self.clock.ahead) < TOLERANCE
+
+
+class MovedClockNode(MovedClockServer, ClusterNode):
+    """A node of a cluster."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, Self
 
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.core.placement import slot, tag
-from tests.support.cluster import ClusterNodes
+from tests.support.cluster import ClusterNode, ClusterNodes
 from tests.support.commands import environment, migrate, start
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import Proxy
@@ -20,7 +21,7 @@ from tests.support.servers import RedisServer, redis_url
 from tests.worker.processes import WorkerProcess
 
 from . import ledger
-from .clock import MovedClockServer
+from .clock import MovedClock, MovedClockNode, MovedClockServer
 
 DUE = "tests.gauntlet.tasks.due"
 GRACE = 3  # s for running jobs when a worker is told to stop
@@ -31,8 +32,8 @@ PRODUCERS = 2
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where it runs: ``on`` is ``redis``, ``sentinel`` or ``cluster``; ``database`` ``postgresql``
-    or ``sqlite``; ``lease`` in seconds. With several ``shards`` jobs go to all in turns. Where the
-    clock of the one Redis jumps it does so for it alone."""
+    or ``sqlite``; ``lease`` in seconds. With several ``shards`` jobs go to all in turns. Where
+    clocks jump, each server and each worker has its own."""
 
     on: str = "redis"
     database: str = "postgresql"
@@ -72,11 +73,15 @@ class Place:
 
 
 class Worker(WorkerProcess):
-    """A worker or bridge that knows its name."""
+    """A worker or bridge that knows its name, and its clock if that may jump."""
 
-    def __init__(self, name: str, *arguments: str, **options: Any) -> None:
-        self.name = name
-        super().__init__(*arguments, **options)
+    def __init__(
+        self, name: str, *arguments: str, clock: MovedClock | None = None, **options: Any
+    ) -> None:
+        self.name, self.clock = name, clock
+        if clock:  # only a new interpreter loads the library
+            options["environment"] = {**options["environment"], **clock.environment}
+        super().__init__(*arguments, fresh=clock is not None, **options)
 
 
 class Producer:
@@ -119,7 +124,8 @@ class Deployment:
         self.ledger = folder / "ledger.jsonl"
         self.ledger.touch()
         self._stack = ExitStack()
-        self._named = 0
+        self._named = self._clocks = 0
+        self._since_ns = time.time_ns() - time.monotonic_ns()
         self.postgres: PostgresServer | None = None
         self.fleet: Fleet | None = None
         self.cluster: ClusterNodes | None = None
@@ -134,18 +140,21 @@ class Deployment:
             raise
 
     def _start_servers(self) -> None:
+        server = MovedClockServer if self.place.clock_jumps else RedisServer
         if self.place.on == "sentinel":
-            self.fleet = self._stack.enter_context(Fleet(appendonly=True, appendfsync="everysec"))
+            self.fleet = self._stack.enter_context(
+                Fleet(server=server, appendonly=True, appendfsync="everysec")
+            )
             self.url = self.fleet.url
         elif self.place.on == "cluster":
+            node = MovedClockNode if self.place.clock_jumps else ClusterNode
             self.cluster = self._stack.enter_context(
-                ClusterNodes(appendonly=True, appendfsync="everysec")
+                ClusterNodes(node=node, appendonly=True, appendfsync="everysec")
             )
             self.url = self.cluster.url
         else:
             # What a reply confirms is on disk, so no kill may lose it.
-            kind = MovedClockServer if self.place.clock_jumps else RedisServer
-            self._server = self._stack.enter_context(kind(appendonly=True, appendfsync="always"))
+            self._server = self._stack.enter_context(server(appendonly=True, appendfsync="always"))
             self.proxy = self._stack.enter_context(Proxy(self._server.address))
             self.url = redis_url(self.proxy.address)
         if self.place.database == "postgresql":
@@ -169,6 +178,16 @@ class Deployment:
         return list(dict.fromkeys(map(self.server, range(self.place.shards))))
 
     @property
+    def clocked_servers(self) -> list[MovedClockServer]:
+        """All servers whose clocks can jump."""
+        servers: Sequence[RedisServer] = [self._server] if self.place.on == "redis" else []
+        if self.fleet is not None:
+            servers = self.fleet.servers
+        elif self.cluster is not None:
+            servers = self.cluster.nodes
+        return [server for server in servers if isinstance(server, MovedClockServer)]
+
+    @property
     def variables(self) -> dict[str, str]:
         """The environment of the processes, and of this program while it reads."""
         return {
@@ -176,6 +195,7 @@ class Deployment:
             "REDISQUEUE_TEST_SETTINGS": json.dumps(self.place.settings),
             **self._where,
             ledger.VARIABLE: str(self.ledger),
+            ledger.CLOCK: str(self._since_ns),
         }
 
     def start(self) -> None:
@@ -206,9 +226,16 @@ class Deployment:
             environment=self.variables,
             settings=self.place.settings,
             command=command,
+            clock=self._new_clock() if self.place.clock_jumps else None,
         )
         self._stack.callback(worker.end)
         return worker
+
+    def _new_clock(self) -> MovedClock:
+        self._clocks += 1
+        folder = self.folder / f"clock{self._clocks}"
+        folder.mkdir()
+        return MovedClock(folder)
 
     def everybody(self) -> Iterator[Worker]:
         yield from self.workers

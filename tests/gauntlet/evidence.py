@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 from redis import Redis
 
 from django_redisqueue.broker.keys import Keys
+from django_redisqueue.core.placement import shard_of_id
 from django_redisqueue.models import JobEvent, OutboxJob
 from tests.app.models import Counter
 from tests.broker.lab import shaped
@@ -20,7 +22,7 @@ from tests.mirror.mirrored_shard import differences
 from tests.support.history import FINAL
 from tests.support.stream import entries
 
-from .ledger import Ledger
+from .ledger import Jump, Ledger, Place
 
 READERS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "hash": ("HGETALL", ()),
@@ -35,11 +37,21 @@ Keyspace = dict[str, tuple[str, Any]]
 
 
 class Event(NamedTuple):
-    """An event of a job as the mirror has it; ``at`` in ms by Redis's clock."""
+    """An event of a job as the mirror has it: ``at`` in ms; ``ahead``: by how many ms the clock of
+    the one Redis was ahead of the true time; ``era``: how often it had jumped. One that is
+    ``reconciled`` was made up from the job's hash."""
 
     seq: int
     status: str
     at: int
+    ahead: int = 0
+    era: int = 0
+    reconciled: bool = False
+
+    @property
+    def at_redis(self) -> int:
+        """The instant by Redis's clock, in ms."""
+        return self.at + self.ahead
 
 
 @dataclass(slots=True)
@@ -86,18 +98,43 @@ def collect(ledger: Ledger, servers: Iterable[Redis], shards: Sequence[Keys]) ->
         keyspace, expiring = read_keyspace(redis)
         found.keyspace |= keyspace
         found.expiring |= expiring
-    found.stories = read_stories()
+    found.stories = read_stories(RedisClock(ledger.jumps))
     found.counters = dict(Counter.objects.values_list("name", "value"))
     found.differences = list(differences(found.jobs))
     found.outbox = OutboxJob.objects.count()
     return found
 
 
-def read_stories() -> dict[str, list[Event]]:
+class RedisClock:
+    """Tells how far ahead the clock of the one Redis was when it wrote an event."""
+
+    def __init__(self, jumps: Sequence[Jump]) -> None:
+        self._jumps = jumps
+        self._ahead = [0, *(jump.ahead for jump in jumps)]
+
+    def read(self, shard: int, place: Place, at_ms: int) -> tuple[int, int]:
+        """The number of jumps before the event at this place, and ms ahead. The jump may have come
+        between the two looks at the end of the stream: then the event itself, which says ``at_ms``,
+        tells which clock it is by."""
+        era = bisect_left([jump.before[shard] for jump in self._jumps], place)
+        if era:
+            jump = self._jumps[era - 1]
+            by_the_former = at_ms - self._ahead[era - 1]
+            if place <= jump.after[shard] and by_the_former <= jump.at // 1_000_000:
+                era -= 1
+        return era, self._ahead[era]
+
+
+def read_stories(clock: RedisClock) -> dict[str, list[Event]]:
     stories: dict[str, list[Event]] = defaultdict(list)
-    rows = JobEvent.objects.order_by("id").values_list("job_id", "seq", "status", "at")
-    for job_id, seq, status, at in rows.iterator():
-        stories[job_id].append(Event(seq, status, in_ms(at)))
+    rows = JobEvent.objects.order_by("id").values_list(
+        "job_id", "seq", "status", "at", "detail", "entry_ms", "entry_no"
+    )
+    for job_id, seq, status, at, detail, *place in rows.iterator():
+        said_ms = in_ms(at)
+        era, ahead = clock.read(shard_of_id(job_id), (place[0], place[1]), said_ms)
+        is_reconciled = '"reconciled":true' in detail
+        stories[job_id].append(Event(seq, status, said_ms - ahead, ahead, era, is_reconciled))
     return dict(stories)
 
 

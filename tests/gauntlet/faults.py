@@ -23,7 +23,7 @@ from tests.support.sentinels import Fleet
 from tests.support.servers import RedisServer
 from tests.worker.processes import eventually, is_alive
 
-from .clock import MovedClockServer
+from . import ledger
 from .deployment import Deployment, Place, Worker
 from .ledger import Tail
 from .plan import Strike
@@ -31,6 +31,8 @@ from .plan import Strike
 BRIEF = (0.3, 2.0)  # s
 SLOW_MS = (5.0, 80.0)  # in each direction
 FULL = "OutOfMemory"
+SHORTEST_JUMP = 0.2  # s
+HOUR = 3600.0  # s
 
 # What may strike side by side: within one of these, faults strike one after the other.
 CHILDREN = ("job_child_killed", "helper_killed", "child_frozen")
@@ -46,7 +48,7 @@ CLUSTER = ("owner_killed", "owner_cut_off", "owner_failed_over", "slot_moved")
 SERVERS = ("memory_full", *ONE_REDIS, *SENTINEL, *CLUSTER)
 NETWORK = ("replies_dropped", "replies_delayed", "connections_cut", "partitioned")
 DATABASE = ("database_crashed", "database_cut")
-CLOCK = ("clock_jumped",)
+CLOCK = ("clock_jumped", "worker_clock_jumped")
 
 ANYWHERE = (*CHILDREN, *WORKERS, "memory_full")
 ON = {
@@ -87,7 +89,7 @@ class Faults:
         lease = deployment.place.lease
         self._up_to_a_lapse = (0.3, 1.5 * lease)
         self._lapse = (1.3 * lease, 2.0 * lease)
-        self._furthest_jump = 3 * lease
+        self._furthest_jump = 3 * lease  # s
         self._signalling = Lock()
 
     def strike(self, strike: Strike) -> Pids:
@@ -316,12 +318,44 @@ class Faults:
     # -- the clock
 
     def clock_jumped(self, strike: Strike) -> Pids:
-        """Redis's clock jumps to up to three leases before or after the true time."""
-        server = self._deployment.server()
-        assert isinstance(server, MovedClockServer)
-        server.jump(self._furthest_jump * (2 * strike.share - 1))
+        """The clock of a Redis jumps to up to three leases before or after the true time."""
+        server = self._pick(strike, self._deployment.clocked_servers)
+        ahead = self._furthest_jump * (2 * strike.share - 1)
+        if abs(ahead - server.clock.ahead) < SHORTEST_JUMP:
+            ahead += 2 * SHORTEST_JUMP
+        before = self._ends(server)
+        server.clock.jump(ahead)
+        jumped = ledger.now_ns()
+        if before:
+            ledger.write(
+                "jump", jumped=jumped, ahead=round(server.clock.ahead * 1000),
+                before=before, after=self._ends(server),
+            )  # fmt: skip
         eventually(server.shows)
         return []
+
+    def _ends(self, server: RedisServer) -> list[ledger.Place]:
+        """The ends of all streams of the one Redis; the verdict asks nothing by the clocks of
+        several servers."""
+        if self._deployment.place.on != "redis":
+            return []
+        streams = [keys.events for keys in self._deployment.place.keys]
+        return eventually(lambda: ends_of(server, streams))
+
+    def worker_clock_jumped(self, strike: Strike) -> Pids:
+        """The clock of a worker, or of the bridge, jumps to up to an hour before or after the true
+        time."""
+
+        def jump() -> Pids:
+            worker = self._pick(strike, list(self._deployment.everybody()))
+            assert worker.clock is not None
+            if not worker.clock.moves(worker.pid):
+                return []
+            worker.clock.jump(HOUR * (2 * strike.share - 1))
+            return [worker.pid]
+
+        eventually(jump)
+        return []  # nobody was stopped
 
     # -- how
 
@@ -421,6 +455,17 @@ class Faults:
         heal(former)
         eventually(fleet.is_whole, 60, every=0.1)
         return []
+
+
+def ends_of(server: RedisServer, streams: Sequence[str]) -> list[ledger.Place]:
+    """Behind the last event of each stream; nothing when Redis does not answer."""
+    try:
+        with Redis.from_url(server.url, decode_responses=True, socket_timeout=10) as client:
+            found = [client.xinfo_stream(stream)["last-generated-id"] for stream in streams]
+    except RedisError:
+        return []
+    ids = [entry.split("-") for entry in found]
+    return [(int(ms), 1000 * int(number) + 999) for ms, number in ids]
 
 
 def find(pid: int) -> psutil.Process | None:

@@ -20,12 +20,19 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 EVERY = 2  # s between two due times of the schedule
-VARIABLE = "GAUNTLET_LEDGER"  # of the environment: where the file is
+# Of the environment: where the file is; the true time when the monotonic clock was at 0, in ns.
+VARIABLE, CLOCK = "GAUNTLET_LEDGER", "GAUNTLET_CLOCK"
+
+
+def now_ns() -> int:
+    """The true time, in ns, also in a worker whose clock has jumped."""
+    zero = os.environ.get(CLOCK)
+    return time.time_ns() if zero is None else int(zero) + time.monotonic_ns()
 
 
 def write(what: str, **fields: Any) -> None:
     """Append a line, with the process and the time."""
-    line = {"what": what, "at": time.time_ns(), "pid": os.getpid(), **fields}
+    line = {"what": what, "at": now_ns(), "pid": os.getpid(), **fields}
     file = os.open(os.environ[VARIABLE], os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     try:
         os.write(file, json.dumps(line).encode() + b"\n")
@@ -81,6 +88,20 @@ class Fault:
     pids: list[int]
 
 
+Place = tuple[int, int]  # of an event in its stream
+
+
+@dataclass(slots=True)
+class Jump:
+    """From ``at`` (ns) on the clock of the one Redis was ``ahead`` of the true time by so many ms.
+    ``before`` and ``after``: the ends of all shards' streams when they were read just then."""
+
+    at: int
+    ahead: int
+    before: list[Place]
+    after: list[Place]
+
+
 class Recovery(NamedTuple):
     """In seconds: how long a fault lasted; the longest time from its begin to its end and beyond in
     which no job ended; how long after its end a job had started and ended."""
@@ -97,6 +118,7 @@ class Ledger:
     calls: dict[str, Call] = field(default_factory=dict)
     runs: dict[str, list[Run]] = field(default_factory=lambda: defaultdict(list))  # by call
     faults: list[Fault] = field(default_factory=list)
+    jumps: list[Jump] = field(default_factory=list)
 
     @property
     def all_runs(self) -> Iterator[Run]:
@@ -148,8 +170,14 @@ class Ledger:
                 begun[-1].end = at
             case "fault":
                 self.faults.append(Fault(rest["fault"], rest["begun"], at, rest["pids"]))
+            case "jump":
+                before, after = ([tuple(place) for place in rest[name]] for name in ENDS)
+                self.jumps.append(Jump(rest["jumped"], rest["ahead"], before, after))
             case _:
                 raise ValueError(f"a line of the ledger says {what!r}")
+
+
+ENDS = ("before", "after")
 
 
 def is_begun(run: Run, job: str, pid: int) -> bool:

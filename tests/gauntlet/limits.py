@@ -14,6 +14,7 @@ claims became starts, and the event of the claim tells when.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -79,7 +80,12 @@ def most_at_once(held: Sequence[Holding]) -> int:
     return most
 
 
-def claims(runs: Iterable[Run], found: Evidence) -> list[int]:
-    """When the claims were made that became starts, in ms, in order."""
+def claims(runs: Iterable[Run], found: Evidence) -> list[list[int]]:
+    """When the claims were made that became starts, in ms, in order: a list for each stretch
+    between two jumps of Redis's clock. A jump over a rate's window fills its bucket."""
     events = ((run.job, claim_of(run, found)[0]) for run in runs)
-    return sorted(at for _, at in {(job, event.at) for job, event in events if event is not None})
+    starts: dict[int, set[tuple[str, int]]] = defaultdict(set)
+    for job, event in events:
+        if event is not None:
+            starts[event.era].add((job, event.at))
+    return [sorted(at for _, at in of_era) for of_era in starts.values()]

@@ -36,14 +36,15 @@ def test_a_server_s_clock_jumps_and_stays_so_when_it_starts_again() -> None:
         eventually(server.shows)
         client.set("key", "value", px=60_000)
         for ahead in (50.0, -50.0):
-            server.jump(ahead)
+            server.clock.jump(ahead)
             eventually(server.shows)
             assert abs(client.time()[0] - time.time() - ahead) < 2
+            assert server.clock.moves(server.pid)
             expected = 60_000 - ahead * 1000
             assert expected - 10_000 < client.pttl("key") <= expected
         server.restart()
         eventually(server.shows)
-        server.jump(0)
+        server.clock.jump(0)
         eventually(server.shows)
-        server.jump(3600)
+        server.clock.jump(3600)
         assert client.get("key") is None

@@ -20,7 +20,7 @@ from .strikers import SIDES, Length, Strikers, plans
 PLACES = [
     Place(on, database) for on in ("redis", "sentinel", "cluster")
     for database in ("postgresql", "sqlite")
-] + [Place(clock_jumps=True)]  # fmt: skip
+] + [Place(on, clock_jumps=True) for on in ("redis", "sentinel", "cluster")]  # fmt: skip
 
 
 @pytest.mark.parametrize("place", PLACES, ids=str)

@@ -9,12 +9,21 @@ from typing import Any
 import pytest
 
 from . import report
-from .evidence import Event, Evidence
-from .ledger import Fault, read
+from .evidence import Event, Evidence, RedisClock
+from .ledger import Fault, Jump, read
 from .limits import NS
 from .plan import make_plan
 from .run import Course
-from .verdict import BY_THE_CLOCK, MEMORY, ONE_REDIS, Ruling, judge, never_accepted, promises_of
+from .verdict import (
+    MEMORY,
+    ONE_REDIS,
+    Ruling,
+    judge,
+    never_accepted,
+    no_job_falls_due_early,
+    no_job_runs_early,
+    promises_of,
+)
 
 T0 = 1_700_000_000_000  # ms
 
@@ -409,8 +418,51 @@ def test_a_line_of_the_ledger_that_says_nothing_known_is_refused() -> None:
         read(['{"what": "odd", "at": 1, "pid": 1}'])
 
 
-def test_a_clock_that_jumps_leaves_out_what_compares_it() -> None:
+def test_where_clocks_jump_delays_are_asked_for_by_redis_s_clock() -> None:
     assert promises_of("redis") == ONE_REDIS
     jumping = promises_of("redis", clock_jumps=True, memory=False)
-    assert set(ONE_REDIS) - set(jumping) == {*BY_THE_CLOCK, MEMORY}
-    assert {"nothing_is_lost", "each_job_ends_once"} <= {one.__name__ for one in jumping}
+    assert len(jumping) == len(ONE_REDIS) - 1
+    assert set(ONE_REDIS) - set(jumping) == {no_job_runs_early, MEMORY}
+    assert set(jumping) - set(ONE_REDIS) == {no_job_falls_due_early}
+
+
+@pytest.mark.parametrize(("waited_ms", "said"), [(400, []), (399, ["later", "399 ms"])])
+def test_a_delay_by_the_clock_of_redis(waited_ms: int, said: list[str]) -> None:
+    """The clock has jumped ahead meanwhile, so the true wait was short."""
+    tale = a_tale()
+    tale.call("later", "delayed", "later")
+    at = tale.now
+    tale.stories["later"] = [
+        Event(1, "scheduled", at), Event(2, "queued", at + 100, ahead=waited_ms - 100, era=1)
+    ]  # fmt: skip
+    told = list(no_job_falls_due_early(tale.evidence()))
+    assert len(told) == bool(said)
+    assert all(word in told[0] for word in said)
+
+
+def test_a_rate_is_asked_for_between_two_jumps() -> None:
+    tale = a_tale()
+    too_fast(tale)
+    for story in tale.stories.values():
+        story[:] = [event._replace(era=event.at % 2) for event in story]
+    assert "rates_hold" not in broken(tale.evidence())
+
+
+@pytest.mark.parametrize(
+    ("place", "at_ms", "era"),
+    [
+        ((100, 999), T0 + 5, 0),  # before the first look
+        ((101, 0), T0 + 9, 0),  # between both looks, by the former clock
+        ((101, 0), T0 + 5010, 1),
+        ((105, 0), T0 + 5020, 1),
+        ((205, 0), T0 + 5020, 2),  # the clock is back at what it has shown before
+    ],
+)
+def test_the_place_of_an_event_tells_by_which_clock_it_is(
+    place: tuple[int, int], at_ms: int, era: int
+) -> None:
+    jumps = [
+        Jump((T0 + 10) * NS, 5000, [(100, 999)], [(102, 999)]),
+        Jump((T0 + 9000) * NS, -3980, [(200, 999)], [(200, 999)]),
+    ]
+    assert RedisClock(jumps).read(0, place, at_ms) == (era, [0, 5000, -3980][era])

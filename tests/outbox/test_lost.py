@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from django.db import transaction
@@ -16,6 +17,7 @@ from django_redisqueue.core.ports import ports
 from django_redisqueue.models import OutboxJob
 from django_redisqueue.outbox.rows import to_new_job
 from tests.app.models import Counter
+from tests.gauntlet.clock import MovedClock, missing
 from tests.worker import tasks
 from tests.worker.processes import eventually, holds_for
 
@@ -52,6 +54,26 @@ with transaction.atomic():
     stage.until_done(3)
     eventually(lambda: not OutboxJob.objects.exists(), why=stage.report)
     holds_for(lambda: stage.runs() == {"one": 1, "two": 1, "three": 1}, 1)
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing())
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_worker_whose_clock_is_wrong_sends_what_waits_and_runs_it_in_time(
+    play: Play, tmp_path: Path, hours: int
+) -> None:
+    stage, clock = play.stage, MovedClock(tmp_path)
+    clock.jump(hours * 3600)
+    run_and_die_before_sending(
+        play, f"with transaction.atomic(): run.enqueue({stage.book!r}, 'left')"
+    )
+    early = tasks.run.using(run_after=3600).enqueue(stage.book, "early")
+    tasks.run.using(run_after=1).enqueue(stage.book, "late")
+    stage.environment.update(clock.environment)
+    worker = stage.worker("--processes", "1", fresh=True)
+    eventually(lambda: stage.runs() == {"left": 1, "late": 1}, why=stage.report)
+    assert clock.moves(worker.pid)
+    early.refresh()
+    assert early.status == "scheduled"
 
 
 def leave_in_the_outbox(play: Play, names: str) -> None:

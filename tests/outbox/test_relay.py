@@ -98,6 +98,14 @@ def test_a_young_row_is_left_to_its_process(lost: Lost) -> None:
     assert len(rows()) == 1
 
 
+def test_a_row_from_the_future_is_sent(lost: Lost) -> None:
+    """The clock of the relay's machine is behind that of the producer's."""
+    lost.enqueue("ahead")
+    OutboxJob.objects.update(created_at=timezone.now() + timedelta(hours=1))
+    lost.relay().run_once()
+    assert queued() == ["ahead"]
+
+
 def test_options_priority_and_instant_arrive(lost: Lost) -> None:
     job = lost.enqueue(1, task=tasks.noop.using(priority=-4, timeout=8, run_after=3600))
     lost.relay().run_once()

@@ -72,16 +72,17 @@ class ClusterNode(RedisServer):
 
 
 class ClusterNodes:
-    """The nodes 0 to 2 begin as masters, the nodes 3 to 5 as the replicas of these."""
+    """The nodes 0 to 2 begin as masters, the nodes 3 to 5 as the replicas of these. ``node``: their
+    class."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, node: type[ClusterNode] = ClusterNode, **options: Any) -> None:
         self._stack = ExitStack()
         self._voted_at = -inf
         self._moved: set[int] = set()
         ports = free_ports()
         names = [f"{n + 1:040x}" for n in range(len(ports))]
         self.nodes = [
-            self._stack.enter_context(ClusterNode(name, port, _config(n, names, ports), **options))
+            self._stack.enter_context(node(name, port, _config(n, names, ports), **options))
             for n, (name, port) in enumerate(zip(names, ports, strict=True))
         ]
         self.url = f"redis+cluster://{','.join(node.address for node in self.nodes[:MASTERS])}"

@@ -66,15 +66,15 @@ class RedisSentinel(Program):
 
 
 class Fleet:
-    """A master with replicas and three sentinels, which know of each other. ``more``: options of
-    the servers."""
+    """A master with replicas and three sentinels, which know of each other. ``server``: the class
+    of the servers; ``more``: their options."""
 
-    def __init__(self, replicas: int = 2, **more: Option) -> None:
+    def __init__(
+        self, replicas: int = 2, *, server: type[RedisServer] = RedisServer, **more: Option
+    ) -> None:
         self._stack = ExitStack()
         options: dict[str, Any] = {"tcp": True, "repl_diskless_sync_delay": 0, **more}
-        self.servers = [
-            self._stack.enter_context(RedisServer(**options)) for _ in range(replicas + 1)
-        ]
+        self.servers = [self._stack.enter_context(server(**options)) for _ in range(replicas + 1)]
         for replica in self.servers[1:]:
             replica.follow(self.servers[0])
         self.sentinels = [
