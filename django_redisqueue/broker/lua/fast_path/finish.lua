@@ -95,13 +95,12 @@ local function complete_on_fast_path(child, first)
         local lane = some_have_lanes and lanes_by_number[number]
         if lane then bytes = bytes + note_freed(id, lane) end
         if #result > SHORT then bytes = bytes + run.growth end
-        local new = run.seq and write_completed(id, run, bytes, result)
+        local new = run.seq and complete_run(id, run, bytes, result)
           or redis.pcall('HSET', job_prefix .. id, 'status', 'completed', 'finished_ms', now_text, 'bytes',
             texts[bytes] or text(bytes), 'result', result)
         if new == 3 then
           writes.bytes, writes.completed[#writes.completed + 1] = writes.bytes + bytes, id
           add_event(id, run.shared, #result <= INLINE and result or '')
-          if run.seq then note_completed_run(id, run, result) end
         else
           note_code(number, refusal_code(id, new, run))
         end

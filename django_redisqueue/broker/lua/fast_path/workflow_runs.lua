@@ -7,26 +7,11 @@
 -- @include "workflow"
 -- @include "workflow_end"
 -- @include "notices"
--- The workflow of a job that runs for the first time, unless that holds it back.
--- row: status, task, payload, options, seq, watched, audit, then, after
-local function workflow_of_first_run(id, row)
-  if row[1] ~= 'queued' or not row[2] or not row[3] or row[5] and row[5] ~= '2' then return nil end
-  if row[6] or row[7] or row[8] == '*' then return nil end
-  local workflow = workflow_of_job(id)
-  return workflow and not is_held(workflow) and workflow or nil
-end
-
--- Whether the claims of two jobs have all in common but id and payload.
-local function is_alike(row, last)
-  return row[2] == last[2] and row[4] == last[4] and row[5] == last[5] and row[8] == last[8]
-    and #row[3] == #last[3] and #(row[9] or '') == #(last[9] or '')
-end
-
 local function describe_workflow_run(payload, options, queue, task, child, is_released, names, parents)
-  local longest = math.max(#(names or ''), #(parents or ''))
+  local longest = math.max(#names, #parents)
   local rest = describe_run(payload, options, queue, task, child, is_released and RELEASED or 0, longest)
   if rest == '' then return '' end
-  return ' @' .. (is_released and '3' or '2') .. string.gsub(names or '', ' ', '') .. rest
+  return ' @' .. (is_released and '3' or '2') .. string.gsub(names, ' ', '') .. rest
 end
 
 local function names_in(text)
@@ -35,75 +20,87 @@ local function names_in(text)
   return names
 end
 
--- The runs of a batch have no more dependants than one script may notify, so that their ends defer none.
-local function exceeds_budget(dependants)
-  batch.full = batch.size > 0 and batch.dependants + dependants > MAX_NOTIFIED
-  if not batch.full then batch.dependants = batch.dependants + dependants end
-  return batch.full
-end
-
 -- Claims jobs of workflows behind the first `taken` until one is not eligible. Returns how many are taken, and the row
--- of that one for the slow path, or false when it is of no workflow; nil at the end.
+-- of that one for the slow path, or false when it is of no workflow; nil at the end. The runs of a batch have no more
+-- dependants than one script may notify, so that their ends defer none. pcall as in read(), which costs more.
 local function claim_first_runs(request, queue, ids, taken, claimed)
-  local child, last, kind, dependants, shared, description = request.child, nil, nil, 0, nil, nil
+  local child, mark, jobs, entries = request.child, request.mark, batch.jobs, batch.entries
+  local size, bytes, notified, at, rest = batch.size, batch.bytes, batch.dependants, #claimed, nil
+  -- what most runs share with the one before
+  local last_task, last_options, last_seq, last_names, last_parents, length
+  local kind, dependants, shared, description
   for position = taken + 1, #ids do
     local id = ids[position]
-    if not is_of_workflow(id) then return taken, false end
-    local row = read(id, 'status', 'task', 'payload', 'options', 'seq', 'watched', 'audit', 'then', 'after')
-    local workflow = workflow_of_first_run(id, row)
-    if not workflow then return taken, row end
-    local _, task, payload, options, is_released, _, _, names, parents = unpack(row)
-    local is_like_last = last and is_alike(row, last)
-    if not is_like_last then dependants = #names_in(names or '') end
-    if exceeds_payload_limit(payload, batch.size, batch.bytes) or exceeds_budget(dependants) then return taken, nil end
-    if not is_like_last then
-      last, kind = row, add_kind(queue, 1, 0, 0, task, options)
-      shared = event_json('processing', queue, task, child, 1, is_released and 3 or 2, '')
-      description = describe_workflow_run(payload, options, queue, task, child, is_released, names, parents)
+    local row = is_of_workflow(id) and redis.pcall('HMGET', job_prefix .. id, 'status', 'task', 'payload', 'options',
+      'seq', 'watched', 'audit', 'then', 'after')
+    local status, task, payload, options, seq, watched, audit, names, parents = unpack(row or NOTHING_READ)
+    local is_usual = task and payload and (not seq or seq == '2') and not watched and not audit and names ~= '*'
+    local workflow = status == 'queued' and is_usual and workflow_of_job(id)
+    if not workflow or is_held(workflow) then rest = row break end
+    if task ~= last_task or options ~= last_options or seq ~= last_seq or names ~= last_names or parents ~= last_parents
+      or #payload ~= length then
+      last_task, last_options, last_seq, last_names, last_parents, length = task, options, seq, names, parents, #payload
+      kind, dependants = nil, #names_in(names or '')
     end
-    if is_released then
-      redis.call('HSET', job_key(id), 'status', 'processing', 'child', child, 'started_ms', now_text, 'seq', '3',
+    batch.full = size > 0 and (bytes + #payload > MAX_PAYLOAD_BYTES or notified + dependants > MAX_NOTIFIED)
+    if batch.full then break end
+    if not kind then
+      kind, shared = add_kind(queue, 1, 0, 0, task, options), event_json('processing', queue, task, child, 1,
+        seq and 3 or 2, '')
+      description = describe_workflow_run(payload, options, queue, task, child, seq, names or '', parents or '')
+    end
+    if seq then
+      redis.call('HSET', job_prefix .. id, 'status', 'processing', 'child', child, 'started_ms', now_text, 'seq', '3',
         'lease', '1')
     else
-      redis.call('HSET', job_key(id), 'status', 'processing', 'child', child, 'started_ms', now_text)
+      redis.call('HSET', job_prefix .. id, 'status', 'processing', 'child', child, 'started_ms', now_text)
     end
-    count_transition(workflow, 'queued', 'processing')
+    count_transition(workflow, 'queued', 'processing', 1)
     add_event(id, shared, '')
-    claimed[#claimed + 1], claimed[#claimed + 2] = now_text, id
-    taken = position
-    add_to_reply(id, payload, kind)
-    batch.entries[batch.size] = request.mark .. id .. description
+    local n = 3 * size
+    jobs[n + 1], jobs[n + 2], jobs[n + 3] = id, payload, kind
+    claimed[at + 1], claimed[at + 2] = now_text, id
+    size, bytes, notified, taken, at = size + 1, bytes + #payload, notified + dependants, position, at + 2
+    entries[size] = mark .. id .. description
   end
-  return taken, nil
+  batch.size, batch.bytes, batch.dependants = size, bytes, notified
+  return taken, rest
+end
+
+-- What the end of a run writes besides its result: `seq` of a job that was released, and that its dependants have been
+-- notified.
+local function note_names(run)
+  local seq = run.seq == '3' and { 'seq', '4' } or {}
+  run.dependants, run.deferred_fields = names_in(run.names), seq
+  run.fields = run.names == '' and seq or { 'then', '', unpack(seq) }
 end
 
 -- Whether nothing has happened to a run that its entry does not tell.
 local function ends_as_usual(id, run)
   local workflow = workflow_of_job(id)
-  run.dependants = run.dependants or names_in(run.names)
+  if not run.dependants then note_names(run) end
   if not workflow or workflow.status == 'building' then return false end
   if run.seq == '2' then return true end
   local watched, seq = unpack(read(id, 'watched', 'seq'))
-  return not watched and (seq or '3') == '3'  -- write_completed() notices that the hash is gone
+  return not watched and (seq or '3') == '3'  -- complete_run() notices that the hash is gone
 end
 
--- Returns what HSET replies (finish.lua).
-local function write_completed(id, run, bytes, result)
-  if run.seq == '2' then
-    return redis.pcall('HSET', job_key(id), 'status', 'completed', 'finished_ms', now_text, 'bytes', text(bytes),
-      'result', result)
-  end
-  return redis.pcall('HSET', job_key(id), 'status', 'completed', 'finished_ms', now_text, 'bytes', text(bytes),
-    'result', result, 'seq', '4')
-end
-
--- What the completion means for its workflow and its dependants, which are notified later (notices.lua).
-local function note_completed_run(id, run, result)
+-- Writes the completion, and notes what it means for the workflow and the dependants, which are notified later
+-- (notices.lua). Returns what HSET replies (finish.lua).
+local function complete_run(id, run, bytes, result)
+  local names = run.dependants
+  local is_deferred = #names > budget
+  local new = redis.pcall('HSET', job_prefix .. id, 'status', 'completed', 'finished_ms', now_text, 'bytes',
+    texts[bytes] or text(bytes), 'result', result, unpack(is_deferred and run.deferred_fields or run.fields))
+  if new ~= 3 then return new end
   local workflow = move_in_workflow(id, 'processing', 'completed')
-  if #run.dependants == 0 then return end
+  if #names == 0 then return new end
   if result ~= 'null' then set_workflow_field(workflow, result_field(id), '') end
-  if #run.dependants > budget then return defer('job:' .. id) end
-  redis.call('HDEL', job_key(id), 'then')
-  budget, moved = budget - #run.dependants, moved + #run.dependants
-  for _, name in ipairs(run.dependants) do note_dependant(workflow.id .. name) end
+  if is_deferred then
+    defer('job:' .. id)
+    return new
+  end
+  budget, moved = budget - #names, moved + #names
+  for at = 1, #names do note_dependant(workflow.id, names[at]) end
+  return new
 end

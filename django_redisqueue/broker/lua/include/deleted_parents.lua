@@ -10,7 +10,7 @@ end
 -- Whether jobs wait for this finished job, or for its retry, and are still to be notified.
 local function is_waited_for(id)
   local dependants, watched = unpack(read(id, 'then', 'watched'))
-  return dependants and workflow_of_job(id)
+  return dependants and dependants ~= '' and workflow_of_job(id)
     or has_followers(id, watched) and redis.call('ZCOUNT', followers_key(id), 0, '+inf') > 0
 end
 

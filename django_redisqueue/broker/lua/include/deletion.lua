@@ -14,7 +14,8 @@ end
 local function before_deletion(id, dependants, watched)
   forget_steps_of(id, watched)
   if string.find(id, '^gather_.*%.[tf]%a+$') then release_gather_results(id) end  -- .then, .failure
-  if dependants and workflow_of_job(id) or has_followers(id, watched) then defer_notice_of_deletion(id, dependants) end
+  local is_waited_for = dependants and dependants ~= '' and workflow_of_job(id)
+  if is_waited_for or has_followers(id, watched) then defer_notice_of_deletion(id, dependants) end
 end
 
 -- keep_ms: how much longer a repeated enqueue of the job may arrive.

@@ -47,8 +47,9 @@ local function notify_dependants(id, dependants, skips)
   if budget <= 0 then return false end
   local names, more = take_dependants(id, dependants)
   budget, moved = budget - #names, moved + #names
+  local workflow_id = workflow_id_of(id)
   for _, name in ipairs(names) do
-    if skips then notify(workflow_id_of(id) .. name, skips) else note_dependant(workflow_id_of(id) .. name) end
+    if skips then notify(workflow_id .. name, skips) else note_dependant(workflow_id, name) end
   end
   return not more
 end

@@ -3,47 +3,58 @@
 -- @include "workflow"
 -- @include "events"
 -- @include "wake"
-local function note_dependant(id)
+-- name: of the dependant in its workflow.
+local function note_dependant(workflow_id, name)
+  local id = workflow_id .. name
   local before = ended_parents[id]
-  if not before then noted_ids[#noted_ids + 1] = id end
+  if not before then noted_ids[#noted_ids + 1], workflow_ids[id] = id, workflow_id end
   ended_parents[id] = (before or 0) + 1
 end
 
+-- What jobs have in common that are released one after the other: the end of their queue's list, and their event.
+local function note_shared(released, queue, task, seq)
+  released.queue, released.task, released.seq = queue, task, seq
+  released.event = event_json('queued', queue, task or '', '', 0, seq, '')
+  released.lists[queue] = released.lists[queue] or {}
+  released.list = released.lists[queue]
+end
+
 -- Releases a job without priority, delay and lane, at the tail of its queue. Of the values of `audit` (emit.lua) only
--- `all` wants this event. released: ids by queue, and the event that the last job had, which mostly the next one has.
+-- `all` wants this event.
 local function release_plain(id, queue, task, seq, audit, released)
   if queue ~= released.queue or task ~= released.task or seq ~= released.seq then
-    released.queue, released.task, released.seq = queue, task, seq
-    released.event = event_json('queued', queue, task or '', '', 0, seq, '')
-    released.ids[queue] = released.ids[queue] or {}
+    note_shared(released, queue, task, seq)
   end
-  redis.call('HSET', job_key(id), 'status', 'queued', 'seq', text(seq), 'waits', '0')
-  table.insert(released.ids[queue], id)
-  moved = moved + 1
-  move_in_workflow(id, 'waiting', 'queued')
+  redis.call('HSET', job_prefix .. id, 'status', 'queued', 'seq', seq, 'waits', '0')
+  released.list[#released.list + 1] = id
   if not audit or audit == 'all' then add_event(id, released.event, '') end
+  local workflow = workflow_of_job(id)
+  if workflow then count_transition(workflow, 'waiting', 'queued', 1) end
 end
 
 -- notify: the function of dependants.lua, for jobs that are not plain.
 local function notify_noted(notify)
   if not noted_ids[1] then return end
-  local ids, released = noted_ids, { ids = {} }
+  local ids, released = noted_ids, { lists = {} }
   noted_ids = {}
-  for _, id in ipairs(ids) do
+  for at = 1, #ids do
+    local id = ids[at]
     local status, waits, queue, task, seq, priority, audit, when, lane = unpack(
       read(id, 'status', 'waits', 'queue', 'task', 'seq', 'priority', 'audit', 'when', 'lane'))
-    local done, left = ended_parents[id], (integer(waits) or 0) - ended_parents[id]
+    local done = ended_parents[id]
+    local left = waits == '1' and 1 - done or (integer(waits) or 0) - done
     queue, ended_parents[id] = queue or 'default', nil
     if status ~= 'waiting' or left > 0 then
       if status then redis.call('HSET', job_key(id), 'waits', text(math.max(0, left))) end
-    elseif priority or when or lane or not is_sound(queue) then
+    elseif priority or when or lane or queue ~= released.queue and not is_sound(queue) then
       notify(id, nil, done)
     else
-      release_plain(id, queue, task, (integer(seq) or 1) + 1, audit, released)
+      moved = moved + 1
+      release_plain(id, queue, task, seq and text((integer(seq) or 1) + 1) or '2', audit, released)
     end
   end
-  for queue, some in pairs(released.ids) do
-    redis.call('LPUSH', queue_key(queue, 'queued'), unpack(some))
+  for queue, list in pairs(released.lists) do
+    redis.call('LPUSH', queue_key(queue, 'queued'), unpack(list))
     wake(queue)
   end
 end

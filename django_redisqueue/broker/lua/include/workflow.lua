@@ -6,7 +6,6 @@
 if not has_expected_workflow_keys then expect_workflow_keys() end  -- else on the fast path, before its writes
 
 -- The workflow of a job, from its id; nil for other jobs, which this must not cost anything.
-local workflow_ids = {}
 local function workflow_id_of(id)
   if not is_of_workflow(id) then return nil end
   local found = workflow_ids[id]
@@ -75,24 +74,24 @@ local function workflow_of_job(id)
   return workflow_id and load_workflow(workflow_id)
 end
 
-local function is_counted(status) return status == 'waiting' or status == 'processing' or is_final(status) end
-local function add_to_count(workflow, status, by)
-  if status == 'queued' then
-    workflow.queued = workflow.queued + by
-  elseif is_counted(status) then
-    set_workflow_field(workflow, status, workflow[status] + by)
-  end
+-- Whether a workflow counts its jobs of a status (true), or only what a script changes (false).
+local is_stored = { waiting = true, queued = false, processing = true, completed = true, failed = true,
+  cancelled = true }
+local function add_to_count(workflow, status, jobs)
+  local stored = is_stored[status]
+  if stored == nil then return end
+  workflow[status] = workflow[status] + jobs
+  if stored then workflow.dirty[status] = true end
 end
-
-local function count_transition(workflow, from, to)
-  add_to_count(workflow, from, -1)
-  add_to_count(workflow, to, 1)
+local function count_transition(workflow, from, to, jobs)
+  add_to_count(workflow, from, -jobs)
+  add_to_count(workflow, to, jobs)
 end
 
 -- Counts a transition of a job in its workflow, if it has one. Returns the workflow.
 local function move_in_workflow(id, from, to)
   local workflow = workflow_of_job(id)
-  if workflow then count_transition(workflow, from, to) end
+  if workflow then count_transition(workflow, from, to, 1) end
   return workflow or nil
 end
 

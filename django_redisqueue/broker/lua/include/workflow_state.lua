@@ -3,6 +3,7 @@
 -- budget: how many dependants a script may still notify; moved: how many it has handled
 local MAX_NOTIFIED = 100
 local loaded_workflows, budget, moved = {}, MAX_NOTIFIED, 0
+local workflow_ids = {}  -- by ids of jobs; false for a job of no workflow
 local noted_ids, ended_parents = {}, {}  -- notices.lua: dependants in order, and how many of its parents have ended
 local function is_final(status) return status == 'completed' or status == 'failed' or status == 'cancelled' end
 
