@@ -91,14 +91,17 @@ def _operation(method: str, endpoint: Endpoint, operation: Operation) -> dict[st
         "operationId": operation.name,
         "summary": operation.summary,
         "description": f"Needs the permission {APP}.{operation.permission}.",
-        "parameters": [*_path(endpoint), *(_parameter(one) for one in operation.query)],
+        "parameters": [*_path(endpoint), *map(_parameter, operation.query)],
         "responses": {
             "201" if operation.is_enqueue else "200": _success(operation),
             **{str(status): _ref("responses", str(status)) for status in sorted(errors)},
         },
     }
     if operation.is_stream:
-        described["parameters"].append(_last_event_id_header(operation))
+        [like] = operation.query
+        described["parameters"].append(
+            {"name": "Last-Event-ID", "in": "header", "schema": like.schema()}
+        )
     if operation.is_enqueue:
         described["parameters"].append(_IDEMPOTENCY_KEY)
         described["responses"]["200"] = {
@@ -123,11 +126,6 @@ def _parameter(one: Parameter) -> dict[str, Any]:
         "name": one.name, "in": "query", "description": one.help, "required": one.required,
         "schema": one.schema(),
     }  # fmt: skip
-
-
-def _last_event_id_header(operation: Operation) -> dict[str, Any]:
-    (like,) = operation.query
-    return {"name": "Last-Event-ID", "in": "header", "schema": like.schema()}
 
 
 _IDEMPOTENCY_KEY = {
@@ -200,7 +198,9 @@ def _schemas(tasks: list[str]) -> dict[str, Any]:
         "Health": rendering.health_schema(),
         "Limits": policies.limits_schema(),
         "UniqueKeys": policies.unique_keys_schema(),
-        "Released": policies.released_schema(),
+        "Released": an_object(
+            key=TEXT, job={**TEXT, "description": "The job that had it; it goes on."}
+        ),
         "Schedules": policies.schedules_schema(),
         "Waits": policies.waits_schema(),
         "Pauses": policies.pauses_schema(),

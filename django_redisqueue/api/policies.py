@@ -134,10 +134,6 @@ def release(request: ApiRequest) -> HttpResponseBase:
     return JsonResponse({"key": key, "job": printable(job_id)})
 
 
-def released_schema() -> Schema:
-    return an_object(key=TEXT, job={**TEXT, "description": "The job that had it; it goes on."})
-
-
 def schedules(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/schedules"""
     return _page(request, "schedules", sums.schedules, _schedule_json, total=sums.schedule_count)

@@ -11,7 +11,6 @@ from django.http.response import HttpResponseBase
 from ..broker import sums
 from ..broker.commands import Commands
 from ..broker.connection import producer_connection
-from ..broker.overview import QueueOverview
 from ..broker.queries import UnreadableJob
 from ..broker.shards import AllShards
 from ..broker.workflows import STEPS_A_REQUEST, WorkflowQueries
@@ -107,18 +106,19 @@ def stats(request: ApiRequest) -> HttpResponseBase:
     statuses = found[0].counts
     return answer(shards, {
         "total": {name: sum(queue.counts[name] for queue in found) for name in statuses},
-        "queues": {queue.name: _queue_stats(queue) for queue in found},
+        "queues": {
+            queue.name: {
+                "counts": queue.counts, "paused": queue.is_paused,
+                "oldest_seconds": None if queue.oldest_ms is None else queue.oldest_ms / 1000,
+            }
+            for queue in found
+        },
     })  # fmt: skip
 
 
 def health(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/health"""
     return JsonResponse(as_json(read_health(producer_connection())))
-
-
-def _queue_stats(queue: QueueOverview) -> dict[str, Any]:
-    age = None if queue.oldest_ms is None else queue.oldest_ms / 1000
-    return {"counts": queue.counts, "paused": queue.is_paused, "oldest_seconds": age}
 
 
 def page(request: ApiRequest) -> HttpResponseBase:

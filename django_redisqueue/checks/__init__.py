@@ -6,8 +6,7 @@ manage.py check --tag redisqueue --deploy
 
 from __future__ import annotations
 
-from .database import check_database
-from .local import check_settings
-from .network import check_network, run_network_checks
+from .local import check_database, check_settings
+from .network import check_network
 
-__all__ = ["check_database", "check_network", "check_settings", "run_network_checks"]
+__all__ = ["check_database", "check_network", "check_settings"]

@@ -1,4 +1,4 @@
-"""Checks of the settings and the installed apps, without Redis."""
+"""Checks without Redis: of the settings, the installed apps and the database."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from django.apps import apps
 from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.management import find_commands
+from django.db import Error as DatabaseError
+from django.db import connections, router
 
 from ..broker.cluster import parse_cluster_url
 from ..broker.redis_url import RedisUrl, locations, options_of, redis_urls
@@ -18,8 +20,9 @@ from ..client.placement import check_placement
 from ..client.registry import get_task, task_names
 from ..client.schedules import code_schedules
 from ..client.tasks import Task
-from ..conf import DEFAULTS, Settings, get_settings, is_in_test_run
+from ..conf import APP, DEFAULTS, Settings, get_settings, is_in_test_run
 from ..exceptions import ConfigurationError, InvalidOption, did_you_mean
+from ..worker.readiness import needed_aliases, table_problem
 
 LOCAL_NAMES = {"localhost", "127.0.0.1", "::1", "", None}
 DatabaseAddress = tuple[str, int, int]  # host or path of the socket, port or 0, database
@@ -171,3 +174,72 @@ def _schedules_with_errors() -> Iterator[CheckMessage]:
                 f"The schedule {one.name!r} does not run: {one.error}.",
                 'Correct its entry in REDISQUEUE["SCHEDULES"], or its task.',
             )
+
+
+def check_database(**_: Any) -> list[CheckMessage]:
+    """A deploy check, because ``migrate`` must run without it. Invalid settings are reported by
+    ``check_settings`` instead."""
+    try:
+        settings = get_settings()
+    except ConfigurationError:
+        return []
+    messages = list(_tables(settings))
+    if settings.mirror and not messages:
+        try:
+            messages += [*_mirror(), *_sqlite()]
+        except DatabaseError:  # it has ended since its tables were there
+            connections[_mirror_alias()].close()
+            messages += _tables(settings)
+    return messages
+
+
+def _tables(settings: Settings) -> Iterator[CheckMessage]:
+    mirror = {_mirror_alias()} if settings.mirror else set()
+    for alias in sorted({*needed_aliases(settings), *mirror}):
+        problem = table_problem(alias)
+        if problem:
+            yield make_error(
+                20,
+                f"{problem[0].upper()}{problem[1:]}.",
+                "Until then workers take no jobs, and the mirror stands still. Without mirror and "
+                'outbox (REDISQUEUE["MIRROR"] and ["OUTBOX"] False) the tables are not needed.',
+            )
+
+
+def _mirror() -> Iterator[CheckMessage]:
+    states = apps.get_model(APP, "MirrorState")._default_manager
+    for problem in states.exclude(problem="").values_list("problem", flat=True):
+        yield make_error(
+            21,
+            f"The mirror stands still: {problem}",
+            "If this is the right Redis and what it lost is to be given up, accept it: "
+            "manage.py reapqueue --accept-redis.",
+        )
+
+
+def _sqlite() -> Iterator[CheckMessage]:
+    """The mirror writes a lot; with SQLite's defaults other writers wait for it or fail."""
+    alias = _mirror_alias()
+    connection = connections[alias]
+    name = str(connection.settings_dict["NAME"])
+    if connection.vendor != "sqlite" or ":memory:" in name or "mode=memory" in name:
+        return
+    lacks = []
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA journal_mode")
+        if cursor.fetchone()[0].lower() != "wal":
+            lacks.append('"init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"')
+    options = connection.settings_dict["OPTIONS"]
+    if str(options.get("transaction_mode", "")).upper() != "IMMEDIATE":
+        lacks.append('"transaction_mode": "IMMEDIATE"')
+    if lacks:
+        yield make_warning(
+            22,
+            f"The SQLite database {alias!r}, which the mirror writes to, is set up for one writer: "
+            'others will see "database is locked".',
+            f'Add to its OPTIONS: {", ".join(lacks)}; and "timeout": 20.',
+        )
+
+
+def _mirror_alias() -> str:
+    return router.db_for_write(apps.get_model(APP, "JobRecord"))

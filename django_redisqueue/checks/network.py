@@ -27,12 +27,7 @@ VALKEY_FIXED: tuple[Version, ...] = ((7, 2, 11), (8, 0, 6), (8, 1, 4))
 
 
 def check_network(**_: Any) -> list[CheckMessage]:
-    """The deploy check."""
-    return run_network_checks()
-
-
-def run_network_checks() -> list[CheckMessage]:
-    """Check the server's INFO. Invalid settings are reported by ``check_settings`` instead."""
+    """The deploy check. Invalid settings are reported by ``check_settings`` instead."""
     try:
         connection = worker_connection()
         shards = [connection.at(shard) for shard in range(get_settings().shards)]

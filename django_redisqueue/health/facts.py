@@ -68,11 +68,13 @@ def read_facts(connection: RedisConnection) -> Facts:
     if settings.mirror:
         mirrors = _reading(MIRROR_STATE, unreadable, lambda: _mirrors(settings.shards)) or ()
         ended = _reading("number of failed jobs", unreadable, lambda: _ended(now)) or {}
-    outboxes = _reading("outbox", unreadable, lambda: _outboxes(now)) or []
+    outboxes = _reading(
+        "outbox", unreadable, lambda: [_outbox(at, now) for at in aliases_with_table(OutboxJob)]
+    )
     shards = AllShards(connection.at, range(settings.shards))
     known = Facts(
-        settings, now, missing=shards.missing, mirrors=mirrors, ended=ended, outboxes=outboxes,
-        unreadable=unreadable,
+        settings, now, missing=shards.missing, mirrors=mirrors, ended=ended,
+        outboxes=outboxes or (),        unreadable=unreadable,
     )  # fmt: skip
     try:
         shard, limits = _of_shards(shards, settings, mirrors)
@@ -119,10 +121,6 @@ def _ended(now: datetime) -> dict[str, tuple[int, int]]:
         rows = Rollup.objects.filter(minute__gt=now - FAILURES_OVER, minute__lte=now)
         sums = rows.values_list("queue").annotate(Sum("completed"), Sum("failed"))
         return {queue: (completed, failed) for queue, completed, failed in sums}
-
-
-def _outboxes(now: datetime) -> list[OutboxFacts]:
-    return [_outbox(alias, now) for alias in aliases_with_table(OutboxJob)]
 
 
 def _outbox(alias: str, now: datetime) -> OutboxFacts:

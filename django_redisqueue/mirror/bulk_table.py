@@ -38,9 +38,10 @@ class BulkTable:
         self.alias = alias
         self._model = model
         self._meta = model._meta
-        self._takes_json = self._connection.vendor == "postgresql"
+        connection: Any = self._connection
+        self._takes_json = connection.vendor == "postgresql"
         # psycopg2 has no copy() and sends new rows as JSON, too.
-        self._copies = self._takes_json and _driver(self._connection) == "psycopg"
+        self._copies = self._takes_json and connection.Database.__name__ == "psycopg"
         self._inserts: dict[Columns, str] = {}
         self._updates: dict[Columns, str] = {}
 
@@ -178,8 +179,3 @@ def _escaped(value: Any) -> str:
     if type(value) is str:
         return value.translate(_ESCAPES)
     return NULL if value is None else str(value)
-
-
-def _driver(connection: Any) -> str:
-    name: str = connection.Database.__name__
-    return name

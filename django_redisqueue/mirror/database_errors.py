@@ -73,7 +73,9 @@ def missing_migrations(alias: str) -> str:
 
     Raises django.db.Error.
     """
-    names = _unapplied(alias)
+    loader = MigrationLoader(connections[alias])
+    known = [key for key in loader.disk_migrations or () if key[0] == APP]
+    names = sorted(key[1] for key in known if key not in loader.applied_migrations)
     if not names:
         return ""
     option = "" if alias == DEFAULT_DB_ALIAS else f" --database {alias}"
@@ -81,13 +83,6 @@ def missing_migrations(alias: str) -> str:
         f"the database {alias!r} lacks migrations of {APP} ({', '.join(names)}); "
         f"run: manage.py migrate{option}"
     )
-
-
-def _unapplied(alias: str) -> list[str]:
-    loader = MigrationLoader(connections[alias])
-    assert loader.disk_migrations is not None
-    known = [key for key in loader.disk_migrations if key[0] == APP]
-    return sorted(name for app, name in known if (app, name) not in loader.applied_migrations)
 
 
 def _first_line(error: Exception) -> str:

@@ -34,7 +34,7 @@ from django_redisqueue.broker.redis_url import RedisUrl, get_redis_url, masked
 from django_redisqueue.broker.scan import SCAN_START, Scanner
 from django_redisqueue.broker.shards import AllShards
 from django_redisqueue.checks import check_settings
-from django_redisqueue.checks.network import run_network_checks
+from django_redisqueue.checks.network import check_network
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.placement import slot, tag
 from django_redisqueue.exceptions import (
@@ -463,7 +463,7 @@ def test_a_plain_server_is_no_cluster(redis_server: RedisServer, settings: Any) 
         settings.REDISQUEUE = {"CONNECTION": {"URL": f"redis+cluster://{server.address}"}}
         with pytest.raises(RedisRefused, match="is no node of a cluster; use redis://"):
             tasks.noop.enqueue()
-        (message,) = run_network_checks()
+        (message,) = check_network()
         assert message.id == "django_redisqueue.E010"
         assert "is no node of a cluster; use redis://" in message.msg
         with pytest.raises(CommandError, match="is no node of a cluster; use redis://"):
@@ -497,7 +497,7 @@ def test_a_node_as_a_plain_server(cluster: ClusterNodes, settings: Any) -> None:
 
 
 def _messages(number: str) -> list[str]:
-    return [one.msg for one in run_network_checks() if str(one.id).endswith(number)]
+    return [one.msg for one in check_network() if str(one.id).endswith(number)]
 
 
 def test_what_stops_healthy_shards_and_what_loses_jobs_is_reported(cluster: ClusterNodes) -> None:
@@ -532,7 +532,7 @@ def test_a_server_without_config_is_checked_all_the_same(
     for node in cluster.nodes:
         node.asked.execute_command("ACL SETUSER", "few", "on", ">p", "~*", "+@all", "-config")
     settings.REDISQUEUE = {"CONNECTION": {"URL": cluster.url.replace("//", "//few:p@")}}
-    assert {str(one.id)[-3:] for one in run_network_checks()} <= {"014", "016", "018"}
+    assert {str(one.id)[-3:] for one in check_network()} <= {"014", "016", "018"}
     for node in cluster.nodes:
         node.asked.acl_deluser("few")
 

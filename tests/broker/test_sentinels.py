@@ -26,7 +26,7 @@ from django_redisqueue.broker.sentinel import (
     parse_sentinel_url,
     stop_following,
 )
-from django_redisqueue.checks.network import run_network_checks
+from django_redisqueue.checks.network import check_network
 from django_redisqueue.exceptions import ConfigurationError, RedisUnavailable
 from tests.app import tasks
 from tests.support.sentinels import Fleet, RedisSentinel
@@ -246,7 +246,7 @@ def test_what_is_not_understood_does_not_end_the_thread(
 
 def test_a_check_warns_of_a_master_that_needs_no_replicas(settings: Any) -> None:
     def warnings() -> list[str]:
-        found = [message for message in run_network_checks() if message.id]
+        found = [message for message in check_network() if message.id]
         return [message.msg for message in found if str(message.id).endswith("W018")]
 
     with RedisServer(tcp=True) as master, RedisSentinel(master.address) as sentinel:

@@ -24,7 +24,7 @@ from django_redisqueue.broker.redis_url import get_redis_url, redis_address
 from django_redisqueue.broker.replies import Outcome
 from django_redisqueue.broker.shards import agree_on_shards, all_shards
 from django_redisqueue.checks import check_settings
-from django_redisqueue.checks.network import run_network_checks
+from django_redisqueue.checks.network import check_network
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.exceptions import RedisUnavailable, ShardMismatch, WrongKeyType
@@ -266,7 +266,7 @@ def test_a_worker_does_not_start_with_another_number(settings: Any, four: dict[s
 
 def test_the_deploy_check_compares_the_number(settings: Any, four: dict[str, Any]) -> None:
     def of_shards() -> list[str]:
-        return [one.msg for one in run_network_checks() if one.id == "django_redisqueue.E027"]
+        return [one.msg for one in check_network() if one.id == "django_redisqueue.E027"]
 
     assert of_shards() == []
     agree_on_shards(worker_connection())
@@ -282,6 +282,6 @@ def test_the_deploy_check_asks_every_server(
     settings.REDISQUEUE = {**four, "CONNECTION": {"URL": [redis_server.url, NOBODY]}}
     enqueue_in(0, "of_another_deploy")
     enqueue_in(2, "of_another_deploy")
-    found = {one.id: one.msg for one in run_network_checks()}
+    found = {one.id: one.msg for one in check_network()}
     assert "nonexistent" in found["django_redisqueue.E010"]
     assert "unfinished jobs in Redis (2)" in found["django_redisqueue.W019"]

@@ -18,7 +18,7 @@ from django_redisqueue import Limit, task
 from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.redis_url import RedisUrl
-from django_redisqueue.checks import check_settings, local, run_network_checks
+from django_redisqueue.checks import check_network, check_settings, local
 from django_redisqueue.checks.network import (
     REDIS_FIXED,
     VALKEY_FIXED,
@@ -302,7 +302,7 @@ def ask(settings: Any) -> Callable[[str], list[CheckMessage]]:
 
     def check(url: str) -> list[CheckMessage]:
         settings.REDISQUEUE = {"CONNECTION": {"URL": url}}
-        return run_network_checks()
+        return check_network()
 
     return check
 
@@ -363,7 +363,7 @@ def test_a_redis_that_is_away_or_refuses(
 
 def test_invalid_settings_are_reported_once(settings: Any) -> None:
     settings.REDISQUEUE = {"LAESE": 1}
-    assert run_network_checks() == []
+    assert check_network() == []
     assert ids(run_checks(tags=["redisqueue"], include_deployment_checks=True)) == {"E001"}
 
 

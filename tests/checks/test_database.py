@@ -13,7 +13,7 @@ from django.core.checks import CheckMessage, run_checks
 from django.core.management import call_command
 from django.db import OperationalError, connections
 
-from django_redisqueue.checks import check_database, database
+from django_redisqueue.checks import check_database, local
 from django_redisqueue.conf import get_settings
 from django_redisqueue.models import MirrorState
 from django_redisqueue.worker import readiness
@@ -92,12 +92,12 @@ def test_a_database_that_ends_between_two_checks(
     """A worker that starts just then must not end: it waits for its tables."""
 
     def end() -> None:
-        monkeypatch.setattr(database, "table_problem", lambda alias: f"no answer of {alias!r}")
+        monkeypatch.setattr(local, "table_problem", lambda alias: f"no answer of {alias!r}")
         raise OperationalError("server closed the connection unexpectedly")
 
     settings.REDISQUEUE = MIRROR
     sqlite(**GOOD)
-    monkeypatch.setattr(database, "_mirror", end)
+    monkeypatch.setattr(local, "_mirror", end)
     (message,) = check_database()
     assert message.id == "django_redisqueue.E020"
     assert "No answer of 'default'" in message.msg

@@ -321,7 +321,7 @@ def test_which_checks_a_worker_logs_at_its_start(
     """Advice for production is no news to somebody who tries it out."""
     settings.DEBUG, settings.SILENCED_SYSTEM_CHECKS = debug, silenced
     found = [make_error(10, "It does not answer.", "Start it."), make_warning(14, "It is old.", "")]
-    monkeypatch.setattr(runworker, "run_network_checks", lambda: found)
+    monkeypatch.setattr(runworker, "check_network", lambda: found)
     monkeypatch.setattr(runworker, "check_database", list)
     caplog.set_level(logging.INFO, "django_redisqueue")
     runworker._log_checks()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django_redisqueue import Gather, JobQueue, Workflow, publish
-from django_redisqueue.checks.network import run_network_checks
+from django_redisqueue.checks.network import check_network
 from tests.client.gather import tasks as gather_tasks
 from tests.support.cluster import is_on_cluster
 from tests.support.commands import ROOT
@@ -22,7 +22,7 @@ def documented_rules() -> list[str]:
 def test_the_documented_rules_are_enough(stage: Stage) -> None:
     modules = [*QUICK["TASK_MODULES"], "tests.client.gather.tasks"]
     stage.configure(TASK_MODULES=modules, INDEXED=["task"])
-    checks = [check.id for check in run_network_checks()]
+    checks = [check.id for check in check_network()]
     more = ["+cluster|slots"] if is_on_cluster() else []
     stage.redis.execute_command(
         "ACL SETUSER", "queue", "on", ">password", *documented_rules(), *more
@@ -53,7 +53,7 @@ def test_the_documented_rules_are_enough(stage: Stage) -> None:
     queue.resume()
     for status in ("completed", "failed"):
         queue.clear(status)
-    assert [check.id for check in run_network_checks()] == checks
+    assert [check.id for check in check_network()] == checks
     worker.term()
     assert worker.wait() == 0
     assert "permi" not in worker.output, worker.output

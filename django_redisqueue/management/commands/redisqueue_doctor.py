@@ -24,7 +24,7 @@ from ...broker.connection import RedisConnection, worker_connection
 from ...broker.overview import ServerOverview
 from ...broker.redis_url import get_redis_url
 from ...broker.shards import AllShards
-from ...checks import check_database, check_settings, run_network_checks
+from ...checks import check_database, check_network, check_settings
 from ...conf import get_settings
 from ...core import formatting
 from ...exceptions import ConfigurationError, RedisQueueError
@@ -67,7 +67,7 @@ def find_problems() -> list[Problem]:
     except ConfigurationError:
         return found
     try:
-        found += _checked(Area.REDIS, run_network_checks())
+        found += _checked(Area.REDIS, check_network())
         found += _checked(Area.DATABASE, check_database())
         found += _findings(connection, {problem.area for problem in found})
     finally:

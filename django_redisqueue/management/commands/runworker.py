@@ -20,7 +20,7 @@ from ...broker.connection import RedisConnection, worker_connection
 from ...broker.redis_url import redis_address
 from ...broker.retry import retry_until_answered
 from ...broker.shards import AllShards, agree_on_shards
-from ...checks import check_database, run_network_checks
+from ...checks import check_database, check_network
 from ...client import registry
 from ...client.options import MAX_PRIORITY, MIN_PRIORITY
 from ...conf import get_settings
@@ -172,7 +172,7 @@ def _wait_for_redis() -> None:
     refused = retry_until_answered(lambda resent: _ping(connection), who="worker")
     if refused is not None:
         raise refused
-    for message in run_network_checks():
+    for message in check_network():
         if message.id in WRONG_SERVER and not message.is_silenced():
             raise ConfigurationError(f"{message.msg} {message.hint}")
     _wait_while_passing(lambda: agree_on_shards(connection))
@@ -231,7 +231,7 @@ def _log_checks() -> None:
 
     Warnings are advice for production: while DEBUG is on they are shown from verbosity 2 on.
     """
-    for message in [*run_network_checks(), *check_database()]:
+    for message in [*check_network(), *check_database()]:
         is_advice = settings.DEBUG and message.level < ERROR
         if not message.is_silenced():
             level = logging.DEBUG if is_advice else message.level
