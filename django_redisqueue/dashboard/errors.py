@@ -132,7 +132,7 @@ def error_page(page: Page, group: str) -> HttpResponse:
         row.group.exception or "Other errors",
         row=row,
         rows=[row_of(read_record(record), record.enqueued_at) for record in jobs.rows],
-        verbs=[verb for verb in (RETRY, DELETE) if page.has_perm(verb.permission)],
+        verbs=page.allowed([RETRY, DELETE]),
         may_silence=page.has_perm(SILENCE),
         next_url=page.url("error", group, after=jobs.following.text()) if jobs.following else "",
     )

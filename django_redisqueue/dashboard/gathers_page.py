@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from heapq import merge
 from typing import Any
 
@@ -84,24 +84,15 @@ def _newest(page: Page, start: int, count: int) -> list[Place]:
 def _matching(page: Page, places: list[Place], status: str = "", key: str = "") -> list[Place]:
     """Those with this status and this part in their keys. With a status one round trip a shard."""
     found = [place for place in places if key.casefold() in place[0].casefold()]
-    if not status or not found:
+    if not status:
         return found
-    parts = _by_shard(found)
 
-    def read(connection: RedisConnection) -> Read[set[str]]:
-        keys = parts[connection.shard]
+    def read(connection: RedisConnection, keys: list[str]) -> Read[set[str]]:
         statuses = yield from GatherQueries(connection).statuses.read(keys)
         return {key for key, its in zip(keys, statuses, strict=True) if its == status}
 
-    wanted = page.ask(read, parts)
+    wanted = page.ask_for(found, read)
     return [(key, shard) for key, shard in found if key in wanted.get(shard, ())]
-
-
-def _by_shard(places: Iterable[Place]) -> dict[int, list[str]]:
-    parts: dict[int, list[str]] = {}
-    for key, shard in places:
-        parts.setdefault(shard, []).append(key)
-    return parts
 
 
 def search_gathers(page: Page, text: str) -> list[str]:
@@ -123,10 +114,7 @@ def key_of(page: Page, gather_id: str) -> str:
 
 def _read(page: Page, places: Sequence[Place]) -> Mapping[str, GatherData | CorruptJob]:
     """Those that are there, in this order. One round trip a shard."""
-    if not places:
-        return {}
-    parts = _by_shard(places)
-    answers = page.ask(lambda one: GatherQueries(one).outlines.read(parts[one.shard]), parts)
+    answers = page.ask_for(places, lambda one, keys: GatherQueries(one).outlines.read(keys))
     found = {key: data for some in answers.values() for key, data in some.items()}
     return {key: found[key] for key, _ in places if key in found}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -16,7 +15,7 @@ from django.http import Http404, HttpResponse, HttpResponseRedirect
 from ..broker.gathers import GatherQueries
 from ..broker.queries import Queries, UnreadableJob
 from ..broker.steps import StepQueries
-from ..broker.uniques import UniqueKey, UniqueQueries
+from ..broker.uniques import UniqueQueries
 from ..broker.workflows import WorkflowQueries
 from ..client.registry import get_task, lookup
 from ..client.tasks import Task
@@ -75,7 +74,7 @@ def job_page(page: Page, job_id: str) -> HttpResponse:
     context: dict[str, Any] = {
         "detail": detail,
         "job": job,
-        "policies": read_job_policies(page, detail, parents),
+        "policies": _policies(page, detail, parents),
         "parents": parents,
         "dependants": dependants,
         "events": fold(events[::-1]),
@@ -172,40 +171,36 @@ def _verbs(page: Page, detail: JobDetail) -> list[Verb]:
     """What this user can do to the job; nothing when only the mirror has it."""
     if not detail.is_live or detail.job is None:
         return []
-    found = [verb for verb in verbs_for(detail.job.status) if page.has_perm(verb.permission)]
     is_parked = detail.job.waits_for is not None
-    return [verb for verb in found if not (is_parked and verb is RUN_NOW)]
+    verbs = verbs_for(detail.job.status)
+    return page.allowed(verb for verb in verbs if not (is_parked and verb is RUN_NOW))
 
 
-@dataclass(frozen=True, slots=True)
-class JobPolicies:
-    """``remembered``: names of steps, walks and waits by their label."""
-
-    why: str = ""
-    unique: Sequence[UniqueKey] = ()
-    remembered: Sequence[tuple[str, Sequence[str]]] = ()
-    more_remembered: int = 0
-    approval_url: str = ""
-
-
-def read_job_policies(page: Page, detail: JobDetail, parents: Sequence[str]) -> JobPolicies:
-    """At most ten round trips, of a job that Redis has; what cannot be read is left out."""
+def _policies(page: Page, detail: JobDetail, parents: Sequence[str]) -> dict[str, Any]:
+    """Why an unfinished job does not run, its unique keys, and the names of its steps, walks and
+    waits. At most ten round trips."""
     job = detail.job
     if job is None or not detail.is_live or job.status.is_final:
-        return JobPolicies()
+        return {}
     connection = connection_of(job.id)
     try:
         why = why_not_running(job, page.health.facts.shard, connection, parents)
         unique = UniqueQueries(connection).held_by(job.id, job.unique) if job.unique else []
         names = StepQueries(connection).names(job.id)
     except RedisQueueError as error:
-        return JobPolicies(why=f"Why it does not run cannot be read: {error}.")
+        return {"why": f"Why it does not run cannot be read: {error}."}
     shown = names[:REMEMBERED]
     remembered = [
         (LABELS.get(kind, printable(kind)), [printable(name) for _, name in group])
         for kind, group in groupby(shown, key=lambda one: one[0])
     ]
-    return JobPolicies(why, unique, remembered, len(names) - len(shown), _approval_url(page, job))
+    return {
+        "why": why,
+        "unique": unique,
+        "remembered": remembered,
+        "more_remembered": len(names) - len(shown),
+        "approval_url": _approval_url(page, job),
+    }
 
 
 def _approval_url(page: Page, job: JobData) -> str:

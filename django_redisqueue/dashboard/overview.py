@@ -25,7 +25,7 @@ from ..exceptions import RedisQueueError
 from ..health.facts import Facts, savepoint
 from ..health.findings import Finding, redis_away, unreadable
 from ..health.policies import policy_lines
-from ..health.report import HealthReport, paused_ago, read_health
+from ..health.report import HealthReport, read_health
 from ..metrics.rollups import SPANS, Sums, figures
 from ..models import Rollup
 from . import pages
@@ -121,11 +121,6 @@ class QueueRow:
             )
             for status in STATUSES
         ]
-
-    @property
-    def paused(self) -> str:
-        """Of a paused queue: ``3 h 5 m ago by ann``."""
-        return paused_ago(self.queue)
 
     @property
     def net(self) -> str:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.contrib.admin import ModelAdmin
@@ -35,13 +35,13 @@ from django.utils.http import urlencode
 from ..api.stream_limits import RETRY_AFTER, TooManyStreams, close_connections, stream_limiter
 from ..broker.connection import RedisConnection, producer_connection
 from ..broker.queries import Queries
-from ..broker.reads import Read, run
-from ..broker.shards import AllShards, Answers
+from ..broker.reads import Read
+from ..broker.shards import AllShards
 from ..conf import APP, get_settings
 from ..core import formatting
 from ..core.placement import shard_of_id
 from ..core.text import printable
-from ..exceptions import RedisQueueError, RedisRefused, RedisUnavailable, WrongKeyType
+from ..exceptions import RedisQueueError, RedisRefused, RedisUnavailable
 from ..health.findings import Finding
 from ..health.report import HealthReport, read_health
 from ..models import JobRecord, SavedFilter
@@ -56,6 +56,16 @@ logger = logging.getLogger("django_redisqueue")
 PageView = Callable[..., HttpResponseBase]
 ReadParts = Callable[[], dict[str, Any]]
 Answer = TypeVar("Answer")
+
+
+class Permitted(Protocol):
+    """Something that needs a permission."""
+
+    @property
+    def permission(self) -> str: ...
+
+
+Action = TypeVar("Action", bound=Permitted)
 
 
 def route(admin: ModelAdmin[Any], address: str, view: PageView, name: str) -> URLPattern:
@@ -140,34 +150,26 @@ class Page:
         self, begin: Callable[[RedisConnection], Read[Answer]], shards: Iterable[int] = ()
     ) -> Mapping[int, Answer]:
         """The answers of all shards, or of these, without those that have failed to answer this
-        request; those that fail now are missing from now on. Takes as many round trips as one read,
-        unless a key has a wrong type."""
+        request; those that fail now are missing from now on. Takes as many round trips as one read.
+        The page shows another error, and there are no answers."""
         known = self.missing
         asked = [one for one in shards or range(get_settings().shards) if one not in known]
-        if not asked:
-            return {}
-        wrong: dict[int, WrongKeyType] = {}
+        found: Mapping[int, Answer] = {}
+        if asked:
+            with self._noting(AllShards(shards=asked)) as every:
+                found = every.read(begin).by_shard
+        return found
 
-        def ask_alone(connection: RedisConnection) -> Answer | None:
-            try:
-                return run(connection, begin(connection))
-            except WrongKeyType as error:
-                wrong[connection.shard] = error
-                return None
-
-        every: AllShards = AllShards(shards=asked)
-        found: Answers[Answer | None]
-        try:
-            try:
-                found = every.read(begin)
-            except WrongKeyType:
-                found = every.each(ask_alone)
-        except (RedisUnavailable, RedisRefused) as error:
-            found = Answers({}, dict.fromkeys(asked, error))
-        self._missing.update(found.missing)
-        self._errors.extend(f"{error}." for error in wrong.values())
-        answers = found.by_shard.items()
-        return {shard: cast(Answer, answer) for shard, answer in answers if shard not in wrong}
+    def ask_for(
+        self,
+        places: Iterable[tuple[str, int]],
+        begin: Callable[[RedisConnection, list[str]], Read[Answer]],
+    ) -> Mapping[int, Answer]:
+        """``ask`` the shards of these keys, given as (key, shard), each for its own."""
+        parts: dict[int, list[str]] = {}
+        for key, shard in places:
+            parts.setdefault(shard, []).append(key)
+        return self.ask(lambda one: begin(one, parts[one.shard]), parts) if parts else {}
 
     @contextmanager
     def reading(self) -> Iterator[AllShards]:
@@ -175,6 +177,11 @@ class Page:
         are missing from now on. The page shows an error of the block and goes on."""
         shards = AllShards()
         shards.missing.update(self.missing)
+        with self._noting(shards):
+            yield shards
+
+    @contextmanager
+    def _noting(self, shards: AllShards) -> Iterator[AllShards]:
         try:
             yield shards
         except (RedisUnavailable, RedisRefused):
@@ -221,10 +228,7 @@ class Page:
         return max(0, len(self.health.problems) - STRIP)
 
     def _target_url(self, finding: Finding) -> str:
-        try:
-            found = self.url(*finding.target)
-        except NoReverseMatch:  # this AdminSite does not have that page
-            return ""
+        found = self.optional_url(*finding.target)
         return "" if found == self.request.path else found
 
     @property
@@ -239,6 +243,10 @@ class Page:
 
     def has_perm(self, permission: str) -> bool:
         return bool(self.request.user.has_perm(f"{APP}.{permission}"))
+
+    def allowed(self, verbs: Iterable[Action]) -> list[Action]:
+        """Those that this user may perform."""
+        return [verb for verb in verbs if self.has_perm(verb.permission)]
 
     def require(self, permission: str) -> None:
         if not self.has_perm(permission):
@@ -265,8 +273,9 @@ class Page:
     def paginate(
         self, items: Sequence[Any], size: int, name: str, query: Mapping[str, object]
     ) -> dict[str, Any]:
-        """One page of the items, as ``page`` in the query says, and what _numbers.html needs."""
-        shown = Paginator(items, size).get_page(self.request.GET.get("page", 1))
+        """The items of the page that the query asks for, at most the last, with the links of
+        _numbers.html."""
+        shown = Paginator(items, size).get_page(max(1, self.int_param("page", 1)))
 
         def link(number: int) -> str:
             return self.url(name, **query, page=number if number > 1 else "")

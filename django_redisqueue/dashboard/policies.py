@@ -4,8 +4,7 @@ them: a number by hand, a pause, the release of a key."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.contrib import messages
 from django.http import HttpResponse, HttpResponseRedirect
@@ -27,7 +26,7 @@ from ..core.parsing import is_storable
 from ..core.schedules import ScheduleData
 from ..core.text import printable
 from ..exceptions import InvalidOption
-from ..health.policies import SCHEDULE_LATE, WAITS, limit_use
+from ..health.policies import SCHEDULE_LATE, WAITS
 from ..models import Approval, PeriodicJob
 from .actions import posted
 from .pages import Page
@@ -45,51 +44,6 @@ CHANGE = "pause_queue"  # the permission: both decide what may start
 FIELDS = ("limit", "key", "number", "share", "weight", "queue")  # of the form of a change
 
 
-@dataclass(frozen=True, slots=True)
-class LimitRow:
-    """A limit as a table row."""
-
-    state: LimitState
-
-    @property
-    def used(self) -> str:
-        """``5 of 5``, or the rate."""
-        return limit_use(self.state)
-
-    @property
-    def more_holders(self) -> int:
-        return self.state.used - len(self.state.holders)
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleRow:
-    """A schedule as a table row. ``row``: the primary key of its PeriodicJob."""
-
-    name: str
-    schedule: ScheduleData | None
-    problem: str
-    now_ms: int
-    row: int | None = None
-
-    @property
-    def next_ms(self) -> int | None:
-        is_due = self.schedule is not None and not self.schedule.is_stopped
-        return self.schedule.next_ms if self.schedule and is_due else None
-
-    @property
-    def is_late(self) -> bool:
-        return self.next_ms is not None and self.next_ms < self.now_ms - SCHEDULE_LATE
-
-
-@dataclass(frozen=True, slots=True)
-class WaitRow:
-    """A parked job as a table row."""
-
-    wait: Wait
-    approval: Approval | None = None
-    approval_url: str = ""
-
-
 def limits(page: Page) -> HttpResponse:
     """The limits that jobs hold or wait for, by their names."""
     found: Sequence[LimitState] = ()
@@ -98,10 +52,10 @@ def limits(page: Page) -> HttpResponse:
     with page.reading() as shards:
         found, following = sums.limits(shards, page.request.GET.get("after", ""), SIZE)
         paused = sums.pauses(shards, queues)[:PAUSES]
+    rows = [(one, one.used - len(one.holders)) for one in found]  # with how many more hold it
     return _render(
-        page, "limits", list(map(LimitRow, found)), following, queues=queues,
-        may_change=page.has_perm(CHANGE), limit_names=limit_names(),
-        pauses=paused,
+        page, "limits", rows, following, queues=queues, may_change=page.has_perm(CHANGE),
+        limit_names=limit_names(), pauses=paused,
     )  # fmt: skip
 
 
@@ -131,7 +85,7 @@ def schedules(page: Page) -> HttpResponse:
         total = sums.schedule_count(shards)
     names = [one.name for one in found if is_storable(one.name)]
     ids = dict(PeriodicJob.objects.filter(name__in=names).values_list("name", "pk"))
-    rows = [_schedule_row(one, _now_ms(page), ids) for one in found]
+    rows = [_schedule_row(page, one, ids.get(one.name)) for one in found]
     return _render(page, "schedules", rows, following, total=total)
 
 
@@ -161,26 +115,31 @@ def _wait_kind(page: Page) -> WaitKind:
         return WaitKind.EVENT
 
 
-def _wait_rows(page: Page, found: Sequence[Wait]) -> list[WaitRow]:
+def _wait_rows(page: Page, found: Sequence[Wait]) -> list[dict[str, Any]]:
     """With the approvals that jobs wait for, for those who may see them."""
-    rows = {(wait.job_id, wait.name): WaitRow(wait) for wait in found}
+    rows: dict[tuple[str, str], dict[str, Any]]
+    rows = {(wait.job_id, wait.name): {"wait": wait} for wait in found}
     asked = [wait.job_id for wait in found if wait.kind is WaitKind.APPROVAL]
     if asked and page.has_perm("view_approval"):
         for row in Approval.objects.filter(job_id__in=asked):
-            key = row.job_id, row.name
-            if key in rows:
+            if of_job := rows.get((row.job_id, row.name)):
                 url = page.optional_url("approval_change", row.pk)
-                rows[key] = replace(rows[key], approval=row, approval_url=url)
+                of_job |= {"approval": row, "approval_url": url}
     return list(rows.values())
 
 
 def _schedule_row(
-    found: ScheduleData | UnreadableSchedule, now_ms: int, ids: Mapping[str, int]
-) -> ScheduleRow:
-    name, row = printable(found.name), ids.get(found.name)
+    page: Page, found: ScheduleData | UnreadableSchedule, pk: int | None
+) -> dict[str, Any]:
+    """``pk``: that of its PeriodicJob."""
+    row = {"name": printable(found.name), "pk": pk}
     if isinstance(found, UnreadableSchedule):
-        return ScheduleRow(name, None, found.problem, now_ms, row)
-    return ScheduleRow(name, found, found.error, now_ms, row)
+        return {**row, "problem": found.problem}
+    next_ms = None if found.is_stopped else found.next_ms
+    is_late = next_ms is not None and next_ms < _now_ms(page) - SCHEDULE_LATE
+    return {
+        **row, "problem": found.error, "schedule": found, "next_ms": next_ms, "is_late": is_late,
+    }  # fmt: skip
 
 
 def _now_ms(page: Page) -> int:
@@ -235,8 +194,7 @@ def release_key(page: Page) -> HttpResponse:
     return HttpResponseRedirect(page.url("unique_keys"))
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """A change that a form asks for: what it does in words, and how."""
 
     name: str  # "limit stripe:42"
@@ -269,13 +227,10 @@ def change_limit(page: Page) -> HttpResponse:
 
 def _change(verb: str, fields: Mapping[str, str]) -> Change:
     """Raises InvalidOption or InvalidArguments."""
-    if verb == "set":
-        return _set_limit(fields)
-    if verb == "weigh":
-        return _set_weight(fields)
-    if verb == "pause":
-        return _pause(fields)
-    raise InvalidOption(f"{verb!r} is not an action; use set, weigh or pause")
+    changes = {"set": _set_limit, "weigh": _set_weight, "pause": _pause}
+    if verb not in changes:
+        raise InvalidOption(f"{verb!r} is not an action; use set, weigh or pause")
+    return changes[verb](fields)
 
 
 def _limit_name(fields: Mapping[str, str]) -> str:
@@ -296,8 +251,9 @@ def _set_weight(fields: Mapping[str, str]) -> Change:
         raise InvalidOption(f"a weight must be a whole number, or none, not {given!r}")
     weight = None if given == "none" else int(given[:9])
     name = printable(f"share {share}")
-    removes = weight is None
-    text = f"remove the weight of {name}" if removes else f"set the weight of {name} to {weight}"
+    text = f"remove the weight of {name}"
+    if weight is not None:
+        text = f"set the weight of {name} to {weight}"
     return Change(name, text, lambda by: set_weight(share, weight))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from heapq import merge
 from typing import Any
 
@@ -21,15 +20,13 @@ from ..broker.reads import Read
 from ..client.registry import task_names
 from ..conf import get_settings
 from ..core import formatting
-from ..core.clock import from_ms
 from ..core.job_data import JobData
 from ..core.statuses import Status
 from ..exceptions import InvalidName, InvalidOption, UnknownQueue
 from ..health.facts import savepoint
 from ..health.findings import Finding
-from ..health.report import paused_ago
 from ..models import JobRecord
-from .bulk import Verb, verbs_for
+from .bulk import verbs_for
 from .charts import chart_context, chart_options, parse_choice
 from .filters import EVERYTHING, JobFilter, parse_filter
 from .job_detail import JobRowPage, choices_of, read_record, row_of
@@ -85,12 +82,11 @@ def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
         "status": which_status.value,
         "overview": overview,
         "tabs": _tabs(overview),
-        "facts": _facts(overview),
         "found": found,
         "which": which,
         "time_label": "Ended" if which_status.is_final and overview else "Enqueued",
         "caption": f"{which_status.value.capitalize()} jobs of the queue {name}",
-        "verbs": [] if overview is None else _verbs(page, which_status),
+        "verbs": [] if overview is None else page.allowed(verbs_for(which_status)),
         "place": found.place(sum(start.places), is_filtered=bool(which)),
         "first_url": "" if is_first else page.url("queue", name, status, **fields, **shown),
         "next_url": found.following
@@ -127,33 +123,13 @@ def _overview(page: Page, queue: str) -> QueueOverview | None:
     return next(each for each in shard.queues if each.name == queue) if shard else None
 
 
-def _facts(overview: QueueOverview | None) -> list[tuple[str, str]]:
-    """The oldest wait, and the pause that there is."""
-    if overview is None:
-        return []
-    found = [("Oldest wait", formatting.duration(overview.oldest_ms))]
-    if overview.is_paused:
-        found.append(("Paused", paused_ago(overview)))
-    return found
-
-
-def _pauses(page: Page, queue: str) -> list[tuple[datetime | None, str]]:
+def _pauses(page: Page, queue: str) -> Sequence[PauseChange]:
     """The newest pauses and resumptions, by whomever, as the first shard that answers has them."""
     shard = next((one for one in range(get_settings().shards) if one not in page.missing), None)
     if shard is None:
         return []
     answers = page.ask(lambda one: LimitQueries(one).pause_history.read(queue), [shard])
-    found = answers.get(shard, [])
-    return [(from_ms(change.at_ms), _pause_text(change)) for change in found]
-
-
-def _pause_text(change: PauseChange) -> str:
-    what = f" of {change.what}" if change.what else ""
-    return f"{'Pause' if change.is_pause else 'Resume'}{what} by {change.by or 'code'}"
-
-
-def _verbs(page: Page, status: Status) -> list[Verb]:
-    return [verb for verb in verbs_for(status) if page.has_perm(verb.permission)]
+    return answers.get(shard, [])
 
 
 def _recorded_jobs(queue: str, status: Status, which: JobFilter) -> JobRowPage:
@@ -183,13 +159,13 @@ def list_jobs(
     if not which:
         entries, has_more = _entries(page, queue, status, start, SIZE)
         rows = [row_of(job) for job in _outlines(page, entries) if _is_listed(job, status)]
-        following = start.behind(shard for shard, _ in entries).text if has_more else ""
+        following = start.behind(shard for _, shard in entries).text if has_more else ""
         return JobRowPage(rows, len(entries), following)
     rows, passed, has_more = [], list[int](), True
     while has_more and len(passed) < SCANNED and len(rows) < SIZE:
         entries, has_more = _entries(page, queue, status, start.behind(passed), CHUNK)
         jobs = {job.id: job for job in _outlines(page, entries)}
-        for at, (shard, job_id) in enumerate(entries, 1):
+        for at, (job_id, shard) in enumerate(entries, 1):
             passed.append(shard)
             job = jobs.get(job_id)
             if isinstance(job, JobData) and _is_listed(job, status) and which.matches(job):
@@ -202,8 +178,8 @@ def list_jobs(
 
 def _entries(
     page: Page, queue: str, status: Status, start: ListPlace, count: int
-) -> tuple[list[tuple[int, str]], bool]:
-    """Up to ``count`` ids behind their shards, in the order of all shards; and whether the list
+) -> tuple[list[tuple[str, int]], bool]:
+    """Up to ``count`` ids with their shards, in the order of all shards; and whether the list
     goes on. A shard reads no more than that of its own list, however far behind the page is."""
 
     def read(connection: RedisConnection) -> Read[list[tuple[float, str, int]]]:
@@ -211,20 +187,15 @@ def _entries(
         ranked = yield from Queries(connection).ranked.read(queue, status, first, first + count)
         return [(rank, job_id, connection.shard) for rank, job_id in ranked]
 
-    merged = [(shard, job_id) for _, job_id, shard in merge(*page.ask(read).values())]
+    merged = [(job_id, shard) for _, job_id, shard in merge(*page.ask(read).values())]
     return merged[:count], len(merged) > count
 
 
-def _outlines(page: Page, entries: Sequence[tuple[int, str]]) -> list[JobData | UnreadableJob]:
+def _outlines(page: Page, entries: Sequence[tuple[str, int]]) -> list[JobData | UnreadableJob]:
     """The jobs in this order, without those of a shard that has stopped answering."""
-    parts: dict[int, list[str]] = {}
-    for shard, job_id in entries:
-        parts.setdefault(shard, []).append(job_id)
-    if not parts:
-        return []
-    found = page.ask(lambda one: Queries(one).outlines.read(parts[one.shard]), parts)
+    found = page.ask_for(entries, lambda one, ids: Queries(one).outlines.read(ids))
     jobs = {job.id: job for some in found.values() for job in some}
-    return [jobs[job_id] for _, job_id in entries if job_id in jobs]
+    return [jobs[job_id] for job_id, _ in entries if job_id in jobs]
 
 
 def _is_listed(job: JobData | UnreadableJob, status: Status) -> bool:
@@ -234,10 +205,10 @@ def _is_listed(job: JobData | UnreadableJob, status: Status) -> bool:
 
 def _tabs(overview: QueueOverview | None) -> list[tuple[str, str]]:
     """Each status with its count, which is not known without Redis."""
-    if overview is None:
-        return [(status.value, formatting.NOTHING) for status in Status]
     return [
-        (status.value, formatting.number(overview.counts[status.value]))
+        (
+            status.value,
+            formatting.number(overview.counts[status]) if overview else formatting.NOTHING,
+        )
         for status in Status
-        if status.value in overview.counts
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from django.contrib import messages
 from django.db.models import Q
@@ -23,15 +22,6 @@ from .records_page import search as search_records
 
 SHOWN = 20  # finds of a kind
 _ID = re.compile(r"(?:job|flow|gather|periodic)_[\w.-]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Find:
-    """A page that the words lead to."""
-
-    kind: str
-    text: str
-    url: str
 
 
 def search(page: Page) -> HttpResponse:
@@ -62,22 +52,22 @@ def _address_of(page: Page, words: str) -> str:
     return page.url(name, words)
 
 
-def _finds(page: Page, words: str) -> list[Find]:
-    """Names of queues and tasks, keys of gathers, error groups and ids that have the words; and
-    searches for them in the records, which are bounded."""
+def _finds(page: Page, words: str) -> list[tuple[str, str, str]]:
+    """(kind, text, URL): names of queues and tasks, keys of gathers, error groups and ids that have
+    the words; and searches for them in the records, which are bounded."""
     part = words.casefold()
     found = [
-        Find("Queue", name, page.url("queue", name, "queued"))
+        ("Queue", name, page.url("queue", name, "queued"))
         for name in sorted(get_settings().queues)
         if part in name.casefold()
     ][:SHOWN]
     found += [
-        Find("Task", name, page.url("jobrecord_changelist", task=name))
+        ("Task", name, page.url("jobrecord_changelist", task=name))
         for name in task_names()
         if part in name.casefold()
     ][:SHOWN]
     found += [
-        Find("Gather", printable(key), url)
+        ("Gather", printable(key), url)
         for key in search_gathers(page, words)[:SHOWN]
         if (url := page.optional_url("gather", key))
     ]
@@ -85,18 +75,18 @@ def _finds(page: Page, words: str) -> list[Find]:
         Q(exception__icontains=words) | Q(message__icontains=words)
     ).order_by("-last_seen")
     found += [
-        Find("Error", f"{group}: {group.message}", page.url("error", group.id))
+        ("Error", f"{group}: {group.message}", page.url("error", group.id))
         for group in errors[:SHOWN]
     ]
     found += [
-        Find("Job", f"{record.id} {record.task}", page.url("job", record.id))
+        ("Job", f"{record.id} {record.task}", page.url("job", record.id))
         for record in search_records(RecordQuery(JobFilter(), prefix=words)).rows[:SHOWN]
     ]
     if search_records(RecordQuery(correlation=words)).rows:
         url = page.url("jobrecord_changelist", correlation=words)
-        found.append(Find("Jobs", f"with the correlation id {words}", url))
+        found.append(("Jobs", f"with the correlation id {words}", url))
     if "=" in words:
         url = page.url("jobrecord_changelist", tag=words)
-        found.append(Find("Jobs", f"with the tag {words}", url))
+        found.append(("Jobs", f"with the tag {words}", url))
     url = page.url("jobrecord_changelist", text=words)
-    return [*found, Find("Jobs", f"with {words} in arguments or error", url)]
+    return [*found, ("Jobs", f"with {words} in arguments or error", url)]

@@ -22,7 +22,7 @@ from ..conf import get_settings
 from ..core import formatting
 from ..core.ids import check_workflow_id
 from ..core.parsing import is_storable
-from ..core.placement import ids_by_shard, shard_of_id
+from ..core.placement import shard_of_id
 from ..core.statuses import Status, WorkflowStatus
 from ..core.workflow_data import WorkflowData
 from ..exceptions import CorruptJob, InvalidName, InvalidOption, RedisQueueError
@@ -124,19 +124,19 @@ def _in_order(wanted: WorkflowQuery, **exactly: str) -> QuerySet[WorkflowRecord]
 
 def _details(page: Page, records: Sequence[WorkflowRecord]) -> list[WorkflowDetail]:
     """Read those that Redis still has from Redis, in one round trip a server."""
-    parts = ids_by_shard(record.id for record in records if record.cleaned_at is None)
+    places = [(one.id, shard_of_id(one.id)) for one in records if one.cleaned_at is None]
 
-    def read(connection: RedisConnection) -> Read[dict[str, WorkflowData | CorruptJob | None]]:
-        ids = parts[connection.shard]
+    def read(
+        connection: RedisConnection, ids: list[str]
+    ) -> Read[dict[str, WorkflowData | CorruptJob | None]]:
         found = yield from WorkflowQueries(connection).workflows.read(ids)
         return dict(zip(ids, found, strict=True))
 
     live: dict[str, WorkflowData | RedisQueueError | None] = {}
-    if parts:
-        for found in page.ask(read, parts).values():
-            live |= found
-    for shard, error in page.missing.items():
-        live |= dict.fromkeys(parts.get(shard, ()), error)
+    for found in page.ask_for(places, read).values():
+        live |= found
+    missing = page.missing
+    live |= {key: missing[shard] for key, shard in places if shard in missing}
     return [prefer_redis(live.get(record.id), record) for record in records]
 
 
@@ -192,11 +192,9 @@ def _context(page: Page, workflow_id: str) -> dict[str, Any]:
         "jobs": jobs,
         "events": events[::-1],
         "callbacks": _callbacks(page, workflow),
-        "verbs": [
-            verb
-            for verb in WORKFLOW_VERBS.values()
-            if is_applicable(verb, workflow) and page.has_perm(verb.permission)
-        ],
+        "verbs": page.allowed(
+            verb for verb in WORKFLOW_VERBS.values() if is_applicable(verb, workflow)
+        ),
         "statuses": [each.value for each in Status],
         "status": status,
         "first_url": page.url("workflow", workflow.id, status=status) if start else "",

@@ -14,10 +14,14 @@ from django.utils.timezone import is_aware, localtime
 
 from ..core import formatting
 from ..core.clock import from_ms
+from ..health.policies import limit_use
+from ..health.report import paused_ago
 from ..metrics.rollups import Sums
 
 register = template.Library()
 register.filter(formatting.number)
+register.filter(limit_use)
+register.filter(paused_ago)
 
 Missing = Literal[""] | None
 
