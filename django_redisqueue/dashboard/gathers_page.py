@@ -132,7 +132,7 @@ def _detail(data: GatherData, counts: Mapping[str, int]) -> WorkflowDetail:
     return WorkflowDetail(
         id=printable(data.id), name=printable(data.key), status=data.status.value, is_live=True,
         reason=data.reason.value, total=len(data.listeners),
-        counts=[(name, counts.get(name, 0)) for name in ENDED_COUNTS],
+        counts={name: counts.get(name, 0) for name in ENDED_COUNTS},
         made_at=from_ms(data.made_ms), ended_at=from_ms(data.ended_ms),
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.contrib.admin import ModelAdmin
@@ -52,6 +52,11 @@ STRIP = 10  # problems on top of a page
 LIFETIME = 300.0  # s of a stream; the browser then reconnects, and its login is checked again
 
 logger = logging.getLogger("django_redisqueue")
+
+if TYPE_CHECKING:
+    BaseAdmin = ModelAdmin[Any]
+else:
+    BaseAdmin = ModelAdmin
 
 PageView = Callable[..., HttpResponseBase]
 ReadParts = Callable[[], dict[str, Any]]
@@ -202,7 +207,7 @@ class Page:
     def why_record(self, what: str, some_id: str) -> str:
         """Why a page shows the record of a job or workflow instead of what Redis has."""
         if not self.is_away(some_id):
-            return f"Redis has let this {what} go; this is its record."
+            return f"Redis has pruned this {what}; this is its record."
         who = "Redis does" if self.is_redis_away else f"Shard {shard_of_id(some_id)} of Redis does"
         return f"{who} not answer. This is the record of the {what}{self.mirror_age}."
 
