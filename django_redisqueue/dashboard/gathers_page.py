@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from heapq import merge
 from typing import Any
 
-from django.contrib import messages
 from django.http import Http404, HttpResponse
 
 from ..broker.connection import RedisConnection
@@ -19,7 +18,7 @@ from ..core.ids import check_gather_key
 from ..core.statuses import GatherStatus
 from ..core.text import printable
 from ..core.workflow_data import ENDED_COUNTS
-from ..exceptions import CorruptJob, InvalidName, InvalidOption, RedisQueueError
+from ..exceptions import CorruptJob, InvalidName, RedisQueueError
 from .filters import text_of
 from .pages import Page
 from .workflow_detail import WorkflowDetail, WorkflowGraph, first_failure, load_jobs, timeline
@@ -60,12 +59,10 @@ def gather_list(page: Page) -> HttpResponse:
 
 def _fields(page: Page) -> dict[str, str]:
     """The filter, as the parameters of a URL."""
-    try:
+    found: dict[str, str] = {}
+    with page.showing_invalid():
         found = {name: text_of(page.request.GET, name) for name in ("status", "key")}
-    except InvalidOption as error:
-        messages.error(page.request, str(error))
-        return {}
-    if found["status"] not in set(GatherStatus):
+    if found.get("status") not in set(GatherStatus):
         found["status"] = ""
     return {name: value for name, value in found.items() if value}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any
 
@@ -208,12 +209,10 @@ def _approval_url(page: Page, job: JobData) -> str:
     kind, name = split_wait(job.id, job.waits_for or "")
     if kind is not WaitKind.APPROVAL or not page.has_perm("view_approval"):
         return ""
-    try:
-        with savepoint(Approval):
-            row = Approval.objects.filter(job_id=job.id, name=name).values_list("pk").first()
-    except DatabaseError:
-        return ""
-    return page.optional_url("approval_change", row[0]) if row else ""
+    row: Approval | None = None
+    with suppress(DatabaseError), savepoint(Approval):
+        row = Approval.objects.filter(job_id=job.id, name=name).first()
+    return page.optional_url("approval_change", row.pk) if row else ""
 
 
 @posted

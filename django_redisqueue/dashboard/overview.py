@@ -52,7 +52,7 @@ def overview(page: Page) -> HttpResponse:
         "overview",
         "Queues and jobs",
         **_context(page, data),
-        **chart_context(page, ["overview"], choice, data.notices),
+        **chart_context(page, ["overview"], choice),
         chart_queues=sorted(data.health.facts.settings.queues),
         chart_tasks=task_names(),
         live={
@@ -79,11 +79,12 @@ def _parts(page: Page, data: OverviewData) -> dict[str, Any]:
 
 def _context(page: Page, data: OverviewData) -> dict[str, Any]:
     page.start_over(data.health)
+    page.notices.extend(data.notices)
     policies = [  # what, in which state, the URL of its page
         (label, text, page.url(label.lower().replace(" ", "_")))
         for label, text in policy_lines(data.health.facts)
     ]
-    return {"overview": data, "notices": data.notices, "policies": policies}
+    return {"overview": data, "policies": policies}
 
 
 @dataclass(slots=True)

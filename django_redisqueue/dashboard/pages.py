@@ -16,6 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from asgiref.sync import sync_to_async
+from django.contrib import messages
 from django.contrib.admin import ModelAdmin
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.contenttypes.models import ContentType
@@ -41,8 +42,9 @@ from ..conf import APP, get_settings
 from ..core import formatting
 from ..core.placement import shard_of_id
 from ..core.text import printable
-from ..exceptions import RedisQueueError, RedisRefused, RedisUnavailable
-from ..health.findings import Finding
+from ..exceptions import InvalidOption, RedisQueueError, RedisRefused, RedisUnavailable
+from ..health.facts import savepoint
+from ..health.findings import Finding, unreadable
 from ..health.report import HealthReport, read_health
 from ..models import JobRecord, SavedFilter
 
@@ -93,6 +95,7 @@ class Page:
     _health: HealthReport | None = None
     _missing: dict[int, RedisQueueError] = field(default_factory=dict)  # since it was read
     _errors: list[str] = field(default_factory=list)
+    notices: list[Finding] = field(default_factory=list)  # besides those of the health
 
     @property
     def health(self) -> HealthReport:
@@ -106,6 +109,7 @@ class Page:
         self._health = health
         self._missing.clear()
         self._errors.clear()
+        self.notices.clear()
 
     @property
     def running_jobs(self) -> int:
@@ -195,6 +199,23 @@ class Page:
             self._errors.append(f"{error}.")
         finally:
             self._missing.update(shards.missing)
+
+    @contextmanager
+    def showing_invalid(self) -> Iterator[None]:
+        """Show an InvalidOption of the block as a message, and go on."""
+        try:
+            yield
+        except InvalidOption as error:
+            messages.error(self.request, str(error))
+
+    @contextmanager
+    def querying(self, model: type[Model], what: str) -> Iterator[None]:
+        """Show a notice when the database does not answer the block, and go on."""
+        try:
+            with savepoint(model):
+                yield
+        except DatabaseError as error:
+            self.notices.append(unreadable(what, error))
 
     def note(self, some_id: str, error: RedisQueueError) -> None:
         """Show the error with which a job or workflow could not be read, and do not ask its shard
