@@ -99,13 +99,12 @@ def search_gathers(page: Page, text: str) -> list[str]:
     return [key for _, key in found]
 
 
-def key_of(page: Page, gather_id: str) -> str:
-    """The key of the gather with this id, as long as Redis has its first job; or ''."""
+def key_of(page: Page, job_id: str) -> str:
+    """The key of the gather that the job is of, as long as Redis has the job; or ''."""
     try:
-        queries = GatherQueries(page.queries_of(gather_id).connection)
-        return queries.key_of(f"{gather_id}.0") or ""
+        return GatherQueries(page.queries_of(job_id).connection).key_of(job_id) or ""
     except RedisQueueError as error:
-        page.note(gather_id, error)
+        page.note(job_id, error)
         return ""
 
 

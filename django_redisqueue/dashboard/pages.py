@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.contrib import messages
@@ -63,16 +63,6 @@ else:
 PageView = Callable[..., HttpResponseBase]
 ReadParts = Callable[[], dict[str, Any]]
 Answer = TypeVar("Answer")
-
-
-class Permitted(Protocol):
-    """Something that needs a permission."""
-
-    @property
-    def permission(self) -> str: ...
-
-
-Action = TypeVar("Action", bound=Permitted)
 
 
 def route(admin: ModelAdmin[Any], address: str, view: PageView, name: str) -> URLPattern:
@@ -270,8 +260,8 @@ class Page:
     def has_perm(self, permission: str) -> bool:
         return bool(self.request.user.has_perm(f"{APP}.{permission}"))
 
-    def allowed(self, verbs: Iterable[Action]) -> list[Action]:
-        """Those that this user may perform."""
+    def allowed(self, verbs: Iterable[Any]) -> list[Any]:
+        """Those whose permission this user has."""
         return [verb for verb in verbs if self.has_perm(verb.permission)]
 
     def require(self, permission: str) -> None:

@@ -192,7 +192,7 @@ class PeriodicJobAdmin(BaseAdmin):
                 "history": history(row.name),
                 "may_act": self.has_change_permission(request, row),
                 "may_see_jobs": request.user.has_perm(f"{APP}.view_jobrecord"),
-                "due": upcoming(row),
+                "due": preview({name: getattr(row, name) for name in TIMING})[0],
             }
         return super().changeform_view(
             request, object_id, form_url, {**context, **(extra_context or {})}
@@ -206,14 +206,11 @@ def read_states(names: list[str]) -> list[State]:
         found = AllShards().read(lambda one: ScheduleQueries(one).schedules.read(names))
     except RedisQueueError as error:
         return [UnreadableSchedule(name, str(error)) for name in names]
-    states = zip(*found.by_shard.values(), strict=True)
-    known = [next((one for one in each if one is not None), None) for each in states]
-    if not found.missing:
-        return known
-    return [
-        state or UnreadableSchedule(name, found.problem)
-        for name, state in zip(names, known, strict=True)
-    ]
+    states: list[State] = []
+    for name, *each in zip(names, *found.by_shard.values(), strict=True):
+        unknown = UnreadableSchedule(name, found.problem) if found.missing else None
+        states.append(next(filter(None, each), unknown))
+    return states
 
 
 def _state_of(row: PeriodicJob) -> State:
@@ -243,16 +240,8 @@ def preview(form: Any) -> tuple[list[str], str]:
         return [], str(error)
     found = schedule.in_zone(timezone.get_default_timezone_name())
     zone = ZoneInfo(found.timezone) if isinstance(found, Cron) else None  # else the viewer's
-    return [_due_text(ms, zone) for ms in found.upcoming(ms_of(timezone.now()), PREVIEW)], ""
-
-
-def upcoming(row: PeriodicJob) -> list[str]:
-    """The next due times of a row as it is saved."""
-    return preview({name: getattr(row, name) for name in TIMING})[0]
-
-
-def _due_text(due_ms: int, zone: ZoneInfo | None) -> str:
-    return f"{timezone.localtime(from_ms(due_ms), zone):%a %Y-%m-%d %H:%M:%S %Z}"
+    times = [from_ms(ms) for ms in found.upcoming(ms_of(timezone.now()), PREVIEW)]
+    return [f"{timezone.localtime(at, zone):%a %Y-%m-%d %H:%M:%S %Z}" for at in times], ""
 
 
 def history(name: str) -> list[dict[str, Any]]:

@@ -37,7 +37,7 @@ def _address_of(page: Page, words: str) -> str:
     if not _ID.fullmatch(words):
         return ""
     if words.startswith("gather_") and "." not in words:
-        key = key_of(page, words)
+        key = key_of(page, f"{words}.0")
         return page.optional_url("gather", key) if key else ""
     is_workflow = words.startswith("flow_") and "." not in words
     name, find = ("workflow", workflows_page.find) if is_workflow else ("job", job_page.find)

@@ -72,7 +72,7 @@ def test_rates_come_from_two_samples(site: Site, hand: Hand) -> None:
     before = parse_sample(first["look"])
     assert before is not None
     ago = Sample(before.now_ms - 9_000, before.shards, before.queues)  # as if it were 9 s ago
-    queues = site.json("overview_live", look=ago.text())["fragments"]["drq-queues"]
+    queues = site.json("overview_live", look=str(ago))["fragments"]["drq-queues"]
     assert re.search(r'data-label="In, a second">[12]\.\d<', queues)
     assert re.search(r'data-label="Out, a second">0\.1<', queues)
 
