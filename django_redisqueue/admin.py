@@ -30,7 +30,7 @@ from django.utils.html import format_html
 
 from .conf import APP
 from .core.statuses import ApprovalStatus
-from .dashboard.pages import TEMPLATES, Page
+from .dashboard.pages import TEMPLATES, BaseAdmin, Page
 from .dashboard.periodic import PeriodicJobAdmin
 from .dashboard.records_page import record_page
 from .dashboard.urls import dashboard_urls
@@ -63,10 +63,8 @@ TOKEN_FACTS = ("hint", "created_at", "last_used_at")
 
 if TYPE_CHECKING:
     BasePaginator = Paginator[Any]
-    BaseAdmin = admin.ModelAdmin[Any]
 else:
     BasePaginator = Paginator
-    BaseAdmin = admin.ModelAdmin
 
 
 class BoundedPaginator(BasePaginator):

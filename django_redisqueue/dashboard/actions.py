@@ -184,16 +184,11 @@ def pause(page: Page, queue: str) -> HttpResponse:
 def change_filters(page: Page) -> HttpResponse:
     """Save the filter of a list, or delete one; leads back to the list."""
     query: dict[str, str] = {}
-    try:
+    with page.showing_invalid():
         query = parse_record_query(page.request.POST).query()
-        done = (
-            _delete_filter(page)
-            if page.request.POST.get("verb") == "delete"
-            else _save_filter(page, query)
-        )
+        deletes = page.request.POST.get("verb") == "delete"
+        done = _delete_filter(page) if deletes else _save_filter(page, query)
         messages.success(page.request, done)
-    except InvalidOption as error:
-        messages.error(page.request, str(error))
     return HttpResponseRedirect(_list_url(page, query))
 
 

@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db import Error as DatabaseError
 from django.http import JsonResponse
 from django.utils import timezone
 
 from ..core import formatting
-from ..health.facts import savepoint
-from ..health.findings import Finding, unreadable
 from ..metrics.rollups import SPANS, Figures, Span, Sums, chart, figures
 from ..models import Rollup
 from .pages import Page
@@ -42,8 +39,7 @@ class ChartChoice:
 
     def read(self) -> Charts:
         """Raises DatabaseError."""
-        with savepoint(Rollup):
-            return make_charts(figures(self.span, timezone.now(), self.queue, self.task))
+        return make_charts(figures(self.span, timezone.now(), self.queue, self.task))
 
 
 def parse_choice(page: Page) -> ChartChoice:
@@ -67,7 +63,7 @@ class Charts:
 
 
 def chart_context(
-    page: Page, where: Sequence[str], choice: ChartChoice, notices: list[Finding], **query: str
+    page: Page, where: Sequence[str], choice: ChartChoice, **query: str
 ) -> dict[str, Any]:
     """What _charts.html needs, on the page ``where``: its name and arguments. Without an answer of
     the database, there is a notice instead of charts."""
@@ -76,10 +72,8 @@ def chart_context(
         return page.url(*where, **choice.query(**query, **change))
 
     charts: Charts | None = None
-    try:
+    with page.querying(Rollup, "charts"):
         charts = choice.read()
-    except DatabaseError as error:
-        notices.append(unreadable("charts", error))
     return {
         "charts": charts,
         "choice": choice,
@@ -99,10 +93,10 @@ def chart_options(page: Page, choice: ChartChoice) -> dict[str, Any]:
 
 def charts(page: Page) -> JsonResponse:
     """The columns of the charts, and the same figures as a table."""
-    try:
+    with page.querying(Rollup, "charts"):
         found = parse_choice(page).read()
-    except DatabaseError as error:  # the page keeps the charts that it has
-        return JsonResponse({"error": unreadable("charts", error).text}, status=503)
+    if page.notices:  # the page keeps the charts that it has
+        return JsonResponse({"error": page.notices[0].text}, status=503)
     return JsonResponse(
         {"chart": found.columns, "fragments": page.fragments(["figures"], charts=found)}
     )

@@ -80,13 +80,11 @@ def error_list(page: Page) -> HttpResponse:
     given = page.request.GET
     start = min(page.int_param("start", 0), LAST_START)
     query, found = dict[str, str](), list[ErrorGroup]()
-    try:
+    with page.showing_invalid():
         query = {name: text_of(given, name) for name in ("task", "queue", "text", "state", "order")}
         found = list(find_groups(query)[start : start + SIZE + 1])
-    except InvalidOption as error:
-        messages.error(page.request, str(error))
     rows = [ErrorRow(group) for group in found[:SIZE]]
-    if "live" in given:
+    if page.wants_parts:
         return page.render_parts(["errors"], rows=rows)
     return page.render(
         "errors",
@@ -123,10 +121,8 @@ def find_groups(query: Mapping[str, str]) -> QuerySet[ErrorGroup]:
 def error_page(page: Page, group: str) -> HttpResponse:
     """One group: its last error, and the jobs whose last error is one of it."""
     row, jobs = ErrorRow(_group(group)), RecordPage()
-    try:
+    with page.showing_invalid():
         jobs = search(RecordQuery(after=parse_key(page.request.GET.get("after", "")), group=group))
-    except InvalidOption as error:
-        messages.error(page.request, str(error))
     return page.render(
         "error",
         row.group.exception or "Other errors",

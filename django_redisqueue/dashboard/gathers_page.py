@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from heapq import merge
 from typing import Any
 
-from django.contrib import messages
 from django.http import Http404, HttpResponse
 
 from ..broker.connection import RedisConnection
@@ -19,7 +18,7 @@ from ..core.ids import check_gather_key
 from ..core.statuses import GatherStatus
 from ..core.text import printable
 from ..core.workflow_data import ENDED_COUNTS
-from ..exceptions import CorruptJob, InvalidName, InvalidOption, RedisQueueError
+from ..exceptions import CorruptJob, InvalidName, RedisQueueError
 from .filters import text_of
 from .pages import Page
 from .workflow_detail import WorkflowDetail, WorkflowGraph, first_failure, load_jobs, timeline
@@ -60,12 +59,10 @@ def gather_list(page: Page) -> HttpResponse:
 
 def _fields(page: Page) -> dict[str, str]:
     """The filter, as the parameters of a URL."""
-    try:
+    found: dict[str, str] = {}
+    with page.showing_invalid():
         found = {name: text_of(page.request.GET, name) for name in ("status", "key")}
-    except InvalidOption as error:
-        messages.error(page.request, str(error))
-        return {}
-    if found["status"] not in set(GatherStatus):
+    if found.get("status") not in set(GatherStatus):
         found["status"] = ""
     return {name: value for name, value in found.items() if value}
 
@@ -102,13 +99,12 @@ def search_gathers(page: Page, text: str) -> list[str]:
     return [key for _, key in found]
 
 
-def key_of(page: Page, gather_id: str) -> str:
-    """The key of the gather with this id, as long as Redis has its first job; or ''."""
+def key_of(page: Page, job_id: str) -> str:
+    """The key of the gather that the job is of, as long as Redis has the job; or ''."""
     try:
-        queries = GatherQueries(page.queries_of(gather_id).connection)
-        return queries.key_of(f"{gather_id}.0") or ""
+        return GatherQueries(page.queries_of(job_id).connection).key_of(job_id) or ""
     except RedisQueueError as error:
-        page.note(gather_id, error)
+        page.note(job_id, error)
         return ""
 
 
@@ -132,7 +128,7 @@ def _detail(data: GatherData, counts: Mapping[str, int]) -> WorkflowDetail:
     return WorkflowDetail(
         id=printable(data.id), name=printable(data.key), status=data.status.value, is_live=True,
         reason=data.reason.value, total=len(data.listeners),
-        counts=[(name, counts.get(name, 0)) for name in ENDED_COUNTS],
+        counts={name: counts.get(name, 0) for name in ENDED_COUNTS},
         made_at=from_ms(data.made_ms), ended_at=from_ms(data.ended_ms),
     )  # fmt: skip
 

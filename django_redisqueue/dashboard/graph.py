@@ -69,9 +69,8 @@ class Box:
     @property
     def title(self) -> str:
         who = formatting.jobs(self.count) if self.count > 1 else f"Job {self.number}"
-        told = (self.about.argument, self.about.duration)
-        more = "".join(f", {text}" for text in told if text)
-        return f"{who}: {self.task or 'task not known'}, {self.status}{more}"
+        about = (self.status, self.about.argument, self.about.duration)
+        return f"{who}: {', '.join(filter(None, (self.task or 'task not known', *about)))}"
 
     @property
     def detail(self) -> str:
@@ -92,10 +91,7 @@ class Drawing:
 
 
 def draw(
-    nodes: Sequence[WorkflowNode],
-    about: Mapping[int, BoxDetail] | None = None,
-    *,
-    is_unfolded: bool = True,
+    nodes: Sequence[WorkflowNode], about: Mapping[int, BoxDetail], *, is_unfolded: bool
 ) -> Drawing | None:
     """None when there is nothing to draw, or too much. ``about``: details of jobs by number;
     ``is_unfolded``: also jobs that are alike have a box each, if there are not too many."""
@@ -121,7 +117,7 @@ def draw(
             found[0].task,
             found[0].status,
             *places[group],
-            (about or {}).get(group, BoxDetail()) if len(found) == 1 else BoxDetail(),
+            about.get(group, BoxDetail()) if len(found) == 1 else BoxDetail(),
         )
         for group, found in members.items()
     ]
@@ -160,25 +156,18 @@ def layers_of(parents: Parents) -> dict[int, int]:
 
 
 def _groups(
-    nodes: Sequence[WorkflowNode], parents: Parents, layers: Mapping[int, int], most: int
+    nodes: Sequence[WorkflowNode], parents: Parents, layers: Mapping[int, int], least: int
 ) -> dict[int, int]:
-    """The group of each job. Fewer than ``most`` jobs that are alike are in groups of their own."""
-    groups = _alike(nodes, parents, layers)
-    sizes = Counter(groups.values())
-    return {n: group if sizes[group] >= most else n for n, group in groups.items()}
-
-
-def _alike(
-    nodes: Sequence[WorkflowNode], parents: Parents, layers: Mapping[int, int]
-) -> dict[int, int]:
-    """The group of each job: the number of the first job that is like it."""
+    """The group of each job: the number of the first job that is like it. Fewer than ``least`` jobs
+    that are alike are in groups of their own."""
     firsts: dict[tuple[Any, ...], int] = {}
     groups: dict[int, int] = {}
     for node in sorted(nodes, key=lambda node: (layers[node.number], node.number)):
         parent_groups = frozenset(groups.get(parent, parent) for parent in parents[node.number])
         key = (layers[node.number], node.task, node.status, parent_groups)
         groups[node.number] = firsts.setdefault(key, node.number)
-    return groups
+    sizes = Counter(groups.values())
+    return {n: group if sizes[group] >= least else n for n, group in groups.items()}
 
 
 def _place(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any
 
@@ -12,7 +13,6 @@ from django.contrib import messages
 from django.db import Error as DatabaseError
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 
-from ..broker.gathers import GatherQueries
 from ..broker.queries import Queries, UnreadableJob
 from ..broker.steps import StepQueries
 from ..broker.uniques import UniqueQueries
@@ -42,6 +42,7 @@ from ..health.waiting import why_not_running
 from ..models import Approval, JobEvent, JobRecord, PeriodicJob
 from .actions import posted, requested_verb
 from .bulk import RUN_NOW, Verb, verbs_for
+from .gathers_page import key_of
 from .job_detail import (
     JobDetail,
     attempts_of,
@@ -135,26 +136,16 @@ def _relatives(page: Page, detail: JobDetail) -> tuple[list[str], list[str]]:
 def _links(page: Page, detail: JobDetail, job: JobData) -> dict[str, str]:
     """The URLs of what the job belongs to, or '', with the names of its gather and schedule."""
     is_known = job.queue in get_settings().queues
+    is_of_gather = detail.is_live and job.id.startswith("gather_")
     schedule, schedule_url = _schedule(page, job.id)
     return {
         "task": page.url("task", name=job.task),
         "queue": page.url("queue", job.queue, job.status.value) if is_known else "",
-        "gather": _gather(page, detail),
+        "gather": printable(key_of(page, job.id)) if is_of_gather else "",
         "schedule": schedule,
         "schedule_url": schedule_url,
         "worker": page.url("workers", q=worker_of(job.child)) if job.child else "",
     }
-
-
-def _gather(page: Page, detail: JobDetail) -> str:
-    """The key of the gather that the job belongs to, or ''."""
-    if not detail.is_live or not detail.id.startswith("gather_"):
-        return ""
-    try:
-        return printable(GatherQueries(connection_of(detail.id)).key_of(detail.id) or "")
-    except RedisQueueError as error:
-        page.note(detail.id, error)
-        return ""
 
 
 def _schedule(page: Page, job_id: str) -> tuple[str, str]:
@@ -208,12 +199,10 @@ def _approval_url(page: Page, job: JobData) -> str:
     kind, name = split_wait(job.id, job.waits_for or "")
     if kind is not WaitKind.APPROVAL or not page.has_perm("view_approval"):
         return ""
-    try:
-        with savepoint(Approval):
-            row = Approval.objects.filter(job_id=job.id, name=name).values_list("pk").first()
-    except DatabaseError:
-        return ""
-    return page.optional_url("approval_change", row[0]) if row else ""
+    row: Approval | None = None
+    with suppress(DatabaseError), savepoint(Approval):
+        row = Approval.objects.filter(job_id=job.id, name=name).first()
+    return page.optional_url("approval_change", row.pk) if row else ""
 
 
 @posted

@@ -52,7 +52,7 @@ def overview(page: Page) -> HttpResponse:
         "overview",
         "Queues and jobs",
         **_context(page, data),
-        **chart_context(page, ["overview"], choice, data.notices),
+        **chart_context(page, ["overview"], choice),
         chart_queues=sorted(data.health.facts.settings.queues),
         chart_tasks=task_names(),
         live={
@@ -74,16 +74,17 @@ def stream(page: Page) -> HttpResponseBase:
 
 
 def _parts(page: Page, data: OverviewData) -> dict[str, Any]:
-    return {**page.live_parts(PARTS, **_context(page, data)), "look": data.sample}
+    return {**page.live_parts(PARTS, **_context(page, data)), "look": str(data.sample or "")}
 
 
 def _context(page: Page, data: OverviewData) -> dict[str, Any]:
     page.start_over(data.health)
+    page.notices.extend(data.notices)
     policies = [  # what, in which state, the URL of its page
         (label, text, page.url(label.lower().replace(" ", "_")))
         for label, text in policy_lines(data.health.facts)
     ]
-    return {"overview": data, "notices": data.notices, "policies": policies}
+    return {"overview": data, "policies": policies, "mirror": _mirror(data.health.facts)}
 
 
 @dataclass(slots=True)
@@ -96,8 +97,7 @@ class OverviewData:
     fleet: FleetSummary | None = None
     servers: Sequence[ServerOverview] = ()
     notices: list[Finding] = field(default_factory=list)  # besides the health strip
-    sample: str = ""
-    mirror: str = ""
+    sample: Sample | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +111,10 @@ class QueueRow:
 
     @property
     def counts(self) -> list[tuple[str, str, bool]]:
-        """(status, count, whether it needs attention)"""
+        """(status, count, whether any other than 0 is alarming)"""
         counts = self.queue.counts
         return [
-            (
-                status.value,
-                formatting.number(counts[status.value]),
-                status is Status.FAILED and counts["failed"] > 0,
-            )
+            (status.value, formatting.number(counts[status]), status is Status.FAILED)
             for status in STATUSES
         ]
 
@@ -154,13 +150,13 @@ class Sample:
     shards: tuple[int, ...]  # whose jobs were counted
     queues: Mapping[str, tuple[int, int]]  # arrived, finished
 
-    def text(self) -> str:
+    def __str__(self) -> str:
         parts = [f"{name}:{came}:{done}" for name, (came, done) in self.queues.items()]
         return "~".join([".".join(map(str, (self.now_ms, *self.shards))), *parts])
 
 
 def parse_sample(text: str) -> Sample | None:
-    """The inverse of ``Sample.text``; None for anything else."""
+    """The inverse of ``str``; None for anything else."""
     first, *rest = text[:50_000].split("~")
     try:
         queues = {}
@@ -189,9 +185,8 @@ class SharedOverview:
             self._samples.popleft()
         before = self._samples[0][1] if self._samples else None
         data = read_overview(connection, before)
-        sample = parse_sample(data.sample)
-        if sample is not None:
-            self._samples.append((now, sample))
+        if data.sample is not None:
+            self._samples.append((now, data.sample))
         self._cached = now, data
         return data
 
@@ -212,7 +207,6 @@ def read_overview(connection: RedisConnection, before: Sample | None) -> Overvie
             data.recorded = [
                 (name, hour.get(name, Sums())) for name in health.facts.settings.queues
             ]
-        data.mirror = _mirror(health.facts)
         return data
     shards = AllShards(connection.at)
     shards.missing.update(health.facts.missing)
@@ -221,21 +215,15 @@ def read_overview(connection: RedisConnection, before: Sample | None) -> Overvie
         data.fleet = summarize(read_workers(shards))
     except RedisQueueError as error:  # it went away between two reads
         data.notices.append(redis_away(error))
-    _add_queues(data, shard.queues, before)
-    data.mirror = _mirror(health.facts)
-    return data
-
-
-def _add_queues(data: OverviewData, queues: Sequence[QueueOverview], before: Sample | None) -> None:
     hour = _last_hour(data)
-    serving = data.fleet.serving if data.fleet else None
-    for queue in queues:
-        workers = None if serving is None else serving.get(queue.name, 0)
+    for queue in shard.queues:
+        workers = data.fleet.serving.get(queue.name, 0) if data.fleet else None
         sums_of_hour = hour.get(queue.name, Sums())
         data.queues.append(QueueRow(queue, _rates(queue, before), sums_of_hour, workers))
-    if queues:
-        counters = {queue.name: (queue.arrived, queue.finished) for queue in queues}
-        data.sample = Sample(queues[0].now_ms, queues[0].shards, counters).text()
+    if shard.queues:
+        counters = {queue.name: (queue.arrived, queue.finished) for queue in shard.queues}
+        data.sample = Sample(shard.queues[0].now_ms, shard.queues[0].shards, counters)
+    return data
 
 
 def _last_hour(data: OverviewData) -> Mapping[str, Sums]:

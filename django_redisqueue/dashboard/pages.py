@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from asgiref.sync import sync_to_async
+from django.contrib import messages
 from django.contrib.admin import ModelAdmin
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.contenttypes.models import ContentType
@@ -41,8 +42,9 @@ from ..conf import APP, get_settings
 from ..core import formatting
 from ..core.placement import shard_of_id
 from ..core.text import printable
-from ..exceptions import RedisQueueError, RedisRefused, RedisUnavailable
-from ..health.findings import Finding
+from ..exceptions import InvalidOption, RedisQueueError, RedisRefused, RedisUnavailable
+from ..health.facts import savepoint
+from ..health.findings import Finding, unreadable
 from ..health.report import HealthReport, read_health
 from ..models import JobRecord, SavedFilter
 
@@ -53,19 +55,14 @@ LIFETIME = 300.0  # s of a stream; the browser then reconnects, and its login is
 
 logger = logging.getLogger("django_redisqueue")
 
+if TYPE_CHECKING:
+    BaseAdmin = ModelAdmin[Any]
+else:
+    BaseAdmin = ModelAdmin
+
 PageView = Callable[..., HttpResponseBase]
 ReadParts = Callable[[], dict[str, Any]]
 Answer = TypeVar("Answer")
-
-
-class Permitted(Protocol):
-    """Something that needs a permission."""
-
-    @property
-    def permission(self) -> str: ...
-
-
-Action = TypeVar("Action", bound=Permitted)
 
 
 def route(admin: ModelAdmin[Any], address: str, view: PageView, name: str) -> URLPattern:
@@ -88,6 +85,7 @@ class Page:
     _health: HealthReport | None = None
     _missing: dict[int, RedisQueueError] = field(default_factory=dict)  # since it was read
     _errors: list[str] = field(default_factory=list)
+    notices: list[Finding] = field(default_factory=list)  # besides those of the health
 
     @property
     def health(self) -> HealthReport:
@@ -101,6 +99,7 @@ class Page:
         self._health = health
         self._missing.clear()
         self._errors.clear()
+        self.notices.clear()
 
     @property
     def running_jobs(self) -> int:
@@ -191,6 +190,23 @@ class Page:
         finally:
             self._missing.update(shards.missing)
 
+    @contextmanager
+    def showing_invalid(self) -> Iterator[None]:
+        """Show an InvalidOption of the block as a message, and go on."""
+        try:
+            yield
+        except InvalidOption as error:
+            messages.error(self.request, str(error))
+
+    @contextmanager
+    def querying(self, model: type[Model], what: str) -> Iterator[None]:
+        """Show a notice when the database does not answer the block, and go on."""
+        try:
+            with savepoint(model):
+                yield
+        except DatabaseError as error:
+            self.notices.append(unreadable(what, error))
+
     def note(self, some_id: str, error: RedisQueueError) -> None:
         """Show the error with which a job or workflow could not be read, and do not ask its shard
         again if it does not answer."""
@@ -202,7 +218,7 @@ class Page:
     def why_record(self, what: str, some_id: str) -> str:
         """Why a page shows the record of a job or workflow instead of what Redis has."""
         if not self.is_away(some_id):
-            return f"Redis has let this {what} go; this is its record."
+            return f"Redis has pruned this {what}; this is its record."
         who = "Redis does" if self.is_redis_away else f"Shard {shard_of_id(some_id)} of Redis does"
         return f"{who} not answer. This is the record of the {what}{self.mirror_age}."
 
@@ -228,10 +244,7 @@ class Page:
         return max(0, len(self.health.problems) - STRIP)
 
     def _target_url(self, finding: Finding) -> str:
-        try:
-            found = self.url(*finding.target)
-        except NoReverseMatch:  # this AdminSite does not have that page
-            return ""
+        found = self.optional_url(*finding.target)
         return "" if found == self.request.path else found
 
     @property
@@ -247,8 +260,8 @@ class Page:
     def has_perm(self, permission: str) -> bool:
         return bool(self.request.user.has_perm(f"{APP}.{permission}"))
 
-    def allowed(self, verbs: Iterable[Action]) -> list[Action]:
-        """Those that this user may perform."""
+    def allowed(self, verbs: Iterable[Any]) -> list[Any]:
+        """Those whose permission this user has."""
         return [verb for verb in verbs if self.has_perm(verb.permission)]
 
     def require(self, permission: str) -> None:
@@ -276,7 +289,8 @@ class Page:
     def paginate(
         self, items: Sequence[Any], size: int, name: str, query: Mapping[str, object]
     ) -> dict[str, Any]:
-        """The page of the items that the query asks for, at most the last, and what _numbers.html needs."""
+        """The items of the page that the query asks for, at most the last, with the links of
+        _numbers.html."""
         shown = Paginator(items, size).get_page(max(1, self.int_param("page", 1)))
 
         def link(number: int) -> str:

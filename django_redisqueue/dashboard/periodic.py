@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from django.contrib import admin, messages
@@ -26,12 +25,7 @@ from ..core.ids import due_ms_of, periodic_prefix
 from ..core.schedules import Cron, ScheduleData, Source, make_schedule
 from ..exceptions import InvalidOption, RedisQueueError
 from ..models import JobRecord, PeriodicJob
-from .pages import TEMPLATES, local_time
-
-if TYPE_CHECKING:
-    PeriodicJobAdminBase = admin.ModelAdmin[PeriodicJob]
-else:
-    PeriodicJobAdminBase = admin.ModelAdmin
+from .pages import TEMPLATES, BaseAdmin, local_time
 
 PREVIEW = 5  # due times
 HISTORY = 20  # runs
@@ -52,7 +46,7 @@ class PeriodicJobChangeList(ChangeList):
 
 
 @admin.register(PeriodicJob)
-class PeriodicJobAdmin(PeriodicJobAdminBase):
+class PeriodicJobAdmin(BaseAdmin):
     """Rows of the admin can be changed; those of the code can be paused and run."""
 
     change_form_template = f"{TEMPLATES}/periodicjob/change_form.html"
@@ -89,7 +83,7 @@ class PeriodicJobAdmin(PeriodicJobAdminBase):
         return deleted, counts, missing, [*protected, *of_code]
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[PeriodicJob]) -> None:
-        for row in queryset:  # so that Redis is told of each
+        for row in queryset:  # each removes its schedule from Redis
             row.delete()
 
     def get_urls(self) -> list[URLPattern]:
@@ -118,8 +112,9 @@ class PeriodicJobAdmin(PeriodicJobAdminBase):
     @admin.display(description="next due")
     def next_due(self, row: PeriodicJob) -> str:
         found = _state_of(row)
-        is_due = isinstance(found, ScheduleData) and not found.is_stopped
-        return local_time(from_ms(cast("ScheduleData", found).next_ms) if is_due else None)
+        if not isinstance(found, ScheduleData) or found.is_stopped:
+            return local_time(None)
+        return local_time(from_ms(found.next_ms))
 
     # Actions, on several rows or on one
 
@@ -164,13 +159,8 @@ class PeriodicJobAdmin(PeriodicJobAdminBase):
         verb = request.POST.get("verb", "")
         if verb in ("run", "pause", "resume"):
             self._do(request, row, verb)
-        return HttpResponseRedirect(
-            reverse(
-                f"admin:{APP}_periodicjob_change",
-                args=[row.pk],
-                current_app=self.admin_site.name,
-            )
-        )
+        page = f"{self.admin_site.name}:{APP}_periodicjob_change"
+        return HttpResponseRedirect(reverse(page, args=[row.pk]))
 
     # Pages
 
@@ -202,7 +192,7 @@ class PeriodicJobAdmin(PeriodicJobAdminBase):
                 "history": history(row.name),
                 "may_act": self.has_change_permission(request, row),
                 "may_see_jobs": request.user.has_perm(f"{APP}.view_jobrecord"),
-                "due": upcoming(row),
+                "due": preview({name: getattr(row, name) for name in TIMING})[0],
             }
         return super().changeform_view(
             request, object_id, form_url, {**context, **(extra_context or {})}
@@ -216,14 +206,11 @@ def read_states(names: list[str]) -> list[State]:
         found = AllShards().read(lambda one: ScheduleQueries(one).schedules.read(names))
     except RedisQueueError as error:
         return [UnreadableSchedule(name, str(error)) for name in names]
-    states = zip(*found.by_shard.values(), strict=True)
-    known = [next((one for one in each if one is not None), None) for each in states]
-    if not found.missing:
-        return known
-    return [
-        state or UnreadableSchedule(name, found.problem)
-        for name, state in zip(names, known, strict=True)
-    ]
+    states: list[State] = []
+    for name, *each in zip(names, *found.by_shard.values(), strict=True):
+        unknown = UnreadableSchedule(name, found.problem) if found.missing else None
+        states.append(next(filter(None, each), unknown))
+    return states
 
 
 def _state_of(row: PeriodicJob) -> State:
@@ -253,16 +240,8 @@ def preview(form: Any) -> tuple[list[str], str]:
         return [], str(error)
     found = schedule.in_zone(timezone.get_default_timezone_name())
     zone = ZoneInfo(found.timezone) if isinstance(found, Cron) else None  # else the viewer's
-    return [_due_text(ms, zone) for ms in found.upcoming(ms_of(timezone.now()), PREVIEW)], ""
-
-
-def upcoming(row: PeriodicJob) -> list[str]:
-    """The next due times of a row as it is saved."""
-    return preview({name: getattr(row, name) for name in TIMING})[0]
-
-
-def _due_text(due_ms: int, zone: ZoneInfo | None) -> str:
-    return f"{timezone.localtime(from_ms(due_ms), zone):%a %Y-%m-%d %H:%M:%S %Z}"
+    times = [from_ms(ms) for ms in found.upcoming(ms_of(timezone.now()), PREVIEW)]
+    return [f"{timezone.localtime(at, zone):%a %Y-%m-%d %H:%M:%S %Z}" for at in times], ""
 
 
 def history(name: str) -> list[dict[str, Any]]:
@@ -274,13 +253,9 @@ def history(name: str) -> list[dict[str, Any]]:
             "status": record.status,
             "due": local_time(from_ms(due_ms_of(record.id))),
             "started": local_time(record.started_at),
-            "seconds": _seconds(record),
+            "seconds": round((record.finished_at - record.started_at).total_seconds(), 3)
+            if record.started_at and record.finished_at
+            else None,
         }
         for record in records[:HISTORY]
     ]
-
-
-def _seconds(record: JobRecord) -> float | None:
-    if record.started_at is None or record.finished_at is None:
-        return None
-    return round((record.finished_at - record.started_at) / timedelta(seconds=1), 3)

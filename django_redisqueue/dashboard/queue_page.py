@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from heapq import merge
 from typing import Any
 
-from django.contrib import messages
 from django.db import Error as DatabaseError
 from django.http import Http404, HttpResponse
 
@@ -22,9 +22,8 @@ from ..conf import get_settings
 from ..core import formatting
 from ..core.job_data import JobData
 from ..core.statuses import Status
-from ..exceptions import InvalidName, InvalidOption, UnknownQueue
+from ..exceptions import InvalidName, UnknownQueue
 from ..health.facts import savepoint
-from ..health.findings import Finding
 from ..models import JobRecord
 from .bulk import verbs_for
 from .charts import chart_context, chart_options, parse_choice
@@ -67,11 +66,9 @@ def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
     name, which_status = check_list(queue, status)
     query = page.request.GET
     found, which, start = JobRowPage(), EVERYTHING, parse_place(query.get("start", ""))
-    try:
+    with page.showing_invalid():
         which = parse_filter(query)
         found = list_jobs(page, name, which_status, which, start)
-    except InvalidOption as error:
-        messages.error(page.request, str(error))
     if page.is_redis_away:
         found = _recorded_jobs(name, which_status, which)
     overview = _overview(page, name)
@@ -94,13 +91,11 @@ def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
     }
     if "live" in query:
         return page.render_parts(["tabs", "queuefacts", "queuejobs"], **shared)
-    notices = list[Finding]()
     return page.render(
         "queue",
         f"Queue {name}",
         **shared,
-        **chart_context(page, ["queue", name, status], choice, notices, queue="", **fields),
-        notices=notices,
+        **chart_context(page, ["queue", name, status], choice, queue="", **fields),
         chart_fields=shown,
         fields=fields,
         tasks=task_names(),
@@ -134,13 +129,10 @@ def _pauses(page: Page, queue: str) -> Sequence[PauseChange]:
 
 def _recorded_jobs(queue: str, status: Status, which: JobFilter) -> JobRowPage:
     """The newest records of such jobs, for a time without Redis."""
-    if not get_settings().mirror:
-        return JobRowPage()
-    try:
-        with savepoint(JobRecord):
+    records: Sequence[JobRecord] = ()
+    if get_settings().mirror:
+        with suppress(DatabaseError), savepoint(JobRecord):  # the health strip says so
             records = search(RecordQuery(which, status.value, queue)).rows
-    except DatabaseError:  # the health strip says so
-        return JobRowPage()
     return JobRowPage([row_of(read_record(record), record.enqueued_at) for record in records])
 
 

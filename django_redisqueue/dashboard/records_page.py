@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from django.contrib import messages
 from django.db import connections
 from django.db.models import F, Model, Q, QuerySet, Value
 from django.db.models.functions import Concat
@@ -49,11 +48,9 @@ CONTAINS: dict[str, Callable[[str], Q]] = {
 def record_page(page: Page) -> HttpResponse:
     """The changelist of ``JobRecordAdmin``."""
     wanted, found = RecordQuery(), RecordPage()
-    try:
+    with page.showing_invalid():
         wanted = parse_record_query(page.request.GET)
         found = search(wanted)
-    except InvalidOption as error:
-        messages.error(page.request, str(error))
     query = wanted.query()
     following = found.following.text() if found.following else ""
     rows = [row_of(read_record(record), record.enqueued_at) for record in found.rows]

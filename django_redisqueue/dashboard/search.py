@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 
-from django.contrib import messages
 from django.db.models import Q
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 
 from ..client.registry import task_names
 from ..conf import get_settings
 from ..core.text import printable
-from ..exceptions import InvalidOption
 from ..models import ErrorGroup
 from . import job_page, workflows_page
 from .filters import JobFilter, text_of
@@ -27,10 +25,8 @@ _ID = re.compile(r"(?:job|flow|gather|periodic)_[\w.-]+")
 def search(page: Page) -> HttpResponse:
     """The page of the job or workflow with this id, or a list of what the words may mean."""
     words = ""
-    try:
+    with page.showing_invalid():
         words = text_of(page.request.GET, "q")
-    except InvalidOption as error:
-        messages.error(page.request, str(error))
     if words and (address := _address_of(page, words)):
         return HttpResponseRedirect(address)
     return page.render("search", "Search", words=words, finds=_finds(page, words) if words else [])
@@ -41,7 +37,7 @@ def _address_of(page: Page, words: str) -> str:
     if not _ID.fullmatch(words):
         return ""
     if words.startswith("gather_") and "." not in words:
-        key = key_of(page, words)
+        key = key_of(page, f"{words}.0")
         return page.optional_url("gather", key) if key else ""
     is_workflow = words.startswith("flow_") and "." not in words
     name, find = ("workflow", workflows_page.find) if is_workflow else ("job", job_page.find)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
-from django.db import Error as DatabaseError
 from django.http import Http404, HttpResponse
 from django.utils import timezone
 
@@ -15,8 +14,6 @@ from ..client.registry import lookup, task_names
 from ..conf import get_settings
 from ..core import formatting
 from ..core.statuses import Status
-from ..health.facts import savepoint
-from ..health.findings import Finding, unreadable
 from ..metrics.rollups import SPANS, Figures, Sums, task_figures, task_totals
 from ..models import JobRecord, Rollup
 from . import pages
@@ -89,22 +86,18 @@ def _query(page: Page) -> TaskQuery:
 
 def _list(page: Page, query: TaskQuery) -> dict[str, Any]:
     """Two queries: the sums of all tasks, and the rows of those on the page."""
-    now, notices = timezone.now(), list[Finding]()
-    span = query.choice.span
+    now, span = timezone.now(), query.choice.span
     found: dict[str, Figures] = {}
     paged: dict[str, Any] = {"shown": []}
-    try:
-        with savepoint(Rollup):
-            totals = task_totals(span, now)
-            names = _ordered(totals, query)
-            paged = page.paginate(names, SIZES[span.name], "tasks", query.query())
-            found = task_figures(span, now, [name for name in paged["shown"] if name in totals])
-    except DatabaseError as error:
-        notices.append(unreadable("figures of tasks", error))
+    with page.querying(Rollup, "figures of tasks"):
+        totals = task_totals(span, now)
+        names = _ordered(totals, query)
+        paged = page.paginate(names, SIZES[span.name], "tasks", query.query())
+        found = task_figures(span, now, [name for name in paged["shown"] if name in totals])
     return {
         **paged,
         "rows": [_row(name, found.get(name)) for name in paged["shown"]],
-        "query": query, "notices": notices, "mirror": get_settings().mirror,
+        "query": query, "mirror": get_settings().mirror,
         "spans": [
             (one, page.url("tasks", **query.query(span=one.name))) for one in SPANS.values()
         ],
@@ -154,9 +147,8 @@ def task_page(page: Page) -> HttpResponse:
     name = page.request.GET.get("name", "")[:MAX_NAME]
     if not name:
         raise Http404("which task?")
-    notices: list[Finding] = []
     context: dict[str, Any] = {
-        "task": name, "failures": _failures(name, notices), "notices": notices,
+        "task": name, "failures": _failures(page, name),
         "mirror": get_settings().mirror,
         "records_url": page.url("jobrecord_changelist", task=name),
         "failed_url": page.url("jobrecord_changelist", task=name, status=Status.FAILED.value),
@@ -168,7 +160,7 @@ def task_page(page: Page) -> HttpResponse:
         "task",
         f"Task {name}",
         **context,
-        **chart_context(page, ["task"], choice, notices, name=name, task=""),
+        **chart_context(page, ["task"], choice, name=name, task=""),
         options=_options(name),
         live={
             **page.live_options("task", name=name),
@@ -178,16 +170,12 @@ def task_page(page: Page) -> HttpResponse:
     )
 
 
-def _failures(name: str, notices: list[Finding]) -> list[JobRow]:
+def _failures(page: Page, name: str) -> list[JobRow]:
     """The newest records of failed jobs, as far as one search looks."""
-    if not get_settings().mirror:
-        return []
-    try:
-        with savepoint(JobRecord):
+    records: Sequence[JobRecord] = ()
+    if get_settings().mirror:
+        with page.querying(JobRecord, "failures"):
             records = search(RecordQuery(JobFilter(task=name), Status.FAILED.value)).rows[:FAILURES]
-    except DatabaseError as error:
-        notices.append(unreadable("failures", error))
-        return []
     return [row_of(read_record(record), record.finished_at) for record in records]
 
 

@@ -1,4 +1,4 @@
-"""The page of workers: a row each, opened to its children, and what can be told to one."""
+"""The page of workers: a row each, opened to its children, and the orders that one can get."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class WorkerRow:
 
     @property
     def orders(self) -> list[WorkerOrder]:
-        """What it can be told now."""
+        """The orders that make sense now."""
         if self.worker.state is None or self.worker.state is WorkerState.STOPPING:
             return []
         quiet = self.worker.state is WorkerState.QUIET

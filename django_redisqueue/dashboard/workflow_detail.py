@@ -46,7 +46,7 @@ class WorkflowDetail:
     reason: str = ""
     generation: int = 0
     total: int = 0
-    counts: Sequence[tuple[str, int]] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
     made_at: datetime | None = None
     ended_at: datetime | None = None
     cleaned_at: datetime | None = None
@@ -63,7 +63,7 @@ class WorkflowDetail:
 
     @property
     def failed(self) -> int:
-        return dict(self.counts).get("failed", 0)
+        return self.counts.get("failed", 0)
 
     @property
     def lasted(self) -> str:
@@ -74,9 +74,9 @@ class WorkflowDetail:
     @property
     def bar(self) -> list[tuple[str, float, float]]:
         """The segments of its progress bar, in percent: (status, start, width)."""
-        counts, segments, at = dict(self.counts), [], 0.0
+        segments, at = [], 0.0
         for name in ENDED_COUNTS:
-            width = 100 * counts.get(name, 0) / max(1, self.total)
+            width = 100 * self.counts.get(name, 0) / max(1, self.total)
             segments.append((name, round(at, 2), round(width, 2)))
             at += width
         return segments
@@ -84,20 +84,19 @@ class WorkflowDetail:
     @property
     def progress(self) -> str:
         """As text: ``3 of 5 jobs completed, 1 failed``"""
-        counts = dict(self.counts)
-        completed = formatting.number(counts.get("completed", 0))
+        completed = formatting.number(self.counts.get("completed", 0))
         parts = [f"{completed} of {formatting.jobs(self.total)} completed"]
-        others = [name for name in ("failed", "cancelled") if counts.get(name)]
-        return ", ".join(
-            [*parts, *(f"{formatting.number(counts[name])} {name}" for name in others)]
-        )
+        for name in ("failed", "cancelled"):
+            if count := self.counts.get(name):
+                parts.append(f"{formatting.number(count)} {name}")
+        return ", ".join(parts)
 
 
 def from_redis(data: WorkflowData) -> WorkflowDetail:
     return WorkflowDetail(
         id=data.id, is_live=True, status=data.status.value, name=data.name,
         is_paused=data.is_paused, generation=data.generation, total=data.total,
-        counts=[(name, getattr(data, name)) for name in JOB_COUNTS],
+        counts={name: getattr(data, name) for name in JOB_COUNTS},
         made_at=from_ms(data.made_ms), ended_at=from_ms(data.ended_ms),
     )  # fmt: skip
 
@@ -107,7 +106,7 @@ def from_record(record: WorkflowRecord) -> WorkflowDetail:
         id=record.id, is_live=False, status=record.status, name=record.name,
         is_paused=record.is_paused, reason=record.reason, generation=record.generation,
         total=record.total,
-        counts=[(name, getattr(record, name)) for name in ENDED_COUNTS],
+        counts={name: getattr(record, name) for name in ENDED_COUNTS},
         made_at=record.made_at, ended_at=record.ended_at, cleaned_at=record.cleaned_at,
         problem=_problem(record),
     )  # fmt: skip
@@ -133,7 +132,7 @@ def prefer_redis(
         return from_redis(data)
     detail = from_record(record)
     if isinstance(data, RedisUnavailable):
-        # What Redis does not have cannot be told from what it does not tell.
+        # Redis may still have the workflow.
         return detail if record.reason == LOST else replace(detail, problem="")
     return detail if data is None else replace(detail, problem=f"This is its record, for {data}.")
 
@@ -157,14 +156,12 @@ def load_graph(
     if total > DRAWN:
         return WorkflowGraph(why=f"The graph is too large to be drawn ({total:,} jobs).")
     workflows = WorkflowQueries(queries.connection)
-    found = _in_redis(workflows, workflow_id, range(total))
-    known = _with_records(workflow_id, range(total), found)
+    known, gone = _nodes(workflows, workflow_id, range(total))
     rows = rows_by_number(
         queries, workflow_id, known[: graph.SINGLE if total <= graph.SINGLE else SIZE]
     )
-    gone = found.count(None)
     if gone == total:
-        why = "Redis has let the jobs go, and with them which of them waited for which."
+        why = "Redis has pruned the jobs, and with them which of them waited for which."
         return WorkflowGraph(gone=gone, why=why, nodes=known, rows=rows)
     nodes = _with_parents(workflows, workflow_id, known)
     about = {
@@ -178,19 +175,26 @@ def load_graph(
 
 def load_jobs(queries: Queries, workflow_id: str, total: int) -> WorkflowGraph:
     """A few jobs, all of them with their rows, and none after another: those of a gather."""
-    nodes = _with_records(
-        workflow_id, range(total),
-        _in_redis(WorkflowQueries(queries.connection), workflow_id, range(total)),
-    )  # fmt: skip
+    nodes, _ = _nodes(WorkflowQueries(queries.connection), workflow_id, range(total))
     return WorkflowGraph(nodes=nodes, rows=rows_by_number(queries, workflow_id, nodes))
 
 
 def rows_by_number(
     queries: Queries, workflow_id: str, nodes: Sequence[WorkflowNode]
 ) -> dict[int, JobRow]:
-    """One round trip, and one query if Redis has let some go."""
-    found = _rows(queries, workflow_id, nodes) if nodes else []
-    return {node.number: row for node, row in zip(nodes, found, strict=True)}
+    """One round trip, and one query if Redis has pruned some."""
+    if not nodes:
+        return {}
+    jobs = queries.outlines([f"{workflow_id}.{node.number}" for node in nodes])
+    gone = [job.id for job in jobs if isinstance(job, UnreadableJob)]
+    records = JobRecord.objects.in_bulk(gone) if gone else {}
+    rows = {}
+    for node, job in zip(nodes, jobs, strict=True):
+        record = records.get(job.id)
+        rows[node.number] = (
+            row_of(read_record(record), record.enqueued_at) if record else row_of(job)
+        )
+    return rows
 
 
 def list_workflow_jobs(
@@ -202,14 +206,13 @@ def list_workflow_jobs(
     workflows = WorkflowQueries(queries.connection)
     while at < min(total, start + SCANNED) and len(chosen) < SIZE:
         numbers = range(at, min(total, start + SCANNED, at + CHUNK))
-        found = _in_redis(workflows, workflow_id, numbers)
-        for node in _with_records(workflow_id, numbers, found):
+        for node in _nodes(workflows, workflow_id, numbers)[0]:
             at = node.number + 1
             if not status or node.status == status:
                 chosen.append(node)
                 if len(chosen) == SIZE:
                     break
-    rows = _rows(queries, workflow_id, chosen)
+    rows = list(rows_by_number(queries, workflow_id, chosen).values())
     return JobRowPage(rows, at - start, str(at) if at < total else "")
 
 
@@ -228,13 +231,22 @@ def ids_with_status(
     return found
 
 
-def _in_redis(
+def _nodes(
     queries: WorkflowQueries, workflow_id: str, numbers: Sequence[int]
-) -> list[WorkflowNode | None]:
-    found: list[WorkflowNode | None] = []
+) -> tuple[list[WorkflowNode], int]:
+    """The nodes, with the mirror's in place of those that Redis does not have, and how many these
+    are."""
+    found: dict[int, WorkflowNode] = {}
+    gone = 0
     for at in range(0, len(numbers), CHUNK):
-        found += queries.nodes(workflow_id, numbers[at : at + CHUNK])
-    return found
+        some = numbers[at : at + CHUNK]
+        nodes = dict(zip(some, queries.nodes(workflow_id, some), strict=True))
+        ids = {f"{workflow_id}.{n}": n for n, node in nodes.items() if node is None}
+        found |= {n: node or WorkflowNode(n, UNKNOWN, "") for n, node in nodes.items()}
+        records = JobRecord.objects.filter(pk__in=ids).values_list("pk", "status", "task")
+        found |= {ids[pk]: WorkflowNode(ids[pk], status, task) for pk, status, task in records}
+        gone += len(ids)
+    return list(found.values()), gone
 
 
 def _with_parents(
@@ -251,31 +263,6 @@ def _with_parents(
         left -= read[1]
         found += [replace(node, after=after) for node, after in zip(some, read[0], strict=True)]
     return found
-
-
-def _with_records(
-    workflow_id: str, numbers: Sequence[int], nodes: Sequence[WorkflowNode | None]
-) -> list[WorkflowNode]:
-    """The nodes, with the mirror's in place of those that Redis does not have."""
-    gone = [n for n, node in zip(numbers, nodes, strict=True) if node is None]
-    records: dict[int, WorkflowNode] = {n: WorkflowNode(n, UNKNOWN, "") for n in gone}
-    for at in range(0, len(gone), CHUNK):
-        ids = {f"{workflow_id}.{n}": n for n in gone[at : at + CHUNK]}
-        rows = JobRecord.objects.filter(pk__in=ids).values_list("pk", "status", "task")
-        records |= {ids[pk]: WorkflowNode(ids[pk], status, task) for pk, status, task in rows}
-    return [node or records[n] for n, node in zip(numbers, nodes, strict=True)]
-
-
-def _rows(queries: Queries, workflow_id: str, nodes: Sequence[WorkflowNode]) -> list[JobRow]:
-    ids = [f"{workflow_id}.{node.number}" for node in nodes]
-    jobs = queries.outlines(ids)
-    gone = [job.id for job in jobs if isinstance(job, UnreadableJob)]
-    records = JobRecord.objects.in_bulk(gone) if gone else {}
-    rows = []
-    for job in jobs:
-        record = records.get(job.id)
-        rows.append(row_of(read_record(record), record.enqueued_at) if record else row_of(job))
-    return rows
 
 
 @dataclass(frozen=True, slots=True)

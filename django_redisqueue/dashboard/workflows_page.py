@@ -55,12 +55,10 @@ SEARCHED = 50_000  # jobs that it looks at for those that failed
 def workflow_list(page: Page) -> HttpResponse:
     """The whole page, or with ``live`` in the query only the rows."""
     wanted, rows, following = WorkflowQuery(), list[WorkflowDetail](), None
-    try:
+    with page.showing_invalid():
         wanted = parse_workflow_query(page.request.GET)
         records, following = search_workflows(wanted)
         rows = _details(page, records)
-    except InvalidOption as error:
-        messages.error(page.request, str(error))
     if page.wants_parts:
         return page.render_parts(["flows"], rows=rows)
     query = wanted.query()

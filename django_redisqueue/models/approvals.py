@@ -82,7 +82,7 @@ class Approval(models.Model):
         now = timezone.now()
         with transaction.atomic(using=router.db_for_write(type(self))):
             moved = (
-                self._pending()
+                self._row(ApprovalStatus.PENDING)
                 .filter(Q(expires_at=None) | Q(expires_at__gt=now))
                 .update(
                     status=status, decided_at=now, decided_by=user.get_username(), comment=comment
@@ -127,26 +127,23 @@ class Approval(models.Model):
 
     def expire(self) -> bool:
         """Let it expire, unless it is decided; True if it has not been."""
-        moved = self._undecided().update(status=ApprovalStatus.EXPIRED, decided_at=timezone.now())
+        moved = self._row(*UNDECIDED).update(
+            status=ApprovalStatus.EXPIRED, decided_at=timezone.now()
+        )
         self.refresh_from_db()
         return bool(moved)
 
     def reopen(self, expires_at: datetime | None) -> None:
         """Ask again, of a job that was requeued after it expired or was closed. Writes also a
         pending row, so that it waits for whoever is just closing it (close_approvals)."""
-        self._undecided().update(
+        self._row(*UNDECIDED).update(
             status=ApprovalStatus.PENDING, expires_at=expires_at, decided_at=None, comment=""
         )
         self.refresh_from_db()
 
-    def _undecided(self) -> models.QuerySet[Approval]:
-        return self._rows().filter(status__in=UNDECIDED)
-
-    def _pending(self) -> models.QuerySet[Approval]:
-        return self._rows().filter(status=ApprovalStatus.PENDING)
-
-    def _rows(self) -> models.QuerySet[Approval]:
-        return type(self)._base_manager.filter(pk=self.pk)
+    def _row(self, *statuses: ApprovalStatus) -> models.QuerySet[Approval]:
+        """The row, if it has one of these statuses."""
+        return type(self)._base_manager.filter(pk=self.pk, status__in=statuses)
 
 
 def close_approvals(rows: Mapping[int, str], ended: Callable[[], Mapping[str, str]]) -> int:

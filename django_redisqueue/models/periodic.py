@@ -81,7 +81,7 @@ class PeriodicJob(models.Model):
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Save it; Redis has it after the commit, or soon after when it is away."""
         super().save(*args, **kwargs)
-        transaction.on_commit(self._put, using=self._state.db)
+        transaction.on_commit(partial(_try, self.put), using=self._state.db)
 
     def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
         """Delete it; its jobs stay."""
@@ -102,10 +102,10 @@ class PeriodicJob(models.Model):
 
     def definition(self) -> ScheduleDefinition:
         """What Redis has of it. Raises InvalidOption; a wrong task or arguments are its error."""
-        options: dict[str, Any] = {"queue_name": self.queue_name or None, "priority": self.priority}
         return schedules.define(
-            self.name, Source.ADMIN, self.task, self.schedule(), self.args, self.kwargs, **options
-        )
+            self.name, Source.ADMIN, self.task, self.schedule(), self.args, self.kwargs,
+            queue_name=self.queue_name or None, priority=self.priority,
+        )  # fmt: skip
 
     def clean(self) -> None:
         """Raise ValidationError, naming the field, for what cannot run."""
@@ -120,8 +120,10 @@ class PeriodicJob(models.Model):
         self._checked("task", self._check_job)
 
     def _check_job(self) -> None:
-        options: dict[str, Any] = {"queue_name": self.queue_name or None, "priority": self.priority}
-        schedules.check_job(Source.ADMIN, self.task, self.args, self.kwargs, **options)
+        schedules.check_job(
+            Source.ADMIN, self.task, self.args, self.kwargs,
+            queue_name=self.queue_name or None, priority=self.priority,
+        )  # fmt: skip
 
     def _checked(self, field: str, check: Any) -> None:
         try:
@@ -136,9 +138,6 @@ class PeriodicJob(models.Model):
             raise ValidationError({word if word in _FIELDS else field: str(error)}) from None
         except RedisQueueError as error:
             raise ValidationError({field: str(error)}) from None
-
-    def _put(self) -> None:
-        _try(self.put)
 
     def put(self) -> None:
         """Bring it into Redis as it is here. Raises InvalidOption, or what Redis raises."""

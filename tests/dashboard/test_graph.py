@@ -16,7 +16,7 @@ def node(number: int, *after: int, status: str = "queued", task: str = "app.work
 
 
 def drawn(nodes: list[WorkflowNode]) -> Drawing:
-    found = draw(nodes)
+    found = draw(nodes, {}, is_unfolded=True)
     assert found is not None
     return found
 
@@ -94,8 +94,10 @@ def test_few_jobs_with_too_many_edges_are_folded_too() -> None:
 
 
 def test_a_graph_that_is_too_large_is_not_drawn() -> None:
-    assert draw([node(n, *([n - 1] if n else [])) for n in range(500)]) is None
-    assert draw([]) is None
+    assert (
+        draw([node(n, *([n - 1] if n else [])) for n in range(500)], {}, is_unfolded=True) is None
+    )
+    assert draw([], {}, is_unfolded=True) is None
 
 
 def test_a_box_names_its_job_in_words() -> None:

@@ -72,7 +72,7 @@ def test_rates_come_from_two_samples(site: Site, hand: Hand) -> None:
     before = parse_sample(first["look"])
     assert before is not None
     ago = Sample(before.now_ms - 9_000, before.shards, before.queues)  # as if it were 9 s ago
-    queues = site.json("overview_live", look=ago.text())["fragments"]["drq-queues"]
+    queues = site.json("overview_live", look=str(ago))["fragments"]["drq-queues"]
     assert re.search(r'data-label="In, a second">[12]\.\d<', queues)
     assert re.search(r'data-label="Out, a second">0\.1<', queues)
 
@@ -204,7 +204,7 @@ def test_without_redis_pages_show_the_records_and_their_age(site: Site, settings
     assert "The mirror has no such record." in site.text("queue", "default", "retrying")
     words = site.text("job", "job_1")
     assert f"Redis does not answer. This is the record of the job; {age}" in words
-    assert "let this job go" not in words
+    assert "pruned this job" not in words
     words = plain(site.get("job", "job_9", code=503))
     assert "Redis does not answer, and the mirror has no record of it." in words
 
@@ -400,7 +400,7 @@ def test_a_job_that_redis_has_let_go_is_shown_from_its_record(site: Site) -> Non
             detail=detail, entry_ms=n, worker="box.aaaaaaaa.1.2.3",
         )  # fmt: skip
     words = site.text("job", "job_1")
-    assert "Redis has let this job go; this is its record." in words
+    assert "Redis has pruned this job; this is its record." in words
     assert 'a "old" b 1' in words
     assert "OSError : gone Traceback: line 1" in words
     assert "processing box, child 3 1 of 2, half" in words

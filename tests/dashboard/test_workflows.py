@@ -171,7 +171,7 @@ def test_jobs_that_redis_has_let_go_come_from_their_records(
         id=f"{workflow.id}.0", task="tests.app.tasks.noop", queue="default", status="completed",
         enqueued_at=timezone.now(),
     )  # fmt: skip
-    assert "Redis has let go of 1 of the jobs" in site.text("workflow", workflow.id)
+    assert "Redis has pruned 1 of the jobs" in site.text("workflow", workflow.id)
     assert boxes(site, workflow.id)[0] == ("completed", "completed")
     redis.delete(keys_with(workflow.id).job(f"{workflow.id}.1"))
     assert ("unknown", "unknown") in boxes(site, workflow.id)
@@ -188,9 +188,9 @@ def test_a_cleaned_workflow_is_shown_from_its_record(site: Site) -> None:
         entry_ms=1,
     )  # fmt: skip
     words = site.text("workflow", "flow_1_x_0")
-    assert "Redis has let this workflow go; this is its record." in words
+    assert "Redis has pruned this workflow; this is its record." in words
     assert "3 of 4 jobs completed, 1 cancelled" in words
-    assert "Redis has let the jobs go, and with them which of them waited for which." in words
+    assert "Redis has pruned the jobs, and with them which of them waited for which." in words
     assert "after 1 m 30 s" in words
     assert "cleaned 3 of 4 completed, 1 cancelled" in words
     assert 'name="verb"' not in site.get("workflow", "flow_1_x_0")
