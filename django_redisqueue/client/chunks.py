@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from keyword import iskeyword
@@ -11,7 +10,7 @@ from typing import Any
 from ..core.clock import to_ms
 from ..core.codec import dumps
 from ..core.parsing import is_int
-from ..exceptions import InvalidArguments, InvalidOption, InvalidTask, did_you_mean, short_repr
+from ..exceptions import InvalidArguments, InvalidOption, did_you_mean, short_repr
 
 MAX_CHUNK = 100  # jobs that a child may claim at once
 By = str | tuple[str, ...] | Callable[..., Any] | None
@@ -120,21 +119,3 @@ def check_chunk_option(value: object) -> Chunk:
     raise InvalidOption(
         f"chunk must be a Chunk, such as Chunk(100, wait=5), not {short_repr(value)}"
     )
-
-
-def check_chunk_function(func: Callable[..., Any], takes_context: bool) -> None:
-    """Raise InvalidTask unless the function can be called with a list of items."""
-    name = f"{func.__module__}.{func.__qualname__}"
-    if inspect.iscoroutinefunction(func):
-        raise InvalidTask(
-            f"{name} has chunk=, which async functions cannot have; make it a plain def (it may "
-            "call async code with async_to_sync)"
-        )
-    try:
-        inspect.signature(func, follow_wrapped=False).bind(*((None,) if takes_context else ()), [])
-    except TypeError as error:
-        shape = "(context, items)" if takes_context else "(items)"
-        raise InvalidTask(
-            f"{name} has chunk=, so it is called with one list of ChunkItems: its arguments must "
-            f"be {shape} ({error})"
-        ) from None

@@ -164,18 +164,17 @@ def in_atomic() -> bool:
 
 
 def _atomic_connections() -> list[BaseDatabaseWrapper]:
-    """The connections that are in a transaction of the application's own."""
+    """The connections that are in a transaction of the application's own.
+
+    That of a ``TestCase`` never commits, and outside tests it would not exist.
+    ``atomic(durable=True)`` ignores it in the same way.
+    """
     return [
         connection
         for connection in connections.all(initialized_only=True)
-        if connection.in_atomic_block and _is_application_transaction(connection)
+        if connection.in_atomic_block
+        and not all(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
     ]
-
-
-def _is_application_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """False if the only open transaction is that of a ``TestCase``: it never commits, and outside
-    tests it would not exist. ``atomic(durable=True)`` ignores it in the same way."""
-    return not all(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
 
 
 class _Hook:
@@ -229,11 +228,11 @@ def _defer(
     return deferred
 
 
-def _pop_hooks(connection: BaseDatabaseWrapper, first: _Hook) -> Iterator[_Hook]:
+def _pop_hooks(connection: BaseDatabaseWrapper, first: _Hook) -> list[_Hook]:
     """``first`` and the living hooks registered after it; forgets them all."""
     refs = _hooks.pop(connection, [])
     alive = [hook for ref in refs if (hook := ref()) is not None]
-    return iter(alive[alive.index(first) :] if first in alive else [first])
+    return alive[alive.index(first) :] if first in alive else [first]
 
 
 def uncommitted_jobs() -> list[NewJob]:
@@ -327,10 +326,9 @@ def send_to_cancel(job_id: str, *, in_outbox: bool) -> bool:
     may_be = in_outbox or settings.outbox or settings.mirror
     if ports.outbox is None or transport().in_memory or not may_be:
         return False
-    found = ports.outbox.find(job_id)
-    if found is None:
+    job = ports.outbox.find(job_id)
+    if job is None:
         return False
-    job, _ = found
     when = max(int(job.when or 0), real_ms() + CANCEL_DELAY_MS)
     Commands(connection_of(job_id)).enqueue(
         [replace(job, when=str(when), unique="")], allow_missing_parents=True

@@ -11,8 +11,13 @@ from django.db import DEFAULT_DB_ALIAS
 
 from ..core.ids import check_schedule_name
 from ..exceptions import InvalidArguments, InvalidOption, InvalidTask, short_repr
-from .chunks import Chunk, check_chunk_function
+from .chunks import Chunk
 from .options import TaskOptions
+
+
+def dotted_path(func: Callable[..., Any]) -> str:
+    """Where a function was defined; the name of a task, unless it has another."""
+    return f"{func.__module__}.{func.__qualname__}"
 
 
 def check_function(func: object, name: str | None) -> None:
@@ -21,8 +26,8 @@ def check_function(func: object, name: str | None) -> None:
         raise InvalidTask(f"@task decorates a function, not {short_repr(func)}")
     if func.__qualname__ != func.__name__ or func.__name__ == "<lambda>":
         raise InvalidTask(
-            f"{func.__module__}.{func.__qualname__} is not at module level, so a worker could not "
-            "find it; move the function out to its module"
+            f"{dotted_path(func)} is not at module level, so a worker could not find it; move the "
+            "function out to its module"
         )
     if func.__module__ == "__main__" and name is None:
         raise InvalidTask(
@@ -33,7 +38,7 @@ def check_function(func: object, name: str | None) -> None:
 
 def check_exactly_once(func: Callable[..., Any], options: TaskOptions) -> None:
     """Raise InvalidTask or InvalidOption unless exactly_once, if asked for, is possible."""
-    name = f"{func.__module__}.{func.__qualname__}"
+    name = dotted_path(func)
     if options.exactly_once and inspect.iscoroutinefunction(func):
         raise InvalidTask(
             f"{name} has exactly_once=True, so it runs in a database transaction, which async code "
@@ -50,8 +55,21 @@ def check_chunk(func: Callable[..., Any], options: TaskOptions) -> None:
     """Raise InvalidTask or InvalidOption unless a chunk, if asked for, is possible."""
     if options.chunk is None:
         return
-    check_chunk_function(func, options.takes_context)
-    name = f"{func.__module__}.{func.__qualname__}"
+    name = dotted_path(func)
+    if inspect.iscoroutinefunction(func):
+        raise InvalidTask(
+            f"{name} has chunk=, which async functions cannot have; make it a plain def (it may "
+            "call async code with async_to_sync)"
+        )
+    before = (None,) if options.takes_context else ()
+    try:
+        inspect.signature(func, follow_wrapped=False).bind(*before, [])
+    except TypeError as error:
+        shape = "(context, items)" if options.takes_context else "(items)"
+        raise InvalidTask(
+            f"{name} has chunk=, so it is called with one list of ChunkItems: its arguments must "
+            f"be {shape} ({error})"
+        ) from None
     if options.exactly_once:
         raise InvalidOption(
             f"{name} has chunk= and exactly_once=True, but a receipt belongs to one job; leave one "
@@ -69,7 +87,7 @@ def check_context(func: Callable[..., Any]) -> None:
     first = next(iter(inspect.signature(func).parameters), None)
     if first != "context":
         raise InvalidTask(
-            f"{func.__module__}.{func.__qualname__} has takes_context=True, so its first argument "
+            f"{dotted_path(func)} has takes_context=True, so its first argument "
             f"must be named 'context', not {first!r}"
         )
 

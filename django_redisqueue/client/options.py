@@ -106,24 +106,21 @@ def check_flag(value: object, name: str) -> bool:
 
 
 def check_aliases(value: object) -> tuple[str, ...]:
-    """A tuple of names; a bare string would be taken for its letters."""
-    names = value if isinstance(value, tuple | list) else None
-    if names is None or not all(isinstance(name, str) for name in names):
-        raise InvalidOption(
-            'aliases must be a list of the task\'s old names, such as ["shop.tasks.charge"], not '
-            f"{short_repr(value)}"
-        )
-    return tuple(check_task_name(name) for name in names)
+    """The old names of a task as a tuple. Raises InvalidOption or InvalidName."""
+    rule = 'aliases must be a list of the task\'s old names, such as ["shop.tasks.charge"]'
+    return tuple(map(check_task_name, _check_names(value, rule)))
 
 
 def check_redact(value: object) -> tuple[str, ...]:
     """A tuple of names; ``redaction_of`` checks that they are parameters."""
-    names = value if isinstance(value, tuple | list) else None
-    if names is None or not all(isinstance(name, str) for name in names):
-        raise InvalidOption(
-            f'redact must be a tuple of parameter names, such as ("card",), not {short_repr(value)}'
-        )
-    return tuple(names)
+    return _check_names(value, 'redact must be a tuple of parameter names, such as ("card",)')
+
+
+def _check_names(value: object, rule: str) -> tuple[str, ...]:
+    """A tuple of strings; a bare string would be taken for its letters."""
+    if isinstance(value, tuple | list) and all(isinstance(name, str) for name in value):
+        return tuple(value)
+    raise InvalidOption(f"{rule}, not {short_repr(value)}")
 
 
 def check_alias(value: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -63,24 +63,20 @@ def discover() -> list[ModuleType]:
 
     Raises ConfigurationError when TASK_MODULES names a missing module.
     """
-    return list(_import_all())
-
-
-def _import_all() -> Iterator[ModuleType]:
+    found = []
     for config in apps.get_app_configs():
         name = f"{config.name}.tasks"
-        # The package's own tasks module is the decorator, not a set of tasks.
-        if config.name != __package__ and find_spec(name) is not None:
+        if find_spec(name) is not None:
             _discovered.add(name)
-            yield import_module(name)
+            found.append(import_module(name))
     try:
         modules = get_settings().task_modules
     except ConfigurationError:
-        return  # a system check reports it, which it could not if this raised
+        return found  # a system check reports it, which it could not if this raised
     _discovered.update(modules)
     for name in modules:
         try:
-            yield import_module(name)
+            found.append(import_module(name))
         except ModuleNotFoundError as error:
             if f"{name}.".startswith(f"{error.name}."):  # else an import inside the module failed
                 raise ConfigurationError(
@@ -88,3 +84,4 @@ def _import_all() -> Iterator[ModuleType]:
                     f"{error.name!r}: correct the dotted path"
                 ) from None
             raise
+    return found

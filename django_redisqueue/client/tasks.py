@@ -38,6 +38,7 @@ from .functions import (
     check_function,
     check_schedule,
     chunk_parameters,
+    dotted_path,
 )
 from .jobs import Job
 from .lanes import LaneRule, lane_rule_of
@@ -79,7 +80,7 @@ class Task:
     @property
     def origin(self) -> str:
         """Where the function was defined."""
-        return f"{self.func.__module__}.{self.func.__qualname__}"
+        return dotted_path(self.func)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function here, and wait for it if it is async."""
@@ -427,7 +428,7 @@ def _make_task(
         check_context(func)
     check_exactly_once(func, fixed)
     check_chunk(func, fixed)
-    full_name = check_task_name(name or f"{func.__module__}.{func.__qualname__}")
+    full_name = check_task_name(name or dotted_path(func))
     parameters = accepted_parameters(func, int(fixed.takes_context))
     if fixed.chunk is not None:
         parameters = chunk_parameters(fixed.chunk)

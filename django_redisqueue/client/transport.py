@@ -275,13 +275,11 @@ def _enqueue_movable(shard: int, jobs: Sequence[NewJob]) -> None:
 def _of_gather(key: str, read: Callable[[GatherQueries], Answer]) -> Answer:
     """Read a gather in the shard of its key; in the others if it is not there, because it was
     started when there were more or fewer shards."""
-    shards = get_settings().shards
-    first = shard_of_key(key, shards)
-    found = read(GatherQueries(producer_connection(first)))
-    for other in _others(first):
+    first = shard_of_key(key, get_settings().shards)
+    for shard in (first, *_others(first)):
+        found = read(GatherQueries(producer_connection(shard)))
         if found:
             break
-        found = read(GatherQueries(producer_connection(other)))
     return found
 
 

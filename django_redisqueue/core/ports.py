@@ -135,8 +135,8 @@ class Outbox(Protocol):
         """Store jobs that Redis refused, at once, on ``alias`` if it has the table; returns the
         alias that has the rows. Raises DatabaseError or ConfigurationError."""
 
-    def find(self, job_id: str) -> tuple[NewJob, Sequence[str]] | None:
-        """A job that has a row, and the aliases that have it; or None."""
+    def find(self, job_id: str) -> NewJob | None:
+        """A job that has a row, or None."""
 
     def find_workflow(self, workflow_id: str) -> Push | None:
         """A workflow that has a row and that Redis has not accepted, or None."""

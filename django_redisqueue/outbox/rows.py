@@ -54,9 +54,9 @@ class DatabaseOutbox:
         _insert(jobs, found, [found])
         return found
 
-    def find(self, job_id: str) -> tuple[NewJob, Sequence[str]] | None:
-        found = _rows_of(job_id)
-        return (to_new_job(found[0][1]), [alias for alias, _ in found]) if found else None
+    def find(self, job_id: str) -> NewJob | None:
+        row = _row_of(job_id)
+        return to_new_job(row) if row else None
 
     def find_workflow(self, workflow_id: str) -> Push | None:
         row = _unaccepted(workflow_id)
@@ -93,19 +93,16 @@ def find(job_id: str) -> JobData | None:
 def _unaccepted(row_id: str) -> OutboxJob | None:
     """The row of a job or workflow that Redis has not accepted. (If Redis has accepted it and does
     not have it, it was pruned.)"""
-    found = _rows_of(row_id)
-    if not found or Durability(connection_of(row_id)).accepted([row_id], wait=False):
+    row = _row_of(row_id)
+    if row is None or Durability(connection_of(row_id)).accepted([row_id], wait=False):
         return None
-    return found[0][1]
+    return row
 
 
-def _rows_of(job_id: str) -> list[tuple[str, OutboxJob]]:
-    """The rows of a job with their aliases."""
-    return [
-        (alias, row)
-        for alias in aliases_with_table(OutboxJob)
-        for row in OutboxJob._base_manager.using(alias).filter(pk=job_id)
-    ]
+def _row_of(row_id: str) -> OutboxJob | None:
+    aliases = aliases_with_table(OutboxJob)
+    rows = (OutboxJob._base_manager.using(alias).filter(pk=row_id).first() for alias in aliases)
+    return next(filter(None, rows), None)
 
 
 def to_new_job(row: OutboxJob) -> NewJob:

@@ -31,12 +31,8 @@ def new_hash(new: NewJob, now_ms: int) -> JobHash:
     found = {"task": new.task, "payload": new.payload, "queue": new.queue}
     due_ms = due_ms_of(new, now_ms)
     set_fields(found, priority=new.priority, enqueued_ms=now_ms, status=Status.QUEUED)
-    if new.options:
-        found["options"] = new.options
-    if new.unique:
-        found["unique"] = new.unique
-    if new.lane:
-        found["lane"] = new.lane
+    encoded = {"options": new.options, "unique": new.unique, "lane": new.lane}
+    found |= {name: text for name, text in encoded.items() if text}
     if due_ms > now_ms:
         set_fields(found, status=Status.SCHEDULED, due_ms=due_ms)
     if new.after:

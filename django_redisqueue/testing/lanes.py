@@ -111,7 +111,8 @@ class InMemoryLanes:
     def start(self, job_id: str) -> None:
         """The job takes its tokens and its share."""
         share = self._share(job_id)
-        if not any("lane" in found for found in self._queued()):
+        queued = (one for one in self._jobs.hashes.values() if one["status"] == Status.QUEUED)
+        if not any("lane" in found for found in queued):
             self._passes.clear()
             self._pass = 0.0
         else:
@@ -156,9 +157,6 @@ class InMemoryLanes:
             if key.startswith("r:") and rate is not None:
                 yield key, rate.interval_us, rate.burst
 
-    def _queued(self) -> Iterable[JobHash]:
-        return (found for found in self._jobs.hashes.values() if found["status"] == Status.QUEUED)
-
     def _share(self, job_id: str) -> str:
         lane = self._jobs.hashes[job_id].get("lane")
         return OTHERS if lane is None else decode_lane(lane).share
@@ -177,13 +175,12 @@ class InMemoryPauses:
         """Pause or resume a queue, or one of its limit keys or ``s:<share>``. True when that
         changed anything."""
         found = self._paused[queue]
-        if paused == (key in found):
-            return False
+        changes = paused != (key in found)
         if paused:
-            found[key] = by
+            found.setdefault(key, by)
         else:
-            del found[key]
-        return True
+            found.pop(key, None)
+        return changes
 
     def is_paused(self, queue: str) -> bool:
         return WHOLE_QUEUE in self._paused[queue]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from ..broker.replies import ClaimedJob, OutcomeKind
 from ..client.jobs import UNIQUE_CONFLICT, Job
@@ -42,6 +42,7 @@ EXTRA_RUNS = 1000  # that a drain allows besides ten for each job it found
 STEPS = 10_000  # of the clock that a travel allows
 QUEUED = frozenset({Status.QUEUED})
 POSTPONED = frozenset({Status.SCHEDULED, Status.RETRYING})
+Answer = TypeVar("Answer")
 
 
 class InMemoryQueue(CapturedJobs):
@@ -151,10 +152,12 @@ class InMemoryQueue(CapturedJobs):
         if self._inline and self._running is None:
             self.drain(scheduled=False)
 
-    def start_gather(self, plan: GatherPlan) -> int:
-        code = self._gathers.start(plan)
+    def _then_run(self, answer: Answer) -> Answer:
         self._run_inline()
-        return code
+        return answer
+
+    def start_gather(self, plan: GatherPlan) -> int:
+        return self._then_run(self._gathers.start(plan))
 
     def gather(self, key: str) -> GatherData | None:
         return self._gathers.data(key)
@@ -180,8 +183,7 @@ class InMemoryQueue(CapturedJobs):
     def control_workflow(self, workflow_id: str, command: str) -> int:
         code = self._workflows.control(workflow_id, command)
         self._go_on()
-        self._run_inline()
-        return code
+        return self._then_run(code)
 
     def parent_results(self, job_id: str) -> dict[str, Any]:
         return parent_results_of(self.hashes[job_id], self.hashes)
@@ -192,20 +194,17 @@ class InMemoryQueue(CapturedJobs):
         return super().job(self._unique.resolve(job_id))
 
     def cancel(self, job_id: str) -> int:
-        code = self.cancel_job(self._unique.resolve(job_id))
-        self._run_inline()
-        return code
+        return self._then_run(self.cancel_job(self._unique.resolve(job_id)))
 
     def requeue(self, job_id: str) -> int:
-        code = self._requeue(self._unique.resolve(job_id))
-        self._run_inline()
-        return code
+        return self._then_run(self._requeue(self._unique.resolve(job_id)))
 
     def has_job(self, job_id: str) -> bool:
         return super().has_job(self._unique.resolve(job_id))
 
     def duplicate_of(self, job_id: str) -> str:
-        return "" if self._unique.resolve(job_id) == job_id else self._unique.resolve(job_id)
+        owner = self._unique.resolve(job_id)
+        return "" if owner == job_id else owner
 
     def unique_keys(self, start: int, count: int) -> Sequence[UniqueKey]:
         return self._unique.page(start, count)
@@ -214,14 +213,10 @@ class InMemoryQueue(CapturedJobs):
         return self._unique.release(key)
 
     def set_limit(self, key: str, number: str) -> bool:
-        changed = self._lanes.set_limit(key, number)
-        self._run_inline()
-        return changed
+        return self._then_run(self._lanes.set_limit(key, number))
 
     def pause(self, queue: str, key: str, paused: bool, by: str) -> bool:
-        changed = self._pauses.pause(queue, key, paused, by)
-        self._run_inline()
-        return changed
+        return self._then_run(self._pauses.pause(queue, key, paused, by))
 
     def is_paused(self, queue: str) -> bool:
         return self._pauses.is_paused(queue)

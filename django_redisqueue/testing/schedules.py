@@ -4,7 +4,7 @@ due times."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from django.db import Error as DatabaseError
@@ -39,13 +39,14 @@ class InMemorySchedules:
     def refresh(self) -> None:
         """Read the rows of the admin. A row that is new or has changed counts from now. Raises
         InvalidOption for one that can never be due."""
-        states = self._all()
-        rows = {row.name: row for row in _rows() if not row.error and not _is_of_code(row, states)}
-        for name in [name for name, one in states.items() if one.definition.source is Source.ADMIN]:
-            if name not in rows or rows[name].digest != states[name].definition.digest:
+        states, rows = self._all(), {row.name: row for row in _rows() if not row.error}
+        for name, definition in [(name, state.definition) for name, state in states.items()]:
+            is_current = name in rows and rows[name].digest == definition.digest
+            if definition.source is Source.ADMIN and not is_current:
                 del states[name]
         for name, row in rows.items():
-            states.setdefault(name, self._state(row))
+            if name not in states:
+                states[name] = self._state(row)
 
     def first_due_ms(self) -> float:
         """When the first of them is due."""
@@ -95,11 +96,6 @@ class InMemorySchedules:
     def _is_unfinished(self, job_id: str) -> bool:
         found = self._jobs.hashes.get(job_id)
         return found is not None and not Status(found["status"]).is_final
-
-
-def _is_of_code(row: ScheduleDefinition, states: Mapping[str, _State]) -> bool:
-    found = states.get(row.name)
-    return found is not None and found.definition.source is Source.CODE
 
 
 def _rows() -> Sequence[ScheduleDefinition]:

@@ -72,8 +72,7 @@ class InMemoryUnique:
         """Give its keys to a job; under keep_last it may have to wait."""
         for spec in _specs(unique):
             before = self._holder(spec.key)
-            waits = spec.mode == "keep_last" and before is not None and before.job_id != job_id
-            if waits and before is not None:
+            if spec.mode == "keep_last" and before is not None and before.job_id != job_id:
                 job = self._jobs.hashes[job_id]
                 job.update(before=before.job_id, ready=job["status"], status=Status.WAITING)
             self._give(spec, job_id)

@@ -42,12 +42,6 @@ class _Workflow:
     generation: int = 0
     ended_ms: int | None = None
 
-    @property
-    def is_held(self) -> bool:
-        """Whether none of its jobs may start."""
-        goes = (WorkflowStatus.RUNNING, WorkflowStatus.COMPLETED)
-        return self.is_paused or self.status not in goes
-
     def data(self) -> WorkflowData:
         count = Counter(found["status"] for found in self.jobs.values())
         return WorkflowData(
@@ -121,7 +115,8 @@ class InMemoryWorkflows:
     def hold_back(self, job_id: str) -> bool:
         """What slow_claim.lua does: whether a job waits for a release instead of starting."""
         workflow = self._of(job_id)
-        if workflow is None or not workflow.is_held:
+        goes = (WorkflowStatus.RUNNING, WorkflowStatus.COMPLETED)
+        if workflow is None or (workflow.status in goes and not workflow.is_paused):
             return False
         self._jobs.hashes[job_id]["status"] = Status.WAITING
         return True
@@ -133,8 +128,9 @@ class InMemoryWorkflows:
     def job_ended(self, job_id: str) -> None:
         """End the workflow at once if the job's failure is fatal."""
         workflow = self._of(job_id)
-        is_running = workflow is not None and workflow.status is WorkflowStatus.RUNNING
-        if workflow is not None and is_running and _is_fatal(workflow.jobs[job_id]):
+        if workflow is None or workflow.status is not WorkflowStatus.RUNNING:
+            return
+        if _is_fatal(workflow.jobs[job_id]):
             self._end(workflow, WorkflowStatus.FAILED)
 
     def revive(self, job_id: str) -> None:
@@ -280,10 +276,9 @@ class InMemoryGathers:
     def _can_still_return(self, found: _Gather) -> int:
         """The number of listeners that may still return."""
         return sum(
-            1
-            for n, listener in enumerate(found.listeners)
-            if listener.name not in found.results
+            listener.name not in found.results
             and self._jobs.hashes[f"{found.plan.id}.{n}"]["status"] not in LOST
+            for n, listener in enumerate(found.listeners)
         )
 
     def _end(self, found: _Gather, status: GatherStatus) -> None:
