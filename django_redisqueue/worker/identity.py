@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -97,16 +98,12 @@ def _is_hidden(pid: int) -> bool:
     """True for a process that /proc hides from this user (hidepid): it may be alive."""
     try:
         os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except ProcessLookupError:
-        pass
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return False
 
 
 def _plain(node: str) -> str:
     """A host name, in characters that a worker's name may have."""
-    plain = "".join(
-        c if c.isalnum() or c in "_-" else "-" for c in node.encode("ascii", "ignore").decode()
-    )
+    plain = re.sub(r"[^\w-]", "-", node.encode("ascii", "ignore").decode(), flags=re.ASCII)
     return plain.lstrip("-")[:40] or "worker"

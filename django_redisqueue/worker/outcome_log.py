@@ -6,7 +6,7 @@ recorded until it is accepted, wherever the child is killed in between, and the 
 than what is not yet accepted. Start and end only grow; modulo the ring's size they are offsets.
 
 A reader copies the records and then reads the start again: what has left meanwhile may have been
-overwritten, the rest has not. The epoch tells the reader that both began anew at 0 (a seqlock: see
+overwritten, the rest has not. The epoch tells the reader that both restarted at 0 (a seqlock: see
 Documentation/locking/seqlock.rst of the Linux kernel). A record ends with a NUL, which JSON never
 contains, and exists once the end moves past it.
 """
@@ -73,7 +73,7 @@ class OutcomeLog:
         self.free_bytes = _RING_BYTES - (self._end - end)
 
     def clear(self) -> None:
-        """Everything was accepted: begin anew, in the pages that are in memory already."""
+        """Everything was accepted: restart, in the pages that are in memory already."""
         self._header[_END] = 0  # first: a reader in between finds nothing
         self._header[_START] = 0
         self._header[_EPOCH] += 1

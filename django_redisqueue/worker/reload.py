@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from django.utils.autoreload import iter_all_python_module_files
+from django.utils.autoreload import StatReloader
 
 from .supervisor.fork_server import die_with_parent
 
@@ -67,23 +67,13 @@ def run_with_autoreload() -> int:
 
 def _watch(stop: threading.Event, worker: subprocess.Popen[bytes] | None) -> Path | None:
     """Return the file that changed, or None if told to stop or if the worker has ended."""
-    seen = _times()
+    reloader = StatReloader()
+    seen = dict(reloader.snapshot_files())
     while not stop.wait(INTERVAL):
         if worker is not None and worker.poll() is not None:
             return None
-        now = _times()
-        for path, time in now.items():
-            if seen.get(path) != time:
-                return path
+        now = dict(reloader.snapshot_files())
+        for path, _ in now.items() - seen.items():
+            return path
         seen = now
     return None
-
-
-def _times() -> dict[Path, float]:
-    found = {}
-    for path in iter_all_python_module_files():
-        try:
-            found[path] = path.stat().st_mtime
-        except OSError:  # deleted meanwhile; it counts as changed when it comes back
-            continue
-    return found

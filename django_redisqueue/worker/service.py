@@ -14,11 +14,12 @@ from functools import partial
 from importlib.metadata import version
 from types import FrameType
 
+from django.db import connections
+
 from ..conf import Settings, get_settings
 from ..core.worker_data import WorkerReport
 from ..exceptions import InvalidOption
 from ..signals import child_started, child_stopping
-from .child.databases import close_all
 from .child.forks import reset_signals_in_forks
 from .child.loop import Child, ChildOptions
 from .child_state import FILES_PER_CHILD, ChildState
@@ -82,7 +83,7 @@ class Service:
 
     def run(self) -> int:
         """Work until told to stop; the exit code. Call in the main thread, before other threads."""
-        close_all()
+        connections.close_all()
         fork_server = ForkServer(self._run_child)
         handles, own_wakes = self._handles, WakePipe()
         supervisor = Supervisor(
@@ -122,7 +123,7 @@ class Service:
         is_drained = work()
         state.keep_alive(0)  # receivers of the signal may take any time
         child_stopping.send(sender=sender, child=child)
-        close_all()
+        connections.close_all()
         return EXIT_QUEUES_EMPTY if is_drained else EXIT_DONE
 
     def _work_of(self, role: Role, child: str, state: ChildState) -> tuple[type, Work]:

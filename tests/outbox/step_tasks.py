@@ -7,22 +7,22 @@ from typing import Any
 
 from django_redisqueue import Backoff, task
 from django_redisqueue.broker.replies import ClaimedJob
-from django_redisqueue.worker.child.job_redis import RedisSteps
+from django_redisqueue.worker.child.job_redis import JobRedis
 from tests.app.tasks import bump
 
 from .tasks import die_once
 
-save = RedisSteps.save
+save = JobRedis.save
 
 
-def die_and_save(steps: RedisSteps, job: ClaimedJob, field: str, value: str) -> int:
+def die_and_save(steps: JobRedis, job: ClaimedJob, field: str, value: str) -> int:
     folder = os.environ.get("REDISQUEUE_TEST_GRAVES")
     if folder:
         die_once(folder, f"{job.id}-{field}")
     return save(steps, job, field, value)
 
 
-RedisSteps.save = die_and_save  # type: ignore[method-assign]
+JobRedis.save = die_and_save  # type: ignore[method-assign]
 
 
 @task(takes_context=True)

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import time
 from collections.abc import Sequence
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from django_redisqueue.broker import connection
+from django_redisqueue.broker.commands import Commands
 from django_redisqueue.signals import child_started
 from django_redisqueue.worker.child import idle
+from django_redisqueue.worker.child.loop import Child
 from django_redisqueue.worker.child_state import KEEP_ALIVE, ChildState
 from django_redisqueue.worker.maintenance import bridge, leader, maintenance, periodic
+from django_redisqueue.worker.outcome_log import OutcomeLog
 from django_redisqueue.worker.reaper import Reaper, ReapReport
 from django_redisqueue.worker.supervisor import heartbeat, watchdog
 from tests.support.constants import replace
@@ -94,6 +99,52 @@ def failing_forks() -> None:
         return fork()
 
     replace(os, fork=fork_or_fail)
+
+
+STEPS = (
+    (Commands, "finish"),  # which reports and claims
+    (Child, "_run_batch"),
+    (ChildState, "offer"),
+    (ChildState, "take"),
+    (ChildState, "begin"),
+    (OutcomeLog, "record"),
+    (ChildState, "end"),
+    (ChildState, "add_done"),
+)
+PLACES = [f"{when} {name}" for _, name in STEPS for when in ("before", "after")]
+
+
+def deadly_steps() -> None:
+    """Make a child die by SIGKILL before and behind each step from a claim to the next report, at
+    each place once. It notes the place in the folder ``REDISQUEUE_TEST_GRAVES``. A child has run a
+    job before it dies, so that the supervisor does not wait before it starts the next one."""
+    graves = Path(os.environ["REDISQUEUE_TEST_GRAVES"])
+    done: list[int] = []  # has an item only in a child that runs jobs, not where others report
+
+    def die(place: str) -> None:
+        if not done:
+            return
+        try:
+            os.close(os.open(graves / place, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def make_deadly(owner: type, name: str) -> None:
+        step = getattr(owner, name)
+
+        def deadly_step(*args: Any, **kwargs: Any) -> Any:
+            die(f"before {name}")
+            found = step(*args, **kwargs)
+            die(f"after {name}")
+            if name == "add_done":
+                done.append(1)
+            return found
+
+        setattr(owner, name, deadly_step)
+
+    for owner, name in STEPS:
+        make_deadly(owner, name)
 
 
 for name in os.environ.get("REDISQUEUE_TEST_ALTERATIONS", "").split():

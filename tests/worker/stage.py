@@ -1,15 +1,18 @@
-"""The stage of a worker test: its own Redis, a folder, and its workers."""
+"""The stage of a worker test: its own Redis, a folder, its workers, and producers."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
-from typing import Any
+from threading import Event, Thread
+from typing import Any, NamedTuple
 
 from redis import Redis
 
@@ -27,6 +30,7 @@ from tests.support.servers import RedisServer, redis_url
 from tests.support.shards import all_keys
 from tests.support.stream import Written, written
 
+from . import tasks as worker_tasks
 from .processes import PATIENCE, WorkerProcess, eventually
 
 # Short, so that leases lapse within a test.
@@ -215,6 +219,13 @@ class Stage:
         finally:
             connection.close_all()
 
+    @staticmethod
+    def results(jobs: list[Job]) -> list[Any]:
+        """The results that these jobs have now."""
+        for job in jobs:
+            job.refresh()
+        return [job.result for job in jobs]
+
     def running(self, job: Job, timeout: float = PATIENCE) -> Job:
         """Wait until the job runs."""
 
@@ -251,3 +262,48 @@ def _instant(entry: Path) -> int:
     """When a run wrote its entry, in ns. It is empty if its process was killed as it wrote."""
     text = entry.read_text()
     return int(text.split()[1]) if text else entry.stat().st_mtime_ns
+
+
+class Accepted(NamedTuple):
+    """A job, its name in the ledger, and when (monotonic) it was accepted."""
+
+    job: Job
+    name: str
+    at: float
+
+
+class Producers:
+    """Threads that enqueue one job after another, each with its own name, like web processes."""
+
+    def __init__(self, book: str, names: str = "abc") -> None:
+        self._book = book
+        self._enough = Event()
+        self._accepted: list[Accepted] = []
+        self.refused: list[RedisQueueError] = []
+        self._threads = [Thread(target=self._run, args=[name]) for name in names]
+
+    def __enter__(self) -> Producers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def accepted(self) -> list[Accepted]:
+        return list(self._accepted)
+
+    def _run(self, producer: str) -> None:
+        for n in count():
+            if self._enough.wait(0.008):
+                return
+            name = f"{producer}_{n}"
+            try:
+                job = worker_tasks.run_then_sleep.enqueue(self._book, name, 0.01)
+            except RedisQueueError as error:
+                self.refused.append(error)
+            else:
+                self._accepted.append(Accepted(job, name, time.monotonic()))

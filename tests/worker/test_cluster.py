@@ -23,8 +23,7 @@ from tests.support.stopwatch import Stopwatch
 
 from . import tasks
 from .processes import eventually
-from .producers import Accepted, Producer
-from .stage import QUICK, Stage, check_ends
+from .stage import QUICK, Producers, Stage, check_ends
 from .test_shards import Shards
 
 __all__ = ["processes"]
@@ -112,24 +111,17 @@ def test_what_was_accepted_ends(
     """Once, and the mirror has it as Redis does."""
     stage.worker("--processes", "2").wait_until_up(3)
     processes.until_known(shards)
-    producers = [Producer(stage.book, f"{letter}_") for letter in "abc"]
-
-    def accepted() -> list[Accepted]:
-        return [one for producer in producers for one in list(producer.accepted)]
-
-    try:
+    with Producers(stage.book) as producers:
         for _ in range(ROUNDS):
-            before = len(accepted())
-            eventually(lambda n=before: len(accepted()) > n + 100, why=stage.report)
+            before = len(producers.accepted)
+            eventually(lambda n=before: len(producers.accepted) > n + 100, why=stage.report)
             fault.change(cluster)
             changed = time.monotonic()
             eventually(
-                lambda at=changed: sum(one.at > at for one in accepted()) > 50, why=stage.report
+                lambda at=changed: sum(one.at > at for one in producers.accepted) > 50,
+                why=stage.report,
             )
-    finally:
-        for producer in producers:
-            producer.stop()
-    jobs = [one.job for one in accepted()]
+    jobs = [one.job for one in producers.accepted]
     assert {shard_of_id(job.id) for job in jobs} == set(range(shards))
     want = Counter(completed=len(jobs))
     eventually(lambda: stage.statuses(jobs) == want, 40, every=0.2, why=stage.report)
@@ -137,9 +129,8 @@ def test_what_was_accepted_ends(
         runs = stage.runs()
         # Reports that the new owner has not seen are lost: a batch per child and round, of the
         # shards that the former one had.
-        assert sum(runs[one.name] > 1 for one in accepted()) <= 2 * 64 * ROUNDS
-    refused = [error for producer in producers for error in producer.refused]
-    assert all(isinstance(error, RedisUnavailable) for error in refused)
+        assert sum(runs[one.name] > 1 for one in producers.accepted) <= 2 * 64 * ROUNDS
+    assert all(isinstance(error, RedisUnavailable) for error in producers.refused)
     # Each process logs an outage of a shard when it begins, not at every try.
     assert stage.report().count("trying again until it answers") <= 20 * shards * ROUNDS
 

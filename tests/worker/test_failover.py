@@ -25,8 +25,7 @@ from tests.support.servers import RedisServer
 from tests.support.shards import keys_of
 
 from .processes import eventually
-from .producers import Accepted, Producer
-from .stage import Stage, check_ends
+from .stage import Accepted, Producers, Stage, check_ends
 
 __all__ = ["processes"]
 
@@ -130,25 +129,16 @@ class Busy:
         assert worker.fork_server.num_threads() == 1, (
             "a thread that listens to sentinels was forked"
         )
-        producers = [Producer(self.stage.book, f"{letter}_") for letter in "abc"]
         why = self.stage.report
-
-        def accepted() -> list[Accepted]:
-            return [one for producer in producers for one in list(producer.accepted)]
-
-        try:
-            eventually(lambda: len(accepted()) > 100, why=why)
+        with Producers(self.stage.book) as producers:
+            eventually(lambda: len(producers.accepted) > 100, why=why)
             former, begun = self.fleet.master, time.monotonic()
             change()
             eventually(lambda: self.fleet.master is not former, every=0.05, why=why)
             switched = time.monotonic()
             late = switched + BOUND
-            eventually(lambda: sum(one.at > late for one in accepted()) > 50, why=why)
-        finally:
-            for producer in producers:
-                producer.stop()
-        refused = [error for producer in producers for error in producer.refused]
-        return Story(accepted(), refused, begun, switched)
+            eventually(lambda: sum(one.at > late for one in producers.accepted) > 50, why=why)
+        return Story(producers.accepted, producers.refused, begun, switched)
 
     def ended(self, accepted: Sequence[Accepted]) -> None:
         """Wait until each of these has ended once."""

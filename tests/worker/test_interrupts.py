@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -21,19 +22,30 @@ from .child.test_steps import Memory
 from .parts import claimed
 
 
-@pytest.fixture
-def interrupts() -> Iterator[tuple[Interrupts, ChildState]]:
+@contextmanager
+def installed(state: ChildState) -> Iterator[Interrupts]:
     """Installed in this process; the former handlers are restored."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1)
     before = {number: signal.getsignal(number) for number in numbers}
-    state, hook = ChildState(0, 1), sys.unraisablehook
+    hook = sys.unraisablehook
     made = Interrupts(state)
     made.install()
-    yield made, state
+    yield made
     sys.unraisablehook = hook
     signal.setitimer(signal.ITIMER_REAL, 0)
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def state() -> ChildState:
+    return ChildState(0, 1)
+
+
+@pytest.fixture
+def made(state: ChildState) -> Iterator[Interrupts]:
+    with installed(state) as made:
+        yield made
 
 
 def in_ms(ms: int) -> int:
@@ -46,8 +58,7 @@ def nap(seconds: float) -> None:
         time.sleep(0.005)
 
 
-def test_a_timeout_is_for_its_job_only(interrupts: tuple[Interrupts, ChildState]) -> None:
-    made, _ = interrupts
+def test_a_timeout_is_for_its_job_only(made: Interrupts) -> None:
     made.arm(claimed("job_1"), None, in_ms(30))
     made.disarm()
     made.arm(claimed("job_2"), None, 0)  # the alarm of the first job comes now
@@ -62,8 +73,7 @@ def test_a_timeout_is_for_its_job_only(interrupts: tuple[Interrupts, ChildState]
     nap(0.1)  # raised once
 
 
-def test_a_sooner_deadline_sets_the_alarm_anew(interrupts: tuple[Interrupts, ChildState]) -> None:
-    made, _ = interrupts
+def test_a_sooner_deadline_sets_the_alarm_anew(made: Interrupts, state: ChildState) -> None:
     made.arm(claimed("job_1"), None, in_ms(60_000))
     made.disarm()
     made.arm(claimed("job_2"), None, in_ms(30))
@@ -78,8 +88,7 @@ def send(state: ChildState, message: str) -> None:
     nap(0.02)
 
 
-def test_a_cancel_is_for_its_lease_only(interrupts: tuple[Interrupts, ChildState]) -> None:
-    made, state = interrupts
+def test_a_cancel_is_for_its_lease_only(made: Interrupts, state: ChildState) -> None:
     others: list[tuple[str, str, int]] = []
     made.on_unmatched = lambda *message: others.append(message)
     context = JobContext(Job("job_1"), 1, lambda _: True)
@@ -97,9 +106,8 @@ def test_a_cancel_is_for_its_lease_only(interrupts: tuple[Interrupts, ChildState
 
 
 def test_a_message_that_comes_before_its_job_starts_waits_for_it(
-    interrupts: tuple[Interrupts, ChildState],
+    made: Interrupts, state: ChildState
 ) -> None:
-    made, state = interrupts
     send(state, "cancel job_2 7")
     made.arm(claimed("job_1", lease=6), None, 0)  # another job first: not interrupted
     made.disarm()
@@ -111,10 +119,7 @@ def test_a_message_that_comes_before_its_job_starts_waits_for_it(
     made.arm(claimed("job_2", lease=8), None, 0)  # delivered once
 
 
-def test_the_message_to_stop_ends_a_wait_and_no_job(
-    interrupts: tuple[Interrupts, ChildState],
-) -> None:
-    made, state = interrupts
+def test_the_message_to_stop_ends_a_wait_and_no_job(made: Interrupts, state: ChildState) -> None:
     made.arm(claimed(), None, 0)
     send(state, "stop")
     assert made.stopping
@@ -122,20 +127,13 @@ def test_the_message_to_stop_ends_a_wait_and_no_job(
     made.wait(lambda: pytest.fail("it waits after it was told to stop"))
 
 
-def test_a_message_from_before_there_was_a_handler_is_found() -> None:
-    state = ChildState(0, 1)
+def test_a_message_from_before_there_was_a_handler_is_found(state: ChildState) -> None:
     state.send("stop")
-    made = Interrupts(state)
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1)
-    before = {number: signal.getsignal(number) for number in numbers}
-    made.install()
-    for number, handler in before.items():
-        signal.signal(number, handler)
-    assert made.stopping
+    with installed(state) as made:
+        assert made.stopping
 
 
-def test_a_shield_holds_interrupts_back(interrupts: tuple[Interrupts, ChildState]) -> None:
-    made, _ = interrupts
+def test_a_shield_holds_interrupts_back(made: Interrupts) -> None:
     made.arm(claimed("job_1"), None, in_ms(20))
     passed = False
 
@@ -167,10 +165,9 @@ def drop_slowly() -> None:
 
 @pytest.mark.parametrize("how", ["timeout", "cancel"])
 def test_an_interrupt_that_python_drops_is_raised_again(
-    interrupts: tuple[Interrupts, ChildState], how: str
+    made: Interrupts, state: ChildState, how: str
 ) -> None:
     """In ``__del__`` nobody could catch it."""
-    made, state = interrupts
     context = JobContext(Job("job_1"), 1, lambda _: True)
     made.arm(claimed("job_1"), context, in_ms(20) if how == "timeout" else 0)
     if how == "cancel":
@@ -181,8 +178,7 @@ def test_an_interrupt_that_python_drops_is_raised_again(
     nap(0.02)  # raised once
 
 
-def test_a_cancel_waits_for_the_end_of_an_item(interrupts: tuple[Interrupts, ChildState]) -> None:
-    made, state = interrupts
+def test_a_cancel_waits_for_the_end_of_an_item(made: Interrupts, state: ChildState) -> None:
     context = JobContext(Job("job_1"), 1, lambda _: True, claimed("job_1"), Memory())
     walk = context.iterate(range(2))
     assert next(walk) == 0

@@ -25,7 +25,7 @@ import pytest
 
 from django_redisqueue import Job
 
-from . import dying_child
+from . import alterations
 from .limit_tasks import LIMIT, RATE, WINDOW_MS, alone, limited, rated
 from .processes import WorkerProcess, eventually
 from .stage import Stage
@@ -216,11 +216,11 @@ def test_a_slot_is_free_wherever_its_holder_dies(stage: Stage) -> None:
     graves.mkdir()
     stage.environment["REDISQUEUE_TEST_GRAVES"] = str(graves)
     stage.configure(**SETTINGS)
-    stage.configure(TASK_MODULES=["tests.worker.limit_tasks", "tests.worker.dying_child"])
-    path, jobs = stage.folder / "marks", 4 * len(dying_child.PLACES)
+    stage.alter("deadly_steps")
+    path, jobs = stage.folder / "marks", 4 * len(alterations.PLACES)
     alone.enqueue_many([(str(path), f"job{n}") for n in range(jobs)])
     stage.worker("--processes", "2")
     stage.until_done(jobs)
-    assert sorted(os.listdir(graves)) == sorted(dying_child.PLACES)
+    assert sorted(os.listdir(graves)) == sorted(alterations.PLACES)
     assert {run.name for run in read_runs(path)} == {f"job{n}" for n in range(jobs)}
     assert leftovers(stage) == []

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections import deque
-from contextlib import suppress
+from functools import partial
 
 from django_redisqueue.broker.replies import Outcome, OutcomeKind
 from django_redisqueue.worker.child_state import ChildState
 from django_redisqueue.worker.outcome_log import LOG_BYTES, OutcomeLog
 
-from .parts import outcome
-
-
-def log_of(state: ChildState) -> OutcomeLog:
-    return state.concurrent_log
+from .parts import forked, outcome
 
 
 def test_outcomes_are_read_as_they_were_recorded() -> None:
@@ -49,32 +44,27 @@ def test_an_outcome_that_does_not_fit_is_left_out_and_harms_no_neighbour() -> No
 def test_a_log_that_is_cleared_while_it_is_read_is_never_misread() -> None:
     """The reader sees a record whole or not at all, whenever it looks."""
     state = ChildState(0, 1)
-    child = os.fork()
-    if child == 0:
-        with suppress(BaseException):
-            n = 0
-            while os.getppid() != 1:
-                for _ in range(5):
-                    n += 1
-                    state.log.record(outcome(n, n % 300))
-                state.log.clear()
-        os._exit(0)
-    try:
-        seen = 0
-        end = time.monotonic() + 1.0
+
+    def record_and_clear() -> None:
+        n = 0
+        while os.getppid() != 1:
+            for _ in range(5):
+                n += 1
+                state.log.record(outcome(n, n % 300))
+            state.log.clear()
+
+    with forked(record_and_clear):
+        seen, end = 0, time.monotonic() + 1.0
         while time.monotonic() < end:
             for found in state.log.read():
                 number = int(found.id.removeprefix("job_"))
                 assert found == outcome(number, number % 300)
                 seen += 1
         assert seen > 100
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
 
 
 def test_what_is_accepted_leaves_the_rest_in_the_log() -> None:
-    log = log_of(ChildState(0, 1))
+    log = ChildState(0, 1).concurrent_log
     ends = [log.record(outcome(n)) for n in range(3)]
     log.discard_before(ends[0])
     assert log.read() == [outcome(1), outcome(2)]
@@ -85,7 +75,7 @@ def test_what_is_accepted_leaves_the_rest_in_the_log() -> None:
 def test_a_log_that_is_never_empty_works_for_ever() -> None:
     """Records of any size wrap around its memory, and do not touch its neighbours."""
     state = ChildState(0, 1)
-    log, neighbour = log_of(state), state.log
+    log, neighbour = state.concurrent_log, state.log
     neighbour.record(outcome(7))
     held: deque[tuple[Outcome, int]] = deque()
     for n in range(300):
@@ -99,7 +89,7 @@ def test_a_log_that_is_never_empty_works_for_ever() -> None:
 
 
 def test_an_outcome_that_does_not_fit_is_left_out_and_the_others_are_kept() -> None:
-    log = log_of(ChildState(0, 1))
+    log = ChildState(0, 1).concurrent_log
     first = log.record(outcome(1, LOG_BYTES // 2))
     assert log.record(outcome(2, LOG_BYTES // 2)) == first
     assert log.read() == [outcome(1, LOG_BYTES // 2)]
@@ -111,11 +101,11 @@ def test_an_outcome_that_does_not_fit_is_left_out_and_the_others_are_kept() -> N
 def test_a_reset_empties_a_log_that_has_wrapped_around() -> None:
     state = ChildState(0, 1)
     for n in range(9):
-        log_of(state).discard_before(log_of(state).record(outcome(n, LOG_BYTES // 4)))
-    log_of(state).record(outcome(9))
+        state.concurrent_log.discard_before(state.concurrent_log.record(outcome(n, LOG_BYTES // 4)))
+    state.concurrent_log.record(outcome(9))
     state.reset()
     assert state.outcomes() == []
-    log_of(state).record(outcome(10))
+    state.concurrent_log.record(outcome(10))
     assert state.outcomes() == [outcome(10)]
 
 
@@ -134,17 +124,12 @@ def churn(log: OutcomeLog, kept: int) -> None:
 
 
 def test_a_reader_at_any_moment_finds_whole_records_without_a_gap() -> None:
-    state = ChildState(0, 1)
-    child = os.fork()
-    if child == 0:
-        with suppress(BaseException):
-            churn(log_of(state), 10)
-        os._exit(0)
-    try:
+    log = ChildState(0, 1).concurrent_log
+    with forked(lambda: churn(log, 10)):
         seen, last, end = 0, 0, time.monotonic() + 1.0
         while time.monotonic() < end:
             numbers = []
-            for found in log_of(state).read():
+            for found in log.read():
                 n = int(found.id.removeprefix("job_"))
                 assert found == outcome(n, n % 7 * 40_000)
                 numbers.append(n)
@@ -154,27 +139,23 @@ def test_a_reader_at_any_moment_finds_whole_records_without_a_gap() -> None:
                 last = numbers[-1]
             seen += len(numbers)
         assert seen > 100
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+
+
+def record_for_ever(log: OutcomeLog) -> None:
+    """Three are not accepted at any moment, or four."""
+    kept = deque(log.record(outcome(n)) for n in range(3))
+    for n in range(3, 10**9):
+        kept.append(log.record(outcome(n, 5_000)))
+        log.discard_before(kept.popleft())
 
 
 def test_a_child_killed_at_any_moment_leaves_all_that_was_not_accepted() -> None:
     for _ in range(20):
-        state = ChildState(0, 1)
-        child = os.fork()
-        if child == 0:
-            with suppress(BaseException):
-                log, kept = log_of(state), deque(log_of(state).record(outcome(n)) for n in range(3))
-                for n in range(3, 10**9):
-                    kept.append(log.record(outcome(n, 5_000)))
-                    log.discard_before(kept.popleft())
-            os._exit(0)
-        while not state.outcomes():
-            time.sleep(0.001)
-        time.sleep(0.01)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        numbers = [found.lease for found in state.outcomes()]
+        log = ChildState(0, 1).concurrent_log
+        with forked(partial(record_for_ever, log)):
+            while not log.read():
+                time.sleep(0.001)
+            time.sleep(0.01)
+        numbers = [found.lease for found in log.read()]
         assert len(numbers) in (3, 4)
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))

@@ -164,4 +164,4 @@ class AsyncRunner:
             yield
         finally:
             del table[context]
-            thread.give_back()
+            self._threads.release(thread)

@@ -173,9 +173,14 @@ class ShardClaims:
         try:
             codes, claim = reply or self._send(wanted)
         except RedisQueueError as error:
-            self._failed(error)
+            log_outage(self._who, error)
+            self.retry_at = time.monotonic() + self._backoff.next_pause()
             raise
-        self._answered()
+        self.is_unanswered = False
+        if self._backoff.failures:
+            self._backoff.reset()
+            self.retry_at = 0.0
+            log_recovery(self._who)
         outcomes = self.outcomes[: len(codes)]
         later = self.outcomes[len(codes) :]  # after a chunk there may be more
         self.outcomes = later + _unwritten(outcomes, codes)
@@ -203,17 +208,6 @@ class ShardClaims:
         return self.store.finish(
             self._request, self._call, self.outcomes[:MAX_BATCH], wanted, resent=is_resent
         )
-
-    def _failed(self, error: RedisQueueError) -> None:
-        log_outage(self._who, error)
-        self.retry_at = time.monotonic() + self._backoff.next_pause()
-
-    def _answered(self) -> None:
-        self.is_unanswered = False
-        if self._backoff.failures:
-            self._backoff.reset()
-            self.retry_at = 0.0
-            log_recovery(self._who)
 
 
 class Claims:

@@ -35,7 +35,7 @@ from ...exceptions import (
     StepError,
     short_repr,
 )
-from .iterate import Walk, cursor_of, source_of
+from .iterate import Cursor, Walk, source_of
 from .steps import (
     Decision,
     Kind,
@@ -100,19 +100,17 @@ class JobContext:
 
     @property
     def parent_results(self) -> dict[str, Any]:
-        """The results of the parents by job id, in the order in which the parents were given; None
-        for a parent without a result. Read once, on first use; that waits while Redis is away,
-        until the job's timeout. Raises ResultGone, and JobAbandoned in a run of which Redis knows
-        nothing: after a failover, or asked of a master that was replaced."""
+        """The results of the parents by job id, in the order of the parents; None for a parent
+        without a result. The first use reads them, and waits while Redis is away. Raises
+        ResultGone, and JobAbandoned if Redis does not know this run, as after a failover."""
         if self._parent_results is None:
             self._parent_results = _ask(lambda: transport().parent_results(self.job.id))
         return self._parent_results
 
     @property
     def gather(self) -> Gather | None:
-        """The gather that this job is a listener or a callback of, or None. It waits while Redis is
-        away, until the job's timeout, and so do its methods. They raise JobAbandoned as
-        ``parent_results`` does."""
+        """The gather whose listener or callback this job is, or None. It and its methods wait for
+        Redis, and raise JobAbandoned, as ``parent_results`` does."""
         return gather_of(self.job.id, _ask)
 
     @property
@@ -136,16 +134,15 @@ class JobContext:
 
     @property
     def stopping(self) -> bool:
-        """True once the worker stops, for a deploy say: the job has the grace period to end."""
+        """True once the worker stops, as for a deploy: the job has the grace period to end."""
         return self._control is not None and self._control.stopping
 
     def progress(self, done: float, total: float, note: str = "") -> None:
-        """Report the progress of the job.
+        """Report the progress of the job, at most every 0.1 s, and always if ``done >= total``.
 
-        It may be called often: it reports at most every 0.1 s, but ``done >= total`` always. A note
-        is cut after 1,000 characters. Raises InvalidArguments, and JobAbandoned once another worker
-        has taken over the job. In an async job it does not wait for Redis: a thread sends the
-        latest progress, so a lost lease shows in the next call.
+        A note is cut after 1,000 characters. Raises InvalidArguments, and JobAbandoned once another
+        worker has taken over the job. In an async job a thread sends the latest progress, so a lost
+        lease shows in the next call.
         """
         _check_number(done, "done")
         _check_number(total, "total")
@@ -186,11 +183,11 @@ class JobContext:
     ) -> Any:
         """Call ``func`` once in the life of the job, and return its result as JSON returns it.
 
-        The result is kept until the job ends: a later run of the job gets it without a call. With
-        ``atomic`` a receipt commits with the rows that ``func`` writes on the database ``using``,
-        so a crash after the commit does not repeat them; steps of ``exactly_once`` tasks always do
-        that, in the job's transaction. Raises StepError for a name that was used before in this
-        run, InvalidArguments or PayloadTooLarge for a result that cannot be kept, and JobAbandoned.
+        Later runs of the job get the same result without a call. With ``atomic`` a receipt commits
+        with the rows that ``func`` writes on the database ``using``, so a crash after the commit
+        does not repeat them; steps of ``exactly_once`` tasks always do that, in the job's
+        transaction. Raises StepError for a name that was used before in this run, InvalidArguments
+        or PayloadTooLarge for a result that cannot be kept, and JobAbandoned.
         """
         call = partial(check_callable(func, name), *args, **kwargs)
         return self._run.run(name, call, atomic, using)
@@ -222,18 +219,18 @@ class JobContext:
     def sleep(self, duration: Duration | str, *, name: str | None = None) -> None:
         """Go on after ``duration`` (seconds, a timedelta, "90s"), in another run of the job.
 
-        The job gives its child back and spends no attempt. A sleep is known by its name, or by its
-        position among the sleeps of the run. Raises InvalidOption or StepError.
+        Meanwhile the job holds no child, and it spends no attempt. A sleep is known by its name, or
+        by its position among the sleeps of the run. Raises InvalidOption or StepError.
         """
         self._run.wait(*self._sleep(duration, name))
 
     def wait_for(self, event: str, *, timeout: Duration | str | None = None) -> Any:
-        """The payload of an event (``send_event``), for which the job waits without a child.
+        """The payload of an event (``send_event``). While it waits, the job holds no child.
 
-        The job goes on from its steps once the event has come, also if it came before, and spends
-        no attempt. Raises EventTimeout after ``timeout`` (seconds, a timedelta or a text such as
-        "3d"; None is no limit), InvalidName, InvalidOption, or StepError for an event that was
-        waited for in this run.
+        The job goes on from its steps once the event has come, or at once if it came before, and
+        spends no attempt. Raises EventTimeout after ``timeout`` (seconds, a timedelta or a text
+        such as "3d"; None is no limit), InvalidName, InvalidOption, or StepError if this run has
+        waited for the event before.
         """
         return self._run.wait(*self._event(event, timeout))
 
@@ -247,9 +244,9 @@ class JobContext:
     ) -> Decision:
         """The decision of a person: ``by`` and ``comment``. The job waits for it as for an event.
 
-        A row in the admin shows the question to whoever may see approvals; users with the
-        ``permission`` ("shop.approve_refund"; by default that to change approvals) can approve or
-        reject it, once. Raises ApprovalRejected, EventTimeout, InvalidOption or StepError.
+        The admin shows the question to users who may see approvals. Those with the ``permission``
+        ("shop.approve_refund"; by default that to change approvals) can approve or reject it once.
+        Raises ApprovalRejected, EventTimeout, InvalidOption or StepError.
         """
         return self._question(name, question, permission).get(self._run, _timeout_ms(timeout))
 
@@ -310,11 +307,11 @@ class JobContext:
     ) -> Iterator[Any]:
         """Each item of a queryset, list, tuple or range, from where the last run has stopped.
 
-        A queryset is walked in the order of a unique key, ``chunk`` rows a query. After each chunk
-        the cursor is saved: with the rows written so far in an ``exactly_once`` task. When the
-        worker stops, or after ``max_runtime``, the job goes back to its queue after the present
-        item, without spending an attempt; a cancel ends it there, too. Reports progress, of
-        ``total`` items, which are counted if it is None. Raises StepError or InvalidOption.
+        A queryset is read in the order of a unique key, ``chunk`` rows a query. The cursor is saved
+        after each chunk, in an ``exactly_once`` task together with the rows written so far. If the
+        worker stops, or after ``max_runtime``, the job returns to its queue after the current item,
+        without spending an attempt; a cancel ends it there, too. Reports progress, of ``total``
+        items, which are counted if it is None. Raises StepError or InvalidOption.
         """
         if _is_on_event_loop():
             raise StepError(
@@ -350,7 +347,7 @@ class JobContext:
         limit = None if max_runtime is None else to_period_ms(max_runtime, "max_runtime") / 1000
         source, field = source_of(items), self._run.use(Kind.CURSOR, name)
         end = None if limit is None else time.monotonic() + limit
-        cursor = cursor_of(self._run, field, self._guard)
+        cursor = Cursor(self._run, field, self._guard)
         return Walk(source, cursor, size, total, lambda: self._must_stop(end), self.progress)
 
     def _walk(self, walk: Walk) -> Iterator[Any]:
@@ -391,8 +388,8 @@ class JobContext:
 
 
 def _ask(question: Callable[[], Answer]) -> Answer:
-    """The answer of Redis, for which a running job waits. Raises JobAbandoned in a run of which
-    Redis knows nothing."""
+    """The answer of Redis, for which the job waits. Raises JobAbandoned if Redis does not know this
+    run."""
     try:
         return retry_while_unavailable(question)
     except LeaseLost as lost:

@@ -58,11 +58,6 @@ class Databases:
         self.opened = [c for c in self.opened if c.connection is not None]
 
 
-def close_all() -> None:
-    """Close every connection of this thread: before a fork, and when a thread ends."""
-    connections.close_all()
-
-
 class DatabaseThreads:
     """``limit`` threads, each with at most one connection per alias.
 
@@ -95,7 +90,7 @@ class DatabaseThreads:
         if thread is None:
             return
         self._holders.remove(job)
-        closed = thread.submit(close_all)
+        closed = thread.submit(connections.close_all)
         closed.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._pass_on, thread))
 
     def idle(self, job: JobThread) -> None:
@@ -152,10 +147,6 @@ class JobThread(Executor):
         self.thread = thread
         while self._calls:
             self._run(*self._calls.popleft())
-
-    def give_back(self) -> None:
-        """Give the thread back: the job has ended."""
-        self._threads.release(self)
 
     def _run(self, future: Future[Any], call: Callable[[], Any]) -> None:
         assert self.thread is not None

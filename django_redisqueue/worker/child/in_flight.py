@@ -76,7 +76,7 @@ class Run:
 
 
 class FinishedRun(NamedTuple):
-    """A job that has ended. ``log_end`` is where the log ended after its outcome."""
+    """A job that has ended. ``log_end``: where the log ended after its outcome."""
 
     outcome: Outcome
     log_end: int

@@ -1,8 +1,8 @@
 """``context.iterate`` and ``aiterate``: walks over many items.
 
-A walk goes on where an earlier run of the job has stopped.
-The cursor is the key of the last item that is done. It is saved after each chunk: in Redis, or, for
-``exactly_once`` tasks, in the transaction of the chunk's rows.
+A walk goes on where an earlier run of the job has stopped. Its cursor, the key of the last finished
+item, is saved after each chunk: in Redis or, for ``exactly_once`` tasks, in the transaction of the
+chunk's rows.
 """
 
 from __future__ import annotations
@@ -163,41 +163,23 @@ def source_of(items: object) -> Source:
     )
 
 
-class RedisCursor:
-    """The cursor among the job's steps."""
+class Cursor:
+    """Where a walk keeps its position: among the job's steps, and for an ``exactly_once`` job with
+    its rows. The steps then have a copy, which shows that the job goes on."""
 
-    def __init__(self, steps: Steps, field: str) -> None:
+    def __init__(self, steps: Steps, field: str, guard: Guard) -> None:
+        unit = current_unit()
         self._steps = steps
         self._field = field
+        self._receipt = None if unit is None else CursorReceipt(unit, field, guard)
 
     def read(self) -> str | None:
-        return self._steps.get(self._field)
+        return self._steps.get(self._field) if self._receipt is None else self._receipt.read()
 
     def write(self, body: str) -> None:
+        if self._receipt is not None:
+            self._receipt.write(body)
         self._steps.save(self._field, body)
-
-
-class DatabaseCursor(RedisCursor):
-    """The cursor of an ``exactly_once`` job. Redis has a copy, which shows that the job goes on."""
-
-    def __init__(self, steps: Steps, field: str, receipt: CursorReceipt) -> None:
-        super().__init__(steps, field)
-        self._receipt = receipt
-
-    def read(self) -> str | None:
-        return self._receipt.read()
-
-    def write(self, body: str) -> None:
-        self._receipt.write(body)
-        super().write(body)
-
-
-def cursor_of(steps: Steps, field: str, guard: Guard) -> RedisCursor:
-    """Where the position is kept: with the rows of an ``exactly_once`` job, else in Redis."""
-    unit = current_unit()
-    if unit is None:
-        return RedisCursor(steps, field)
-    return DatabaseCursor(steps, field, CursorReceipt(unit, field, guard))
 
 
 class Walk:
@@ -206,7 +188,7 @@ class Walk:
     def __init__(
         self,
         source: Source,
-        cursor: RedisCursor,
+        cursor: Cursor,
         size: int,
         total: int | None,
         stop: Callable[[], BaseException | None],

@@ -30,11 +30,8 @@ LEVELS = {
     OutcomeKind.LIMITED: logging.WARNING,
     OutcomeKind.FAILED: logging.ERROR,
 }
-WITH_ERROR = {
-    OutcomeKind.CANCELLED, OutcomeKind.RETRYING, OutcomeKind.DELAYED, OutcomeKind.LIMITED,
-    OutcomeKind.FAILED,
-}  # fmt: skip
 WITH_DELAY = {OutcomeKind.RETRYING, OutcomeKind.DELAYED, OutcomeKind.LIMITED}
+WITH_ERROR = WITH_DELAY | {OutcomeKind.CANCELLED, OutcomeKind.FAILED}
 
 
 def _shown(key: str, value: object) -> str:
@@ -75,10 +72,6 @@ def log_outcome(job: ClaimedJob, resolution: Resolution, started_ms: int | None 
             facts["delay_ms"] = int(resolution.detail)
         elif resolution.detail:
             facts["reason"] = resolution.detail
-    _log(level, facts, traceback)
-
-
-def _log(level: int, facts: dict[str, Any], traceback: str) -> None:
     line = " ".join(f"{key}={_shown(key, value)}" for key, value in facts.items())
     record = logger.makeRecord(
         logger.name, level, __file__, 0, "%s", (line,), None, "log_outcome", facts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -25,66 +25,61 @@ logger = logging.getLogger("django_redisqueue")
 
 
 class JobRedis:
-    """What a running job asks of Redis. Its connections open with the first question."""
+    """What running jobs ask of Redis, such as their steps: a ``StepStore``.
+
+    All but ``report`` wait while Redis is away. A master that knows nothing of the run may be a
+    former one, so it is not asked again.
+    """
 
     def __init__(
-        self, child: str, settings: Settings, keep_alive: Callable[[], None] = lambda: None
+        self,
+        child: str,
+        settings: Settings,
+        keep_alive: Callable[[], None] = lambda: None,
+        *,
+        any_thread: bool = False,
     ) -> None:
+        """``keep_alive`` is called before a job has started, while Redis is away. With
+        ``any_thread`` each question has a connection of its own, so any thread may ask."""
         self._child = child
         self._settings = settings
-        self._keep_alive = keep_alive  # called while Redis is away: no job with a timeout runs then
-        connection = worker_connection()
-        self._stores = [
-            Commands(connection.at(shard), settings) for shard in range(settings.shards)
-        ]
-        self.main_thread = RedisSteps(child, settings, self._stores)
-        self.any_thread = RedisSteps(child, settings)
+        self._keep_alive = keep_alive
+        connection = worker_connection()  # opens with the first question
+        shards = range(0 if any_thread else settings.shards)
+        self._stores = [Commands(connection.at(shard), settings) for shard in shards]
 
     def unknown_task_delays(self, job_id: str) -> int:
         """How often a job was delayed because no worker knew its task."""
-        store = self._stores[shard_of_id(job_id)]
-
-        def ask(_: bool) -> Any:
-            self._keep_alive()
-            return store.connection.call("HGET", store.keys.job(job_id), "delays")
-
-        delays = retry_until_answered(ask, who=self._child)
+        with self._commands(job_id) as store:
+            key = store.keys.job(job_id)
+            delays = self._ask(lambda: store.connection.call("HGET", key, "delays"))
         return max(0, int64_or_none(delays) or 0)
 
     def parent_result(self, job_id: str) -> Any:
         """The result of the only parent of a job in a chain. Raises ResultGone and LeaseLost."""
-        store = self._stores[shard_of_id(job_id)]
-        queries = WorkflowQueries(store.connection, self._settings)
 
-        def ask(_: bool) -> dict[str, Any] | RedisQueueError:
-            self._keep_alive()
+        def ask() -> dict[str, Any] | RedisQueueError:
             try:
                 return queries.parent_results(job_id, decode_result)
             except (ResultGone, LeaseLost) as error:  # no retry brings it back
                 return error
 
-        found = retry_until_answered(ask, who=self._child)
+        with self._commands(job_id) as store:
+            queries = WorkflowQueries(store.connection, self._settings)
+            found = self._ask(ask)
         if isinstance(found, RedisQueueError):
             raise found
         return next(iter(found.values()), None)
 
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        def ask(_: bool) -> Any:
+            self._keep_alive()
+            return question()
 
-class RedisSteps:
-    """The steps and the progress of running jobs: a ``StepStore`` that waits while Redis is away.
-
-    A master that knows nothing of the run may be a former one, so it is not asked again.
-    Without ``stores`` each call opens a connection of its own, so any thread may call it.
-    """
-
-    def __init__(
-        self, child: str, settings: Settings, stores: Sequence[Commands] | None = None
-    ) -> None:
-        self._child = child
-        self._settings = settings
-        self._stores = stores
+        return retry_until_answered(ask, who=self._child)
 
     def load(self, job: ClaimedJob) -> dict[str, str]:
-        with self._commands(job) as store:
+        with self._commands(job.id) as store:
             queries = StepQueries(store.connection, self._settings)
             found = retry_while_unavailable(lambda: queries.steps(self._child, job.id, job.lease))
             if found is None:
@@ -93,7 +88,7 @@ class RedisSteps:
             return found
 
     def save(self, job: ClaimedJob, field: str, value: str) -> int:
-        with self._commands(job) as store:
+        with self._commands(job.id) as store:
             code = retry_while_unavailable(
                 lambda: store.step(self._child, job.id, job.lease, field, value)
             )
@@ -102,7 +97,7 @@ class RedisSteps:
             return code
 
     def check_wait(self, job: ClaimedJob, event: str, ms: int | None, *, sleeps: bool) -> WaitReply:
-        with self._commands(job) as store:
+        with self._commands(job.id) as store:
             reply = retry_while_unavailable(
                 lambda: store.check_wait(self._child, job.id, job.lease, event, ms, sleeps=sleeps)
             )
@@ -112,16 +107,16 @@ class RedisSteps:
 
     def report(self, job: ClaimedJob, progress: str) -> bool:
         """Store the progress of a job, without waiting. False if its lease is lost."""
-        with self._commands(job) as store:
+        with self._commands(job.id) as store:
             is_ours = store.progress(self._child, job.id, job.lease, progress)
             if not is_ours:
                 store.connection.look_again()
             return is_ours
 
-    def _commands(self, job: ClaimedJob) -> AbstractContextManager[Commands]:
-        if self._stores is not None:
-            return nullcontext(self._stores[shard_of_id(job.id)])
-        return commands_of(job.id, self._settings)
+    def _commands(self, job_id: str) -> AbstractContextManager[Commands]:
+        if self._stores:
+            return nullcontext(self._stores[shard_of_id(job_id)])
+        return commands_of(job_id, self._settings)
 
 
 @contextmanager

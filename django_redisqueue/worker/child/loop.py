@@ -90,16 +90,12 @@ class Child:
         job_redis = JobRedis(child, settings, state.keep_alive)
         self._pipeline = Pipeline(settings, job_redis.unknown_task_delays, job_redis.parent_result)
         self._executor = Executor(
-            self._pipeline,
-            state,
-            self._interrupts,
-            job_redis.main_thread.report,
-            job_redis.main_thread,
+            self._pipeline, state, self._interrupts, job_redis.report, job_redis
         )
+        beside = JobRedis(child, settings, any_thread=True)
         self._in_flight = InFlight(
-            state, job_redis.any_thread.report, self._reports.send,
-            job_redis.any_thread, lambda: self._interrupts.stopping,
-        )  # fmt: skip
+            state, beside.report, self._reports.send, beside, lambda: self._interrupts.stopping
+        )
         capacity, connections = options.async_concurrency, options.async_db_connections
         self._async_runner = AsyncRunner(self._pipeline, self._in_flight, capacity, connections)
         self._thread_runner: ThreadRunner | None = None

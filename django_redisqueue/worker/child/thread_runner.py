@@ -19,10 +19,12 @@ from math import inf
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
+from django.db import connections
+
 from ...broker.replies import OutcomeKind
 from ...core.clock import mono_ms
 from ...exceptions import Interrupt, JobTimeout
-from .databases import Databases, close_all
+from .databases import Databases
 from .executor import Execution, Pipeline
 from .forks import ForkGuard
 from .in_flight import InFlight, Run
@@ -144,7 +146,7 @@ class ThreadRunner:
             databases = Databases()
             while (run := self._runs.get()) is not None:
                 self._run(run, databases)
-            close_all()
+            connections.close_all()
         except BaseException:  # as in the main thread: the child ends, and its jobs are recovered
             #: A fault of the worker itself, not of a task. Its jobs are recovered in a new process;
             #: report the traceback.

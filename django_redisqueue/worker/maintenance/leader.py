@@ -23,13 +23,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
+from django.db import connections
+
 from ...broker.commands import Commands
 from ...broker.connection import WAIT_SECONDS
 from ...broker.replies import LeadReply
 from ...broker.retry import RetryBackoff
 from ...exceptions import RedisQueueError
 from ...mirror.signal_delivery import KeepAlive
-from ..child.databases import close_all
 from ..child_state import KEEP_ALIVE, ChildState, RoleNote
 from ..interrupts import Interrupts, StoppableWaits
 
@@ -249,7 +250,7 @@ class _RoleThread(threading.Thread):
 
     def run(self) -> None:
         self.role.run(self._over.is_set)
-        close_all()
+        connections.close_all()
 
     def _keep_alive(self, seconds: float) -> None:
         self._alive_until = time.monotonic() + seconds

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from django.db import Error as DatabaseError
+from django.db import connections
 
 from ...exceptions import RedisQueueError
-from ..child.databases import close_all
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -58,16 +58,17 @@ class TaskThreads:
     def __init__(
         self, tasks: Sequence[PeriodicTask], rest: Callable[[], float] = lambda: 0.0
     ) -> None:
-        self._leads = threading.Event()
-        self._closed = threading.Event()
-        self._threads = [_TaskThread(task, self._leads, self._closed, rest) for task in tasks]
+        self.rest = rest
+        self.leads = threading.Event()
+        self.closed = threading.Event()
+        self._threads = [_TaskThread(task, self) for task in tasks]
 
     def lead(self, leads: bool) -> None:
         """Start or pause the work."""
         if not leads:
-            self._leads.clear()
-        elif not self._leads.is_set():
-            self._leads.set()
+            self.leads.clear()
+        elif not self.leads.is_set():
+            self.leads.set()
             for thread in self._threads:
                 if not thread.is_alive():
                     thread.start()
@@ -87,8 +88,8 @@ class TaskThreads:
 
     def close(self) -> None:
         """Stop the threads after their current pass."""
-        self._closed.set()
-        self._leads.set()
+        self.closed.set()
+        self.leads.set()
         end = time.monotonic() + STOP
         for thread in self._threads:
             if thread.is_alive():
@@ -98,18 +99,10 @@ class TaskThreads:
 class _TaskThread(threading.Thread):
     """Runs one task. A daemon, so that a database that hangs does not keep the process alive."""
 
-    def __init__(
-        self,
-        task: PeriodicTask,
-        leads: threading.Event,
-        closed: threading.Event,
-        rest: Callable[[], float],
-    ) -> None:
+    def __init__(self, task: PeriodicTask, threads: TaskThreads) -> None:
         super().__init__(name=task.name, daemon=True)
         self._task = task
-        self._leads = leads
-        self._closed = closed
-        self._rest = rest
+        self._threads = threads
         self._logged = ""
         self._began = 0.0
 
@@ -120,16 +113,16 @@ class _TaskThread(threading.Thread):
         return time.monotonic() - began if began else 0.0
 
     def run(self) -> None:
-        while not self._closed.is_set():
-            self._leads.wait()
-            more = not self._closed.is_set() and self._work()
-            self._closed.wait(MORE if more else CHECK_DUE)
-        close_all()
+        while not self._threads.closed.is_set():
+            self._threads.leads.wait()
+            more = not self._threads.closed.is_set() and self._work()
+            self._threads.closed.wait(MORE if more else CHECK_DUE)
+        connections.close_all()
 
     def _work(self) -> bool:
         self._began = time.monotonic()
         try:
-            more = run_due([self._task], self._rest())
+            more = run_due([self._task], self._threads.rest())
         except Exception as error:  # such as any error of a project's database router
             problem = f"{type(error).__name__}: {error}"
             if problem != self._logged:
@@ -138,7 +131,7 @@ class _TaskThread(threading.Thread):
                 #: the text says what does not answer, a traceback is a fault to report.
                 logger.error("maintenance: %s; trying again", problem, exc_info=not expected)
             self._logged = problem
-            close_all()
+            connections.close_all()
             return False
         finally:
             self._began = 0.0

@@ -54,7 +54,7 @@ class ScheduleDeployment:
         self.is_current = False  #: whether no newer code was running at the last pass
 
     def run_once(self) -> None:
-        """Say that this code runs, and define its schedules if that is to be done. Raises
+        """Announce this code, and define its schedules if Redis asks for them. Raises
         RedisUnavailable; other errors must not stop the maintenance."""
         try:
             self._deploy()

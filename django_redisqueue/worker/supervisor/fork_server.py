@@ -16,11 +16,12 @@ import json
 import os
 import select
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import Any, Literal, NoReturn
 
 from ...broker.scripts import load
@@ -30,7 +31,6 @@ Role = Literal["jobs", "maintenance", "bridge"]
 ChildEntry = Callable[[Role, int, str], int]  # role, slot number, child id -> exit code
 
 _PR_SET_PDEATHSIG = 1
-_CHUNK = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +71,17 @@ _EVENTS: dict[str, type[ChildEvent]] = {
 
 
 class ForkServer:
-    """The supervisor's end: starts the process, sends commands, receives events (lines of JSON)."""
+    """The supervisor's end: starts the process, sends commands, receives events, all as JSON."""
 
     def __init__(self, entry: ChildEntry) -> None:
-        self.socket, theirs = socket.socketpair()
-        self._unread = b""
+        self.connection, theirs = Pipe()
         stop_following()
         for verb in ("claim", "finish"):  # else every child would assemble them
             load(verb)
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            _run_fork_server(theirs, self.socket, entry, parent)
+            _run_fork_server(theirs, self.connection, entry, parent)
         theirs.close()
 
     def spawn(self, role: Role, slot: int, child: str) -> None:
@@ -96,33 +95,30 @@ class ForkServer:
     def events(self) -> list[ChildEvent]:
         """What has happened since the last call. Raises ConnectionError if the server is gone."""
         found: list[ChildEvent] = []
-        while True:
-            try:
-                raw = self.socket.recv(_CHUNK, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return found
-            if not raw:
-                raise ConnectionError("the fork server process is gone")
-            *lines, self._unread = (self._unread + raw).split(b"\n")
-            for message in map(json.loads, lines):
+        try:
+            while self.connection.poll():
+                message = json.loads(self.connection.recv_bytes())
                 found.append(_EVENTS[message.pop("event")](**message))
+        except (EOFError, OSError) as error:
+            raise ConnectionError("the fork server process is gone") from error
+        return found
 
     def stop(self) -> None:
         """End the process, if it still runs, and wait for it."""
         self._send({"verb": "stop"})
         with suppress(ChildProcessError):  # SIGCHLD was ignored when we started: already reaped
             os.waitpid(self.pid, 0)
-        self.socket.close()
+        self.connection.close()
 
     def _send(self, message: dict[str, Any]) -> None:
         with suppress(BrokenPipeError):  # the process is gone; `events` raises
-            self.socket.sendall(_line(message))
+            self.connection.send_bytes(json.dumps(message).encode())
 
 
 def die_with_parent(parent: int, by: int = signal.SIGKILL) -> None:
     """Have the kernel signal this process when ``parent`` ends (Linux); exit if it already has.
 
-    Elsewhere the fork server notices the end of its socket, and kills its children.
+    Elsewhere the fork server notices that its connection is closed, and kills its children.
     """
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, by, 0, 0, 0)
@@ -130,12 +126,8 @@ def die_with_parent(parent: int, by: int = signal.SIGKILL) -> None:
         os._exit(1)
 
 
-def _line(message: dict[str, Any]) -> bytes:
-    return json.dumps(message).encode() + b"\n"
-
-
 def _run_fork_server(
-    mine: socket.socket, theirs: socket.socket, entry: ChildEntry, parent: int
+    mine: Connection, theirs: Connection, entry: ChildEntry, parent: int
 ) -> NoReturn:
     code = 1
     try:
@@ -152,11 +144,10 @@ def _run_fork_server(
 class _ForkLoop:
     """The main loop of the fork server's process."""
 
-    def __init__(self, supervisor: socket.socket, entry: ChildEntry) -> None:
+    def __init__(self, supervisor: Connection, entry: ChildEntry) -> None:
         self._supervisor = supervisor
         self._entry = entry
         self._alive: set[int] = set()
-        self._unread = b""
         self._signalled, wake = os.pipe()
         for end in (self._signalled, wake):
             os.set_blocking(end, False)
@@ -177,24 +168,22 @@ class _ForkLoop:
             if self._signalled in ready:
                 os.read(self._signalled, 4096)
                 self._report_exits()
-            if self._supervisor.fileno() in ready and not self._handle_commands():
+            if self._supervisor.fileno() in ready and not self._handle_command():
+                for pid in self._alive:
+                    os.kill(pid, signal.SIGKILL)
                 return
 
-    def _handle_commands(self) -> bool:
+    def _handle_command(self) -> bool:
         """False if it is time to end: ordered so, or the supervisor is gone."""
-        raw = self._supervisor.recv(_CHUNK)
-        *lines, self._unread = (self._unread + raw).split(b"\n")
-        for command in map(json.loads, lines):
-            if command["verb"] == "spawn":
-                self._spawn(command["role"], command["slot"], command["child"])
-            elif command["verb"] == "reap":
-                os.waitpid(command["pid"], 0)
-            else:
-                raw = b""
-        if not raw:
-            for pid in self._alive:
-                os.kill(pid, signal.SIGKILL)
-        return bool(raw)
+        try:
+            command = json.loads(self._supervisor.recv_bytes())
+        except (EOFError, OSError):
+            return False
+        if command["verb"] == "spawn":
+            self._spawn(command["role"], command["slot"], command["child"])
+        elif command["verb"] == "reap":
+            os.waitpid(command["pid"], 0)
+        return bool(command["verb"] != "stop")
 
     def _spawn(self, role: Role, slot: int, child: str) -> None:
         parent = os.getpid()
@@ -234,4 +223,5 @@ class _ForkLoop:
             self._send(ChildExited, pid=pid, code=code)
 
     def _send(self, event: type[ChildEvent], **fields: Any) -> None:
-        self._supervisor.sendall(_line({"event": event.__name__, **fields}))
+        message = {"event": event.__name__, **fields}
+        self._supervisor.send_bytes(json.dumps(message).encode())

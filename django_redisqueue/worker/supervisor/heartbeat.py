@@ -121,7 +121,7 @@ class ShardRoles:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatCallbacks:
-    """What the heartbeat threads ask of the supervisor, and tell it."""
+    """What the heartbeat threads ask of the supervisor, and tell it. Any thread may call these."""
 
     children: Callable[[], list[str]]  # whose leases to renew
     running: Callable[[], list[tuple[str, str, int]]]  # jobs to ask after: id, child, lease
@@ -199,7 +199,7 @@ class HeartbeatThread:
         try:
             self._loop()
         except BaseException:
-            # Without heartbeats other workers take this one for dead, so it had better end.
+            # Without heartbeats other workers take this one for dead, so it must end.
             #: A fault of the worker itself, which stops so that others take over. The service
             #: manager starts it again; report the traceback.
             logger.exception("the heartbeat thread broke; stopping the worker")
@@ -221,48 +221,47 @@ class HeartbeatThread:
 
     def beat(self) -> bool:
         """One heartbeat, and a pass of the reaper if leases have lapsed; False if Redis is away."""
-        asked = self._jobs_to_ask_after()
+        asked, callbacks = self._jobs_to_ask_after(), self._callbacks
+        # Dead children with unwritten outcomes, too: if their leases lapsed, another worker would
+        # recover these jobs and run them again.
+        children = [*callbacks.children(), *self._unsettled]
+        served = () if callbacks.is_stopping() else self._queues
+        reply: HeartbeatReply | None = None
         try:
-            served = () if self._callbacks.is_stopping() else self._queues
-            reply: HeartbeatReply = self._commands.heartbeat(
-                self._children_to_renew(), asked, served,
-                self._callbacks.worker, self._callbacks.report(),
-                self._callbacks.roles.terms(self._shard),
+            reply = self._commands.heartbeat(
+                children, asked, served, callbacks.worker, callbacks.report(),
+                callbacks.roles.terms(self._shard),
             )  # fmt: skip
         except RedisQueueError as error:
             log_outage(self._who, error)
-            self._callbacks.on_beat(self._shard, False)
-            self._callbacks.roles.note(self._shard, None)
+        callbacks.on_beat(self._shard, reply is not None)
+        callbacks.roles.note(self._shard, reply)
+        if reply is None:
             return False
-        self._callbacks.on_beat(self._shard, True)
-        self._callbacks.roles.note(self._shard, reply)
         log_recovery(self._who)
         if reply.order:
-            self._callbacks.on_order(reply.order)
+            callbacks.on_order(reply.order)
         if reply.lost or reply.flagged:
-            # With the lease: a child of ours may run the job again by now, under a new one.
+            # With the lease: one of these children may run the job again, under a new lease.
             lost = [(job_id, lease) for job_id, _, lease in asked if job_id in reply.lost]
-            self._callbacks.notify(lost, reply.flagged)
+            callbacks.notify(lost, reply.flagged)
         if reply.lapsed:  # all of them: a whole machine may have died
             until = time.monotonic() + self._settings.heartbeat_ms / 2000
             self._try_reaping(lambda: self._reaper.run_once(until))
         self._rewound_claims.after_beat(reply.steady_ms)
         return True
 
-    def _children_to_renew(self) -> list[str]:
-        """Living children, and dead ones with unwritten outcomes: if their leases lapsed, another
-        worker would recover these jobs and run them again."""
-        return [*self._callbacks.children(), *self._unsettled]
-
     def _jobs_to_ask_after(self) -> list[tuple[str, str, int]]:
-        """A page of the running jobs; the next call returns the next page."""
-        running = [job for job in self._callbacks.running() if self._is_here(job[0])]
+        """A page of the shard's running jobs; the next call returns the next page."""
+        several = self._settings.shards > 1
+        running = [
+            job
+            for job in self._callbacks.running()
+            if not several or shard_of_id(job[0]) == self._shard
+        ]
         first = self._asked if self._asked < len(running) else 0
         self._asked = first + BATCH_PER_CALL
         return running[first : self._asked]
-
-    def _is_here(self, job_id: str) -> bool:
-        return self._settings.shards == 1 or shard_of_id(job_id) == self._shard
 
     def _take_over(self) -> None:
         self._reaper.take_over()

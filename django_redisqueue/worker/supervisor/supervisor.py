@@ -12,9 +12,11 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from queue import SimpleQueue
 
 from ...conf import Settings
 from ...core.parsing import int_or_none
@@ -30,7 +32,7 @@ logger = logging.getLogger("django_redisqueue")
 EXIT_DONE = 0  # told to stop, or to be recycled
 EXIT_QUEUES_EMPTY = 10  # with burst
 
-MAX_SPAWNING = 8  # children at a time, so that the fork server's socket never fills up
+MAX_SPAWNING = 8  # children at a time, so that the fork server's pipe never fills up
 CANCEL_WAIT = 1.0  # s for which a cancel waits for a claimed job to start
 CANCEL_INTERVAL = 0.01  # s between two looks for that job
 BURST_INTERVAL = 0.1  # s until the next look for jobs that are being recovered, with burst
@@ -92,10 +94,8 @@ class Supervisor:
         self._heartbeats: Heartbeats
         self._watchdog: Watchdog
         self._spawned = 0
-        self._signals: list[int] = []
-        self._notices: list[tuple[Sequence[tuple[str, int]], Sequence[str]]] = []
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()  # of other threads
         self._cancels: dict[str, float] = {}  # job id -> until when to look for it
-        self._orders: list[str] = []
         self._ordered_ms = 0  # when the last order was given
         self._is_quiet = False  # told to take no more jobs
         self._stop_at: float | None = None
@@ -113,12 +113,14 @@ class Supervisor:
         self._spawn_due()
         heartbeats.start()
         with selectors.DefaultSelector() as selector:
-            for source in (self._fork_server.socket, self._child_wakes, self._own_wakes):
+            for source in (self._fork_server.connection, self._child_wakes, self._own_wakes):
                 selector.register(source, selectors.EVENT_READ)
             while not all(handle.is_retired for handle in self._handles):
                 self._handle_events(selector.select(self._select_timeout()))
-                self._handle_signals()
-                self._handle_orders()
+                while not self._calls.empty():
+                    self._calls.get()()
+                if self._cancels:
+                    self._interrupt_jobs([])
                 self._spawn_due()
                 self._watchdog.check()
                 if os.getpid() == 1:
@@ -142,13 +144,11 @@ class Supervisor:
                     self._watchdog.watch_closely()
             else:
                 self._handle_child_events()
-        lost: list[tuple[str, int]] = []
-        while self._notices:
-            more_lost, flagged = self._notices.pop(0)
-            lost += more_lost
-            self._cancels.update(dict.fromkeys(flagged, time.monotonic() + CANCEL_WAIT))
-        if lost or self._cancels:
-            self._interrupt_jobs(lost)
+
+    def _call_soon(self, call: Callable[[], None]) -> None:
+        """Have the main thread make this call. For any thread, and for signal handlers."""
+        self._calls.put(call)
+        self._own_wakes.wake()
 
     # Spawn
 
@@ -230,13 +230,16 @@ class Supervisor:
 
     def notify(self, lost: Sequence[tuple[str, int]], flagged: Sequence[str]) -> None:
         """Interrupt jobs whose leases are lost, and jobs to cancel. For any thread."""
-        self._notices.append((lost, flagged))
-        self._own_wakes.wake()
+        self._call_soon(partial(self._handle_notice, lost, flagged))
 
     def on_cancel(self, child: str, job_id: str) -> None:
         """Handle the cancel of a job that a child of any worker holds. For any thread."""
         if child in self.children():
             self.notify([], [job_id])
+
+    def _handle_notice(self, lost: Sequence[tuple[str, int]], flagged: Sequence[str]) -> None:
+        self._cancels.update(dict.fromkeys(flagged, time.monotonic() + CANCEL_WAIT))
+        self._interrupt_jobs(lost)
 
     def _interrupt_jobs(self, lost: Sequence[tuple[str, int]]) -> None:
         """Tell children to end their lost and cancelled jobs.
@@ -303,21 +306,19 @@ class Supervisor:
 
     def on_order(self, text: str) -> None:
         """Accept an order to this worker, ``<ms> <order>``. For any thread."""
-        self._orders.append(text)
-        self._own_wakes.wake()
+        self._call_soon(partial(self._handle_order, text))
 
-    def _handle_orders(self) -> None:
-        """Follow new orders. Every heartbeat returns the last order again, which is ignored."""
-        while self._orders:
-            at, _, order = self._orders.pop(0).partition(" ")
-            at_ms = int_or_none(at) or 0
-            if at_ms <= self._ordered_ms or order not in set(WorkerOrder):
-                continue
-            self._ordered_ms = at_ms
-            if self._stop_at is None:
-                #: Somebody has quieted, resumed or stopped the worker in the dashboard. Do nothing.
-                logger.info("told to %s", order)
-                self._follow(WorkerOrder(order))
+    def _handle_order(self, text: str) -> None:
+        """Follow a new order. Every heartbeat returns the last order again, which is ignored."""
+        at, _, order = text.partition(" ")
+        at_ms = int_or_none(at) or 0
+        if at_ms <= self._ordered_ms or order not in set(WorkerOrder):
+            return
+        self._ordered_ms = at_ms
+        if self._stop_at is None:
+            #: Somebody has quieted, resumed or stopped the worker in the dashboard. Do nothing.
+            logger.info("told to %s", order)
+            self._follow(WorkerOrder(order))
 
     def _follow(self, order: WorkerOrder) -> None:
         if order is WorkerOrder.STOP:
@@ -337,20 +338,19 @@ class Supervisor:
 
     def on_signal(self, number: int) -> None:
         """Called by the signal handler."""
-        self._signals.append(number)
+        self._call_soon(partial(self._handle_signal, number))
 
-    def _handle_signals(self) -> None:
-        while self._signals:
-            number = self._signals.pop(0)
-            if self._stop_at is None:
-                #: The worker stops in order, within --grace. Do nothing.
-                logger.info("%s: finishing running jobs", signal.Signals(number).name)
-                self._begin_stop()
-            else:
-                #: A second signal: running jobs are ended and go back to their queues without
-                #: spending an attempt. Do nothing.
-                logger.warning("%s again: stopping now", signal.Signals(number).name)
-                self._kill_at = 0.0
+    def _handle_signal(self, number: int) -> None:
+        name = signal.Signals(number).name
+        if self._stop_at is None:
+            #: The worker stops in order, within --grace. Do nothing.
+            logger.info("%s: finishing running jobs", name)
+            self._begin_stop()
+        else:
+            #: A second signal: running jobs are ended and go back to their queues without spending
+            #: an attempt. Do nothing.
+            logger.warning("%s again: stopping now", name)
+            self._kill_at = 0.0
 
     def _begin_stop(self) -> None:
         self._stop_at = time.monotonic()

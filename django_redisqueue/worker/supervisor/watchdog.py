@@ -19,7 +19,7 @@ from .heartbeat import ExitReport, Heartbeats, ReleaseUnstarted
 logger = logging.getLogger("django_redisqueue")
 
 HARD_GRACE_MS = 5000  # from a job's timeout, when the job is interrupted, to the kill
-BUSY_INTERVAL, IDLE_INTERVAL = 0.01, 0.5  # s between two looks, at the least and at the most
+BUSY_INTERVAL, IDLE_INTERVAL = 0.01, 0.5  # s between two looks, shortest and longest
 WATCH_SECONDS = 0.5  # without anything to watch for, before a child has to wake the supervisor
 UNRESPONSIVE_MS = 2000  # of silence until the kill: this process may have been stopped, too
 MEMORY_INTERVAL = 5.0  # s between two looks at the children's memory

@@ -31,11 +31,7 @@ def test_no_more_than_the_concurrency_run_at_a_time(stage: Stage) -> None:
     stage.worker("--processes", "1", "--async-concurrency", "3").wait_until_up(2)
     jobs = tasks.async_gauge.enqueue_many([(0.1,)] * 30)
     stage.until_done(30)
-    peaks = []
-    for job in jobs:
-        job.refresh()
-        peaks.append(job.result)
-    assert max(peaks) == 3
+    assert max(stage.results(jobs)) == 3
 
 
 def test_async_jobs_that_do_not_fit_wait_in_the_queue(stage: Stage) -> None:
@@ -131,11 +127,7 @@ def test_database_connections_of_async_jobs_are_bounded(stage: Stage, database: 
     ).wait_until_up(2)
     jobs = tasks.async_orm.enqueue_many([(0.02,)] * 60)
     stage.until_done(60, 20)
-    threads = []
-    for job in jobs:
-        job.refresh()
-        threads.append(job.result)
-    assert max(threads) == 4
+    assert max(stage.results(jobs)) == 4  # threads
 
 
 def test_async_jobs_never_share_a_transaction(stage: Stage, database: object) -> None:
@@ -145,9 +137,7 @@ def test_async_jobs_never_share_a_transaction(stage: Stage, database: object) ->
     ).wait_until_up(2)
     jobs = [tasks.async_transaction.enqueue(f"row{n}") for n in range(8)]
     stage.until_done(8, 20)
-    for job in jobs:
-        job.refresh()
-        assert job.result == 1, job.error
+    assert stage.results(jobs) == [1] * 8, stage.report()
 
 
 def test_a_cancelled_async_job_gives_its_connection_back(stage: Stage, database: object) -> None:

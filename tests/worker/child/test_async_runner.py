@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from django_redisqueue.broker.replies import ClaimedJob, Outcome, OutcomeKind
+from django_redisqueue.client.tasks import Task
 from django_redisqueue.conf import load
 from django_redisqueue.exceptions import RedisUnavailable
 from django_redisqueue.worker.child.async_runner import AsyncRunner
@@ -26,19 +27,100 @@ from tests.worker import tasks as worker_tasks
 from tests.worker.processes import eventually
 
 PATIENCE = 10
-
-
-@pytest.fixture
-def sent() -> SimpleQueue[list[Outcome]]:
-    return SimpleQueue()
-
-
 PIPELINE = Pipeline(load({}), lambda job_id: 0, lambda job_id: None)
 
 
-@pytest.fixture
-def state() -> ChildState:
-    return ChildState(0, 3)
+class FakeRedis:
+    """What reports and progress are sent to. It may hold them up, refuse them, or be away."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []  # progress and outcomes, in order
+        self.reports: SimpleQueue[list[Outcome]] = SimpleQueue()  # also those that are held up
+        self.holds_reports = False
+        self._accepted: SimpleQueue[None] = SimpleQueue()
+        self.unwritten: set[str] = set()
+        self.progress_begun = threading.Event()
+        self.takes_progress = threading.Event()
+        self.is_ours = True
+        self.failures: list[Exception] = []  # of the next reports of progress
+
+    def report(self, outcomes: list[Outcome]) -> list[bool]:
+        self.sent += [f"{outcome.id} {outcome.kind}" for outcome in outcomes]
+        self.reports.put(outcomes)
+        if self.holds_reports:
+            self._accepted.get(timeout=PATIENCE)
+        return [outcome.id not in self.unwritten for outcome in outcomes]
+
+    def next_report(self) -> list[str]:
+        """The ids of the jobs in the next report."""
+        return [outcome.id for outcome in self.reports.get(timeout=PATIENCE)]
+
+    def accept(self) -> None:
+        """Answer the report that is held up."""
+        self._accepted.put(None)
+
+    def progress(self, job: ClaimedJob, text: str) -> bool:
+        self.progress_begun.set()
+        assert self.takes_progress.wait(PATIENCE)
+        if self.failures:
+            raise self.failures.pop()
+        self.sent.append(f"{job.id} {json.loads(text)['done']}")
+        return self.is_ours
+
+    def open(self) -> None:
+        """Hold nothing up from now on."""
+        self.holds_reports = False
+        self.accept()
+        self.takes_progress.set()
+
+
+class RunnerHarness:
+    """A runner of two jobs at a time, and what it talks to."""
+
+    def __init__(self) -> None:
+        self.redis = FakeRedis()
+        self.state = ChildState(0, 3)
+        self.in_flight = InFlight(self.state, self.redis.progress, self.redis.report)
+        self.runner = AsyncRunner(PIPELINE, self.in_flight, 2, 1)
+
+    @property
+    def free(self) -> int:
+        return len(self.runner.free_slots)
+
+    def start(self, job_id: str, *args: Any, task: Task = tasks.async_sleep) -> None:
+        job = ClaimedJob(job_id, "default", task.name, "[[],{}]", 1, 0, 0, "", 1)
+        self.state.offer([job])
+        token = self.state.take()
+        assert token is not None
+        self.runner.start(Execution(job, task, list(args), {}, 0, 1), token)
+
+    def start_progress(self, job_id: str, *args: Any) -> None:
+        self.start(job_id, *args, task=worker_tasks.async_progress)
+
+    def run_to_end(self, job_id: str) -> None:
+        """The job has run; its outcome may not have been reported."""
+        self.start(job_id, 0)
+        self.wait(lambda: (job_id, 1) not in self.in_flight._running)
+
+    def wait(self, until: Callable[[], bool] | None = None) -> None:
+        """Wait for this, or until no job is in flight."""
+        self.in_flight.wait(until or (lambda: not self.in_flight.count), PATIENCE)
+
+    def logged(self) -> list[str]:
+        return [outcome.id for outcome in self.state.outcomes()]
+
+    def hold_the_loop(self) -> threading.Event:
+        """Keep the event loop busy until the event is set."""
+        busy, go_on = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            busy.set()
+            go_on.wait(PATIENCE)
+
+        assert self.runner._loop is not None
+        self.runner._loop.call_soon_threadsafe(hold)
+        assert busy.wait(PATIENCE)
+        return go_on
 
 
 def end(runner: AsyncRunner) -> None:
@@ -51,94 +133,67 @@ def end(runner: AsyncRunner) -> None:
 
 
 @pytest.fixture
-def runner(state: ChildState, sent: SimpleQueue[list[Outcome]]) -> Iterator[AsyncRunner]:
-    def send(outcomes: list[Outcome]) -> list[bool]:
-        sent.put(outcomes)
-        return [True] * len(outcomes)
-
-    made = AsyncRunner(PIPELINE, InFlight(state, lambda job, text: True, send), 2, 1)
+def harness() -> Iterator[RunnerHarness]:
+    made = RunnerHarness()
     yield made
-    end(made)
+    made.redis.open()
+    end(made.runner)
 
 
-def start(runner: AsyncRunner, state: ChildState, job_id: str, seconds: float) -> None:
-    job = ClaimedJob(
-        job_id, "default", tasks.async_sleep.name, f"[[{seconds}],{{}}]", 1, 0, 0, "", 1
-    )
-    state.offer([job])
-    token = state.take()
-    assert token is not None
-    runner.start(Execution(job, tasks.async_sleep, [seconds], {}, 0, 1), token)
-
-
-def hold_the_loop(runner: AsyncRunner) -> threading.Event:
-    """Keep the event loop busy until the event is set."""
-    busy, go_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        busy.set()
-        go_on.wait(PATIENCE)
-
-    assert runner._loop is not None
-    runner._loop.call_soon_threadsafe(hold)
-    assert busy.wait(PATIENCE)
-    return go_on
+@pytest.fixture
+def redis(harness: RunnerHarness) -> FakeRedis:
+    return harness.redis
 
 
 def test_a_cancel_that_comes_before_its_job_has_begun_on_the_loop_ends_it(
-    runner: AsyncRunner, state: ChildState, sent: SimpleQueue[list[Outcome]]
+    harness: RunnerHarness, redis: FakeRedis
 ) -> None:
-    start(runner, state, "job_first", 0)
-    sent.get(timeout=PATIENCE)
-    go_on = hold_the_loop(runner)
-    start(runner, state, "job_second", 60)
-    runner._in_flight.interrupt("cancel", "job_second", 1)
+    harness.run_to_end("job_first")
+    redis.next_report()
+    go_on = harness.hold_the_loop()
+    harness.start("job_second", 60)
+    harness.in_flight.interrupt("cancel", "job_second", 1)
     go_on.set()
-    [outcome] = sent.get(timeout=PATIENCE)
+    [outcome] = redis.reports.get(timeout=PATIENCE)
     assert (outcome.id, outcome.kind) == ("job_second", OutcomeKind.CANCELLED)
-    runner._in_flight.wait(lambda: not runner._in_flight.count, PATIENCE)
-    assert (len(runner.free_slots), state.running()) == (2, [])
+    harness.wait()
+    assert (harness.free, harness.state.running()) == (2, [])
 
 
 def test_a_job_starts_no_thread(
-    runner: AsyncRunner,
-    state: ChildState,
-    sent: SimpleQueue[list[Outcome]],
-    monkeypatch: pytest.MonkeyPatch,
+    harness: RunnerHarness, redis: FakeRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start(runner, state, "job_first", 0)  # starts the threads that all jobs share
-    sent.get(timeout=PATIENCE)
+    harness.run_to_end("job_first")  # starts the threads that all jobs share
+    redis.next_report()
     started: list[str] = []
     monkeypatch.setattr(threading.Thread, "start", lambda thread: started.append(thread.name))
-    start(runner, state, "job_second", 0)
-    [outcome] = sent.get(timeout=PATIENCE)
+    harness.start("job_second", 0)
+    [outcome] = redis.reports.get(timeout=PATIENCE)
     assert (outcome.id, outcome.kind, started) == ("job_second", OutcomeKind.COMPLETED, [])
 
 
 def test_jobs_that_start_together_wake_the_loop_once(
-    runner: AsyncRunner,
-    state: ChildState,
-    sent: SimpleQueue[list[Outcome]],
-    monkeypatch: pytest.MonkeyPatch,
+    harness: RunnerHarness, redis: FakeRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start(runner, state, "job_first", 0)
-    sent.get(timeout=PATIENCE)
-    runner._in_flight.wait(lambda: len(runner.free_slots) == 2, PATIENCE)
-    go_on = hold_the_loop(runner)
-    assert runner._loop is not None
-    wake, woken = runner._loop.call_soon_threadsafe, list[str]()
+    harness.run_to_end("job_first")
+    redis.next_report()
+    harness.wait(lambda: harness.free == 2)
+    go_on = harness.hold_the_loop()
+    loop = harness.runner._loop
+    assert loop is not None
+    wake, woken = loop.call_soon_threadsafe, list[str]()
 
     def count(callback: Callable[..., object], *args: Any) -> object:
         woken.append(callback.__name__)
         return wake(callback, *args)
 
-    monkeypatch.setattr(runner._loop, "call_soon_threadsafe", count)
-    start(runner, state, "job_second", 0)
-    start(runner, state, "job_third", 0)
+    monkeypatch.setattr(loop, "call_soon_threadsafe", count)
+    harness.start("job_second", 0)
+    harness.start("job_third", 0)
     assert woken == ["_launch"]
     go_on.set()
-    runner._in_flight.wait(lambda: not runner._in_flight.count, PATIENCE)
-    assert len(runner.free_slots) == 2
+    harness.wait()
+    assert harness.free == 2
 
 
 def test_a_child_takes_a_batch_of_async_jobs_with_one_system_call(
@@ -165,220 +220,120 @@ def test_a_child_takes_a_batch_of_async_jobs_with_one_system_call(
     end(child._async_runner)
 
 
-class SlowSend:
-    """A report that takes its time: until the test lets it be accepted."""
-
-    def __init__(self) -> None:
-        self.under_way: SimpleQueue[list[Outcome]] = SimpleQueue()
-        self._go_on: SimpleQueue[None] = SimpleQueue()
-        self._is_open = False
-        self.unwritten: set[str] = set()
-
-    def __call__(self, outcomes: list[Outcome]) -> list[bool]:
-        self.under_way.put(outcomes)
-        if not self._is_open:
-            self._go_on.get(timeout=PATIENCE)
-        return [outcome.id not in self.unwritten for outcome in outcomes]
-
-    def accept(self) -> None:
-        self._go_on.put(None)
-
-    def open(self) -> None:
-        self._is_open = True
-        self.accept()
-
-
-@pytest.fixture
-def slow() -> SlowSend:
-    return SlowSend()
-
-
-@pytest.fixture
-def slow_runner(state: ChildState, slow: SlowSend) -> Iterator[AsyncRunner]:
-    made = AsyncRunner(PIPELINE, InFlight(state, lambda job, text: True, slow), 2, 1)
-    yield made
-    slow.open()
-    end(made)
-
-
-def run_to_end(runner: AsyncRunner, state: ChildState, job_id: str) -> None:
-    """The job runs to its end here."""
-    start(runner, state, job_id, 0)
-    runner._in_flight.wait(lambda: (job_id, 1) not in runner._in_flight._running, PATIENCE)
-
-
-def logged(state: ChildState) -> list[str]:
-    return [outcome.id for outcome in state.outcomes()]
-
-
 def test_what_can_not_be_written_stays_in_the_log_and_is_sent_again(
-    slow_runner: AsyncRunner, state: ChildState, slow: SlowSend
+    harness: RunnerHarness, redis: FakeRedis
 ) -> None:
-    slow.unwritten = {"job_1"}
-    run_to_end(slow_runner, state, "job_1")
-    slow.under_way.get(timeout=PATIENCE)
-    run_to_end(slow_runner, state, "job_2")
-    slow.accept()
-    sent = [outcome.id for outcome in slow.under_way.get(timeout=PATIENCE)]
-    assert sorted(sent) == ["job_1", "job_2"]
-    slow.accept()
-    assert [outcome.id for outcome in slow.under_way.get(timeout=PATIENCE)] == ["job_1"]
-    assert (logged(state), slow_runner._in_flight.count, slow_runner._in_flight.unwritten) == (
-        ["job_1"],
-        0,
-        1,
-    )
-    slow.unwritten.clear()
-    slow.accept()
-    slow_runner._in_flight.wait(lambda: not slow_runner._in_flight.unwritten, PATIENCE)
-    assert (logged(state), slow_runner._in_flight.count, len(slow_runner.free_slots)) == ([], 0, 2)
+    redis.holds_reports, redis.unwritten = True, {"job_1"}
+    harness.run_to_end("job_1")
+    redis.next_report()
+    harness.run_to_end("job_2")
+    redis.accept()
+    assert sorted(redis.next_report()) == ["job_1", "job_2"]
+    redis.accept()
+    assert redis.next_report() == ["job_1"]
+    in_flight = harness.in_flight
+    assert (harness.logged(), in_flight.count, in_flight.unwritten) == (["job_1"], 0, 1)
+    redis.unwritten.clear()
+    redis.accept()
+    harness.wait(lambda: not in_flight.unwritten)
+    assert (harness.logged(), in_flight.count, harness.free) == ([], 0, 2)
 
 
 def test_the_log_holds_exactly_what_is_not_yet_accepted(
-    slow_runner: AsyncRunner, state: ChildState, slow: SlowSend
+    harness: RunnerHarness, redis: FakeRedis
 ) -> None:
     """Also while there is always something unreported, which is when the log must not grow."""
-    log = state.concurrent_log
-    run_to_end(slow_runner, state, "job_0")
+    redis.holds_reports, log = True, harness.state.concurrent_log
+    harness.run_to_end("job_0")
     whole = log.free_bytes
-    report = slow.under_way.get(timeout=PATIENCE)
+    report = redis.next_report()
     for round_ in range(1, 200):
         new = [f"job_{round_}_{n}" for n in range(round_ % 3 + 1)]
         for job_id in new:
-            run_to_end(slow_runner, state, job_id)
-        assert logged(state) == [outcome.id for outcome in report] + new
-        slow.accept()
-        report = slow.under_way.get(timeout=PATIENCE)  # the last is accepted by now
-        assert [outcome.id for outcome in report] == new
-        assert logged(state) == new
+            harness.run_to_end(job_id)
+        assert harness.logged() == report + new
+        redis.accept()
+        report = redis.next_report()  # the last is accepted by now
+        assert report == new
+        assert harness.logged() == new
         assert log.free_bytes > whole - 1000
-    slow.open()
-    slow_runner._in_flight.wait(lambda: not slow_runner._in_flight.count, PATIENCE)
+    redis.open()
+    harness.wait()
     assert log.is_empty
 
 
 def test_outcomes_that_wait_for_several_reports_stay_logged_until_their_own(
-    slow_runner: AsyncRunner, state: ChildState, slow: SlowSend
+    harness: RunnerHarness, redis: FakeRedis
 ) -> None:
-    run_to_end(slow_runner, state, "job_first")
-    slow.under_way.get(timeout=PATIENCE)
+    redis.holds_reports = True
+    harness.run_to_end("job_first")
+    redis.next_report()
     rest = [f"job_{n}" for n in range(REPORTED_TOGETHER + 3)]
     for job_id in rest:
-        run_to_end(slow_runner, state, job_id)
-    slow.accept()
-    assert len(slow.under_way.get(timeout=PATIENCE)) == REPORTED_TOGETHER
-    assert logged(state) == rest
-    slow.accept()
-    slow.under_way.get(timeout=PATIENCE)
-    assert logged(state) == rest[REPORTED_TOGETHER:]
+        harness.run_to_end(job_id)
+    redis.accept()
+    assert len(redis.next_report()) == REPORTED_TOGETHER
+    assert harness.logged() == rest
+    redis.accept()
+    redis.next_report()
+    assert harness.logged() == rest[REPORTED_TOGETHER:]
 
 
 def test_no_place_comes_free_while_the_log_has_no_room_for_what_would_end_there(
-    slow_runner: AsyncRunner, state: ChildState, slow: SlowSend
+    harness: RunnerHarness, redis: FakeRedis
 ) -> None:
-    log = state.concurrent_log
+    redis.holds_reports, log = True, harness.state.concurrent_log
     log.record(Outcome("job_large", 1, 1, OutcomeKind.COMPLETED, "x" * (LOG_BYTES // 2)))
-    run_to_end(slow_runner, state, "job_first")
-    assert len(slow_runner.free_slots) == 1
-    slow.accept()
-    slow_runner._in_flight.wait(lambda: len(slow_runner.free_slots) == 2, PATIENCE)
-    assert (len(slow_runner.free_slots), log.is_empty) == (2, True)
+    harness.run_to_end("job_first")
+    assert harness.free == 1
+    redis.accept()
+    harness.wait(lambda: harness.free == 2)
+    assert (harness.free, log.is_empty) == (2, True)
 
 
-class Wire:
-    """What is sent to Redis: progress, which takes its time, and outcomes."""
-
-    def __init__(self) -> None:
-        self.sent: list[str] = []
-        self.begun = threading.Event()
-        self.go_on = threading.Event()
-        self.is_ours = True
-        self.failures = 0
-        self.is_broken = False
-
-    def progress(self, job: ClaimedJob, text: str) -> bool:
-        self.begun.set()
-        assert self.go_on.wait(PATIENCE)
-        if self.is_broken:
-            raise ValueError("no error of ours")
-        if self.failures:
-            self.failures -= 1
-            raise RedisUnavailable("away")
-        self.sent.append(f"{job.id} {json.loads(text)['done']}")
-        return self.is_ours
-
-    def outcomes(self, outcomes: list[Outcome]) -> list[bool]:
-        self.sent += [f"{outcome.id} {outcome.kind}" for outcome in outcomes]
-        return [True] * len(outcomes)
-
-
-@pytest.fixture
-def wire() -> Wire:
-    return Wire()
-
-
-@pytest.fixture
-def wired(state: ChildState, wire: Wire) -> Iterator[AsyncRunner]:
-    made = AsyncRunner(PIPELINE, InFlight(state, wire.progress, wire.outcomes), 2, 1)
-    yield made
-    wire.go_on.set()
-    end(made)
-
-
-def start_progress(runner: AsyncRunner, state: ChildState, job_id: str, *args: Any) -> None:
-    name = worker_tasks.async_progress.name
-    job = ClaimedJob(job_id, "default", name, "[[],{}]", 1, 0, 0, "", 1)
-    state.offer([job])
-    token = state.take()
-    assert token is not None
-    runner.start(Execution(job, worker_tasks.async_progress, list(args), {}, 0, 1), token)
-
-
-def test_progress_does_not_hold_the_loop_the_loop(
-    wired: AsyncRunner, state: ChildState, wire: Wire
-) -> None:
-    start_progress(wired, state, "job_slow", 3, 60)
-    assert wire.begun.wait(PATIENCE)
-    run_to_end(wired, state, "job_other")
-    wired._in_flight.interrupt("cancel", "job_slow", 1)
-    wired._in_flight.wait(lambda: ("job_slow", 1) not in wired._in_flight._running, PATIENCE)
-    assert wired.free_slots
-    assert not wire.go_on.is_set()
-    assert not state.running()
+def test_progress_does_not_hold_the_loop(harness: RunnerHarness, redis: FakeRedis) -> None:
+    harness.start_progress("job_slow", 3, 60)
+    assert redis.progress_begun.wait(PATIENCE)
+    harness.run_to_end("job_other")
+    harness.in_flight.interrupt("cancel", "job_slow", 1)
+    harness.wait(lambda: ("job_slow", 1) not in harness.in_flight._running)
+    assert harness.free
+    assert not redis.takes_progress.is_set()
+    assert not harness.state.running()
 
 
 def test_the_last_progress_goes_before_the_outcome_and_none_after(
-    wired: AsyncRunner, state: ChildState, wire: Wire
+    harness: RunnerHarness, redis: FakeRedis
 ) -> None:
     """Those in between, which came while another was sent, may be left out."""
-    start_progress(wired, state, "job_1", 1000)
-    wired._in_flight.wait(lambda: not wired._in_flight._running, PATIENCE)
-    wire.go_on.set()
-    wired._in_flight.wait(lambda: not wired._in_flight.count, PATIENCE)
-    assert wire.sent[-2:] == ["job_1 1000", "job_1 completed"]
-    rounds = [int(line.split()[1]) for line in wire.sent[:-1]]
+    harness.start_progress("job_1", 1000)
+    harness.wait(lambda: not harness.in_flight._running)
+    redis.takes_progress.set()
+    harness.wait()
+    assert redis.sent[-2:] == ["job_1 1000", "job_1 completed"]
+    rounds = [int(line.split()[1]) for line in redis.sent[:-1]]
     assert rounds == sorted(set(rounds))
 
 
 @pytest.mark.parametrize("failures", [1, 2])
 def test_progress_that_redis_did_not_take_is_sent_when_it_is_back(
-    wired: AsyncRunner, state: ChildState, wire: Wire, failures: int
+    harness: RunnerHarness, redis: FakeRedis, failures: int
 ) -> None:
-    wire.failures = failures
-    wire.go_on.set()
-    start_progress(wired, state, "job_1", 5)
-    wired._in_flight.wait(lambda: not wired._in_flight.count, PATIENCE)
-    assert wire.sent[-2:] == ["job_1 5", "job_1 completed"]
+    redis.failures = [RedisUnavailable("away")] * failures
+    redis.takes_progress.set()
+    harness.start_progress("job_1", 5)
+    harness.wait()
+    assert redis.sent[-2:] == ["job_1 5", "job_1 completed"]
 
 
 def test_a_lost_lease_is_told_by_the_next_progress(
-    wired: AsyncRunner, state: ChildState, wire: Wire
+    harness: RunnerHarness, redis: FakeRedis
 ) -> None:
-    wire.is_ours = False
-    wire.go_on.set()
-    start_progress(wired, state, "job_1", 10_000, 0.01)
-    wired._in_flight.wait(lambda: not wired._in_flight.count, PATIENCE)
-    assert wire.sent[-1] == f"job_1 {OutcomeKind.QUEUED}"
+    redis.is_ours = False
+    redis.takes_progress.set()
+    harness.start_progress("job_1", 10_000, 0.01)
+    harness.wait()
+    assert redis.sent[-1] == f"job_1 {OutcomeKind.QUEUED}"
 
 
 def test_a_thread_that_a_job_has_left_behind_gives_no_progress() -> None:
@@ -400,22 +355,22 @@ def test_a_thread_that_a_job_has_left_behind_gives_no_progress() -> None:
 
 
 def test_a_note_that_no_redis_could_take_fails_its_job_and_no_thread_of_the_lane(
-    wired: AsyncRunner, state: ChildState, wire: Wire
+    harness: RunnerHarness, redis: FakeRedis
 ) -> None:
-    wire.go_on.set()
-    start_progress(wired, state, "job_1", 1, 0, "\ud800")
-    wired._in_flight.wait(lambda: not wired._in_flight.count, PATIENCE)
-    start_progress(wired, state, "job_2", 1)
-    wired._in_flight.wait(lambda: not wired._in_flight.count, PATIENCE)
-    assert wire.sent == ["job_1 failed", "job_2 1", "job_2 completed"]
+    redis.takes_progress.set()
+    harness.start_progress("job_1", 1, 0, "\ud800")
+    harness.wait()
+    harness.start_progress("job_2", 1)
+    harness.wait()
+    assert redis.sent == ["job_1 failed", "job_2 1", "job_2 completed"]
 
 
 def test_trouble_with_progress_does_not_keep_an_outcome_back(
-    wired: AsyncRunner, state: ChildState, wire: Wire, monkeypatch: pytest.MonkeyPatch
+    harness: RunnerHarness, redis: FakeRedis
 ) -> None:
-    monkeypatch.setattr(wire, "is_broken", True)
-    wire.go_on.set()
+    redis.failures = [ValueError("unexpected")] * 100
+    redis.takes_progress.set()
     for job_id in ("job_1", "job_2"):
-        start_progress(wired, state, job_id, 1)
-        wired._in_flight.wait(lambda: not wired._in_flight.count, PATIENCE)
-    assert wire.sent == ["job_1 completed", "job_2 completed"]
+        harness.start_progress(job_id, 1)
+        harness.wait()
+    assert redis.sent == ["job_1 completed", "job_2 completed"]

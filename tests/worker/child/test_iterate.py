@@ -141,8 +141,7 @@ def test_a_queryset_is_seen_once_in_its_order(new_run: NewRun, order: str) -> No
 
 @pytest.mark.django_db
 def test_a_page_costs_one_query_and_rows_may_be_deleted(
-    new_run: NewRun,
-    django_assert_num_queries: Any,
+    new_run: NewRun, django_assert_num_queries: Any
 ) -> None:
     Counter.objects.bulk_create(Counter(name=f"n{n}") for n in range(10))
     with django_assert_num_queries(1 + 4):

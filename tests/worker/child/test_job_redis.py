@@ -32,7 +32,7 @@ def test_a_master_that_does_not_know_the_run_is_not_asked_again(
     """It may be a former one that is cut off."""
     look_again = Mock()
     monkeypatch.setattr(RedisConnection, "look_again", look_again)
-    steps, job = JobRedis("c1", get_settings()).main_thread, claimed(lease=2)
+    steps, job = JobRedis("c1", get_settings()), claimed(lease=2)
     if ask == "load":
         with pytest.raises(JobAbandoned, match="was taken over"):
             steps.load(job)

@@ -135,11 +135,10 @@ def test_results_near_the_limit_one_after_another(one: Stage) -> None:
 def test_results_larger_than_that_memory(stage: Stage) -> None:
     stage.configure(MAX_RESULT_BYTES=20_000_000)
     worker = stage.worker("--processes", "1").wait_until_up(2)
-    jobs = app_tasks.large_result.enqueue_many([(6_000_000,), (1,), (3_000_000,), (3_000_000,)])
+    sizes = [6_000_000, 1, 3_000_000, 3_000_000]
+    jobs = app_tasks.large_result.enqueue_many([(size,) for size in sizes])
     stage.until_done(4)
-    for job, size in zip(jobs, (6_000_000, 1, 3_000_000, 3_000_000), strict=True):
-        job.refresh()
-        assert len(job.result) == size
+    assert list(map(len, stage.results(jobs))) == sizes
     assert "died" not in worker.output
 
 

@@ -92,9 +92,7 @@ def test_a_chore_that_hangs_holds_up_nobody(
 
 
 def test_a_chore_that_hangs_does_not_stop_the_others(
-    made: list[TaskThreads],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    made: list[TaskThreads], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A database that hangs for one: the process leads, so nobody else would do the others."""
     held, entered, calls = threading.Event(), threading.Event(), [0]

@@ -1,16 +1,22 @@
-"""The fork server: failed forks, exit causes, and how it ends."""
+"""The fork server, and a worker as the first process of a container."""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
+import subprocess
 import sys
+from contextlib import suppress
 
 import psutil
 import pytest
 
 from django_redisqueue.worker.supervisor.fork_server import ChildExited
-from tests.worker import tasks
+from django_redisqueue.worker.supervisor.supervisor import reap_orphans
+from tests.worker import fork_tasks, tasks
 from tests.worker.processes import eventually, is_alive
-from tests.worker.stage import Stage
+from tests.worker.stage import QUICK, Stage
 
 
 def test_the_other_children_go_on_when_a_fork_fails(stage: Stage) -> None:
@@ -58,3 +64,79 @@ def test_a_killed_fork_server_ends_the_worker_and_nothing_is_lost(stage: Stage) 
     stage.worker("--processes", "2")
     stage.until_done(6)
     assert stage.statuses(jobs) == {"completed": 6}
+
+
+PR_SET_CHILD_SUBREAPER = 36
+NEW_PIDS = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+def _as_the_first_process(out: int) -> None:
+    """Adopt a grandchild and reap it, but not a dead child of its own."""
+    assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    reap_orphans(0)  # there is no child
+    parent = subprocess.Popen(["sh", "-c", "sleep 0.05 & echo $!"], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    orphan = int(parent.stdout.readline())
+    parent.wait()
+    eventually(lambda: psutil.Process(orphan).status() == psutil.STATUS_ZOMBIE)
+    reap_orphans(0)
+    assert not psutil.pid_exists(orphan)
+    own = os.fork()
+    if own == 0:
+        os._exit(7)
+    eventually(lambda: psutil.Process(own).status() == psutil.STATUS_ZOMBIE)
+    reap_orphans(own)
+    assert os.waitstatus_to_exitcode(os.waitpid(own, 0)[1]) == 7
+    os.write(out, b"done")
+
+
+@pytest.mark.skipif(os.uname().sysname != "Linux", reason="only Linux has subreapers")
+def test_orphans_are_reaped_and_own_children_are_not() -> None:
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _as_the_first_process(write)
+        finally:
+            os._exit(0)
+    os.close(write)
+    assert os.read(read, 10) == b"done"
+    os.waitpid(pid, 0)
+
+
+in_new_pids = pytest.mark.skipif(
+    subprocess.run([*NEW_PIDS, "true"], capture_output=True, check=False).returncode != 0,
+    reason="this user may not make a pid namespace",
+)
+
+
+@in_new_pids
+def test_sigterm_ends_a_worker_that_waits_for_redis(stage: Stage) -> None:
+    """The kernel does not apply the default action of SIGTERM to a first process."""
+    worker = stage.worker("--processes", "1", prefix=NEW_PIDS, address="127.0.0.1:1")
+    eventually(lambda: "trying again until it answers" in worker.output, why=stage.report)
+    psutil.Process(worker.pid).children()[0].send_signal(signal.SIGTERM)
+    assert worker.wait(5) == 130
+    assert "stopped before it took a job" in worker.output
+
+
+@in_new_pids
+def test_a_worker_leaves_no_zombies(stage: Stage) -> None:
+    stage.configure(TASK_MODULES=[*QUICK["TASK_MODULES"], "tests.worker.fork_tasks"])
+    worker = stage.worker("--processes", "1", prefix=NEW_PIDS)
+    fork_tasks.leave_a_program.enqueue(stage.book, "left")
+    stage.until_done(0, failed=1)
+    assert stage.runs()["left"] == 3
+
+    def programs() -> list[str]:
+        tree = psutil.Process(worker.pid).children(recursive=True)
+        found = []
+        for each in tree:
+            with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+                found += [str(each)] if each.name() == "sleep" else []
+        return found
+
+    eventually(lambda: not programs(), why=programs)
+    supervisor = psutil.Process(worker.pid).children()[0]
+    supervisor.send_signal(signal.SIGTERM)
+    assert worker.wait() == 0

@@ -239,11 +239,8 @@ def test_children_are_recycled_after_max_jobs(stage: Stage) -> None:
     stage.worker("--processes", "2", "--max-jobs", "50").wait_until_up(3)
     jobs = app_tasks.pid.enqueue_many([()] * 1000)
     stage.until_done(1000)
-    pids = []
-    for job in jobs:
-        job.refresh()
-        assert job.recoveries == 0
-        pids.append(job.result)
+    pids = stage.results(jobs)
+    assert {job.recoveries for job in jobs} == {0}
     assert max(pids.count(pid) for pid in set(pids)) <= 50
     assert len(set(pids)) >= 20
 
