@@ -82,7 +82,7 @@ def test_processes_that_are_stopped_are_replaced(processes: MirrorProcesses) -> 
 @on_postgresql
 def test_maintenance_whose_database_hangs_is_replaced(processes: MirrorProcesses) -> None:
     """The process leads meanwhile, so nobody else would relay, and its connection may be dead."""
-    processes.stage.alter("quick_watchdog")
+    processes.stage.alter("quick_hang")
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(f"LOCK TABLE {OutboxJob._meta.db_table}")
         worker = processes.worker("--processes", "1").wait_until_up(3)

@@ -240,6 +240,14 @@ async def async_run(folder: str, name: str, seconds: float) -> int:
 
 
 @task
+async def async_run_until_let_go(folder: str, name: str, gate: str) -> int:
+    """``run_until_let_go`` on the event loop."""
+    n = trace(folder, name)
+    os.close(await asyncio.to_thread(os.open, gate, os.O_RDONLY))
+    return n
+
+
+@task
 async def async_run_to_end(folder: str, name: str, seconds: float) -> int:
     n = trace(folder, name)
     await asyncio.sleep(seconds)

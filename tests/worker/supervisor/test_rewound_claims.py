@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from django_redisqueue import JobQueue
 from tests.support.servers import RedisServer
 from tests.support.shards import keys_of
 from tests.worker import tasks
@@ -94,15 +95,21 @@ def test_finishes_of_async_jobs_that_redis_has_forgotten(stage: Stage) -> None:
 
 def test_a_claim_that_redis_has_forgotten(stage: Stage) -> None:
     """The child that runs the job gets it a second time, with the same lease."""
-    stage.configure(LEASE=15, HEARTBEAT=4)  # no heartbeat before the child claims it again
+    stage.configure(LEASE=120, HEARTBEAT=30)  # no heartbeat before the child claims it again
     worker = stage.worker("--processes", "1").wait_until_up(2)
-    job = tasks.async_run.using(run_after=1.2).enqueue(stage.book, "long", 2.5)
+    queue, gate = JobQueue(), stage.gate()
+    queue.pause()
+    job = tasks.async_run_until_let_go.enqueue(stage.book, "long", gate)
     stage.redis.save()
-    eventually(lambda: stage.runs()["long"])
+    queue.resume()
+    eventually(lambda: stage.runs()["long"], why=stage.report)
     go_back(stage)
+    queue.resume()
+    said = f"job {job.id} was claimed again while it runs here"
+    eventually(lambda: said in worker.output, why=stage.report)
+    stage.let_go(gate)
     stage.ended(job)
     assert (job.status, stage.runs()["long"]) == ("completed", 1)
-    assert f"job {job.id} was claimed again while it runs here" in worker.output
     assert stage.redis.keys("*child:*:processing") == []
     worker.term()
     assert worker.wait() == 0
