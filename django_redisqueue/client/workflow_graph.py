@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -79,22 +79,28 @@ def _check_cycles(nodes: Sequence[Node], name: str) -> None:
         ) from None
 
 
-def encode_jobs(nodes: Sequence[Node]) -> Iterator[WorkflowJob]:
-    """The jobs as arguments of enqueue_workflow.lua."""
-    children: list[list[int]] = [[] for _ in nodes]
-    for n, node in enumerate(nodes):
+def encode_jobs(nodes: Sequence[Node]) -> list[WorkflowJob]:
+    """The jobs as Redis takes them (enqueue_workflow.lua)."""
+    names = [f".{n}" for n in range(len(nodes))]
+    children: list[list[str]] = [[] for _ in nodes]
+    for name, node in zip(names, nodes, strict=True):
         for parent in node.parents:
-            children[parent].append(n)
+            children[parent].append(name)
     wide = {n for n, found in enumerate(children) if len(found) > WIDE}
+    jobs = []
     for n, node in enumerate(nodes):
-        job = node.job
-        yield WorkflowJob(
-            job.id, job.queue, job.task, job.payload, job.options, job.priority, job.when,
-            job.audit, len(node.parents), "*" if n in wide else _names(children[n]),
-            _names(node.parents),
-            "" if node.on_failure is OnFailure.FAIL else node.on_failure.value,
-            _names([parent for parent in node.parents if parent in wide]), job.unique, job.lane,
+        job, parents = node.job, node.parents
+        then = "*" if n in wide else " ".join(children[n])
+        after = " ".join([names[parent] for parent in parents])
+        joins = " ".join([names[parent] for parent in parents if parent in wide]) if wide else ""
+        on_fail = "" if node.on_failure is OnFailure.FAIL else node.on_failure.value
+        jobs.append(
+            WorkflowJob(
+                job.id, job.queue, job.task, job.payload, job.options, job.priority, job.when,
+                job.audit, len(parents), then, after, on_fail, joins, job.unique, job.lane,
+            )
         )  # fmt: skip
+    return jobs
 
 
 def _names(numbers: Sequence[int]) -> str:

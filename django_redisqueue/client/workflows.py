@@ -111,7 +111,7 @@ class Workflow:
         self._check_open()
         signature = _to_signature(what, args, kwargs)
         del args, kwargs  # error pages show locals, and the task may redact them
-        parents = dict.fromkeys(map(self._number, _to_parents(after)))
+        parents = [] if after is None else [self._number(job) for job in _to_parents(after)]
         number, has_shards = len(self._nodes), get_settings().shards > 1
         if self._defaults:
             signature = signature.with_defaults(self._defaults)
@@ -120,7 +120,7 @@ class Workflow:
             self._place(new)
         if not isinstance(on_failure, OnFailure):
             on_failure = check_choice(on_failure, OnFailure, "on_failure")
-        self._nodes.append(Node(new, list(parents), on_failure))
+        self._nodes.append(Node(new, list(dict.fromkeys(parents)), on_failure))
         if has_shards:
             return _PlacedJob(self, number, self._deferred)
         return Job(new.id, deferred=self._deferred)
@@ -171,10 +171,8 @@ class Workflow:
     def _number(self, job: object) -> int:
         if isinstance(job, _PlacedJob) and job.workflow is self:
             return job.number
-        prefix = f"{self.id}."
-        name = job.id if isinstance(job, Job) else ""
-        number = name[len(prefix) :] if name.startswith(prefix) else ""
-        if not number.isdigit() or int(number) >= len(self._nodes):
+        workflow_id, _, number = job.id.rpartition(".") if isinstance(job, Job) else ("", "", "")
+        if workflow_id != self._id or not number.isdigit() or int(number) >= len(self._nodes):
             raise WorkflowError(
                 f"{job!r} is not a job of {self!r}; pass what add() of the same workflow returned"
             )
@@ -204,7 +202,7 @@ class Workflow:
         fields = ["name", self.name, "ttl_ms", str(self._ttl_ms)]
         for name, signature in self._callbacks.items():
             fields += callback_fields(name, signature, f"{self.id}.{name}")
-        return Push(self.id, fields, list(encode_jobs(self._nodes)))
+        return Push(self.id, fields, encode_jobs(self._nodes))
 
     def _send(self, push: Push, later: bool) -> None:
         if later:  # it has committed; if Redis is away, the relay sends it

@@ -37,6 +37,7 @@ _encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"), ensure_ascii
 _decoder = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
 _raw_decode = _decoder.raw_decode
 _PLAIN = frozenset({str, int, bool, type(None)})
+_INTEGERS = frozenset({int})
 _BOXES = frozenset({list, dict})
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -105,7 +106,7 @@ def encode_payload(args: Sequence[Any], kwargs: Mapping[str, Any], limit: int, t
         if type(value) not in _PLAIN:
             check(value, f"argument {name!r} of {task}")
     what = f"the arguments of {task}"
-    text = _encode([args, kwargs], what)
+    text = _encode_arguments(args, kwargs, what)
     try:
         return capped(text, limit, what, "MAX_PAYLOAD_BYTES")
     except InvalidArguments:
@@ -250,6 +251,17 @@ def _encode(value: object, what: str) -> str:
         return _encoder.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArguments(f"{what} cannot be written as JSON: {error}") from None
+
+
+def _encode_arguments(args: Sequence[Any], kwargs: Mapping[str, Any], what: str) -> str:
+    """``[args, kwargs]`` as JSON. Integers alone, such as keys of rows, are common, and take half
+    the time without the encoder."""
+    if not kwargs and _INTEGERS.issuperset(map(type, args)):
+        try:
+            return f"[[{','.join(map(str, args))}],{{}}]"
+        except ValueError:  # thousands of digits
+            pass
+    return _encode([args, kwargs], what)
 
 
 def capped(text: str, limit: int, what: str, setting: str) -> str:

@@ -31,8 +31,9 @@ end
 
 local resend_ms, mirrored_ms = tonumber(ARGV[7]), mirrored_until(ARGV[8] == '1')
 local function delete_unless_needed(id)
-  if status == 'completed' and (is_waited_for(id) or is_wanted(id)) then return true end
-  delete_job(queue, status, id, resend_ms, mirrored_ms)
+  local job = read_finished(id)
+  if status == 'completed' and (is_waited_for(job) or is_wanted(job)) then return true end
+  delete_job(queue, status, job, resend_ms, mirrored_ms)
 end
 
 local function clear_list()

@@ -17,14 +17,15 @@ write_even_when_full()
 local codes, mirrored_ms = {}, mirrored_until(ARGV[5] == '1')
 for _, id in ipairs(ids) do
   local status, queue = unpack(read(id, 'status', 'queue'))
+  local job = status and is_final(status) and read_finished(id)
   queue = queue or 'default'
   if not status then
     codes[#codes + 1] = -1
-  elseif not is_final(status) or status == 'completed' and (is_waited_for(id) or is_wanted(id)) then
+  elseif not job or status == 'completed' and (is_waited_for(job) or is_wanted(job)) then
     codes[#codes + 1] = 0
   else
     redis.call('ZREM', queue_key(queue, status), id)
-    delete_job(queue, status, id, resend_ms, mirrored_ms)
+    delete_job(queue, status, job, resend_ms, mirrored_ms)
     codes[#codes + 1] = 1
   end
 end

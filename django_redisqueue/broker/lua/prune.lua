@@ -24,10 +24,10 @@ local bytes = integer(redis.call('HGET', meta, 'finished_bytes')) or 0
 local gone, forced, seen = 0, 0, 0
 
 -- since: its score; later than its end when it went behind the newest before.
-local function stays(which, id, since, over)
-  if which ~= 'completed' then return not over and is_waited_for(id) end
-  if is_waited_for(id) then return true end  -- they are being notified
-  return is_wanted(id) and not (over and (integer(read(id, 'finished_ms')[1]) or 0) < since)
+local function stays(which, job, since, over)
+  if which ~= 'completed' then return not over and is_waited_for(job) end
+  if is_waited_for(job) then return true end  -- they are being notified
+  return is_wanted(job) and not (over and (integer(read(job.id, 'finished_ms')[1]) or 0) < since)
 end
 
 local function prune(which, keep, ttl_ms)
@@ -42,14 +42,16 @@ local function prune(which, keep, ttl_ms)
     local over = bytes + pending_writes(queue).bytes > max_bytes
     local due = (age > ttl_ms or length - #leave > keep) and age > resend_ms and finished_ms < mirrored_ms
     if not over and not due then break end
-    if stays(which, id, finished_ms, over) then
+    local job = read_finished(id)
+    if stays(which, job, finished_ms, over) then
       stay[#stay + 1] = id
     else
       if not due then forced = forced + 1 end
-      delete_hash(queue, which, id, 0)
+      delete_hash(queue, which, job, 0)
       leave[#leave + 1] = id
     end
   end
+  unlink_hashes()
   if #leave > 0 then redis.call('ZREM', key, unpack(leave)) end
   move_behind_newest(key, stay)
   gone, seen = gone + #leave, seen + #leave + #stay

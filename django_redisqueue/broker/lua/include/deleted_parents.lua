@@ -7,18 +7,18 @@ local function has_followers(id, watched)
   return has(watched, 'f') and redis.call('TYPE', followers_key(id)).ok == 'zset'
 end
 
--- Whether jobs wait for this finished job, or for its retry, and are still to be notified.
-local function is_waited_for(id)
-  local dependants, watched = unpack(read(id, 'then', 'watched'))
-  return dependants and dependants ~= '' and workflow_of_job(id)
-    or has_followers(id, watched) and redis.call('ZCOUNT', followers_key(id), 0, '+inf') > 0
+-- job: of a finished job what read_finished() reads.
+-- Whether jobs wait for it, or for its retry, and are still to be notified.
+local function is_waited_for(job)
+  return job.dependants and workflow_of_job(job.id)
+    or has_followers(job.id, job.watched) and redis.call('ZCOUNT', followers_key(job.id), 0, '+inf') > 0
 end
 
 -- Whether a follower may still read its result. Followers that have completed or are gone are removed here, a few at a
 -- time, so that no other verb has to.
-local function has_readers(id)
-  if not has_followers(id, read(id, 'watched')[1]) then return false end
-  local key = followers_key(id)
+local function has_readers(job)
+  if not has_followers(job.id, job.watched) then return false end
+  local key = followers_key(job.id)
   for _, reader in ipairs(redis.call('ZRANGEBYSCORE', key, READS, READS, 'LIMIT', 0, MAX_READERS)) do
     local status = read(reader, 'status')[1]
     if status and status ~= 'completed' then return true end
@@ -28,13 +28,14 @@ local function has_readers(id)
 end
 
 -- Whether the result of a completed job may still be read: also by jobs of its workflow, until all have completed.
-local function is_wanted(id)
-  local workflow = workflow_of_job(id)
-  if workflow and workflow.completed < workflow.total
-    and redis.call('HEXISTS', workflow_key(workflow.id), result_field(id)) == 1 then
-    return true
+local function is_wanted(job)
+  local workflow_id = workflow_id_of(job.id)
+  if workflow_id then
+    local mark, completed, total = unpack(redis.pcall('HMGET', workflow_key(workflow_id), result_field(job.id),
+      'completed', 'total'))
+    if mark and (tonumber(completed) or 0) < (tonumber(total) or 0) then return true end
   end
-  return has_readers(id)
+  return has_readers(job)
 end
 
 -- Dependants of a workflow that is gone have been notified already.

@@ -11,23 +11,41 @@ local function release_gather_results(id)
   check_later(key, now)
 end
 
-local function before_deletion(id, dependants, watched)
-  forget_steps_of(id, watched)
-  if string.find(id, '^gather_.*%.[tf]%a+$') then release_gather_results(id) end  -- .then, .failure
-  local is_waited_for = dependants and dependants ~= '' and workflow_of_job(id)
-  if is_waited_for or has_followers(id, watched) then defer_notice_of_deletion(id, dependants) end
+-- What the deletion of a finished job looks at. A `then` that is empty names nobody: all have been notified.
+local function read_finished(id)
+  local status, bytes, lingers, dependants, watched, deleted = unpack(
+    read(id, 'status', 'bytes', 'lingers', 'then', 'watched', 'deleted'))
+  return { id = id, status = status or deleted and 'deleted', bytes = bytes, lingers = lingers,
+    dependants = dependants ~= '' and dependants or nil, watched = watched }
 end
 
--- keep_ms: how much longer a repeated enqueue of the job may arrive.
-local function delete_hash(queue, status, id, keep_ms)
-  local now_status, bytes, lingers, dependants, watched, deleted = unpack(
-    read(id, 'status', 'bytes', 'lingers', 'then', 'watched', 'deleted'))
-  if (now_status or deleted and 'deleted') ~= status then return end
-  before_deletion(id, dependants, watched)
-  redis.call('UNLINK', job_key(id))
+local function before_deletion(job)
+  local id = job.id
+  forget_steps_of(id, job.watched)
+  if string.find(id, '^gather_.*%.[tf]%a+$') then release_gather_results(id) end  -- .then, .failure
+  if job.dependants and workflow_of_job(id) or has_followers(id, job.watched) then
+    defer_notice_of_deletion(id, job.dependants)
+  end
+end
+
+-- keep_ms: how much longer a repeated enqueue of the job may arrive. Callers end with unlink_hashes().
+local doomed = {}
+local function delete_hash(queue, status, job, keep_ms)
+  if job.status ~= status then return end
+  before_deletion(job)
   local writes = pending_writes(queue)
-  writes.bytes = writes.bytes - (integer(bytes) or 0)
-  leave_tombstone(id, lingers, keep_ms)
+  writes.bytes = writes.bytes - (integer(job.bytes) or 0)
+  if keep_ms <= 0 and not job.lingers then
+    doomed[#doomed + 1] = job_key(job.id)
+  else
+    redis.call('UNLINK', job_key(job.id))
+    leave_tombstone(job.id, job.lingers, keep_ms)
+  end
+end
+
+local function unlink_hashes()
+  if doomed[1] then redis.call('UNLINK', unpack(doomed)) end
+  doomed = {}
 end
 
 -- The mirror has read the end of every job that finished before this instant (trim.lua). An entry's id begins with
@@ -48,12 +66,14 @@ local function expect_deleted(queue) expect_queue(queue, 'deleted') end
 -- Deletes a job on request. Until the mirror has read its end the hash stays, because it may be the only place of the
 -- arguments, result and error: without `status`, so that everybody else takes it for gone, and with its id among the
 -- queue's `deleted`, from which prune deletes it.
-local function delete_job(queue, status, id, resend_ms, mirrored_ms)
-  local now_status, finished_text, dependants, watched = unpack(read(id, 'status', 'finished_ms', 'then', 'watched'))
-  local finished_ms = integer(finished_text) or 0
-  if finished_ms < mirrored_ms then return delete_hash(queue, status, id, finished_ms + resend_ms - now) end
-  if now_status ~= status then return end
-  before_deletion(id, dependants, watched)
+local function delete_job(queue, status, job, resend_ms, mirrored_ms)
+  local id, finished_ms = job.id, integer(read(job.id, 'finished_ms')[1]) or 0
+  if finished_ms < mirrored_ms then
+    delete_hash(queue, status, job, finished_ms + resend_ms - now)
+    return unlink_hashes()
+  end
+  if job.status ~= status then return end
+  before_deletion(job)
   redis.call('HDEL', job_key(id), 'status', 'then', 'watched')
   redis.call('HSET', job_key(id), 'deleted', 1)
   redis.call('ZADD', queue_key(queue, 'deleted'), whole(finished_ms), id)

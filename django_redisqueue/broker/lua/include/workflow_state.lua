@@ -11,6 +11,6 @@ local function is_final(status) return status == 'completed' or status == 'faile
 local function has(flags, letter) return flags and string.find(flags, letter, 1, true) ~= nil end
 
 -- The field that says that a job has a result for its dependants, who read it from the job's own hash.
-local function result_field(id) return 'r:' .. string.match(id, '%d+$') end
+local function result_field(id) return 'r:' .. string.match(id, '%.(%d+)$') end
 local function then_key(id) return job_key(id) .. ':then' end
 local function followers_key(id) return job_key(id) .. ':followers' end
