@@ -91,6 +91,11 @@ class Environment:
         until(lambda: self.completed() >= total, "all jobs completed", 120)
         return self.span(jobs)
 
+    def memory(self, what: str = "used_memory") -> int:
+        """A figure of Redis's memory, in bytes."""
+        found: int = self.redis.info("memory")[what]
+        return found
+
     def blocked(self) -> int:
         """How many clients wait in a blocking pop."""
         found: int = self.redis.info("clients")["blocked_clients"]

@@ -22,7 +22,7 @@ class RedisQueueConfig(AppConfig):
 
     def ready(self) -> None:
         modules = discover()
-        # Whoever has tasks of Django's own has imported one of these; without, nobody needs them.
+        # A project with tasks of Django's own has imported one of these.
         if "django.tasks" in sys.modules or "django_tasks" in sys.modules:
             import_module(f"{self.name}.backend.registration").register_module_tasks(modules)
         import_module(f"{self.name}.wiring")  # it needs models, which cannot be loaded before

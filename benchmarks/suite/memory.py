@@ -48,16 +48,11 @@ def text_of(size: int) -> str:
 def start(environment: Environment) -> int:
     """Empty Redis, and return the memory that it uses then."""
     environment.empty()
-    return memory(environment)
+    return environment.memory()
 
 
 def used(environment: Environment, before: int) -> int:
-    return memory(environment) - before - stream(environment)
-
-
-def memory(environment: Environment) -> int:
-    found: int = environment.redis.info("memory")["used_memory"]
-    return found
+    return environment.memory() - before - stream(environment)
 
 
 def stream(environment: Environment) -> int:

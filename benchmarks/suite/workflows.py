@@ -20,8 +20,6 @@ from ..report import Row
 
 MIDDLE = 8
 SIZE = MIDDLE + 2
-
-
 HALF_A_GB = 5e8 / 2**20  # MiB
 
 
@@ -46,11 +44,11 @@ def measure(
     """``seconds`` and ``mebibytes`` are the targets, if there are any."""
     environment.empty()
     environment.new_database()
-    before = memory(environment, "used_memory")
+    before = environment.memory()
     begun = time.perf_counter()
     push_many(flow() for _ in range(jobs // SIZE))
     pushed = time.perf_counter() - begun
-    waiting = memory(environment, "used_memory")
+    waiting = environment.memory()
     with environment.worker(2, mirror=mirror):
         rate = watched_rate(environment.completed, jobs)
     total = pushed + jobs / rate
@@ -61,7 +59,7 @@ def measure(
     yield Row(f"{name}: workflows", jobs / SIZE / total, "a second")
     if not mirror:
         yield Row(f"{name}: memory when pushed", (waiting - before) / jobs, "bytes a job")
-        peak = memory(environment, "used_memory_peak") / 2**20
+        peak = environment.memory("used_memory_peak") / 2**20
         yield Row(f"{name}: memory at the most", peak, "MiB", at_most=mebibytes)
 
 
@@ -79,8 +77,3 @@ def flow() -> Workflow:
     middle = [made.add(tasks.noop, n, after=first) for n in range(MIDDLE)]
     made.add(tasks.noop, 0, after=middle)
     return made
-
-
-def memory(environment: Environment, what: str) -> int:
-    found: int = environment.redis.info("memory")[what]
-    return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
@@ -32,23 +31,14 @@ SAFE = ("GET", "HEAD")
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="jobs"'}
 
 
-def view_for(endpoint: Endpoint) -> View:
-    """The Django view of one path."""
-    return _view(partial(_answer, endpoint))
-
-
-def view_not_found() -> View:
-    """The Django view of unknown paths below the mount."""
-    return _view(_not_found)
-
-
-def _view(answer: Callable[[HttpRequest, dict[str, str]], HttpResponseBase]) -> View:
-    """A view that checks login and CSRF itself. It never runs in a transaction of the request: a
-    job that waited for the commit could not be shown."""
+def view_for(endpoint: Endpoint | None) -> View:
+    """The Django view of one path, or of unknown paths below the mount. It checks login and CSRF
+    itself, and never runs in a transaction of the request: a job that waited for the commit could
+    not be shown."""
 
     def view(request: HttpRequest, **path: str) -> HttpResponseBase:
         try:
-            response = answer(request, path)
+            response = _answer(endpoint, request, path)
         except ApiError as error:
             response = error.response()
         except RedisQueueError as error:
@@ -64,8 +54,12 @@ def _view(answer: Callable[[HttpRequest, dict[str, str]], HttpResponseBase]) -> 
     return exempt
 
 
-def _answer(endpoint: Endpoint, request: HttpRequest, path: dict[str, str]) -> HttpResponseBase:
+def _answer(
+    endpoint: Endpoint | None, request: HttpRequest, path: dict[str, str]
+) -> HttpResponseBase:
     user, token = identify(request)
+    if endpoint is None:
+        raise ApiError(404, "not_found", f"there is no path {request.path}")
     operation = endpoint.find(request.method or "")
     if operation is None:
         raise ApiError(
@@ -97,11 +91,6 @@ def _checked(path: dict[str, str]) -> dict[str, str]:
         except InvalidName as error:
             raise ApiError(404, "not_found", f"there is no such path: {error}") from None
     return path
-
-
-def _not_found(request: HttpRequest, path: dict[str, str]) -> HttpResponseBase:
-    identify(request)
-    raise ApiError(404, "not_found", f"there is no path {request.path}")
 
 
 def identify(request: HttpRequest) -> tuple[Any, ApiToken | None]:

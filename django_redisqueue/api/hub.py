@@ -150,8 +150,8 @@ def _mirrored(shard: int, after: Position, before: Position) -> list[EventLine]:
 
 
 def _reaches_back_to(position: Position) -> bool:
-    """Whether the mirror still has what is as old. Rows of any shard tell, because they are deleted
-    by their age."""
+    """Whether the mirror still has rows as old as this. Rows of any shard count, because retention
+    goes by age."""
     ms, number = position
     known = Q(entry_ms__lt=ms) | Q(entry_ms=ms, entry_no__lte=number)
     return JobEvent._default_manager.filter(known).exists()
@@ -277,7 +277,7 @@ def _shards_by_server() -> list[list[int]]:
 class Reader:
     """Follows the events of the shards of one server, in a thread, while streams are open.
 
-    ``rings`` has none before the reader has found the ends of the streams. ``is_away``: the server
+    ``rings`` is empty until the reader has found the ends of the streams. ``is_away``: the server
     does not answer, so do not ask for pages.
     """
 

@@ -7,7 +7,7 @@ import re
 
 from django.urls import URLPattern, re_path
 
-from .dispatch import view_for, view_not_found
+from .dispatch import view_for
 from .openapi import DOCUMENT
 from .table import ENDPOINTS
 
@@ -28,5 +28,5 @@ urlpatterns: list[URLPattern] = [
         re_path(_pattern(endpoint.path), view_for(endpoint), name=_name(endpoint.path))
         for endpoint in (DOCUMENT, *ENDPOINTS)
     ),
-    re_path(r"(?:/.*)$", view_not_found()),
+    re_path(r"(?:/.*)$", view_for(None)),
 ]

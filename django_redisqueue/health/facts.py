@@ -54,7 +54,7 @@ class Facts:
     mirrors: Sequence[MirrorState] = ()  # of each shard; none without the mirror
     ended: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # queue: completed, failed
     outboxes: Sequence[OutboxFacts] = ()
-    unreadable: Mapping[str, DatabaseError] = field(default_factory=dict)  # by what it is
+    unreadable: Mapping[str, DatabaseError] = field(default_factory=dict)  # by source
 
 
 def read_facts(connection: RedisConnection) -> Facts:

@@ -5,6 +5,7 @@ This module needs no models, so that system checks can use its sentences.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -19,7 +20,7 @@ class Level(StrEnum):
 
     ERROR = "error"  # jobs do not run, or may be lost
     WARNING = "warning"
-    INFO = "info"  # worth knowing, and nothing to mend
+    INFO = "info"  # worth knowing, but no problem
 
     @property
     def rank(self) -> int:
@@ -55,6 +56,12 @@ class FindingId(StrEnum):
 
 
 OVERVIEW = ("overview",)
+NAMED = 3  # jobs, workers, limits or schedules that a sentence names
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first NAMED of them, and "…" for the others."""
+    return ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,9 @@ from ..core import formatting
 from ..core.job_data import WaitKind
 from ..core.placement import shard_of_id
 from .facts import Facts
-from .findings import Finding, FindingId, Level
+from .findings import NAMED, Finding, FindingId, Level, listed
 
 SCHEDULE_LATE = 60_000  # ms
-NAMED = 3  # holders, limits or schedules that a sentence names
 WAITS = {
     WaitKind.EVENT: "for events",
     WaitKind.APPROVAL: "for approvals",
@@ -29,12 +28,11 @@ def schedule_trouble(facts: Facts) -> Iterator[Finding]:
         return
     errors = facts.shard.policies.errors
     if errors:
-        shown = [f"{name} ({error})" for name, error in list(errors.items())[:NAMED]]
-        more = ", …" if len(errors) > NAMED else ""
+        named = listed([f"{name} ({error})" for name, error in errors.items()])
         yield Finding(
             Level.ERROR,
             FindingId.SCHEDULE_ERROR,
-            f"{_schedules(len(errors))} not run: {', '.join(shown)}{more}.",
+            f"{_schedules(len(errors))} not run: {named}.",
             "Correct the code, the setting SCHEDULES or the row that defines it.",
             ("schedules",),
         )
@@ -68,7 +66,7 @@ def limit_trouble(facts: Facts) -> Iterator[Finding]:
 
 
 def _stuck(state: LimitState, keys: Keys) -> Finding:
-    named = ", ".join(state.stuck[:NAMED]) + (", …" if len(state.stuck) > NAMED else "")
+    named = listed(state.stuck)
     return Finding(
         Level.ERROR,
         FindingId.LIMIT_STUCK,
@@ -113,7 +111,7 @@ def limit_sentence(state: LimitState) -> str:
 
 
 def policy_lines(facts: Facts) -> list[tuple[str, str]]:
-    """(what, how many and in which state) of those that there are."""
+    """The label and a summary of each kind of policy that is in use."""
     if facts.shard is None:
         return []
     found = [
@@ -168,8 +166,7 @@ def _schedule_line(shard: ShardState) -> str:
 
 def _named(how: str, names: Sequence[str]) -> str:
     """``2 late (report, clean)``"""
-    more = ", …" if len(names) > NAMED else ""
-    return f"{formatting.number(len(names))} {how} ({', '.join(names[:NAMED])}{more})"
+    return f"{formatting.number(len(names))} {how} ({listed(names)})"
 
 
 def _wait_line(shard: ShardState) -> str:

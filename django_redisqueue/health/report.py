@@ -16,14 +16,22 @@ from ..core import formatting
 from ..exceptions import RedisQueueError
 from ..models import MirrorState
 from .facts import FAILURES_OVER, OUTBOX_ROWS, Facts, read_facts
-from .findings import Finding, FindingId, Level, evicts, redis_away, unknown_queue, unreadable
+from .findings import (
+    Finding,
+    FindingId,
+    Level,
+    evicts,
+    listed,
+    redis_away,
+    unknown_queue,
+    unreadable,
+)
 from .policies import limit_trouble, schedule_trouble
 
 MIN_FAILED = 10  # failed jobs below which no rate is judged
 MIRROR_LATE = 30_000  # ms
 OUTBOX_LATE = timedelta(minutes=1)
 RECENT = timedelta(days=1)  # how long a fault of the mirror is a warning
-NAMED = 3  # workers that a sentence names
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +109,10 @@ def _workers(facts: Facts) -> Iterator[Finding]:
         yield from _no_worker(unfinished, f" in shard {shard}")
     lapsed = facts.shard.lapsed
     if lapsed:
-        names = ", ".join(lapsed[:NAMED]) + (", …" if len(lapsed) > NAMED else "")
         yield Finding(
             Level.WARNING,
             FindingId.LAPSED,
-            f"{_children(len(lapsed))}: dead, or without a connection to Redis ({names}).",
+            f"{_children(len(lapsed))}: dead, or without a connection to Redis ({listed(lapsed)}).",
             "The next heartbeat of a living worker recovers what they ran.",
             ("workers",),
         )

@@ -17,7 +17,8 @@ from ..core.limits import decode_lane
 from ..core.statuses import FINAL, Status, WorkflowStatus
 from ..core.text import printable
 from ..exceptions import CorruptJob, RedisQueueError
-from .policies import NAMED, limit_sentence
+from .findings import listed
+from .policies import limit_sentence
 from .report import paused_ago
 
 LATE_MS = 10_000  # after which a due job is late
@@ -160,5 +161,4 @@ def _why_parents(parents: Sequence[str], connection: RedisConnection) -> str:
     ]
     if not left:
         return "It waits for parents."
-    named = ", ".join(left[:NAMED]) + (", …" if len(left) > NAMED else "")
-    return f"It waits for {len(left)} of {len(parents)} parents: {named}."
+    return f"It waits for {len(left)} of {len(parents)} parents: {listed(left)}."

@@ -22,7 +22,7 @@ from .histograms import decode, decode_all, encode, merge, percentile
 
 RollupRow = tuple[Any, ...]  # COUNTS, wait and run
 CACHED_POINTS = 1024  # some kilobytes each: three charts of a week
-LEAST = 4  # the part of a point, as a fraction, from which on its rate is told
+LEAST = 4  # a point has a rate once a quarter of its time has passed
 COUNTS = ("enqueued", "completed", "failed", "retried", "cancelled")
 COLUMNS = (*COUNTS, "wait", "run")  # of a row, without its key
 

@@ -243,8 +243,7 @@ _APPLY_STATUS: dict[str, Callable[[JobChange, JobStreamEvent, Sums], None]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class KnownWorkflow:
+class KnownWorkflow(NamedTuple):
     """What the record of a workflow holds and its events do not repeat; instants in ms."""
 
     order: WorkflowOrder
@@ -283,29 +282,18 @@ class WorkflowChange:
 def collapse_workflows(
     events: Sequence[WorkflowStreamEvent], known: Mapping[str, KnownWorkflow], epoch: int
 ) -> dict[str, WorkflowChange]:
-    """The changes by workflow id; stale events change nothing."""
+    """The changes by workflow id. Stale events change nothing, and a workflow that was cleaned up
+    before it ran gets no record."""
     changes: dict[str, WorkflowChange] = {}
     for event in events:
         order = (epoch, *event.position)
         change = changes.get(event.workflow_id)
         if change is None:
-            change = _workflow_change(event, order, known.get(event.workflow_id))
-            if change is None:
+            before = known.get(event.workflow_id)
+            is_gone = event.step is WorkflowTransition.CLEANED
+            if order < before.order if before else is_gone:
                 continue
+            change = WorkflowChange(event, order, before is None, *(before[1:] if before else ()))
             changes[event.workflow_id] = change
         change.apply(event, order)
     return changes
-
-
-def _workflow_change(
-    event: WorkflowStreamEvent, order: WorkflowOrder, known: KnownWorkflow | None
-) -> WorkflowChange | None:
-    if known is None:
-        # A workflow that was cleaned up before it ran gets no record.
-        is_gone = event.step is WorkflowTransition.CLEANED
-        return None if is_gone else WorkflowChange(event, order, True)
-    if order < known.order:
-        return None
-    return WorkflowChange(
-        event, order, False, known.status, known.reason, known.ended_ms, known.cleaned_ms
-    )

@@ -174,7 +174,9 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
             outdated = self.outdated(page.found)
             if outdated:
                 yield True
-                self._correct(self.outdated(outdated))
+                outdated = self.outdated(outdated)
+                self._write([event for snapshot in outdated for event in self.events_of(snapshot)])
+                self.corrected += len(outdated)
             yield False
             at = page.following
             if at == SCAN_START:
@@ -185,10 +187,6 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
                 yield True
                 self._lose(self._missing(self.still_unfinished(missing)))
             yield False
-
-    def _correct(self, snapshots: Sequence[Snapshot]) -> None:
-        self._write([event for snapshot in snapshots for event in self.events_of(snapshot)])
-        self.corrected += len(snapshots)
 
     def _missing(self, records: Sequence[Record]) -> list[Record]:
         known = self.has([record.id for record in records])
@@ -308,15 +306,12 @@ class JobReconciler(RecordReconciler[JobSnapshot, JobRecord]):
             has_run = job.status != Status.PROCESSING and job.seq > 1
             if has_run and (job.id, at_ms) not in self._mirrored_starts:
                 yield self._event(job, Status.PROCESSING, job.seq - 1, at_ms, {})
-        more: dict[str, object] = {}
-        if job.due_ms is not None and job.status in (Status.SCHEDULED, Status.RETRYING):
-            more["dueMs"] = job.due_ms
-        if job.reason:
-            more["reason"] = job.reason
-        if job.priority:
-            more["priority"] = job.priority
-        if job.generation:
-            more["requeues"] = job.generation
+        is_due = job.status in (Status.SCHEDULED, Status.RETRYING)
+        found = {
+            "dueMs": job.due_ms if is_due else None, "reason": job.reason,
+            "priority": job.priority, "requeues": job.generation,
+        }  # fmt: skip
+        more: dict[str, object] = {name: value for name, value in found.items() if value}
         ended_ms = at_ms if job.finished_ms is None else job.finished_ms
         yield self._event(job, job.status, job.seq, ended_ms, more)
 

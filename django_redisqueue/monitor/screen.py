@@ -29,8 +29,6 @@ from .views import (
     Table,
     health_lines,
     line,
-    narrow_queue_table,
-    narrow_worker_table,
     policy_texts,
     queue_table,
     summary,
@@ -211,11 +209,12 @@ class ScreenView(MonitorView):
             for text in (policies := policy_texts(self._snapshot)):
                 yield _one_line(text, "dim")
             room -= len(policies)
-            queues = self._narrowed(queue_table, narrow_queue_table)
-            workers = self._narrowed(worker_table, narrow_worker_table)
+            queues, workers = self._fitted(queue_table), self._fitted(worker_table)
             room -= 1  # the summary
             used = min(len(queues.rows) + 2, room - min(len(workers.rows) + 2, WORKERS) - EVENTS)
-            yield from _fitting(queues, used, self._selected)
+            # Keys act on the selected queue.
+            selected = self._controls.selected if self._keyboard else None
+            yield from _fitting(queues, used, selected)
             yield _one_line(summary(self._snapshot), "dim")
             room -= used
             used = min(len(workers.rows) + 2, room - EVENTS)
@@ -227,18 +226,11 @@ class ScreenView(MonitorView):
             text = line(message, self._console.width)
             yield _one_line(text, COLOURS.get(message.status, ""))
 
-    @property
-    def _selected(self) -> int | None:
-        """The place of the queue that keys act on, if there are keys."""
-        return self._controls.selected if self._keyboard else None
-
-    def _narrowed(
-        self, wide: Callable[[Snapshot], Table], narrow: Callable[[Snapshot], Table]
-    ) -> Table:
-        """The wide table if the terminal has room for it."""
-        assert self._snapshot is not None
-        table = wide(self._snapshot)
-        return table if table.width + 2 <= self._console.width else narrow(self._snapshot)
+    def _fitted(self, make: Callable[..., Table]) -> Table:
+        """The table, narrow if the terminal has no room for the wide one."""
+        table = make(self._snapshot)
+        fits = table.width + 2 <= self._console.width
+        return table if fits else make(self._snapshot, is_narrow=True)
 
 
 def _fitting(table: Table, room: int, selected: int | None = None) -> Iterator[RenderableType]:

@@ -18,7 +18,7 @@ from ..core import formatting
 from ..core.codec import loads
 from ..core.parsing import int_or_none
 from ..core.statuses import Status
-from ..core.text import sanitize
+from ..core.text import MAX_LENGTH, sanitize
 from ..health.policies import SCHEDULE_LATE, policy_lines
 from .snapshot import Snapshot, as_json, worker_of
 
@@ -26,12 +26,17 @@ COUNTS = (
     Status.QUEUED, Status.PROCESSING, Status.SCHEDULED, Status.WAITING, Status.RETRYING,
     Status.COMPLETED, Status.FAILED, Status.CANCELLED,
 )  # fmt: skip
+NARROW_COUNTS = {
+    "queued": (Status.QUEUED,), "running": (Status.PROCESSING,),
+    "later": (Status.SCHEDULED, Status.WAITING, Status.RETRYING),
+    "done": (Status.COMPLETED,), "failed": (Status.FAILED,),
+}  # fmt: skip
 EXTRAS = ("reason", "recoveries", "dueMs")
 FAILURES = ("failed", "retrying")
 NARROW = 100  # columns, below which a line has the job first and of a task its last name
 MAX_FINDING = 500  # characters
 NARROW_NAME = 16  # characters of a name in a narrow table, with "…" one more
-MISSING = "-"  # in place of what is not known: terminals without UTF-8 show it too
+MISSING = "-"  # for unknown values; ASCII, because some terminals have no UTF-8
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,78 +269,58 @@ class Table:
         return [max(map(len, column)) for column in columns]
 
 
-def queue_table(snapshot: Snapshot) -> Table:
-    rows = [
-        [
-            sanitize(queue.name) + (" (paused)" if queue.is_paused else ""),
-            *(f"{queue.counts[status]:,}" for status in COUNTS),
-            rate(speed.arrived if speed else None),
-            rate(speed.ended if speed else None),
-            duration(queue.oldest_ms),
-        ]
-        for queue, speed in zip(snapshot.queues, snapshot.rates, strict=True)
-    ]
-    headings = ["queue", *COUNTS, "in/s", "out/s", "oldest"]
-    return Table(headings, rows, range(1, len(headings)))
-
-
-def narrow_queue_table(snapshot: Snapshot) -> Table:
-    """The same in 80 columns. ``later``: scheduled, waiting and retrying."""
-    later = (Status.SCHEDULED, Status.WAITING, Status.RETRYING)
+def queue_table(snapshot: Snapshot, *, is_narrow: bool = False) -> Table:
+    """A row for each queue; ``is_narrow``: with fewer columns and short names, for 80 columns."""
+    columns = NARROW_COUNTS if is_narrow else {status: (status,) for status in COUNTS}
     rows = []
     for queue, speed in zip(snapshot.queues, snapshot.rates, strict=True):
-        counts, paused = queue.counts, " (paused)" if queue.is_paused else ""
+        paused = " (paused)" if queue.is_paused else ""
+        room = NARROW_NAME - len(paused) if is_narrow else MAX_LENGTH
+        counts = [sum(queue.counts[one] for one in statuses) for statuses in columns.values()]
         rows.append(
             [
-                sanitize(queue.name, NARROW_NAME - len(paused)) + paused,
-                f"{counts[Status.QUEUED]:,}",
-                f"{counts[Status.PROCESSING]:,}",
-                f"{sum(counts[status] for status in later):,}",
-                f"{counts[Status.COMPLETED]:,}",
-                f"{counts[Status.FAILED]:,}",
+                sanitize(queue.name, room) + paused,
+                *(f"{count:,}" for count in counts),
                 rate(speed.arrived if speed else None),
                 rate(speed.ended if speed else None),
                 duration(queue.oldest_ms),
             ]
         )
-    headings = ["queue", "queued", "running", "later", "done", "failed", "in/s", "out/s", "oldest"]
+    headings = ["queue", *columns, "in/s", "out/s", "oldest"]
     return Table(headings, rows, range(1, len(headings)))
 
 
-def worker_table(snapshot: Snapshot) -> Table:
+def worker_table(snapshot: Snapshot, *, is_narrow: bool = False) -> Table:
     """A row for each child that claims jobs, dead ones first."""
-    rows = []
-    for child in sorted(snapshot.fleet.children, key=_sort_key):
-        more = f" and {child.held - 1:,} more" if child.held > 1 else ""
-        rows.append(
-            [
-                sanitize(worker_of(child)),
-                sanitize(child.child.rpartition(".")[2]),
-                duration(child.lease_ms) if child.lease_ms >= 0 else "lapsed",
-                (sanitize(child.task) or "unknown") if child.job else "idle",
-                sanitize(child.job) + more,
-                duration(child.since_ms) if child.job else "",
-            ]
-        )
+    make_row = _narrow_worker_row if is_narrow else _worker_row
+    rows = [make_row(child) for child in sorted(snapshot.fleet.children, key=_sort_key)]
+    if is_narrow:
+        return Table(["worker", "runs", "job", "for"], rows, range(0))
     return Table(["worker", "child", "lease", "runs", "job", "for"], rows, range(1, 3))
 
 
-def narrow_worker_table(snapshot: Snapshot) -> Table:
-    """The same in 80 columns."""
-    rows = []
-    for child in sorted(snapshot.fleet.children, key=_sort_key):
-        task = sanitize(child.task.rpartition(".")[2], NARROW_NAME) or "unknown"
-        runs = task if child.job else "idle"
-        number = sanitize(child.child.rpartition(".")[2], 4)
-        rows.append(
-            [
-                f"{sanitize(worker_of(child), NARROW_NAME - 5)} {number}",
-                runs if child.lease_ms >= 0 else f"lapsed: {runs}"[: NARROW_NAME + 1],
-                sanitize(child.job),
-                duration(child.since_ms) if child.job else "",
-            ]
-        )
-    return Table(["worker", "runs", "job", "for"], rows, range(0))
+def _worker_row(child: ChildOverview) -> list[str]:
+    more = f" and {child.held - 1:,} more" if child.held > 1 else ""
+    return [
+        sanitize(worker_of(child)),
+        sanitize(child.child.rpartition(".")[2]),
+        duration(child.lease_ms) if child.lease_ms >= 0 else "lapsed",
+        (sanitize(child.task) or "unknown") if child.job else "idle",
+        sanitize(child.job) + more,
+        duration(child.since_ms) if child.job else "",
+    ]
+
+
+def _narrow_worker_row(child: ChildOverview) -> list[str]:
+    task = sanitize(child.task.rpartition(".")[2], NARROW_NAME) or "unknown"
+    runs = task if child.job else "idle"
+    number = sanitize(child.child.rpartition(".")[2], 4)
+    return [
+        f"{sanitize(worker_of(child), NARROW_NAME - 5)} {number}",
+        runs if child.lease_ms >= 0 else f"lapsed: {runs}"[: NARROW_NAME + 1],
+        sanitize(child.job),
+        duration(child.since_ms) if child.job else "",
+    ]
 
 
 def _sort_key(child: ChildOverview) -> tuple[bool, str, int, str]:

@@ -85,7 +85,7 @@ def _states() -> list[dict[str, Any]]:
             if not record.ended_at:
                 progress[record.pk] = _progress(record)
     except RedisUnavailable:
-        pass  # the page tells what the database knows
+        pass  # the page shows what the database has
     return [
         _state(record, _note(record) if record.ended_at else progress.get(record.pk, ""))
         for record in found

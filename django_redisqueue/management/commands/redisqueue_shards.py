@@ -15,6 +15,7 @@ from ...broker.shards import Answers, all_shards, read_numbers, record_number
 from ...conf import get_settings
 from ...core.placement import MAX_SHARDS, slot, tag
 from ...core.statuses import FINAL
+from ...monitor.views import Table
 from ..base import QueueCommand
 
 HEADINGS = ("shard", "tag", "slot", "of", "unfinished", "finished", "schedules", "children", "at")
@@ -67,15 +68,13 @@ class Command(QueueCommand):
             connection.close_all()
 
     def _show(self, states: Answers[_State]) -> None:
-        rows: list[tuple[str, ...]] = [HEADINGS]
+        rows = []
         for n, state in states.by_shard.items():
             counts = (state.unfinished, state.finished, state.schedules, state.children)
             numbers = (n, tag(n), slot(tag(n)), state.number or "-", *counts)
             rows.append((*map(str, numbers), state.address))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            self.write("  ".join(cells).rstrip())
+        for line in Table(HEADINGS, rows, range(0)).lines():
+            self.write(line)
         if states.missing:
             raise CommandError(states.problem)
 

@@ -6,10 +6,10 @@ from typing import Any
 from catalogues.demo.display import Display, choose_display
 from catalogues.demo.worker import running_worker
 from django.core.management import call_command
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from django_redisqueue import JobQueue
-from django_redisqueue.exceptions import RedisQueueError
+from django_redisqueue.management.base import QueueCommand
 
 from ...comparing import ReportFailed, compare, plain_sql, queries
 from .makereportdata import USERS, number
@@ -18,7 +18,7 @@ PROCESSES = 3  # one for each listener
 HEADINGS = ("three queries", "median", "best", "worst", "rounds")
 
 
-class Command(BaseCommand):
+class Command(QueueCommand):
     help = "Makes the report by three queries in turn and by three side by side, and compares."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -36,7 +36,7 @@ class Command(BaseCommand):
             call_command("makereportdata", users=options["users"], keep=True, stdout=self.stdout)
             with running_worker(PROCESSES):
                 compare_and_tell(display, max(options["rounds"], 1))
-        except (RedisQueueError, ReportFailed) as error:
+        except ReportFailed as error:
             raise CommandError(str(error)) from error
 
 
