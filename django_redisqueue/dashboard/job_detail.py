@@ -46,6 +46,11 @@ def read_record(record: JobRecord) -> JobData | UnreadableJob:
         return UnreadableJob(record.id, str(error), error.known)
 
 
+def split(job: JobData | UnreadableJob) -> tuple[str, JobData | None]:
+    """What cannot be read of the job, or '', and what can."""
+    return (job.problem, job.known) if isinstance(job, UnreadableJob) else ("", job)
+
+
 @dataclass(frozen=True, slots=True)
 class JobDetail:
     """A job on its own page. ``job`` is None when not even its status can be read."""
@@ -162,12 +167,6 @@ def wait_text(job: JobData) -> str:
     return f"{what}{since}{until}"
 
 
-def detail_of(job: JobData | UnreadableJob, *, is_live: bool) -> JobDetail:
-    if isinstance(job, UnreadableJob):
-        return JobDetail(job.id, job.known, job.problem, is_live)
-    return JobDetail(job.id, job, is_live=is_live)
-
-
 @dataclass(frozen=True, slots=True)
 class JobRow:
     """A job in a list. ``job`` is None when not even its status can be read."""
@@ -185,7 +184,7 @@ class JobRow:
 
 def row_of(job: JobData | UnreadableJob, at: datetime | None = None) -> JobRow:
     """The row; ``at`` is the time that it shows, by default the one that lists are filtered by."""
-    problem, known = (job.problem, job.known) if isinstance(job, UnreadableJob) else ("", job)
+    problem, known = split(job)
     if known is None:
         return JobRow(printable(job.id), None, at, problem)
     runs = known.status is Status.PROCESSING
@@ -280,23 +279,24 @@ class TimelineEntry:
     attempt: int
     worker: str
     detail: str
-    is_progress: bool = False
-
-
-def timeline_entry(event: JobEvent) -> TimelineEntry:
-    worker, detail = worker_name(event.worker), _event_detail(event.detail)
-    is_progress = event.status == Status.PROCESSING and '"progress"' in event.detail
-    return TimelineEntry(event.at, event.status, event.attempt, worker, detail, is_progress)
 
 
 def fold(events: Sequence[JobEvent]) -> list[tuple[TimelineEntry, Sequence[TimelineEntry]]]:
     """The history: of consecutive reports of progress the last one, with those before it."""
+
+    def kind(event: JobEvent) -> tuple[bool, int]:
+        is_progress = event.status == Status.PROCESSING and '"progress"' in event.detail
+        return is_progress, event.attempt if is_progress else 0
+
     found: list[tuple[TimelineEntry, Sequence[TimelineEntry]]] = []
-    for _, group in groupby(
-        map(timeline_entry, events), key=lambda entry: entry.is_progress and entry.attempt
-    ):
-        entries = list(group)
-        if entries[0].is_progress:
+    for (is_progress, _), group in groupby(events, key=kind):
+        entries = [
+            TimelineEntry(
+                one.at, one.status, one.attempt, worker_name(one.worker), _event_detail(one.detail)
+            )
+            for one in group
+        ]
+        if is_progress:
             found.append((entries[-1], entries[:-1]))
         else:
             found += [(entry, ()) for entry in entries]

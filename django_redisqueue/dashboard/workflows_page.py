@@ -27,7 +27,7 @@ from ..core.statuses import Status, WorkflowStatus
 from ..core.workflow_data import WorkflowData
 from ..exceptions import CorruptJob, InvalidName, InvalidOption, RedisQueueError
 from ..models import WorkflowEvent, WorkflowRecord
-from .actions import posted
+from .actions import chosen, posted
 from .bulk import RETRY as RETRY_JOBS
 from .filters import text_of
 from .job_detail import JobRow, JobRowPage
@@ -286,7 +286,7 @@ def is_applicable(verb: WorkflowVerb, workflow: WorkflowDetail) -> bool:
 @posted
 def act_on_workflow(page: Page, workflow_id: str) -> HttpResponse:
     """Pause, release, cancel or clean up a workflow, or retry its failed jobs."""
-    verb = _requested_verb(page)
+    verb: WorkflowVerb = chosen(page, WORKFLOW_VERBS)
     workflow = find(page, workflow_id)
     if page.is_away(workflow_id):
         raise page.missing[shard_of_id(workflow_id)]
@@ -308,15 +308,6 @@ def act_on_workflow(page: Page, workflow_id: str) -> HttpResponse:
     else:
         messages.warning(page.request, "The workflow has changed meanwhile; nothing was done.")
     return HttpResponseRedirect(here)
-
-
-def _requested_verb(page: Page) -> WorkflowVerb:
-    name = page.request.POST.get("verb", "")
-    verb = WORKFLOW_VERBS.get(name)
-    if verb is None:
-        raise InvalidOption(f"{name!r} is not an action; use one of {', '.join(WORKFLOW_VERBS)}")
-    page.require(verb.permission)
-    return verb
 
 
 def _state(workflow: WorkflowDetail) -> str:
