@@ -19,7 +19,7 @@ from ..conf import get_settings
 from ..core import formatting
 from ..core.clock import from_ms, ms_of
 from ..core.codec import dumps, loads
-from ..core.errors import TracebackPart, key_of, traceback_parts
+from ..core.errors import key_of
 from ..core.instruments import CORRELATION, headers_in
 from ..core.job_data import JobData, JobError, decode_error
 from ..core.parsing import int_or_none
@@ -343,10 +343,6 @@ class Attempt:
         return formatting.duration((self.ended_at - self.started_at).total_seconds() * 1000)
 
     @property
-    def name(self) -> str:
-        return f"{self.generation}-{self.number}"
-
-    @property
     def workers(self) -> str:
         return ", then ".join(map(worker_name, self.children))
 
@@ -354,18 +350,6 @@ class Attempt:
     def is_cut(self) -> bool:
         """Whether it failed with an error that is not known any more."""
         return self.error is None and self.status in (Status.RETRYING, Status.FAILED)
-
-    @property
-    def traceback(self) -> list[TracebackPart]:
-        return shown_traceback(self.error)
-
-
-def shown_traceback(error: JobError | None) -> list[TracebackPart]:
-    """Its frames. One that is too long loses its beginning: the error is at the end."""
-    text = error.traceback if error else ""
-    if len(text) > formatting.LONG:
-        text = f"…\n{text[-formatting.LONG :]}"
-    return list(traceback_parts(text))
 
 
 def attempts_of(job: JobData, events: Sequence[JobEvent]) -> list[Attempt]:
