@@ -97,6 +97,12 @@ class RecordAdmin(ReadOnlyAdmin):
 
     object_page: str
 
+    def has_view_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        return bool(request.user.has_perm(f"{APP}.view_jobrecord"))
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request)
+
     def change_view(self, request: HttpRequest, object_id: str, *_: Any, **__: Any) -> HttpResponse:
         """Redirect to the page of the record."""
         page = Page(request, self)
@@ -123,7 +129,7 @@ class JobRecordAdmin(RecordAdmin):
 
 
 @admin.register(Dashboard)
-class DashboardAdmin(ReadOnlyAdmin):
+class DashboardAdmin(RecordAdmin):
     """The entry of the dashboard, whose URLs ``JobRecordAdmin`` has."""
 
     def get_urls(self) -> list[URLPattern]:
@@ -132,10 +138,7 @@ class DashboardAdmin(ReadOnlyAdmin):
 
     def has_view_permission(self, request: HttpRequest, obj: object = None) -> bool:
         has_pages = self.admin_site.is_registered(JobRecord)
-        return has_pages and request.user.has_perm(f"{APP}.view_jobrecord")
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return self.has_view_permission(request)
+        return has_pages and super().has_view_permission(request, obj)
 
     def changelist_view(self, request: HttpRequest, *_: Any, **__: Any) -> HttpResponse:
         page = Page(request, self)
@@ -148,12 +151,6 @@ class WorkflowRecordAdmin(RecordAdmin):
     """Redirects to the pages of workflows, whose URLs ``JobRecordAdmin`` has."""
 
     object_page = "workflow"
-
-    def has_view_permission(self, request: HttpRequest, obj: object = None) -> bool:
-        return bool(request.user.has_perm(f"{APP}.view_jobrecord"))
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return self.has_view_permission(request)
 
     def changelist_view(self, request: HttpRequest, *_: Any, **__: Any) -> HttpResponse:
         return HttpResponseRedirect(Page(request, self).url("workflows"))

@@ -61,14 +61,19 @@ def _origin(page: Page, arguments: Mapping[str, Any]) -> str:
 
 def requested_verb(page: Page, status: Status) -> Verb:
     """The verb of a form. Raises InvalidOption unless it suits the status, and PermissionDenied."""
-    name = page.request.POST.get("verb", "")
-    verb = VERBS.get(name)
-    if verb is None:
-        raise InvalidOption(f"{name!r} is not an action; use one of {', '.join(VERBS)}")
-    page.require(verb.permission)
+    verb: Verb = chosen(page, VERBS)
     if status not in verb.statuses:
-        raise InvalidOption(f"{status.value} jobs cannot be acted on by {name!r}")
+        raise InvalidOption(f"{status.value} jobs cannot be acted on by {verb.name!r}")
     return verb
+
+
+def chosen(page: Page, verbs: Mapping[str, Any]) -> Any:
+    """The verb that a form names. Raises InvalidOption or PermissionDenied."""
+    name = page.request.POST.get("verb", "")
+    if name not in verbs:
+        raise InvalidOption(f"{name!r} is not an action; use one of {', '.join(verbs)}")
+    page.require(verbs[name].permission)
+    return verbs[name]
 
 
 @posted
@@ -97,7 +102,9 @@ def act_on_list(page: Page, queue: str, status: str) -> HttpResponse:
         )  # fmt: skip
     if wants_all:
         action = bulk.BulkAction(verb, name, which_status, before_ms(page), which)
-        return _act_on_all(page, action, here)
+        count = bulk.count_jobs(name, which_status)
+        what = f"{verb.label} all {status} jobs{f' that match {which}' if which else ''}"
+        return perform_bulk(page, action, count, what, here, partial(page.log, f"queue {name}"))
     acted = verb.act(ids)
     page.log_jobs(acted.ids, f"{verb.label} (queue {name}, {status})")
     _report(page, verb, acted, len(ids))
@@ -116,13 +123,6 @@ def before_ms(page: Page) -> int:
     if not text.isdecimal() or len(text) > 15:
         raise InvalidOption(f"before_ms must be an instant in milliseconds, not {text!r}")
     return int(text)
-
-
-def _act_on_all(page: Page, action: bulk.BulkAction, here: str) -> HttpResponse:
-    count = bulk.count_jobs(action.queue, action.status)
-    what = f"{action.verb.label} all {action.status.value} jobs"
-    what += f" that match {action.which}" if action.which else ""
-    return perform_bulk(page, action, count, what, here, partial(page.log, f"queue {action.queue}"))
 
 
 def perform_bulk(

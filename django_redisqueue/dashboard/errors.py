@@ -15,7 +15,6 @@ from ..client.registry import task_names
 from ..conf import get_settings
 from ..core import formatting
 from ..core.clock import ms_of
-from ..core.errors import TracebackPart
 from ..core.job_data import JobError
 from ..core.statuses import Status
 from ..exceptions import InvalidOption
@@ -25,7 +24,7 @@ from . import bulk
 from .actions import before_ms, perform_bulk, posted, requested_verb
 from .bulk import DELETE, RETRY
 from .filters import text_of
-from .job_detail import read_record, row_of, shown_traceback
+from .job_detail import read_record, row_of
 from .pages import Page
 from .records_page import RecordPage, RecordQuery, parse_key, search
 
@@ -69,10 +68,6 @@ class ErrorRow:
             return self.group.last_error
         except (TypeError, ValueError):
             return None
-
-    @property
-    def traceback(self) -> list[TracebackPart]:
-        return shown_traceback(self.error)
 
 
 def error_list(page: Page) -> HttpResponse:

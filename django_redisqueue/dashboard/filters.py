@@ -35,9 +35,15 @@ class JobFilter:
         return self != EVERYTHING
 
     def matches(self, job: JobData) -> bool:
-        if self.task and not self._is_of_task(job.task):
+        at_ms = instant_of(job)
+        if self.since_ms is not None and at_ms < self.since_ms:
             return False
-        if not self._is_in_time(instant_of(job)):
+        if self.until_ms is not None and at_ms > self.until_ms:
+            return False
+        if self.is_exact_task:
+            if job.task != self.task:
+                return False
+        elif not _is_part(self.task, job.task):
             return False
         if self.worker and not _is_part(self.worker, job.child):
             return False
@@ -48,13 +54,6 @@ class JobFilter:
     @property
     def is_exact_task(self) -> bool:
         return lookup(self.task) is not None
-
-    def _is_of_task(self, task: str) -> bool:
-        return task == self.task if self.is_exact_task else _is_part(self.task, task)
-
-    def _is_in_time(self, at_ms: int) -> bool:
-        after = self.since_ms is None or at_ms >= self.since_ms
-        return after and (self.until_ms is None or at_ms <= self.until_ms)
 
     @property
     def since(self) -> datetime | None:

@@ -95,7 +95,8 @@ def draw(
 ) -> Drawing | None:
     """None when there is nothing to draw, or too much. ``about``: details of jobs by number;
     ``is_unfolded``: also jobs that are alike have a box each, if there are not too many."""
-    parents = _parents(nodes)
+    known = {node.number for node in nodes}
+    parents = {node.number: [n for n in node.after if n in known] for node in nodes}
     layers = layers_of(parents)
     fits = len(nodes) <= SINGLE and sum(map(len, parents.values())) <= EDGES
     groups = _groups(nodes, parents, layers, FAN_OUT if fits else 2)
@@ -128,12 +129,6 @@ def draw(
         max(y for _, y in places.values()) + HEIGHT + EDGE,
         len(members) < len(nodes),
     )
-
-
-def _parents(nodes: Sequence[WorkflowNode]) -> dict[int, list[int]]:
-    """The parents of each node that are among the nodes."""
-    known = {node.number for node in nodes}
-    return {node.number: [n for n in node.after if n in known] for node in nodes}
 
 
 def layers_of(parents: Parents) -> dict[int, int]:

@@ -19,7 +19,7 @@ from ..conf import get_settings
 from ..core import formatting
 from ..core.clock import from_ms, ms_of
 from ..core.codec import dumps, loads
-from ..core.errors import TracebackPart, key_of, traceback_parts
+from ..core.errors import key_of
 from ..core.instruments import CORRELATION, headers_in
 from ..core.job_data import JobData, JobError, decode_error
 from ..core.parsing import int_or_none
@@ -44,6 +44,11 @@ def read_record(record: JobRecord) -> JobData | UnreadableJob:
         return decode_record(record)
     except CorruptJob as error:
         return UnreadableJob(record.id, str(error), error.known)
+
+
+def split(job: JobData | UnreadableJob) -> tuple[str, JobData | None]:
+    """What cannot be read of the job, or '', and what can."""
+    return (job.problem, job.known) if isinstance(job, UnreadableJob) else ("", job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +167,6 @@ def wait_text(job: JobData) -> str:
     return f"{what}{since}{until}"
 
 
-def detail_of(job: JobData | UnreadableJob, *, is_live: bool) -> JobDetail:
-    if isinstance(job, UnreadableJob):
-        return JobDetail(job.id, job.known, job.problem, is_live)
-    return JobDetail(job.id, job, is_live=is_live)
-
-
 @dataclass(frozen=True, slots=True)
 class JobRow:
     """A job in a list. ``job`` is None when not even its status can be read."""
@@ -185,7 +184,7 @@ class JobRow:
 
 def row_of(job: JobData | UnreadableJob, at: datetime | None = None) -> JobRow:
     """The row; ``at`` is the time that it shows, by default the one that lists are filtered by."""
-    problem, known = (job.problem, job.known) if isinstance(job, UnreadableJob) else ("", job)
+    problem, known = split(job)
     if known is None:
         return JobRow(printable(job.id), None, at, problem)
     runs = known.status is Status.PROCESSING
@@ -280,23 +279,24 @@ class TimelineEntry:
     attempt: int
     worker: str
     detail: str
-    is_progress: bool = False
-
-
-def timeline_entry(event: JobEvent) -> TimelineEntry:
-    worker, detail = worker_name(event.worker), _event_detail(event.detail)
-    is_progress = event.status == Status.PROCESSING and '"progress"' in event.detail
-    return TimelineEntry(event.at, event.status, event.attempt, worker, detail, is_progress)
 
 
 def fold(events: Sequence[JobEvent]) -> list[tuple[TimelineEntry, Sequence[TimelineEntry]]]:
     """The history: of consecutive reports of progress the last one, with those before it."""
+
+    def kind(event: JobEvent) -> tuple[bool, int]:
+        is_progress = event.status == Status.PROCESSING and '"progress"' in event.detail
+        return is_progress, event.attempt if is_progress else 0
+
     found: list[tuple[TimelineEntry, Sequence[TimelineEntry]]] = []
-    for _, group in groupby(
-        map(timeline_entry, events), key=lambda entry: entry.is_progress and entry.attempt
-    ):
-        entries = list(group)
-        if entries[0].is_progress:
+    for (is_progress, _), group in groupby(events, key=kind):
+        entries = [
+            TimelineEntry(
+                one.at, one.status, one.attempt, worker_name(one.worker), _event_detail(one.detail)
+            )
+            for one in group
+        ]
+        if is_progress:
             found.append((entries[-1], entries[:-1]))
         else:
             found += [(entry, ()) for entry in entries]
@@ -343,10 +343,6 @@ class Attempt:
         return formatting.duration((self.ended_at - self.started_at).total_seconds() * 1000)
 
     @property
-    def name(self) -> str:
-        return f"{self.generation}-{self.number}"
-
-    @property
     def workers(self) -> str:
         return ", then ".join(map(worker_name, self.children))
 
@@ -354,18 +350,6 @@ class Attempt:
     def is_cut(self) -> bool:
         """Whether it failed with an error that is not known any more."""
         return self.error is None and self.status in (Status.RETRYING, Status.FAILED)
-
-    @property
-    def traceback(self) -> list[TracebackPart]:
-        return shown_traceback(self.error)
-
-
-def shown_traceback(error: JobError | None) -> list[TracebackPart]:
-    """Its frames. One that is too long loses its beginning: the error is at the end."""
-    text = error.traceback if error else ""
-    if len(text) > formatting.LONG:
-        text = f"…\n{text[-formatting.LONG :]}"
-    return list(traceback_parts(text))
 
 
 def attempts_of(job: JobData, events: Sequence[JobEvent]) -> list[Attempt]:

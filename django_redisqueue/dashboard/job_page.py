@@ -13,7 +13,7 @@ from django.contrib import messages
 from django.db import Error as DatabaseError
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 
-from ..broker.queries import Queries, UnreadableJob
+from ..broker.queries import Queries
 from ..broker.steps import StepQueries
 from ..broker.uniques import UniqueQueries
 from ..broker.workflows import WorkflowQueries
@@ -46,10 +46,10 @@ from .gathers_page import key_of
 from .job_detail import (
     JobDetail,
     attempts_of,
-    detail_of,
     facts_of,
     fold,
     read_record,
+    split,
     time_left,
     with_groups,
 )
@@ -103,12 +103,12 @@ def find(page: Page, job_id: str) -> JobDetail:
     """The job from Redis, else from the mirror. Raises Http404."""
     problem = ""
     try:
-        return detail_of(page.queries_of(job_id).job(check_job_id(job_id)), is_live=True)
+        return JobDetail(job_id, page.queries_of(job_id).job(check_job_id(job_id)))
     except (InvalidName, JobNotFound):
         pass
     except CorruptJob as error:
         if error.known is not None:
-            return detail_of(UnreadableJob(job_id, str(error), error.known), is_live=True)
+            return JobDetail(job_id, error.known, str(error))
         problem = str(error)
     except RedisQueueError as error:
         page.note(job_id, error)
@@ -116,7 +116,8 @@ def find(page: Page, job_id: str) -> JobDetail:
             problem = "Redis does not answer, and the mirror has no record of it."
     record = JobRecord.objects.filter(pk=job_id).first() if is_storable(job_id) else None
     if record is not None:
-        return detail_of(read_record(record), is_live=False)
+        problem, job = split(read_record(record))
+        return JobDetail(job_id, job, problem, is_live=False)
     if problem:
         return JobDetail(job_id, None, problem, is_live=not page.is_away(job_id))
     raise Http404(f"no job {job_id}, neither in Redis nor in the mirror")
@@ -254,6 +255,7 @@ def copy_job(page: Page, job_id: str) -> HttpResponse:
             return _enqueue_copy(page, job, is_live, *_arguments(form))
     except RedisQueueError as found:
         error = str(found)
+    task: Task | None = lookup(job.task) if job else None
     return page.render(
         "copy_job",
         f"Copy job {job_id}",
@@ -262,19 +264,13 @@ def copy_job(page: Page, job_id: str) -> HttpResponse:
         error=error,
         args=form.get("args", _shown(job.args if job else ())),
         kwargs=form.get("kwargs", _shown(job.kwargs if job else {})),
-        signature=_signature(job) if job else "",
+        signature=f"{job.task}{task.parameters.signature}" if job and task else "",
         redacted=REDACTED if job and REDACTED in (*job.args, *job.kwargs.values()) else "",
     )
 
 
 def _shown(value: object) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
-
-
-def _signature(job: JobData) -> str:
-    """The call that the task takes, or '' if it is not known here."""
-    task: Task | None = lookup(job.task)
-    return f"{job.task}{task.parameters.signature}" if task else ""
 
 
 def _arguments(form: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:

@@ -235,17 +235,13 @@ class Page:
     @property
     def strip(self) -> list[tuple[Finding, str]]:
         """The worst problems, each with the URL of the page to look at, or '' for this page."""
-        worst = self.health.problems[:STRIP]
-        return [(finding, self._target_url(finding)) for finding in worst]
+        worst = [(one, self.optional_url(*one.target)) for one in self.health.problems[:STRIP]]
+        return [(finding, "" if url == self.request.path else url) for finding, url in worst]
 
     @property
     def more_problems(self) -> int:
         """How many the strip leaves out: with many queues there may be hundreds."""
         return max(0, len(self.health.problems) - STRIP)
-
-    def _target_url(self, finding: Finding) -> str:
-        found = self.optional_url(*finding.target)
-        return "" if found == self.request.path else found
 
     @property
     def user_id(self) -> int:

@@ -210,7 +210,10 @@ def change_limit(page: Page) -> HttpResponse:
     form = page.request.POST
     fields = {name: form.get(name, "").strip() for name in FIELDS}
     verb = form.get("verb", "")
-    change = _change(verb, fields)
+    changes = {"set": _set_limit, "weigh": _set_weight, "pause": _pause}
+    if verb not in changes:
+        raise InvalidOption(f"{verb!r} is not an action; use set, weigh or pause")
+    change = changes[verb](fields)
     here = page.url("limits")
     if form.get("confirmed") != "yes":
         return page.render(
@@ -223,14 +226,6 @@ def change_limit(page: Page) -> HttpResponse:
     else:
         messages.warning(page.request, f"It was so already: {change.text}.")
     return HttpResponseRedirect(here)
-
-
-def _change(verb: str, fields: Mapping[str, str]) -> Change:
-    """Raises InvalidOption or InvalidArguments."""
-    changes = {"set": _set_limit, "weigh": _set_weight, "pause": _pause}
-    if verb not in changes:
-        raise InvalidOption(f"{verb!r} is not an action; use set, weigh or pause")
-    return changes[verb](fields)
 
 
 def _limit_name(fields: Mapping[str, str]) -> str:

@@ -71,7 +71,8 @@ def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
         found = list_jobs(page, name, which_status, which, start)
     if page.is_redis_away:
         found = _recorded_jobs(name, which_status, which)
-    overview = _overview(page, name)
+    shard = page.health.facts.shard
+    overview = next(each for each in shard.queues if each.name == name) if shard else None
     choice = replace(parse_choice(page), queue=name, task="")
     is_first, fields, shown = not any(start.places), which.query(), choice.query(queue="")
     shared: dict[str, Any] = {
@@ -110,12 +111,6 @@ def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
             **chart_options(page, choice),
         },
     )
-
-
-def _overview(page: Page, queue: str) -> QueueOverview | None:
-    """The queue, as the health has read it already; None without Redis."""
-    shard = page.health.facts.shard
-    return next(each for each in shard.queues if each.name == queue) if shard else None
 
 
 def _pauses(page: Page, queue: str) -> Sequence[PauseChange]:

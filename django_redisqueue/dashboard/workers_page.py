@@ -118,29 +118,11 @@ class WorkerRow:
         return [WorkerOrder.RESUME if quiet else WorkerOrder.QUIET, WorkerOrder.STOP]
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerFilter:
-    """Which workers are shown: a part of an id or host, and a queue that they serve."""
-
-    text: str = ""
-    queue: str = ""
-
-    def query(self) -> dict[str, str]:
-        return {name: value for name, value in (("q", self.text), ("queue", self.queue)) if value}
-
-    def matches(self, worker: WorkerOverview) -> bool:
-        report = worker.report
-        if self.queue and (report is None or self.queue not in report.queues):
-            return False
-        host = report.host if report else ""
-        return self.text.lower() in f"{worker.id} {host}".lower()
-
-
 def workers(page: Page) -> HttpResponse:
     """The whole page, or with ``live`` in the query the list."""
     if page.wants_parts:
         return page.render_parts([PART], **_context(page))
-    place = {**_which(page).query(), "page": page.request.GET.get("page", "")}
+    place = {**_fields(page), "page": page.request.GET.get("page", "")}
     return page.render(
         "workers",
         "Workers",
@@ -155,28 +137,37 @@ def workers_stream(page: Page) -> HttpResponseBase:
     return page.stream(lambda: page.live_parts([PART], **_context(page)))
 
 
-def _which(page: Page) -> WorkerFilter:
-    query = page.request.GET
-    return WorkerFilter(query.get("q", "").strip()[:200], query.get("queue", "")[:200])
+def _fields(page: Page) -> dict[str, str]:
+    """The filter: a part of an id or host, and a queue that the workers serve."""
+    given = page.request.GET
+    found = {"q": given.get("q", "").strip()[:200], "queue": given.get("queue", "")[:200]}
+    return {name: value for name, value in found.items() if value}
+
+
+def _matches(worker: WorkerOverview, q: str = "", queue: str = "") -> bool:
+    report = worker.report
+    if queue and (report is None or queue not in report.queues):
+        return False
+    return q.lower() in f"{worker.id} {report.host if report else ''}".lower()
 
 
 def _context(page: Page) -> dict[str, Any]:
     """Four round trips."""
-    which = _which(page)
+    fields = _fields(page)
     found: list[WorkerOverview] = []
     fleet: FleetSummary | None = None
     children: Mapping[str, Sequence[ChildOverview]] = {}
     with page.reading() as shards:
         every = read_workers(shards)
         fleet = summarize(every)
-        found = [worker for worker in every if which.matches(worker)]
-    paged = page.paginate(found, SIZE, "workers", which.query())
+        found = [worker for worker in every if _matches(worker, **fields)]
+    paged = page.paginate(found, SIZE, "workers", fields)
     with page.reading() as shards:  # without them if their keys are somebody else's
         children = read_children(shards, list(paged["shown"]))
     return {
         **paged,
         "rows": [_row(worker, children.get(worker.id, [])) for worker in paged["shown"]],
-        "which": which, "fleet": fleet,
+        "fields": fields, "fleet": fleet,
         "may_control": page.has_perm(PERMISSION), "is_open": len(found) == 1,
     }  # fmt: skip
 

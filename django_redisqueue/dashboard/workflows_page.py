@@ -27,7 +27,7 @@ from ..core.statuses import Status, WorkflowStatus
 from ..core.workflow_data import WorkflowData
 from ..exceptions import CorruptJob, InvalidName, InvalidOption, RedisQueueError
 from ..models import WorkflowEvent, WorkflowRecord
-from .actions import posted
+from .actions import chosen, posted
 from .bulk import RETRY as RETRY_JOBS
 from .filters import text_of
 from .job_detail import JobRow, JobRowPage
@@ -54,15 +54,15 @@ SEARCHED = 50_000  # jobs that it looks at for those that failed
 
 def workflow_list(page: Page) -> HttpResponse:
     """The whole page, or with ``live`` in the query only the rows."""
-    wanted, rows, following = WorkflowQuery(), list[WorkflowDetail](), None
+    query, after = dict[str, str](), None
+    rows, following = list[WorkflowDetail](), None
     with page.showing_invalid():
-        wanted = parse_workflow_query(page.request.GET)
-        records, following = search_workflows(wanted)
+        query, after = parse_workflow_query(page.request.GET)
+        records, following = search_workflows(query, after)
         rows = _details(page, records)
     if page.wants_parts:
         return page.render_parts(["flows"], rows=rows)
-    query = wanted.query()
-    after = wanted.after.text() if wanted.after else ""
+    after_text = after.text() if after else ""
     following_text = following.text() if following else ""
     return page.render(
         "workflows",
@@ -73,50 +73,41 @@ def workflow_list(page: Page) -> HttpResponse:
         is_mirrored=get_settings().mirror,
         first_url=page.url("workflows", **query) if after else "",
         next_url=page.url("workflows", **query, after=following_text) if following else "",
-        live=page.live_options("workflows", **query, after=after),
+        live=page.live_options("workflows", **query, after=after_text),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class WorkflowQuery:
-    """Which workflows."""
-
-    status: str = ""
-    name: str = ""
-    after: PageKey | None = None
-
-    def query(self) -> dict[str, str]:
-        found = {"status": self.status, "name": self.name}
-        return {name: value for name, value in found.items() if value}
-
-
-def parse_workflow_query(query: Mapping[str, Any]) -> WorkflowQuery:
-    """Raises InvalidOption for an invalid status or place."""
+def parse_workflow_query(query: Mapping[str, Any]) -> tuple[dict[str, str], PageKey | None]:
+    """The filter and the place in a URL. Raises InvalidOption for an invalid status or place."""
     status = str(query.get("status", ""))
     if status and status not in set(WorkflowStatus):
         raise InvalidOption(f"{status!r} is not a status; use one of {', '.join(WorkflowStatus)}")
-    return WorkflowQuery(status, text_of(query, "name"), parse_key(str(query.get("after", ""))))
+    found = {"status": status, "name": text_of(query, "name")}
+    after = parse_key(str(query.get("after", "")))
+    return {name: value for name, value in found.items() if value}, after
 
 
-def search_workflows(wanted: WorkflowQuery) -> tuple[Sequence[WorkflowRecord], PageKey | None]:
+def search_workflows(
+    query: Mapping[str, str], after: PageKey | None
+) -> tuple[Sequence[WorkflowRecord], PageKey | None]:
     """A page, and the key of the next. At most five queries, each answered by an index."""
-    if wanted.name and not wanted.status:
+    if set(query) == {"name"}:
         # The index has the records of a name in order for each status: merge a page of each.
         found = [
             record
             for status in WorkflowStatus
-            for record in _in_order(wanted, status=status.value, name=wanted.name)
+            for record in _in_order(after, **query, status=status.value)
         ]
         rows = sorted(found, key=attrgetter("made_at", "id"), reverse=True)
     else:
-        rows = list(_in_order(wanted, **wanted.query()))
+        rows = list(_in_order(after, **query))
     return cut_page(rows, "made_at", LIST_SIZE)
 
 
-def _in_order(wanted: WorkflowQuery, **exactly: str) -> QuerySet[WorkflowRecord]:
+def _in_order(after: PageKey | None, **exactly: str) -> QuerySet[WorkflowRecord]:
     found = WorkflowRecord.objects.filter(**exactly).order_by("-made_at", "-id")
-    if wanted.after:
-        found = after_key(found, "made_at", wanted.after)
+    if after:
+        found = after_key(found, "made_at", after)
     return found[: LIST_SIZE + 1]
 
 
@@ -286,7 +277,7 @@ def is_applicable(verb: WorkflowVerb, workflow: WorkflowDetail) -> bool:
 @posted
 def act_on_workflow(page: Page, workflow_id: str) -> HttpResponse:
     """Pause, release, cancel or clean up a workflow, or retry its failed jobs."""
-    verb = _requested_verb(page)
+    verb: WorkflowVerb = chosen(page, WORKFLOW_VERBS)
     workflow = find(page, workflow_id)
     if page.is_away(workflow_id):
         raise page.missing[shard_of_id(workflow_id)]
@@ -308,15 +299,6 @@ def act_on_workflow(page: Page, workflow_id: str) -> HttpResponse:
     else:
         messages.warning(page.request, "The workflow has changed meanwhile; nothing was done.")
     return HttpResponseRedirect(here)
-
-
-def _requested_verb(page: Page) -> WorkflowVerb:
-    name = page.request.POST.get("verb", "")
-    verb = WORKFLOW_VERBS.get(name)
-    if verb is None:
-        raise InvalidOption(f"{name!r} is not an action; use one of {', '.join(WORKFLOW_VERBS)}")
-    page.require(verb.permission)
-    return verb
 
 
 def _state(workflow: WorkflowDetail) -> str:

@@ -117,13 +117,9 @@ class PeriodicJob(models.Model):
             raise ValidationError({"args": 'a list, such as ["EU"]'})
         if not isinstance(self.kwargs, dict):
             raise ValidationError({"kwargs": 'an object, such as {"region": "EU"}'})
-        self._checked("task", self._check_job)
-
-    def _check_job(self) -> None:
-        schedules.check_job(
-            Source.ADMIN, self.task, self.args, self.kwargs,
-            queue_name=self.queue_name or None, priority=self.priority,
-        )  # fmt: skip
+        check = partial(schedules.check_job, Source.ADMIN, self.task, self.args, self.kwargs)
+        options = {"queue_name": self.queue_name or None, "priority": self.priority}
+        self._checked("task", partial(check, **options))
 
     def _checked(self, field: str, check: Any) -> None:
         try:

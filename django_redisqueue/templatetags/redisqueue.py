@@ -3,6 +3,7 @@ not exist, and treats it as None."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Literal
 
@@ -14,6 +15,7 @@ from django.utils.timezone import is_aware, localtime
 
 from ..core import formatting
 from ..core.clock import from_ms
+from ..core.errors import TracebackPart, traceback_parts
 from ..health.policies import limit_use
 from ..health.report import paused_ago
 from ..metrics.rollups import Sums
@@ -66,6 +68,14 @@ def waited(sums: Sums, percent: int) -> str:
 def ran(sums: Sums, percent: int) -> str:
     """A percentile of the time from started to ended."""
     return formatting.duration(sums.run_ms(percent / 100))
+
+
+@register.filter
+def frames(traceback: str) -> Iterator[TracebackPart]:
+    """Its parts. One that is too long loses its beginning: the error is at the end."""
+    if len(traceback) > formatting.LONG:
+        traceback = f"…\n{traceback[-formatting.LONG :]}"
+    return traceback_parts(traceback)
 
 
 @register.filter
