@@ -422,7 +422,8 @@ def _push_calls(
     for push in pushes:
         shard = shard_of_id(push.workflow_id)
         call = calls.setdefault(shard, _PushCall(Commands(connection.at(shard))))
-        batches = list(_job_batches(sorted(push.jobs, key=_has_no_unique_key)))
+        # Jobs with unique keys must be in the first call, which creates all of them or none.
+        batches = list(_job_batches(sorted(push.jobs, key=lambda job: not job.unique)))
         for at, (jobs, size) in enumerate(batches):
             is_end = at == len(batches) - 1
             if not call.has_room(len(jobs), size):
@@ -463,15 +464,10 @@ class _PushCall:
         return sent, call
 
 
-def _has_no_unique_key(job: Sequence[Any]) -> bool:
-    """Jobs with unique keys go first: they must be in the first call, which creates all or none."""
-    return not WorkflowJob(*job).unique
-
-
-def _job_batches(jobs: Sequence[Sequence[Any]]) -> Iterator[tuple[list[WorkflowJob], int]]:
+def _job_batches(jobs: Iterable[WorkflowJob]) -> Iterator[tuple[list[WorkflowJob], int]]:
     batch: list[WorkflowJob] = []
     size = 0
-    for job in (WorkflowJob(*fields) for fields in jobs):
+    for job in jobs:
         weight = len(job.payload) + len(job.then) + len(job.after)
         if len(batch) == BATCH or (batch and size + weight > MAX_CALL_BYTES):
             yield batch, size

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from django.conf import settings
 from django.core.signals import setting_changed
@@ -80,14 +81,11 @@ def use_redis() -> Iterator[None]:
 
     It should be one for tests only, because it is not cleared, and so should its worker.
     """
-    _announce(enter=True)
+    # As override_settings does, for REDISQUEUE as it is.
+    value = getattr(settings, "REDISQUEUE", {})
+    announce = partial(setting_changed.send, use_redis, setting="REDISQUEUE", value=value)
+    announce(enter=True)
     try:
         yield
     finally:
-        _announce(enter=False)
-
-
-def _announce(*, enter: bool) -> None:
-    # As override_settings does, for REDISQUEUE as it is.
-    value = getattr(settings, "REDISQUEUE", {})
-    setting_changed.send(sender=use_redis, setting="REDISQUEUE", value=value, enter=enter)
+        announce(enter=False)

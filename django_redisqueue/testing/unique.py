@@ -78,12 +78,12 @@ class InMemoryUnique:
             self._give(spec, job_id)
 
     def conflict(self, job_id: str, unique: str) -> tuple[str, str] | None:
-        """A key that another job has, and its id: what a workflow or a requeue is refused for."""
+        """The first key that another job has, and that job's id."""
         found = self._conflict(job_id, unique)
         return None if found is None else (found[0].key, found[1].job_id)
 
     def page(self, start: int, count: int) -> list[UniqueKey]:
-        """The keys that are taken, those taken first first."""
+        """A page of the keys that are taken, oldest first."""
         found = []
         for key in self._owners:
             owner = self._holder(key)
