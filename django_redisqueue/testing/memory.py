@@ -89,7 +89,9 @@ class InMemoryQueue(CapturedJobs):
             self._schedules.refresh()
         for _ in range(STEPS):
             scheduled_ms = self._schedules.first_due_ms() if periodic else math.inf
-            due_ms = min(self._first_due_ms(), scheduled_ms, self._first_allowed_ms())
+            postponed = (one for one in self.hashes.values() if one["status"] in POSTPONED)
+            job_ms = min((int(one["due_ms"]) for one in postponed), default=math.inf)
+            due_ms = min(job_ms, scheduled_ms, self._first_allowed_ms())
             if due_ms > target_ms:
                 self.move_clock_to(target_ms)
                 self._schedules.skip_due()
@@ -298,11 +300,6 @@ class InMemoryQueue(CapturedJobs):
         self._workflows.go_on()
 
     # Running a job.
-
-    def _first_due_ms(self) -> float:
-        """When the first scheduled or retrying job is due."""
-        postponed = (found for found in self.hashes.values() if found["status"] in POSTPONED)
-        return min((int(found["due_ms"]) for found in postponed), default=math.inf)
 
     def _first_allowed_ms(self) -> float:
         """When a rate first allows one of the jobs that wait for it: only ``run_inline`` asks."""

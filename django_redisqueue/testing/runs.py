@@ -84,8 +84,7 @@ def in_waiting_chunks(
             lanes.setdefault((found["queue"], found["lane"]), []).append(job_id)
     waiting: list[str] = []
     for (_, lane), ids in lanes.items():
-        numbers = _NUMBERS.search(lane)
-        size, wait_ms = map(int, numbers.groups()) if numbers else (1, 0)
+        size, wait_ms = map(int, _NUMBERS.findall(lane)[0])
         since_ms = min(queued_since_ms(jobs[job_id]) for job_id in ids)
         if len(ids) < size and now_ms < since_ms + wait_ms:
             waiting += ids
