@@ -62,7 +62,7 @@ def register_task(task: Task[Any, Any]) -> None:
 
 
 def unimported_tasks(alias: str) -> list[str]:
-    """Names of the tasks of an alias that stand in modules which workers do not import."""
+    """Names of an alias's tasks in modules that workers do not import."""
     return [name for name, task in _unimported.items() if task.backend == alias]
 
 

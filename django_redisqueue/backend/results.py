@@ -198,13 +198,11 @@ def _async_wrapper(task: Task[Any, Any]) -> Callable[..., Any]:
 
 
 def _is_first(context: Any) -> bool:
-    return context.attempt == 1 and not (context.claimed and context.claimed.recoveries)
+    return context.attempt == 1 and not context.claimed.recoveries
 
 
 def _as_enqueued(definition: Task[Any, Any], context: Any) -> Task[Any, Any]:
     claimed = context.claimed
-    if claimed is None:
-        return definition
     options = loads(claimed.options) if claimed.options else {}
     return copy_unvalidated(definition, {**decode_overrides(options), "queue_name": claimed.queue})
 
@@ -223,12 +221,11 @@ def _initial_result(
 ) -> TaskResult[Any, Any]:
     """The result as far as it is known without reading Redis."""
     now, job_id = to_django_datetime(real_ms()), context.job.id
-    lost = context.claimed.recoveries if context.claimed else 0
     return new_result(
         task, job_id, task.backend, args, kwargs,
         status=TaskResultStatus.RUNNING, enqueued_at=enqueued_at_of(job_id),
         started_at=now, last_attempted_at=now,
-        worker_ids=worker_ids_of(context.attempt + lost, (), _worker_ids[-1]),
+        worker_ids=worker_ids_of(context.attempt + context.claimed.recoveries, (), _worker_ids[-1]),
     )  # fmt: skip
 
 

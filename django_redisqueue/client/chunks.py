@@ -93,13 +93,10 @@ def _are_names(value: object) -> bool:
     return (
         isinstance(value, tuple)
         and bool(value)
-        and all(map(_is_name, value))
+        and all(isinstance(name, str) for name in value)
+        and all(name.isidentifier() and not iskeyword(name) for name in value)
         and len(set(value)) == len(value)
     )
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and value.isidentifier() and not iskeyword(value)
 
 
 @dataclass(frozen=True, slots=True)

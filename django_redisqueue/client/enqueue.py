@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from django.db import Error as DatabaseError
@@ -54,29 +54,24 @@ def through_outbox() -> Iterator[None]:
 
 
 def delivery_mode(on_commit: bool | None, outbox: bool | None) -> DeliveryMode:
-    """The options of the call or the task; the settings decide where an option is None."""
+    """The options of the call or the task; the settings decide where an option is None. Jobs in
+    memory need no outbox."""
     if on_commit is False and not outbox:
         return DeliveryMode(False, False)
     settings = get_settings()
     if outbox or (outbox is None and settings.outbox) or _outbox_required.get():
-        return DeliveryMode(True, True)
+        return DeliveryMode(True, not transport().in_memory)
     return DeliveryMode(settings.enqueue_on_commit if on_commit is None else on_commit, False)
 
 
+@dataclass(slots=True, eq=False)
 class Deferred:
-    """Jobs that wait for transactions.
+    """Jobs that wait for transactions."""
 
-    ``pending`` are the aliases that have not committed yet, ``rows`` those that have outbox rows of
-    the jobs; ``callbacks`` are called once the jobs are sent.
-    """
-
-    __slots__ = ("callbacks", "jobs", "pending", "rows")
-
-    def __init__(self, jobs: Sequence[NewJob], aliases: set[str], rows: Sequence[str] = ()) -> None:
-        self.jobs = jobs
-        self.pending = aliases
-        self.rows = rows
-        self.callbacks: list[Callable[[], object]] = []
+    jobs: Sequence[NewJob]
+    pending: set[str]  # the aliases that have not committed yet
+    rows: Sequence[str] = ()  # the aliases that have outbox rows of the jobs
+    callbacks: list[Callable[[], object]] = field(default_factory=list)  # once the jobs are sent
 
 
 def submit(jobs: Sequence[NewJob], mode: DeliveryMode) -> Deferred | None:
@@ -104,14 +99,14 @@ def after_commit(
 ) -> Sequence[str]:
     """Call ``send`` now, or after the commit of every alias that is in an atomic block.
 
-    ``row`` makes the job that stands for what is sent in the outbox: it is stored first if the mode
-    says so, else when Redis refuses what is sent after a commit. Returns the aliases that have the
+    ``row`` makes a job for the outbox that does the same. Its row is stored first if the mode says
+    so, otherwise only if Redis refuses the call after a commit. Returns the aliases that have the
     row from the beginning.
     """
     atomic = _atomic_connections() if mode.after_commit else []
     rows: Sequence[str] = ()
     stored_id = ""
-    if mode.outbox and not transport().in_memory:
+    if mode.outbox:
         stored = row()
         rows, stored_id = _store((stored,), atomic), stored.id
     if not atomic and not rows:
@@ -152,10 +147,10 @@ def call_after_commit(
         call()
         return
     job = make_job()
-    if mode.outbox and not transport().in_memory:
+    if mode.outbox:
         submit((job,), mode)
     else:
-        after_commit(call, DeliveryMode(True, False), lambda: job)
+        after_commit(call, mode, lambda: job)
 
 
 def in_atomic() -> bool:
@@ -263,8 +258,6 @@ def _deliver(ready: Sequence[Deferred], alias: str) -> None:
 
 
 def _store(jobs: Sequence[NewJob], atomic: Sequence[BaseDatabaseWrapper]) -> Sequence[str]:
-    if transport().in_memory:
-        return ()
     if ports.outbox is None:
         raise ConfigurationError(
             'the outbox needs "django_redisqueue" in INSTALLED_APPS, and Django to be ready'

@@ -41,8 +41,8 @@ def send_event(name: str, payload: Any = None, *, on_commit: bool | None = None)
 
 
 def send_surely(event: str, payload: Any, queue: str) -> None:
-    """Send an event of this package after the commit, by a job in the outbox: it survives whatever
-    dies in between. The job runs in ``queue``."""
+    """Send one of this package's own events after the commit. A job in the outbox, which runs in
+    ``queue``, carries it, so it survives any crash."""
     if transport().in_memory:
         send(event, payload, on_commit=True)
     else:
@@ -50,7 +50,7 @@ def send_surely(event: str, payload: Any, queue: str) -> None:
 
 
 def send(event: str, payload: Any, on_commit: bool | None = None) -> None:
-    """``send_event`` without a check of the name."""
+    """Send an event without checking its name."""
     what = f"the payload of event {event!r}"
     check(payload, what)
     text = capped(dumps(payload), get_settings().max_payload_bytes, what, "MAX_PAYLOAD_BYTES")

@@ -127,7 +127,7 @@ ANY_ARGUMENTS = Parameters(inspect.signature(lambda *args, **kwargs: None), 0, f
 
 
 def chunk_parameters(chunk: Chunk) -> Parameters:
-    """Those of a chunk task's jobs, which are not those of its function."""
+    """The parameters of a chunk task's jobs, which differ from those of its function."""
     if not chunk.parameters:
         return ANY_ARGUMENTS
     kind, count = inspect.Parameter.POSITIONAL_OR_KEYWORD, len(chunk.parameters)

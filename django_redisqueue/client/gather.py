@@ -1,5 +1,5 @@
-"""Topics: ``@listener`` subscribes tasks to one, ``publish`` queues a job for each of them, and
-``Gather`` does so, too, and collects their results in one Redis hash."""
+"""Topics and gathers: ``@listener`` subscribes tasks to a topic, ``publish`` queues a job for each
+of them, and ``Gather`` also collects their results in one Redis hash."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from asgiref.sync import sync_to_async
 
 from ..broker.base import BATCH, MAX_CALL_BYTES
 from ..conf import get_settings
-from ..core.clock import Deadline, Duration, to_ms
+from ..core.clock import Deadline, Duration, to_period_ms
 from ..core.codec import encode_payload
 from ..core.gather_data import GatherData, GatherListener, GatherPlan
 from ..core.ids import check_gather_key, check_listener_name, check_topic, new_gather_id
@@ -26,7 +26,6 @@ from ..exceptions import (
     GatherFailed,
     GatherNotFound,
     InvalidArguments,
-    InvalidOption,
     InvalidTask,
     WaitTimeout,
     did_you_mean,
@@ -195,7 +194,7 @@ class Gather:
         check_gather_key(key)
         found, keywords = listeners_of(topic), check_payload(payload)
         _check_listeners(topic, found)
-        ttl_ms, poll_delay_ms = _at_least_1(ttl, "ttl"), _at_least_1(poll_delay, "poll_delay")
+        ttl_ms, poll_delay_ms = to_period_ms(ttl, "ttl"), to_period_ms(poll_delay, "poll_delay")
         settings = get_settings()
         limit = min(settings.max_payload_bytes, MAX_CALL_BYTES // len(found))
         text = encode_payload((), keywords, limit, f"the listeners of {topic!r}")
@@ -384,10 +383,3 @@ def _check_threshold(value: object, topic: str, listeners: int) -> int:
         f"threshold must be a whole number from 1 to {listeners}, the number of listeners of the "
         f"topic {topic!r}, or None for all of them; not {short_repr(value)}"
     )
-
-
-def _at_least_1(value: object, what: str) -> int:
-    ms = to_ms(value, what)
-    if ms < 1:
-        raise InvalidOption(f"{what} must be longer than 0, not {short_repr(value)}")
-    return ms

@@ -66,8 +66,8 @@ class Job:
 
     @property
     def is_duplicate(self) -> bool:
-        """True if ``enqueue`` made no job, because another one had the unique key; this is the
-        handle of that one. After a commit the id that was given out stays, and leads to it."""
+        """True if ``enqueue`` made no job because another job had the unique key; this is then the
+        handle of that job. An id that was given out before a commit stays, and leads to it."""
         if self._is_duplicate or self._deferred is None:
             return self._is_duplicate
         return any(job.id == self.id and job.owner for job in self._deferred.jobs)

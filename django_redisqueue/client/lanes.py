@@ -24,7 +24,7 @@ _NAMED = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.
 
 @dataclass(frozen=True, slots=True)
 class LaneRule:
-    """What decides about the lane of a task's jobs."""
+    """The options of a task that determine the lanes of its jobs."""
 
     task: str
     parameters: Parameters
@@ -75,7 +75,7 @@ class LaneRule:
         before: int = 0,
         on_conflict: OnConflict | None = None,
     ) -> str:
-        """The lane of a job with these arguments, which fit. Raises InvalidOption or
+        """The lane of a job with these (valid) arguments. Raises InvalidOption or
         InvalidArguments."""
         bound = self.parameters.signature.bind(*(_UNKNOWN,) * before, *args, **kwargs)
         bound.apply_defaults()
@@ -98,8 +98,8 @@ class LaneRule:
         return " ".join(("|".join((share, *keys)), *words))
 
     def value_by_hand(self, one: Limit | Rate, given: object) -> str:
-        """The value of a limit's key as a job with this value has it; of several parameters from a
-        tuple of theirs. Raises InvalidOption or InvalidArguments."""
+        """A value of a limit's key, encoded as in ``lane``; a tuple of values if the key names
+        several parameters. Raises InvalidOption or InvalidArguments."""
         what = f"key of {type(one).__name__}"
         assert one.key is not None
         if callable(one.key):
@@ -114,9 +114,8 @@ class LaneRule:
         return self._joined(what, names, values)
 
     def share_by_hand(self, given: object) -> str | None:
-        """The share of jobs with this value of ``fair_by``; of several parameters with a tuple of
-        their values, or a text as it is shown. None if they have no such share. Raises
-        InvalidArguments."""
+        """The share of jobs with this value of ``fair_by``; for several parameters a tuple of
+        values, or the text that is shown. None if it does not fit. Raises InvalidArguments."""
         key, what = self.fair_by, "fair_by"
         if key is None or callable(key):
             is_value = key is not None and not isinstance(given, tuple)
@@ -159,8 +158,7 @@ class LaneRule:
 
 
 def lane_rule_of(name: str, parameters: Parameters, options: TaskOptions) -> LaneRule | None:
-    """What gives the jobs of a task their lanes, if it has limits, shares or chunks. Raises
-    InvalidOption."""
+    """The rule of a task; None if it has no limits, shares or chunks. Raises InvalidOption."""
     has_lanes = options.concurrency or options.rate or options.chunk or options.fair_by is not None
     if not has_lanes and options.on_conflict is OnConflict.WAIT:
         return None

@@ -1,4 +1,4 @@
-"""Numbers of limits and weights of shares that are set by hand while workers run."""
+"""Limits and weights of shares that are changed while workers run."""
 
 from __future__ import annotations
 

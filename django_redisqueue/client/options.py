@@ -169,7 +169,7 @@ def _check_near(seconds: float) -> None:
 def check_after(value: object) -> tuple[str, ...]:
     """The ids of a Job, an id, or a list of up to 99 of them; each once, in the order given.
 
-    Raises InvalidOption, or InvalidName for what is no id.
+    Raises InvalidOption, or InvalidName for an invalid id.
     """
     given = value if isinstance(value, tuple | list) else (value,)
     for item in given:
@@ -178,7 +178,7 @@ def check_after(value: object) -> tuple[str, ...]:
             raise InvalidOption(f"after must be jobs or ids of jobs, not {short_repr(item)}")
         if job_id.startswith(("flow_", "gather_")) and "." not in job_id:
             raise InvalidOption(
-                f"after must be jobs, and {short_repr(item)} is none; take those of jobs()"
+                f"after takes jobs, and {short_repr(item)} is not one; pass those of its jobs()"
             )
     ids = tuple(dict.fromkeys(check_job_id(getattr(item, "id", item)) for item in given))
     if len(ids) > MAX_PARENTS:

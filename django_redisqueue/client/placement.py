@@ -36,7 +36,7 @@ _turn = _Turn()
 
 
 def place(job: NewJob, settings: Settings, at: int = 0) -> int:
-    """The shard of a new job. Sets ``job.is_spread`` if any other shard would do, too.
+    """The shard of a new job. Sets ``job.is_spread`` if any other shard would do as well.
 
     ``at``: its number among the jobs of one call. They change the shard after every 100 jobs.
     Raises InvalidOption if its limits, its unique key and its parents are in several shards.

@@ -35,8 +35,7 @@ def register(task: Any, names: Sequence[str]) -> None:
 
 
 def is_found_by_workers(module: str) -> bool:
-    """Whether workers will import this module, too: ``discover`` does, or Django does while it
-    starts."""
+    """Whether workers import this module: ``discover`` does, or Django does while it starts."""
     return not apps.ready or module in _discovered
 
 

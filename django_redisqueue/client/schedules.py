@@ -13,7 +13,7 @@ from ..broker.commands import Commands
 from ..broker.connection import producer_connection
 from ..broker.schedules import ScheduleQueries, UnreadableSchedule
 from ..broker.shards import all_shards
-from ..conf import ScheduleSettings, get_settings
+from ..conf import get_settings
 from ..core.codec import encode_payload
 from ..core.ids import manual_job_id
 from ..core.job_data import NewJob
@@ -27,23 +27,20 @@ from .transport import transport
 
 
 def code_schedules() -> list[ScheduleDefinition]:
-    """All of them by name. A setting replaces the task's own schedule of the same name. One that
-    cannot run has an error."""
+    """All schedules of the code, by name. A setting replaces the task's own schedule of the same
+    name. A schedule that cannot run has an error."""
     tasks: dict[str, Task] = {task.name: task for task in map(get_task, task_names())}
     found = {
         task.name: define(task.name, Source.CODE, task.name, schedule)
         for task in tasks.values()
         if (schedule := task.options.cron or task.options.every) is not None
     }
-    found |= {name: _of_settings(name, one) for name, one in get_settings().schedules.items()}
+    for name, one in get_settings().schedules.items():
+        found[name] = define(
+            name, Source.CODE, one.task, one.schedule, one.args, one.kwargs,
+            queue_name=one.queue_name, priority=one.priority,
+        )  # fmt: skip
     return [found[name] for name in sorted(found)]
-
-
-def _of_settings(name: str, one: ScheduleSettings) -> ScheduleDefinition:
-    return define(
-        name, Source.CODE, one.task, one.schedule, one.args, one.kwargs,
-        queue_name=one.queue_name, priority=one.priority,
-    )  # fmt: skip
 
 
 def define(
@@ -55,8 +52,8 @@ def define(
     kwargs: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> ScheduleDefinition:
-    """A schedule of a task with these arguments and options of ``using``; with an error if the
-    task is unknown, or does not take them."""
+    """A schedule of a task with these arguments and options of ``using``. It has an error if the
+    task is unknown or does not take them."""
     error = ""
     try:
         job = check_job(source, task_name, args, kwargs or {}, **options)
@@ -127,7 +124,7 @@ def _is_coded_elsewhere(name: str, shard: int) -> bool:
 
 
 def pause(name: str, paused: bool) -> bool:
-    """Pause a schedule, or let it go on with its next due time to come; False when it was so."""
+    """Pause a schedule, or resume it from its next due time. False if nothing changed."""
     if transport().in_memory:
         return False
     next_ms = None

@@ -205,8 +205,8 @@ class Task:
         return [job_of(job, deferred) for job in new]
 
     def template(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
-        """The job of these arguments, without an id: for a schedule, which makes it again and
-        again. Raises what ``enqueue`` raises for wrong arguments."""
+        """A job with these arguments and no id, from which a schedule creates its jobs. Raises what
+        ``enqueue`` raises for wrong arguments."""
         try:
             return replace(self._new_job(args, kwargs, is_template=True), id="")
         except Exception as error:

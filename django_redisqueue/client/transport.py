@@ -422,7 +422,8 @@ def _push_calls(
     for push in pushes:
         shard = shard_of_id(push.workflow_id)
         call = calls.setdefault(shard, _PushCall(Commands(connection.at(shard))))
-        batches = list(_job_batches(_in_order(push.jobs)))
+        # Jobs with unique keys must be in the first call, which creates all of them or none.
+        batches = list(_job_batches(sorted(push.jobs, key=lambda job: not job.unique)))
         for at, (jobs, size) in enumerate(batches):
             is_end = at == len(batches) - 1
             if not call.has_room(len(jobs), size):
@@ -463,13 +464,7 @@ class _PushCall:
         return sent, call
 
 
-def _in_order(jobs: Sequence[Sequence[Any]]) -> Sequence[WorkflowJob]:
-    """Jobs with unique keys go first: they must be in the first call, which creates all or none."""
-    found = [job if isinstance(job, WorkflowJob) else WorkflowJob(*job) for job in jobs]
-    return sorted(found, key=lambda job: not job.unique)
-
-
-def _job_batches(jobs: Sequence[WorkflowJob]) -> Iterator[tuple[list[WorkflowJob], int]]:
+def _job_batches(jobs: Iterable[WorkflowJob]) -> Iterator[tuple[list[WorkflowJob], int]]:
     batch: list[WorkflowJob] = []
     size = 0
     for job in jobs:

@@ -1,5 +1,4 @@
-"""The unique key of a job: made from its arguments when it is enqueued. And the keys that jobs have
-now: listed, and freed by hand."""
+"""Unique keys: computed from a job's arguments when it is enqueued; listed and released later."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ class Uniqueness:
 
     @property
     def delay(self) -> str:
-        """When the job runs, if that is for ``unique`` to say: '+<ms>', or ''."""
+        """The delay of ``Replace`` as '+<ms>'; '' for other modes."""
         return f"+{self.unique.wait_ms}" if isinstance(self.unique, Replace) else ""
 
     def encode(
@@ -143,12 +142,12 @@ def uniqueness_of(
 
 
 def unique_keys(start: int = 0, count: int = PAGE) -> Sequence[UniqueKey]:
-    """A page of the keys, those taken first first; at most 100. Keys that are free again may be
-    missing from it, so that it is shorter than ``count``."""
+    """A page of at most 100 keys, oldest first. It may be shorter than ``count``, because keys that
+    are free again are left out."""
     return transport().unique_keys(start, min(count, PAGE))
 
 
 def release_unique_key(key: str) -> str:
-    """Free a key, so that a new job may take it. Returns the id of the job that had it, which goes
-    on, or ''."""
+    """Free a key so that a new job may take it. Returns the id of the job that had it (which goes
+    on), or ''."""
     return transport().release_unique(key)

@@ -115,7 +115,7 @@ def _names(numbers: Sequence[int]) -> str:
 )
 def send_workflow(workflow_id: str, fields: Sequence[str], jobs: Sequence[Sequence[Any]]) -> None:
     """Push a workflow; pushing it again changes nothing. Outbox rows of older versions run it."""
-    transport().push_workflow(Push(workflow_id, fields, jobs))
+    transport().push_workflow(Push(workflow_id, fields, [WorkflowJob(*job) for job in jobs]))
 
 
 def to_outbox_row(push: Push) -> NewJob:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..exceptions import CorruptJob
 from .parsing import MAX_INT32, Fields
@@ -34,12 +34,11 @@ class WorkflowJob(NamedTuple):
 
 
 class Push(NamedTuple):
-    """A workflow on its way: names and values of its own fields, and its jobs (as
-    WorkflowJob, or as JSON makes of one)."""
+    """A workflow on its way: names and values of its own fields, and its jobs."""
 
     workflow_id: str
     fields: Sequence[str]
-    jobs: Sequence[Sequence[Any]]
+    jobs: Sequence[WorkflowJob]
     stored: bool = False  # it has a row in an outbox: Redis remembers its id until that is deleted
 
 

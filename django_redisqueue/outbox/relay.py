@@ -34,9 +34,11 @@ from ..models.tables import has_table, rows_of_shard
 from .rows import (
     chunks,
     delete,
+    ids_on,
     ids_with_rows,
     is_workflow,
     row_id_of,
+    rows_on,
     to_new_job,
     to_push,
     unrelayed,
@@ -99,7 +101,7 @@ class Relay:
             state = self._states.setdefault(alias, _AliasState(alias))
             try:
                 connections[alias].close_if_unusable_or_obsolete()
-                if has_table(OutboxJob, alias) and self._of_shard(_rows(alias)).exists():
+                if has_table(OutboxJob, alias) and self._of_shard(rows_on(alias)).exists():
                     more = self._pass(state, with_refused) or more
             except (DatabaseError, RedisFull) as error:
                 _log_problem(state, f"{type(error).__name__}: {error}")
@@ -136,9 +138,8 @@ class Relay:
 
     def _check_sent(self, state: _AliasState) -> bool:
         """Check a page of the relayed rows, by id; True when there are more."""
-        sent = _rows(state.alias).exclude(relayed_at=None).filter(pk__gt=state.sent_after)
-        sent = self._of_shard(sent)
-        page = _read_rows(sent.order_by("pk"))
+        sent = rows_on(state.alias).exclude(relayed_at=None).filter(pk__gt=state.sent_after)
+        page = _read_rows(self._of_shard(sent).order_by("pk"))
         self._check(state, page)
         state.sent_after = page[-1].id if len(page) == PAGE_ROWS else ""
         return bool(state.sent_after)
@@ -159,7 +160,8 @@ class Relay:
         gone = {row.id for row in safe}
         lacking = [row.id for row in page if row.id not in accepted and row.id not in gone]
         for some in chunks(lacking):
-            self._relay(state, list(_rows(state.alias).filter(pk__in=some).order_by("created_at")))
+            rows = rows_on(state.alias).filter(pk__in=some)
+            self._relay(state, list(rows.order_by("created_at")))
 
     def _mirrored(self, page: Sequence[_OutboxRow]) -> Mapping[str, bool]:
         """The rows that the mirror has; True for those that have ended, except as ``lost``."""
@@ -229,7 +231,7 @@ class Relay:
     def _complete(self, state: _AliasState, rows: Sequence[OutboxJob]) -> Iterable[OutboxJob]:
         """Rows whose siblings on other aliases exist, too."""
         ids = [row.id for row in rows]
-        there = {alias: _ids(alias, ids) for alias in _sibling_aliases(rows) - {state.alias}}
+        there = {alias: ids_on(alias, ids) for alias in _sibling_aliases(rows) - {state.alias}}
         for row in rows:
             missing = [a for a in row.aliases.split(",") if a in there and row.id not in there[a]]
             if not missing:
@@ -279,7 +281,7 @@ class Relay:
                 "outbox of database %r: job %s is refused: %s", state.alias, job_id, problem
             )
             state.refused[job_id] = problem
-        _rows(state.alias).filter(pk=job_id).update(relayed_at=None, problem=problem)
+        rows_on(state.alias).filter(pk=job_id).update(relayed_at=None, problem=problem)
 
     def _without_unsent_parents(self, rows: Sequence[OutboxJob]) -> Sequence[OutboxJob]:
         """The rows without parents that are still to be sent: those go first."""
@@ -293,14 +295,6 @@ def _read_rows(rows: QuerySet[OutboxJob]) -> list[_OutboxRow]:
     return [_OutboxRow(*values) for values in rows.values_list(*_OutboxRow._fields)[:PAGE_ROWS]]
 
 
-def _rows(alias: str) -> QuerySet[OutboxJob]:
-    return OutboxJob._base_manager.using(alias)
-
-
-def _ids(alias: str, ids: Sequence[str]) -> set[str]:
-    return set(_rows(alias).filter(pk__in=ids).values_list("pk", flat=True))
-
-
 def _sibling_aliases(rows: Iterable[OutboxJob | _OutboxRow]) -> set[str]:
     """The aliases that these rows name and that have the table."""
     named = {alias for row in rows for alias in row.aliases.split(",") if alias}
@@ -309,13 +303,13 @@ def _sibling_aliases(rows: Iterable[OutboxJob | _OutboxRow]) -> set[str]:
 
 def _mark_relayed(alias: str, ids: Sequence[str]) -> None:
     for some in chunks(ids):
-        found = _rows(alias).filter(pk__in=some, relayed_at=None)
+        found = rows_on(alias).filter(pk__in=some, relayed_at=None)
         found.update(relayed_at=timezone.now(), problem="")
 
 
 def _mark_resent(alias: str, ids: Sequence[str]) -> None:
     for some in chunks(ids):
-        _rows(alias).filter(pk__in=some, resent=False).update(resent=True)
+        rows_on(alias).filter(pk__in=some, resent=False).update(resent=True)
 
 
 def _log_problem(state: _AliasState, problem: str) -> None:

@@ -72,10 +72,15 @@ def waits_for_mirror(audit: str) -> bool:
     return get_settings().mirror and not audit
 
 
-def delete(ids: Sequence[str], alias: str) -> int:
-    """Delete rows by id; returns how many there were."""
-    rows = OutboxJob._base_manager.using(alias)
-    return sum(rows.filter(pk__in=some).delete()[0] for some in chunks(ids))
+def rows_on(alias: str) -> models.QuerySet[OutboxJob]:
+    """All rows on this alias."""
+    return OutboxJob._base_manager.using(alias)
+
+
+def delete(ids: Sequence[str], alias: str) -> None:
+    """Delete rows by id."""
+    for some in chunks(ids):
+        rows_on(alias).filter(pk__in=some).delete()
 
 
 def find(job_id: str) -> JobData | None:
@@ -85,8 +90,7 @@ def find(job_id: str) -> JobData | None:
         return None
     if row.id == job_id:
         return _as_data(to_new_job(row), row.created_at)
-    jobs = (WorkflowJob(*fields) for fields in to_push(row).jobs)
-    job = next((job for job in jobs if job.id == job_id), None)
+    job = next((job for job in to_push(row).jobs if job.id == job_id), None)
     return _as_data(job, row.created_at) if job else None
 
 
@@ -101,7 +105,7 @@ def _unaccepted(row_id: str) -> OutboxJob | None:
 
 def _row_of(row_id: str) -> OutboxJob | None:
     aliases = aliases_with_table(OutboxJob)
-    rows = (OutboxJob._base_manager.using(alias).filter(pk=row_id).first() for alias in aliases)
+    rows = (rows_on(alias).filter(pk=row_id).first() for alias in aliases)
     return next(filter(None, rows), None)
 
 
@@ -122,7 +126,7 @@ def is_workflow(row_id: str) -> bool:
 def to_push(row: OutboxJob) -> Push:
     """The workflow as it goes into Redis; ``to_outbox_row`` makes its row."""
     (workflow_id, fields, jobs), _ = decode_payload(row.payload)
-    return Push(workflow_id, fields, jobs, stored=True)
+    return Push(workflow_id, fields, [WorkflowJob(*job) for job in jobs], stored=True)
 
 
 def _as_data(job: NewJob | WorkflowJob, created_at: datetime) -> JobData:
@@ -147,7 +151,7 @@ def _insert(jobs: Sequence[NewJob], alias: str, all_aliases: Sequence[str]) -> N
         )
         for job in jobs
     ]  # fmt: skip
-    OutboxJob._base_manager.using(alias).bulk_create(rows, batch_size=CHUNK)
+    rows_on(alias).bulk_create(rows, batch_size=CHUNK)
     for job in jobs:
         job.stored = True
 
@@ -174,7 +178,7 @@ def _no_table(aliases: Sequence[str]) -> str:
 
 def unrelayed(alias: str) -> models.QuerySet[OutboxJob]:
     """The rows that Redis is not known to have accepted, oldest first."""
-    return OutboxJob._base_manager.using(alias).filter(relayed_at=None).order_by("created_at")
+    return rows_on(alias).filter(relayed_at=None).order_by("created_at")
 
 
 def row_id_of(job_id: str) -> str:
@@ -183,16 +187,16 @@ def row_id_of(job_id: str) -> str:
     return workflow_id if is_workflow(workflow_id) else job_id
 
 
+def ids_on(alias: str, row_ids: Sequence[str]) -> set[str]:
+    """Which of these rows are on this alias."""
+    rows = (rows_on(alias).filter(pk__in=some) for some in chunks(row_ids))
+    return {row_id for found in rows for row_id in found.values_list("pk", flat=True)}
+
+
 def ids_with_rows(ids: Iterable[str]) -> set[str]:
     """Which of these jobs and workflows have a row, on any alias."""
     row_ids = {one: row_id_of(one) for one in ids}
     wanted = sorted(set(row_ids.values()))
-    stored = {
-        row_id
-        for alias in (aliases_with_table(OutboxJob) if wanted else ())
-        for some in chunks(wanted)
-        for row_id in OutboxJob._base_manager.using(alias)
-        .filter(pk__in=some)
-        .values_list("pk", flat=True)
-    }
+    aliases = aliases_with_table(OutboxJob) if wanted else ()
+    stored = {row_id for alias in aliases for row_id in ids_on(alias, wanted)}
     return {one for one, row_id in row_ids.items() if row_id in stored}

@@ -1,11 +1,5 @@
 """Fixtures for an application's own tests: jobs in memory, without Redis.
 
-    def test_receipt(redisqueue_jobs):
-        order.pay()
-        redisqueue_jobs.assert_enqueued(send_receipt, count=1)
-        redisqueue_jobs.travel(hours=1)
-        redisqueue_jobs.run_due()
-
 pytest loads this module by its entry point, before there are settings, so it must not import
 anything of the package that needs models; the fixtures do, when a test asks for them.
 """

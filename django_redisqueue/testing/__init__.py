@@ -1,27 +1,14 @@
 """Jobs in an application's own tests: kept in memory or run at once, without Redis.
 
-Arguments and results pass through JSON and through the same checks as in production, and a job
-inside ``atomic()`` waits for the commit. With Django's ``TestCase``, whose transaction never
-commits, use ``captureOnCommitCallbacks``; a job enqueued outside the application's own ``atomic()``
-is sent at once, as in production.
+    with capture_jobs() as jobs, self.captureOnCommitCallbacks(execute=True):
+        self.client.post("/orders/", {"item": 1})
+    jobs.assert_enqueued(send_mail, args=(1,), queue_name="default", count=1)
+    jobs.drain()
 
-    class OrderTests(TestCase):
-        def test_mail(self):
-            with capture_jobs() as jobs, self.captureOnCommitCallbacks(execute=True):
-                self.client.post("/orders/", {"item": 1})
-            jobs.assert_enqueued(send_mail, args=(1,), queue_name="default", count=1)
-            jobs.drain()
-            self.assertEqual(len(mail.outbox), 1)
-
-        @run_inline()
-        def test_invoice(self):
-            job = make_invoice.enqueue(1)
-            self.assertEqual(job.result, {"pages": 2})
-
-For a whole class: ``self.jobs = self.enterContext(capture_jobs())`` in ``setUp``. With pytest use
-the fixtures ``redisqueue_jobs`` and ``redisqueue_inline``, which need no import (pytest_plugin.py).
-
-Time passes when the test says so: ``jobs.travel(hours=1)``. Jobs can be read after the block, too.
+Arguments and results pass through JSON and through the same checks as in production. A job inside
+``atomic()`` waits for the commit: the transaction of Django's ``TestCase`` never commits, hence
+``captureOnCommitCallbacks``. Jobs can be read after the block as well. For a whole class, call
+``self.jobs = self.enterContext(capture_jobs())`` in ``setUp``.
 
 A test that enqueues without either gets an error: it must not reach the Redis in the settings,
 where a developer's worker may be listening. A test that needs Redis uses ``use_redis()`` or
@@ -32,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from django.conf import settings
 from django.core.signals import setting_changed
@@ -80,14 +68,11 @@ def use_redis() -> Iterator[None]:
 
     It should be one for tests only, because it is not cleared, and so should its worker.
     """
-    _announce(enter=True)
+    # As override_settings does, for REDISQUEUE as it is.
+    value = getattr(settings, "REDISQUEUE", {})
+    announce = partial(setting_changed.send, use_redis, setting="REDISQUEUE", value=value)
+    announce(enter=True)
     try:
         yield
     finally:
-        _announce(enter=False)
-
-
-def _announce(*, enter: bool) -> None:
-    # As override_settings does, for REDISQUEUE as it is.
-    value = getattr(settings, "REDISQUEUE", {})
-    setting_changed.send(sender=use_redis, setting="REDISQUEUE", value=value, enter=enter)
+        announce(enter=False)

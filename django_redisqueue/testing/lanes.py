@@ -142,13 +142,11 @@ class InMemoryLanes:
         numbers = [self._number(key) for key in keys if key.startswith("c:")]
         return min((float(number or math.inf) for number in numbers), default=math.inf)
 
-    def postpone(self, job_id: str, until_ms: int) -> bool:
-        """Let no job of these rates start before this instant. False if the job has none."""
-        rates = list(self._rates(job_id))
-        for key, interval, burst in rates:
+    def postpone(self, job_id: str, until_ms: int) -> None:
+        """Let no job of these rates start before this instant."""
+        for key, interval, burst in self._rates(job_id):
             least = until_ms * 1000 + (burst - 1) * interval
             self._full_us[key] = max(self._full_us.get(key, 0), least)
-        return bool(rates)
 
     def _rates(self, job_id: str) -> Iterable[tuple[str, int, int]]:
         lane = decode_lane(self._jobs.hashes[job_id].get("lane", ""))

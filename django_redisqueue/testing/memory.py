@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from ..broker.replies import ClaimedJob, OutcomeKind
 from ..client.jobs import UNIQUE_CONFLICT, Job
 from ..client.transport import check_pushed
-from ..core.clock import MAX_DURATION, Deadline
+from ..core.clock import Deadline, to_ms
 from ..core.gather_data import GatherData, GatherPlan
 from ..core.job_data import JobData, NewJob
 from ..core.limits import decode_lane
@@ -24,7 +24,6 @@ from ..worker.child.retry_policy import Resolution
 from .expectations import CapturedJobs
 from .hashes import (
     OF_A_RUN,
-    JobHash,
     apply_resolution,
     check_parents,
     new_hash,
@@ -90,7 +89,9 @@ class InMemoryQueue(CapturedJobs):
             self._schedules.refresh()
         for _ in range(STEPS):
             scheduled_ms = self._schedules.first_due_ms() if periodic else math.inf
-            due_ms = min(self._first_due_ms(), scheduled_ms, self._first_allowed_ms())
+            postponed = (one for one in self.hashes.values() if one["status"] in POSTPONED)
+            job_ms = min((int(one["due_ms"]) for one in postponed), default=math.inf)
+            due_ms = min(job_ms, scheduled_ms, self._first_allowed_ms())
             if due_ms > target_ms:
                 self.move_clock_to(target_ms)
                 self._schedules.skip_due()
@@ -300,14 +301,8 @@ class InMemoryQueue(CapturedJobs):
 
     # Running a job.
 
-    def _first_due_ms(self) -> float:
-        """When the first scheduled or retrying job is due."""
-        postponed = (found for found in self.hashes.values() if found["status"] in POSTPONED)
-        return min((int(found["due_ms"]) for found in postponed), default=math.inf)
-
     def _first_allowed_ms(self) -> float:
-        """When a rate first allows a job that waits for it now; only jobs that run by themselves
-        use that."""
+        """When a rate first allows one of the jobs that wait for it: only ``run_inline`` asks."""
         if not self._inline:
             return math.inf
         now_ms = self.now_ms()
@@ -331,7 +326,8 @@ class InMemoryQueue(CapturedJobs):
             job_id
             for job_id, found in jobs.items()
             if found["status"] in statuses
-            and not _waits_for_event(found)
+            # A job that waits for an event is not run before its time.
+            and not (found["status"] == Status.SCHEDULED and found.get("waits_for"))
             and not self._pauses.hold(found)
         )
         if statuses == QUEUED:
@@ -343,22 +339,25 @@ class InMemoryQueue(CapturedJobs):
 
     def _run(self, job_id: str, *, by_rate: bool) -> list[str]:
         """Run a job, or the chunk that it is the first of; returns the ids."""
-        found = self.hashes[job_id]
-        if is_chunk_task(found["task"]):
-            return self._run_chunk(job_id, by_rate=by_rate)
-        claimed = self._claim(job_id)
-        run = InlineRun(
-            claimed,
-            self.parent_results(job_id),
-            lambda text: set_fields(found, progress=text),
-            self._steps,
-        )
-        with self._running_as(run):
-            resolution = run.run()
-        self._end([claimed], [resolution], run.error)
-        return [job_id]
+        run: InlineRun | ChunkRun
+        if is_chunk_task(self.hashes[job_id]["task"]):
+            run = self._chunk_of(job_id, by_rate=by_rate)
+        else:
+            report = partial(self._report, job_id)
+            run = InlineRun(self._claim(job_id), self.parent_results(job_id), report, self._steps)
+        outer, self._running = self._running, run
+        try:
+            resolutions = run.run()
+        finally:
+            self._running = outer
+        self._end(run.jobs, resolutions, run.error)
+        return [job.id for job in run.jobs]
 
-    def _run_chunk(self, first: str, *, by_rate: bool) -> list[str]:
+    def _report(self, job_id: str, progress: str) -> bool:
+        set_fields(self.hashes[job_id], progress=progress)
+        return True
+
+    def _chunk_of(self, first: str, *, by_rate: bool) -> ChunkRun:
         run = ChunkRun(self._claim(first), self._steps, self._lanes.most_at_once(first))
         in_order = sorted(self._ready, key=lambda job_id: -int(self.hashes[job_id]["priority"]))
         for job_id in in_order:
@@ -366,10 +365,7 @@ class InMemoryQueue(CapturedJobs):
                 if by_rate and not self._lanes.allows(job_id):
                     break
                 run.add(self._claim(job_id))
-        with self._running_as(run):
-            resolutions = run.run()
-        self._end(run.jobs, resolutions, run.error)
-        return [job.id for job in run.jobs]
+        return run
 
     def _claim(self, job_id: str) -> ClaimedJob:
         data, claimed = self.job(job_id), self._as_claimed(job_id)
@@ -392,14 +388,6 @@ class InMemoryQueue(CapturedJobs):
             job_id, data.queue, data.task, found["payload"], data.lease + 1, data.attempts, 0,
             found.get("options", ""), 1,
         )  # fmt: skip
-
-    @contextmanager
-    def _running_as(self, run: InlineRun | ChunkRun) -> Iterator[None]:
-        outer, self._running = self._running, run
-        try:
-            yield
-        finally:
-            self._running = outer
 
     def _end(
         self,
@@ -425,25 +413,14 @@ class InMemoryQueue(CapturedJobs):
                 ) from error
 
 
-def _waits_for_event(found: JobHash) -> bool:
-    """Whether a job is parked until an event comes, or its timeout."""
-    return found["status"] == Status.SCHEDULED and bool(found.get("waits_for"))
-
-
 def _to_travel_ms(by: timedelta | None, parts: dict[str, float]) -> int:
     """The arguments of ``travel`` as ms: a timedelta, or what ``timedelta`` takes. Raises
     InvalidOption."""
     try:
-        total = (by or timedelta()) + timedelta(**parts)
-        seconds = total.total_seconds()
+        return to_ms((by or timedelta()) + timedelta(**parts), "travel()")
     except (TypeError, OverflowError) as error:
         given = ", ".join(f"{name}={short_repr(value)}" for name, value in parts.items())
         raise InvalidOption(
             f"travel() takes a timedelta, or its parts such as hours=1, minutes=30; "
             f"not {given or short_repr(by)} ({error})"
         ) from None
-    if not 0 <= seconds <= MAX_DURATION:
-        raise InvalidOption(
-            f"travel() goes forward, by a hundred years at the most; not by {total}"
-        )
-    return round(seconds * 1000)

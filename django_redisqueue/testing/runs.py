@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -37,28 +37,24 @@ class InlineRun:
         self,
         job: ClaimedJob,
         parent_results: Mapping[str, Any],
-        report: Callable[[str], None],
+        report: Callable[[str], bool],
         steps: InMemorySteps,
     ) -> None:
-        self._job = job
-        self._parent_results = parent_results
-        self._pipeline = Pipeline(get_settings(), lambda _: UNKNOWN_TASK_LIMIT, self._parent_result)
-        self._report = report
-        self._context = JobContext(Job(job.id), job.attempts + 1, self._progress, job, steps)
+        # Only the job of a chain, which has one parent, asks for its parent's result.
+        of_parent = next(iter(parent_results.values()), None)
+        self._pipeline = Pipeline(get_settings(), lambda _: UNKNOWN_TASK_LIMIT, lambda _: of_parent)
+        self._context = JobContext(Job(job.id), job.attempts + 1, report, job, steps)
+        self.jobs = [job]
         self.error: BaseException | None = None
 
     def mark_cancelled(self) -> None:
         """Let the task see that it should stop; it is not interrupted here."""
         self._context.mark_cancelled()
 
-    def run(self) -> Resolution:
+    def run(self) -> Sequence[Resolution]:
         """Run to the end. An unknown task fails at once, because no newer worker will come."""
-        execution = self._pipeline.prepare(self._job)
-        return execution if isinstance(execution, Resolution) else self._perform(execution)
-
-    def _parent_result(self, _: str) -> Any:
-        """The result of the only parent of a job in a chain."""
-        return next(iter(self._parent_results.values()), None)
+        execution = self._pipeline.prepare(self.jobs[0])
+        return [execution if isinstance(execution, Resolution) else self._perform(execution)]
 
     def _perform(self, execution: Execution) -> Resolution:
         task, args = execution.task, execution.args
@@ -76,15 +72,11 @@ class InlineRun:
             return self._pipeline.resolve(execution, error)
         return Resolution(OutcomeKind.COMPLETED, body)
 
-    def _progress(self, text: str) -> bool:
-        self._report(text)
-        return True
-
 
 def in_waiting_chunks(
     jobs: Mapping[str, Mapping[str, str]], ready: Iterable[str], now_ms: int
 ) -> list[str]:
-    """Those of the ready jobs whose chunks are not full and wait for others."""
+    """The ready jobs whose chunks are not full and still wait for others."""
     lanes: dict[tuple[str, str], list[str]] = {}
     for job_id in ready:
         found = jobs[job_id]
@@ -92,8 +84,7 @@ def in_waiting_chunks(
             lanes.setdefault((found["queue"], found["lane"]), []).append(job_id)
     waiting: list[str] = []
     for (_, lane), ids in lanes.items():
-        numbers = _NUMBERS.search(lane)
-        size, wait_ms = map(int, numbers.groups()) if numbers else (1, 0)
+        size, wait_ms = map(int, _NUMBERS.findall(lane)[0])
         since_ms = min(queued_since_ms(jobs[job_id]) for job_id in ids)
         if len(ids) < size and now_ms < since_ms + wait_ms:
             waiting += ids
@@ -219,8 +210,9 @@ class InMemorySteps:
         """What send_event.lua does."""
         until_ms = self._jobs.now_ms() + get_settings().event_ttl_ms
         self._events[event] = _Event(payload, until_ms)
-        for job_id, found in self._waiting_for(event):
-            self._wake(job_id, found, event, payload)
+        for job_id, found in self._jobs.hashes.items():
+            if found.get("waits_for") == event and found["status"] not in FINAL:
+                self._wake(job_id, found, event, payload)
 
     def parked(self, job_id: str) -> None:
         """Wake a job that has just been parked if its event has come."""
@@ -230,17 +222,10 @@ class InMemorySteps:
             self._wake(job_id, self._jobs.hashes[job_id], event, payload)
 
     def end_sleep(self, job_id: str) -> None:
-        """Let a job go on that a test runs before its time."""
+        """End the sleep of a job that a test runs early."""
         fields = self._fields.get(job_id, {})
         for name in [name for name in fields if name.startswith("sleep:")]:
             fields[name] = f"until {self._jobs.now_ms()}"
-
-    def _waiting_for(self, event: str) -> Iterator[tuple[str, JobHash]]:
-        return (
-            (job_id, found)
-            for job_id, found in self._jobs.hashes.items()
-            if found.get("waits_for") == event and found["status"] not in FINAL
-        )
 
     def _wake(self, job_id: str, found: JobHash, event: str, payload: str) -> None:
         self._fields.setdefault(job_id, {})[f"wait:{event}"] = f"event {payload}"

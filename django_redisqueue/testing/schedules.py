@@ -61,14 +61,14 @@ class InMemorySchedules:
                 self._fire(state, state.next_ms)
 
     def skip_due(self) -> None:
-        """Go on with what is to come, as if there had been no worker."""
+        """Skip due times that have passed, as if no worker had been running."""
         now_ms = self._jobs.now_ms()
         for state in self._all().values():
             if state.next_ms is not None and state.next_ms <= now_ms:
                 state.next_ms = state.definition.schedule.after(now_ms)
 
     def _all(self) -> dict[str, _State]:
-        """By their names."""
+        """The schedules by name."""
         if self._states is None:
             found = [self._state(one) for one in code_schedules() if not one.error]
             self._states = {one.definition.name: one for one in found}

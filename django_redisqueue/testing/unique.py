@@ -31,7 +31,7 @@ class _Spec(NamedTuple):
 class _Owner:
     job_id: str
     taken_ms: int
-    mark: str = ""
+    mark: str = ""  # of the body that an Idempotency-Key came with
     until_ms: int | None = None
 
 
@@ -78,25 +78,22 @@ class InMemoryUnique:
             self._give(spec, job_id)
 
     def conflict(self, job_id: str, unique: str) -> tuple[str, str] | None:
-        """A key that another job has, and its id: what a workflow or a requeue is refused for."""
+        """The first key that another job has, and that job's id."""
         found = self._conflict(job_id, unique)
         return None if found is None else (found[0].key, found[1].job_id)
 
     def page(self, start: int, count: int) -> list[UniqueKey]:
-        """The keys that are taken, those taken first first."""
-        found = []
-        for key in self._owners:
-            owner = self._holder(key)
-            if owner is not None:
-                job = self._jobs.hashes[owner.job_id]
-                found.append(
-                    UniqueKey(
-                        key, owner.job_id, job["status"], job["task"], owner.taken_ms,
-                        owner.until_ms,
-                    )
-                )  # fmt: skip
-        found.sort(key=lambda one: (one.taken_ms, one.key))
-        return found[start : start + count]
+        """A page of the keys that are taken, oldest first."""
+        held = [(key, owner) for key in self._owners if (owner := self._holder(key)) is not None]
+        held.sort(key=lambda pair: (pair[1].taken_ms, pair[0]))
+        jobs = self._jobs.hashes
+        return [
+            UniqueKey(
+                key, owner.job_id, jobs[owner.job_id]["status"], jobs[owner.job_id]["task"],
+                owner.taken_ms, owner.until_ms,
+            )
+            for key, owner in held[start : start + count]
+        ]  # fmt: skip
 
     def release(self, key: str) -> str:
         """Free a key; the job that had it, or ''."""
@@ -109,7 +106,7 @@ class InMemoryUnique:
         job = self._jobs.hashes[job_id]
         for spec in _specs(job.get("unique", "")):
             owner = self._owners.get(spec.key)
-            lasts = spec.mode in LASTING and job["status"] != Status.CANCELLED
+            lasts = spec.mode == "for" and job["status"] != Status.CANCELLED
             if owner is not None and owner.job_id == job_id and not lasts and spec.mode != "once":
                 before = self._jobs.hashes.get(job.get("before", ""))
                 if before is not None and not Status(before["status"]).is_final:
@@ -117,8 +114,9 @@ class InMemoryUnique:
                 else:
                     del self._owners[spec.key]
         for other in self._jobs.hashes.values():
-            if other.get("before") == job_id and other["status"] == Status.WAITING:
-                other["status"] = other["ready"] if not other.get("waits") else Status.WAITING
+            waits = other["status"] == Status.WAITING and other.get("before") == job_id
+            if waits and not other.get("waits"):
+                other["status"] = other["ready"]
 
     def supersede(self, job_id: str) -> None:
         """Cancel a job that would run again, if a newer one has its key."""
@@ -138,8 +136,7 @@ class InMemoryUnique:
             owner = self._holder(spec.key)
             if owner is None or owner.job_id == job_id:
                 continue
-            job = self._jobs.hashes.get(owner.job_id)
-            is_over = job is None or Status(job["status"]).is_final
+            is_over = Status(self._jobs.hashes[owner.job_id]["status"]).is_final
             if not (spec.mode in REPLACING and is_over):
                 return spec, owner
         return None
@@ -150,8 +147,8 @@ class InMemoryUnique:
             return None
         if owner.until_ms is not None:
             return owner if owner.until_ms > self._jobs.now_ms() else None
-        job = self._jobs.hashes.get(owner.job_id)
-        if job is None or Status(job["status"]).is_final:
+        job = self._jobs.hashes[owner.job_id]
+        if Status(job["status"]).is_final:
             return None
         has_started = _is_under_way(job) or int(job.get("attempts", 0)) > 0
         modes = {spec.mode for spec in _specs(job.get("unique", "")) if spec.key == key}
@@ -160,8 +157,7 @@ class InMemoryUnique:
     def _give(self, spec: _Spec, job_id: str) -> None:
         now_ms = self._jobs.now_ms()
         until_ms = now_ms + int(spec.first) if spec.mode in LASTING else None
-        mark = spec.second if spec.mode == "once" else ""
-        self._owners[spec.key] = _Owner(job_id, now_ms, mark, until_ms)
+        self._owners[spec.key] = _Owner(job_id, now_ms, spec.second, until_ms)
 
     def _replace(self, job: JobHash, spec: _Spec, new: NewJob) -> None:
         now_ms, due_ms = self._jobs.now_ms(), int(job.get("due_ms", 0))

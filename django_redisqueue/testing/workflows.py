@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ..core.gather_data import GatherData, GatherListener, GatherPlan, decode_gather
 from ..core.job_data import NewJob
+from ..core.parsing import pairs
 from ..core.statuses import (
     FINAL,
     GatherReason,
@@ -65,15 +66,15 @@ class InMemoryWorkflows:
         """Codes of enqueue_workflow.lua."""
         if push.workflow_id in self._workflows:
             return 0
-        now_ms, given = self._jobs.now_ms(), [WorkflowJob(*job) for job in push.jobs]
-        jobs = {job.id: _hash(push.workflow_id, job, now_ms) for job in given}
+        now_ms = self._jobs.now_ms()
+        jobs = {job.id: _hash(push.workflow_id, job, now_ms) for job in push.jobs}
         if not jobs.keys().isdisjoint(self._jobs.hashes):
             return CLEANED
         for job_id, found in jobs.items():
             if (held := self._unique.conflict(job_id, found.get("unique", ""))) is not None:
                 return f"{job_id} {held[1]} {held[0]}"
-        fields = dict(zip(push.fields[::2], push.fields[1::2], strict=True))
-        self._workflows[push.workflow_id] = _Workflow(push.workflow_id, fields, jobs, now_ms)
+        workflow = _Workflow(push.workflow_id, pairs(push.fields), jobs, now_ms)
+        self._workflows[push.workflow_id] = workflow
         self._jobs.hashes.update(jobs)
         for job_id, found in jobs.items():
             self._unique.take(job_id, found.get("unique", ""))
@@ -218,8 +219,7 @@ class InMemoryGathers:
         if known is not None:
             return 0 if known.plan.id == plan.id else -1
         listeners = [GatherListener(*parts) for parts in plan.listeners]
-        fields = dict(zip(plan.fields[::2], plan.fields[1::2], strict=True))
-        fields |= {
+        fields = pairs(plan.fields) | {
             "id": plan.id,
             "payload": plan.payload,
             "status": GatherStatus.COLLECTING.value,

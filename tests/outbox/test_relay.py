@@ -349,14 +349,14 @@ def test_a_database_that_is_away_is_logged_once_and_stops_no_other(
 ) -> None:
     lost.enqueue(1, using="other")
     relay = lost.relay()
-    rows = relay_module._rows
+    rows = relay_module.rows_on
 
     def gone(alias: str) -> Any:
         if alias == "default":
             raise OperationalError("the server closed the connection")
         return rows(alias)
 
-    monkeypatch.setattr(relay_module, "_rows", gone)
+    monkeypatch.setattr(relay_module, "rows_on", gone)
     relay.run_once()
     relay.run_once()
     assert queued() == [1]

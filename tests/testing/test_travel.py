@@ -105,7 +105,7 @@ def test_a_job_that_waits_for_a_parent_is_due_after_it() -> None:
 
 def test_nothing_goes_back_in_time() -> None:
     with capture_jobs() as jobs:
-        with pytest.raises(InvalidOption, match="travel\\(\\) goes forward"):
+        with pytest.raises(InvalidOption, match="travel\\(\\) must be a duration of zero"):
             jobs.travel(hours=-1)
         with pytest.raises(InvalidOption, match=r"its parts such as hours=1.*not months=1"):
             jobs.travel(months=1)

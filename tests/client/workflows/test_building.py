@@ -127,7 +127,11 @@ def test_a_parent_of_another_workflow_is_named() -> None:
         (lambda: chain("app.one"), WorkflowError, "a task with its arguments"),  # type: ignore[arg-type]
         (lambda: chain(noop, 5), WorkflowError, "not 5"),  # type: ignore[arg-type]
         (lambda: push_many([5]), WorkflowError, "push_many takes workflows, not 5"),  # type: ignore[list-item]
-        (lambda: noop.using(after=Workflow()), InvalidOption, "<Workflow flow_.* is none; .*jobs"),
+        (
+            lambda: noop.using(after=Workflow()),
+            InvalidOption,
+            "<Workflow flow_.* is not one; .*jobs",
+        ),
     ],
 )
 def test_bad_input_is_named(make: Any, error: type[Exception], message: str) -> None:
