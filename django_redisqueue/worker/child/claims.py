@@ -42,7 +42,7 @@ from .retry_policy import corrupt
 logger = logging.getLogger("django_redisqueue")
 
 STAY = 0.1  # s that a child works in one shard before it looks into the next
-LOOK = 0.05  # s between two looks whether a shard answers again
+LOOK = 0.05  # s between two checks whether a shard answers again
 NEAR_BATCH = 36  # jobs; a smaller limit would cost throughput
 SHARED_BATCH = 64  # jobs, divided among all children of a worker
 FAR_ROUND_TRIP = 0.0005  # s; a Redis that takes longer to answer is far away
@@ -182,8 +182,10 @@ class ShardClaims:
             self.retry_at = 0.0
             log_recovery(self._who)
         outcomes = self.outcomes[: len(codes)]
-        later = self.outcomes[len(codes) :]  # after a chunk there may be more
-        self.outcomes = later + _unwritten(outcomes, codes)
+        self.outcomes = self.outcomes[len(codes) :]  # after a chunk there may be more
+        if FinishCode.UNWRITTEN in codes:
+            pairs = zip(outcomes, codes, strict=True)
+            self.outcomes += [one for one, code in pairs if code == FinishCode.UNWRITTEN]
         if wanted:
             self._blocked.note(claim.broken)
         if FinishCode.LEASE_LOST in codes:
@@ -316,7 +318,11 @@ class Claims:
         here, reply = self._current, None
         if time.monotonic() >= self._stay_until or not self._is_available(here):
             self._stay_until = time.monotonic() + STAY
-            there = self._next()
+            available = self.available()
+            if not available:
+                raise RedisUnavailable("no shard answers")
+            self._turn = available[0]
+            there = self.shards[self._turn]
             reply = self._exchange(there, wanted)
             if reply.jobs or not self._is_available(here):
                 self._current = there
@@ -340,13 +346,6 @@ class Claims:
         lives."""
         self._state.keep_alive()
         return self.available() == shards
-
-    def _next(self) -> ShardClaims:
-        available = self.available()
-        if not available:
-            raise RedisUnavailable("no shard answers")
-        self._turn = available[0]
-        return self.shards[self._turn]
 
     def _is_available(self, one: ShardClaims) -> bool:
         return self._state.answers(one.shard) and time.monotonic() >= one.retry_at
@@ -423,10 +422,3 @@ def log_refused(child: str, outcomes: Sequence[Outcome], codes: Sequence[int]) -
                 "job %s: '%s' of child %s refused, its lease %d is lost",
                 outcome.id, outcome.kind, child, outcome.lease,
             )  # fmt: skip
-
-
-def _unwritten(outcomes: Sequence[Outcome], codes: Sequence[int]) -> list[Outcome]:
-    if FinishCode.UNWRITTEN not in codes:
-        return []
-    pairs = zip(outcomes, codes, strict=True)
-    return [outcome for outcome, code in pairs if code == FinishCode.UNWRITTEN]

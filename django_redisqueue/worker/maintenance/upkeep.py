@@ -180,13 +180,11 @@ class Pruner:
     def compact(self) -> bool:
         """Drop cancelled ids from the lists of all queues: claims do that too, but a queue may
         have no worker. True if there is more to do now."""
-        more = [self._compact(queue) for queue in self._known.names()]
-        return any(more)
-
-    def _compact(self, queue: str) -> bool:
-        with suppress(WrongKeyType):  # the queue is blocked, which the promoter has logged
-            return all(self._store.compact(queue, LINGERING) for _ in range(STEPS_A_PASS))
-        return False
+        more = False
+        for queue in self._known.names():
+            with suppress(WrongKeyType):  # the queue is blocked, which the promoter has logged
+                more |= all(self._store.compact(queue, LINGERING) for _ in range(STEPS_A_PASS))
+        return more
 
     def _prune(self, queue: str, status: Status) -> int:
         settings = self._store.settings
