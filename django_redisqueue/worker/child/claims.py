@@ -233,15 +233,11 @@ class Claims:
         ]
         self._state = state
         self._is_stopping = is_stopping
-        self._current = self.shards[shard_of_key(request.child, settings.shards)]  # its home
-        self._turn = self._current.shard
+        home = shard_of_key(request.child, settings.shards)
+        self.current = self.shards[home]  #: the shard of the last claim
+        self._turn = home
         self._stay_until = 0.0
         self._dry: set[int] = set()  # shards that had no jobs when last asked
-
-    @property
-    def current(self) -> ShardClaims:
-        """The shard of the last claim."""
-        return self._current
 
     @property
     def is_dry(self) -> bool:
@@ -255,7 +251,7 @@ class Claims:
     def add(self, outcomes: Sequence[Outcome]) -> None:
         """Report these with the next call to their shard."""
         if len(self.shards) == 1:
-            self._current.outcomes += outcomes
+            self.current.outcomes += outcomes
             return
         for outcome in outcomes:
             self.shards[shard_of_id(outcome.id)].outcomes.append(outcome)
@@ -263,9 +259,9 @@ class Claims:
     def go_to(self, shard: int | None) -> None:
         """Claim from this shard next; None for the next in turn."""
         if shard is None:
-            shard = next(iter(self.available()), self._current.shard)
+            shard = next(iter(self.available()), self.current.shard)
             self._turn = shard
-        self._current = self.shards[shard]
+        self.current = self.shards[shard]
         self._stay_until = time.monotonic() + STAY
 
     def claim(self, wanted: int) -> ClaimReply:
@@ -312,10 +308,10 @@ class Claims:
 
     def _claim(self, wanted: int) -> ClaimReply:
         if len(self.shards) == 1:
-            return self._exchange(self._current, wanted)
+            return self._exchange(self.current, wanted)
         if self._state.log.free_bytes < RESERVED_BYTES:
             self.flush(wait=True)  # another job's outcome might have no room
-        here, reply = self._current, None
+        here, reply = self.current, None
         if time.monotonic() >= self._stay_until or not self._is_available(here):
             self._stay_until = time.monotonic() + STAY
             available = self.available()
@@ -325,7 +321,7 @@ class Claims:
             there = self.shards[self._turn]
             reply = self._exchange(there, wanted)
             if reply.jobs or not self._is_available(here):
-                self._current = there
+                self.current = there
             else:
                 reply = None
         if reply is None:
