@@ -143,7 +143,7 @@ class ChildState:
 
     @property
     def is_watched(self) -> bool:
-        """True while the supervisor looks often; otherwise the child wakes it for a new batch."""
+        """True while the supervisor checks often; otherwise the child wakes it for a new batch."""
         return bool(self._words[_WATCHED])
 
     def add_done(self, jobs: int) -> None:
@@ -228,7 +228,7 @@ class ChildState:
         return self._words[_ALIVE_UNTIL]
 
     def set_watched(self, watched: bool) -> None:
-        """Tell the child whether the supervisor looks often."""
+        """Tell the child whether the supervisor checks often."""
         self._words[_WATCHED] = watched
 
     def note_shard(self, shard: int, answers: bool) -> None:

@@ -48,14 +48,13 @@ class HeartbeatFile:
         try:
             self._draft.write_text(text)
             self._draft.replace(self._path)
+            self._is_broken = False
         except OSError as error:
             if not self._is_broken:
                 #: The file of --heartbeat-file cannot be written, so health checks will take the
                 #: worker for dead. Look at the disk and the permissions.
                 logger.error("the heartbeat file %s cannot be written: %s", self._path, error)
             self._is_broken = True
-        else:
-            self._is_broken = False
 
     def remove(self) -> None:
         """Delete the file, once the worker has stopped in order."""

@@ -65,5 +65,5 @@ def _missing(settings: Settings) -> Iterator[str]:
     for alias in needed_aliases(settings):
         problem = table_problem(alias)
         if problem:
-            connections[alias].close()  # the next look uses a new connection
+            connections[alias].close()  # the next check uses a new connection
             yield problem

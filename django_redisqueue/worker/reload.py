@@ -21,7 +21,7 @@ from .supervisor.fork_server import die_with_parent
 
 logger = logging.getLogger("django_redisqueue")
 
-INTERVAL = 1.0  # s between two looks at the files, like Django's StatReloader
+INTERVAL = 1.0  # s between two checks of the files, like Django's StatReloader
 
 
 def run_with_autoreload() -> int:

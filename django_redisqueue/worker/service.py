@@ -16,7 +16,7 @@ from types import FrameType
 
 from django.db import connections
 
-from ..conf import Settings, get_settings
+from ..conf import get_settings
 from ..core.worker_data import WorkerReport
 from ..exceptions import InvalidOption
 from ..signals import child_started, child_stopping
@@ -68,9 +68,9 @@ class WorkerOptions:
 class Service:
     """One worker: a supervisor and its child processes."""
 
-    def __init__(self, options: WorkerOptions, settings: Settings | None = None) -> None:
+    def __init__(self, options: WorkerOptions) -> None:
         self._options = options
-        self._settings = settings or get_settings()
+        self._settings = get_settings()
         self.worker: Worker = this_worker(options.name)
         roles: list[Role] = ["jobs"] * options.processes
         roles += ["maintenance", "bridge"] if self._settings.mirror else ["maintenance"]
@@ -91,13 +91,17 @@ class Service:
             self._settings, self._options.supervisor,
         )  # fmt: skip
         heartbeat_file = HeartbeatFile(self._options.heartbeat_file)
-        answers = ShardAnswers(self._settings.shards, heartbeat_file, self._note_shard)
+        answers = ShardAnswers(self._settings.shards, heartbeat_file, handles)
         reporter = WorkerReporter(supervisor, handles, self._options.child)
+        led: dict[Role, RoleInRedis] = {
+            "maintenance": RoleInRedis(maintenance.ROLE, maintenance.LEASE_MS),
+            "bridge": RoleInRedis(bridge.ROLE, bridge.LEASE_MS),
+        }
         callbacks = HeartbeatCallbacks(
             supervisor.children, supervisor.running, supervisor.is_stopping, supervisor.notify,
             partial(unreported_jobs, handles), answers.note,
             self.worker.id, reporter.text, supervisor.on_order,
-            ShardRoles(handles, self._settings, _led_roles()),
+            ShardRoles(handles, self._settings, led),
         )  # fmt: skip
         heartbeats = Heartbeats(self._settings, self._options.child.queues, callbacks)
         control = ControlListener(
@@ -108,10 +112,6 @@ class Service:
             code = supervisor.run(heartbeats)
         heartbeat_file.remove()
         return code
-
-    def _note_shard(self, shard: int, answers: bool) -> None:
-        for handle in self._handles:
-            handle.state.note_shard(shard, answers)
 
     def _run_child(self, role: Role, slot: int, child: str) -> int:
         """The life of a freshly forked child; returns its exit code."""
@@ -183,14 +183,6 @@ class WorkerReporter:
             for child, pid in found
             if child
         }
-
-
-def _led_roles() -> dict[Role, RoleInRedis]:
-    """What children lead."""
-    return {
-        "maintenance": RoleInRedis(maintenance.ROLE, maintenance.LEASE_MS),
-        "bridge": RoleInRedis(bridge.ROLE, bridge.LEASE_MS),
-    }
 
 
 def _raise_file_limit(processes: int, slots: int) -> int:

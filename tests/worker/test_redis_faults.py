@@ -39,6 +39,7 @@ def test_redis_is_killed_under_load(stage: Stage) -> None:
     with Producers(stage.book) as producers:
         for n in range(3):
             eventually(lambda n=n: len(producers.accepted) > 100 * (n + 1), why=stage.report)
+            stage.redis.config_set("appendfsync", "always")  # else the kill may lose jobs
             stage.server.kill()
             stage.server.start()
         eventually(lambda: len(producers.accepted) > 400, why=stage.report)

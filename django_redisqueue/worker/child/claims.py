@@ -42,7 +42,7 @@ from .retry_policy import corrupt
 logger = logging.getLogger("django_redisqueue")
 
 STAY = 0.1  # s that a child works in one shard before it looks into the next
-LOOK = 0.05  # s between two looks whether a shard answers again
+LOOK = 0.05  # s between two checks whether a shard answers again
 NEAR_BATCH = 36  # jobs; a smaller limit would cost throughput
 SHARED_BATCH = 64  # jobs, divided among all children of a worker
 FAR_ROUND_TRIP = 0.0005  # s; a Redis that takes longer to answer is far away
@@ -182,8 +182,10 @@ class ShardClaims:
             self.retry_at = 0.0
             log_recovery(self._who)
         outcomes = self.outcomes[: len(codes)]
-        later = self.outcomes[len(codes) :]  # after a chunk there may be more
-        self.outcomes = later + _unwritten(outcomes, codes)
+        self.outcomes = self.outcomes[len(codes) :]  # after a chunk there may be more
+        if FinishCode.UNWRITTEN in codes:
+            pairs = zip(outcomes, codes, strict=True)
+            self.outcomes += [one for one, code in pairs if code == FinishCode.UNWRITTEN]
         if wanted:
             self._blocked.note(claim.broken)
         if FinishCode.LEASE_LOST in codes:
@@ -231,15 +233,11 @@ class Claims:
         ]
         self._state = state
         self._is_stopping = is_stopping
-        self._current = self.shards[shard_of_key(request.child, settings.shards)]  # its home
-        self._turn = self._current.shard
+        home = shard_of_key(request.child, settings.shards)
+        self.current = self.shards[home]  #: the shard of the last claim
+        self._turn = home
         self._stay_until = 0.0
         self._dry: set[int] = set()  # shards that had no jobs when last asked
-
-    @property
-    def current(self) -> ShardClaims:
-        """The shard of the last claim."""
-        return self._current
 
     @property
     def is_dry(self) -> bool:
@@ -253,7 +251,7 @@ class Claims:
     def add(self, outcomes: Sequence[Outcome]) -> None:
         """Report these with the next call to their shard."""
         if len(self.shards) == 1:
-            self._current.outcomes += outcomes
+            self.current.outcomes += outcomes
             return
         for outcome in outcomes:
             self.shards[shard_of_id(outcome.id)].outcomes.append(outcome)
@@ -261,9 +259,9 @@ class Claims:
     def go_to(self, shard: int | None) -> None:
         """Claim from this shard next; None for the next in turn."""
         if shard is None:
-            shard = next(iter(self.available()), self._current.shard)
+            shard = next(iter(self.available()), self.current.shard)
             self._turn = shard
-        self._current = self.shards[shard]
+        self.current = self.shards[shard]
         self._stay_until = time.monotonic() + STAY
 
     def claim(self, wanted: int) -> ClaimReply:
@@ -310,16 +308,20 @@ class Claims:
 
     def _claim(self, wanted: int) -> ClaimReply:
         if len(self.shards) == 1:
-            return self._exchange(self._current, wanted)
+            return self._exchange(self.current, wanted)
         if self._state.log.free_bytes < RESERVED_BYTES:
             self.flush(wait=True)  # another job's outcome might have no room
-        here, reply = self._current, None
+        here, reply = self.current, None
         if time.monotonic() >= self._stay_until or not self._is_available(here):
             self._stay_until = time.monotonic() + STAY
-            there = self._next()
+            available = self.available()
+            if not available:
+                raise RedisUnavailable("no shard answers")
+            self._turn = available[0]
+            there = self.shards[self._turn]
             reply = self._exchange(there, wanted)
             if reply.jobs or not self._is_available(here):
-                self._current = there
+                self.current = there
             else:
                 reply = None
         if reply is None:
@@ -340,13 +342,6 @@ class Claims:
         lives."""
         self._state.keep_alive()
         return self.available() == shards
-
-    def _next(self) -> ShardClaims:
-        available = self.available()
-        if not available:
-            raise RedisUnavailable("no shard answers")
-        self._turn = available[0]
-        return self.shards[self._turn]
 
     def _is_available(self, one: ShardClaims) -> bool:
         return self._state.answers(one.shard) and time.monotonic() >= one.retry_at
@@ -423,10 +418,3 @@ def log_refused(child: str, outcomes: Sequence[Outcome], codes: Sequence[int]) -
                 "job %s: '%s' of child %s refused, its lease %d is lost",
                 outcome.id, outcome.kind, child, outcome.lease,
             )  # fmt: skip
-
-
-def _unwritten(outcomes: Sequence[Outcome], codes: Sequence[int]) -> list[Outcome]:
-    if FinishCode.UNWRITTEN not in codes:
-        return []
-    pairs = zip(outcomes, codes, strict=True)
-    return [outcome for outcome, code in pairs if code == FinishCode.UNWRITTEN]

@@ -222,7 +222,10 @@ class JobContext:
         Meanwhile the job holds no child, and it spends no attempt. A sleep is known by its name, or
         by its position among the sleeps of the run. Raises InvalidOption or StepError.
         """
-        self._run.wait(*self._sleep(duration, name))
+        ms = to_period_ms(duration, "sleep")
+        name = self._run.sleep_name() if name is None else check_step_name(name)
+        self._run.use(Kind.SLEEP, name)
+        self._run.wait(Kind.SLEEP, name, ms)
 
     def wait_for(self, event: str, *, timeout: Duration | str | None = None) -> Any:
         """The payload of an event (``send_event``). While it waits, the job holds no child.
@@ -232,7 +235,9 @@ class JobContext:
         such as "3d"; None is no limit), InvalidName, InvalidOption, or StepError if this run has
         waited for the event before.
         """
-        return self._run.wait(*self._event(event, timeout))
+        ms = _timeout_ms(timeout)
+        self._run.use(Kind.WAIT, check_event(event))
+        return self._run.wait(Kind.WAIT, event, ms)
 
     def approval(
         self,
@@ -274,22 +279,11 @@ class JobContext:
 
     async def asleep(self, duration: Duration | str, *, name: str | None = None) -> None:
         """``sleep`` for async tasks; not inside a task group, ``gather`` or ``wait_for``."""
-        await in_thread(self._run.wait)(*self._sleep(duration, name))
+        await in_thread(self.sleep)(duration, name=name)
 
     async def await_for(self, event: str, *, timeout: Duration | str | None = None) -> Any:
         """``wait_for`` for async tasks; not inside a task group, ``gather`` or ``wait_for``."""
-        return await in_thread(self._run.wait)(*self._event(event, timeout))
-
-    def _sleep(self, duration: Duration | str, name: str | None) -> tuple[Kind, str, int | None]:
-        ms = to_period_ms(duration, "sleep")
-        name = self._run.sleep_name() if name is None else check_step_name(name)
-        self._run.use(Kind.SLEEP, name)
-        return Kind.SLEEP, name, ms
-
-    def _event(self, event: str, timeout: Duration | str | None) -> tuple[Kind, str, int | None]:
-        ms = _timeout_ms(timeout)
-        self._run.use(Kind.WAIT, check_event(event))
-        return Kind.WAIT, event, ms
+        return await in_thread(self.wait_for)(event, timeout=timeout)
 
     def _guard(self) -> AbstractContextManager[None]:
         return nullcontext() if self._control is None else self._control.shield()

@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ...broker.commands import Commands
@@ -54,9 +55,9 @@ from .context import JobContext
 from .databases import Databases
 from .forks import ForkGuard
 from .job_log import WITH_ERROR, log_outcome
-from .job_redis import commands_of
+from .job_redis import JobRedis, commands_of
 from .retry_policy import Resolution, UnstorableResult
-from .steps import Steps, StepStore
+from .steps import Steps
 
 NO_LIMIT = 2**63
 SHARED = ("gather_", "flow_")  # how the ids of jobs begin whose results others read
@@ -275,18 +276,12 @@ class Executor:
     """Runs sync jobs one after another in the child's main thread."""
 
     def __init__(
-        self,
-        pipeline: Pipeline,
-        state: ChildState,
-        interrupts: Interrupts,
-        report: ReportProgress,
-        steps: StepStore,
+        self, pipeline: Pipeline, state: ChildState, interrupts: Interrupts, job_redis: JobRedis
     ) -> None:
         self._pipeline = pipeline
         self._state = state
         self._interrupts = interrupts
-        self._report = report
-        self._steps = steps
+        self._job_redis = job_redis
         self._databases = Databases()
         self._fork_guard = ForkGuard()
         self._deadline_ms = 0  # of the running job
@@ -341,7 +336,7 @@ class Executor:
 
     def steps_of(self, job: ClaimedJob) -> Steps:
         """The steps of a job in this thread."""
-        return Steps(job, self._steps, self._interrupts.shield)
+        return Steps(job, self._job_redis, self._interrupts.shield)
 
     def record(
         self, job: ClaimedJob, resolution: Resolution, started_ms: int | None = None
@@ -359,8 +354,8 @@ class Executor:
         args = execution.args
         if task.options.takes_context:
             context = JobContext(
-                Job(job.id), job.attempts + 1, lambda text: self._report(job, text), job,
-                self._steps, self._interrupts,
+                Job(job.id), job.attempts + 1, partial(self._job_redis.report, job), job,
+                self._job_redis, self._interrupts,
             )  # fmt: skip
             args = [context, *args]
         return self._call(job, context, task.func, args, execution.kwargs)

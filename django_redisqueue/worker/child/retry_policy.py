@@ -109,7 +109,10 @@ def describe(error: BaseException, limit: int, secrets: Sequence[str] = ()) -> s
     """The error as JSON: class, message and traceback, without the ``secrets`` and without the
     frames of this package."""
     frames = error.__traceback__
-    while frames is not None and _is_own(frames.tb_frame.f_globals.get("__package__")):
+    while frames is not None:
+        package = frames.tb_frame.f_globals.get("__package__")
+        if not isinstance(package, str) or package.partition(".")[0] != _OWN:
+            break
         frames = frames.tb_next
     if isinstance(error, Interrupt):
         frames = frames or error.__traceback__
@@ -123,10 +126,6 @@ def describe(error: BaseException, limit: int, secrets: Sequence[str] = ()) -> s
     for secret in secrets:
         message, trace = message.replace(secret, REDACTED), trace.replace(secret, REDACTED)
     return encode_error(name, message, trace, limit)
-
-
-def _is_own(package: object) -> bool:
-    return isinstance(package, str) and package.partition(".")[0] == _OWN
 
 
 def _traceback(error: BaseException, frames: TracebackType | None) -> str:

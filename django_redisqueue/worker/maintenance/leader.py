@@ -34,9 +34,9 @@ from ...mirror.signal_delivery import KeepAlive
 from ..child_state import KEEP_ALIVE, ChildState, RoleNote
 from ..interrupts import Interrupts, StoppableWaits
 
-CHECK = 1.0  # s between two looks at the threads of shards
-NOTE_CHECK = 1.0  # s between two looks at what the heartbeats say; no command to Redis
-STOP_CHECK = 0.5  # s between two looks of a thread whether it is to stop; no command to Redis
+CHECK = 1.0  # s between two checks of the threads of shards
+NOTE_CHECK = 1.0  # s between two reads of what the heartbeats have found; no command to Redis
+STOP_CHECK = 0.5  # s until a waiting thread checks whether to stop; no command to Redis
 # s without sleep after a takeover or an error: so long may Redis hold the pop of a leader whose
 # connection is gone, which takes the next token.
 AWAKE = WAIT_SECONDS + 5.0

@@ -120,7 +120,7 @@ class Maintenance(LeaderRole):
         if schedule_ms == 0:
             schedule_ms = self._scheduler.run_once()
         # Nothing tells that a blocked queue was repaired.
-        timeout = RENEW if self._promoter.is_blocked else WAIT_SECONDS
+        timeout = RENEW if self._promoter.blocked.is_blocked else WAIT_SECONDS
         if run_due(self._tasks, self._rest()):
             timeout = MORE
         return min([timeout, *(ms / 1000 for ms in (next_ms, schedule_ms) if ms > 0)])

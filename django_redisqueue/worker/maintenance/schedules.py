@@ -31,7 +31,7 @@ from ...models.tables import has_table
 
 logger = logging.getLogger("django_redisqueue")
 
-TTL_MS = 60_000  # until code whose workers say nothing more is taken for gone
+TTL_MS = 60_000  # after which code counts as gone, if none of its workers has announced it
 AGAIN_MS = 1
 BLOCKED = 30.0  # s until a schedule that cannot be fired is tried again
 FULL = 600.0  # s between two comparisons although nothing seems to have changed

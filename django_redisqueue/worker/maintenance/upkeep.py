@@ -50,18 +50,13 @@ class Promoter:
         self._store = store
         self.schedule_ms = -1
         self._queues = tuple(store.settings.queues)
-        self._broken = BlockedQueues("maintenance")
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether a key of a wrong type blocks some queue."""
-        return self._broken.is_blocked
+        self.blocked = BlockedQueues("maintenance")  #: by keys of a wrong type
 
     def run_once(self) -> int:
         """Promote all due jobs. Returns ms until the next is due, -1 if none is scheduled."""
         while True:
             moved, next_ms, broken, self.schedule_ms = self._store.promote(self._queues)
-            self._broken.note(broken)
+            self.blocked.note(broken)
             if next_ms != 0:
                 return next_ms
             while self._store.advance():
@@ -180,13 +175,11 @@ class Pruner:
     def compact(self) -> bool:
         """Drop cancelled ids from the lists of all queues: claims do that too, but a queue may
         have no worker. True if there is more to do now."""
-        more = [self._compact(queue) for queue in self._known.names()]
-        return any(more)
-
-    def _compact(self, queue: str) -> bool:
-        with suppress(WrongKeyType):  # the queue is blocked, which the promoter has logged
-            return all(self._store.compact(queue, LINGERING) for _ in range(STEPS_A_PASS))
-        return False
+        more = False
+        for queue in self._known.names():
+            with suppress(WrongKeyType):  # the queue is blocked, which the promoter has logged
+                more |= all(self._store.compact(queue, LINGERING) for _ in range(STEPS_A_PASS))
+        return more
 
     def _prune(self, queue: str, status: Status) -> int:
         settings = self._store.settings

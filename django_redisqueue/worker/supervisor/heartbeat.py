@@ -130,8 +130,8 @@ class HeartbeatCallbacks:
     unreported: UnreportedJobs
     on_beat: Callable[[int, bool], None]  # a shard, and whether it answered
     worker: str  # its id
-    report: Callable[[], str]  # what it says of itself, as JSON
-    on_order: Callable[[str], None]  # "<ms> <order>": what it was told last
+    report: Callable[[], str]  # its description, as JSON
+    on_order: Callable[[str], None]  # the last order, "<ms> <order>"
     roles: ShardRoles
 
 
@@ -212,7 +212,9 @@ class HeartbeatThread:
         while True:
             due = time.monotonic() + interval
             answered = self.beat()
-            self._resubmit_deferred()
+            for request in self._deferred:
+                self._requests.put(request)
+            self._deferred.clear()
             if answered and not took_over:
                 took_over = self._try_reaping(self._take_over)
             if not self._write_until(due if answered else time.monotonic() + RETRY_INTERVAL):
@@ -370,11 +372,6 @@ class HeartbeatThread:
         )
         return [Outcome(job_id, lease, 0, resolution.kind, resolution.body, resolution.detail)]
 
-    def _resubmit_deferred(self) -> None:
-        for request in self._deferred:
-            self._requests.put(request)
-        self._deferred.clear()
-
     def _log_unwritten(self) -> None:
         while not self._requests.empty():  # resubmitted behind the request to stop
             self._deferred += filter(None, [self._requests.get()])
@@ -451,17 +448,19 @@ class ShardAnswers:
     """Which shards answered their last heartbeat. For the threads of all shards."""
 
     def __init__(
-        self, shards: int, heartbeat_file: HeartbeatFile, on_change: Callable[[int, bool], None]
+        self, shards: int, heartbeat_file: HeartbeatFile, handles: Sequence[ChildHandle]
     ) -> None:
         self._answered = [True] * shards
         self._heartbeat_file = heartbeat_file
-        self._on_change = on_change
+        self._handles = handles
         self._guard = threading.Lock()
 
     def note(self, shard: int, answered: bool) -> None:
-        """Note a heartbeat. The file says that Redis answers while any shard does."""
+        """Note a heartbeat, and tell the children. The file says that Redis answers while any shard
+        does."""
         with self._guard:
             if self._answered[shard] != answered:
                 self._answered[shard] = answered
-                self._on_change(shard, answered)
+                for handle in self._handles:
+                    handle.state.note_shard(shard, answered)
             self._heartbeat_file.write(answered or any(self._answered))

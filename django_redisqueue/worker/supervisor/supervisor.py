@@ -1,8 +1,8 @@
 """The supervisor's main loop: spawn children, watch them, report their exits, replace them, stop.
 
 The main thread runs no job, no database query and no Redis call. It waits in one ``select`` for
-events of the fork server, signals, wake-ups by children, and notices of its other threads. It looks
-at the children every 10 ms while one of them has unstarted jobs, otherwise twice a second.
+events of the fork server, signals, wake-ups by children, and calls of its other threads. It checks
+the children every 10 ms while one of them has unstarted jobs, otherwise twice a second.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ EXIT_QUEUES_EMPTY = 10  # with burst
 
 MAX_SPAWNING = 8  # children at a time, so that the fork server's pipe never fills up
 CANCEL_WAIT = 1.0  # s for which a cancel waits for a claimed job to start
-CANCEL_INTERVAL = 0.01  # s between two looks for that job
-BURST_INTERVAL = 0.1  # s until the next look for jobs that are being recovered, with burst
+CANCEL_INTERVAL = 0.01  # s between two searches for that job
+BURST_INTERVAL = 0.1  # s until the next claim while jobs are being recovered, with burst
 SPAWN_RETRY = 1.0  # s until the next try after a failed fork
 EXIT_WAIT = 1.0  # s for children to die in after their fork server has
 

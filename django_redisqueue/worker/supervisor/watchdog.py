@@ -1,4 +1,4 @@
-"""The watchdog: looks at running children for slow jobs, missed deadlines, memory and silence."""
+"""The watchdog: checks children for slow jobs, missed deadlines, memory and silence."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .heartbeat import ExitReport, Heartbeats, ReleaseUnstarted
 logger = logging.getLogger("django_redisqueue")
 
 HARD_GRACE_MS = 5000  # from a job's timeout, when the job is interrupted, to the kill
-BUSY_INTERVAL, IDLE_INTERVAL = 0.01, 0.5  # s between two looks, shortest and longest
+BUSY_INTERVAL, IDLE_INTERVAL = 0.01, 0.5  # s between two checks
 WATCH_SECONDS = 0.5  # without anything to watch for, before a child has to wake the supervisor
 UNRESPONSIVE_MS = 2000  # of silence until the kill: this process may have been stopped, too
-MEMORY_INTERVAL = 5.0  # s between two looks at the children's memory
+MEMORY_INTERVAL = 5.0  # s between two checks of the children's memory
 
 
 class Watchdog:
@@ -44,7 +44,7 @@ class Watchdog:
         self.interval = IDLE_INTERVAL  #: s until the next `check`, as of the last one
 
     def watch_closely(self) -> None:
-        """Look often from now on, because a child has claimed a batch."""
+        """Check often from now on, because a child has claimed a batch."""
         until = time.monotonic() + WATCH_SECONDS
         for handle in self._handles:
             if handle.pid:
@@ -52,7 +52,7 @@ class Watchdog:
                 handle.state.set_watched(True)
 
     def check(self) -> None:
-        """Look at every child once."""
+        """Check every child once."""
         now, now_ms = time.monotonic(), mono_ms()
         self.interval = IDLE_INTERVAL
         for handle in self._handles:
@@ -89,7 +89,7 @@ class Watchdog:
         elif now > handle.watched_until:
             handle.watched_until = 0.0
             handle.state.set_watched(False)
-            # Look again: the child may have read the flag just before, and not woken us.
+            # Check again: the child may have read the flag just before, and not woken us.
             if not self._waiting_since(handle, handle.state.running_sync()):
                 return
             handle.watched_until = now + WATCH_SECONDS
@@ -97,7 +97,7 @@ class Watchdog:
         left_ms = since_ms + self._window_ms - now_ms if since_ms else self._window_ms
         if left_ms <= 0 and (job is not None or handle.state.running()):
             self._release_unstarted(handle, job)
-        # A batch offered after this look is due a whole window later, so no look comes too late.
+        # A batch offered after this check is due a whole window later, so no check is too late.
         self.interval = min(self.interval, left_ms / 1000 if left_ms > 0 else BUSY_INTERVAL)
 
     def _waiting_since(self, handle: ChildHandle, job: RunningJob | None) -> int:
