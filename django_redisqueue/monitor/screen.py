@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import re
 import select
+import signal
 import termios
 import time
 import tty
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from math import inf
 from typing import IO
@@ -52,6 +53,24 @@ FRAME = 0.1  # s between two frames
 PROBLEMS = 5  # that are shown at most
 EVENTS = 5  # lines that tables leave to them at least
 WORKERS = 5  # lines that queues leave to workers at least
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Deliver signals after the block. An exception of their handlers in the midst of rich's code
+    could keep it from writing any more, also what restores the terminal."""
+    arrived: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: arrived.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for each in arrived:
+        signal.raise_signal(each)
 
 
 class Keyboard:
@@ -155,11 +174,13 @@ class ScreenView(MonitorView):
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        try:
-            with self._keyboard.opened() if self._keyboard else nullcontext(), self._live:
-                yield
-        finally:
-            self._console.show_cursor(True)
+        with ExitStack() as stack:
+            stack.callback(self._console.show_cursor, True)
+            with signals_held():
+                if self._keyboard:
+                    stack.enter_context(self._keyboard.opened())
+                stack.enter_context(self._live)
+            yield
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -189,7 +210,8 @@ class ScreenView(MonitorView):
 
     def _draw(self) -> None:
         self._drawn, self._is_stale = time.monotonic(), False
-        self._live.update(Group(*self._parts(self._console.height)), refresh=True)
+        with signals_held():
+            self._live.update(Group(*self._parts(self._console.height)), refresh=True)
 
     def _parts(self, room: int) -> Iterator[RenderableType]:
         """As much as fits: problems, queues, workers, and the latest events."""

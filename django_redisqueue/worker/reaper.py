@@ -24,6 +24,8 @@ from .identity import machine, parse_child
 
 logger = logging.getLogger("django_redisqueue")
 
+COMPARED_AFTER = (1, 2, 4, 8, 16, 32, 64)  # leases after an outage (RewoundClaims)
+
 UnreportedJobs = Callable[[], Mapping[str, set[str]]]  # child -> ids, see `unreported_jobs`
 
 
@@ -139,6 +141,10 @@ class RewoundClaims:
     would ever reap the job. One whole lease after each outage, the supervisor therefore compares:
     what a child has held since before the outage, it runs or has yet to report; the rest is
     released. An outage that follows is compared after a lease of its own, and puts off nothing.
+
+    The clock of a former master may have been ahead, so that what was claimed there seems to have
+    been claimed since. Later and later, the supervisor therefore compares again what a child has
+    held for longer than a lease.
     """
 
     def __init__(self, commands: Commands, unreported: UnreportedJobs) -> None:
@@ -146,15 +152,23 @@ class RewoundClaims:
         self._unreported = unreported
         self._steady_ms = 0  # of the last heartbeat
         self._due: deque[tuple[float, int]] = deque()  # when to compare, and until when claimed
+        self._due_again: deque[tuple[float, int]] = deque()  # of the last outage
 
     def after_beat(self, steady_ms: int) -> None:
         """``steady_ms``: since when this Redis has had heartbeats without a gap."""
         now = time.monotonic()
         if self._steady_ms and steady_ms != self._steady_ms:
-            self._due.append((now + self._commands.settings.lease_ms / 1000, steady_ms))
+            lease_ms = self._commands.settings.lease_ms
+            first, *again = (
+                (now + lease_ms * leases / 1000, steady_ms + lease_ms * (leases - 1))
+                for leases in COMPARED_AFTER
+            )
+            self._due.append(first)
+            self._due_again = deque(again)
         self._steady_ms = steady_ms
-        while self._due and now >= self._due[0][0]:
-            self._release_all(self._due.popleft()[1])
+        for due in (self._due, self._due_again):
+            while due and now >= due[0][0]:
+                self._release_all(due.popleft()[1])
 
     def _release_all(self, before_ms: int) -> None:
         for child, known in self._unreported().items():

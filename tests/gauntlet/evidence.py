@@ -113,14 +113,14 @@ class RedisClock:
         self._ahead = [0, *(jump.ahead for jump in jumps)]
 
     def read(self, shard: int, place: Place, at_ms: int) -> tuple[int, int]:
-        """The number of jumps before the event at this place, and ms ahead. The jump may have come
-        between the two looks at the end of the stream: then the event itself, which says ``at_ms``,
-        tells which clock it is by."""
+        """The number of jumps before the event at this place, and ms ahead. Of an event between the
+        two looks at the end of the stream, what it says itself, ``at_ms``, tells which clock it is
+        by: the former one showed only the instants from the first look to the jump."""
         era = bisect_left([jump.before[shard] for jump in self._jumps], place)
         if era:
             jump = self._jumps[era - 1]
-            by_the_former = at_ms - self._ahead[era - 1]
-            if place <= jump.after[shard] and by_the_former <= jump.at // 1_000_000:
+            jump_ms = jump.at // 1_000_000 + self._ahead[era - 1]
+            if place <= jump.after[shard] and jump.before_ms <= at_ms <= jump_ms:
                 era -= 1
         return era, self._ahead[era]
 

@@ -323,22 +323,23 @@ class Faults:
         ahead = self._furthest_jump * (2 * strike.share - 1)
         if abs(ahead - server.clock.ahead) < SHORTEST_JUMP:
             ahead += 2 * SHORTEST_JUMP
-        before = self._ends(server)
+        before_ms, before = self._ends(server)
         server.clock.jump(ahead)
         jumped = ledger.now_ns()
         if before:
+            _, after = self._ends(server)
             ledger.write(
                 "jump", jumped=jumped, ahead=round(server.clock.ahead * 1000),
-                before=before, after=self._ends(server),
+                before_ms=before_ms, before=before, after=after,
             )  # fmt: skip
         eventually(server.shows)
         return []
 
-    def _ends(self, server: RedisServer) -> list[ledger.Place]:
-        """The ends of all streams of the one Redis; the verdict asks nothing by the clocks of
-        several servers."""
+    def _ends(self, server: RedisServer) -> tuple[int, list[ledger.Place]]:
+        """What the one Redis says: its time in ms, and the ends of all streams. The verdict asks
+        nothing by the clocks of several servers."""
         if self._deployment.place.on != "redis":
-            return []
+            return 0, []
         streams = [keys.events for keys in self._deployment.place.keys]
         return eventually(lambda: ends_of(server, streams))
 
@@ -457,15 +458,20 @@ class Faults:
         return []
 
 
-def ends_of(server: RedisServer, streams: Sequence[str]) -> list[ledger.Place]:
-    """Behind the last event of each stream; nothing when Redis does not answer."""
+def ends_of(server: RedisServer, streams: Sequence[str]) -> tuple[int, list[ledger.Place]] | None:
+    """The time of a server in ms, and the places behind the last event of each stream; None when
+    it does not answer."""
     try:
         with Redis.from_url(server.url, decode_responses=True, socket_timeout=10) as client:
-            found = [client.xinfo_stream(stream)["last-generated-id"] for stream in streams]
+            pipeline = client.pipeline(transaction=True).time()
+            for stream in streams:
+                pipeline.xinfo_stream(stream)
+            (seconds, micros), *found = pipeline.execute()
     except RedisError:
-        return []
-    ids = [entry.split("-") for entry in found]
-    return [(int(ms), 1000 * int(number) + 999) for ms, number in ids]
+        return None
+    ids = [info["last-generated-id"].split("-") for info in found]
+    places = [(int(ms), 1000 * int(number) + 999) for ms, number in ids]
+    return seconds * 1000 + micros // 1000, places
 
 
 def find(pid: int) -> psutil.Process | None:

@@ -94,10 +94,12 @@ Place = tuple[int, int]  # of an event in its stream
 @dataclass(slots=True)
 class Jump:
     """From ``at`` (ns) on the clock of the one Redis was ``ahead`` of the true time by so many ms.
-    ``before`` and ``after``: the ends of all shards' streams when they were read just then."""
+    ``before`` and ``after``: the ends of all shards' streams when they were read just then;
+    ``before_ms``: what the clock said at the first reading."""
 
     at: int
     ahead: int
+    before_ms: int
     before: list[Place]
     after: list[Place]
 
@@ -172,7 +174,9 @@ class Ledger:
                 self.faults.append(Fault(rest["fault"], rest["begun"], at, rest["pids"]))
             case "jump":
                 before, after = ([tuple(place) for place in rest[name]] for name in ENDS)
-                self.jumps.append(Jump(rest["jumped"], rest["ahead"], before, after))
+                self.jumps.append(
+                    Jump(rest["jumped"], rest["ahead"], rest["before_ms"], before, after)
+                )
             case _:
                 raise ValueError(f"a line of the ledger says {what!r}")
 

@@ -455,14 +455,16 @@ def test_a_rate_is_asked_for_between_two_jumps() -> None:
         ((101, 0), T0 + 9, 0),  # between both looks, by the former clock
         ((101, 0), T0 + 5010, 1),
         ((105, 0), T0 + 5020, 1),
-        ((205, 0), T0 + 5020, 2),  # the clock is back at what it has shown before
+        ((201, 0), T0 + 13_998, 1),
+        ((201, 0), T0 + 5021, 2),  # the clock is back at what it has shown long before
+        ((205, 0), T0 + 5021, 2),
     ],
 )
 def test_the_place_of_an_event_tells_by_which_clock_it_is(
     place: tuple[int, int], at_ms: int, era: int
 ) -> None:
     jumps = [
-        Jump((T0 + 10) * NS, 5000, [(100, 999)], [(102, 999)]),
-        Jump((T0 + 9000) * NS, -3980, [(200, 999)], [(200, 999)]),
+        Jump((T0 + 10) * NS, 5000, T0 + 5, [(100, 999)], [(102, 999)]),
+        Jump((T0 + 9000) * NS, -3980, T0 + 13_995, [(200, 999)], [(202, 999)]),
     ]
     assert RedisClock(jumps).read(0, place, at_ms) == (era, [0, 5000, -3980][era])

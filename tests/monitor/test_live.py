@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
 import signal
 import termios
@@ -11,13 +13,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from rich.live import Live
 
 from django_redisqueue import JobQueue, get_job
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.management.commands.queuemonitor import _until_interrupted
 from django_redisqueue.monitor.loop import IDLE
+from django_redisqueue.monitor.screen import ScreenView
 from tests.app import tasks
 from tests.support.servers import RedisServer
 from tests.support.stopwatch import Stopwatch
@@ -129,6 +134,21 @@ def test_a_small_screen_holds_the_most_important(
         assert len(lines) <= 24
         assert max(map(len, lines), default=0) <= 80
     assert monitor.signal(signal.SIGTERM) == 0
+
+
+def test_a_signal_waits_until_the_screen_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+
+    def refresh(_: Live) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        drawn.append("whole")
+
+    view = ScreenView(io.StringIO(), "redis", ["default"], None)
+    monkeypatch.setattr(Live, "refresh", refresh)
+    with _until_interrupted():
+        view.show_outage("away")
+        drawn.append("and went on")
+    assert drawn == ["whole"]
 
 
 def test_keys_show_failures_pause_queues_and_retry(

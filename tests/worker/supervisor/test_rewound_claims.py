@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from django_redisqueue import JobQueue
+from django_redisqueue.worker import reaper
 from tests.support.servers import RedisServer
 from tests.support.shards import keys_of
 from tests.worker import tasks
@@ -75,6 +77,36 @@ def test_a_finish_that_redis_has_forgotten_while_it_fails_again_and_again(stage:
         return stage.runs()["slow"] == 2
 
     eventually(runs_again, 20, why=stage.report)
+
+
+def test_what_a_former_master_with_a_clock_ahead_knew_is_compared_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By that clock the job was claimed in the future, thrice the lease after the outage."""
+    lease_ms, outage_ms, clock = 2000, 1_000_000, [0.0]
+    claimed_ms = outage_ms + 3 * lease_ms
+    compared: list[int] = []
+
+    def release_unknown(child: str, before_ms: int, known: list[str]) -> list[str]:
+        compared.append(before_ms)
+        return ["job"] if claimed_ms < before_ms else []
+
+    commands: Any = SimpleNamespace(
+        settings=SimpleNamespace(lease_ms=lease_ms), release_unknown=release_unknown
+    )
+    monkeypatch.setattr(reaper, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    claims = reaper.RewoundClaims(commands, lambda: {"child": set()})
+    for steady_ms in (1, 500_000, outage_ms):  # two outages, a second apart
+        claims.after_beat(steady_ms)
+        clock[0] += 1
+    begun = clock[0] - 1
+    for second in range(200):
+        clock[0] = begun + second
+        claims.after_beat(outage_ms)
+        # No claim is compared that was made within a lease.
+        assert all(before_ms <= outage_ms + second * 1000 - lease_ms for before_ms in compared)
+    leases = [(before_ms - outage_ms) // lease_ms for before_ms in compared if before_ms > 500_000]
+    assert (compared[0], leases) == (500_000, [0, 1, 3, 7, 15, 31, 63])
 
 
 def test_finishes_of_async_jobs_that_redis_has_forgotten(stage: Stage) -> None:
