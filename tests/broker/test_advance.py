@@ -70,7 +70,8 @@ def test_dependants_that_do_not_fit_into_one_call_are_told_in_the_next(lab: Lab)
     )
     workflow.push_all()
     workflow.advance()
-    lab.finish(*[workflow.completed(job) for job in lab.claim(jobs=2).jobs])
+    parents = lab.take(), lab.take()  # a claim takes only as many as its end can notify
+    lab.finish(*map(workflow.completed, parents))
     workflow.advance()
     assert workflow.statuses() == ["completed"] * 2 + ["queued"] * 200
     invariants(lab, tokens=False)

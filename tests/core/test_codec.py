@@ -85,3 +85,13 @@ def test_what_is_written_at_the_edge_is_read(settings: Any) -> None:
     for deep in (json.loads(nested(MAX_DEPTH + 1)), {"a": value}, ({"a": [value]},)):
         with pytest.raises(InvalidArguments, match=f"is over {MAX_DEPTH} levels deep"):
             encode_result(deep, 9999, "t")
+
+
+@pytest.mark.parametrize("args", [(), (1, -2, 10**30), (True, 1), (1.5, 2)])
+def test_integers_alone_are_written_as_all_arguments_are(args: tuple[Any, ...]) -> None:
+    assert encode_payload(args, {}, 1000, "app.task") == dumps([args, {}])
+
+
+def test_an_integer_of_thousands_of_digits_is_refused() -> None:
+    with pytest.raises(InvalidArguments, match="cannot be written as JSON"):
+        encode_payload((10**5000,), {}, 10_000, "app.task")
