@@ -261,7 +261,9 @@ def _mirror(facts: Facts) -> Iterator[Metric]:
     )
     faults.add_metric(["left_out"], sum(state.left_out for state in facts.mirrors))
     faults.add_metric(["incomplete"], sum(state.incomplete for state in facts.mirrors))
-    yield from (age, unread, stopped, gaps, faults)
+    yield from (age, unread, stopped)
+    if not facts.missing:  # as for the other counters
+        yield from (gaps, faults)
 
 
 def _durations() -> Iterator[Metric]:

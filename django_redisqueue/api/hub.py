@@ -54,8 +54,6 @@ class TooManyStreams(Exception):
 
 @dataclass(eq=False, frozen=True, slots=True)
 class StreamSlot:
-    """One open stream."""
-
     user_id: object
 
 
@@ -243,7 +241,6 @@ class Hub:
                     reader.start()
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
-        """Remove a stream that has ended."""
         with self._lock:
             self._subscribers.discard(subscriber)
         stream_limiter.release(subscriber.slot)
@@ -257,13 +254,11 @@ class Hub:
             return not self._subscribers
 
     def subscribers(self) -> list[Subscriber]:
-        """All open streams at this moment."""
         with self._lock:
             return list(self._subscribers)
 
     @property
     def streams(self) -> int:
-        """How many are open."""
         return len(self._subscribers)
 
 

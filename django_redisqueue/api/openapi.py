@@ -12,11 +12,11 @@ from django.http.response import HttpResponseBase
 from ..conf import APP
 from ..core.ids import JOB_ID_PATTERN, WORKFLOW_ID_PATTERN
 from ..core.statuses import Status
-from . import body, policies, rendering, views
-from .endpoints import ApiRequest, Endpoint, Operation, Parameter
+from . import policies, rendering, requests, views
 from .errors import FAULTS
 from .rendering import INTEGER, TEXT, an_object, partial_object
-from .table import ENDPOINTS, VIEW
+from .requests import ApiRequest, Parameter
+from .table import ENDPOINTS, VIEW, Endpoint, Operation
 
 ALWAYS = (400, 401, 403, 500, 503)  # errors that any operation may return
 MEANINGS = {
@@ -44,7 +44,7 @@ def document(request: ApiRequest) -> HttpResponseBase:
     mount = request.http.path.rstrip("/").removesuffix(DOCUMENT.path)
     above, _, name = mount.rpartition("/")
     # Only users who may enqueue tasks see their names.
-    tasks = body.open_tasks() if request.user.has_perm(f"{APP}.enqueue_job") else []
+    tasks = requests.open_tasks() if request.user.has_perm(f"{APP}.enqueue_job") else []
     return JsonResponse(build(above or "/", f"/{name}", tasks))
 
 
@@ -129,9 +129,9 @@ def _parameter(one: Parameter) -> dict[str, Any]:
 
 
 _IDEMPOTENCY_KEY = {
-    "name": body.IDEMPOTENCY_KEY, "in": "header",
+    "name": requests.IDEMPOTENCY_KEY, "in": "header",
     "description": "The same key with the same body leads to the same job, for a day.",
-    "schema": {"type": "string", "minLength": 1, "maxLength": body.MAX_IDEMPOTENCY_KEY},
+    "schema": {"type": "string", "minLength": 1, "maxLength": requests.MAX_IDEMPOTENCY_KEY},
 }  # fmt: skip
 
 
@@ -223,13 +223,14 @@ def _error_schema() -> Mapping[str, Any]:
 
 def _new_job(tasks: list[str]) -> dict[str, Any]:
     fields = {
-        name: {**field.schema(), "description": field.help} for name, field in body.FIELDS.items()
+        name: {**field.schema(), "description": field.help}
+        for name, field in requests.FIELDS.items()
     }
     if tasks:
         fields["task"]["enum"] = tasks
     return {
         "type": "object",
         "properties": fields,
-        "required": [name for name, field in body.FIELDS.items() if field.required],
+        "required": [name for name, field in requests.FIELDS.items() if field.required],
         "additionalProperties": False,
     }

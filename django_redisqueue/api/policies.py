@@ -24,7 +24,6 @@ from ..core.schedules import ScheduleData, Source
 from ..core.text import printable
 from ..core.unique import UniqueKey
 from ..exceptions import InvalidOption
-from .endpoints import ApiRequest
 from .errors import ApiError, errors_for
 from .rendering import (
     INSTANT,
@@ -37,6 +36,7 @@ from .rendering import (
     instant_ms,
     partial_object,
 )
+from .requests import ApiRequest
 
 NUMBER_OR_NULL: Schema = {"type": ["number", "null"]}
 COUNT_OR_NULL: Schema = {"type": ["integer", "null"], "description": "Null if it is unreadable."}

@@ -36,8 +36,6 @@ MISSING = "missing_shards"
 
 @dataclass(frozen=True, slots=True)
 class JobField:
-    """One field of a job."""
-
     get: Callable[[JobData], Any]
     schema: Schema
 

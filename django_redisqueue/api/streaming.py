@@ -47,7 +47,7 @@ class Place:
     def frame(self, shard: int, page: EventPage) -> bytes:
         """The events of a page as text, and move behind them.
 
-        The id of each is the position behind it. An event named ``gap`` tells a client that it has
+        The id of each is the position behind it. An event named ``gap`` says that the client has
         missed some. Line breaks in JSON can only be white space.
         """
         if not page.events:

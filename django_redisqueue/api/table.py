@@ -1,28 +1,69 @@
-"""The table of the API's endpoints."""
+"""The API's endpoints: each path with its operations, in one table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
+
+from django.http.response import HttpResponseBase
 
 from ..broker.queries import PAGE
 from ..core.job_data import WaitKind
 from ..core.statuses import Status
 from . import policies, views
-from .endpoints import (
+from .requests import (
+    ApiRequest,
     ChoiceParameter,
-    Endpoint,
     IntegerParameter,
     LastEventIdParameter,
-    Operation,
-    OperationView,
     Parameter,
     QueueParameter,
     TextParameter,
 )
 
 VIEW = "view_jobrecord"
+
+OperationView = Callable[[ApiRequest], HttpResponseBase]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One method of one path. ``answer`` names a schema of the OpenAPI document; ``errors`` are the
+    statuses besides those that every operation may return."""
+
+    name: str
+    summary: str
+    view: OperationView
+    permission: str
+    answer: str
+    query: tuple[Parameter, ...] = ()
+    errors: tuple[int, ...] = ()
+    is_stream: bool = False
+    is_enqueue: bool = False  # takes a body and an Idempotency-Key; 200 says that the job existed
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One path below the mount, such as ``/{id}/retry``, with its operations by method."""
+
+    path: str
+    operations: Mapping[str, Operation]
+    fixed: Mapping[str, str] = field(default_factory=dict)  # path arguments for the views
+
+    def find(self, method: str) -> Operation | None:
+        """The operation; HEAD is GET, except for streams."""
+        if method == "HEAD":
+            found = self.operations.get("GET")
+            return None if found is None or found.is_stream else found
+        return self.operations.get(method)
+
+    @property
+    def allow(self) -> str:
+        """The value of the header Allow."""
+        return ", ".join(m for m in ("GET", "HEAD", "POST", "DELETE") if self.find(m))
+
 
 START = IntegerParameter("start", "How many jobs to skip.", 0, 0, 10_000_000)
 LIMIT = IntegerParameter("limit", "How many jobs to show.", 50, 1, PAGE)

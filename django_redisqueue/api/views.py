@@ -27,8 +27,6 @@ from ..health.report import as_json, read_health
 from ..health.waiting import read_why
 from ..mirror.archive import find_workflow
 from ..models import ErrorGroup
-from .body import IDEMPOTENCY_KEY, read_body, read_idempotency_key
-from .endpoints import ApiRequest, to_positions
 from .errors import ApiError, errors_for, to_api_error
 from .hub import RETRY_AFTER, TooManyStreams, stream_limiter
 from .rendering import (
@@ -42,6 +40,13 @@ from .rendering import (
     instant,
     job_json,
     workflow_json,
+)
+from .requests import (
+    IDEMPOTENCY_KEY,
+    ApiRequest,
+    read_body,
+    read_idempotency_key,
+    to_positions,
 )
 from .streaming import ends_of_streams, poll, stream
 

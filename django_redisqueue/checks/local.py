@@ -105,7 +105,7 @@ def _database_address(url: str, options: Mapping[str, Any]) -> DatabaseAddress |
 
 
 def _tasks() -> Iterable[Task]:
-    """Each once, although some have several names."""
+    """Each task once, although some have several names."""
     return {id(task): task for task in map(get_task, task_names())}.values()
 
 

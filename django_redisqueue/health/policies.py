@@ -1,5 +1,4 @@
-"""Limits, unique keys, schedules and waits: what may be wrong with them, and each in a few
-words."""
+"""Limits, unique keys, schedules and waits: findings, and summaries of a few words."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ def _schedules(count: int) -> str:
 
 
 def limit_trouble(facts: Facts) -> Iterator[Finding]:
-    """Limits that keep jobs waiting for too long, or whose slots nobody will give back."""
+    """Limits that keep jobs waiting for too long, or whose slots are never given back."""
     for state in facts.limits:
         if state.stuck:
             keys = Keys(facts.settings.prefix, shard_of_id(state.stuck[0]))

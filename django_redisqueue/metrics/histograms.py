@@ -30,7 +30,6 @@ def bucket(ms: float) -> int:
 
 
 def add(counts: list[int], ms: float) -> None:
-    """Count one duration."""
     place = bucket(ms)
     if place >= len(counts):
         counts.extend([0] * (place + 1 - len(counts)))
@@ -38,7 +37,6 @@ def add(counts: list[int], ms: float) -> None:
 
 
 def merge(first: Sequence[int], second: Sequence[int]) -> list[int]:
-    """The sum of two histograms."""
     long, short = (first, second) if len(first) >= len(second) else (second, first)
     both = list(long)
     for place, count in enumerate(short):

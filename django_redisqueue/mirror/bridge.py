@@ -51,22 +51,21 @@ def make_bridge(
     settings: Settings,
     *,
     shard: int = 0,
-    connection: RedisConnection | None = None,
     page: int = PAGE,
     keep_alive: KeepAlive = lambda seconds: None,
 ) -> Bridge:
     """The bridge of one shard with all its hooks, the most urgent first."""
-    connection = connection or worker_connection(shard)
+    connection = worker_connection(shard)
     return Bridge(
         settings,
         connection=connection,
         identity=RedisIdentity(connection, settings),
         hooks=[
             StreamTrimmer(Commands(connection, settings)),
-            SignalDelivery(JOB_SOURCE, connection.shard, keep_alive=keep_alive),
-            SignalDelivery(WORKFLOW_SOURCE, connection.shard, keep_alive=keep_alive),
+            SignalDelivery(JOB_SOURCE, shard, keep_alive=keep_alive),
+            SignalDelivery(WORKFLOW_SOURCE, shard, keep_alive=keep_alive),
             Reconciler(connection, settings),
-            *([Cleanup(settings)] if connection.shard == 0 else []),  # of all shards' rows
+            *([Cleanup(settings)] if shard == 0 else []),  # of all shards' rows
         ],
         page=page,
     )

@@ -110,7 +110,6 @@ class BulkTable:
         return f"UPDATE {self._name} SET {', '.join(changes)}{source} WHERE {self._name}.{key}"
 
     def _json_values(self, columns: Columns) -> list[str]:
-        """The typed values of a JSON row."""
         types = [self._meta.get_field(name).db_type(self._connection) for name in columns]
         return [f"(r->>{index})::{column_type}" for index, column_type in enumerate(types)]
 

@@ -78,7 +78,7 @@ class JobChange:
         return self.status in STATUSES_WITH_ERROR and self.event.error is None
 
     def fill(self, body: JobBody) -> None:
-        """Take what the events left out from the hash, as far as the hash has it."""
+        """Take from the hash what the events left out, if the hash has it."""
         event, fields = self.event, self.fields
         if self.is_new and "payload" not in fields:
             _fill_new(fields, body)

@@ -230,7 +230,6 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
         self._write(events[middle:])
 
     def _report(self, problems: Sequence[str]) -> None:
-        """Log and count what could not be read or written."""
         for problem in problems:
             #: A key of a job or workflow, or its row, could not be read or written while records
             #: were compared with Redis. The others go on; the text names it.
@@ -299,7 +298,7 @@ class JobReconciler(RecordReconciler[JobSnapshot, JobRecord]):
         return [job for job in jobs if current.get(job.id) not in (True, _outcome(job))]
 
     def events_of(self, job: JobSnapshot) -> Iterator[JobStreamEvent]:
-        """As far as the hash tells. The writer reads arguments, result and error from there."""
+        """From the fields of the hash. The writer reads arguments, result and error there."""
         at_ms = job.enqueued_ms
         if job.started_ms is not None:
             at_ms = job.started_ms

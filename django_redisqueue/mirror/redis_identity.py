@@ -139,7 +139,7 @@ class RedisIdentity:
         return {"gaps": F("gaps") + 1, "gap_at": datetime.now(UTC)}
 
     def _begin_anew(self, cursor: Cursor, position: Position, **fields: Any) -> bool:
-        """Raise the epoch and have a reconcile done; False when another bridge was faster."""
+        """Raise the epoch and request a reconcile; False when another bridge was faster."""
         here = self._writer.states.filter(
             position=format_position(cursor.position), epoch=cursor.epoch
         )

@@ -198,13 +198,10 @@ class RecordWriter:
         self._history.insert(self.event_columns, rows.history)
 
     def known(self, ids: Sequence[str]) -> Mapping[str, Any]:
-        """What the records hold, by id."""
         raise NotImplementedError
 
 
 class JobWriter(RecordWriter):
-    """JobRecord and JobEvent."""
-
     record, event = JobRecord, JobEvent
     event_columns = (
         "job_id", "status", "queue", "task", "worker", "attempt", "epoch", "seq", "at", "detail",
@@ -325,8 +322,6 @@ def _loads(text: str) -> Any:
 
 
 class WorkflowWriter(RecordWriter):
-    """WorkflowRecord and WorkflowEvent."""
-
     record, event = WorkflowRecord, WorkflowEvent
     record_columns = (
         "name", "status", "is_paused", "reason", "generation", "total", "completed", "failed",

@@ -137,7 +137,6 @@ class EventChannels:
                 return found
 
     def close(self) -> None:
-        """Close all."""
         for connection in self._channels:
             self._close(connection)
 

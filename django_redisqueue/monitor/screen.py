@@ -108,7 +108,6 @@ class Controls:
 
     @property
     def queue(self) -> str:
-        """The selected queue."""
         return self._queues[self.selected]
 
     @property
@@ -153,8 +152,8 @@ class Controls:
 
 
 class ScreenView(MonitorView):
-    """Tables above, the latest events below, on the terminal's alternate screen. ``keys``: where
-    keys are pressed, if that is a terminal, too."""
+    """Tables above, the latest events below, on the terminal's alternate screen. ``keys`` is the
+    terminal's input, or None."""
 
     def __init__(
         self, out: IO[str], address: str, queues: Sequence[str], keys: IO[str] | None
@@ -256,8 +255,8 @@ class ScreenView(MonitorView):
 
 
 def _fitting(table: Table, room: int, selected: int | None = None) -> Iterator[RenderableType]:
-    """The table in at most ``room`` lines, of which the last is empty, with the selected row; a
-    line says how many rows are left out."""
+    """The table in at most ``room`` lines, with the selected row. The last line is empty; if rows
+    are left out, the one before says how many."""
     fits = len(table.rows) + 2 <= room
     if not table.rows or (room < 4 and not fits):
         return

@@ -38,8 +38,8 @@ class Snapshot:
 class Observer:
     """Takes snapshots, and keeps those of the last seconds for the rates.
 
-    Each costs five round trips to Redis, nine while lanes are parked, and what the health
-    reads of the database, whatever the number of queues, workers and jobs.
+    Each costs five round trips to Redis, nine while lanes are parked, and the queries of the health
+    report, whatever the number of queues, workers and jobs.
     """
 
     def __init__(self, connection: RedisConnection, queues: Sequence[str]) -> None:

@@ -52,7 +52,7 @@ class ChannelMessage:
 
     @property
     def is_failure(self) -> bool:
-        """Whether an attempt has failed, or a job in the end."""
+        """Whether an attempt or a job has failed."""
         return self.status in FAILURES
 
 
@@ -65,8 +65,8 @@ def parse(text: str) -> ChannelMessage:
 
 
 def line(message: ChannelMessage, columns: int = NARROW) -> str:
-    """The event in one line, without control characters. What matters most comes first if there are
-    few columns."""
+    """The event in one line, without control characters. With few columns, the most important
+    parts come first."""
     event = message.event
     if event is None:
         return f"unreadable message on the channel: {sanitize(message.text)}"
@@ -131,8 +131,6 @@ class MonitorView(ABC):
 
 
 class WriterView(MonitorView):
-    """Writes to a file or pipe."""
-
     def __init__(self, out: IO[str]) -> None:
         self._out = out
 
@@ -146,37 +144,33 @@ class LineView(WriterView):
 
     def __init__(self, out: IO[str]) -> None:
         super().__init__(out)
-        self._states: dict[str, object] = {}
-        self._workers: Counter[str] | None = None
-        self._health: set[tuple[str, str]] = set()
-        self._policies: object = None
+        self._shown: dict[str, object] = {"health": set()}
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
         clock = time.strftime("%H:%M:%S", time.localtime(snapshot.now_ms / 1000))
         for queue, speed in zip(snapshot.queues, snapshot.rates, strict=True):
-            state = (queue.counts, queue.is_paused)
-            if self._states.get(queue.name) != state:
-                self._states[queue.name] = state
+            if self._has_changed(f"queue {queue.name}", (queue.counts, queue.is_paused)):
                 self._write(f"{clock}  {_queue_line(queue, speed)}")
         workers = Counter(
             f"{sanitize(worker_of(child))}{'' if child.lease_ms >= 0 else ' (lapsed)'}"
             for child in snapshot.fleet.children
         )
-        if workers != self._workers:
-            self._workers = workers
+        if self._has_changed("workers", workers):
             each = ", ".join(f"{name} {number}" for name, number in sorted(workers.items()))
             self._write(f"{clock}  workers: {summary(snapshot)}{f': {each}' if each else ''}")
-        policies = _policy_state(snapshot)
-        if policies != self._policies:
-            self._policies = policies
+        if self._has_changed("policies", _policy_state(snapshot)):
             for text in policy_texts(snapshot):
                 self._write(f"{clock}  {text}")
         # By id and queue, because the texts have numbers that change all the time.
         health = {(finding.id.value, finding.queue) for finding in snapshot.health.problems}
-        if health != self._health:
-            self._health = health
+        if self._has_changed("health", health):
             for line_ in health_lines(snapshot) or ["ok"]:
                 self._write(f"{clock}  health: {line_}")
+
+    def _has_changed(self, what: str, state: object) -> bool:
+        """Whether this state differs from the one of the last snapshot."""
+        before, self._shown[what] = self._shown.get(what), state
+        return state != before
 
     def show_messages(self, messages: Sequence[ChannelMessage]) -> None:
         if messages:
@@ -344,7 +338,6 @@ def summary(snapshot: Snapshot) -> str:
 
 
 def health_lines(snapshot: Snapshot) -> list[str]:
-    """A line for each problem."""
     return [
         f"{finding.level.upper()}: {sanitize(f'{finding.text} {finding.remedy}', MAX_FINDING)}"
         for finding in snapshot.health.problems
@@ -352,7 +345,7 @@ def health_lines(snapshot: Snapshot) -> list[str]:
 
 
 def policy_texts(snapshot: Snapshot) -> list[str]:
-    """A line each for limits, unique keys and schedules, as far as there are any."""
+    """A line for each kind of policy that is in use."""
     lines = policy_lines(snapshot.health.facts)
     return [f"{label.lower()}: {sanitize(text, MAX_FINDING)}" for label, text in lines]
 

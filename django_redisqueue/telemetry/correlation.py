@@ -44,8 +44,8 @@ def correlate(value: str) -> Iterator[None]:
 
 
 class CorrelationMiddleware:
-    """Correlates by the request's header ``X-Request-ID``, or an id of its own if that is missing
-    or no valid id; the response has it, too. Sync and async."""
+    """Correlates by the request's header ``X-Request-ID``, or by a new id if that is missing or
+    invalid. The response has the header, too. Sync and async."""
 
     sync_capable = True
     async_capable = True

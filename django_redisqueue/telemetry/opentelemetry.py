@@ -58,8 +58,6 @@ def _attributes(operation: str, kind: str, queue: str) -> dict[str, str | int]:
 
 
 class OpenTelemetry:
-    """The instrument."""
-
     def __init__(self, tracing: TracerProvider, metering: MeterProvider) -> None:
         self._tracer = trace.get_tracer(SCOPE, tracer_provider=tracing)
         meter = otel_metrics.get_meter(SCOPE, meter_provider=metering)

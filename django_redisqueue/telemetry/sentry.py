@@ -18,8 +18,8 @@ JOB_LOGGER = "django_redisqueue.jobs"  # its records of failures would be second
 
 
 class RedisQueueIntegration(Integration):
-    """Reports the exception of a job that has failed for good; attempts that are made again are no
-    events. Redacted arguments are in none."""
+    """Reports the exception of a job that has failed for good, but not of attempts that are
+    retried. Events contain no redacted arguments."""
 
     identifier = "redisqueue"
 
@@ -30,8 +30,6 @@ class RedisQueueIntegration(Integration):
 
 
 class Sentry:
-    """The instrument."""
-
     def producing(self, task: str, queue: str, count: int) -> AbstractContextManager[object]:
         return nullcontext()
 

@@ -16,7 +16,7 @@ from django.views.debug import ExceptionReporter
 
 from django_redisqueue import JobQueue, Workflow
 from django_redisqueue.api import views
-from django_redisqueue.api.endpoints import ApiRequest
+from django_redisqueue.api.requests import ApiRequest
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.redaction import Hidden, secrets_in
 from django_redisqueue.models import OutboxJob

@@ -40,8 +40,6 @@ CHECKED = {FindingId.REDIS_AWAY, FindingId.REDIS_EVICTS, FindingId.UNKNOWN_QUEUE
 
 
 class Area(StrEnum):
-    """Where a problem is."""
-
     SETTINGS = "settings"
     REDIS = "redis"
     DATABASE = "database"
@@ -141,7 +139,6 @@ def _workers(shards: AllShards) -> str:
 
 
 def _database() -> str:
-    """The mirror's database."""
     alias = router.db_for_write(JobRecord)
     connection = connections[alias]
     try:

@@ -165,9 +165,11 @@ def _worker_options(options: dict[str, Any]) -> WorkerOptions:
 
 
 def _wait_for_redis() -> None:
-    """A worker that starts before its Redis, or while Redis refuses writes, waits for it, but not
-    for what no waiting changes. Raises RedisRefused for a wrong login or a server that is no
-    cluster, ConfigurationError for another wrong server, and ShardMismatch."""
+    """A worker that starts before its Redis, or while Redis refuses writes, waits.
+
+    Raises what waiting cannot change: RedisRefused for a wrong login or a server that is no
+    cluster, ConfigurationError for another wrong server, and ShardMismatch.
+    """
     connection = worker_connection()
     refused = retry_until_answered(lambda resent: _ping(connection), who="worker")
     if refused is not None:
@@ -193,7 +195,7 @@ def _ping(connection: RedisConnection) -> RedisRefused | None:
 
 
 def _wait_while_passing(ask: Callable[[], object]) -> None:
-    """Call ``ask`` until Redis answers and takes writes. Raises the errors that waiting does not
+    """Call ``ask`` until Redis answers and takes writes. Raises errors that waiting cannot
     change."""
 
     def attempt(resent: bool) -> RedisQueueError | None:
@@ -227,7 +229,7 @@ def _relay_all(relay: Relay) -> None:
 
 
 def _log_checks() -> None:
-    """Run the deploy checks and log what they find, but what is silenced. The worker starts anyway.
+    """Run the deploy checks and log their messages, except silenced ones. The worker starts anyway.
 
     Warnings are advice for production: while DEBUG is on they are shown from verbosity 2 on.
     """
