@@ -133,8 +133,8 @@ def perform_bulk(
     here: str,
     log: Callable[[str], None],
 ) -> HttpResponse:
-    """Act on some ``count`` jobs: at once, or by a job if they are many. ``what`` says it in the
-    log and to the user."""
+    """Act on about ``count`` jobs: at once, or in a job if they are many. ``what`` describes it in
+    the log and to the user."""
     if count > bulk.INLINE:
         job = bulk.enqueue_bulk(action)
         log(f"{what}, by job {job.id}")

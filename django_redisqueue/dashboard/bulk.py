@@ -1,9 +1,8 @@
-"""Acting on jobs in a list. A verb says what can be done: its label, its permission, and in which
-statuses. On all matching jobs of a list, in every shard, it acts at once when the list is short,
-otherwise in a job.
+"""Verbs for jobs in a list. A verb has a label, a permission, and the statuses that it suits. On
+all matching jobs of a list it acts at once if the list is short, otherwise in a job.
 
-Only jobs that were in the list when the user confirmed (``before_ms``) are acted on. An action that
-runs twice, because its worker died, therefore has the effect of one.
+It acts only on jobs that were in the list when the user confirmed (``before_ms``), so an action
+that runs twice, because its worker died, has one effect.
 """
 
 from __future__ import annotations
@@ -130,8 +129,8 @@ class BulkAction:
 
 
 def perform(action: BulkAction, on_progress: OnProgress) -> Answers[int]:
-    """Act on the jobs, one shard after the other; how many were acted on in each. Raises the error
-    of a shard if none answers."""
+    """Act on the jobs, one shard after the other; returns how many in each. Raises the error of a
+    shard if none answers."""
     of_group = ids_by_shard(records_of(action)[:SNAPSHOT]) if action.group else {}
 
     def count_here(connection: RedisConnection) -> int:
@@ -166,7 +165,7 @@ def records_of(action: BulkAction) -> QuerySet[Any, str]:
 
 
 class _Progress:
-    """How many jobs were looked at, of how many, over all shards. It ends at the whole."""
+    """How many jobs of all shards were looked at, out of how many. It ends at the total."""
 
     def __init__(self, report: OnProgress, total: int) -> None:
         self.seen, self.total = 0, total
@@ -175,8 +174,8 @@ class _Progress:
 
     @contextmanager
     def part(self, jobs: int) -> Iterator[None]:
-        """A shard with so many jobs. Those behind the last that was looked at are too new, and
-        count as done; those that came meanwhile make the whole larger."""
+        """The work on a shard with this many jobs. Those after the last that was looked at are too
+        new, and count as done; those that arrived meanwhile add to the total."""
         begin = self.seen
         yield
         self.total += max(0, self.seen - begin - jobs)
@@ -209,8 +208,8 @@ def _perform_here(
 def _oldest_first(
     action: BulkAction, queries: Queries, store: Commands, left: int, progress: _Progress
 ) -> int:
-    """Act from the end of the list until a job is too new, on at most ``left``. No step costs the
-    list's length."""
+    """Act from the end of the list until a job is too new, on at most ``left`` jobs. The cost of a
+    step does not depend on the length of the list."""
     take = store.requeue_oldest if action.verb is RETRY else store.clear
     acted = 0
     while left > 0 and progress.goes_on():

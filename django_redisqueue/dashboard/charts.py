@@ -65,8 +65,8 @@ class Charts:
 def chart_context(
     page: Page, where: Sequence[str], choice: ChartChoice, **query: str
 ) -> dict[str, Any]:
-    """What _charts.html needs, on the page ``where``: its name and arguments. Without an answer of
-    the database, there is a notice instead of charts."""
+    """The context of _charts.html on the page ``where``: its name and arguments. When the database
+    does not answer, a notice replaces the charts."""
 
     def link(**change: str) -> str:
         return page.url(*where, **choice.query(**query, **change))

@@ -23,7 +23,7 @@ from ..models import ErrorGroup
 from . import bulk
 from .actions import before_ms, perform_bulk, posted, requested_verb
 from .bulk import DELETE, RETRY
-from .filters import text_of
+from .filters import given, text_of
 from .job_detail import read_record, row_of
 from .pages import Page
 from .records_page import RecordPage, RecordQuery, parse_key, search
@@ -32,6 +32,7 @@ SIZE = 50  # groups per page
 LAST_START = 99_950  # of a page
 BAR = 4  # hours
 SILENCE = "retry_job"  # the permission
+FIELDS = ("task", "queue", "text", "state", "order")  # of the filter
 STATES = {"": Q(silenced_at=None), "silenced": Q(silenced_at__isnull=False), "all": Q()}
 ORDERS = {"": "-last_seen", "count": "-count", "first": "-first_seen"}
 
@@ -72,11 +73,10 @@ class ErrorRow:
 
 def error_list(page: Page) -> HttpResponse:
     """The whole page, or with ``live`` in the query only the rows."""
-    given = page.request.GET
     start = min(page.int_param("start", 0), LAST_START)
     query, found = dict[str, str](), list[ErrorGroup]()
     with page.showing_invalid():
-        query = {name: text_of(given, name) for name in ("task", "queue", "text", "state", "order")}
+        query = {name: text_of(page.request.GET, name) for name in FIELDS}
         found = list(find_groups(query)[start : start + SIZE + 1])
     rows = [ErrorRow(group) for group in found[:SIZE]]
     if page.wants_parts:
@@ -85,7 +85,7 @@ def error_list(page: Page) -> HttpResponse:
         "errors",
         "Errors",
         rows=rows,
-        fields={name: value for name, value in query.items() if value},
+        fields=given(**query),
         tasks=task_names(),
         queues=sorted(get_settings().queues),
         is_mirrored=get_settings().mirror,

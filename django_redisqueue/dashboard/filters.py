@@ -65,14 +65,12 @@ class JobFilter:
 
     def query(self) -> dict[str, str]:
         """As the parameters of a URL."""
-        found = {"task": self.task, "text": self.text}
-        found |= {"since": _local(self.since), "until": _local(self.until), **self.more()}
-        return {name: value for name, value in found.items() if value}
+        since, until = _local(self.since), _local(self.until)
+        return given(task=self.task, text=self.text, since=since, until=until, **self.more())
 
     def more(self) -> dict[str, str]:
         """The filters by tag and worker, as far as they are given."""
-        found = {"tag": self.tag, "worker": self.worker}
-        return {name: value for name, value in found.items() if value}
+        return given(tag=self.tag, worker=self.worker)
 
     def __str__(self) -> str:
         """As part of a sentence; '' for the filter that matches every job."""
@@ -88,6 +86,11 @@ class JobFilter:
 
 
 EVERYTHING = JobFilter()
+
+
+def given(**fields: str) -> dict[str, str]:
+    """The fields that are not empty."""
+    return {name: value for name, value in fields.items() if value}
 
 
 def searched_text(job: JobData) -> str:

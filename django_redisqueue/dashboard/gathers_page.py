@@ -19,7 +19,7 @@ from ..core.statuses import GatherStatus
 from ..core.text import printable
 from ..core.workflow_data import ENDED_COUNTS
 from ..exceptions import CorruptJob, InvalidName, RedisQueueError
-from .filters import text_of
+from .filters import given, text_of
 from .pages import Page
 from .workflow_detail import WorkflowDetail, WorkflowGraph, first_failure, load_jobs, timeline
 
@@ -64,7 +64,7 @@ def _fields(page: Page) -> dict[str, str]:
         found = {name: text_of(page.request.GET, name) for name in ("status", "key")}
     if found.get("status") not in set(GatherStatus):
         found["status"] = ""
-    return {name: value for name, value in found.items() if value}
+    return given(**found)
 
 
 def _newest(page: Page, start: int, count: int) -> list[Place]:
@@ -145,7 +145,7 @@ def gather_page(page: Page, key: str) -> HttpResponse:
 
 
 def _find(page: Page, key: str) -> GatherData | CorruptJob | None:
-    """The gather, in whatever shard; None if a shard that may have it does not answer. Raises
+    """The gather, in whichever shard; None if a shard that may have it does not answer. Raises
     Http404."""
 
     def read(connection: RedisConnection) -> Read[GatherData | CorruptJob | None]:

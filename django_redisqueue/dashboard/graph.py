@@ -93,8 +93,8 @@ class Drawing:
 def draw(
     nodes: Sequence[WorkflowNode], about: Mapping[int, BoxDetail], *, is_unfolded: bool
 ) -> Drawing | None:
-    """None when there is nothing to draw, or too much. ``about``: details of jobs by number;
-    ``is_unfolded``: also jobs that are alike have a box each, if there are not too many."""
+    """The drawing, or None if there is nothing to draw, or too much. ``about``: details of jobs by
+    number; ``is_unfolded``: jobs that are alike have a box each, too, unless there are too many."""
     known = {node.number for node in nodes}
     parents = {node.number: [n for n in node.after if n in known] for node in nodes}
     layers = layers_of(parents)
@@ -132,7 +132,7 @@ def draw(
 
 
 def layers_of(parents: Parents) -> dict[int, int]:
-    """The length of the longest path to each job. Should corrupt data have a cycle, its jobs are
+    """The length of the longest path to each job. Jobs in a cycle, which only corrupt data has, are
     in layer 0."""
     children: dict[int, list[int]] = defaultdict(list)
     waits = {n: len(found) for n, found in parents.items()}

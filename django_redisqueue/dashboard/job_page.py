@@ -245,8 +245,8 @@ def _original(page: Page, job_id: str) -> tuple[JobData, bool]:
 
 
 def copy_job(page: Page, job_id: str) -> HttpResponse:
-    """The form with the arguments of the job, and what it sends. It shows errors, and then has what
-    was written."""
+    """The form for a copy of the job with other arguments, and its submission. After an error the
+    form keeps what was entered."""
     page.require("enqueue_job")
     form, job, error = page.request.POST, None, ""
     try:
@@ -310,10 +310,8 @@ def _enqueue_copy(
 
 
 def _restore_redacted(job: JobData, is_live: bool, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """Put the real values in the place of redacted ones that are as the form showed them.
-
-    Raises InvalidOption when the real value is not known.
-    """
+    """Replace redacted values that the form sent back unchanged by the real ones. Raises
+    InvalidOption when a real value is not known."""
     places = [at for at, value in enumerate(args) if value == REDACTED]
     names = [name for name, value in kwargs.items() if value == REDACTED]
     if not places and not names:

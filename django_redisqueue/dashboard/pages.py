@@ -123,8 +123,8 @@ class Page:
 
     @property
     def errors(self) -> list[str]:
-        """What the health strip does not say: a sentence for each shard that has failed to answer
-        since the health was read, and for what could not be read in those that answer."""
+        """What the health strip does not say, as sentences: which shards have failed to answer
+        since the health was read, and what could not be read in the others."""
         known, several = self.health.facts.missing, get_settings().shards > 1
         lately = [
             f"Shard {shard} cannot be read: {error}." if several else f"{error}."
@@ -138,8 +138,8 @@ class Page:
         return shard_of_id(some_id) in self.missing
 
     def queries_of(self, some_id: str) -> Queries:
-        """For the shard of a job or workflow. Raises the error with which it has failed to answer
-        this request, if it has."""
+        """For the shard of a job or workflow. Raises its error if it has already failed to answer
+        this request."""
         shard = shard_of_id(some_id)
         if shard in self.missing:
             raise self.missing[shard]
@@ -148,9 +148,9 @@ class Page:
     def ask(
         self, begin: Callable[[RedisConnection], Read[Answer]], shards: Iterable[int] = ()
     ) -> Mapping[int, Answer]:
-        """The answers of all shards, or of these, without those that have failed to answer this
+        """The answers of all shards, or of these, except those that have failed to answer this
         request; those that fail now are missing from now on. Takes as many round trips as one read.
-        The page shows another error, and there are no answers."""
+        After any other error, which the page shows, there are no answers."""
         known = self.missing
         asked = [one for one in shards or range(get_settings().shards) if one not in known]
         found: Mapping[int, Answer] = {}
@@ -172,8 +172,8 @@ class Page:
 
     @contextmanager
     def reading(self) -> Iterator[AllShards]:
-        """All shards, without those that have failed to answer this request; those that fail now
-        are missing from now on. The page shows an error of the block and goes on."""
+        """All shards, except those that have failed to answer this request; those that fail now are
+        missing from now on. The page shows any other error of the block."""
         shards = AllShards()
         shards.missing.update(self.missing)
         with self._noting(shards):
@@ -208,8 +208,8 @@ class Page:
             self.notices.append(unreadable(what, error))
 
     def note(self, some_id: str, error: RedisQueueError) -> None:
-        """Show the error with which a job or workflow could not be read, and do not ask its shard
-        again if it does not answer."""
+        """Show why a job or workflow could not be read; a shard that does not answer is not asked
+        again."""
         if isinstance(error, RedisUnavailable | RedisRefused):
             self._missing[shard_of_id(some_id)] = error
         else:

@@ -200,8 +200,8 @@ class PeriodicJobAdmin(BaseAdmin):
 
 
 def read_states(names: list[str]) -> list[State]:
-    """What Redis knows of these schedules, each in its shard; the error of a shard that does not
-    answer for those that it may have."""
+    """What Redis knows of these schedules, each in its shard. One that may be in a shard that does
+    not answer gets the error."""
     try:
         found = AllShards().read(lambda one: ScheduleQueries(one).schedules.read(names))
     except RedisQueueError as error:

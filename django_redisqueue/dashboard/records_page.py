@@ -22,7 +22,7 @@ from ..conf import get_settings
 from ..core.statuses import Status
 from ..exceptions import InvalidOption
 from ..models import JobRecord
-from .filters import EVERYTHING, JobFilter, parse_filter, text_of
+from .filters import EVERYTHING, JobFilter, given, parse_filter, text_of
 from .job_detail import choices_of, read_record, row_of
 from .pages import Page
 
@@ -124,9 +124,10 @@ class RecordQuery:
     correlation: str = ""  # the whole id
 
     def query(self) -> dict[str, str]:
-        found = {"status": self.status, "queue": self.queue, "id": self.prefix}
-        found["correlation"] = self.correlation
-        return {**self.which.query(), **{name: value for name, value in found.items() if value}}
+        others = given(
+            status=self.status, queue=self.queue, id=self.prefix, correlation=self.correlation
+        )
+        return {**self.which.query(), **others}
 
 
 def parse_record_query(query: Mapping[str, Any]) -> RecordQuery:
@@ -181,9 +182,9 @@ def _split(wanted: RecordQuery) -> tuple[dict[str, str], dict[str, str]]:
     """The filters that an index answers in the order of time, and those that are left."""
     which = wanted.which
     task = which.task if which.is_exact_task else ""
-    asked = {"queue": wanted.queue, "status": wanted.status, "task": task}
-    asked["correlation_id"] = wanted.correlation
-    asked = {name: value for name, value in asked.items() if value}
+    asked = given(
+        queue=wanted.queue, status=wanted.status, task=task, correlation_id=wanted.correlation
+    )
     indexed = set[str]()
     if "correlation_id" in asked:
         if connections[JobRecord.objects.db].features.supports_partial_indexes:
@@ -195,8 +196,7 @@ def _split(wanted: RecordQuery) -> tuple[dict[str, str], dict[str, str]]:
     elif "queue" not in asked or not (which.text or which.more() or which.task):
         indexed = set(asked)
     rest = {name: value for name, value in asked.items() if name not in indexed}
-    parts = {"text": which.text, "part": "" if task else which.task, **which.more()}
-    rest |= {name: value for name, value in parts.items() if value}
+    rest |= given(text=which.text, part="" if task else which.task, **which.more())
     return {name: asked[name] for name in indexed}, rest
 
 

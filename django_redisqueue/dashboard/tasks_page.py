@@ -143,7 +143,7 @@ def line(values: Sequence[float | None]) -> str:
 
 def task_page(page: Page) -> HttpResponse:
     """The charts of a task, its latest failures and its options. ``name`` is in the query, because
-    a name may have any characters."""
+    it may contain any character."""
     name = page.request.GET.get("name", "")[:MAX_NAME]
     if not name:
         raise Http404("which task?")

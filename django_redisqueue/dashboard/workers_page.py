@@ -28,6 +28,7 @@ from ..core.worker_data import WorkerOrder, WorkerState
 from ..exceptions import InvalidOption
 from ..worker.identity import parse_child
 from .actions import posted
+from .filters import given
 from .pages import Page
 
 PART = "workerlist"
@@ -139,9 +140,8 @@ def workers_stream(page: Page) -> HttpResponseBase:
 
 def _fields(page: Page) -> dict[str, str]:
     """The filter: a part of an id or host, and a queue that the workers serve."""
-    given = page.request.GET
-    found = {"q": given.get("q", "").strip()[:200], "queue": given.get("queue", "")[:200]}
-    return {name: value for name, value in found.items() if value}
+    query = page.request.GET
+    return given(q=query.get("q", "").strip()[:200], queue=query.get("queue", "")[:200])
 
 
 def _matches(worker: WorkerOverview, q: str = "", queue: str = "") -> bool:

@@ -126,8 +126,8 @@ def _problem(record: WorkflowRecord) -> str:
 def prefer_redis(
     data: WorkflowData | RedisQueueError | None, record: WorkflowRecord
 ) -> WorkflowDetail:
-    """What Redis has, else the record; with an explanation when Redis has it but unreadable, or
-    does not answer."""
+    """What Redis has, else the record, with an explanation if Redis does not answer or what it has
+    cannot be read."""
     if isinstance(data, WorkflowData):
         return from_redis(data)
     detail = from_record(record)
@@ -234,8 +234,7 @@ def ids_with_status(
 def _nodes(
     queries: WorkflowQueries, workflow_id: str, numbers: Sequence[int]
 ) -> tuple[list[WorkflowNode], int]:
-    """The nodes, with the mirror's in place of those that Redis does not have, and how many these
-    are."""
+    """The nodes, and how many of them Redis does not have: these are the mirror's."""
     found: dict[int, WorkflowNode] = {}
     gone = 0
     for at in range(0, len(numbers), CHUNK):

@@ -29,7 +29,7 @@ from ..exceptions import CorruptJob, InvalidName, InvalidOption, RedisQueueError
 from ..models import WorkflowEvent, WorkflowRecord
 from .actions import chosen, posted
 from .bulk import RETRY as RETRY_JOBS
-from .filters import text_of
+from .filters import given, text_of
 from .job_detail import JobRow, JobRowPage
 from .pages import Page
 from .records_page import PageKey, after_key, cut_page, parse_key
@@ -82,9 +82,8 @@ def parse_workflow_query(query: Mapping[str, Any]) -> tuple[dict[str, str], Page
     status = str(query.get("status", ""))
     if status and status not in set(WorkflowStatus):
         raise InvalidOption(f"{status!r} is not a status; use one of {', '.join(WorkflowStatus)}")
-    found = {"status": status, "name": text_of(query, "name")}
     after = parse_key(str(query.get("after", "")))
-    return {name: value for name, value in found.items() if value}, after
+    return given(status=status, name=text_of(query, "name")), after
 
 
 def search_workflows(

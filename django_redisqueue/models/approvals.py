@@ -126,7 +126,7 @@ class Approval(models.Model):
         return self.status in (ApprovalStatus.APPROVED, ApprovalStatus.REJECTED)
 
     def expire(self) -> bool:
-        """Let it expire, unless it is decided; True if it has not been."""
+        """Expire it unless it is decided; returns whether it did."""
         moved = self._row(*UNDECIDED).update(
             status=ApprovalStatus.EXPIRED, decided_at=timezone.now()
         )
@@ -134,8 +134,8 @@ class Approval(models.Model):
         return bool(moved)
 
     def reopen(self, expires_at: datetime | None) -> None:
-        """Ask again, of a job that was requeued after it expired or was closed. Writes also a
-        pending row, so that it waits for whoever is just closing it (close_approvals)."""
+        """Ask again, for a job that was requeued after the approval expired or was closed. Writes a
+        pending row, too, and so waits for a transaction that is closing it (close_approvals)."""
         self._row(*UNDECIDED).update(
             status=ApprovalStatus.PENDING, expires_at=expires_at, decided_at=None, comment=""
         )
@@ -150,8 +150,8 @@ def close_approvals(rows: Mapping[int, str], ended: Callable[[], Mapping[str, st
     """Close pending approvals whose jobs have ended; returns how many.
 
     ``rows``: the ids of their jobs by primary key. ``ended`` reads how those jobs have ended. It is
-    called while the rows are locked: a job that is requeued and asks again comes behind that, and
-    opens its row anew.
+    called while the rows are locked: a job that is requeued and asks again waits for the lock, and
+    then reopens its row.
     """
     alias = router.db_for_write(Approval)
     with transaction.atomic(using=alias):

@@ -278,8 +278,8 @@ class ErrorGroup(models.Model):
     """Failures and retried attempts of one task with the same exception, message and frame. Only
     the mirror writes it, except for ``silenced_*``.
 
-    ``JobRecord.error_group`` is the group of a job's last error. Of errors beyond a bound there is
-    one group a task, without an exception.
+    ``JobRecord.error_group`` is the group of a job's last error. When there are too many groups,
+    each task has one more, without an exception.
     """
 
     id = models.CharField(primary_key=True, max_length=32)  # the fingerprint
@@ -287,7 +287,7 @@ class ErrorGroup(models.Model):
     exception = models.CharField(max_length=200, default="", blank=True)
     message = models.CharField(max_length=300, default="", blank=True)  # normalized
     frame = models.CharField(max_length=300, default="", blank=True)
-    queues = models.TextField(default="", blank=True)  # names, each between blanks
+    queues = models.TextField(default="", blank=True)  # names, each between spaces
     count = models.PositiveBigIntegerField(default=0)
     failed = models.PositiveBigIntegerField(default=0)  # of them; the others were retried
     first_seen = models.DateTimeField()

@@ -20,8 +20,8 @@ class OutboxJob(models.Model):
     due_ms = models.BigIntegerField(null=True, blank=True)  # an instant, never a delay
     audit = models.CharField(max_length=8, default="", blank=True)
     after = models.TextField(default="", blank=True)  # parents, as in NewJob
-    # What 0.1.0 did not have has a default in the database, too: its processes still insert rows
-    # when ``migrate`` has run.
+    # Columns that 0.1.0 does not know have a default in the database: its processes still insert
+    # rows after ``migrate`` has run.
     unique = models.TextField(default="", db_default="", blank=True)  # as in NewJob
     lane = models.TextField(default="", db_default="", blank=True)  # as in NewJob
     created_at = models.DateTimeField(auto_now_add=True)

@@ -23,7 +23,7 @@ _FIELDS = ("cron", "every", "timezone", "jitter", "priority")
 
 
 class PeriodicJob(models.Model):
-    """When a task runs by itself. A row of the admin takes effect when it is committed; a row of
+    """A schedule: when a task runs. A row of the admin takes effect when it is committed; a row of
     the code only shows what the code defines, and whether that is paused."""
 
     name = models.CharField(max_length=200, unique=True)

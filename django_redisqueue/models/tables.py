@@ -1,4 +1,4 @@
-"""Which tables exist, as not every alias has every table and migrations may be pending; and which
+"""Which tables exist (not every alias has every table, and migrations may be pending), and which
 rows belong to a shard: those whose ids end with its number."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What belongs to one user: tokens for the HTTP API, which need no session, and the filters of
-lists of jobs that they have saved in the admin."""
+"""What belongs to one user: tokens of the HTTP API, and filters of lists of jobs saved in the
+admin."""
 
 from __future__ import annotations
 
