@@ -123,7 +123,7 @@ def _unknown_queues(settings: Settings) -> Iterator[CheckMessage]:
 def _tasks_in_several_shards(settings: Settings) -> Iterator[CheckMessage]:
     for task in _tasks() if settings.shards > 1 else ():
         try:
-            check_placement(task.name, task.lane_rule, task.uniqueness)
+            check_placement(task.lane_rule, task.uniqueness)
         except InvalidOption as error:
             yield make_error(26, f"{error}.", "Until then every enqueue of the task raises that.")
 

@@ -11,10 +11,9 @@ from inspect import BoundArguments, Parameter
 from typing import Any
 
 from ..conf import get_settings
-from ..core.limits import Key, Limit, Limits, Rate, Rates, bounded, encode_value
+from ..core.limits import Key, Limit, Rate, bounded, encode_value
 from ..core.statuses import OnConflict
 from ..exceptions import InvalidArguments, InvalidOption, did_you_mean, short_repr
-from .chunks import Chunk
 from .functions import Parameters
 from .options import TaskOptions
 
@@ -28,21 +27,17 @@ class LaneRule:
 
     task: str
     parameters: Parameters
-    limits: Limits
-    rates: Rates
-    fair_by: Key | None
-    on_conflict: OnConflict
-    secret: frozenset[str]  # parameters whose values must be readable nowhere
-    chunk: Chunk | None = None
+    options: TaskOptions
 
     def __post_init__(self) -> None:
         for one in self.all_limits:
             self._check_names(f"key of {type(one).__name__}", one.key)
-        self._check_names("fair_by", self.fair_by)
-        if self.on_conflict is not OnConflict.WAIT and not self.limits:
+        self._check_names("fair_by", self.options.fair_by)
+        choice = self.options.on_conflict
+        if choice is not OnConflict.WAIT and not self.options.concurrency:
             raise InvalidOption(
-                f"{self.task} has on_conflict={self.on_conflict.value!r}, but no concurrency= with "
-                "which jobs could be in conflict"
+                f"{self.task} has on_conflict={choice.value!r}, but no concurrency= with which "
+                "jobs could be in conflict"
             )
         names = [(type(one), one.name) for one in self.all_limits]
         if len(set(names)) < len(names):
@@ -53,7 +48,7 @@ class LaneRule:
 
     @property
     def all_limits(self) -> tuple[Limit | Rate, ...]:
-        return (*self.limits, *self.rates)
+        return (*self.options.concurrency, *self.options.rate)
 
     def field_of(self, one: Limit | Rate) -> str:
         """The first two parts of a limit's keys: its kind and its name."""
@@ -79,20 +74,20 @@ class LaneRule:
         InvalidArguments."""
         bound = self.parameters.signature.bind(*(_UNKNOWN,) * before, *args, **kwargs)
         bound.apply_defaults()
-        share = self._value("fair_by", self.fair_by, bound) if self.fair_by is not None else ""
+        share = self._value("fair_by", self.options.fair_by, bound)
         keys, words = [], []
         for one in self.all_limits:
             field = self.field_of(one)
             keys.append(f"{field}:{self._value(f'key of {type(one).__name__}', one.key, bound)}")
             words.append(f"{field}={_named_number(one) if one.name else one.number}")
-        if self.chunk is not None:
-            field, value = f"k:{self.task}", self.chunk.key(self.task, args, kwargs)
+        if self.options.chunk is not None:
+            field, value = f"k:{self.task}", self.options.chunk.key(self.task, args, kwargs)
             keys.append(f"{field}:{encode_value(value)}")
-            words.append(f"{field}={self.chunk.size}/{self.chunk.wait_ms}")
+            words.append(f"{field}={self.options.chunk.size}/{self.options.chunk.wait_ms}")
         weights = get_settings().weights
         if share and weights:
             words.append(f"s:{share}={weights.get(share, 1)}")
-        choice = on_conflict or self.on_conflict
+        choice = on_conflict or self.options.on_conflict
         if choice is not OnConflict.WAIT:
             words.append(f"!{choice}")
         return " ".join(("|".join((share, *keys)), *words))
@@ -103,7 +98,7 @@ class LaneRule:
         what = f"key of {type(one).__name__}"
         assert one.key is not None
         if callable(one.key):
-            return self._encoded(what, given, bool(self.secret))
+            return self._encoded(what, given)
         names = names_in(one.key)
         values = given if len(names) > 1 else (given,)
         if not isinstance(values, tuple | list) or len(values) != len(names):
@@ -116,10 +111,10 @@ class LaneRule:
     def share_by_hand(self, given: object) -> str | None:
         """The share of jobs with this value of ``fair_by``; for several parameters a tuple of
         values, or the text that is shown. None if it does not fit. Raises InvalidArguments."""
-        key, what = self.fair_by, "fair_by"
+        key, what = self.options.fair_by, "fair_by"
         if key is None or callable(key):
             is_value = key is not None and not isinstance(given, tuple)
-            return self._encoded(what, given, bool(self.secret)) if is_value else None
+            return self._encoded(what, given) if is_value else None
         names = names_in(key)
         values = given if isinstance(given, tuple) else (given,)
         if isinstance(given, str) and len(names) > 1:
@@ -128,7 +123,7 @@ class LaneRule:
 
     def _joined(self, what: str, names: Sequence[str], values: Sequence[object]) -> str:
         pairs = zip(names, values, strict=True)
-        return bounded(",".join(self._encoded(what, v, name in self.secret) for name, v in pairs))
+        return bounded(",".join(self._encoded(what, value, name) for name, value in pairs))
 
     def _value(self, what: str, key: Key | None, bound: BoundArguments) -> str:
         if key is None:
@@ -136,13 +131,16 @@ class LaneRule:
         if callable(key):
             if _UNKNOWN in bound.args:
                 raise InvalidOption(self._unknown(what))
-            return self._encoded(what, _called(key, what, self.task, bound), bool(self.secret))
+            return self._encoded(what, _called(key, what, self.task, bound))
         names = names_in(key)
         return self._joined(what, names, [bound.arguments[name] for name in names])
 
-    def _encoded(self, what: str, value: object, is_secret: bool) -> str:
+    def _encoded(self, what: str, value: object, parameter: str = "") -> str:
+        """``parameter``: whose value it is; that of a callable may reveal any of them."""
         if value is _UNKNOWN:
             raise InvalidOption(self._unknown(what))
+        redact = self.options.redact
+        is_secret = parameter in redact if parameter else bool(redact)
         try:
             return encode_value(value, is_secret=is_secret)
         except (TypeError, ValueError):
@@ -162,10 +160,7 @@ def lane_rule_of(name: str, parameters: Parameters, options: TaskOptions) -> Lan
     has_lanes = options.concurrency or options.rate or options.chunk or options.fair_by is not None
     if not has_lanes and options.on_conflict is OnConflict.WAIT:
         return None
-    return LaneRule(
-        name, parameters, options.concurrency, options.rate, options.fair_by,
-        options.on_conflict, frozenset(options.redact), options.chunk,
-    )  # fmt: skip
+    return LaneRule(name, parameters, options)
 
 
 def names_in(key: str | Sequence[str]) -> tuple[str, ...]:

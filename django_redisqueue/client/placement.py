@@ -117,22 +117,22 @@ def _beside_parents(job: NewJob, key: str, shards: int) -> int:
     return shard
 
 
-def check_placement(task: str, rule: LaneRule | None, uniqueness: Uniqueness | None) -> None:
+def check_placement(rule: LaneRule | None, uniqueness: Uniqueness | None) -> None:
     """Raise InvalidOption if the limits and the unique key of a task could be in several shards."""
     if rule is None or not rule.all_limits:
         return
     first, *others = rule.all_limits
     for other in others:
-        if _key(first, task) != _key(other, task):
+        if _key(first, rule.task) != _key(other, rule.task):
             raise InvalidOption(
-                f"{task} has limits that are decided in several shards: {_shown(first, task)} and "
-                f'{_shown(other, task)}. With REDISQUEUE["SHARDS"] above 1, all limits of a task '
-                "must have the same key (or the same name, without a key)"
+                f"{rule.task} has limits that are decided in several shards: {_shown(first)} and "
+                f'{_shown(other)}. With REDISQUEUE["SHARDS"] above 1, all limits of a task must '
+                "have the same key (or the same name, without a key)"
             )
     if uniqueness is not None and uniqueness.unique and not _decides(uniqueness, first):
         raise InvalidOption(
-            f"{task} has a unique key and a limit that are decided in several shards: jobs with "
-            f"the same unique key may differ in {_shown(first, task)}. With REDISQUEUE"
+            f"{rule.task} has a unique key and a limit that are decided in several shards: jobs "
+            f"with the same unique key may differ in {_shown(first)}. With REDISQUEUE"
             '["SHARDS"] above 1, unique_by must include the parameters of the limit\'s key'
         )
 
@@ -143,7 +143,7 @@ def _key(one: Limit | Rate, task: str) -> object:
     return one.key if callable(one.key) else names_in(one.key)
 
 
-def _shown(one: Limit | Rate, task: str) -> str:
+def _shown(one: Limit | Rate) -> str:
     kind = type(one).__name__
     if one.key is None:
         return f"{kind} {one.name!r} without a key" if one.name else f"{kind} without a key"

@@ -99,9 +99,13 @@ def put(definition: ScheduleDefinition) -> None:
     shard = shard_of_schedule(definition.name, definition.job, get_settings())
     commands = Commands(producer_connection(shard))
     next_ms = definition.schedule.after(_now_ms(shard))
-    if _is_coded_elsewhere(definition.name, shard) or -2 in commands.define_schedules(
-        "", [(definition, next_ms)]
-    ):
+    # One that moves with its queue or its limits is removed from the other shards.
+    others = [other for other in range(get_settings().shards) if other != shard]
+    elsewhere = [
+        Commands(producer_connection(other)).remove_schedules("", [definition.name])[0]
+        for other in others
+    ]
+    if -1 in elsewhere or -2 in commands.define_schedules("", [(definition, next_ms)]):
         raise InvalidOption(
             f"the code defines a schedule {definition.name}; give this one another name"
         )
@@ -111,16 +115,6 @@ def drop(name: str) -> None:
     """Remove a schedule of the admin from Redis."""
     if not transport().in_memory:
         all_shards(lambda one: Commands(one).remove_schedules("", [name])).complete()
-
-
-def _is_coded_elsewhere(name: str, shard: int) -> bool:
-    """Whether the code defines the schedule in another shard. One of the admin is removed there: it
-    moves with its queue or its limits."""
-    others = [other for other in range(get_settings().shards) if other != shard]
-    codes = [
-        Commands(producer_connection(other)).remove_schedules("", [name])[0] for other in others
-    ]
-    return -1 in codes
 
 
 def pause(name: str, paused: bool) -> bool:

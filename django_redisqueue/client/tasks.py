@@ -246,31 +246,26 @@ class Task:
         shards, encoded_options = settings.shards, self.encoded_options
         if self.redaction is not None:
             payload = Hidden(payload)
-            encoded_options = _add_option(
-                encoded_options, OPTION, self.redaction.marks(args, kwargs, before)
-            )
+            marks = self.redaction.marks(args, kwargs, before)
+            encoded_options = _add_option(encoded_options, OPTION, marks)
         if settings.indexed:
             own = self.call_options.get("tags", {})
             index = tags.index_of(settings.indexed, self.name, job_id, own)
-            encoded_options = (
-                _add_option(encoded_options, tags.INDEX, index) if index else encoded_options
-            )
+            if index:
+                encoded_options = _add_option(encoded_options, tags.INDEX, index)
         new = NewJob(
             job_id or ("" if shards > 1 else new_job_id()), self.queue_name, self.name, payload,
             encoded_options, self.priority, self.when, self.audit, self.after,
         )  # fmt: skip
         if self.lane_rule is not None:
-            new.lane = self.lane_rule.lane(
-                args, kwargs, before, self.call_options.get("on_conflict")
-            )
+            on_conflict = self.call_options.get("on_conflict")
+            new.lane = self.lane_rule.lane(args, kwargs, before, on_conflict)
         if self.uniqueness is not None:
             new.when = self.uniqueness.delay or self.when
-            new.unique = self.uniqueness.encode(
-                self.name, self.parameters, args, kwargs,
-                before=before, is_secret=self.redaction is not None,
-            )  # fmt: skip
+            is_secret = self.redaction is not None
+            new.unique = self.uniqueness.encode(args, kwargs, before, is_secret=is_secret)
         if shards > 1:
-            check_placement(self.name, self.lane_rule, self.uniqueness)
+            check_placement(self.lane_rule, self.uniqueness)
             new.id = new.id or new_job_id(place(new, settings, at))
         if not is_template:
             new.options = with_headers(new.options, new.id)
@@ -290,7 +285,7 @@ def job_of(new: NewJob, deferred: Deferred | None) -> Job:
 
 def once_per_request(task: Task, key: str, fingerprint: str) -> Task:
     """A copy whose jobs with this Idempotency-Key are one job, if their bodies are the same."""
-    uniqueness = task.uniqueness or Uniqueness(None)
+    uniqueness = task.uniqueness or Uniqueness(task.name, task.parameters, None)
     digest = hashlib.blake2b(key.encode(), digest_size=DIGEST_BYTES).hexdigest()
     once = encode_idempotency(f"idempotency:{digest}", fingerprint)
     return replace(task, uniqueness=replace(uniqueness, once=once))

@@ -23,9 +23,11 @@ _UNKNOWN = object()  # stands for the result of a parent, which is prepended whe
 
 @dataclass(frozen=True, slots=True)
 class Uniqueness:
-    """The options ``unique`` and ``unique_by`` of one task. ``once``: the encoded key of an HTTP
+    """The options ``unique`` and ``unique_by`` of a task. ``once``: the encoded key of an HTTP
     request, which comes first."""
 
+    task: str
+    parameters: Parameters
     unique: Unique | None
     by: UniqueBy = ()
     once: str = ""
@@ -36,14 +38,7 @@ class Uniqueness:
         return f"+{self.unique.wait_ms}" if isinstance(self.unique, Replace) else ""
 
     def encode(
-        self,
-        task: str,
-        parameters: Parameters,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        *,
-        before: int = 0,
-        is_secret: bool = False,
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], before: int, *, is_secret: bool
     ) -> str:
         """The key of a call and its mode, for NewJob. ``before``: how many arguments are not known
         yet; ``is_secret``: some arguments are redacted, so the key must not reveal them.
@@ -53,34 +48,28 @@ class Uniqueness:
         if self.unique is None:
             return self.once
         if callable(self.by):
-            key = _called(self.by, task, args, kwargs)
+            key = _called(self.by, self.task, args, kwargs)
         else:
-            values = _values(self.by, task, parameters, args, kwargs, before)
-            key = f"{task}:{_digest(values, task, is_secret)}"
+            values = self._values(self.by, args, kwargs, before)
+            key = f"{self.task}:{_digest(values, self.task, is_secret)}"
         return f"{self.once} {encode_unique(key, self.unique)}".lstrip()
 
-
-def _values(
-    names: tuple[str, ...],
-    task: str,
-    parameters: Parameters,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    before: int,
-) -> dict[str, Any]:
-    bound = parameters.signature.bind(*(_UNKNOWN,) * before, *args, **kwargs)
-    bound.apply_defaults()
-    values = bound.arguments
-    if not names:
-        return {name: value for name, value in values.items() if value is not _UNKNOWN}
-    chosen = {name: _find(name, values) for name in names}
-    for name, value in chosen.items():
-        if value is _UNKNOWN:
-            raise InvalidOption(
-                f"unique_by of {task} names {name!r}, whose value is not known yet: it is the "
-                "result of a parent; name other parameters"
-            )
-    return chosen
+    def _values(
+        self, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any], before: int
+    ) -> dict[str, Any]:
+        bound = self.parameters.signature.bind(*(_UNKNOWN,) * before, *args, **kwargs)
+        bound.apply_defaults()
+        values = bound.arguments
+        if not names:
+            return {name: value for name, value in values.items() if value is not _UNKNOWN}
+        chosen = {name: _find(name, values) for name in names}
+        for name, value in chosen.items():
+            if value is _UNKNOWN:
+                raise InvalidOption(
+                    f"unique_by of {self.task} names {name!r}, whose value is not known yet: it is "
+                    "the result of a parent; name other parameters"
+                )
+        return chosen
 
 
 def _find(name: str, values: Mapping[str, Any]) -> Any:
@@ -138,7 +127,7 @@ def uniqueness_of(
                 f"unique_by of {task} names {name!r}, which is no parameter"
                 f"{did_you_mean(name, found)}; it takes {parameters.signature}"
             )
-    return Uniqueness(unique, by or ())
+    return Uniqueness(task, parameters, unique, by or ())
 
 
 def unique_keys(start: int = 0, count: int = PAGE) -> Sequence[UniqueKey]:

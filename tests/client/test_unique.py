@@ -116,7 +116,7 @@ def test_a_key_does_not_reveal_redacted_arguments(hand: Hand) -> None:
     job = charge.enqueue(1, "4711")
     plain = charge.uniqueness
     assert plain is not None
-    guess = plain.encode(charge.name, charge.parameters, (1, "4711"), {})
+    guess = plain.encode((1, "4711"), {}, 0, is_secret=False)
     assert unique_keys()[0].key != guess.split()[0]
     assert charge.enqueue(1, "4711") == job
     assert not charge.enqueue(1, "4712").is_duplicate
