@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -338,9 +339,10 @@ class JobContext:
         size = check_integer(chunk, "chunk", 1, MAX_CHUNK)
         if total is not None:
             check_integer(total, "total", 0, LIMIT)
-        limit = None if max_runtime is None else to_period_ms(max_runtime, "max_runtime") / 1000
+        end = math.inf
+        if max_runtime is not None:
+            end = time.monotonic() + to_period_ms(max_runtime, "max_runtime") / 1000
         source, field = source_of(items), self._run.use(Kind.CURSOR, name)
-        end = None if limit is None else time.monotonic() + limit
         cursor = Cursor(self._run, field, self._guard)
         return Walk(source, cursor, size, total, lambda: self._must_stop(end), self.progress)
 
@@ -370,13 +372,13 @@ class JobContext:
         if self._cancelled:
             raise JobCancelled
 
-    def _must_stop(self, end: float | None) -> BaseException | None:
+    def _must_stop(self, end: float) -> BaseException | None:
         """What ends this run between two items, or None."""
         if self._cancelled:
             return JobCancelled()
         if self.stopping:
             return JobSuspended("its worker stops", detail="head")
-        if end is not None and time.monotonic() >= end:
+        if time.monotonic() >= end:
             return JobSuspended("it has run for max_runtime", detail="tail")
         return None
 
