@@ -14,7 +14,7 @@ from itertools import chain, islice
 from typing import TypeVar
 
 from ..core.job_data import JobData, WaitKind
-from ..core.placement import shard_of_id
+from ..core.placement import ids_by_shard
 from ..core.schedules import ScheduleData
 from ..core.statuses import Status
 from ..core.unique import UniqueKey
@@ -120,9 +120,7 @@ def job_ids(shards: AllShards, queue: str, status: Status, start: int, stop: int
 def outlines(shards: AllShards, ids: Sequence[str]) -> list[JobData | UnreadableJob]:
     """Several jobs without their results, in one round trip. Those of missing shards are left
     out."""
-    by_shard: dict[int, list[str]] = {}
-    for job_id in ids:
-        by_shard.setdefault(shard_of_id(job_id), []).append(job_id)
+    by_shard = ids_by_shard(ids)
     found = shards.read_some({shard: partial(_outlines, some) for shard, some in by_shard.items()})
     jobs = {job.id: job for job in chain.from_iterable(found.by_shard.values())}
     return [jobs[job_id] for job_id in ids if job_id in jobs]

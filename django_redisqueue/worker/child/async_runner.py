@@ -19,13 +19,13 @@ from ...exceptions import Interrupt, JobTimeout, PayloadTooLarge
 from .databases import DatabaseThreads, JobThread
 from .executor import Execution, Pipeline, encode_large, encode_within_cap
 from .forks import ForkGuard
-from .in_flight import InFlight, Run
+from .in_flight import InFlight, InFlightRun
 from .retry_policy import Resolution
 
 logger = logging.getLogger("django_redisqueue")
 
 
-class AsyncRun(Run):
+class AsyncRun(InFlightRun):
     """A job that runs on the event loop."""
 
     def __init__(

@@ -36,7 +36,7 @@ REPORTED_TOGETHER = 64
 RESEND_INTERVAL = 0.25  # s until outcomes that could not be written are sent again
 
 
-class Run:
+class InFlightRun:
     """A job that runs beside others, in one of its runner's ``free_slots``."""
 
     def __init__(self, execution: Execution, free_slots: list[int]) -> None:
@@ -105,8 +105,9 @@ class InFlight:
         self._send = send
         self._steps = steps
         self._is_stopping = is_stopping
-        self._running: dict[tuple[str, int], Run] = {}
-        self._without_slot: list[Run] = []  # ended; their slots are kept back until there is room
+        self._running: dict[tuple[str, int], InFlightRun] = {}
+        # Ended; their slots are kept back until there is room.
+        self._without_slot: list[InFlightRun] = []
         self._changed = threading.Condition()
         self._unreported = 0
         self.unwritten = 0  #: outcomes that cannot be written until their queue is repaired
@@ -119,12 +120,12 @@ class InFlight:
         """How many jobs run or wait to be reported, without those that cannot be written."""
         return len(self._running) + self._unreported - self.unwritten
 
-    def running(self) -> list[Run]:
+    def running(self) -> list[InFlightRun]:
         """The runs that have not ended."""
         with self._changed:
             return list(self._running.values())
 
-    def begin(self, run: Run, token: bytes) -> bool:
+    def begin(self, run: InFlightRun, token: bytes) -> bool:
         """Enter a run that its runner is about to start; False if the runner must not start it.
 
         A job that already runs here with the same lease goes on: Redis lost the claim, and this
@@ -148,7 +149,7 @@ class InFlight:
         self._state.begin(run.slot, token, now_ms, run.deadline_ms)
         return True
 
-    def add_context(self, run: Run) -> JobContext:
+    def add_context(self, run: InFlightRun) -> JobContext:
         """The context of a run whose task takes one. Its progress does not wait for Redis."""
         job = run.execution.job
         run.progress = LatestProgress(lambda text: self._report(job, text), self._progress.put)
@@ -158,7 +159,7 @@ class InFlight:
         )
         return run.context
 
-    def finish(self, run: Run, resolution: Resolution) -> None:
+    def finish(self, run: InFlightRun, resolution: Resolution) -> None:
         """Record and log how a run has ended, and have it reported. `free_slot` follows."""
         log_outcome(run.execution.job, resolution, run.started_ms)
         if run.progress is not None:
@@ -172,7 +173,7 @@ class InFlight:
             del self._running[outcome.id, outcome.lease]
             self._finished.put(FinishedRun(outcome, end, run.progress))
 
-    def free_slot(self, run: Run) -> None:
+    def free_slot(self, run: InFlightRun) -> None:
         """Let another job have the slot of a finished run."""
         with self._changed:
             self._without_slot.append(run)

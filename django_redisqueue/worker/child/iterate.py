@@ -40,7 +40,7 @@ class Position:
         return replace(self, after=key, done=self.done + 1)
 
 
-class Source(Protocol):
+class ItemSource(Protocol):
     """Items in an order that does not change."""
 
     reads_database: bool
@@ -149,7 +149,7 @@ class QuerySetSource:
         )
 
 
-def source_of(items: object) -> Source:
+def source_of(items: object) -> ItemSource:
     """Raises StepError for what cannot be walked over in parts."""
     if isinstance(items, Manager):
         items = items.all()
@@ -187,7 +187,7 @@ class Walk:
 
     def __init__(
         self,
-        source: Source,
+        source: ItemSource,
         cursor: Cursor,
         size: int,
         total: int | None,

@@ -27,7 +27,7 @@ from ...exceptions import Interrupt, JobTimeout
 from .databases import Databases
 from .executor import Execution, Pipeline
 from .forks import ForkGuard
-from .in_flight import InFlight, Run
+from .in_flight import InFlight, InFlightRun
 from .retry_policy import Resolution
 
 logger = logging.getLogger("django_redisqueue")
@@ -38,7 +38,7 @@ Request = tuple["ThreadRun", Interrupt]
 CLOSE_SECONDS = 1.0  # for a thread to close its database connections, at the end of the child
 
 
-class ThreadRun(Run):
+class ThreadRun(InFlightRun):
     """A job that runs in a thread. It is interrupted in ``call`` only, and once at most."""
 
     def __init__(
