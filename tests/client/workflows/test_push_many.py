@@ -44,6 +44,7 @@ def test_those_of_more_than_one_call_are_whole_too() -> None:
 
 
 @pytest.mark.one_shard("workflows of several shards share no call")
+@pytest.mark.one_server("it counts the commands of its server")
 def test_small_ones_share_calls_of_a_hundred_jobs(redis: Redis) -> None:
     noop.enqueue()  # connects
     redis.config_resetstat()
