@@ -60,18 +60,19 @@ REMEDY = (
 )
 
 
-def ensure_server(folder: Path | str, timeout: float = 60.0, patience: float = 2.0) -> str:
+def ensure_server(folder: Path | str, timeout: float = 60.0, answer_timeout: float = 2.0) -> str:
     """Start the server of ``folder``, or join the one that runs; return the path of its socket.
 
     ``timeout``: seconds to wait until a server that is being started answers; loading much data
-    takes its time. ``patience``: seconds to wait for one that has run for a while, and may hang.
+    takes its time. ``answer_timeout``: seconds to wait for one that has run for a while, and may
+    hang.
     Raises EmbeddedServerError if there is no program, it does not start, or it does not answer in
     time; and redis-py's TimeoutError if one that has run for a while is silent.
     """
     home = _home(folder)
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return _start_or_join(home, _socket_path(home), timeout, patience)
+        return _start_or_join(home, _socket_path(home), timeout, answer_timeout)
     except OSError as error:
         raise EmbeddedServerError(f"no Redis server can be run in {home}: {error}") from error
 
@@ -114,17 +115,17 @@ def find_program(at_least: Version = OLDEST) -> str:
     raise EmbeddedServerError(f"no Redis server {_dotted(at_least)} or newer here{found}. {REMEDY}")
 
 
-def _start_or_join(home: Path, socket: str, timeout: float, patience: float) -> str:
+def _start_or_join(home: Path, socket: str, timeout: float, answer_timeout: float) -> str:
     program = ""
     for _ in _polls(timeout):
         with _lock(home) as lock:
             if lock is None:  # a server has it, or a process starting one
-                found = _ping(socket, patience)
+                found = _ping(socket, answer_timeout)
                 if found is _Ping.ANSWERED or (found is _Ping.LOADING and _has_run(home)):
                     return socket
                 if found is _Ping.SILENT and not program and _has_run(home):
                     raise RedisTimeoutError(
-                        f"the process in {home / 'redis.pid'} is silent for {patience:g} s"
+                        f"the process in {home / 'redis.pid'} is silent for {answer_timeout:g} s"
                     )
             elif program:
                 Path(socket).unlink(missing_ok=True)

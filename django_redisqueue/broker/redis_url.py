@@ -51,7 +51,7 @@ class RedisUrl:
         url = self.text
         if url.startswith("embedded://"):
             folder = url.removeprefix("embedded://")
-            url = f"unix://{ensure_server(folder, patience=connect_timeout)}"
+            url = f"unix://{ensure_server(folder, answer_timeout=connect_timeout)}"
         connection = _unconnected(url, options)
         connection.connect()
         return connection

@@ -56,7 +56,7 @@ class Monitor:
         while True:
             due = refreshed + (self._interval if has_news else max(self._interval, IDLE))
             left = max(0.0, due - time.monotonic())
-            messages = self._channels.receive(min(left, self._view.patience))
+            messages = self._channels.receive(min(left, self._view.poll_seconds))
             has_news = self._view.handle_keys() or has_news or bool(messages)
             self._view.show_messages(
                 [message for message in map(parse, messages) if self._is_wanted(message)]

@@ -167,7 +167,7 @@ class ScreenView(MonitorView):
         self._is_stale = False
         self._keyboard = Keyboard(keys) if keys is not None else None
         self._controls = Controls(queues)
-        self.patience = inf if keys is None else FRAME
+        self.poll_seconds = inf if keys is None else FRAME
         self._error = ""
         self._drawn = 0.0
 

@@ -102,10 +102,10 @@ def _clock(ms: object) -> str:
 class MonitorView(ABC):
     """Where a monitor shows what it reads.
 
-    ``patience``: the seconds after which it wants to be asked for keys, or infinity.
+    ``poll_seconds``: the seconds after which it wants to be asked for keys, or infinity.
     """
 
-    patience = inf
+    poll_seconds = inf
 
     def handle_keys(self) -> bool:
         """Do what keys ask; whether that may have changed queues."""

@@ -204,14 +204,14 @@ def test_entries_without_a_number_are_read(lab: Lab, events: EventStream) -> Non
 
 
 def test_the_unread_are_counted_from_any_place(lab: Lab, events: EventStream) -> None:
-    census = Scanner(lab.connection)
-    assert census.unread(START) == (0, 0)
+    scanner = Scanner(lab.connection)
+    assert scanner.unread(START) == (0, 0)
     add(lab, 4, 1, 100)
-    assert census.unread(START).events == lab.queries.server().events == 105
+    assert scanner.unread(START).events == lab.queries.server().events == 105
     after = START
     for left in (101, 100, 0):
         after = events.read(after, 1).last
-        assert census.unread(after).events == left
+        assert scanner.unread(after).events == left
     lab.redis.xtrim(lab.keys.events, maxlen=2, approximate=False)
     assert lab.queries.server().events == 101
 
@@ -219,15 +219,15 @@ def test_the_unread_are_counted_from_any_place(lab: Lab, events: EventStream) ->
 def test_they_are_not_known_when_the_counter_was_lost_until_it_was_passed(
     lab: Lab, events: EventStream
 ) -> None:
-    census = Scanner(lab.connection)
+    scanner = Scanner(lab.connection)
     add(lab, 50)
     lab.add("x")
     after = events.read(START).last
     lab.redis.delete(lab.keys.meta)
     assert lab.queries.server().events is None
-    assert census.unread(START).events is None
+    assert scanner.unread(START).events is None
     lab.add("y", "z")
-    assert census.unread(after).events == 2
+    assert scanner.unread(after).events == 2
 
 
 def test_they_are_not_known_where_somebody_else_has_written(lab: Lab) -> None:

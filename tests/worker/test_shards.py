@@ -94,18 +94,18 @@ def test_burst_empties_every_shard(shards: Shards) -> None:
 def test_a_job_under_an_id_of_another_shard_ends_as_failed(shards: Shards) -> None:
     """Also one of a shard that there is not, and one of another form, which would be in shard 0."""
     (good,) = shards.enqueue(1, "good")
-    strays = [new_job_id(3), new_job_id(40), "mine"]
-    payload = encode_payload((shards.stage.book, "stray"), {}, 10_000, tasks.run.name)
+    misplaced = [new_job_id(3), new_job_id(40), "mine"]
+    payload = encode_payload((shards.stage.book, "misplaced"), {}, 10_000, tasks.run.name)
     connection = worker_connection(1)
     Commands(connection).enqueue(
-        [NewJob(stray, "default", tasks.run.name, payload) for stray in strays]
+        [NewJob(job_id, "default", tasks.run.name, payload) for job_id in misplaced]
     )
     worker = shards.stage.worker("--processes", "1", "--burst")
     assert worker.wait() == 0, worker.output
-    found = [Queries(connection).job(stray) for stray in strays]
+    found = [Queries(connection).job(job_id) for job_id in misplaced]
     connection.close()
     assert [(job.status, job.reason) for job in found] == [("failed", "corrupt")] * 3
-    assert f"the id {strays[1]} belongs to shard 40, and the job is in shard 1" in worker.output
+    assert f"the id {misplaced[1]} belongs to shard 40, and the job is in shard 1" in worker.output
     assert "belongs to shard 0, and the job is in shard 1" in str(found[2].error)
     assert shards.status(good, 1) == "completed"
     assert shards.stage.runs() == {"good": 1}

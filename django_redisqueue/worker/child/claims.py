@@ -130,11 +130,11 @@ class ShardClaims:
         """
         while True:
             reply = self._exchange(wanted)
-            strays = [job for job in reply.jobs if shard_of_id(job.id) != self.shard]
-            if not strays:
+            misplaced = [job for job in reply.jobs if shard_of_id(job.id) != self.shard]
+            if not misplaced:
                 return reply
-            self.outcomes += map(self._refuse, strays)
-            jobs = [job for job in reply.jobs if job not in strays]
+            self.outcomes += map(self._refuse, misplaced)
+            jobs = [job for job in reply.jobs if job not in misplaced]
             if jobs or not wanted:
                 return replace(reply, jobs=jobs)
 

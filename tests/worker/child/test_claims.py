@@ -187,14 +187,14 @@ def test_a_long_wait_shows_that_the_child_lives(stage: Stage) -> None:
 
 def test_a_busy_child_makes_more_and_more_room_for_a_suspect() -> None:
     """It waits for 30 s; then for the same time as it goes on, twice as long each time."""
-    patience, pauses, now = SuspectPauses(), [], 1000.0
+    suspects, pauses, now = SuspectPauses(), [], 1000.0
     while now < 1100:
-        until = patience.paused_until(True, now)
+        until = suspects.paused_until(True, now)
         if until:
             pauses.append((now - 1000, until - now))
         now = max(until, now + 0.25)
     assert pauses == [(30, 1), (32, 2), (36, 4), (44, 8), (60, 16), (92, 32)]
-    assert not patience.paused_until(False, now)  # it has run, or another child has it
-    assert not patience.paused_until(True, now)
-    assert not patience.paused_until(True, now + 29)
-    assert patience.paused_until(True, now + 30) == now + 31
+    assert not suspects.paused_until(False, now)  # it has run, or another child has it
+    assert not suspects.paused_until(True, now)
+    assert not suspects.paused_until(True, now + 29)
+    assert suspects.paused_until(True, now + 30) == now + 31
