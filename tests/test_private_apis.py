@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import io
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from django.db import connection, transaction
 from django.http import HttpRequest, HttpResponse
 from django.middleware.csrf import CsrfViewMiddleware
 from django.test import RequestFactory
+from django.utils.autoreload import StatReloader
 
 from .support.servers import RedisServer
 
@@ -66,6 +68,12 @@ def test_the_csrf_middleware_refuses_by_reject() -> None:
 def test_the_output_of_a_command_has_its_stream() -> None:
     stream = io.StringIO()
     assert OutputWrapper(stream)._out is stream
+
+
+def test_the_stat_reloader_takes_snapshots_of_the_modules_files() -> None:
+    times = dict(StatReloader().snapshot_files())
+    path = Path(__file__)
+    assert times[path] == path.stat().st_mtime
 
 
 def test_asgiref_takes_the_thread_of_a_context_from_its_table() -> None:
