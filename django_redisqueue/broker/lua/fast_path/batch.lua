@@ -1,10 +1,13 @@
 -- batch: any outcomes and any claim of finish.lua, for all calls that are no single run. Made on first use, because
 -- these functions cost Redis more than a single run does.
+local function finish_batch()
 -- @include "events"
 -- @include "wake"
+-- @include "fast_path/entry"
+-- @include "fast_path/claim"
+return (function()
 -- @include "fast_path/finish"
 -- @include "claim_queues"
-local function finish_batch()
   local request = {
     child = ARGV[4], call = ARGV[5], mark = ARGV[5] .. ':', resent = ARGV[6] == '1',
     jobs = math.min(100, tonumber(ARGV[7])), min_priority = ARGV[8], lease_ms = tonumber(ARGV[9]),
@@ -33,4 +36,5 @@ local function finish_batch()
   local claim = claim_queues(request)
   flush()
   return { codes, claim }
+end)()
 end

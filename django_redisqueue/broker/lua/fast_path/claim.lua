@@ -61,8 +61,8 @@ local function claim_eligible(request, queue, ids, taken, claimed)
     local n = 3 * size
     if bytes + #payload > MAX_PAYLOAD_BYTES and exceeds_payload_limit(payload, size, bytes) then break end
     if task ~= last_task or options ~= last_options then
-      last_task, last_options, kind, length = task, options, add_kind(queue, 1, 0, 0, task, options), nil
-      shared = event_json('processing', queue, task, child, 1, 2, '')
+      last_task, last_options, kind, length = task, options, add_kind(queue, '1', '0', '0', task, options), nil
+      shared = event_json('processing', queue, task, child, '1', '2', '')
     end
     if #payload ~= length then
       length, description = #payload, describe_run(payload, options, queue, task, child)

@@ -18,7 +18,7 @@ local function parse_run(child, description)
     if not size or not is_sound(queue) then return nil end  -- not an entry of ours, or the slow path is to report it
     local growth = grows == '+' and growth_of(FIELDS + (seq == '3' and RELEASED or 0)) or 0
     run = { description = description, size = tonumber(size), growth = growth, writes = pending_writes(queue),
-      shared = event_json('completed', queue, task, child, 1, (seq or 2) + 1, '') }
+      shared = event_json('completed', queue, task, child, '1', seq == '3' and '4' or '3', '') }
     run.seq, run.names = seq, names  -- of a workflow's job
     runs_by_description[description] = run
   end

@@ -25,7 +25,7 @@ end
 local function read_completed(child, first)
   local args, runs, at, number = ARGV, tonumber(ARGV[first]), first + 1, 0
   if runs == 0 then return at end
-  local entries, by_name, run = redis.call('LRANGE', processing_key(child), 0, runs - 1), nil, nil
+  local entries, by_name, run = redis.call('LRANGE', processing_key(child), '0', text(runs - 1)), nil, nil
   while number < runs do
     local mark, last = args[at] .. ':', at + 2 * args[at + 1]
     for place = at + 2, last, 2 do
@@ -111,5 +111,5 @@ local function complete_on_fast_path(child, first)
   end
   if next(loaded_workflows) then notify_noted(function(...) slow_path().notify(...) end) end
   if freed[1] then slow_path().free_slots(freed) end
-  if runs > 0 and are_head then redis.call('LTRIM', processing_key(child), runs, -1) end
+  if runs > 0 and are_head then redis.call('LTRIM', processing_key(child), ARGV[first], '-1') end
 end

@@ -45,8 +45,8 @@ local function claim_first_runs(request, queue, ids, taken, claimed)
     batch.full = size > 0 and (bytes + #payload > MAX_PAYLOAD_BYTES or notified + dependants > MAX_NOTIFIED)
     if batch.full then break end
     if not kind then
-      kind, shared = add_kind(queue, 1, 0, 0, task, options), event_json('processing', queue, task, child, 1,
-        seq and 3 or 2, '')
+      kind, shared = add_kind(queue, '1', '0', '0', task, options), event_json('processing', queue, task, child,
+        '1', seq and '3' or '2', '')
       description = describe_workflow_run(payload, options, queue, task, child, seq, names or '', parents or '')
     end
     if seq then

@@ -47,12 +47,12 @@ local function claim_in_order(request, queue, claimed)
   local key = queue_key(queue, 'queued')
   while has_room(request) do
     local size, wanted = batch.size, request.jobs - batch.size
-    local tail = redis.call('LRANGE', key, -wanted, -1)
+    local tail = redis.call('LRANGE', key, '-' .. text(wanted), '-1')
     if #tail == 0 then return end
     local ids = {}
     for position = #tail, 1, -1 do ids[#ids + 1] = tail[position] end
     local taken = claim_ids(request, queue, ids, claimed)
-    if taken > 0 then redis.call('LTRIM', key, 0, -1 - taken) end
+    if taken > 0 then redis.call('LTRIM', key, '0', '-' .. text(taken + 1)) end
     if #tail < wanted and batch.size - size == #tail then return end  -- it was the whole list, and nothing came back
   end
 end

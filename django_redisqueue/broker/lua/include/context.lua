@@ -46,7 +46,7 @@ local function text(number)
   if number ~= number then number = 0 end  -- NaN cannot be a key
   local known = texts[number]
   if not known then
-    known = whole(number)
+    known = string.format('%d', number)
     texts[number] = known
   end
   return known
@@ -63,7 +63,7 @@ end
 -- Adds to a counter in a hash and returns the sum. A value that is not a number counts as 0, because it must not stop a
 -- script half-way.
 local function increment(key, counter, by)
-  local sum = redis.pcall('HINCRBY', key, counter, by)
+  local sum = redis.pcall('HINCRBY', key, counter, text(by))
   if type(sum) == 'number' then return sum end
   redis.call('HSET', key, counter, by)
   return by

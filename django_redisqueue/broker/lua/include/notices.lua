@@ -14,7 +14,7 @@ end
 -- What jobs have in common that are released one after the other: the end of their queue's list, and their event.
 local function note_shared(released, queue, task, seq)
   released.queue, released.task, released.seq = queue, task, seq
-  released.event = event_json('queued', queue, task or '', '', 0, seq, '')
+  released.event = event_json('queued', queue, task or '', '', '0', seq, '')
   released.lists[queue] = released.lists[queue] or {}
   released.list = released.lists[queue]
 end

@@ -33,7 +33,7 @@ local is_bare = {}  -- whether a queue had none but its usual keys when its prob
 -- What is wrong with the first key of a queue that has a wrong type, or ''. EXISTS tells how many keys there are, so
 -- that mostly few are examined one by one.
 local function first_problem(queue)
-  local lists, keys, prefix = { keys_of_a_queue() }, {}, base .. 'q:' .. queue
+  local lists, keys, prefix = { keys_of_a_queue() }, { keys_of_a_queue() }, base .. 'q:' .. queue
   for at, list in ipairs(lists) do keys[at] = list == 'queued' and prefix or prefix .. ':' .. list end
   local left, at = redis.call('EXISTS', unpack(keys)), 0
   while left > 0 and at < #keys do
