@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..conf import Settings, get_settings
-from ..core.job_data import with_implied_fields
+from ..core.job_data import seq_of
 from ..core.parsing import MAX_EXACT, MAX_INT16, MAX_INT32, Fields, clock_ms, text_or_none
 from ..core.statuses import WorkflowStatus
 from ..exceptions import NotReplicated, short_repr
@@ -71,7 +71,7 @@ class WorkflowSnapshot(NamedTuple):
     is_paused: bool
 
 
-JOB_FIELDS = JobSnapshot._fields[1:]
+JOB_FIELDS = (*JobSnapshot._fields[1:], "lease")
 WORKFLOW_FIELDS = ("status", "name", *WorkflowCounts._fields, "made_ms", "ended_ms", "paused_ms")
 Seen = TypeVar("Seen", JobSnapshot, WorkflowSnapshot)
 
@@ -189,10 +189,11 @@ def _job_snapshot(job_id: str, raw: Fields, problems: list[str]) -> JobSnapshot 
             f"job {short_repr(job_id)} cannot be reconciled: its status is {short_repr(status)}"
         )
         return None
-    implied = int(with_implied_fields({"status": status}).get("seq", 1))
+    seq = raw.integer("seq", MAX_EXACT, default=-1)
+    seq = seq_of(status, None if seq < 0 else seq, raw.integer("lease", MAX_EXACT) > 0)
     job = JobSnapshot(
         job_id, status, raw.text("queue", MAX_QUEUE) or "default", raw.text("task", MAX_TASK),
-        raw.integer("seq", MAX_EXACT, default=implied), raw.text("audit", MAX_STATUS),
+        seq, raw.text("audit", MAX_STATUS),
         raw.text("child", MAX_WORKER), raw.integer("attempts", MAX_INT32 - 1),
         raw.integer("priority", MAX_INT16, low=-MAX_INT16), raw.integer("generation", MAX_INT32),
         raw.text("reason", MAX_REASON), raw.instant_ms("enqueued_ms", 0),

@@ -17,13 +17,12 @@ from .text import printable, sanitize
 
 APPROVAL = "approval:"  # begins the events of approvals
 VERSION = 1  # of the hash; a field `v` is stored only when it is higher
+_HAS_RUN = (Status.PROCESSING, Status.COMPLETED)  # their runs may be on the fast path
 _COUNTS = ("priority", "attempts", "recoveries", "generation", "lease", "seq")
 _INSTANTS = (
     "enqueued_ms", "due_ms", "first_ms", "started_ms", "finished_ms", "cancel_ms", "parked_ms",
     "previous_due_ms",
 )  # fmt: skip
-# Fields that the hash of a first run lacks, because its status implies them
-_IMPLIED = {"processing": {"lease": "1", "seq": "2"}, "completed": {"lease": "1", "seq": "3"}}
 
 
 class WaitKind(StrEnum):
@@ -173,9 +172,11 @@ def decode_job(job_id: str, raw: Mapping[str, str], stored_in: str = "hash") -> 
     except ValueError as error:
         raise CorruptJob(f"the {stored_in} of job {job_id} cannot be read: {_why(error)}") from None
     bodies = decode_fields(raw, payload="payload")
-    complete = with_implied_fields(raw)
-    numbers = {name: bodies.read(complete, name, parse_int) for name in _COUNTS}
-    numbers |= {name: bodies.read(complete, name, parse_instant_ms) for name in _INSTANTS}
+    numbers = {name: bodies.read(raw, name, parse_int) for name in _COUNTS}
+    numbers |= {name: bodies.read(raw, name, parse_instant_ms) for name in _INSTANTS}
+    numbers["seq"] = seq_of(status, numbers["seq"], "lease" in raw)
+    if "lease" not in raw and status in _HAS_RUN:
+        numbers["lease"] = 1
     job = JobData(
         id=job_id,
         task=task,
@@ -272,9 +273,12 @@ def _why(error: Exception) -> str:
     return sanitize(error)
 
 
-def with_implied_fields(raw: Mapping[str, str]) -> Mapping[str, str]:
-    """A job's hash with the fields that its status implies (the fast path of claim and finish)."""
-    return raw if "seq" in raw else {**_IMPLIED.get(raw["status"], {}), **raw}
+def seq_of(status: str, seq: int | None, has_lease: bool) -> int:
+    """The number of a job's events, from the fields of its hash. Without ``lease``, a run is on the
+    fast path of claim and finish, and its status implies the number (``implied_fields.lua``)."""
+    if has_lease or status not in _HAS_RUN:
+        return 1 if seq is None else seq
+    return (2 if seq is None else seq) + (status == Status.COMPLETED)
 
 
 def _mapping(text: str) -> dict[str, Any]:

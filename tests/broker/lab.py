@@ -258,12 +258,12 @@ def long_id(n: int) -> str:
     return f"job_1700000000000_{n:010d}_0"
 
 
-UNSAID = {"processing": {"lease": "1", "seq": "2"}, "completed": {"lease": "1", "seq": "3"}}
-
-
 def said(job: dict[str, str]) -> dict[str, str]:
     """A job's hash, with the fields that its status implies (fast_path/implied_fields.lua)."""
-    return job if "seq" in job else {**UNSAID.get(job.get("status", ""), {}), **job}
+    status = job.get("status")
+    if "lease" in job or status not in ("processing", "completed"):
+        return job
+    return {**job, "lease": "1", "seq": str(int(job.get("seq", 2)) + (status == "completed"))}
 
 
 def told(dump: dict[str, Any], keys: Keys) -> Iterator[tuple[str, str, int]]:

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from django_redisqueue.broker.replies import ClaimedJob
+from django_redisqueue.broker.replies import ClaimedJob, FinishCode
 from django_redisqueue.core.job_data import NewJob
 
 from .lab import ERROR, PAYLOAD, Lab, invariants, outcome
+from .workflows import LabWorkflow
 
 HALF = '{"done":1,"total":2}'
 
@@ -31,6 +32,15 @@ def test_its_status_tells_both(lab: Lab) -> None:
     assert (raw(lab), told(lab)) == ((None, None), (1, 2))
     lab.finish(outcome(job))
     assert (raw(lab), told(lab)) == ((None, None), (1, 3))
+
+
+def released(lab: Lab) -> ClaimedJob:
+    """A run of a job that its parent in a workflow has released."""
+    workflow = LabWorkflow(lab, {0: [], 1: [0]})
+    workflow.push()
+    workflow.run_one()
+    (job,) = lab.claim().jobs
+    return job
 
 
 Fate = Callable[[Lab, ClaimedJob], object]
@@ -55,6 +65,45 @@ FATES: dict[str, tuple[Fate, tuple[str, str]]] = {
         ("1", "3"),
     ),
 }
+
+
+def test_the_seq_of_a_released_job_is_written_before_its_end(lab: Lab) -> None:
+    job = released(lab)
+    assert (raw(lab, job.id), told(lab, job.id)) == ((None, "3"), (1, 3))
+    lab.finish(outcome(job))
+    assert (raw(lab, job.id), told(lab, job.id)) == ((None, "3"), (1, 4))
+    invariants(lab)
+
+
+RELEASED_FATES: dict[str, tuple[Fate, tuple[str, str]]] = {
+    "failed": (lambda lab, job: lab.finish(outcome(job, "failed", ERROR, "x")), ("1", "4")),
+    "recovered": (lambda lab, job: lab.store.reap("c1"), ("1", "4")),
+    "progress": (lambda lab, job: lab.store.progress("c1", job.id, job.lease, HALF), ("1", "4")),
+    "awaited": (lambda lab, job: lab.store.watch(job.id), ("1", "3")),
+}
+
+
+@pytest.mark.parametrize("fate", RELEASED_FATES)
+def test_whatever_else_becomes_of_a_released_job_writes_both(lab: Lab, fate: str) -> None:
+    bring_about, expected = RELEASED_FATES[fate]
+    job = released(lab)
+    bring_about(lab, job)
+    assert raw(lab, job.id) == expected
+    invariants(lab, tokens=False)
+
+
+def test_a_watcher_of_version_0_1_0_hears_of_the_end_of_a_released_job(lab: Lab) -> None:
+    """Its script leaves the entry of a job alone that has `seq`."""
+    job = released(lab)
+    lab.redis.hset(lab.keys.job(job.id), "watched", "1")
+    listener = lab.redis.pubsub(ignore_subscribe_messages=True)
+    listener.subscribe(lab.keys.done(job.id))
+    listener.get_message(timeout=5)
+    assert lab.finish(outcome(job)) == [FinishCode.ACCEPTED]
+    message = listener.get_message(timeout=5)
+    assert message is not None
+    assert message["data"] == "completed"
+    assert raw(lab, job.id) == ("1", "4")
 
 
 @pytest.mark.parametrize("fate", FATES)

@@ -14,7 +14,7 @@ from .workflows import LabWorkflow
 
 DIAMOND = {0: [], 1: [0], 2: [0], 3: [1, 2]}
 BYTES = 444 + len(PAYLOAD)  # of a root, but for its result
-MORE = 4 * 23  # of a released job: its fields seq, lease, waits and after
+MORE = 3 * 23  # of a released job: its fields seq, waits and after
 
 
 def entries(lab: Lab, child: str = "c1") -> list[str]:
@@ -96,7 +96,8 @@ def test_a_batch_of_ends_costs_few_commands(lab: Lab) -> None:
     lab.redis.config_resetstat()
     assert lab.finish(*map(outcome, jobs)) == [FinishCode.ACCEPTED] * 8
     assert calls(lab, "hstrlen", "object", "hget", "hincrby") == [0, 0, 0, 3]
-    assert calls(lab, "hmget") == [1 + 8 + 1]  # the workflow, each run, and once what they release
+    assert calls(lab, "hmget") == [1 + 1]  # the workflow, and once what they release
+    assert calls(lab, "hexists") == [8]  # whether somebody watches
     assert calls(lab, "hset", "hdel", "lpush") == [8 + 1 + 1, 0, 1]
     assert lab.ids("queued") == [workflow.job(9)]
     invariants(lab)

@@ -10,8 +10,8 @@ local status, holder, held_lease, queue, task, attempts, old_seq, audit = unpack
   read(id, 'status', 'child', 'lease', 'queue', 'task', 'attempts', 'seq', 'audit'))
 if status ~= 'processing' or holder ~= child or lease_of(status, held_lease) ~= lease then return 0 end
 write_even_when_full()
-if not old_seq then leave_fast_path(id) end
-local seq = seq_of(status, old_seq) + 1
+if not held_lease then leave_fast_path(id) end
+local seq = seq_of(status, old_seq, held_lease) + 1
 redis.call('HSET', job_key(id), 'progress', progress, 'seq', seq)
 emit(id, 'processing', queue or 'default', task or '', child, (integer(attempts) or 0) + 1, seq, audit,
   ',"progress":' .. progress)

@@ -32,9 +32,9 @@ local function claim_first_runs(request, queue, ids, taken, claimed)
   for position = taken + 1, #ids do
     local id = ids[position]
     local row = is_of_workflow(id) and redis.pcall('HMGET', job_prefix .. id, 'status', 'task', 'payload', 'options',
-      'seq', 'watched', 'audit', 'then', 'after')
-    local status, task, payload, options, seq, watched, audit, names, parents = unpack(row or NOTHING_READ)
-    local is_usual = task and payload and (not seq or seq == '2') and not watched and not audit and names ~= '*'
+      'seq', 'audit', 'then', 'after')
+    local status, task, payload, options, seq, audit, names, parents = unpack(row or NOTHING_READ)
+    local is_usual = task and payload and (not seq or seq == '2') and not audit and names ~= '*'
     local workflow = status == 'queued' and is_usual and workflow_of_job(id)
     if not workflow or is_held(workflow) then rest = row break end
     if task ~= last_task or options ~= last_options or seq ~= last_seq or names ~= last_names or parents ~= last_parents
@@ -50,8 +50,7 @@ local function claim_first_runs(request, queue, ids, taken, claimed)
       description = describe_workflow_run(payload, options, queue, task, child, seq, names or '', parents or '')
     end
     if seq then
-      redis.call('HSET', job_prefix .. id, 'status', 'processing', 'child', child, 'started_ms', now_text, 'seq', '3',
-        'lease', '1')
+      redis.call('HSET', job_prefix .. id, 'status', 'processing', 'child', child, 'started_ms', now_text, 'seq', '3')
     else
       redis.call('HSET', job_prefix .. id, 'status', 'processing', 'child', child, 'started_ms', now_text)
     end
@@ -67,31 +66,23 @@ local function claim_first_runs(request, queue, ids, taken, claimed)
   return taken, rest
 end
 
--- What the end of a run writes besides its result: `seq` of a job that was released, and that its dependants have been
--- notified.
-local function note_names(run)
-  local seq = run.seq == '3' and { 'seq', '4' } or {}
-  run.dependants, run.deferred_fields = names_in(run.names), seq
-  run.fields = run.names == '' and seq or { 'then', '', unpack(seq) }
-end
-
--- Whether nothing has happened to a run that its entry does not tell.
+-- Whether nothing has happened to a run that its entry does not tell. A job that was released had `seq` before it ran,
+-- so version 0.1.0 does not shorten its entry for a watcher or a follower.
 local function ends_as_usual(id, run)
   local workflow = workflow_of_job(id)
-  if not run.dependants then note_names(run) end
-  if not workflow or workflow.status == 'building' then return false end
-  if run.seq == '2' then return true end
-  local watched, seq = unpack(read(id, 'watched', 'seq'))
-  return not watched and (seq or '3') == '3'  -- complete_run() notices that the hash is gone
+  run.dependants = run.dependants or names_in(run.names)
+  return workflow and workflow.status ~= 'building'
+    and (run.seq == '2' or redis.pcall('HEXISTS', job_prefix .. id, 'watched') == 0)
 end
 
+local NOTIFIED = { 'then', '' }  -- fields of a job whose dependants have been notified
 -- Writes the completion, and notes what it means for the workflow and the dependants, which are notified later
 -- (notices.lua). Returns what HSET replies (finish.lua).
 local function complete_run(id, run, bytes, result)
   local names = run.dependants
   local is_deferred = #names > budget
   local new = redis.pcall('HSET', job_prefix .. id, 'status', 'completed', 'finished_ms', now_text, 'bytes',
-    texts[bytes] or text(bytes), 'result', result, unpack(is_deferred and run.deferred_fields or run.fields))
+    texts[bytes] or text(bytes), 'result', result, unpack(#names > 0 and not is_deferred and NOTIFIED or NOTHING_READ))
   if new ~= 3 then return new end
   local workflow = move_in_workflow(id, 'processing', 'completed')
   if #names == 0 then return new end

@@ -33,7 +33,7 @@ local function cancel_job(id, reason)
     return 0
   end
   end_job({ id = id, queue = queue, task = task or '', child = '', attempt = integer(attempts) or 0,
-    seq = seq_of(status, seq), audit = audit, watched = watched, from = status, dependants = dependants },
+    seq = seq_of(status, seq, lease), audit = audit, watched = watched, from = status, dependants = dependants },
     'cancelled', '', '', reason)
   return 1
 end

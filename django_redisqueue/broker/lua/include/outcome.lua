@@ -23,7 +23,7 @@ local function read_claim(id)
     and redis.pcall('HMGET', key, 'status', 'child', 'lease', 'queue', 'task', 'seq', 'audit', 'watched', 'then')
     or redis.pcall('HMGET', key, 'status', 'child', 'lease', 'queue', 'task', 'seq', 'audit', 'watched'))
   local claim = { id = id, status = status, child = child, is_implied = not lease, lease = lease_of(status, lease),
-    queue = queue or 'default', task = task or '', attempt = 1, seq = seq_of(status, seq), audit = audit,
+    queue = queue or 'default', task = task or '', attempt = 1, seq = seq_of(status, seq, lease), audit = audit,
     watched = watched, dependants = dependants }
   -- Most jobs run for the first time, and nobody cancels them: they have none of these.
   if claim.lease ~= FIRST_LEASE or has(watched, 'c') then

@@ -13,7 +13,7 @@ local function recover(child, id, blamed, alone, limit)
   queue = queue or 'default'
   local recoveries = (integer(old_recoveries) or 0) + (blamed and 1 or 0)
   local job = { id = id, queue = queue, task = task or '', child = child, attempt = (integer(attempts) or 0) + 1,
-    seq = seq_of(status, old_seq), audit = audit, watched = watched, dependants = dependants }
+    seq = seq_of(status, old_seq, lease), audit = audit, watched = watched, dependants = dependants }
   local left = pending_writes(queue).left
   left[#left + 1] = id
   if blamed then record_run(id, child) end

@@ -10,9 +10,7 @@ local function workflow_id_of(id)
   if not is_of_workflow(id) then return nil end
   local found = workflow_ids[id]
   if found == nil then
-    local dot = string.find(id, '.', 1, true)
-    local is_job = dot and dot > 6 and string.sub(id, 1, 5) == 'flow_' and string.find(id, '^%d+$', dot + 1)
-    found = is_job and string.sub(id, 1, dot - 1) or false
+    found = string.match(id, '^(flow_[^.]+)%.%d+$') or false
     workflow_ids[id] = found
   end
   return found or nil
