@@ -478,7 +478,7 @@ BUGS = {
     "a job stays in its index sets": ("if has(job.watched, 'i') then", "if false then"),
     "a requeued job is not indexed": ("if has(watched, 'i') then", "if false then"),
     "a completed run stays in the processing list": (
-        "redis.call('LTRIM', processing_key(child), runs, -1)",
+        "redis.call('LTRIM', processing_key(child), ARGV[first], '-1')",
         "redis.call('EXISTS', processing_key(child))",
     ),
     "bytes are not counted down": ("writes.bytes = writes.bytes - ", "local _ = "),
