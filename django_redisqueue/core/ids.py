@@ -32,8 +32,8 @@ _PAIRS = ["".join(pair) for pair in product(string.digits + string.ascii_lowerca
 _SPACE = 36**10
 
 # A generator of its own: an application may seed the one of the module ``random``, and processes
-# with the same seed would give two jobs the same id. Redis would take the second for the first, sent
-# again. As for that one, forked children get a new seed.
+# with the same seed would give two jobs the same id. Redis would take the second for the first,
+# sent again. Like that of the module, it gets a new seed in forked children.
 _random = random.Random()
 os.register_at_fork(after_in_child=_random.seed)
 
