@@ -223,11 +223,16 @@ class Commands(
         return self._run("requeue", "", "", 0, *ids)
 
     def requeue_oldest(
-        self, queue: str, status: str, jobs: int, step: ContinuationStep = SINGLE_STEP
+        self,
+        queue: str,
+        status: str,
+        jobs: int,
+        step: ContinuationStep = SINGLE_STEP,
+        meant: Sequence[str] = (),
     ) -> StepReply:
-        """Requeue the oldest ``jobs`` (at most 100) of a list. Jobs of a workflow that is cancelled
-        or cleaned up stay."""
-        codes: list[int] = self._run("requeue", queue, status, jobs, *step)
+        """Requeue the oldest ``jobs`` (at most 100) of a list, or those of them that are ``meant``.
+        Jobs of a workflow that is cancelled or cleaned up stay."""
+        codes: list[int] = self._run("requeue", queue, status, jobs, *step, *meant)
         return StepReply(len(codes), codes.count(1))
 
     def run_now(self, ids: Sequence[str]) -> list[int]:
@@ -236,11 +241,17 @@ class Commands(
         return self._run("run_now", *ids)
 
     def clear(
-        self, queue: str, status: str, jobs: int = BATCH, step: ContinuationStep = SINGLE_STEP
+        self,
+        queue: str,
+        status: str,
+        jobs: int = BATCH,
+        step: ContinuationStep = SINGLE_STEP,
+        meant: Sequence[str] = (),
     ) -> StepReply:
-        """Empty the oldest ``jobs`` of a list. Completed jobs stay while others may read their
-        results."""
-        return StepReply(*self._run("clear", queue, status, jobs, *self._retained(), *step))
+        """Remove the oldest ``jobs`` from a list, or those of them that are ``meant``. Completed
+        jobs stay while others may read their results."""
+        retained = self._retained()
+        return StepReply(*self._run("clear", queue, status, jobs, *retained, *step, *meant))
 
     def delete(self, ids: Sequence[str]) -> list[int]:
         """Codes of delete.lua: 1 deleted, 0 unfinished or needed by other jobs, -1 unknown."""

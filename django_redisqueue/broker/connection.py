@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeVar, cast
+from weakref import WeakSet
 
 from django.core.signals import setting_changed
 from hiredis import pack_command
@@ -93,15 +94,28 @@ class _Guard:
             raise translated from error
 
 
+_all_links: WeakSet[_Link] = WeakSet()
+
+
 class _Link:
     """The socket of one caller to one server."""
 
-    __slots__ = ("connection", "used", "waiting_until")
+    __slots__ = ("__weakref__", "connection", "used", "waiting_until")
 
     def __init__(self) -> None:
+        _all_links.add(self)
         self.connection: AbstractConnection | None = None
         self.waiting_until = 0.0  # for the reply to a blocking pop (monotonic); 0.0: for none
         self.used = 0.0  # by `producer_connection`, on the monotonic clock
+
+
+def _forget_sockets() -> None:
+    """In a forked process, such as one of a task: it must not read its parent's replies."""
+    for link in _all_links:
+        link.connection, link.waiting_until = None, 0.0
+
+
+os.register_at_fork(after_in_child=_forget_sockets)
 
 
 class RedisConnection:

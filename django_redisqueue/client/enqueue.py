@@ -21,8 +21,8 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..broker.commands import Commands
+from ..broker.queries import Queries
 from ..conf import get_settings
-from ..core.clock import real_ms
 from ..core.job_data import NewJob
 from ..core.ports import ports
 from ..exceptions import ConfigurationError, PayloadTooLarge, RedisQueueError
@@ -322,8 +322,9 @@ def send_to_cancel(job_id: str, *, in_outbox: bool) -> bool:
     job = ports.outbox.find(job_id)
     if job is None:
         return False
-    when = max(int(job.when or 0), real_ms() + CANCEL_DELAY_MS)
-    Commands(connection_of(job_id)).enqueue(
+    connection = connection_of(job_id)
+    when = max(int(job.when or 0), Queries(connection).now_ms() + CANCEL_DELAY_MS)
+    Commands(connection).enqueue(
         [replace(job, when=str(when), unique="")], allow_missing_parents=True
     )
     return True

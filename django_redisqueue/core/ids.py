@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import re
 import string
@@ -30,12 +31,15 @@ _TASK = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 _PAIRS = ["".join(pair) for pair in product(string.digits + string.ascii_lowercase, repeat=2)]
 _SPACE = 36**10
 
+# A generator of its own: an application may seed the one of the module ``random``, and processes
+# with the same seed would give two jobs the same id. Redis would take the second for the first,
+# sent again. Like that of the module, it gets a new seed in forked children.
+_random = random.Random()
+os.register_at_fork(after_in_child=_random.seed)
+
 
 def new_job_id(shard: int = 0) -> str:
-    """``job_<ms>_<10 base36>_<shard>``: sortable by time, unique without coordination.
-
-    ``random`` is reseeded in every forked child by CPython, so siblings never share a sequence.
-    """
+    """``job_<ms>_<10 base36>_<shard>``: sortable by time, unique without coordination."""
     return f"job_{_unique()}_{shard}"
 
 
@@ -77,7 +81,7 @@ def due_ms_of(job_id: str) -> int | None:
 
 
 def _unique() -> str:
-    n = random.randrange(_SPACE)
+    n = _random.randrange(_SPACE)
     pairs = _PAIRS
     n, a = divmod(n, 1296)
     n, b = divmod(n, 1296)

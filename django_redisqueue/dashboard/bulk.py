@@ -20,7 +20,7 @@ from django.db.models import QuerySet
 from ..broker.base import BATCH
 from ..broker.commands import Commands
 from ..broker.connection import RedisConnection
-from ..broker.continuations import STEP
+from ..broker.continuations import SINGLE_STEP, STEP
 from ..broker.queries import Queries, UnreadableJob
 from ..broker.shards import Answers, all_shards
 from ..client.jobs import Job
@@ -209,7 +209,8 @@ def _oldest_first(
     action: BulkAction, queries: Queries, store: Commands, left: int, progress: _Progress
 ) -> int:
     """Act from the end of the list until a job is too new, on at most ``left`` jobs. The cost of a
-    step does not depend on the length of the list."""
+    step does not depend on the length of the list. Jobs that leave the list meanwhile count as
+    looked at; those that move up in their place stay."""
     take = store.requeue_oldest if action.verb is RETRY else store.clear
     acted = 0
     while left > 0 and progress.goes_on():
@@ -217,11 +218,10 @@ def _oldest_first(
         in_time = list(takewhile(action.is_in_time, oldest))
         if not in_time:
             break
-        taken = take(action.queue, action.status.value, len(in_time))
-        if taken.seen == 0:
-            break
-        acted, left = acted + taken.done, left - taken.seen
-        progress.seen += taken.seen
+        meant = [job.id for job in in_time]
+        taken = take(action.queue, action.status.value, len(meant), SINGLE_STEP, meant)
+        acted, left = acted + taken.done, left - len(meant)
+        progress.seen += len(meant)
     return acted
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -40,6 +40,7 @@ logger = logging.getLogger("django_redisqueue")
 ROWS_PER_STEP = 1000
 # While Redis has a job unfinished, it may be delivered again; its receipt must outlive that.
 MIN_RECEIPT_AGE = timedelta(days=7)
+KeepReceipts = Callable[[Collection[str]], Collection[str]]  # of these jobs, those that need them
 CLEANUP_INTERVAL = 60.0  # s between two rounds
 PAUSE_FACTOR = 4  # times as long as a step took, until the next one of the same round
 
@@ -100,7 +101,7 @@ class RetentionRule:
     """Walks one table by ``key``, an indexed instant, and deletes rows older than a limit.
 
     If ``age_column`` is given, it decides the age, and the key only bounds the walk: what began
-    after the limit cannot have ended before it.
+    after the limit cannot have ended before it. Rows of the jobs that ``keep`` returns stay.
     """
 
     model: type[models.Model]
@@ -109,6 +110,7 @@ class RetentionRule:
     age_column: str = ""
     min_age: timedelta = timedelta(0)
     in_ms: bool = False  # the key is a number of ms
+    keep: KeepReceipts | None = None
     _after: tuple[Any, Any] | None = field(default=None, init=False)
 
     def step(self, now: datetime, age: timedelta) -> bool:
@@ -117,12 +119,17 @@ class RetentionRule:
         limit = ms_of(oldest) if self.in_ms else oldest
         rows = self.model._default_manager.using(self.alias)
         walk = rows.filter(self._behind(), **{f"{self.key}__lt": limit}).order_by(self.key, "pk")
-        page = list(walk.values_list(self.key, "pk")[:ROWS_PER_STEP])
+        columns = (self.key, "pk", *(("job_id",) if self.keep else ()))
+        page = list(walk.values_list(*columns)[:ROWS_PER_STEP])
         if page:
-            ids = [pk for _, pk in page]
+            ids = self._to_delete(page)
             rows.filter(pk__in=ids, **{f"{self.age_column or self.key}__lt": limit}).delete()
-        self._after = page[-1] if len(page) == ROWS_PER_STEP else None
+        self._after = page[-1][:2] if len(page) == ROWS_PER_STEP else None
         return self._after is not None
+
+    def _to_delete(self, page: Sequence[Sequence[Any]]) -> list[Any]:
+        kept = self.keep({row[2] for row in page}) if self.keep else ()
+        return [row[1] for row in page if not self.keep or row[2] not in kept]
 
     def _behind(self) -> Q:
         if self._after is None:
@@ -146,10 +153,11 @@ def mirror_rules() -> list[RetentionRule]:
     ]
 
 
-def receipt_rules() -> list[RetentionRule]:
-    """Receipts of jobs and of steps, on every alias that has the table."""
+def receipt_rules(keep: KeepReceipts = lambda jobs: ()) -> list[RetentionRule]:
+    """Receipts of jobs and of steps, on every alias that has the table, but for those that ``keep``
+    keeps."""
     return [
-        RetentionRule(model, column, alias, min_age=MIN_RECEIPT_AGE)
+        RetentionRule(model, column, alias, min_age=MIN_RECEIPT_AGE, keep=keep)
         for model, column in ((Receipt, "created_at"), (StepReceipt, "updated_at"))
         for alias in aliases_with_table(model)
     ]

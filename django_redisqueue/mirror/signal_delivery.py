@@ -27,6 +27,7 @@ from django.db.transaction import TransactionManagementError
 from django.dispatch import Signal
 
 from ..client.enqueue import through_outbox
+from ..conf import get_settings
 from ..core.parsing import object_or_none
 from ..models import JobEvent, JobRecord, MirrorState, WorkflowEvent, WorkflowRecord
 from ..models.tables import rows_of_shard
@@ -149,7 +150,18 @@ class SignalDelivery:
         return first, min(latest, first + IDS_PER_QUERY - 1), latest
 
     def _latest(self) -> int:
-        return self._events.order_by("-id").values_list("id", flat=True).first() or 0
+        """The latest id. All events of the shard up to it are committed.
+
+        Bridges of other shards write beside this one. So an event of this shard with a smaller id
+        may come to light later, if a suspended bridge that had this one's role is still in the
+        transaction that wrote it; that transaction holds the lock of the shard's cursor.
+        """
+        newest = self._events.order_by("-id").values_list("id", flat=True)
+        if get_settings().shards == 1:
+            return newest.first() or 0
+        with transaction.atomic(using=self._alias):
+            self._cursor.wait_for_writer()
+            return newest.first() or 0
 
     def _with_records(self, page: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
         """The events to signal with their records; few records are in memory at a time."""
@@ -307,6 +319,12 @@ class SignalCursor:
             cursor.execute(self._select, [self._shard])
             row = cursor.fetchone()
         return int(row[0]) if row else 0
+
+    def wait_for_writer(self) -> None:
+        """Lock the shard's row until the end of the transaction, after a bridge that writes."""
+        if connections[self._alias].features.has_select_for_update:
+            with connections[self._alias].cursor() as cursor:
+                cursor.execute(f"{self._select} FOR UPDATE", [self._shard])
 
     def advance(self, to: int) -> bool:
         """False when it is already there: another bridge was faster."""

@@ -51,6 +51,9 @@ GRACE = timedelta(seconds=5)  # within which the enqueuing process sends its own
 PAGE_ROWS = 4_000  # of an alias in one pass: asking whether Redis is durable may take a second
 RETRY_REFUSED = 600.0  # s until jobs that Redis refused are tried again
 ORPHAN_AGE = timedelta(days=1)  # after which a row's siblings on other aliases will never commit
+# s for which this process must have seen, too, that they are missing: the age of a row compares the
+# clocks of two machines, and one of them may be wrong.
+ORPHAN_WATCH = 3600.0
 FORGET_AFTER_MS = 3_600_000  # after which Redis forgets an accepted id that has no row
 
 
@@ -74,6 +77,7 @@ class _AliasState:
     sent_after: str = ""  # and relayed rows up to this id
     problem: str = ""
     refused: dict[str, str] = field(default_factory=dict)
+    incomplete: dict[str, float] = field(default_factory=dict)  # since when (monotonic), by id
 
 
 class Relay:
@@ -235,8 +239,9 @@ class Relay:
         for row in rows:
             missing = [a for a in row.aliases.split(",") if a in there and row.id not in there[a]]
             if not missing:
+                state.incomplete.pop(row.id, None)
                 yield row
-            elif timezone.now() - row.created_at > ORPHAN_AGE:
+            elif self._is_orphan(state, row):
                 #: A job enqueued in transactions of several databases: one of them was rolled back,
                 #: so the job does not run. Enqueue it again if the other's work needs it.
                 logger.warning(
@@ -244,6 +249,13 @@ class Relay:
                     "not committed", state.alias, row.id, ", ".join(missing),
                 )  # fmt: skip
                 delete([row.id], state.alias)
+                del state.incomplete[row.id]
+
+    @staticmethod
+    def _is_orphan(state: _AliasState, row: OutboxJob) -> bool:
+        now = time.monotonic()
+        seconds = now - state.incomplete.setdefault(row.id, now)
+        return seconds >= ORPHAN_WATCH and timezone.now() - row.created_at > ORPHAN_AGE
 
     def _send(self, jobs: Sequence[NewJob]) -> dict[str, str]:
         """Send up to a batch; returns the problems of refused jobs by id. Raises errors that

@@ -151,3 +151,20 @@ def test_a_full_redis_lets_it_through(lab: Lab, status: str) -> None:
     with lab.full():
         assert lab.store.clear("default", status).done == 1
     invariants(lab)
+
+
+@pytest.mark.parametrize("kind", ["plain", "priority", "failed"])
+def test_only_jobs_that_are_meant_go(lab: Lab, kind: str) -> None:
+    """The caller has looked at the list, and the first of them has gone since."""
+    names = ["a", "b", "c", "d"]
+    if kind == "failed":
+        lab.end(*names, verdict="failed")
+        lab.store.delete(["a"])
+    else:
+        lab.add(*names, priority=5 if kind == "priority" else 0)
+        lab.claim()
+    status = "failed" if kind == "failed" else "queued"
+    assert lab.store.clear("default", status, 2, meant=["a", "b"]) == (1, 1)
+    assert lab.store.clear("default", status, 2, meant=["a", "b"]) == (0, 0)
+    assert [lab.job(name).get("status") for name in "cd"] == [status, status]
+    invariants(lab)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from django_redisqueue import Job, JobQueue, Workflow, get_job
+from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.queries import Queries
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.dashboard import bulk
@@ -78,6 +79,36 @@ def test_an_action_performed_twice_leaves_new_failures_alone(hand: Hand) -> None
     assert acted(action, on) == 0
     assert stats() == {"failed": 70, "queued": 50}
     assert get_job(again[0]).status == "failed"
+
+
+@pytest.mark.parametrize("verb", [CANCEL, RETRY, DELETE])
+def test_jobs_that_came_later_stay_while_the_others_go(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch, verb: Verb
+) -> None:
+    """Workers claim the jobs, or somebody deletes them, between two calls of the action."""
+    status = Status.QUEUED if verb is CANCEL else Status.FAILED
+
+    def make(argument: str) -> list[str]:
+        if verb is CANCEL:
+            return [tasks.noop.enqueue(argument).id for _ in range(3)]
+        return fail(hand, *[argument] * 3)
+
+    old = make("old")
+    before_ms = now(hand)
+    make("late")
+    name = "requeue_oldest" if verb is RETRY else "clear"
+    take = getattr(Commands, name)
+
+    def take_later(*args: Any) -> Any:
+        if verb is CANCEL:
+            hand.claim(2)
+        else:
+            hand.store.delete(old[:2])
+        return take(*args)
+
+    monkeypatch.setattr(Commands, name, take_later)
+    assert acted(BulkAction(verb, "default", status, before_ms), on) == 1
+    assert JobQueue().get_stats()[status.value] == 3
 
 
 @pytest.mark.parametrize("which", [JobFilter(text="odd"), JobFilter(task=tasks.noop.name)])

@@ -50,7 +50,7 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--clock-jumps", action="store_true",
-        help="the clocks of servers and workers jump, too",
+        help="the clocks of servers, workers and producers jump, too",
     )  # fmt: skip
     parser.add_argument(
         "--no-memory", dest="memory", action="store_false",

@@ -1,5 +1,5 @@
 """Clocks that jump: a library that is built here stands between a process and the system's clock.
-Producers, the program itself and the marks of the ledger have the true time."""
+The program itself and the marks of the ledger have the true time."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ PRODUCERS = 2
 class Place:
     """Where it runs: ``on`` is ``redis``, ``sentinel`` or ``cluster``; ``database`` ``postgresql``
     or ``sqlite``; ``lease`` in seconds. With several ``shards`` jobs go to all in turns. Where
-    clocks jump, each server and each worker has its own."""
+    clocks jump, each server, each worker and each producer has its own."""
 
     on: str = "redis"
     database: str = "postgresql"
@@ -85,22 +85,34 @@ class Worker(WorkerProcess):
 
 
 class Producer:
-    """A process that feeds; started again after a kill."""
+    """A process that feeds; started again after a kill, with the same clock if that may jump."""
 
-    def __init__(self, number: int, seed: int, variables: dict[str, str], log: Path) -> None:
+    def __init__(
+        self, number: int, seed: int, variables: dict[str, str], log: Path,
+        clock: MovedClock | None = None,
+    ) -> None:  # fmt: skip
         self._start = ("-m", "tests.gauntlet.producer", str(number), str(seed))
-        self._variables, self._log = variables, log
+        self._variables = {**variables, **clock.environment} if clock else variables
+        self._log = log
+        self.clock = clock
         self.process = self._launch()
+
+    @property
+    def pid(self) -> int:
+        return int(self.process.pid)
 
     def _launch(self) -> Any:
         with self._log.open("ab") as log:
             return start(
-                *self._start, env={**environment(), **self._variables}, stdout=log.fileno()
+                *self._start,
+                env={**environment(), **self._variables},
+                stdout=log.fileno(),
+                fresh=self.clock is not None,  # only a new interpreter loads the library
             )
 
     def kill(self) -> int:
         """Kill it and start another; the pid that is dead."""
-        pid: int = self.process.pid
+        pid = self.pid
         self.end()
         self.process = self._launch()
         return pid
@@ -203,7 +215,9 @@ class Deployment:
         self.workers = [self.start_worker() for _ in range(WORKERS)]
         self.bridge = self.start_bridge()
         self.producers = [
-            Producer(n, self.seed, self.variables, self.folder / f"producer{n}.log")
+            Producer(
+                n, self.seed, self.variables, self.folder / f"producer{n}.log", self._new_clock()
+            )
             for n in range(PRODUCERS)
         ]
 
@@ -226,12 +240,14 @@ class Deployment:
             environment=self.variables,
             settings=self.place.settings,
             command=command,
-            clock=self._new_clock() if self.place.clock_jumps else None,
+            clock=self._new_clock(),
         )
         self._stack.callback(worker.end)
         return worker
 
-    def _new_clock(self) -> MovedClock:
+    def _new_clock(self) -> MovedClock | None:
+        if not self.place.clock_jumps:
+            return None
         self._clocks += 1
         folder = self.folder / f"clock{self._clocks}"
         folder.mkdir()

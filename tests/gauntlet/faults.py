@@ -24,7 +24,7 @@ from tests.support.servers import RedisServer
 from tests.worker.processes import eventually, is_alive
 
 from . import ledger
-from .deployment import Deployment, Place, Worker
+from .deployment import Deployment, Place, Producer, Worker
 from .ledger import Tail
 from .plan import Strike
 
@@ -48,7 +48,7 @@ CLUSTER = ("owner_killed", "owner_cut_off", "owner_failed_over", "slot_moved")
 SERVERS = ("memory_full", *ONE_REDIS, *SENTINEL, *CLUSTER)
 NETWORK = ("replies_dropped", "replies_delayed", "connections_cut", "partitioned")
 DATABASE = ("database_crashed", "database_cut")
-CLOCK = ("clock_jumped", "worker_clock_jumped")
+CLOCK = ("clock_jumped", "worker_clock_jumped", "producer_clock_jumped")
 
 ANYWHERE = (*CHILDREN, *WORKERS, "memory_full")
 ON = {
@@ -347,13 +347,22 @@ class Faults:
         """The clock of a worker, or of the bridge, jumps to up to an hour before or after the true
         time."""
 
-        def jump() -> Pids:
-            worker = self._pick(strike, list(self._deployment.everybody()))
-            assert worker.clock is not None
-            if not worker.clock.moves(worker.pid):
-                return []
-            worker.clock.jump(HOUR * (2 * strike.share - 1))
-            return [worker.pid]
+        return self._move_clock(strike, lambda: list(self._deployment.everybody()))
+
+    def producer_clock_jumped(self, strike: Strike) -> Pids:
+        """The clock of a producer jumps to up to an hour before or after the true time."""
+        return self._move_clock(strike, lambda: self._deployment.producers)
+
+    def _move_clock(
+        self, strike: Strike, processes: Callable[[], Sequence[Worker | Producer]]
+    ) -> Pids:
+        def jump() -> bool:
+            process = self._pick(strike, processes())
+            assert process.clock is not None
+            if not process.clock.moves(process.pid):
+                return False
+            process.clock.jump(HOUR * (2 * strike.share - 1))
+            return True
 
         eventually(jump)
         return []  # nobody was stopped

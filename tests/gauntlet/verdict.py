@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -199,8 +200,14 @@ def every_key_has_an_owner(found: Evidence) -> Iterator[str]:
         try:
             check_keyspace(own, keys, tokens=False)
         except AssertionError as error:
-            yield f"the keyspace contradicts itself: {error}"
+            yield f"the keyspace contradicts itself: {error or _failed_line(error)}"
     yield from (f"{key} ({kind}) is in no shard" for key, (kind, _) in rest.items())
+
+
+def _failed_line(error: AssertionError) -> str:
+    """The assertion that failed: outside of pytest it has no text of its own."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{frame.name}: {frame.line}"
 
 
 def memory_is_given_back(found: Evidence) -> Iterator[str]:

@@ -67,4 +67,5 @@ def processes(
         yield made
         made.close()
     if server is not None:
+        stage.end_workers()  # else one might write into the database when it has been emptied
         server.drop(entry)

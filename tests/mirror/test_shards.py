@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
+from threading import Event
 from typing import Any
 
 import pytest
+from django.db import connection, transaction
 
 from django_redisqueue import signals
 from django_redisqueue.broker.commands import ClaimRequest, Commands
@@ -14,9 +17,13 @@ from django_redisqueue.conf import get_settings
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.mirror.bridge import make_bridge
+from django_redisqueue.mirror.signal_delivery import JOB_SOURCE, SignalDelivery
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, OutboxJob, Rollup
 from django_redisqueue.outbox.relay import Relay
 from django_redisqueue.outbox.rows import DatabaseOutbox
+from tests.worker.processes import PATIENCE
+
+from .rows import event, state
 
 SHARDS = 3
 
@@ -98,6 +105,47 @@ def test_signals_are_sent_once_by_the_bridge_of_the_shard() -> None:
     finally:
         signals.job_completed.disconnect(receive)
     assert sorted(heard) == sorted(ids)
+
+
+@pytest.mark.usefixtures("mirrored", "on_postgres")
+def test_a_signal_is_not_overtaken_by_those_of_another_shard(settings: Any) -> None:
+    """A bridge that was suspended in its transaction has a successor already."""
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "SHARDS": SHARDS}
+    heard: list[str] = []
+    slow, fast = new_job_id(0), new_job_id(1)
+    state(position="1-0")
+    has_written, may_commit = Event(), Event()
+
+    def be_suspended() -> None:
+        with transaction.atomic():
+            state(position="2-0")
+            event(slow, "completed")
+            has_written.set()
+            may_commit.wait(PATIENCE)
+        connection.close()
+
+    def deliver() -> None:
+        SignalDelivery(JOB_SOURCE, 0).run_once()
+        connection.close()
+
+    def receive(record: JobRecord, **_: object) -> None:
+        heard.append(record.id)
+
+    signals.job_completed.connect(receive)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            predecessor = threads.submit(be_suspended)
+            has_written.wait(PATIENCE)
+            event(fast, "completed")
+            successor = threads.submit(deliver)
+            wait([successor], timeout=0.3)
+            may_commit.set()
+            predecessor.result()
+            successor.result()
+        SignalDelivery(JOB_SOURCE, 0).run_once()
+    finally:
+        signals.job_completed.disconnect(receive)
+    assert heard == [slow]
 
 
 @pytest.mark.usefixtures("shards")

@@ -63,5 +63,7 @@ def play(
         for alias, entry in entries.items():
             stack.enter_context(as_database(alias, entry))
         yield Play(stage, server)
-    for entry in entries.values() if server else ():
-        server.drop(entry)
+    if server is not None:
+        stage.end_workers()  # else one might write into a database when it has been emptied
+        for entry in entries.values():
+            server.drop(entry)

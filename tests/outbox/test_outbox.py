@@ -19,7 +19,9 @@ from redis import Redis
 
 from django_redisqueue import Job, JobQueue, get_job
 from django_redisqueue.broker import durability
+from django_redisqueue.client import enqueue
 from django_redisqueue.client.enqueue import send_to_cancel
+from django_redisqueue.core.clock import real_ms
 from django_redisqueue.exceptions import (
     ConfigurationError,
     InvalidOption,
@@ -378,6 +380,17 @@ def test_a_job_whose_canceller_dies_half_way_runs_later_and_never_before_its_tim
     assert found.run_after is not None
     least = max(own, timedelta(minutes=10)) - timedelta(minutes=1)
     assert least < found.run_after - timezone.now() <= least + timedelta(minutes=1)
+
+
+def test_a_job_does_not_start_before_its_cancel_by_a_clock_that_is_behind(
+    away: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = tasks.noop.enqueue(1)
+    away()
+    hour_ago = real_ms() - 3_600_000
+    monkeypatch.setattr(enqueue, "real_ms", lambda: hour_ago, raising=False)
+    assert send_to_cancel(job.id, in_outbox=True)  # and a cancel is about to follow
+    assert get_job(job.id).status == "scheduled"
 
 
 def test_a_handle_cancels_what_was_kept_for_it_without_asking_the_settings(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -391,7 +392,7 @@ def test_rows_on_two_databases_are_one_job(lost: Lost, queue_settings: dict[str,
 
 @pytest.mark.parametrize("holding", BOTH)
 def test_a_job_whose_other_transaction_has_not_committed_is_not_sent(
-    lost: Lost, holding: str, caplog: pytest.LogCaptureFixture
+    lost: Lost, holding: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failing = next(alias for alias in BOTH if alias != holding)
     with transaction.atomic(using=holding), rolled_back(failing):
@@ -403,8 +404,29 @@ def test_a_job_whose_other_transaction_has_not_committed_is_not_sent(
     (job_id,) = rows(holding)
     lost.age(timedelta(days=2), using=holding)
     relay.run_once()
+    assert rows(holding) == [job_id], "it has only just been seen"
+    monkeypatch.setattr(relay_module, "ORPHAN_WATCH", 0)
+    relay.run_once()
     assert rows(holding) == queued() == []
     assert f"job {job_id} is dropped because its transaction on {failing} has not" in caplog.text
+
+
+def test_a_clock_that_is_days_ahead_drops_no_job(
+    lost: Lost, queue_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days_ahead = SimpleNamespace(now=lambda: timezone.now() + timedelta(days=2))
+    monkeypatch.setattr(relay_module, "timezone", days_ahead)
+    lost.configure(**AWAY)
+    with transaction.atomic(), transaction.atomic(using="other"):
+        tasks.noop.enqueue(1)
+    lost.configure(CONNECTION=queue_settings["CONNECTION"])
+    row = OutboxJob.objects.get()
+    relay = lost.relay()
+    OutboxJob.objects.all().delete()  # as the relay sees it before the outer transaction commits
+    relay.run_once()
+    OutboxJob.objects.bulk_create([row])
+    relay.run_once()
+    assert queued() == [1]
 
 
 def test_one_that_waits_for_another_database_is_in_nobodys_way(

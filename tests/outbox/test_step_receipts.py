@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.db import transaction
+from django.utils import timezone
 
 from django_redisqueue.client.jobs import Job
+from django_redisqueue.conf import get_settings
 from django_redisqueue.exceptions import JobAbandoned, StepError
 from django_redisqueue.models import Receipt, StepReceipt
 from django_redisqueue.outbox.receipts import CursorReceipt, UnitOfWork, current_unit, run_once
 from django_redisqueue.testing import run_inline
 from django_redisqueue.worker.child.context import JobContext
+from django_redisqueue.worker.maintenance import maintenance
 from tests.app.models import Counter
-from tests.app.tasks import bump
+from tests.app.tasks import bump, noop
+from tests.support.hand import Hand
+from tests.support.shards import shard_of
 from tests.worker.parts import claimed
 
 from . import step_tasks
@@ -106,3 +112,30 @@ def test_a_cursor_moves_on_only_from_where_its_run_has_read_it() -> None:
         run_once("job_1", "default", from_the_beginning)
     assert values() == {"first": 1}
     assert StepReceipt.objects.get().body == "2"
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_receipts_outlive_the_retention_while_their_job_may_run_again(
+    hand: Hand, settings: Any
+) -> None:
+    """Else a job that was parked for so long, or that failed and is requeued, would begin anew."""
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "AUDIT_RETENTION": 86_400}
+    done = noop.enqueue()
+    hand.complete_one()
+    failed = noop.enqueue()
+    hand.fail_one()
+    parked = noop.using(run_after=60).enqueue()
+    ids = [done.id, failed.id, parked.id, "job_1700000000000_abcdefghij_0"]
+    for job_id in ids:
+        Receipt.objects.create(job_id=job_id)
+        StepReceipt.objects.create(job_id=job_id, name="cursor:all")
+    long_ago = timezone.now() - timedelta(days=90)
+    Receipt.objects.update(created_at=long_ago)
+    StepReceipt.objects.update(updated_at=long_ago)
+    rows: Any = SimpleNamespace(run_once=None)
+    tasks = maintenance._database_tasks(get_settings(), shard_of(), rows)
+    (retention,) = [task for task in tasks if task.name == "the retention of receipts"]
+    while retention.do():
+        pass
+    for model in (Receipt, StepReceipt):
+        assert set(model.objects.values_list("job_id", flat=True)) == {failed.id, parked.id}

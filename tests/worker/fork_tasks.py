@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from typing import Any
 
 from asgiref.sync import sync_to_async
 
@@ -90,3 +91,16 @@ async def stop_the_loop() -> str:
     asyncio.get_running_loop().stop()
     await asyncio.sleep(0.01)
     return "went on"
+
+
+@task(takes_context=True)
+def steps_in_both(context: Any) -> list[int]:
+    """The forked process remembers steps of the job, too. Returns its exit code, and how many
+    seconds the slower one took."""
+    context.step("before", abs, 1)  # connects
+    begun, pid = time.monotonic(), os.fork()
+    name = "own" if pid else "fork"
+    found = [context.step(f"{name}{n}", abs, n) for n in range(200)]
+    if not pid:
+        os._exit(0 if found == [*range(200)] else 1)
+    return [os.waitpid(pid, 0)[1], int(time.monotonic() - begun)]

@@ -101,6 +101,10 @@ class Stage:
         self._stack.callback(worker.end)
         return worker
 
+    def end_workers(self) -> None:
+        """End the workers now, before what they use goes."""
+        self._stack.close()
+
     def script(self, code: str, *options: str, redis: str = "", **settings: Any) -> Script:
         """Run code in a process with the settings of the workers; ``redis``: another URL."""
         return Script(

@@ -2,7 +2,8 @@
 -- scheduled, retrying) are cancelled, so that their records say what happened to them.
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 queue; 5 status; 6 how many (1-100); 7 resend window ms; 8 whether a mirror reads the stream
---      (0/1); 9 token; 10 jobs left; 11 whether this is the first step (0/1), as in continuation.lua
+--      (0/1); 9 token; 10 jobs left; 11 whether this is the first step (0/1), as in continuation.lua; then, with the
+--      token '', the ids of the only jobs that are meant, if not all are: the oldest in the list as the caller knows it
 -- Reply: { examined (0: the list is empty, or another caller continues), of them removed from the list }
 -- A completed job whose result others need goes behind the newest.
 -- @include "context"
@@ -36,16 +37,23 @@ local function delete_unless_needed(id)
   delete_job(queue, status, job, resend_ms, mirrored_ms)
 end
 
+local MEANT = 12
 local function clear_list()
-  local ids = redis.call('LRANGE', queue_key(queue, 'queued'), -limit, -1)
-  for at = #ids, 1, -1 do cancel(ids[at]) end
-  if #ids > 0 then redis.call('LTRIM', queue_key(queue, 'queued'), 0, -1 - #ids) end
-  return #ids, #ids
+  local tail, ids = redis.call('LRANGE', queue_key(queue, 'queued'), -limit, -1), {}
+  for at = #tail, 1, -1 do ids[#ids + 1] = tail[at] end
+  local meant = only_meant(ids, MEANT)
+  local count = 0
+  while count < #meant and ids[count + 1] == meant[count + 1] do  -- others stand before the rest
+    count = count + 1
+    cancel(ids[count])
+  end
+  if count > 0 then redis.call('LTRIM', queue_key(queue, 'queued'), 0, -1 - count) end
+  return count, count
 end
 
 local function clear_sorted(list, act)
   local key = queue_key(queue, list)
-  local ids = redis.call('ZRANGE', key, 0, limit - 1)
+  local ids = only_meant(redis.call('ZRANGE', key, 0, limit - 1), MEANT)
   local leave, stay = {}, {}
   for _, id in ipairs(ids) do table.insert(act(id) and stay or leave, id) end
   if #leave > 0 then redis.call('ZREM', key, unpack(leave)) end
@@ -54,7 +62,7 @@ local function clear_sorted(list, act)
 end
 
 local function clear_keyed()
-  local ids = redis.call('ZRANGE', queue_key(queue, 'keyed'), 0, limit - 1)
+  local ids = only_meant(redis.call('ZRANGE', queue_key(queue, 'keyed'), 0, limit - 1), MEANT)
   for _, id in ipairs(ids) do
     lanes().leave_lane(queue, id, read(id, 'lane')[1] or '')
     cancel(id)

@@ -3,7 +3,7 @@
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 queue or ''; 5 status or ''; 6 how many (1-100); then the job ids; or with a queue and a status,
 --      for the oldest jobs of that list, 7 token; 8 jobs left; 9 whether this is the first step (0/1), as in
---      continuation.lua
+--      continuation.lua; then, with the token '', the ids of the only jobs that are meant, if not all are (clear.lua)
 -- Reply, one code a job: 1 requeued, 0 not failed or cancelled, -1 unknown, -2 its workflow is cleaned up, -3 its
 --      workflow is cancelled, -4 another job has its unique key
 -- The oldest are those that ended first; those that cannot be requeued go behind the newest.
@@ -20,7 +20,7 @@ if from_list then
   if not may_continue(ARGV[7], ARGV[8], ARGV[9] == '1') then return {} end
   assert(ARGV[5] == 'failed' or ARGV[5] == 'cancelled', 'only failed or cancelled jobs can be requeued')
   expect_queue(ARGV[4], ARGV[5])
-  ids = redis.call('ZRANGE', queue_key(ARGV[4], ARGV[5]), 0, ARGV[6] - 1)
+  ids = only_meant(redis.call('ZRANGE', queue_key(ARGV[4], ARGV[5]), 0, ARGV[6] - 1), 10)
 end
 expect_queues_of(ids)
 for _, id in ipairs(ids) do expect_index(read(id, 'options')[1] or '') end

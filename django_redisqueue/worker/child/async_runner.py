@@ -19,7 +19,7 @@ from ...exceptions import Interrupt, JobTimeout, PayloadTooLarge
 from .databases import DatabaseThreads, JobThread
 from .executor import Execution, Pipeline, encode_large, encode_within_cap
 from .forks import ForkGuard
-from .in_flight import InFlight, InFlightRun
+from .in_flight import InFlight, InFlightRun, end_child
 from .retry_policy import Resolution
 
 logger = logging.getLogger("django_redisqueue")
@@ -113,7 +113,7 @@ class AsyncRunner:
         assert self._loop is not None
         while self._to_launch:
             run = self._to_launch.popleft()
-            self._loop.create_task(self._run(run))
+            self._loop.create_task(self._run(run)).add_done_callback(_end_child_if_broken)
             if run.execution.timeout_ms:
                 late = JobTimeout()
                 run.timer = self._loop.call_later(run.execution.timeout_ms / 1000, run.stop, late)
@@ -165,3 +165,11 @@ class AsyncRunner:
         finally:
             del table[context]
             self._threads.release(thread)
+
+
+def _end_child_if_broken(task: asyncio.Task[None]) -> None:
+    """After a fault outside of a job. It is one, too, if another job has cancelled this one before
+    its first step."""
+    error = asyncio.CancelledError() if task.cancelled() else task.exception()
+    if error is not None:
+        end_child(error)

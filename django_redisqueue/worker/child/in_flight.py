@@ -8,12 +8,13 @@ outcomes, and two threads that talk to Redis: one reports outcomes, the other se
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from ...broker.replies import Outcome
 from ...client.jobs import Job
@@ -34,6 +35,17 @@ logger = logging.getLogger("django_redisqueue")
 Send = Callable[[list[Outcome]], list[bool]]  # returns for each outcome whether it was written
 REPORTED_TOGETHER = 64
 RESEND_INTERVAL = 0.25  # s until outcomes that could not be written are sent again
+
+
+def end_child(error: BaseException) -> NoReturn:
+    """End the child after a fault outside of a job, as in its main thread: its jobs are recovered.
+    Otherwise they would seem to run for ever, because heartbeats renew their leases."""
+    try:
+        #: A fault of the worker itself, not of a task. Its jobs are recovered in a new process;
+        #: report the traceback.
+        logger.error("a thread broke outside of its job; its child ends", exc_info=error)
+    finally:
+        os._exit(1)
 
 
 class InFlightRun:
@@ -208,17 +220,23 @@ class InFlight:
     # The following methods run in the reporter thread.
 
     def _report_all(self) -> None:
-        while True:
-            finished = [self._finished.get()]
-            while not self._finished.empty() and len(finished) < REPORTED_TOGETHER:
-                finished.append(self._finished.get())
-            for one in finished:
-                if one.progress is not None:
-                    one.progress.send_last()
-            written = self._send([one.outcome for one in finished])
-            self._sent(finished, written)
-            if not any(written):  # else there may be more that can be written
-                time.sleep(RESEND_INTERVAL)
+        try:
+            while True:
+                self._report_some()
+        except BaseException as error:
+            end_child(error)
+
+    def _report_some(self) -> None:
+        finished = [self._finished.get()]
+        while not self._finished.empty() and len(finished) < REPORTED_TOGETHER:
+            finished.append(self._finished.get())
+        for one in finished:
+            if one.progress is not None:
+                one.progress.send_last()
+        written = self._send([one.outcome for one in finished])
+        self._sent(finished, written)
+        if not any(written):  # else there may be more that can be written
+            time.sleep(RESEND_INTERVAL)
 
     def _sent(self, finished: Sequence[FinishedRun], written: Sequence[bool]) -> None:
         """Drop reported outcomes from the log. Unwritten ones move to its end and to the end of the

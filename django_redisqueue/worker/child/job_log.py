@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 from typing import Any
 
 from ...broker.replies import ClaimedJob, OutcomeKind
@@ -63,11 +64,11 @@ def log_outcome(job: ClaimedJob, resolution: Resolution, started_ms: int | None 
     }
     if OPTION in job.options and (headers := headers_in(loads(job.options))).get(CORRELATION):
         facts[CORRELATION] = headers[CORRELATION]
-    traceback = ""
+    trace = ""
     if resolution.kind in WITH_ERROR:
         error = loads(resolution.body) if resolution.body else {}
         facts["error"] = f"{error.get('type', '')}: {error.get('message', '')}"[:LONGEST]
-        traceback = error.get("traceback", "")
+        trace = error.get("traceback", "")
         if resolution.kind in WITH_DELAY:
             facts["delay_ms"] = int(resolution.detail)
         elif resolution.detail:
@@ -76,6 +77,9 @@ def log_outcome(job: ClaimedJob, resolution: Resolution, started_ms: int | None 
     record = logger.makeRecord(
         logger.name, level, __file__, 0, "%s", (line,), None, "log_outcome", facts
     )
-    if traceback:
-        record.exc_text = indented(traceback)  # which every formatter writes below the message
-    logger.handle(record)
+    if trace:
+        record.exc_text = indented(trace)  # which every formatter writes below the message
+    try:
+        logger.handle(record)
+    except Exception:  # of a filter or handler of the application; the outcome must not be lost
+        traceback.print_exc()

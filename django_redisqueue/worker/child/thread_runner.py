@@ -8,8 +8,6 @@ returns. If that is more than 5 s after its timeout, the supervisor kills the ch
 from __future__ import annotations
 
 import ctypes
-import logging
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,10 +25,8 @@ from ...exceptions import Interrupt, JobTimeout
 from .databases import Databases
 from .executor import Execution, Pipeline
 from .forks import ForkGuard
-from .in_flight import InFlight, InFlightRun
+from .in_flight import InFlight, InFlightRun, end_child
 from .retry_policy import Resolution
-
-logger = logging.getLogger("django_redisqueue")
 
 Returned = TypeVar("Returned")
 Request = tuple["ThreadRun", Interrupt]
@@ -147,11 +143,8 @@ class ThreadRunner:
             while (run := self._runs.get()) is not None:
                 self._run(run, databases)
             connections.close_all()
-        except BaseException:  # as in the main thread: the child ends, and its jobs are recovered
-            #: A fault of the worker itself, not of a task. Its jobs are recovered in a new process;
-            #: report the traceback.
-            logger.exception("a thread broke outside of its job; its child ends")
-            os._exit(1)
+        except BaseException as error:
+            end_child(error)
 
     def _run(self, run: ThreadRun, databases: Databases) -> None:
         databases.before()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from functools import partial
 
 from django.db import connections
 
@@ -31,6 +32,7 @@ from .upkeep import (
     Promoter,
     Pruner,
     ResultFileCleaner,
+    jobs_that_may_run,
     set_aging,
 )
 
@@ -177,7 +179,8 @@ def _database_tasks(settings: Settings, shard: int, rows: ScheduleRows) -> list[
         for alias in connections
     ]
     forget = Relay(store()).forget_ids
-    receipts = Retention(settings, receipt_rules).run_once
+    keep_receipts = partial(jobs_that_may_run, store())
+    receipts = Retention(settings, partial(receipt_rules, keep_receipts)).run_once
     files = ResultFileCleaner(store()).run_once
     approvals = ApprovalCloser(store()).run_once
     return [

@@ -24,6 +24,7 @@ from ...broker.retry import BlockedQueues
 from ...broker.scan import SCAN_START
 from ...broker.uniques import UniqueQueries
 from ...client.large_results import delete_result
+from ...core.placement import ids_by_shard
 from ...core.statuses import FINAL, ApprovalStatus, Status
 from ...exceptions import RedisQueueError, RedisUnavailable, WrongKeyType
 from ...models import Approval
@@ -240,6 +241,18 @@ class ApprovalCloser:
             for job_id, status in found.items()
             if not status or status in FINAL
         }
+
+
+def jobs_that_may_run(store: Commands, ids: Iterable[str]) -> set[str]:
+    """Those of these jobs, in any shard, that Redis has and that have not completed: a failed one
+    may be requeued. Raises RedisQueueError."""
+    found: set[str] = set()
+    for shard, some in ids_by_shard(ids).items():
+        if shard < store.settings.shards:
+            queries = UniqueQueries(store.connection.at(shard), store.settings)
+            statuses = queries.statuses(some)
+            found.update(one for one in some if statuses[one] not in ("", Status.COMPLETED))
+    return found
 
 
 class ResultFileCleaner:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import threading
@@ -158,6 +159,34 @@ def test_a_cancel_that_comes_before_its_job_has_begun_on_the_loop_ends_it(
     assert (outcome.id, outcome.kind) == ("job_second", OutcomeKind.CANCELLED)
     harness.wait()
     assert (harness.free, harness.state.running()) == (2, [])
+
+
+@pytest.mark.parametrize("place", ["finish", "_send"])
+def test_a_fault_outside_of_the_job_ends_the_child(
+    harness: RunnerHarness, redis: FakeRedis, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Else the job would seem to run for ever: the heartbeats would renew its lease."""
+    ended: SimpleQueue[int] = SimpleQueue()
+    monkeypatch.setattr(os, "_exit", ended.put)
+    monkeypatch.setattr(harness.in_flight, place, lambda *_: 1 / 0)
+    harness.start("job_first", 0)
+    assert ended.get(timeout=PATIENCE) == 1
+
+
+def test_a_job_that_is_cancelled_by_another_before_its_first_step_ends_the_child(
+    harness: RunnerHarness, redis: FakeRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: SimpleQueue[int] = SimpleQueue()
+    monkeypatch.setattr(os, "_exit", ended.put)
+    harness.run_to_end("job_first")
+    redis.next_report()
+    go_on = harness.hold_the_loop()
+    harness.start("job_second", 60)
+    loop = harness.runner._loop
+    assert loop is not None
+    loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
+    go_on.set()
+    assert ended.get(timeout=PATIENCE) == 1
 
 
 def test_a_job_starts_no_thread(

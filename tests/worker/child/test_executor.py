@@ -105,3 +105,14 @@ def test_the_level_decides(caplog: pytest.LogCaptureFixture, level: int, lines: 
     retry = failure(ValueError("no"))._replace(kind=OutcomeKind.RETRYING, detail="500")
     job_log.log_outcome(claimed(), retry, 0)
     assert len(caplog.records) == lines
+
+
+def test_a_filter_that_raises_costs_no_outcome(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(record: logging.LogRecord) -> bool:
+        raise LookupError("no request here")
+
+    monkeypatch.setattr(logging.getLogger(LOGGER), "filters", [fail])
+    job_log.log_outcome(claimed(), failure(ValueError("no")))
+    assert "LookupError: no request here" in capsys.readouterr().err

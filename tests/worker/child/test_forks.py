@@ -8,6 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
+from django_redisqueue.broker.connection import WORKER_TIMEOUT
 from tests.worker import fork_tasks, tasks
 from tests.worker.processes import eventually, is_alive
 from tests.worker.stage import QUICK, Stage
@@ -104,3 +105,13 @@ def test_a_task_that_stops_the_event_loop_harms_nobody(forking: Stage) -> None:
     assert job.result == "went on"
     assert forking.statuses([other, later]) == {"completed": 2}
     assert "a task has stopped the event loop it runs on; it goes on" in worker.output
+
+
+def test_a_forked_process_has_connections_of_its_own(forking: Stage) -> None:
+    """Else each would read replies that are meant for the other, which would wait for them."""
+    forking.worker("--processes", "1").wait_until_up(2)
+    job = forking.ended(fork_tasks.steps_in_both.enqueue())
+    assert job.status == "completed"
+    code, seconds = job.result
+    assert code == 0
+    assert seconds < WORKER_TIMEOUT

@@ -20,3 +20,15 @@ local function store_continuation(token, verb, queue, status, left)
   local rest = table.concat({ verb, queue, status, whole(left), whole(now + CALLER_TIMEOUT_MS) }, ' ')
   redis.call('HSET', continuations_key, token, rest)
 end
+
+-- Those of these ids that the caller means: the ones in ARGV from `first` on, or all when there are none. Others have
+-- moved up since it has looked, because jobs before them have gone.
+local function only_meant(ids, first)
+  if not ARGV[first] then return ids end
+  local is_meant, found = {}, {}
+  for at = first, #ARGV do is_meant[ARGV[at]] = true end
+  for _, id in ipairs(ids) do
+    if is_meant[id] then found[#found + 1] = id end
+  end
+  return found
+end
