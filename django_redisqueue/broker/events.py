@@ -274,10 +274,8 @@ class EventStream(QueryBase):
         entries = self._one("XRANGE", name, name)
         if not entries:
             return None
-        page = self._page([(name, parse_entry(entries[0][1]))], START)
-        events = [event for event in page.events if event.position == position]
-        workflows = [event for event in page.workflows if event.position == position]
-        return StreamPage(events, workflows, [], 1, position)
+        before = position[0], position[1] - 1
+        return self._page([(name, parse_entry(entries[0][1]))], before).until(position)
 
     def _one(self, command: str, start: str, end: str) -> Any:
         return self.connection.call(command, self.keys.events, start, end, "COUNT", "1")
