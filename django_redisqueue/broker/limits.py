@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,24 +149,9 @@ class LimitQueries(QueryBase):
             ("ZRANGEBYLEX", key, start, "+", "LIMIT", 0, CHUNK)
             for key in (self.keys.slots, self.keys.waiting_limits, self.keys.rates)
         )
-        full = [_key_of(some[-1]) for some in entries if len(some) == CHUNK]
-        known = {_key_of(entry) for some in entries for entry in some}
-        keys = sorted(key for key in known if not full or key <= min(full))
-        count = min(count, PAGE)
-        has_more = bool(full) or len(keys) > count
-        keys = keys[:count]
-        return keys, keys[-1] if keys and has_more else ""
-
-    def waiting(self, count: int) -> list[str]:
-        """The keys of the limits with the most parked lanes, of the first CHUNK that have any. Two
-        round trips."""
-        places = self.connection.call("ZRANGE", self.keys.waiting_limits, 0, CHUNK - 1)
-        pairs = [_split(place) for place in places]
-        sizes = self._each([_parked(self.keys, "ZCARD", key, queue) for key, queue in pairs])
-        sums: dict[str, int] = {}
-        for (key, _), size in zip(pairs, sizes, strict=True):
-            sums[key] = sums.get(key, 0) + (size or 0)
-        return sorted(sums, key=lambda key: (-sums[key], key))[:count]
+        found = [_split(entry)[0] for some in entries for entry in some]
+        full = [_split(some[-1])[0] for some in entries if len(some) == CHUNK]
+        return first_keys(found, full, min(count, PAGE))
 
     @query
     def states(self, keys: Sequence[str]) -> Read[list[LimitState]]:
@@ -272,16 +257,21 @@ class LimitQueries(QueryBase):
         return size or 0, max(0, int(float(due)) - clock_ms(clock)) if due else 0
 
 
+def first_keys(known: Iterable[str], ends: Sequence[str], count: int) -> tuple[list[str], str]:
+    """The first ``count`` of the ``known`` keys, and the ``after`` of the next page, '' at the end.
+    ``ends``: keys behind which more may follow that are not known."""
+    keys = sorted(key for key in set(known) if not ends or key <= min(ends))
+    has_more = bool(ends) or len(keys) > count
+    keys = keys[:count]
+    return keys, keys[-1] if keys and has_more else ""
+
+
 def shown_limits(found: Sequence[LimitState]) -> list[LimitState]:
     """The limits worth showing: in use, or waited for."""
     return [one for one in found if one.queues or not one.is_full]
 
 
 _WIDTH = 5  # commands for a limit
-
-
-def _key_of(entry: str) -> str:
-    return entry.partition(" ")[0]
 
 
 def _split(entry: str) -> tuple[str, str]:

@@ -33,7 +33,6 @@ COUNTED = (
 COUNTS = len(COUNTED) + 1  # replies of count_commands()
 WIDTH = len(COUNTED) + 6  # replies a queue
 FLEET = 10_000  # children that are sorted
-SHOWN = 100  # children a page, by default
 MAX_NAME = 150  # characters of who paused a queue
 
 
@@ -215,39 +214,14 @@ class OverviewQueries(QueryBase):
 
         Costs two round trips, of at most 19 commands a queue, each of constant or logarithmic time.
         """
-        commands = [
-            command for queue in queues for command in queue_commands(self.keys.queue(queue))
-        ]
-        clock, *replies = yield [("TIME",), *commands]
-        now_ms = clock_ms(clock)
-        found = [
-            queue_of(self.keys.queue(queue), queue, now_ms, replies[at * WIDTH : (at + 1) * WIDTH])
-            for at, queue in enumerate(queues)
-        ]
-        asked = [waiting_command(self.keys, job_id) for _, ids in found for job_id in ids]
-        answers = iter((yield asked))
-        return [
-            replace(queue, oldest_ms=waited(now_ms, [next(answers) or () for _ in ids]))
-            for queue, ids in found
-        ]
-
-    @query
-    def fleet(self, limit: int = SHOWN, start: int = 0) -> Read[Fleet]:
-        """``limit`` children that claim jobs from ``start`` on, and what each runs. Those whose
-        lease has expired come first, then by name, so that a page stays the same while leases are
-        renewed.
-
-        Costs three round trips, of at most three commands a child shown. The first grows with the
-        number of children (0.1 ms for 1,000), up to FLEET of them.
-        """
-        found = yield from self.leases.read()
-        shown = first_of(found.left, limit, start)
-        children = yield from self.children.read(shown)
-        return Fleet(found.total, found.alive, list(children.values()))
+        clock, *replies = yield [("TIME",), *queue_commands(self.keys, queues)]
+        found, _ = yield from read_queues(self.keys, queues, clock_ms(clock), replies)
+        return found
 
     @query
     def leases(self, *, all_roles: bool = False) -> Read[Leases]:
-        """What is left of the leases of up to FLEET children that claim jobs, or of all."""
+        """What is left of the leases of up to FLEET children that claim jobs, or of all. The cost
+        grows with their number (0.1 ms for 1,000)."""
         now, every, total = yield Strict(
             [
                 ("TIME",),
@@ -276,14 +250,19 @@ class OverviewQueries(QueryBase):
         )
         firsts, counts = held[: len(keys)], held[len(keys) :]
         jobs = [id_in(first[0]) if first else "" for first in firsts]
-        asked = [("HMGET", self.keys.job(job), "task", "started_ms") for job in jobs if job]
-        answers = iter((yield asked))
-        return {
-            child: _child(
-                clock_ms(clock), child, lease_ms, count, job, next(answers) if job else None
-            )
-            for (child, lease_ms), count, job in zip(left.items(), counts, jobs, strict=True)
-        }
+        # A child without a job asks for the key of no job, which does not exist.
+        details = yield [("HMGET", self.keys.job(job), "task", "started_ms") for job in jobs]
+        now_ms = clock_ms(clock)
+        parts = zip(left, left.values(), counts, jobs, details, strict=True)
+        return {child: _child(now_ms, child, *part) for child, *part in parts}
+
+    @query
+    def reports(self, workers: Sequence[str]) -> Read[list[str | None]]:
+        """The reports of these workers, as JSON. One round trip."""
+        if not workers:
+            return []
+        [found] = yield [("MGET", *map(self.keys.worker, workers))]
+        return list(found or [None] * len(workers))
 
     @query
     def server(self) -> Read[ServerOverview]:
@@ -295,13 +274,29 @@ class OverviewQueries(QueryBase):
                 ("XRANGE", self.keys.events, "-", "+", "COUNT", 1),
             ]
         )
-        return server_of(info, count_events(entries, total), self.connection.shard)
+        server = info_fields(info)
+        valkey = server.get("valkey_version", "")
+        return ServerOverview(
+            run_id=server.get("run_id", ""),
+            name="Valkey" if valkey else "Redis",
+            version=valkey or server.get("redis_version", "?"),
+            memory=int(server.get("used_memory", 0)),
+            limit=int(server.get("maxmemory", 0)),
+            eviction=eviction_policy(server),
+            clients=int(server.get("connected_clients", 0)),
+            events=count_events(entries, total),
+            shards=(self.connection.shard,),
+        )
 
 
-def first_of(left: Mapping[str, int], limit: int, start: int = 0) -> dict[str, int]:
-    """The children on a page of the fleet, with what is left of their leases."""
-    ordered = sorted(left, key=lambda child: (left[child] > 0, child))
-    return {child: left[child] for child in ordered[start : start + limit]}
+def info_fields(info: str) -> dict[str, str]:
+    """The reply to INFO."""
+    return dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+
+
+def eviction_policy(info: Mapping[str, str]) -> str:
+    """The maxmemory-policy, by the fields of INFO."""
+    return info.get("maxmemory_policy", "noeviction")
 
 
 def _child(
@@ -315,31 +310,15 @@ def _child(
     )
 
 
-def server_of(info: str, events: int | None, shard: int) -> ServerOverview:
-    """Parse the reply of INFO."""
-    info_fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
-    valkey = info_fields.get("valkey_version", "")
-    return ServerOverview(
-        run_id=info_fields.get("run_id", ""),
-        name="Valkey" if valkey else "Redis",
-        version=valkey or info_fields.get("redis_version", "?"),
-        memory=int(info_fields.get("used_memory", 0)),
-        limit=int(info_fields.get("maxmemory", 0)),
-        eviction=info_fields.get("maxmemory_policy", "noeviction"),
-        clients=int(info_fields.get("connected_clients", 0)),
-        events=events,
-        shards=(shard,),
-    )
-
-
 def count_commands(key: QueueKeys) -> list[Command]:
-    return [*_lengths(key), ("HMGET", key.meta, "lingering")]
+    """COUNTS commands for the number of jobs by status."""
+    return [*_lengths(key), ("HGET", key.meta, "lingering")]
 
 
 def counts_of(replies: Sequence[Any]) -> dict[str, int]:
-    """The counts by status, from the replies to ``count_commands``."""
-    *lengths, meta = replies
-    return _counts(lengths, int64_or_none(meta[0]) if meta else 0)
+    """The number of jobs by status, from the replies to ``count_commands``."""
+    *lengths, lingering = replies
+    return _counts(lengths, int64_or_none(lingering))
 
 
 def _lengths(key: QueueKeys) -> list[Command]:
@@ -359,20 +338,46 @@ def unfinished(counts: Mapping[str, int]) -> int:
     return sum(count for status, count in counts.items() if not Status(status).is_final)
 
 
-def queue_commands(key: QueueKeys) -> list[Command]:
-    """The first round trip for a queue: WIDTH commands."""
+def queue_commands(keys: Keys, queues: Sequence[str]) -> list[Command]:
+    """The first round trip of ``read_queues``: WIDTH commands a queue."""
     return [
-        *_lengths(key),
-        ("LLEN", key.wake),
-        ("HGETALL", key.meta),
-        ("LINDEX", key.queued, -1),
-        ("ZRANGE", key.priority, 0, 0),
-        ("ZRANGE", key.priority, -1, -1),
-        ("ZRANGE", key.keyed, 0, 0),
+        command
+        for key in map(keys.queue, queues)
+        for command in (
+            *_lengths(key),
+            ("LLEN", key.wake),
+            ("HGETALL", key.meta),
+            ("LINDEX", key.queued, -1),
+            ("ZRANGE", key.priority, 0, 0),
+            ("ZRANGE", key.priority, -1, -1),
+            ("ZRANGE", key.keyed, 0, 0),
+        )
     ]
 
 
-def queue_of(
+def read_queues(
+    keys: Keys,
+    queues: Sequence[str],
+    now_ms: int,
+    replies: Sequence[Any],
+    more: Sequence[Command] = (),
+) -> Read[tuple[list[QueueOverview], list[Any]]]:
+    """The queues, from the replies to ``queue_commands`` and a second round trip for the age of
+    their oldest jobs; and the replies to ``more``, which goes with that."""
+    found = [
+        _queue(keys.queue(queue), queue, now_ms, replies[at * WIDTH : (at + 1) * WIDTH])
+        for at, queue in enumerate(queues)
+    ]
+    waiting = [waiting_command(keys, job_id) for _, ids in found for job_id in ids]
+    answers = iter((yield [*waiting, *more]))
+    aged = [
+        replace(queue, oldest_ms=waited(now_ms, [next(answers) or () for _ in ids]))
+        for queue, ids in found
+    ]
+    return aged, list(answers)
+
+
+def _queue(
     key: QueueKeys, name: str, now_ms: int, replies: Sequence[Any]
 ) -> tuple[QueueOverview, list[str]]:
     """The queue without the age of its oldest job, and the ids among which that job is. A reply is

@@ -11,8 +11,7 @@ from ..core.parsing import pairs
 from ..core.schedules import ScheduleData, ScheduleDefinition, decode_schedule
 from ..exceptions import CorruptJob
 from .base import BATCH, CommandBase, QueryBase
-from .paging import Entry, EntryPage, page_after
-from .reads import Read, Strict, query
+from .reads import Entry, EntryPage, Read, Strict, page_after, query
 from .replies import AnnounceReply, FireReply
 
 Item = TypeVar("Item")

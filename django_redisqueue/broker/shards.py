@@ -76,23 +76,22 @@ class AllShards:
         for error in self.missing.values():
             raise error
 
-    def read(self, begin: Callable[[RedisConnection], Read[Answer]]) -> Answers[Answer]:
-        """The answers of the reads that ``begin`` returns for the connections of the shards.
+    def read(
+        self,
+        begin: Callable[[RedisConnection], Read[Answer]],
+        shards: Iterable[int] | None = None,
+    ) -> Answers[Answer]:
+        """The answers of the reads that ``begin`` returns for the connections of the shards, or of
+        some ``shards``.
 
         Takes as many round trips as one read: each is one pipeline a server, and all servers are
         asked before the replies of the first are read.
         """
-        return self.read_some(dict.fromkeys(self.numbers, begin))
-
-    def read_some(
-        self, begin: Mapping[int, Callable[[RedisConnection], Read[Answer]]]
-    ) -> Answers[Answer]:
-        """``read`` in the shards that are named, each with a read of its own."""
         left: list[_Reading[Answer]] = []
-        for shard, begin_one in begin.items():
+        for shard in self.numbers if shards is None else shards:
             if shard not in self.missing:
                 connection = self._connect(shard)
-                left.append(_Reading(connection, begin_one(connection)))
+                left.append(_Reading(connection, begin(connection)))
         reads, left = left, [one for one in left if one.advance(None)]
         while left:
             replies = self._ask(left)

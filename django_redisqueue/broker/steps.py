@@ -10,8 +10,7 @@ from ..core.parsing import int_or_none, pairs
 from ..core.statuses import Status
 from ..core.text import printable
 from .base import CommandBase, QueryBase
-from .paging import Entry, EntryPage, page_after
-from .reads import Read, query
+from .reads import Entry, EntryPage, Read, page_after, query
 from .replies import WaitReply, WaitState
 
 BYTES = "bytes"  # the field that has the size of the others

@@ -94,7 +94,7 @@ def test_pages_of_children(lab: Lab) -> None:
     lab.store.now_ms = None
     lab.store.heartbeat(["c1"])
     lab.store.heartbeat(["c2", "c3"])
-    names = [child.child for at in range(3) for child in lab.queries.fleet(1, at).children]
+    names = [child.child for at in range(3) for child in lab.fleet(1, at).children]
     assert sorted(names) == ["c1", "c2", "c3"]
-    assert lab.queries.fleet(1, 9).children == []
-    assert lab.queries.fleet(1, 9).total == 3
+    assert lab.fleet(1, 9).children == []
+    assert lab.fleet(1, 9).total == 3
