@@ -21,7 +21,7 @@ from ..core.parsing import (
     MAX_INT32,
     MAX_INT64,
     Fields,
-    number_or_none,
+    is_number,
     object_or_none,
     storable,
     text_or_none,
@@ -404,9 +404,9 @@ def _more(fields: Fields) -> dict[str, Any]:
 def _progress(fields: Fields) -> dict[str, Any] | None:
     raw = fields["progress"]
     value = Fields(raw if isinstance(raw, dict) else {})
-    found = {name: number_or_none(value[name], 0, MAX_INT64) for name in ("done", "total")}
+    found = {name: value[name] for name in ("done", "total")}
     note = value.text("note", MAX_INT32)
-    if value.faults or None in found.values():
+    if value.faults or not all(is_number(one, 0, MAX_INT64) for one in found.values()):
         fields.fault("progress", raw)
         return None
     return {**found, "note": note} if "note" in value else found

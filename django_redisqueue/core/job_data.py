@@ -171,7 +171,9 @@ def decode_job(job_id: str, raw: Mapping[str, str], stored_in: str = "hash") -> 
     except KeyError as error:
         raise CorruptJob(f"the {stored_in} of job {job_id} has no field {error}") from None
     except ValueError as error:
-        raise CorruptJob(f"the {stored_in} of job {job_id} cannot be read: {_why(error)}") from None
+        raise CorruptJob(
+            f"the {stored_in} of job {job_id} cannot be read: {sanitize(error)}"
+        ) from None
     bodies = decode_fields(raw, payload="payload")
     complete = with_implied_fields(raw)
     numbers = {name: bodies.read(complete, name, parse_int) for name in _COUNTS}
@@ -211,7 +213,7 @@ class DecodedFields:
         try:
             return decode(raw[name])
         except (ValueError, TypeError) as error:
-            self.unreadable[name] = _why(error)
+            self.unreadable[name] = sanitize(error)
             return None
 
     @property
@@ -265,11 +267,6 @@ def _arguments(text: str, marks: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if marks is not None:
         args, kwargs = redact(args, kwargs, marks)
     return tuple(args), kwargs
-
-
-def _why(error: Exception) -> str:
-    """One short line."""
-    return sanitize(error)
 
 
 def with_implied_fields(raw: Mapping[str, str]) -> Mapping[str, str]:

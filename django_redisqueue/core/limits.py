@@ -139,10 +139,7 @@ def check_limits(value: object, kind: type[Limit] | type[Rate], name: str) -> tu
 
 def check_fair_by(value: object) -> Key:
     """A key as of ``Limit``. Raises InvalidOption."""
-    try:
-        Limit(1, key=value)  # type: ignore[arg-type]
-    except InvalidOption as error:
-        raise InvalidOption(str(error).replace("key of Limit", "fair_by")) from None
+    _check_key(value, "fair_by")
     if value is None:
         raise InvalidOption("fair_by must be a parameter's name, a tuple of names or a callable")
     return value  # type: ignore[return-value]
