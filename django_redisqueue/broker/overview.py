@@ -122,7 +122,7 @@ class Leases:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """A page of children, dead ones first, and how many there are in all."""
+    """Some children, dead ones first, and how many there are in all."""
 
     total: int
     alive: int

@@ -175,13 +175,12 @@ def leases(shards: AllShards, *, all_roles: bool = False) -> Leases:
     return Leases(max(each.now_ms for each in found), total, total - dead, left)
 
 
-def fleet(shards: AllShards, limit: int, start: int = 0) -> Fleet:
-    """``limit`` children that claim jobs from ``start`` on, and what each runs. Those whose lease
-    has expired come first, then by name, so that a page stays the same while leases are renewed.
-    Three round trips."""
+def fleet(shards: AllShards, limit: int) -> Fleet:
+    """The first ``limit`` children that claim jobs, and what each runs. Those whose lease has
+    expired come first, then by name. Three round trips."""
     found = leases(shards)
     ordered = sorted(found.left, key=lambda child: (found.left[child] > 0, child))
-    shown = {child: found.left[child] for child in ordered[start : start + limit]}
+    shown = {child: found.left[child] for child in ordered[:limit]}
     return Fleet(found.total, found.alive, children(shards, shown))
 
 

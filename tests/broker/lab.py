@@ -85,10 +85,8 @@ class Lab:
         self.connection.close()
         self.redis.close()
 
-    def fleet(self, limit: int = 100, start: int = 0) -> Fleet:
-        """A page of the children."""
-        shards = AllShards(self.connection.at, [self.connection.shard])
-        return sums.fleet(shards, limit, start)
+    def fleet(self, limit: int = 100) -> Fleet:
+        return sums.fleet(AllShards(self.connection.at, [self.connection.shard]), limit)
 
     # -- verbs with defaults
 
