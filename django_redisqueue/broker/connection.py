@@ -215,8 +215,8 @@ class RedisConnection:
         fenced, reached = self._read(connection), self._read(connection)
         return fenced if isinstance(fenced, Exception) else reached
 
-    def wait_for_replicas(self, wait: ReplicaWait, meanwhile: str) -> None:
-        """Wait until replicas have all that was read by the connection that is open. ``meanwhile``:
+    def wait_for_replicas(self, wait: ReplicaWait, meanwhile: str = ACCEPTED) -> None:
+        """Wait until replicas have all that the open connection has read or written. ``meanwhile``:
         what the error says about it. Raises NotReplicated."""
         self._check_open("the connection was lost before replicas had what was read")
         with self._guard as connection:
@@ -294,13 +294,8 @@ class RedisConnection:
                     yield self._answer(connection, under_way)
             while under_way:
                 yield self._answer(connection, under_way)
-            if wait is not None:
-                self._send_and_wait(connection, wait)
-                reached = self._read_wait(connection)
-                if isinstance(reached, Exception):
-                    raise reached
         if wait is not None:
-            self._check_reached(wait, reached)
+            self.wait_for_replicas(wait)
 
     def _answer(
         self, connection: AbstractConnection, under_way: deque[tuple[Tag, tuple[Any, ...]]]
