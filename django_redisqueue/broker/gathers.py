@@ -10,7 +10,7 @@ from ..core.gather_data import GatherData, GatherListener, GatherPlan, decode_ga
 from ..core.parsing import pairs
 from ..exceptions import CorruptJob
 from .base import CommandBase, QueryBase
-from .reads import Read, Strict, query
+from .reads import Read, Strict, query, together
 
 DONE_COUNT = "queryDoneCount"
 _FILE = "file:"
@@ -83,20 +83,22 @@ class GatherQueries(QueryBase):
     @query
     def outlines(self, keys: Sequence[str]) -> Read[dict[str, GatherData | CorruptJob]]:
         """Those of several gathers that are there, without their payloads, in one round trip."""
-        commands: list[Sequence[str]] = []
-        for key in keys:
-            commands += [
-                ("HMGET", self.keys.gather_plan(key), *_OUTLINE),
-                ("HKEYS", self.keys.gather(key)),
-                ("HGET", self.keys.gather(key), DONE_COUNT),
-            ]
-        replies = iter((yield commands))
-        found = zip(keys, replies, replies, replies, strict=False)
-        return {
-            key: _outline(key, raw, there or (), done)
-            for key, raw, there, done in found
-            if any(raw or ())
-        }
+        found = yield from together(map(self._outline, keys))
+        return {key: one for key, one in zip(keys, found, strict=True) if one is not None}
+
+    def _outline(self, key: str) -> Read[GatherData | CorruptJob | None]:
+        plan, results = self.keys.gather_plan(key), self.keys.gather(key)
+        raw, there, done = yield [
+            ("HMGET", plan, *_OUTLINE), ("HKEYS", results), ("HGET", results, DONE_COUNT),
+        ]  # fmt: skip
+        fields = zip(_OUTLINE, raw or (), strict=False)
+        known = {name: value for name, value in fields if value is not None}
+        if not known:
+            return None
+        try:
+            return decode_gather(key, {**known, "payload": "[[],{}]"}, there or (), done)
+        except CorruptJob as error:
+            return error
 
     def results(self, key: str) -> dict[str, str]:
         """The results as JSON, by listener. The cost grows with their size."""
@@ -126,13 +128,3 @@ class GatherQueries(QueryBase):
         return gather_id or "", [
             name.removeprefix(_FILE) for name in names if name.startswith(_FILE)
         ]
-
-
-def _outline(
-    key: str, raw: Sequence[str | None], there: Sequence[str], done: str
-) -> GatherData | CorruptJob:
-    fields = {name: value for name, value in zip(_OUTLINE, raw, strict=True) if value is not None}
-    try:
-        return decode_gather(key, {**fields, "payload": "[[],{}]"}, there, done)
-    except CorruptJob as error:
-        return error

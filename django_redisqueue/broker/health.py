@@ -13,20 +13,15 @@ from ..core.parsing import clock_ms, pairs, score_ms
 from ..core.text import printable
 from .base import QueryBase
 from .events import Position
-from .keys import Keys
 from .overview import (
-    COUNTS,
-    Command,
     QueueOverview,
-    count_commands,
-    counts_of,
     eviction_policy,
     info_fields,
-    queue_commands,
-    read_queues,
+    read_counts,
+    read_queue,
     unfinished,
 )
-from .reads import Read, query
+from .reads import Read, query, together
 from .scan import UnreadEvents, unread_commands, unread_events
 from .sums import add_counts, add_queues
 
@@ -36,8 +31,6 @@ PLACES = 100  # limits with parked lanes in a queue that are looked at
 LAPSED = 100  # children with a lapsed lease that are named
 SERVED = 1000  # queues that workers announce, the latest first
 FORMER = 100  # queues that have left the settings
-_HEAD = 8  # replies before those of the policies and queues
-_POLICIES = 6 + len(WaitKind)  # replies of the policies
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,92 +128,81 @@ class HealthQueries(QueryBase):
     def shard_state(self, queues: Sequence[str], mirrored: Position) -> Read[ShardState]:
         """The state, with what the mirror has not read after ``mirrored``.
 
-        Costs two round trips, whatever the number of queues, workers and jobs: of 16 commands a
+        Costs two round trips, whatever the number of queues, workers and jobs: of 17 commands a
         queue and 17 more, then of at most 4 a queue, a count of each list of up to FORMER queues
         that have left the settings, and 200 for schedules and limits, all of constant or
         logarithmic time.
         """
+        found: list[Any] = yield from together(
+            [
+                self._of_redis(mirrored),
+                self._former(queues),
+                self._policies(),
+                *(read_queue(self.keys, queue) for queue in queues),
+            ]
+        )
+        of_redis, former, policies, *of_queues = found
+        return ShardState(queues=of_queues, former=former, policies=policies, **of_redis)
+
+    def _of_redis(self, mirrored: Position) -> Read[dict[str, Any]]:
+        """What a ShardState has beside queues and policies."""
         keys = self.keys
-        replies = yield [
+        clock, served, first, last, info, entries, total = yield [
             ("TIME",),
-            ("SMEMBERS", keys.queues),
             ("ZRANGE", keys.serving, 0, SERVED - 1, "REV", "WITHSCORES"),
             ("ZRANGE", keys.workers, 0, LAPSED - 1, "WITHSCORES"),
             ("ZRANGE", keys.workers, 0, 0, "REV", "WITHSCORES"),
             ("INFO", "memory"),
             *unread_commands(keys, mirrored),
-            *_policy_commands(keys),
-            *queue_commands(keys, queues),
         ]
-        clock, names, served, first, last, info, entries, total = replies[:_HEAD]
-        of_policies, of_queues = replies[_HEAD : _HEAD + _POLICIES], replies[_HEAD + _POLICIES :]
         now_ms = clock_ms(clock)
-        former = sorted(set(names or ()) - set(queues))[:FORMER]
-        counts = [command for queue in former for command in count_commands(keys.queue(queue))]
-        found, more = yield from read_queues(
-            keys, queues, now_ms, of_queues, [*counts, *_detail_commands(keys, of_policies)]
-        )
         leases = {child: score_ms(end) for child, end in pairs(first or ()).items()}
         latest = [score_ms(end) for end in pairs(last or ()).values()]
-        return ShardState(
-            now_ms,
-            found,
-            _left_in(former, more[: len(counts)]),
-            frozenset(q for q, end in pairs(served or ()).items() if score_ms(end) >= now_ms),
-            any(end >= now_ms for end in latest),
-            [printable(child) for child, end in leases.items() if end < now_ms],
-            eviction_policy(info_fields(info or "")),
-            unread_events(now_ms, entries or (), total),
-            _policies(of_policies, more[len(counts) :]),
+        return {
+            "now_ms": now_ms,
+            "served": frozenset(
+                queue for queue, end in pairs(served or ()).items() if score_ms(end) >= now_ms
+            ),
+            "has_workers": any(end >= now_ms for end in latest),
+            "lapsed": [printable(child) for child, end in leases.items() if end < now_ms],
+            "eviction": eviction_policy(info_fields(info or "")),
+            "unread": unread_events(now_ms, entries or (), total),
+        }
+
+    def _former(self, queues: Sequence[str]) -> Read[dict[str, int]]:
+        """The queues beside these that have unfinished jobs, and how many."""
+        [names] = yield [("SMEMBERS", self.keys.queues)]
+        former = sorted(set(names or ()) - set(queues))[:FORMER]
+        counts = yield from together(read_counts(self.keys.queue(queue)) for queue in former)
+        left = {queue: unfinished(one) for queue, one in zip(former, counts, strict=True)}
+        return {printable(queue): jobs for queue, jobs in left.items() if jobs}
+
+    def _policies(self) -> Read[PolicyState]:
+        keys = self.keys
+        uniques, schedules, stopped, names, due, places, *waits = yield [
+            ("ZCARD", keys.uniques),
+            ("ZCARD", keys.schedules),
+            ("ZCOUNT", keys.schedules, "inf", "inf"),
+            ("ZRANGEBYSCORE", keys.schedules, "inf", "inf", "LIMIT", 0, STOPPED),
+            ("ZRANGEBYSCORE", keys.schedules, "-inf", "(inf", "WITHSCORES", "LIMIT", 0, DUE),
+            ("ZRANGE", keys.waiting_limits, 0, PLACES - 1),
+            *(("ZCARD", keys.waits(kind)) for kind in WaitKind),
+        ]
+        names, places = names or (), [place.partition(" ")[::2] for place in places or ()]
+        details = yield [
+            *(("HGET", keys.schedule(name), "error") for name in names),
+            *(("ZCARD", keys.queue(queue).parked_at(key)) for key, queue in places),
+        ]
+        errors = zip(names, details[: len(names)], strict=True)
+        parked: Counter[str] = Counter()
+        for (key, _), lanes in zip(places, details[len(names) :], strict=True):
+            parked[key] += lanes or 0
+        return PolicyState(
+            uniques or 0,
+            schedules or 0,
+            stopped or 0,
+            {printable(name): printable(error) for name, error in errors if error},
+            [(printable(name), score_ms(score)) for name, score in pairs(due or ()).items()],
+            parked,
+            {kind: count or 0 for kind, count in zip(WaitKind, waits, strict=True)},
         )
-
-
-def _left_in(queues: Sequence[str], replies: Sequence[Any]) -> dict[str, int]:
-    """The queues with unfinished jobs, and how many."""
-    counts = (counts_of(replies[at : at + COUNTS]) for at in range(0, len(replies), COUNTS))
-    left = {queue: unfinished(one) for queue, one in zip(queues, counts, strict=True)}
-    return {printable(queue): jobs for queue, jobs in left.items() if jobs}
-
-
-def _policy_commands(keys: Keys) -> list[Command]:
-    """The first round trip: _POLICIES commands."""
-    return [
-        ("ZCARD", keys.uniques),
-        ("ZCARD", keys.schedules),
-        ("ZCOUNT", keys.schedules, "inf", "inf"),
-        ("ZRANGEBYSCORE", keys.schedules, "inf", "inf", "LIMIT", 0, STOPPED),
-        ("ZRANGEBYSCORE", keys.schedules, "-inf", "(inf", "WITHSCORES", "LIMIT", 0, DUE),
-        ("ZRANGE", keys.waiting_limits, 0, PLACES - 1),
-        *(("ZCARD", keys.waits(kind)) for kind in WaitKind),
-    ]
-
-
-def _detail_commands(keys: Keys, replies: Sequence[Any]) -> list[Command]:
-    """The second round trip."""
-    places = [place.partition(" ")[::2] for place in replies[5] or ()]
-    return [
-        *(("HGET", keys.schedule(name), "error") for name in replies[3] or ()),
-        *(("ZCARD", keys.queue(queue).parked_at(key)) for key, queue in places),
-    ]
-
-
-def _policies(replies: Sequence[Any], details: Sequence[Any]) -> PolicyState:
-    """What both round trips have found. A reply is None for a key of a wrong type."""
-    uniques, schedules, stopped, names, due, places, *waits = replies
-    names, places, due = names or (), places or (), due or ()
-    errors = zip(names, details[: len(names)], strict=True)
-    parked: Counter[str] = Counter()
-    for place, lanes in zip(places, details[len(names) :], strict=True):
-        parked[place.partition(" ")[0]] += lanes or 0
-    return PolicyState(
-        uniques or 0,
-        schedules or 0,
-        stopped or 0,
-        {printable(name): printable(error) for name, error in errors if error},
-        [
-            (printable(name), score_ms(score))
-            for name, score in zip(due[::2], due[1::2], strict=True)
-        ],
-        parked,
-        {kind: count or 0 for kind, count in zip(WaitKind, waits, strict=True)},
-    )

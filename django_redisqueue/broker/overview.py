@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 from ..core.ids import claims_jobs
 from ..core.parsing import clock_ms, counters, int64_or_none, pairs, score_ms
@@ -13,10 +12,8 @@ from ..core.text import printable
 from .base import QueryBase
 from .entries import count_events
 from .keys import Keys, QueueKeys
-from .reads import Read, Strict, query
+from .reads import Command, Read, Strict, query, together
 from .replies import id_in
-
-Command = tuple[Any, ...]
 
 COUNTED = (
     ("LLEN", "queued"),
@@ -30,8 +27,6 @@ COUNTED = (
     ("ZCARD", "retrying"),
     ("ZCARD", "waiting"),
 )
-COUNTS = len(COUNTED) + 1  # replies of count_commands()
-WIDTH = len(COUNTED) + 6  # replies a queue
 FLEET = 10_000  # children that are sorted
 MAX_NAME = 150  # characters of who paused a queue
 
@@ -155,12 +150,10 @@ class OverviewQueries(QueryBase):
     @query
     def stats(self, queues: Sequence[str]) -> Read[dict[str, dict[str, int]]]:
         """Counts by status of several queues, in one round trip."""
-        keys = [self.keys.queue(queue) for queue in queues]
-        replies = yield Strict(command for key in keys for command in count_commands(key))
-        return {
-            queue: counts_of(replies[at * COUNTS : (at + 1) * COUNTS])
-            for at, queue in enumerate(queues)
-        }
+        counts = yield from together(
+            read_counts(self.keys.queue(queue), Strict) for queue in queues
+        )
+        return dict(zip(queues, counts, strict=True))
 
     @query
     def length(self, queue: str, status: Status) -> Read[int]:
@@ -212,11 +205,9 @@ class OverviewQueries(QueryBase):
     def overview(self, queues: Sequence[str]) -> Read[list[QueueOverview]]:
         """What a monitor shows of these queues; ``rates`` compares two of them.
 
-        Costs two round trips, of at most 19 commands a queue, each of constant or logarithmic time.
+        Costs two round trips, of at most 21 commands a queue, each of constant or logarithmic time.
         """
-        clock, *replies = yield [("TIME",), *queue_commands(self.keys, queues)]
-        found, _ = yield from read_queues(self.keys, queues, clock_ms(clock), replies)
-        return found
+        return (yield from together(read_queue(self.keys, queue) for queue in queues))
 
     @query
     def leases(self, *, all_roles: bool = False) -> Read[Leases]:
@@ -244,17 +235,21 @@ class OverviewQueries(QueryBase):
     def children(self, left: Mapping[str, int]) -> Read[dict[str, ChildOverview]]:
         """These children, by name, each with what is left of its lease, and what they run. Two
         round trips."""
-        keys = [self.keys.child_processing(child) for child in left]
-        clock, *held = yield Strict(
-            [("TIME",), *(("LRANGE", key, 0, 0) for key in keys), *(("LLEN", key) for key in keys)]
+        found = yield from together(self._child(child, ms) for child, ms in left.items())
+        return dict(zip(left, found, strict=True))
+
+    def _child(self, child: str, lease_ms: int) -> Read[ChildOverview]:
+        key = self.keys.child_processing(child)
+        clock, held, first = yield Strict([("TIME",), ("LLEN", key), ("LRANGE", key, 0, 0)])
+        job = id_in(first[0]) if first else ""
+        # Without a job it asks for the key of no job, which does not exist.
+        [details] = yield [("HMGET", self.keys.job(job), "task", "started_ms")]
+        task, started = details or (None, None)
+        started_ms = int64_or_none(started)
+        since_ms = None if started_ms is None else max(0, clock_ms(clock) - started_ms)
+        return ChildOverview(
+            printable(child), lease_ms, held, printable(job), printable(task or ""), since_ms
         )
-        firsts, counts = held[: len(keys)], held[len(keys) :]
-        jobs = [id_in(first[0]) if first else "" for first in firsts]
-        # A child without a job asks for the key of no job, which does not exist.
-        details = yield [("HMGET", self.keys.job(job), "task", "started_ms") for job in jobs]
-        now_ms = clock_ms(clock)
-        parts = zip(left, left.values(), counts, jobs, details, strict=True)
-        return {child: _child(now_ms, child, *part) for child, *part in parts}
 
     @query
     def reports(self, workers: Sequence[str]) -> Read[list[str | None]]:
@@ -299,25 +294,9 @@ def eviction_policy(info: Mapping[str, str]) -> str:
     return info.get("maxmemory_policy", "noeviction")
 
 
-def _child(
-    now_ms: int, child: str, lease_ms: int, held: int, job: str, raw: Sequence[str | None] | None
-) -> ChildOverview:
-    task, started = raw or ("", None)
-    started_ms = int64_or_none(started)
-    since_ms = None if started_ms is None else max(0, now_ms - started_ms)
-    return ChildOverview(
-        printable(child), lease_ms, held, printable(job), printable(task or ""), since_ms
-    )
-
-
-def count_commands(key: QueueKeys) -> list[Command]:
-    """COUNTS commands for the number of jobs by status."""
-    return [*_lengths(key), ("HGET", key.meta, "lingering")]
-
-
-def counts_of(replies: Sequence[Any]) -> dict[str, int]:
-    """The number of jobs by status, from the replies to ``count_commands``."""
-    *lengths, lingering = replies
+def read_counts(key: QueueKeys, kind: type[list[Command]] = list) -> Read[dict[str, int]]:
+    """The number of jobs by status; ``kind`` may be Strict."""
+    *lengths, lingering = yield kind([*_lengths(key), ("HGET", key.meta, "lingering")])
     return _counts(lengths, int64_or_none(lingering))
 
 
@@ -338,78 +317,47 @@ def unfinished(counts: Mapping[str, int]) -> int:
     return sum(count for status, count in counts.items() if not Status(status).is_final)
 
 
-def queue_commands(keys: Keys, queues: Sequence[str]) -> list[Command]:
-    """The first round trip of ``read_queues``: WIDTH commands a queue."""
-    return [
-        command
-        for key in map(keys.queue, queues)
-        for command in (
-            *_lengths(key),
-            ("LLEN", key.wake),
-            ("HGETALL", key.meta),
-            ("LINDEX", key.queued, -1),
-            ("ZRANGE", key.priority, 0, 0),
-            ("ZRANGE", key.priority, -1, -1),
-            ("ZRANGE", key.keyed, 0, 0),
-        )
+def read_queue(keys: Keys, name: str) -> Read[QueueOverview]:
+    """A queue, in two round trips. A key of a wrong type is named and hides nothing else."""
+    key = keys.queue(name)
+    clock, plain, first, last, keyed, *replies = yield [
+        ("TIME",),
+        ("LINDEX", key.queued, -1),
+        ("ZRANGE", key.priority, 0, 0),
+        ("ZRANGE", key.priority, -1, -1),
+        ("ZRANGE", key.keyed, 0, 0),
+        *_lengths(key),
+        ("LLEN", key.wake),
+        ("HGETALL", key.meta),
     ]
-
-
-def read_queues(
-    keys: Keys,
-    queues: Sequence[str],
-    now_ms: int,
-    replies: Sequence[Any],
-    more: Sequence[Command] = (),
-) -> Read[tuple[list[QueueOverview], list[Any]]]:
-    """The queues, from the replies to ``queue_commands`` and a second round trip for the age of
-    their oldest jobs; and the replies to ``more``, which goes with that."""
-    found = [
-        _queue(keys.queue(queue), queue, now_ms, replies[at * WIDTH : (at + 1) * WIDTH])
-        for at, queue in enumerate(queues)
-    ]
-    waiting = [waiting_command(keys, job_id) for _, ids in found for job_id in ids]
-    answers = iter((yield [*waiting, *more]))
-    aged = [
-        replace(queue, oldest_ms=waited(now_ms, [next(answers) or () for _ in ids]))
-        for queue, ids in found
-    ]
-    return aged, list(answers)
-
-
-def _queue(
-    key: QueueKeys, name: str, now_ms: int, replies: Sequence[Any]
-) -> tuple[QueueOverview, list[str]]:
-    """The queue without the age of its oldest job, and the ids among which that job is. A reply is
-    None for a key of a wrong type."""
-    *lengths, wake, raw, plain, first, last, keyed = replies
-    names = [*(name for _, name in COUNTED), "wake", "meta"]
-    asked = zip(names, (*lengths, wake, raw), strict=True)
-    wrong = tuple(getattr(key, which) for which, reply in asked if reply is None)
-    meta = counters(raw or ())
-    totals = {
-        field.removesuffix("_total"): value
-        for field, value in meta.items()
-        if field.endswith("_total")
-    }
-    found = QueueOverview(
-        name, now_ms, _counts(lengths, meta.get("lingering")), totals, meta.get("paused"),
-        wrong_keys=wrong,
-        paused_by=printable(pairs(raw or ()).get("paused_by", "")[:MAX_NAME]),
-    )  # fmt: skip
+    *lengths, _, raw = replies
+    names = (*(counted for _, counted in COUNTED), "wake", "meta")
+    wrong = [one for one, reply in zip(names, replies, strict=True) if reply is None]
+    meta, now_ms = counters(raw or ()), clock_ms(clock)
     ends = (plain, *(first or ()), *(last or ()), *(keyed or ()))
-    return found, [job_id for job_id in ends if job_id]
+    oldest_ms = yield from read_wait(keys, now_ms, [job_id for job_id in ends if job_id])
+    return QueueOverview(
+        name,
+        now_ms,
+        _counts(lengths, meta.get("lingering")),
+        {
+            field.removesuffix("_total"): value
+            for field, value in meta.items()
+            if field.endswith("_total")
+        },
+        meta.get("paused"),
+        oldest_ms,
+        tuple(getattr(key, one) for one in wrong),
+        printable(pairs(raw or ()).get("paused_by", "")[:MAX_NAME]),
+    )
 
 
-def waiting_command(keys: Keys, job_id: str) -> Command:
-    return ("HMGET", keys.job(job_id), "status", "enqueued_ms", "ready_ms")
-
-
-def waited(now_ms: int, replies: Sequence[Sequence[str | None]]) -> int | None:
+def read_wait(keys: Keys, now_ms: int, ids: Sequence[str]) -> Read[int | None]:
     """The longest wait among these jobs. A cancelled id that lingers does not count."""
+    jobs = yield [("HMGET", keys.job(one), "status", "enqueued_ms", "ready_ms") for one in ids]
     since = [
         int64_or_none(ready) or int64_or_none(enqueued) or now_ms
-        for status, enqueued, ready in filter(None, replies)
+        for status, enqueued, ready in filter(None, jobs)
         if status == Status.QUEUED
     ]
     return max(0, now_ms - min(since)) if since else None

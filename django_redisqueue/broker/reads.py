@@ -1,7 +1,8 @@
-"""Queries that can be sent together with those of other shards, and pages of sorted sets.
+"""Queries that can be sent together with others, and pages of sorted sets.
 
 A read is a generator: it yields the commands of a pipeline, receives their replies, and returns its
-answer. So whoever runs it decides what else is in the pipeline (``AllShards.read``).
+answer. Whoever runs it decides what else is in the pipeline: ``together`` joins reads of one shard,
+``AllShards.read`` those of several shards.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
+from itertools import chain, islice
 from typing import (
     Any,
     Concatenate,
@@ -44,17 +46,50 @@ class HasConnection(Protocol):
 Owner = TypeVar("Owner", bound=HasConnection)
 
 
+class Reading(Generic[Answer]):
+    """A read under way: the commands that it asks next, until it has its answer."""
+
+    answer: Answer
+
+    def __init__(self, read: Read[Answer]) -> None:
+        self.commands: Sequence[Command] = ()
+        self.has_ended = False
+        self._read: Any = read
+        self.advance(None)
+
+    @property
+    def is_lenient(self) -> bool:
+        return not isinstance(self.commands, Strict)
+
+    def advance(self, replies: list[Any] | None) -> None:
+        """Continue with the replies to its commands; None begins the read."""
+        try:
+            self.commands = self._read.send(replies)
+            while not self.commands:
+                self.commands = self._read.send([])
+        except StopIteration as end:
+            self.answer, self.has_ended = end.value, True
+
+
 def run(connection: RedisConnection, read: Read[Answer]) -> Answer:
     """The answer of a read on one connection."""
-    try:
-        commands = next(read)
-        while True:
-            lenient = not isinstance(commands, Strict)
-            replies = connection.pipeline(commands, lenient=lenient) if commands else []
-            commands = read.send(replies)
-    except StopIteration as end:
-        answer: Answer = end.value
-        return answer
+    reading = Reading(read)
+    while not reading.has_ended:
+        reading.advance(connection.pipeline(reading.commands, lenient=reading.is_lenient))
+    return reading.answer
+
+
+def together(reads: Iterable[Read[Answer]]) -> Read[list[Answer]]:
+    """The answers of several reads, in as many round trips as the longest of them takes. A round
+    trip is Strict if all of their commands are."""
+    readings = [Reading(read) for read in reads]
+    while left := [one for one in readings if not one.has_ended]:
+        commands = list(chain.from_iterable(one.commands for one in left))
+        is_lenient = any(one.is_lenient for one in left)
+        replies = iter((yield commands if is_lenient else Strict(commands)))
+        for one in left:
+            one.advance(list(islice(replies, len(one.commands))))
+    return [one.answer for one in readings]
 
 
 class BoundRead(Generic[Params, Answer]):

@@ -99,17 +99,16 @@ def test_a_slot_that_is_given_back_meanwhile_is_not_stuck(
 ) -> None:
     add(lab, STRIPE, "a")
     lab.take()
-    asked = queries(lab)
-    ask = asked._each
+    ask = lab.connection.pipeline
 
-    def each(commands: Any) -> list[Any]:
-        replies = ask(commands)
+    def pipeline(commands: Any, **how: Any) -> list[Any]:
+        replies = ask(commands, **how)
         lab.redis.zrem(lab.keys.slots, "c:stripe:42 a")
         lab.redis.hset(lab.keys.job("a"), "status", "completed")
         return replies
 
-    monkeypatch.setattr(asked, "_each", each)
-    (state,) = asked.states(["c:stripe:42"])
+    monkeypatch.setattr(lab.connection, "pipeline", pipeline)
+    (state,) = queries(lab).states(["c:stripe:42"])
     assert state.holders == [Holder("a")]
 
 
