@@ -31,7 +31,7 @@ BLOCK_SECONDS = 5  # how long Redis holds a blocking pop; never 0, so that a dea
 IDLE_SECONDS = 15  # the same of an idle child that waits in several shards
 WAIT_SECONDS = 60  # the same of ``wait``, whose caller does not wait for the end of the pop
 OVERDUE = 3.0  # s by which the end of such a pop may be late before the peer is taken for dead
-PRODUCER_TIMEOUT = 0.45  # s, for connecting and again for the reply: under 1 s in all (law 5)
+PRODUCER_TIMEOUT = 0.45  # s, for connecting and again for the reply: under 1 s in all
 WORKER_TIMEOUT = 5.0  # s; a worker waits, and sends the same call again
 ACCEPTED = "it may run, or be lost in a failover; sending it again makes no second job"
 IDLE = 0.01  # s; after this a restart or the server's idle timeout may have cut a connection
@@ -425,11 +425,11 @@ def producer_connection(shard: int = 0) -> RedisConnection:
     return connection
 
 
-def bulk_connection(shard: int = 0) -> RedisConnection:
+def bulk_connection() -> RedisConnection:
     """A producer's connection for a stream of calls, separate from ``producer_connection`` so that
     the thread can use that one meanwhile. Close it at the end. Raises ConfigurationError."""
     _check_redis_is_meant()
-    return RedisConnection(get_redis_url(shard), PRODUCER_TIMEOUT, PRODUCER_TIMEOUT, shard)
+    return RedisConnection(get_redis_url(), PRODUCER_TIMEOUT, PRODUCER_TIMEOUT)
 
 
 def _check_redis_is_meant() -> None:

@@ -85,5 +85,5 @@ def _continuation(
 
 
 def delete_continuation(connection: RedisConnection, keys: Keys, token: str) -> None:
-    """Give this one up."""
+    """Give up a continuation."""
     connection.call("HDEL", keys.continuations, token)

@@ -152,7 +152,7 @@ def _shut_down(socket: str) -> None:
 
 
 class _Ping(Enum):
-    """What became of a PING."""
+    """The outcome of a PING."""
 
     ANSWERED = auto()
     LOADING = auto()

@@ -36,7 +36,7 @@ from .entries import JOB, Entries, RawEvent, parse_entry
 
 logger = logging.getLogger("django_redisqueue")
 
-PAGE = 1000  # events a read, and what the last entry has more: under 1 MB
+PAGE = 1000  # events a read, plus the rest of the last entry: under 1 MB
 ENTRY = 1000  # positions in an entry
 Position = tuple[int, int]
 Positions = tuple[Position, ...]  # one in each shard

@@ -62,8 +62,8 @@ class GatherQueries(QueryBase):
 
     @query
     def matching(self, text: str, count: int) -> Read[list[tuple[str, float]]]:
-        """The key that is ``text``, and of the ``count`` newest those that contain it, with the
-        instants; that of the first is infinite."""
+        """The keys among the ``count`` newest that contain ``text``, with the instants of their
+        starts; and the key ``text`` itself, with an infinite instant."""
         known, newest = yield Strict(
             [
                 ("HEXISTS", self.keys.gather_plan(text), "id"),
@@ -76,13 +76,14 @@ class GatherQueries(QueryBase):
 
     @query
     def statuses(self, keys: Sequence[str]) -> Read[list[str | None]]:
-        """None for each that is gone. One round trip."""
+        """The statuses; None for a gather that is gone. One round trip."""
         found = yield [("HGET", self.keys.gather_plan(key), "status") for key in keys]
         return list(found)
 
     @query
     def outlines(self, keys: Sequence[str]) -> Read[dict[str, GatherData | CorruptJob]]:
-        """Those of several gathers that are there, without their payloads, in one round trip."""
+        """Several gathers without their payloads, in one round trip. Leaves out those that are
+        gone."""
         found = yield from together(map(self._outline, keys))
         return {key: one for key, one in zip(keys, found, strict=True) if one is not None}
 

@@ -261,7 +261,7 @@ def _split(entry: str) -> tuple[str, str]:
 
 
 def _next_ms(rate: RateNumbers | None, tat: str | None, now_ms: int) -> int | None:
-    """How long until a rate allows the next start, as limits.lua has it."""
+    """How long until a rate allows the next start, as in limits.lua."""
     if rate is None:
         return None
     tat_us = int_or_none((tat or "").partition(" ")[0]) or 0

@@ -107,8 +107,8 @@ class Queries(OverviewQueries):
     def ranked(
         self, queue: str, status: Status, start: int, stop: int
     ) -> Read[list[tuple[float, str]]]:
-        """``ids``, each behind what orders it among those of other shards: its instant, or the
-        place of a queued job, because each shard has a first one."""
+        """``ids``, each after what orders it among those of other shards: its instant, or for a
+        queued job its place, because each shard has a first one."""
         key = self.keys.queue(queue)
         if status is Status.QUEUED:
             return list(enumerate((yield from self._queued(key, start, stop)), start))

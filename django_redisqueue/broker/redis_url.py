@@ -92,7 +92,7 @@ REMEDY = (
 
 
 def get_redis_url(shard: int = 0) -> RedisUrl:
-    """Where ``REDISQUEUE["CONNECTION"]`` says that this shard is. Raises ConfigurationError."""
+    """The URL of a shard, by ``REDISQUEUE["CONNECTION"]``. Raises ConfigurationError."""
     setting, url = _named(shard)
     if not url.startswith(SCHEMES):
         raise ConfigurationError(

@@ -13,7 +13,7 @@ with connections to such a master runs one thread that listens to all of its sen
   because a message can be missed: from now on this is the master.
 
 The thread cuts connections to any other server. That wakes up whoever waits on one, and what was in
-flight is sent again (law 5). The thread ends some seconds after the last connection.
+flight is sent again. The thread ends some seconds after the last connection.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _OWN_LOGIN = ("sentinel_username", "sentinel_password")
 
 ASK = 0.5  # s between two queries to a sentinel
 ASK_OFTEN = 0.1  # s, during a failover
-PATIENCE = 0.5  # s for a sentinel to accept a connection or a query
+ANSWER_TIMEOUT = 0.5  # s for a sentinel to accept a connection or a query
 SILENT = 2.0  # s without a reply: it hangs. A reply serves new connections for as long
 AGAIN = 1.0  # s before a lost sentinel is tried again
 LINGER = 10.0  # s that the thread stays while no connection can be opened
@@ -363,10 +363,10 @@ class SentinelListener:
         self._again_at = time.monotonic() + AGAIN
 
     def _open(self) -> None:
-        self._subscription = self._target.to_sentinel(self._place, PATIENCE)
+        self._subscription = self._target.to_sentinel(self._place, ANSWER_TIMEOUT)
         self._subscription.connect()
         self._subscription.send_command("PSUBSCRIBE", *_CHANNELS)
-        self._queries = self._target.to_sentinel(self._place, PATIENCE)
+        self._queries = self._target.to_sentinel(self._place, ANSWER_TIMEOUT)
         self._queries.connect()
 
     def _open_ones(self) -> list[AbstractConnection]:

@@ -208,7 +208,7 @@ def agree_on_shards(connection: RedisConnection) -> None:
 
 
 def number_problem(connection: RedisConnection) -> str:
-    """In what SHARDS and the data of the shards disagree, and the remedy; or ''."""
+    """How SHARDS and the data of the shards disagree, with the remedy; or ''."""
     shards = get_settings().shards
     numbers = read_numbers(connection, range(shards)).by_shard
     recorded = {number for number in numbers.values() if number is not None}

@@ -126,7 +126,8 @@ Rates = tuple[Rate, ...]
 
 
 def check_limits(value: object, kind: type[Limit] | type[Rate], name: str) -> tuple[Any, ...]:
-    """A tuple of these from one, or from a list of up to 4. Raises InvalidOption."""
+    """Limits of one kind as a tuple: from one of them, or a list of up to 4. Raises
+    InvalidOption."""
     given = tuple(value) if isinstance(value, tuple | list) else (value,)
     for one in given:
         if not isinstance(one, kind):
@@ -138,7 +139,7 @@ def check_limits(value: object, kind: type[Limit] | type[Rate], name: str) -> tu
 
 
 def check_fair_by(value: object) -> Key:
-    """A key as of ``Limit``. Raises InvalidOption."""
+    """Check a key like that of ``Limit``. Raises InvalidOption."""
     _check_key(value, "fair_by")
     if value is None:
         raise InvalidOption("fair_by must be a parameter's name, a tuple of names or a callable")
@@ -196,15 +197,15 @@ def bounded(encoded: str) -> str:
 
 
 def encode_share(value: object) -> str:
-    """A share by the value of ``fair_by``; by those of several parameters from a tuple."""
+    """The share for a value of ``fair_by``, or for a tuple of the values of several parameters."""
     if isinstance(value, tuple):
         return bounded(",".join(map(encode_value, value)))
     return encode_value(value)
 
 
 def encode_shown(text: str) -> str | None:
-    """What ``shown_value`` has shown of a value that is hashed, encoded again; None of any other.
-    Raises InvalidOption where it has been cut in a place that cannot be told."""
+    """Encode again what ``shown_value`` has shown of a hashed value; None for any other text.
+    Raises InvalidOption if it is unknown where that was cut."""
     if not _HASHED.search(text):
         return None
     parts = []
@@ -213,7 +214,7 @@ def encode_shown(text: str) -> str | None:
         plain = part[: found.start()] if found else part
         if found and ("%" in plain or "\ufffd" in plain):
             raise InvalidOption(
-                f"{short_repr(text)} is cut where it cannot be told; give the value itself"
+                f"{short_repr(text)} was cut at an unknown place; give the value itself"
             )
         parts.append(quote(plain, safe="") + (found[0] if found else ""))
     return ",".join(parts)
@@ -244,7 +245,7 @@ class RateNumbers(NamedTuple):
 
 
 def decode_rate(number: str) -> RateNumbers | None:
-    """None if it is no rate."""
+    """Decode the number of a rate; None for any other text."""
     parts = number.split("/")
     if len(parts) != 3 or not all(part.isdecimal() for part in parts):
         return None
@@ -264,7 +265,7 @@ class Lane(NamedTuple):
 
 
 def decode_lane(text: str) -> Lane:
-    """The lane of a job; of '' one without a share and limits."""
+    """Decode the lane of a job; '' has no share and no limits."""
     name, *words = text.split(" ")
     share, *limits = name.split("|")
     numbers = dict(word.split("=", 1) for word in words if "=" in word)
