@@ -11,15 +11,13 @@ from typing import Any
 from ..core.job_data import WaitKind
 from ..core.parsing import clock_ms, pairs, score_ms
 from ..core.text import printable
-from .base import QueryBase
 from .events import Position
 from .overview import (
+    OverviewQueries,
     QueueOverview,
     eviction_policy,
     info_fields,
-    read_counts,
     read_queue,
-    unfinished,
 )
 from .reads import Read, query, together
 from .scan import UnreadEvents, unread_commands, unread_events
@@ -30,7 +28,6 @@ DUE = 10  # schedules that are due next
 PLACES = 100  # limits with parked lanes in a queue that are looked at
 LAPSED = 100  # children with a lapsed lease that are named
 SERVED = 1000  # queues that workers announce, the latest first
-FORMER = 100  # queues that have left the settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +118,7 @@ def add_states(found: Mapping[int, ShardState]) -> ShardState:
     )
 
 
-class HealthQueries(QueryBase):
+class HealthQueries(OverviewQueries):
     """Reads the state of a shard, on one connection."""
 
     @query
@@ -136,7 +133,7 @@ class HealthQueries(QueryBase):
         found: list[Any] = yield from together(
             [
                 self._of_redis(mirrored),
-                self._former(queues),
+                self.stranded.read(queues),
                 self._policies(),
                 *(read_queue(self.keys, queue) for queue in queues),
             ]
@@ -168,14 +165,6 @@ class HealthQueries(QueryBase):
             "eviction": eviction_policy(info_fields(info or "")),
             "unread": unread_events(now_ms, entries or (), total),
         }
-
-    def _former(self, queues: Sequence[str]) -> Read[dict[str, int]]:
-        """The queues beside these that have unfinished jobs, and how many."""
-        [names] = yield [("SMEMBERS", self.keys.queues)]
-        former = sorted(set(names or ()) - set(queues))[:FORMER]
-        counts = yield from together(read_counts(self.keys.queue(queue)) for queue in former)
-        left = {queue: unfinished(one) for queue, one in zip(former, counts, strict=True)}
-        return {printable(queue): jobs for queue, jobs in left.items() if jobs}
 
     def _policies(self) -> Read[PolicyState]:
         keys = self.keys

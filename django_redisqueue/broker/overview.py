@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..core.ids import claims_jobs
@@ -28,6 +28,7 @@ COUNTED = (
     ("ZCARD", "waiting"),
 )
 FLEET = 10_000  # children that are sorted
+FORMER = 100  # queues that have left the settings
 MAX_NAME = 150  # characters of who paused a queue
 
 
@@ -109,7 +110,6 @@ class Leases:
     """What is left of children's leases in ms, below 0 once they have expired, and how many
     children there are."""
 
-    now_ms: int
     total: int
     alive: int
     left: Mapping[str, int]
@@ -165,16 +165,21 @@ class OverviewQueries(QueryBase):
         )
         return sum(found)
 
-    def former_queues(self, queues: Container[str]) -> list[str]:
+    def former_queues(self, queues: Collection[str]) -> list[str]:
         """The queues that Redis knows besides these: they were removed from QUEUES, or belong to
         another project on this Redis."""
         [names] = self._each([("SMEMBERS", self.keys.queues)])
         return sorted(name for name in names or () if name not in queues)
 
-    def stranded(self, queues: Container[str]) -> dict[str, int]:
-        """The former queues that still have unfinished jobs, and how many."""
-        found = self.overview(self.former_queues(queues))
-        return {queue.name: queue.unfinished for queue in found if queue.unfinished}
+    @query
+    def stranded(self, queues: Collection[str]) -> Read[dict[str, int]]:
+        """The former queues that still have unfinished jobs, and how many: up to FORMER of them,
+        beside these queues. Two round trips."""
+        [names] = yield [("SMEMBERS", self.keys.queues)]
+        former = sorted(set(names or ()).difference(queues))[:FORMER]
+        counts = yield from together(read_counts(self.keys.queue(queue)) for queue in former)
+        left = {queue: unfinished(one) for queue, one in zip(former, counts, strict=True)}
+        return {printable(queue): jobs for queue, jobs in left.items() if jobs}
 
     @query
     def meta(self, queue: str) -> Read[dict[str, int]]:
@@ -229,7 +234,7 @@ class OverviewQueries(QueryBase):
         }
         total -= len(read) - len(left)
         # Those beyond FLEET have the longest leases.
-        return Leases(now_ms, total, total - sum(1 for ms in left.values() if ms < 0), left)
+        return Leases(total, total - sum(1 for ms in left.values() if ms < 0), left)
 
     @query
     def children(self, left: Mapping[str, int]) -> Read[dict[str, ChildOverview]]:

@@ -172,7 +172,7 @@ def leases(shards: AllShards, *, all_roles: bool = False) -> Leases:
             left[child] = min(ms, left.get(child, ms))
     total = max(len(left), *(each.total for each in found))
     dead = sum(1 for ms in left.values() if ms < 0)
-    return Leases(max(each.now_ms for each in found), total, total - dead, left)
+    return Leases(total, total - dead, left)
 
 
 def fleet(shards: AllShards, limit: int) -> Fleet:
