@@ -25,7 +25,7 @@ from .connection import RedisConnection
 from .limits import LanePause, LimitQueries, LimitState, first_keys, shown_limits
 from .overview import ChildOverview, Fleet, Leases, QueueOverview, ServerOverview
 from .queries import Queries, UnreadableJob
-from .reads import Entry, EntryPage, Read, merged
+from .reads import Entry, EntryPage, Read, merged, page_after
 from .schedules import ScheduleQueries, UnreadableSchedule
 from .shards import AllShards
 from .steps import Wait, WaitQueries
@@ -316,7 +316,7 @@ def unique_keys(shards: AllShards, after: str, count: int) -> tuple[list[UniqueK
     return _page(
         shards,
         count,
-        lambda one: UniqueQueries(one).entries.read(after, count),
+        lambda one: page_after(UniqueQueries(one).keys.uniques, after, count),
         lambda entries, one: UniqueQueries(one).described.read(entries),
     )
 
@@ -343,7 +343,7 @@ def schedules(
     return _page(
         shards,
         count,
-        lambda one: ScheduleQueries(one).entries.read(after, count),
+        lambda one: page_after(ScheduleQueries(one).keys.schedules, after, count),
         lambda entries, one: ScheduleQueries(one).described.read(entries),
     )
 
@@ -359,7 +359,7 @@ def waits(shards: AllShards, kind: WaitKind, after: str, count: int) -> tuple[li
     return _page(
         shards,
         count,
-        lambda one: WaitQueries(one).entries.read(kind, after, count),
+        lambda one: page_after(WaitQueries(one).keys.waits(kind), after, count),
         lambda entries, one: WaitQueries(one).described.read(entries),
     )
 
@@ -372,11 +372,11 @@ def wait_counts(shards: AllShards) -> dict[WaitKind, int]:
 def _page(
     shards: AllShards,
     count: int,
-    entries: Callable[[RedisConnection], Read[EntryPage]],
+    read: Callable[[RedisConnection], Read[EntryPage]],
     describe: Callable[[Sequence[Entry], RedisConnection], Read[dict[Entry, Row]]],
 ) -> tuple[list[Row], str]:
     """A page of a sorted set that is spread over the shards. Each shard describes its own rows."""
-    pages = shards.read(entries).by_shard
+    pages = shards.read(read).by_shard
     page = merged(pages.values(), count)
     wanted = dict.fromkeys(page.entries)
     parts = {shard: [e for e in part.entries if e in wanted] for shard, part in pages.items()}

@@ -8,7 +8,7 @@ from ..core.parsing import clock_ms, pairs, score_ms
 from ..core.text import printable
 from ..core.unique import UniqueKey
 from .base import CommandBase, QueryBase
-from .reads import Entry, EntryPage, Read, Strict, page_after, query, run
+from .reads import Entry, Read, Strict, query, run
 
 PAGE = 100  # keys a page at the most
 
@@ -41,11 +41,6 @@ class UniqueQueries(QueryBase):
         """``page`` from the first key on, for any ``count``."""
         pages = (self.page(at, min(PAGE, count - at)) for at in range(0, count, PAGE))
         return [key for page in pages for key in page]
-
-    @query
-    def entries(self, after: str, count: int) -> Read[EntryPage]:
-        """The keys of a page."""
-        return (yield from page_after(self.keys.uniques, after, min(count, PAGE)))
 
     @query
     def described(self, page: Sequence[Entry]) -> Read[dict[Entry, UniqueKey]]:
