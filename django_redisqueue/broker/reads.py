@@ -11,23 +11,15 @@ import re
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import (
-    Any,
-    Concatenate,
-    Generic,
-    NamedTuple,
-    ParamSpec,
-    Protocol,
-    Self,
-    TypeVar,
-    overload,
-)
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 from ..core.text import printable
 from ..exceptions import InvalidOption, short_repr
+from .base import QueryBase
 from .connection import AS_READ, RedisConnection
 
 Answer = TypeVar("Answer")
+Owner = TypeVar("Owner", bound=QueryBase)
 Params = ParamSpec("Params")
 Command = Sequence[Any]
 #: The reply for a key of a wrong type is None, unless the commands are Strict.
@@ -37,13 +29,6 @@ _AFTER = re.compile(r"(-?(?:inf|[0-9.]{1,20}(?:e[+-]?[0-9]{1,3})?)) (.{0,1000})"
 
 class Strict(list[Command]):
     """Commands for which a key of a wrong type is an error."""
-
-
-class HasConnection(Protocol):
-    connection: RedisConnection
-
-
-Owner = TypeVar("Owner", bound=HasConnection)
 
 
 class Reading(Generic[Answer]):
@@ -106,23 +91,17 @@ class BoundRead(Generic[Params, Answer]):
 
 
 class Query(Generic[Owner, Params, Answer]):
-    """A method that is a read."""
+    """Decorates a method that is a read."""
 
     def __init__(self, begin: Callable[Concatenate[Owner, Params], Read[Answer]]) -> None:
         self._begin = begin
         self.__doc__ = begin.__doc__
 
-    @overload
-    def __get__(self, owner: None, kind: type[Owner]) -> Self: ...
-    @overload
-    def __get__(self, owner: Owner, kind: type[Owner]) -> BoundRead[Params, Answer]: ...
-    def __get__(self, owner: Owner | None, kind: type[Owner]) -> Self | BoundRead[Params, Answer]:
-        if owner is None:
-            return self
+    def __get__(self, owner: Owner, kind: type[Owner]) -> BoundRead[Params, Answer]:
         return BoundRead(owner.connection, partial(self._begin, owner))
 
 
-query = Query  # as a decorator
+query = Query
 
 
 # Pages of sorted sets
