@@ -350,7 +350,7 @@ class _Reader:
                     f'{self.where}["WEIGHTS"][{short_repr(share)}] must be a whole number from 1 '
                     f"to {MAX_WEIGHT}, not {short_repr(weight)}"
                 )
-        return {encode_share(share): weight for share, weight in raw.items()}
+        return {_share(share): weight for share, weight in raw.items()}
 
     def retention(self) -> QueueSettings:
         return QueueSettings(
@@ -378,6 +378,15 @@ def _limit_name(name: object) -> str:
         raise ConfigurationError(
             f'REDISQUEUE["LIMITS"] has a limit {short_repr(name)}; a name has 1 to 64 letters, '
             'digits, "_", "." or "-"'
+        ) from None
+
+
+def _share(value: object) -> str:
+    try:
+        return encode_share(value)
+    except (TypeError, ValueError):
+        raise ConfigurationError(
+            f'REDISQUEUE["WEIGHTS"]: a share must be a value of JSON, not {short_repr(value)}'
         ) from None
 
 

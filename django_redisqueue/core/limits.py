@@ -182,7 +182,7 @@ def make_named_limit(raw: Mapping[str, Any]) -> NamedLimit:
 
 def encode_value(value: object, *, is_secret: bool = False) -> str:
     """A value as a part of a key: no blank, bar or colon; cut and hashed when it is long or secret.
-    Raises InvalidOption unless it is a value of JSON."""
+    Raises TypeError or ValueError unless it is a value of JSON."""
     text = value if isinstance(value, str) else dumps(value)
     if is_secret:
         return f"~{_digest(text)}"

@@ -217,3 +217,9 @@ def test_what_the_setting_refuses(limits: object, message: str) -> None:
 def test_what_weights_refuse(weight: object) -> None:
     with pytest.raises(ConfigurationError, match=r'"WEIGHTS"\]\[.gold.\] must be a whole number'):
         load({"WEIGHTS": {"gold": weight}})
+
+
+@pytest.mark.parametrize("share", [b"gold", ("a", b"x"), float("nan"), "\ud800"])
+def test_a_share_that_json_cannot_carry_has_no_weight(share: object) -> None:
+    with pytest.raises(ConfigurationError, match=r'"WEIGHTS"\]: a share must be a value of JSON'):
+        load({"WEIGHTS": {share: 3}})
