@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from ..exceptions import InvalidArguments, PayloadTooLarge
+from ..exceptions import InvalidArguments, PayloadTooLarge, short_repr
 
 MAX_DEPTH = 100  # levels of a value to encode
 READ_DEPTH = MAX_DEPTH + 10  # levels to decode, with an envelope such as a payload's
@@ -207,7 +207,8 @@ def _check_mapping(value: Mapping[Any, Any], what: str, levels: int) -> None:
     for key, item in value.items():
         if not isinstance(key, str):
             raise InvalidArguments(
-                f"{what} has the key {key!r}: JSON keys are strings, use {str(key)!r}"
+                f"{what} has the key {short_repr(key)}: JSON keys are strings, use "
+                f"'{short_repr(key)}'"
             )
         if type(item) not in _PLAIN:
             _check(item, f"{what}[{key!r}]", levels)

@@ -161,7 +161,8 @@ def make_named_limit(raw: Mapping[str, Any]) -> NamedLimit:
     for name in raw:
         if name not in known:
             raise InvalidOption(
-                f"a limit has no {name!r}{did_you_mean(name, known)}; it takes {', '.join(known)}"
+                f"a limit has no {short_repr(name)}{did_you_mean(name, known)}; "
+                f"it takes {', '.join(known)}"
             )
     concurrency, rate = raw.get("concurrency"), raw.get("rate")
     if concurrency is None and rate is None:
@@ -171,7 +172,9 @@ def make_named_limit(raw: Mapping[str, Any]) -> NamedLimit:
     if rate is not None and not (
         isinstance(rate, tuple | list) and len(rate) == 2 and not isinstance(rate[0], str)
     ):
-        raise InvalidOption(f'rate must be (jobs, window), such as (100, "1m"), not {rate!r}')
+        raise InvalidOption(
+            f'rate must be (jobs, window), such as (100, "1m"), not {short_repr(rate)}'
+        )
     if rate is None and "burst" in raw:
         raise InvalidOption("burst belongs to a rate, which this limit does not have")
     return NamedLimit(

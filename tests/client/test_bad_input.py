@@ -108,6 +108,11 @@ def test_a_dict_key_that_is_no_string(key: Any) -> None:
         tasks.noop.enqueue({"a": {key: 1}})
 
 
+def test_a_dict_key_that_cannot_be_shown() -> None:
+    with refused(InvalidArguments, "has the key a value of int that cannot be shown"):
+        tasks.noop.enqueue({10**5000: 1})
+
+
 def test_a_queryset_is_no_argument() -> None:
     with refused(InvalidArguments, "argument 1", "QuerySet"):
         tasks.noop.enqueue(Counter.objects.all())

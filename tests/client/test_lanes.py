@@ -204,6 +204,8 @@ def test_the_result_of_a_parent_is_no_key(register: Register) -> None:
         ({"a": {"concurrency": 0}}, "Limit takes a whole number from 1"),
         ({"a": {"concurency": 5}}, "a limit has no 'concurency', did you mean 'concurrency'"),
         ({"a": {"rate": 100}}, r"rate must be \(jobs, window\)"),
+        ({"a": {"rate": 10**5000}}, "a value of int that cannot be shown"),
+        ({"a": {10**5000: 1}}, "a limit has no a value of int that cannot be shown"),
         ({"a": {"rate": (100, 60)}}, "needs a window with a unit"),
         ({"a": {"concurrency": 5, "burst": 2}}, "burst belongs to a rate"),
     ],
