@@ -18,7 +18,7 @@ from django.core.signals import setting_changed
 from .core.clock import to_ms
 from .core.ids import check_queue_name, check_schedule_name, check_tag_name, check_task_name
 from .core.limits import MAX_WEIGHT, NamedLimit, encode_share, make_named_limit
-from .core.parsing import is_int, number_or_none
+from .core.parsing import is_int, is_number
 from .core.placement import MAX_SHARDS
 from .core.schedules import SCHEDULE_OPTIONS, Schedule, make_schedule
 from .exceptions import (
@@ -220,8 +220,8 @@ class _Reader:
 
     def share(self, key: str) -> float | None:
         value = self.values[key]
-        if value is None or number_or_none(value, 0, 1) is not None:
-            return value  # type: ignore[no-any-return]
+        if value is None or is_number(value, 0, 1):
+            return value
         raise self._wrong(key, "a number from 0 to 1, or None for no alarm")
 
     def positive_duration(self, key: str) -> int:
@@ -350,7 +350,7 @@ class _Reader:
                     f'{self.where}["WEIGHTS"][{short_repr(share)}] must be a whole number from 1 '
                     f"to {MAX_WEIGHT}, not {short_repr(weight)}"
                 )
-        return {encode_share(share): weight for share, weight in raw.items()}
+        return {_share(share): weight for share, weight in raw.items()}
 
     def retention(self) -> QueueSettings:
         return QueueSettings(
@@ -378,6 +378,15 @@ def _limit_name(name: object) -> str:
         raise ConfigurationError(
             f'REDISQUEUE["LIMITS"] has a limit {short_repr(name)}; a name has 1 to 64 letters, '
             'digits, "_", "." or "-"'
+        ) from None
+
+
+def _share(value: object) -> str:
+    try:
+        return encode_share(value)
+    except (TypeError, ValueError):
+        raise ConfigurationError(
+            f'REDISQUEUE["WEIGHTS"]: a share must be a value of JSON, not {short_repr(value)}'
         ) from None
 
 

@@ -19,8 +19,8 @@ from django.utils import timezone
 
 from .broker import sums
 from .broker.connection import producer_connection
+from .broker.health import PolicyState
 from .broker.overview import Leases, QueueOverview
-from .broker.policies import PolicyState
 from .broker.schedules import UnreadableSchedule
 from .broker.shards import AllShards
 from .conf import get_settings

@@ -13,7 +13,7 @@ from .connection import RedisConnection, ReplicaWait
 from .keys import Keys
 from .scripts import load
 
-BATCH = 100  # jobs a script call at the most (law 11)
+BATCH = 100  # jobs a script call at the most: no script blocks Redis for long
 MAX_CALL_BYTES = 1_000_000  # and about as many bytes
 
 

@@ -23,14 +23,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection
 from redis.exceptions import AuthenticationError, ClusterDownError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as NoConnection
-from redis.retry import Retry
 
 from ..core.placement import slot
-from .nodes import Address, parse_nodes_url, unconnected
+from .nodes import Address, parse_nodes_url, unconnected, unconnected_query
 
 CLUSTER_SCHEMES = ("redis+cluster://", "rediss+cluster://")
 PORT = 6379
@@ -46,18 +44,11 @@ class ClusterTarget:
 
     def check(self, options: Mapping[str, Any]) -> None:
         """Raise what redis-py raises for options that it does not accept."""
-        self.to_node(("", 0), options)
-
-    def to_node(self, address: Address, options: Mapping[str, Any]) -> AbstractConnection:
-        """A connection to a node, not yet connected."""
-        timeout = {"socket_connect_timeout": options["socket_connect_timeout"]}
-        return unconnected(address, **{**options, **self.common, **timeout})
+        unconnected(("", 0), options, self.common)
 
     def ask(self, address: Address, seconds: float) -> list[SlotRange]:
         """Which node has which slots, as this node sees it. Raises what redis-py raises."""
-        timeouts = {"socket_timeout": seconds, "socket_connect_timeout": seconds}
-        options = {"retry": Retry(NoBackoff(), 0), "protocol": 2, "decode_responses": True}
-        node = unconnected(address, **{**options, **self.common, **timeouts})
+        node = unconnected_query(address, seconds, self.common)
         try:
             node.connect()
             node.send_command("CLUSTER", "SLOTS")
@@ -107,7 +98,8 @@ class ClusterMap:
         """
         half = options["socket_connect_timeout"] / 2
         address = self.owner(slot(tag), half)
-        connection = self._target.to_node(address, {**options, "socket_connect_timeout": half})
+        options = {**options, "socket_connect_timeout": half}
+        connection = unconnected(address, options, self._target.common)
         try:
             connection.connect()
         except BaseException:

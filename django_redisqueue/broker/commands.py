@@ -301,10 +301,9 @@ class Commands(
         )
 
     def order_worker(self, worker: str, order: WorkerOrder, at_ms: int) -> bool:
-        """Tell a worker what to do, unless it was told so after ``at_ms``; False if there is no
-        such worker."""
-        told: int = self._run("order_worker", worker, f"{at_ms} {order.value}", REPORT_TTL_MS)
-        return bool(told)
+        """Send an order to a worker, unless it got one after ``at_ms``; False if there is no such
+        worker."""
+        return bool(self._run("order_worker", worker, f"{at_ms} {order.value}", REPORT_TTL_MS))
 
     def reap(
         self, child: str = "", started: Sequence[str] | None = None, keep: Sequence[str] = ()

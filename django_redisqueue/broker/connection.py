@@ -32,7 +32,7 @@ BLOCK_SECONDS = 5  # how long Redis holds a blocking pop; never 0, so that a dea
 IDLE_SECONDS = 15  # the same of an idle child that waits in several shards
 WAIT_SECONDS = 60  # the same of ``wait``, whose caller does not wait for the end of the pop
 OVERDUE = 3.0  # s by which the end of such a pop may be late before the peer is taken for dead
-PRODUCER_TIMEOUT = 0.45  # s, for connecting and again for the reply: under 1 s in all (law 5)
+PRODUCER_TIMEOUT = 0.45  # s, for connecting and again for the reply: under 1 s in all
 WORKER_TIMEOUT = 5.0  # s; a worker waits, and sends the same call again
 ACCEPTED = "it may run, or be lost in a failover; sending it again makes no second job"
 IDLE = 0.01  # s; after this a restart or the server's idle timeout may have cut a connection
@@ -229,8 +229,8 @@ class RedisConnection:
         fenced, reached = self._read(connection), self._read(connection)
         return fenced if isinstance(fenced, Exception) else reached
 
-    def wait_for_replicas(self, wait: ReplicaWait, meanwhile: str) -> None:
-        """Wait until replicas have all that was read by the connection that is open. ``meanwhile``:
+    def wait_for_replicas(self, wait: ReplicaWait, meanwhile: str = ACCEPTED) -> None:
+        """Wait until replicas have all that the open connection has read or written. ``meanwhile``:
         what the error says about it. Raises NotReplicated."""
         self._check_open("the connection was lost before replicas had what was read")
         with self._guard as connection:
@@ -308,13 +308,8 @@ class RedisConnection:
                     yield self._answer(connection, under_way)
             while under_way:
                 yield self._answer(connection, under_way)
-            if wait is not None:
-                self._send_and_wait(connection, wait)
-                reached = self._read_wait(connection)
-                if isinstance(reached, Exception):
-                    raise reached
         if wait is not None:
-            self._check_reached(wait, reached)
+            self.wait_for_replicas(wait)
 
     def _answer(
         self, connection: AbstractConnection, under_way: deque[tuple[Tag, tuple[Any, ...]]]

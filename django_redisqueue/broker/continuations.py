@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..core.ids import is_queue_name
+from ..core.ids import QUEUE_NAME
 from ..core.parsing import MAX_EXACT, clock_ms, int_or_none, pairs
 from ..core.statuses import Status
 from ..exceptions import short_repr
@@ -75,7 +75,7 @@ def _continuation(
     if len(parts) == 5:
         verb, queue, status, left, until = parts
         jobs, until_ms = int_or_none(left, 0, MAX_EXACT), int_or_none(until, 0, MAX_EXACT)
-        is_known = verb in VERBS and status in STATUSES and is_queue_name(queue)
+        is_known = verb in VERBS and status in STATUSES and QUEUE_NAME.fullmatch(queue)
         if is_known and jobs is not None and until_ms is not None:
             return Continuation(token, verb, queue, status, jobs) if until_ms < now_ms else None
     return UnreadableContinuation(
@@ -85,5 +85,5 @@ def _continuation(
 
 
 def delete_continuation(connection: RedisConnection, keys: Keys, token: str) -> None:
-    """Give this one up."""
+    """Give up a continuation."""
     connection.call("HDEL", keys.continuations, token)

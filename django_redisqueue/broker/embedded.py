@@ -1,8 +1,8 @@
 """A Redis server for one folder, started on demand and shared by all who name that folder.
 
 For trying out, development and tests. The server outlives the process that started it, because
-others may use it, and runs until ``stop_server`` or a SIGTERM to the process in
-``<folder>/redis.pid``. Its append-only data is in the folder and survives both.
+others may use it, and runs until a SIGTERM to the process in ``<folder>/redis.pid``. Its
+append-only data is in the folder and survives that.
 
 One ``flock`` on ``<folder>/redis.lock`` decides who may start a server: the starter takes the lock
 and the server inherits it. So the lock is held exactly as long as the server lives, however it
@@ -77,20 +77,6 @@ def ensure_server(folder: Path | str, timeout: float = 60.0, answer_timeout: flo
         raise EmbeddedServerError(f"no Redis server can be run in {home}: {error}") from error
 
 
-def stop_server(folder: Path | str, timeout: float = 10.0) -> None:
-    """Stop the server of ``folder``, if one runs, for all who share it; its data is on disk then.
-
-    ``timeout``: seconds to wait for its end. Raises EmbeddedServerError if it lives longer.
-    """
-    home = _home(folder)
-    socket = _socket_path(home)
-    for _ in _polls(timeout):
-        _shut_down(socket)
-        if _is_gone(home, socket):
-            return
-    raise EmbeddedServerError(_silent(home, socket, "did not stop", timeout))
-
-
 def server_log_tail(folder: Path | str, lines: int = 10) -> str:
     """The last ``lines`` lines of the server's log, or an empty string."""
     try:
@@ -132,7 +118,10 @@ def _start_or_join(home: Path, socket: str, timeout: float, answer_timeout: floa
                 raise EmbeddedServerError(_died(home, program))
             else:
                 program = _start(home, socket, lock)
-    raise EmbeddedServerError(_silent(home, socket, "does not answer", timeout))
+    raise EmbeddedServerError(
+        f"the Redis server of {home} does not answer on {socket} within {timeout:g} s (its process "
+        f"id is in {home / 'redis.pid'}). {_log_tail(home)}"
+    )
 
 
 def _start(home: Path, socket: str, lock: int) -> str:
@@ -163,7 +152,7 @@ def _shut_down(socket: str) -> None:
 
 
 class _Ping(Enum):
-    """What became of a PING."""
+    """The outcome of a PING."""
 
     ANSWERED = auto()
     LOADING = auto()
@@ -233,15 +222,6 @@ def _lock(home: Path) -> Iterator[int | None]:
             os.close(lock)  # never LOCK_UN, which would release the server's lock too
 
 
-def _is_gone(home: Path, socket: str) -> bool:
-    if not home.exists():
-        return True
-    with _lock(home) as lock:
-        if lock is not None:  # while we have the lock, the socket is a dead server's
-            Path(socket).unlink(missing_ok=True)
-        return lock is not None
-
-
 def _candidates() -> Iterator[str]:
     for name in ("redis-server", "valkey-server"):
         if program := shutil.which(name):
@@ -279,13 +259,9 @@ def _polls(timeout: float) -> Iterator[None]:
 def _died(home: Path, program: str) -> str:
     return (
         f"the Redis server of {home} ended while it started. If its data was written by a newer "
-        f"Redis than {program}, install that one. The end of {home / 'redis.log'}:\n"
-        f"{server_log_tail(home)}"
+        f"Redis than {program}, install that one. {_log_tail(home)}"
     )
 
 
-def _silent(home: Path, socket: str, what: str, timeout: float) -> str:
-    return (
-        f"the Redis server of {home} {what} on {socket} within {timeout:g} s (its process id is in "
-        f"{home / 'redis.pid'}). The end of {home / 'redis.log'}:\n{server_log_tail(home)}"
-    )
+def _log_tail(home: Path) -> str:
+    return f"The end of {home / 'redis.log'}:\n{server_log_tail(home)}"

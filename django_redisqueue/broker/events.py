@@ -21,7 +21,7 @@ from ..core.parsing import (
     MAX_INT32,
     MAX_INT64,
     Fields,
-    number_or_none,
+    is_number,
     object_or_none,
     storable,
     text_or_none,
@@ -36,7 +36,7 @@ from .entries import JOB, Entries, RawEvent, parse_entry
 
 logger = logging.getLogger("django_redisqueue")
 
-PAGE = 1000  # events a read, and what the last entry has more: under 1 MB
+PAGE = 1000  # events a read, plus the rest of the last entry: under 1 MB
 ENTRY = 1000  # positions in an entry
 Position = tuple[int, int]
 Positions = tuple[Position, ...]  # one in each shard
@@ -274,10 +274,8 @@ class EventStream(QueryBase):
         entries = self._one("XRANGE", name, name)
         if not entries:
             return None
-        page = self._page([(name, parse_entry(entries[0][1]))], START)
-        events = [event for event in page.events if event.position == position]
-        workflows = [event for event in page.workflows if event.position == position]
-        return StreamPage(events, workflows, [], 1, position)
+        before = position[0], position[1] - 1
+        return self._page([(name, parse_entry(entries[0][1]))], before).until(position)
 
     def _one(self, command: str, start: str, end: str) -> Any:
         return self.connection.call(command, self.keys.events, start, end, "COUNT", "1")
@@ -406,9 +404,9 @@ def _more(fields: Fields) -> dict[str, Any]:
 def _progress(fields: Fields) -> dict[str, Any] | None:
     raw = fields["progress"]
     value = Fields(raw if isinstance(raw, dict) else {})
-    found = {name: number_or_none(value[name], 0, MAX_INT64) for name in ("done", "total")}
+    found = {name: value[name] for name in ("done", "total")}
     note = value.text("note", MAX_INT32)
-    if value.faults or None in found.values():
+    if value.faults or not all(is_number(one, 0, MAX_INT64) for one in found.values()):
         fields.fault("progress", raw)
         return None
     return {**found, "note": note} if "note" in value else found

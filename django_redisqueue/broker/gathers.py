@@ -10,7 +10,7 @@ from ..core.gather_data import GatherData, GatherListener, GatherPlan, decode_ga
 from ..core.parsing import pairs
 from ..exceptions import CorruptJob
 from .base import CommandBase, QueryBase
-from .reads import Read, Strict, query
+from .reads import Read, Strict, query, together
 
 DONE_COUNT = "queryDoneCount"
 _FILE = "file:"
@@ -62,8 +62,8 @@ class GatherQueries(QueryBase):
 
     @query
     def matching(self, text: str, count: int) -> Read[list[tuple[str, float]]]:
-        """The key that is ``text``, and of the ``count`` newest those that contain it, with the
-        instants; that of the first is infinite."""
+        """The keys among the ``count`` newest that contain ``text``, with the instants of their
+        starts; and the key ``text`` itself, with an infinite instant."""
         known, newest = yield Strict(
             [
                 ("HEXISTS", self.keys.gather_plan(text), "id"),
@@ -76,27 +76,30 @@ class GatherQueries(QueryBase):
 
     @query
     def statuses(self, keys: Sequence[str]) -> Read[list[str | None]]:
-        """None for each that is gone. One round trip."""
+        """The statuses; None for a gather that is gone. One round trip."""
         found = yield [("HGET", self.keys.gather_plan(key), "status") for key in keys]
         return list(found)
 
     @query
     def outlines(self, keys: Sequence[str]) -> Read[dict[str, GatherData | CorruptJob]]:
-        """Those of several gathers that are there, without their payloads, in one round trip."""
-        commands: list[Sequence[str]] = []
-        for key in keys:
-            commands += [
-                ("HMGET", self.keys.gather_plan(key), *_OUTLINE),
-                ("HKEYS", self.keys.gather(key)),
-                ("HGET", self.keys.gather(key), DONE_COUNT),
-            ]
-        replies = iter((yield commands))
-        found = zip(keys, replies, replies, replies, strict=False)
-        return {
-            key: _outline(key, raw, there or (), done)
-            for key, raw, there, done in found
-            if any(raw or ())
-        }
+        """Several gathers without their payloads, in one round trip. Leaves out those that are
+        gone."""
+        found = yield from together(map(self._outline, keys))
+        return {key: one for key, one in zip(keys, found, strict=True) if one is not None}
+
+    def _outline(self, key: str) -> Read[GatherData | CorruptJob | None]:
+        plan, results = self.keys.gather_plan(key), self.keys.gather(key)
+        raw, there, done = yield [
+            ("HMGET", plan, *_OUTLINE), ("HKEYS", results), ("HGET", results, DONE_COUNT),
+        ]  # fmt: skip
+        fields = zip(_OUTLINE, raw or (), strict=False)
+        known = {name: value for name, value in fields if value is not None}
+        if not known:
+            return None
+        try:
+            return decode_gather(key, {**known, "payload": "[[],{}]"}, there or (), done)
+        except CorruptJob as error:
+            return error
 
     def results(self, key: str) -> dict[str, str]:
         """The results as JSON, by listener. The cost grows with their size."""
@@ -126,13 +129,3 @@ class GatherQueries(QueryBase):
         return gather_id or "", [
             name.removeprefix(_FILE) for name in names if name.startswith(_FILE)
         ]
-
-
-def _outline(
-    key: str, raw: Sequence[str | None], there: Sequence[str], done: str
-) -> GatherData | CorruptJob:
-    fields = {name: value for name, value in zip(_OUTLINE, raw, strict=True) if value is not None}
-    try:
-        return decode_gather(key, {**fields, "payload": "[[],{}]"}, there, done)
-    except CorruptJob as error:
-        return error

@@ -1,46 +1,75 @@
-"""What Redis knows of the health of queues and workers, in two round trips."""
+"""The state of a shard at a glance, in two round trips: its queues and workers, and its unique
+keys, schedules, limits and waits."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
+from ..core.job_data import WaitKind
 from ..core.parsing import clock_ms, pairs, score_ms
 from ..core.text import printable
-from .base import QueryBase
 from .events import Position
 from .overview import (
-    COUNTS,
-    WIDTH,
-    Command,
+    OverviewQueries,
     QueueOverview,
-    count_commands,
-    counts_of,
-    queue_commands,
-    queue_of,
-    unfinished,
-    waited,
-    waiting_command,
+    eviction_policy,
+    info_fields,
+    read_queue,
 )
-from .policies import (
-    POLICY_COMMANDS,
-    PolicyState,
-    add_policies,
-    detail_commands,
-    policies_of,
-    policy_commands,
-)
-from .reads import Read, query
+from .reads import Read, query, together
 from .scan import UnreadEvents, unread_commands, unread_events
 from .sums import add_counts, add_queues
 
+STOPPED = 100  # schedules that are paused, or have an error, and are looked at
+DUE = 10  # schedules that are due next
+PLACES = 100  # limits with parked lanes in a queue that are looked at
 LAPSED = 100  # children with a lapsed lease that are named
 SERVED = 1000  # queues that workers announce, the latest first
-FORMER = 100  # queues that have left the settings
-NO_POLICIES = PolicyState()
-NOTHING_UNREAD = UnreadEvents(None, 0)
-_HEAD = 8  # replies before those of the policies and queues
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyState:
+    """How many there are, and what may be wrong with them."""
+
+    unique_keys: int = 0
+    schedules: int = 0
+    stopped: int = 0  # schedules that are paused, or have an error
+    errors: Mapping[str, str] = field(default_factory=dict)  # schedule -> why it does not run
+    due: Sequence[tuple[str, int]] = ()  # the schedules that are due next, at most DUE: name, ms
+    parked: Mapping[str, int] = field(default_factory=dict)  # limit key -> lanes that wait for it
+    waits: Mapping[WaitKind, int] = field(default_factory=dict)  # parked jobs by what they wait for
+
+    @property
+    def paused(self) -> int:
+        return self.stopped - len(self.errors)
+
+    def late(self, now_ms: int) -> list[tuple[str, int]]:
+        """Which schedules should have had a run, and how many ms ago."""
+        return [(name, now_ms - due_ms) for name, due_ms in self.due if due_ms < now_ms]
+
+    def most_parked(self, count: int) -> list[str]:
+        """The limit keys with the most parked lanes."""
+        return sorted(self.parked, key=lambda key: (-self.parked[key], key))[:count]
+
+
+def add_policies(found: Sequence[PolicyState]) -> PolicyState:
+    """What several shards have together."""
+    errors: dict[str, str] = {}
+    for one in found:
+        errors |= one.errors
+    due = sorted((each for one in found for each in one.due), key=lambda each: each[1])
+    return PolicyState(
+        sum(one.unique_keys for one in found),
+        sum(one.schedules for one in found),
+        sum(one.stopped for one in found),
+        errors,
+        due[:DUE],
+        add_counts(one.parked for one in found),
+        add_counts(one.waits for one in found),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +77,14 @@ class ShardState:
     """The queues, and who serves them, at one moment by Redis's clock."""
 
     now_ms: int
-    queues: Sequence[QueueOverview] = ()
-    former: Mapping[str, int] = field(default_factory=dict)  # queue -> unfinished jobs
-    served: frozenset[str] = frozenset()  # by workers that announce their queues
-    has_workers: bool = False  # whether any child's lease is valid
-    lapsed: Sequence[str] = ()  # children, at most LAPSED
-    eviction: str = "noeviction"  # the maxmemory-policy
-    unread: UnreadEvents = NOTHING_UNREAD
-    policies: PolicyState = NO_POLICIES
+    queues: Sequence[QueueOverview]
+    former: Mapping[str, int]  # queue -> unfinished jobs
+    served: frozenset[str]  # by workers that announce their queues
+    has_workers: bool  # whether any child's lease is valid
+    lapsed: Sequence[str]  # children, at most LAPSED
+    eviction: str  # the maxmemory-policy
+    unread: UnreadEvents
+    policies: PolicyState
     deserted: Mapping[int, int] = field(default_factory=dict)  # shards without a worker -> jobs
 
 
@@ -68,13 +97,13 @@ def add_states(found: Mapping[int, ShardState]) -> ShardState:
     unread = [state.unread for state in states]
     counts = [one.events for one in unread]
     known = [count for count in counts if count is not None]
-    manned = [state for state in states if state.has_workers or state.served]
+    staffed = [state for state in states if state.has_workers or state.served]
     return ShardState(
         max(state.now_ms for state in states),
         add_queues({shard: state.queues for shard, state in found.items()}),
         add_counts(state.former for state in states),
-        frozenset.intersection(*(state.served for state in manned)) if manned else frozenset(),
-        bool(manned),
+        frozenset.intersection(*(state.served for state in staffed)) if staffed else frozenset(),
+        bool(staffed),
         sorted({child for state in states for child in state.lapsed})[:LAPSED],
         next((one.eviction for one in states if one.eviction != "noeviction"), "noeviction"),
         UnreadEvents(
@@ -84,89 +113,85 @@ def add_states(found: Mapping[int, ShardState]) -> ShardState:
         {
             shard: sum(queue.unfinished for queue in state.queues)
             for shard, state in found.items()
-            if manned and state not in manned
+            if staffed and state not in staffed
         },
     )
 
 
-class HealthQueries(QueryBase):
+class HealthQueries(OverviewQueries):
     """Reads the state of a shard, on one connection."""
 
     @query
     def shard_state(self, queues: Sequence[str], mirrored: Position) -> Read[ShardState]:
         """The state, with what the mirror has not read after ``mirrored``.
 
-        Costs two round trips, whatever the number of queues, workers and jobs: of WIDTH commands a
-        queue and 14 more, then of at most 4 a queue, a count of each list of up to FORMER queues
+        Costs two round trips, whatever the number of queues, workers and jobs: of 17 commands a
+        queue and 17 more, then of at most 4 a queue, a count of each list of up to FORMER queues
         that have left the settings, and 200 for schedules and limits, all of constant or
         logarithmic time.
         """
-        head, of_policies, of_queues = yield from self._first_trip(queues, mirrored)
-        clock, names, served, first, last, info, entries, total = head
-        now_ms = clock_ms(clock)
-        former = sorted(set(names or ()) - set(queues))[:FORMER]
-        asked = detail_commands(self.keys, of_policies)
-        found, waits, details = yield from self._second_trip(
-            queues, of_queues, former, now_ms, asked
+        found: list[Any] = yield from together(
+            [
+                self._of_redis(mirrored),
+                self.stranded.read(queues),
+                self._policies(),
+                *(read_queue(self.keys, queue) for queue in queues),
+            ]
         )
-        leases = {child: score_ms(end) for child, end in pairs(first or ()).items()}
-        latest = [score_ms(end) for end in pairs(last or ()).values()]
-        return ShardState(
-            now_ms,
-            found,
-            waits,
-            frozenset(q for q, end in pairs(served or ()).items() if score_ms(end) >= now_ms),
-            any(end >= now_ms for end in latest),
-            [printable(child) for child, end in leases.items() if end < now_ms],
-            _policy(info or ""),
-            unread_events(now_ms, entries or (), total),
-            policies_of(of_policies, details),
-        )
+        of_redis, former, policies, *of_queues = found
+        return ShardState(queues=of_queues, former=former, policies=policies, **of_redis)
 
-    def _first_trip(
-        self, queues: Sequence[str], mirrored: Position
-    ) -> Read[tuple[list[Any], list[Any], list[Any]]]:
+    def _of_redis(self, mirrored: Position) -> Read[dict[str, Any]]:
+        """What a ShardState has beside queues and policies."""
         keys = self.keys
-        replies = yield [
+        clock, served, first, last, info, entries, total = yield [
             ("TIME",),
-            ("SMEMBERS", keys.queues),
             ("ZRANGE", keys.serving, 0, SERVED - 1, "REV", "WITHSCORES"),
             ("ZRANGE", keys.workers, 0, LAPSED - 1, "WITHSCORES"),
             ("ZRANGE", keys.workers, 0, 0, "REV", "WITHSCORES"),
             ("INFO", "memory"),
             *unread_commands(keys, mirrored),
-            *policy_commands(keys),
-            *(command for queue in queues for command in queue_commands(keys.queue(queue))),
         ]
-        of_policies = replies[_HEAD : _HEAD + POLICY_COMMANDS]
-        return replies[:_HEAD], of_policies, replies[_HEAD + POLICY_COMMANDS :]
+        now_ms = clock_ms(clock)
+        leases = {child: score_ms(end) for child, end in pairs(first or ()).items()}
+        latest = [score_ms(end) for end in pairs(last or ()).values()]
+        return {
+            "now_ms": now_ms,
+            "served": frozenset(
+                queue for queue, end in pairs(served or ()).items() if score_ms(end) >= now_ms
+            ),
+            "has_workers": any(end >= now_ms for end in latest),
+            "lapsed": [printable(child) for child, end in leases.items() if end < now_ms],
+            "eviction": eviction_policy(info_fields(info or "")),
+            "unread": unread_events(now_ms, entries or (), total),
+        }
 
-    def _second_trip(
-        self,
-        queues: Sequence[str],
-        replies: Sequence[Any],
-        former: Sequence[str],
-        now_ms: int,
-        more: Sequence[Command],
-    ) -> Read[tuple[list[QueueOverview], dict[str, int], list[Any]]]:
-        """The queues with the age of their oldest jobs, the jobs left in former ones, and the
-        replies to ``more``."""
-        found = [
-            queue_of(self.keys.queue(queue), queue, now_ms, replies[at * WIDTH : (at + 1) * WIDTH])
-            for at, queue in enumerate(queues)
+    def _policies(self) -> Read[PolicyState]:
+        keys = self.keys
+        uniques, schedules, stopped, names, due, places, *waits = yield [
+            ("ZCARD", keys.uniques),
+            ("ZCARD", keys.schedules),
+            ("ZCOUNT", keys.schedules, "inf", "inf"),
+            ("ZRANGEBYSCORE", keys.schedules, "inf", "inf", "LIMIT", 0, STOPPED),
+            ("ZRANGEBYSCORE", keys.schedules, "-inf", "(inf", "WITHSCORES", "LIMIT", 0, DUE),
+            ("ZRANGE", keys.waiting_limits, 0, PLACES - 1),
+            *(("ZCARD", keys.waits(kind)) for kind in WaitKind),
         ]
-        waits = [waiting_command(self.keys, job_id) for _, ids in found for job_id in ids]
-        counts = [command for queue in former for command in count_commands(self.keys.queue(queue))]
-        answers = iter((yield [*waits, *counts, *more]))
-        aged = [
-            replace(queue, oldest_ms=waited(now_ms, [next(answers) or () for _ in ids]))
-            for queue, ids in found
+        names, places = names or (), [place.partition(" ")[::2] for place in places or ()]
+        details = yield [
+            *(("HGET", keys.schedule(name), "error") for name in names),
+            *(("ZCARD", keys.queue(queue).parked_at(key)) for key, queue in places),
         ]
-        left = {q: unfinished(counts_of([next(answers) for _ in range(COUNTS)])) for q in former}
-        by_queue = {printable(queue): jobs for queue, jobs in left.items() if jobs}
-        return aged, by_queue, list(answers)
-
-
-def _policy(info: str) -> str:
-    fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
-    return fields.get("maxmemory_policy", "noeviction")
+        errors = zip(names, details[: len(names)], strict=True)
+        parked: Counter[str] = Counter()
+        for (key, _), lanes in zip(places, details[len(names) :], strict=True):
+            parked[key] += lanes or 0
+        return PolicyState(
+            uniques or 0,
+            schedules or 0,
+            stopped or 0,
+            {printable(name): printable(error) for name, error in errors if error},
+            [(printable(name), score_ms(score)) for name, score in pairs(due or ()).items()],
+            parked,
+            {kind: count or 0 for kind, count in zip(WaitKind, waits, strict=True)},
+        )

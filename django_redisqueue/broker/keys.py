@@ -125,7 +125,7 @@ class Keys:
     def worker(self, worker: str) -> str:  # STRING: what it says of itself (core/worker_data.py)
         return f"{self.base}worker:{worker}"
 
-    def worker_order(self, worker: str) -> str:  # STRING: "<ms> <order>", what it was told last
+    def worker_order(self, worker: str) -> str:  # STRING: "<ms> <order>", the last order to it
         return f"{self.base}worker:{worker}:order"
 
     def workflow(self, workflow_id: str) -> str:  # HASH: counts, state, which parents had results

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,8 @@ from ..core.parsing import clock_ms, int_or_none, pairs
 from ..core.text import printable
 from ..exceptions import InvalidOption
 from .base import CommandBase, QueryBase
-from .keys import Keys
-from .overview import Command, waited, waiting_command
-from .reads import Read, Strict, query
+from .overview import read_wait
+from .reads import Read, Strict, query, together
 
 PAGE = 100  # limits a page at the most
 HOLDERS = 10  # that are named, of each limit
@@ -21,8 +20,6 @@ QUEUES = 20  # with parked lanes that are looked at, of each limit
 CHUNK = 1000  # entries of an index that one page reads
 MAX_AFTER = 1000  # characters
 _US = 1000  # a ms
-
-Place = tuple[str, str]  # a limit key, and a queue with lanes that wait for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,95 +146,67 @@ class LimitQueries(QueryBase):
             ("ZRANGEBYLEX", key, start, "+", "LIMIT", 0, CHUNK)
             for key in (self.keys.slots, self.keys.waiting_limits, self.keys.rates)
         )
-        full = [_key_of(some[-1]) for some in entries if len(some) == CHUNK]
-        known = {_key_of(entry) for some in entries for entry in some}
-        keys = sorted(key for key in known if not full or key <= min(full))
-        count = min(count, PAGE)
-        has_more = bool(full) or len(keys) > count
-        keys = keys[:count]
-        return keys, keys[-1] if keys and has_more else ""
-
-    def waiting(self, count: int) -> list[str]:
-        """The keys of the limits with the most parked lanes, of the first CHUNK that have any. Two
-        round trips."""
-        places = self.connection.call("ZRANGE", self.keys.waiting_limits, 0, CHUNK - 1)
-        pairs = [_split(place) for place in places]
-        sizes = self._each([_parked(self.keys, "ZCARD", key, queue) for key, queue in pairs])
-        sums: dict[str, int] = {}
-        for (key, _), size in zip(pairs, sizes, strict=True):
-            sums[key] = sums.get(key, 0) + (size or 0)
-        return sorted(sums, key=lambda key: (-sums[key], key))[:count]
+        found = [_split(entry)[0] for some in entries for entry in some]
+        full = [_split(some[-1])[0] for some in entries if len(some) == CHUNK]
+        return first_keys(found, full, min(count, PAGE))
 
     @query
     def states(self, keys: Sequence[str]) -> Read[list[LimitState]]:
         """These limits in this order. Four round trips."""
-        if not keys:
-            return []
-        clock, *raw = yield [("TIME",), *(c for key in keys for c in self._commands(key))]
-        now_ms = clock_ms(clock)
-        heads = [raw[at : at + _WIDTH] for at in range(0, len(raw), _WIDTH)]
-        places = [
-            (key, queue)
-            for key, head in zip(keys, heads, strict=True)
-            for queue in (_split(place)[1] for place in head[4] or ())
-        ]
-        lanes, ended = yield from self._second(heads, places)
-        stuck, waits = yield from self._third(now_ms, lanes, ended)
-        return [
-            _state(key, now_ms, head, stuck, lanes, waits)
-            for key, head in zip(keys, heads, strict=True)
-        ]
+        return (yield from together(self._state(key) for key in keys))
 
-    def _commands(self, key: str) -> list[Command]:
+    def _state(self, key: str) -> Read[LimitState]:
         first, last = f"[{key} ", f"({key}!"
-        return [
+        clock, used, slots, numbers, tat, places = yield [
+            ("TIME",),
             ("ZLEXCOUNT", self.keys.slots, first, last),
             ("ZRANGEBYLEX", self.keys.slots, first, last, "LIMIT", 0, HOLDERS),
             ("HMGET", self.keys.limits, f"={key}", key.rpartition(":")[0]),
             ("GET", self.keys.tat(key)),
             ("ZRANGEBYLEX", self.keys.waiting_limits, first, last, "LIMIT", 0, QUEUES),
         ]
+        now_ms, (own, common) = clock_ms(clock), numbers or (None, None)
+        number = (common if own is None else own) or ""
+        is_rate = key.startswith("r:")
+        rate = decode_rate(number) if is_rate else None
+        queues = [_split(place)[1] for place in places or ()]
+        parked = (self._parked(key, queue, now_ms) for queue in queues)
+        found: list[Any] = yield from together([self._holders(slots or ()), *parked])
+        holders, *lanes = found
+        return LimitState(
+            printable(key),
+            used or 0,
+            None if is_rate else int_or_none(number),
+            rate,
+            _next_ms(rate, tat, now_ms),
+            is_rate and tat is None,
+            own is not None,
+            holders,
+            sum(count for count, _ in lanes),
+            list(map(printable, queues)),
+            max((wait_ms for _, wait_ms in lanes if wait_ms is not None), default=None),
+        )
 
-    def _second(
-        self, heads: Sequence[Any], places: Sequence[Place]
-    ) -> Read[tuple[dict[Place, tuple[int, str]], list[str]]]:
-        """The number of parked lanes at each place with the name of the next one, and the slots of
-        jobs that do not run."""
-        slots = [slot for head in heads for slot in head[1] or ()]
-        replies = yield [
-            *(_parked(self.keys, "ZCARD", *place) for place in places),
-            *(_parked(self.keys, "ZRANGE", *place, 0, 0) for place in places),
-            *(("HGET", self.keys.job(_split(slot)[1]), "status") for slot in slots),
-        ]
-        sizes, firsts = replies[: len(places)], replies[len(places) : 2 * len(places)]
-        statuses = replies[2 * len(places) :]
-        lanes = {
-            place: (size or 0, first[0] if first else "")
-            for place, size, first in zip(places, sizes, firsts, strict=True)
-        }
-        ended = [s for s, status in zip(slots, statuses, strict=True) if status != "processing"]
-        return lanes, ended
-
-    def _third(
-        self, now_ms: int, lanes: Mapping[Place, tuple[int, str]], ended: Sequence[str]
-    ) -> Read[tuple[set[str], dict[Place, int | None]]]:
-        """Slots that are stuck, and how long the first job of the next lane has waited."""
-        replies = yield [
-            *(
-                ("ZRANGE", self.keys.queue(queue).lane(lane), 0, 0)
-                for (_, queue), (_, lane) in lanes.items()
-            ),
-            *(("ZSCORE", self.keys.slots, slot) for slot in ended),
-        ]
-        ids = [first[0] if first else "" for first in replies[: len(lanes)]]
+    def _holders(self, slots: Sequence[str]) -> Read[list[Holder]]:
+        """The jobs that have these slots."""
+        ids = [_split(slot)[1] for slot in slots]
+        statuses = yield [("HGET", self.keys.job(job_id), "status") for job_id in ids]
+        idle = [slot for slot, now in zip(slots, statuses, strict=True) if now != "processing"]
         # A job may have ended between the two reads; then its slot is free now.
-        held = zip(ended, replies[len(lanes) :], strict=True)
-        stuck = {slot for slot, score in held if score is not None}
-        jobs = yield [waiting_command(self.keys, job_id) for job_id in ids]
-        waits = {
-            place: waited(now_ms, [reply or ()]) for place, reply in zip(lanes, jobs, strict=True)
-        }
-        return stuck, waits
+        held = yield [("ZSCORE", self.keys.slots, slot) for slot in idle]
+        stuck = {slot for slot, score in zip(idle, held, strict=True) if score is not None}
+        return [Holder(printable(_split(slot)[1]), slot in stuck) for slot in slots]
+
+    def _parked(self, key: str, queue: str, now_ms: int) -> Read[tuple[int, int | None]]:
+        """How many lanes of a queue wait for a limit, and how long the first job of the next one
+        has waited."""
+        keys = self.keys.queue(queue)
+        lanes = keys.parked_at(key)
+        size, first = yield [("ZCARD", lanes), ("ZRANGE", lanes, 0, 0)]
+        found = yield [("ZRANGE", keys.lane(lane), 0, 0) for lane in first or ()]
+        jobs = [job_id for ids in found for job_id in ids or ()]
+        wait_ms = yield from read_wait(self.keys, now_ms, jobs)
+        return size or 0, wait_ms
 
     @query
     def pauses(self, *queues: str) -> Read[list[LanePause]]:
@@ -272,16 +241,18 @@ class LimitQueries(QueryBase):
         return size or 0, max(0, int(float(due)) - clock_ms(clock)) if due else 0
 
 
+def first_keys(known: Iterable[str], ends: Sequence[str], count: int) -> tuple[list[str], str]:
+    """The first ``count`` of the ``known`` keys, and the ``after`` of the next page, '' at the end.
+    ``ends``: keys behind which more may follow that are not known."""
+    keys = sorted(key for key in set(known) if not ends or key <= min(ends))
+    has_more = bool(ends) or len(keys) > count
+    keys = keys[:count]
+    return keys, keys[-1] if keys and has_more else ""
+
+
 def shown_limits(found: Sequence[LimitState]) -> list[LimitState]:
     """The limits worth showing: in use, or waited for."""
     return [one for one in found if one.queues or not one.is_full]
-
-
-_WIDTH = 5  # commands for a limit
-
-
-def _key_of(entry: str) -> str:
-    return entry.partition(" ")[0]
 
 
 def _split(entry: str) -> tuple[str, str]:
@@ -289,41 +260,8 @@ def _split(entry: str) -> tuple[str, str]:
     return key, rest
 
 
-def _parked(keys: Keys, command: str, limit_key: str, queue: str, *more: object) -> Command:
-    return (command, keys.queue(queue).parked_at(limit_key), *more)
-
-
-def _state(
-    key: str,
-    now_ms: int,
-    head: Sequence[Any],
-    stuck: set[str],
-    lanes: Mapping[Place, tuple[int, str]],
-    waits: Mapping[Place, int | None],
-) -> LimitState:
-    used, slots, numbers, tat, places = head
-    own, common = numbers or (None, None)
-    number = (common if own is None else own) or ""
-    rate = decode_rate(number) if key.startswith("r:") else None
-    here = [(key, _split(place)[1]) for place in places or ()]
-    ages = [age for place in here if (age := waits.get(place)) is not None]
-    return LimitState(
-        printable(key),
-        used or 0,
-        None if key.startswith("r:") else int_or_none(number),
-        rate,
-        _next_ms(rate, tat, now_ms),
-        key.startswith("r:") and tat is None,
-        own is not None,
-        [Holder(printable(_split(slot)[1]), slot in stuck) for slot in slots or ()],
-        sum(lanes[place][0] for place in here),
-        [printable(queue) for _, queue in here],
-        max(ages, default=None),
-    )
-
-
 def _next_ms(rate: RateNumbers | None, tat: str | None, now_ms: int) -> int | None:
-    """How long until a rate allows the next start, as limits.lua has it."""
+    """How long until a rate allows the next start, as in limits.lua."""
     if rate is None:
         return None
     tat_us = int_or_none((tat or "").partition(" ")[0]) or 0

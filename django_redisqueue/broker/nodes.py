@@ -10,7 +10,9 @@ from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 import redis
+from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, ConnectionPool, parse_url
+from redis.retry import Retry
 
 Address = tuple[str, int]
 
@@ -58,7 +60,25 @@ def _address(text: str, kind: str, port: int) -> Address:
     return one.hostname, one.port or port
 
 
-def unconnected(address: Address, **options: Any) -> AbstractConnection:
-    """A connection of redis-py to this address, not yet connected."""
-    pool = ConnectionPool(host=address[0], port=address[1], **{**DRIVER, **options})
+def unconnected(
+    address: Address, options: Mapping[str, Any], own: Mapping[str, Any]
+) -> AbstractConnection:
+    """A connection of redis-py to this address, not yet connected. ``own``: options of the URL,
+    which override all ``options`` but the timeout for connecting."""
+    connect = {"socket_connect_timeout": options["socket_connect_timeout"]}
+    merged = {**DRIVER, **options, **own, **connect}
+    pool = ConnectionPool(host=address[0], port=address[1], **merged)
     return cast(AbstractConnection, pool.make_connection())
+
+
+def unconnected_query(
+    address: Address, seconds: float, own: Mapping[str, Any]
+) -> AbstractConnection:
+    """The same to ask where the data is: with one timeout for everything, and no retry."""
+    options = {
+        "socket_connect_timeout": seconds,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,
+        "decode_responses": True,
+    }
+    return unconnected(address, options, {**own, "socket_timeout": seconds})

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ..core.ids import claims_jobs
 from ..core.parsing import clock_ms, counters, int64_or_none, pairs, score_ms
@@ -13,10 +12,8 @@ from ..core.text import printable
 from .base import QueryBase
 from .entries import count_events
 from .keys import Keys, QueueKeys
-from .reads import Read, Strict, query
+from .reads import Command, Read, Strict, query, together
 from .replies import id_in
-
-Command = tuple[Any, ...]
 
 COUNTED = (
     ("LLEN", "queued"),
@@ -30,10 +27,8 @@ COUNTED = (
     ("ZCARD", "retrying"),
     ("ZCARD", "waiting"),
 )
-COUNTS = len(COUNTED) + 1  # replies of count_commands()
-WIDTH = len(COUNTED) + 6  # replies a queue
 FLEET = 10_000  # children that are sorted
-SHOWN = 100  # children a page, by default
+FORMER = 100  # queues that have left the settings
 MAX_NAME = 150  # characters of who paused a queue
 
 
@@ -115,7 +110,6 @@ class Leases:
     """What is left of children's leases in ms, below 0 once they have expired, and how many
     children there are."""
 
-    now_ms: int
     total: int
     alive: int
     left: Mapping[str, int]
@@ -123,7 +117,7 @@ class Leases:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """A page of children, dead ones first, and how many there are in all."""
+    """Some children, dead ones first, and how many there are in all."""
 
     total: int
     alive: int
@@ -156,12 +150,10 @@ class OverviewQueries(QueryBase):
     @query
     def stats(self, queues: Sequence[str]) -> Read[dict[str, dict[str, int]]]:
         """Counts by status of several queues, in one round trip."""
-        keys = [self.keys.queue(queue) for queue in queues]
-        replies = yield Strict(command for key in keys for command in count_commands(key))
-        return {
-            queue: counts_of(replies[at * COUNTS : (at + 1) * COUNTS])
-            for at, queue in enumerate(queues)
-        }
+        counts = yield from together(
+            read_counts(self.keys.queue(queue), Strict) for queue in queues
+        )
+        return dict(zip(queues, counts, strict=True))
 
     @query
     def length(self, queue: str, status: Status) -> Read[int]:
@@ -173,16 +165,21 @@ class OverviewQueries(QueryBase):
         )
         return sum(found)
 
-    def former_queues(self, queues: Container[str]) -> list[str]:
+    def former_queues(self, queues: Collection[str]) -> list[str]:
         """The queues that Redis knows besides these: they were removed from QUEUES, or belong to
         another project on this Redis."""
         [names] = self._each([("SMEMBERS", self.keys.queues)])
         return sorted(name for name in names or () if name not in queues)
 
-    def stranded(self, queues: Container[str]) -> dict[str, int]:
-        """The former queues that still have unfinished jobs, and how many."""
-        found = self.overview(self.former_queues(queues))
-        return {queue.name: queue.unfinished for queue in found if queue.unfinished}
+    @query
+    def stranded(self, queues: Collection[str]) -> Read[dict[str, int]]:
+        """The former queues that still have unfinished jobs, and how many: up to FORMER of them,
+        beside these queues. Two round trips."""
+        [names] = yield [("SMEMBERS", self.keys.queues)]
+        former = sorted(set(names or ()).difference(queues))[:FORMER]
+        counts = yield from together(read_counts(self.keys.queue(queue)) for queue in former)
+        left = {queue: unfinished(one) for queue, one in zip(former, counts, strict=True)}
+        return {printable(queue): jobs for queue, jobs in left.items() if jobs}
 
     @query
     def meta(self, queue: str) -> Read[dict[str, int]]:
@@ -213,41 +210,14 @@ class OverviewQueries(QueryBase):
     def overview(self, queues: Sequence[str]) -> Read[list[QueueOverview]]:
         """What a monitor shows of these queues; ``rates`` compares two of them.
 
-        Costs two round trips, of at most 19 commands a queue, each of constant or logarithmic time.
+        Costs two round trips, of at most 21 commands a queue, each of constant or logarithmic time.
         """
-        commands = [
-            command for queue in queues for command in queue_commands(self.keys.queue(queue))
-        ]
-        clock, *replies = yield [("TIME",), *commands]
-        now_ms = clock_ms(clock)
-        found = [
-            queue_of(self.keys.queue(queue), queue, now_ms, replies[at * WIDTH : (at + 1) * WIDTH])
-            for at, queue in enumerate(queues)
-        ]
-        asked = [waiting_command(self.keys, job_id) for _, ids in found for job_id in ids]
-        answers = iter((yield asked))
-        return [
-            replace(queue, oldest_ms=waited(now_ms, [next(answers) or () for _ in ids]))
-            for queue, ids in found
-        ]
-
-    @query
-    def fleet(self, limit: int = SHOWN, start: int = 0) -> Read[Fleet]:
-        """``limit`` children that claim jobs from ``start`` on, and what each runs. Those whose
-        lease has expired come first, then by name, so that a page stays the same while leases are
-        renewed.
-
-        Costs three round trips, of at most three commands a child shown. The first grows with the
-        number of children (0.1 ms for 1,000), up to FLEET of them.
-        """
-        found = yield from self.leases.read()
-        shown = first_of(found.left, limit, start)
-        children = yield from self.children.read(shown)
-        return Fleet(found.total, found.alive, list(children.values()))
+        return (yield from together(read_queue(self.keys, queue) for queue in queues))
 
     @query
     def leases(self, *, all_roles: bool = False) -> Read[Leases]:
-        """What is left of the leases of up to FLEET children that claim jobs, or of all."""
+        """What is left of the leases of up to FLEET children that claim jobs, or of all. The cost
+        grows with their number (0.1 ms for 1,000)."""
         now, every, total = yield Strict(
             [
                 ("TIME",),
@@ -264,26 +234,35 @@ class OverviewQueries(QueryBase):
         }
         total -= len(read) - len(left)
         # Those beyond FLEET have the longest leases.
-        return Leases(now_ms, total, total - sum(1 for ms in left.values() if ms < 0), left)
+        return Leases(total, total - sum(1 for ms in left.values() if ms < 0), left)
 
     @query
     def children(self, left: Mapping[str, int]) -> Read[dict[str, ChildOverview]]:
         """These children, by name, each with what is left of its lease, and what they run. Two
         round trips."""
-        keys = [self.keys.child_processing(child) for child in left]
-        clock, *held = yield Strict(
-            [("TIME",), *(("LRANGE", key, 0, 0) for key in keys), *(("LLEN", key) for key in keys)]
+        found = yield from together(self._child(child, ms) for child, ms in left.items())
+        return dict(zip(left, found, strict=True))
+
+    def _child(self, child: str, lease_ms: int) -> Read[ChildOverview]:
+        key = self.keys.child_processing(child)
+        clock, held, first = yield Strict([("TIME",), ("LLEN", key), ("LRANGE", key, 0, 0)])
+        job = id_in(first[0]) if first else ""
+        # Without a job it asks for the key of no job, which does not exist.
+        [details] = yield [("HMGET", self.keys.job(job), "task", "started_ms")]
+        task, started = details or (None, None)
+        started_ms = int64_or_none(started)
+        since_ms = None if started_ms is None else max(0, clock_ms(clock) - started_ms)
+        return ChildOverview(
+            printable(child), lease_ms, held, printable(job), printable(task or ""), since_ms
         )
-        firsts, counts = held[: len(keys)], held[len(keys) :]
-        jobs = [id_in(first[0]) if first else "" for first in firsts]
-        asked = [("HMGET", self.keys.job(job), "task", "started_ms") for job in jobs if job]
-        answers = iter((yield asked))
-        return {
-            child: _child(
-                clock_ms(clock), child, lease_ms, count, job, next(answers) if job else None
-            )
-            for (child, lease_ms), count, job in zip(left.items(), counts, jobs, strict=True)
-        }
+
+    @query
+    def reports(self, workers: Sequence[str]) -> Read[list[str | None]]:
+        """The reports of these workers, as JSON. One round trip."""
+        if not workers:
+            return []
+        [found] = yield [("MGET", *map(self.keys.worker, workers))]
+        return list(found or [None] * len(workers))
 
     @query
     def server(self) -> Read[ServerOverview]:
@@ -295,51 +274,35 @@ class OverviewQueries(QueryBase):
                 ("XRANGE", self.keys.events, "-", "+", "COUNT", 1),
             ]
         )
-        return server_of(info, count_events(entries, total), self.connection.shard)
+        server = info_fields(info)
+        valkey = server.get("valkey_version", "")
+        return ServerOverview(
+            run_id=server.get("run_id", ""),
+            name="Valkey" if valkey else "Redis",
+            version=valkey or server.get("redis_version", "?"),
+            memory=int(server.get("used_memory", 0)),
+            limit=int(server.get("maxmemory", 0)),
+            eviction=eviction_policy(server),
+            clients=int(server.get("connected_clients", 0)),
+            events=count_events(entries, total),
+            shards=(self.connection.shard,),
+        )
 
 
-def first_of(left: Mapping[str, int], limit: int, start: int = 0) -> dict[str, int]:
-    """The children on a page of the fleet, with what is left of their leases."""
-    ordered = sorted(left, key=lambda child: (left[child] > 0, child))
-    return {child: left[child] for child in ordered[start : start + limit]}
+def info_fields(info: str) -> dict[str, str]:
+    """The reply to INFO."""
+    return dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
 
 
-def _child(
-    now_ms: int, child: str, lease_ms: int, held: int, job: str, raw: Sequence[str | None] | None
-) -> ChildOverview:
-    task, started = raw or ("", None)
-    started_ms = int64_or_none(started)
-    since_ms = None if started_ms is None else max(0, now_ms - started_ms)
-    return ChildOverview(
-        printable(child), lease_ms, held, printable(job), printable(task or ""), since_ms
-    )
+def eviction_policy(info: Mapping[str, str]) -> str:
+    """The maxmemory-policy, by the fields of INFO."""
+    return info.get("maxmemory_policy", "noeviction")
 
 
-def server_of(info: str, events: int | None, shard: int) -> ServerOverview:
-    """Parse the reply of INFO."""
-    info_fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
-    valkey = info_fields.get("valkey_version", "")
-    return ServerOverview(
-        run_id=info_fields.get("run_id", ""),
-        name="Valkey" if valkey else "Redis",
-        version=valkey or info_fields.get("redis_version", "?"),
-        memory=int(info_fields.get("used_memory", 0)),
-        limit=int(info_fields.get("maxmemory", 0)),
-        eviction=info_fields.get("maxmemory_policy", "noeviction"),
-        clients=int(info_fields.get("connected_clients", 0)),
-        events=events,
-        shards=(shard,),
-    )
-
-
-def count_commands(key: QueueKeys) -> list[Command]:
-    return [*_lengths(key), ("HMGET", key.meta, "lingering")]
-
-
-def counts_of(replies: Sequence[Any]) -> dict[str, int]:
-    """The counts by status, from the replies to ``count_commands``."""
-    *lengths, meta = replies
-    return _counts(lengths, int64_or_none(meta[0]) if meta else 0)
+def read_counts(key: QueueKeys, kind: type[list[Command]] = list) -> Read[dict[str, int]]:
+    """The number of jobs by status; ``kind`` may be Strict."""
+    *lengths, lingering = yield kind([*_lengths(key), ("HGET", key.meta, "lingering")])
+    return _counts(lengths, int64_or_none(lingering))
 
 
 def _lengths(key: QueueKeys) -> list[Command]:
@@ -359,52 +322,47 @@ def unfinished(counts: Mapping[str, int]) -> int:
     return sum(count for status, count in counts.items() if not Status(status).is_final)
 
 
-def queue_commands(key: QueueKeys) -> list[Command]:
-    """The first round trip for a queue: WIDTH commands."""
-    return [
-        *_lengths(key),
-        ("LLEN", key.wake),
-        ("HGETALL", key.meta),
+def read_queue(keys: Keys, name: str) -> Read[QueueOverview]:
+    """A queue, in two round trips. A key of a wrong type is named and hides nothing else."""
+    key = keys.queue(name)
+    clock, plain, first, last, keyed, *replies = yield [
+        ("TIME",),
         ("LINDEX", key.queued, -1),
         ("ZRANGE", key.priority, 0, 0),
         ("ZRANGE", key.priority, -1, -1),
         ("ZRANGE", key.keyed, 0, 0),
+        *_lengths(key),
+        ("LLEN", key.wake),
+        ("HGETALL", key.meta),
     ]
-
-
-def queue_of(
-    key: QueueKeys, name: str, now_ms: int, replies: Sequence[Any]
-) -> tuple[QueueOverview, list[str]]:
-    """The queue without the age of its oldest job, and the ids among which that job is. A reply is
-    None for a key of a wrong type."""
-    *lengths, wake, raw, plain, first, last, keyed = replies
-    names = [*(name for _, name in COUNTED), "wake", "meta"]
-    asked = zip(names, (*lengths, wake, raw), strict=True)
-    wrong = tuple(getattr(key, which) for which, reply in asked if reply is None)
-    meta = counters(raw or ())
-    totals = {
-        field.removesuffix("_total"): value
-        for field, value in meta.items()
-        if field.endswith("_total")
-    }
-    found = QueueOverview(
-        name, now_ms, _counts(lengths, meta.get("lingering")), totals, meta.get("paused"),
-        wrong_keys=wrong,
-        paused_by=printable(pairs(raw or ()).get("paused_by", "")[:MAX_NAME]),
-    )  # fmt: skip
+    *lengths, _, raw = replies
+    names = (*(counted for _, counted in COUNTED), "wake", "meta")
+    wrong = [one for one, reply in zip(names, replies, strict=True) if reply is None]
+    meta, now_ms = counters(raw or ()), clock_ms(clock)
     ends = (plain, *(first or ()), *(last or ()), *(keyed or ()))
-    return found, [job_id for job_id in ends if job_id]
+    oldest_ms = yield from read_wait(keys, now_ms, [job_id for job_id in ends if job_id])
+    return QueueOverview(
+        name,
+        now_ms,
+        _counts(lengths, meta.get("lingering")),
+        {
+            field.removesuffix("_total"): value
+            for field, value in meta.items()
+            if field.endswith("_total")
+        },
+        meta.get("paused"),
+        oldest_ms,
+        tuple(getattr(key, one) for one in wrong),
+        printable(pairs(raw or ()).get("paused_by", "")[:MAX_NAME]),
+    )
 
 
-def waiting_command(keys: Keys, job_id: str) -> Command:
-    return ("HMGET", keys.job(job_id), "status", "enqueued_ms", "ready_ms")
-
-
-def waited(now_ms: int, replies: Sequence[Sequence[str | None]]) -> int | None:
+def read_wait(keys: Keys, now_ms: int, ids: Sequence[str]) -> Read[int | None]:
     """The longest wait among these jobs. A cancelled id that lingers does not count."""
+    jobs = yield [("HMGET", keys.job(one), "status", "enqueued_ms", "ready_ms") for one in ids]
     since = [
         int64_or_none(ready) or int64_or_none(enqueued) or now_ms
-        for status, enqueued, ready in filter(None, replies)
+        for status, enqueued, ready in filter(None, jobs)
         if status == Status.QUEUED
     ]
     return max(0, now_ms - min(since)) if since else None

@@ -6,18 +6,14 @@ Each costs a constant number of round trips, or reads a page of at most 100 jobs
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ..conf import Settings
 from ..core.codec import encode_stored
 from ..core.job_data import JobData, JobQuery, decode_job
 from ..core.parsing import int_or_none, pairs
 from ..core.statuses import FINAL, Status
 from ..exceptions import CorruptJob, JobNotFound, WrongKeyType
-from .base import QueryBase
-from .connection import RedisConnection
 from .keys import QueueKeys
 from .overview import OverviewQueries
 from .reads import Read, Strict, query
@@ -70,40 +66,22 @@ class Queries(OverviewQueries):
 
     def jobs(self, ids: Sequence[str]) -> list[JobData | UnreadableJob]:
         """Several jobs in one round trip, with an UnreadableJob for what is gone or corrupt."""
-        if not ids:
-            return []
-        try:
-            replies = self.connection.pipeline(
-                [("HGETALL", self.keys.job(job_id)) for job_id in ids]
-            )
-        except WrongKeyType:  # one bad key must not hide the others: read each by itself
-            return [self._job_or_problem(job_id) for job_id in ids]
+        replies = self._each([("HGETALL", self.keys.job(job_id)) for job_id in ids])
         return [
-            _decode(job_id, _unless_gone(pairs(reply)))
+            _decode(job_id, None if reply is None else pairs(reply))
             for job_id, reply in zip(ids, replies, strict=True)
         ]
 
     @query
     def outlines(self, ids: Sequence[str]) -> Read[list[JobData | UnreadableJob]]:
         """``jobs`` without results, which may be large: for lists."""
-        commands = [("HMGET", self.keys.job(job_id), *OUTLINE) for job_id in ids]
         found: list[JobData | UnreadableJob] = []
-        for job_id, values in zip(ids, (yield commands), strict=True):
-            if values is None:
-                found.append(UnreadableJob(job_id, f"the key of job {job_id} does not hold a job"))
-                continue
-            fields = zip(OUTLINE, values, strict=True)
+        replies = yield [("HMGET", self.keys.job(job_id), *OUTLINE) for job_id in ids]
+        for job_id, values in zip(ids, replies, strict=True):
+            fields = zip(OUTLINE, values or (), strict=False)
             raw = {name: value for name, value in fields if value is not None}
-            found.append(_decode(job_id, _unless_gone(raw)))
+            found.append(_decode(job_id, None if values is None else raw))
         return found
-
-    def _job_or_problem(self, job_id: str) -> JobData | UnreadableJob:
-        try:
-            return self.job(job_id)
-        except CorruptJob as error:
-            return UnreadableJob(job_id, str(error), error.known)
-        except JobNotFound as error:
-            return UnreadableJob(job_id, str(error))
 
     def payload(self, job_id: str) -> str:
         """The arguments with nothing redacted: for enqueueing a copy, never for display."""
@@ -123,30 +101,20 @@ class Queries(OverviewQueries):
 
         Waiting jobs of a workflow are in no list of a queue, so they are not among them.
         """
-        key = self.keys.queue(queue)
-        if status is Status.QUEUED:
-            return (yield from self._queued(key, start, stop))
-        command = "ZREVRANGE" if status.is_final else "ZRANGE"
-        found: list[str]
-        [found] = yield Strict([(command, getattr(key, status.value), start, stop)])
-        return found
+        return [job_id for _, job_id in (yield from self.ranked.read(queue, status, start, stop))]
 
     @query
     def ranked(
         self, queue: str, status: Status, start: int, stop: int
     ) -> Read[list[tuple[float, str]]]:
-        """``ids``, each behind what orders it among those of other shards: its instant, or the
-        place of a queued job, because each shard has a first one."""
+        """``ids``, each after what orders it among those of other shards: its instant, or for a
+        queued job its place, because each shard has a first one."""
+        key = self.keys.queue(queue)
         if status is Status.QUEUED:
-            ids = yield from self.ids.read(queue, status, start, stop)
-            return list(enumerate(ids, start))
+            return list(enumerate((yield from self._queued(key, start, stop)), start))
         command, sign = ("ZREVRANGE", -1) if status.is_final else ("ZRANGE", 1)
-        key = getattr(self.keys.queue(queue), status.value)
-        [found] = yield Strict([(command, key, start, stop, "WITHSCORES")])
-        return [
-            (sign * float(score), job_id)
-            for job_id, score in zip(found[::2], found[1::2], strict=True)
-        ]
+        [found] = yield Strict([(command, getattr(key, status.value), start, stop, "WITHSCORES")])
+        return [(sign * float(score), job_id) for job_id, score in pairs(found).items()]
 
     def _queued(self, key: QueueKeys, start: int, stop: int) -> Read[list[str]]:
         """By priority: those above 0, the list of priority 0 from its tail, those below 0; and then
@@ -191,6 +159,48 @@ class Queries(OverviewQueries):
             sorted_set = key.keyed
         return self.connection.call("ZRANGE", sorted_set, 0, jobs - 1)
 
+    def find(self, entries: Sequence[str], query: JobQuery) -> list[JobData]:
+        """The newest unfinished jobs that are in all of these index sets and match the query.
+
+        Costs a command for each 500 ids of the smallest set, up to 10,000 of them, and a command
+        for each job that is read: 100 at a time, the newest first, until there are enough.
+        """
+        found: list[JobData] = []
+        ids = sorted(self._indexed([self.keys.index(entry) for entry in entries]), key=_age)[::-1]
+        for at in range(0, len(ids), PAGE):
+            jobs = self.jobs(ids[at : at + PAGE])
+            # Leave out a job that has ended meanwhile, or whose hash is gone.
+            found += [
+                job for job in jobs if not isinstance(job, UnreadableJob) and query.matches(job)
+            ]
+            if len(found) >= query.limit:
+                break
+        return found[: query.limit]
+
+    def _indexed(self, keys: Sequence[str]) -> set[str]:
+        sizes = self.connection.pipeline([("SCARD", key) for key in keys])
+        smallest, *others = sorted(keys, key=dict(zip(keys, sizes, strict=True)).__getitem__)
+        found: set[str] = set()
+        for some in self._scan(smallest):
+            found.update(self._in_all(some, others))
+            if len(found) >= LOOK:
+                break
+        return found
+
+    def _scan(self, key: str) -> Iterator[list[str]]:
+        cursor = "0"
+        for _ in range(LOOK // STEP):
+            cursor, ids = self.connection.call("SSCAN", key, cursor, "COUNT", STEP)
+            yield ids
+            if cursor == "0":
+                return
+
+    def _in_all(self, ids: Sequence[str], keys: Sequence[str]) -> list[str]:
+        if not ids or not keys:
+            return list(ids)
+        replies = self.connection.pipeline([("SMISMEMBER", key, *ids) for key in keys])
+        return [job_id for job_id, *there in zip(ids, *replies, strict=True) if all(there)]
+
     def abandoned_result_files(self, cursor: str) -> tuple[str, list[str]]:
         """One step of a scan of the recorded files of jobs (SCAN_START begins and ends it): the
         next cursor, and the files that no job will read: the job is gone, or its result is another.
@@ -219,63 +229,16 @@ def _unless_gone(raw: dict[str, str]) -> dict[str, str]:
     return {} if "status" not in raw and raw.keys() & TOMBSTONE else raw
 
 
-def _decode(job_id: str, raw: Mapping[str, Any]) -> JobData | UnreadableJob:
-    if not raw:
+def _decode(job_id: str, raw: dict[str, str] | None) -> JobData | UnreadableJob:
+    """``raw``: its hash, or None if its key holds something else."""
+    if raw is None:
+        return UnreadableJob(job_id, f"the key of job {job_id} does not hold a job")
+    if not (raw := _unless_gone(raw)):
         return UnreadableJob(job_id, "its hash is gone")
     try:
         return decode_job(job_id, raw)
     except CorruptJob as error:
         return UnreadableJob(job_id, str(error), error.known)
-
-
-class JobFinder(QueryBase):
-    """Looks up unfinished jobs in the index sets."""
-
-    def __init__(self, connection: RedisConnection, settings: Settings | None = None) -> None:
-        super().__init__(connection, settings)
-        self._queries = Queries(connection, settings)
-
-    def find(self, entries: Sequence[str], query: JobQuery) -> list[JobData]:
-        """The newest jobs that are in all of these index sets and match the query.
-
-        Costs a command for each 500 ids of the smallest set, up to 10,000 of them, and a command
-        for each job that is read: 100 at a time, the newest first, until there are enough.
-        """
-        found: list[JobData] = []
-        ids = sorted(self._ids([self.keys.index(entry) for entry in entries]), key=_age)[::-1]
-        for at in range(0, len(ids), PAGE):
-            jobs = self._queries.jobs(ids[at : at + PAGE])
-            # Leave out a job that has ended meanwhile, or whose hash is gone.
-            found += [
-                job for job in jobs if not isinstance(job, UnreadableJob) and query.matches(job)
-            ]
-            if len(found) >= query.limit:
-                break
-        return found[: query.limit]
-
-    def _ids(self, keys: Sequence[str]) -> set[str]:
-        sizes = self.connection.pipeline([("SCARD", key) for key in keys])
-        smallest, *others = sorted(keys, key=dict(zip(keys, sizes, strict=True)).__getitem__)
-        found: set[str] = set()
-        for some in self._steps(smallest):
-            found.update(self._in_all(some, others))
-            if len(found) >= LOOK:
-                break
-        return found
-
-    def _steps(self, key: str) -> Iterator[list[str]]:
-        cursor = "0"
-        for _ in range(LOOK // STEP):
-            cursor, ids = self.connection.call("SSCAN", key, cursor, "COUNT", STEP)
-            yield ids
-            if cursor == "0":
-                return
-
-    def _in_all(self, ids: Sequence[str], keys: Sequence[str]) -> list[str]:
-        if not ids or not keys:
-            return list(ids)
-        replies = self.connection.pipeline([("SMISMEMBER", key, *ids) for key in keys])
-        return [job_id for job_id, *there in zip(ids, *replies, strict=True) if all(there)]
 
 
 def newest(jobs: Iterable[JobData]) -> list[JobData]:

@@ -91,14 +91,8 @@ REMEDY = (
 )
 
 
-# Options of django-redis and its like that name the class of a client or of its connections.
-_CLIENT_CLASSES = (
-    "client_class", "redis_client_class", "connection_pool_class", "connection_factory",
-)  # fmt: skip
-
-
 def get_redis_url(shard: int = 0) -> RedisUrl:
-    """Where ``REDISQUEUE["CONNECTION"]`` says that this shard is. Raises ConfigurationError."""
+    """The URL of a shard, by ``REDISQUEUE["CONNECTION"]``. Raises ConfigurationError."""
     setting, url = _named(shard)
     if not url.startswith(SCHEMES):
         raise ConfigurationError(
@@ -143,20 +137,13 @@ def _cache_url(alias: str) -> str:
             f"({', '.join(caches)})"
         )
     url = primary_url(caches[alias])
-    if url.startswith(CLUSTER_SCHEMES) or _is_cluster_cache(caches[alias]):
+    if url.startswith(CLUSTER_SCHEMES):
         raise ConfigurationError(
             f'REDISQUEUE["CONNECTION"]["CACHE"] names {alias!r}, which is a Redis Cluster: the '
             "queue cannot share its only database with a cache. Use a cluster of its own, with "
             '{"URL": "redis+cluster://host:port,host:port"}'
         )
     return url
-
-
-def _is_cluster_cache(cache: Mapping[str, Any]) -> bool:
-    """Whether a class that the entry names is one for clusters."""
-    options = options_of(cache)
-    classes = (cache.get("BACKEND"), *(options.get(name) for name in _CLIENT_CLASSES))
-    return any("cluster" in str(one).lower() for one in classes)
 
 
 def _check_folder(setting: str, url: str) -> None:

@@ -125,7 +125,7 @@ class HeartbeatReply:
     lapsed: int  # expired leases, of any worker's children
     lost: list[str]  # the jobs asked about whose lease is lost
     flagged: list[str]  # the jobs asked about that have a pending cancel
-    order: str  # what the worker was told last, "<ms> <order>", or ''
+    order: str  # the last order to the worker, "<ms> <order>", or ''
     to_ask: Sequence[str] = ()  # roles that their children have to ask for themselves
     activity: str = ""  # changes with every transition of a job, and when there is work left over
 

@@ -1,4 +1,4 @@
-"""While Redis fails: retry for ever (law 5), and log each failure once, not each retry."""
+"""While Redis fails: retry for ever, and log each failure once, not each retry."""
 
 from __future__ import annotations
 

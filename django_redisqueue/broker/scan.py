@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..conf import Settings, get_settings
 from ..core.job_data import seq_of
 from ..core.parsing import MAX_EXACT, MAX_INT16, MAX_INT32, Fields, clock_ms, text_or_none
 from ..core.statuses import WorkflowStatus
-from ..exceptions import NotReplicated, short_repr
-from .base import QueryBase
+from ..exceptions import short_repr
+from .base import QueryBase, replica_wait
 from .connection import RedisConnection
-from .durability import WAIT_MS
 from .entries import count_events
 from .events import (
     MAX_ID,
@@ -97,7 +96,7 @@ class Scanner(QueryBase):
 
     def __init__(self, connection: RedisConnection, settings: Settings | None = None) -> None:
         super().__init__(connection, settings)
-        self._replicas = (settings or get_settings()).wait_replicas
+        self._wait = replica_wait(self.keys, settings or get_settings())
 
     def incarnation(self) -> str:
         """The id that the mirror gave to the data of this Redis, or ''."""
@@ -110,47 +109,40 @@ class Scanner(QueryBase):
         Raises NotReplicated: if a failover took the id back, the mirror would stand still, because
         it would take the new master for another Redis.
         """
-        key, replicas = self.keys.meta, self._replicas
+        key = self.keys.meta
         named = ("HSETNX", key, "incarnation", known or secrets.token_hex(16))
-        fence = [("HSET", key, "fence", 1), ("WAIT", replicas, WAIT_MS)] if replicas else []
-        _, incarnation, *fenced = self.connection.pipeline(
-            [named, ("HGET", key, "incarnation"), *fence]
-        )
-        if fenced and fenced[-1] < replicas:
-            raise NotReplicated(
-                f"Redis at {self.connection.redis_url.address} has the id of its data, but "
-                f'{fenced[-1]} of the {replicas} replicas of REDISQUEUE["WAIT_REPLICAS"] within '
-                f"{WAIT_MS} ms: the mirror begins when they have it"
-            )
+        _, incarnation = self.connection.pipeline([named, ("HGET", key, "incarnation")])
+        if self._wait is not None:
+            self.connection.wait_for_replicas(self._wait, "the mirror begins when they have it")
         return text_or_none(incarnation, MAX_INCARNATION) or ""
 
     def page(self, cursor: str) -> ScanPage[JobSnapshot]:
         """The jobs of one step of a SCAN, which starts and ends with SCAN_START. Every job that
         exists throughout is found at least once."""
-        following, rows = self._scan(cursor, self.keys.job(""), JOB_FIELDS)
-        problems: list[str] = []
-        jobs = [_job_snapshot(job_id, raw, problems) for job_id, raw in rows]
-        return ScanPage(following, [job for job in jobs if job is not None], problems)
+        return self._scan(cursor, self.keys.job(""), JOB_FIELDS, _job_snapshot)
 
     def workflow_page(self, cursor: str) -> ScanPage[WorkflowSnapshot]:
         """The same for workflows."""
-        following, rows = self._scan(cursor, self.keys.workflow(""), WORKFLOW_FIELDS)
-        problems: list[str] = []
-        found = [_workflow_snapshot(workflow_id, raw, problems) for workflow_id, raw in rows]
-        return ScanPage(following, [one for one in found if one is not None], problems)
+        return self._scan(cursor, self.keys.workflow(""), WORKFLOW_FIELDS, _workflow_snapshot)
 
     def _scan(
-        self, cursor: str, prefix: str, names: Sequence[str]
-    ) -> tuple[str, list[tuple[str, Fields]]]:
+        self,
+        cursor: str,
+        prefix: str,
+        names: Sequence[str],
+        read: Callable[[str, Fields, list[str]], Seen | None],
+    ) -> ScanPage[Seen]:
         scan = ("SCAN", cursor, "MATCH", f"{prefix}*", "COUNT", KEYS_A_PAGE, "TYPE", "hash")
         # On a node that the shard has left, or is leaving, the second command is an error.
         (following, keys), _ = self.connection.pipeline([scan, ("EXISTS", self.keys.nothing)])
         replies = self._each([("HMGET", key, *names) for key in keys])
-        return following, [
-            (key.removeprefix(prefix), Fields(dict(zip(names, values, strict=True))))
+        problems: list[str] = []
+        found = [
+            read(key.removeprefix(prefix), Fields(dict(zip(names, values, strict=True))), problems)
             for key, values in zip(keys, replies, strict=True)
             if values and values[0]  # else a tombstone, or deleted meanwhile
         ]
+        return ScanPage(following, [one for one in found if one is not None], problems)
 
     def unread(self, after: Position) -> UnreadEvents:
         """What follows the mirror's cursor. One round trip, whatever the length."""

@@ -11,8 +11,7 @@ from ..core.parsing import pairs
 from ..core.schedules import ScheduleData, ScheduleDefinition, decode_schedule
 from ..exceptions import CorruptJob
 from .base import BATCH, CommandBase, QueryBase
-from .paging import Entry, EntryPage, page_after
-from .reads import Read, Strict, query
+from .reads import Entry, Read, Strict, query
 from .replies import AnnounceReply, FireReply
 
 Item = TypeVar("Item")
@@ -103,11 +102,6 @@ class ScheduleQueries(QueryBase):
     def names(self, start: int = 0, stop: int = -1) -> list[str]:
         """The names by their next due times, a page or all; those that are stopped come last."""
         return self.connection.call("ZRANGE", self.keys.schedules, start, stop)
-
-    @query
-    def entries(self, after: str, count: int) -> Read[EntryPage]:
-        """The names of a page."""
-        return (yield from page_after(self.keys.schedules, after, count))
 
     @query
     def described(

@@ -13,7 +13,7 @@ with connections to such a master runs one thread that listens to all of its sen
   because a message can be missed: from now on this is the master.
 
 The thread cuts connections to any other server. That wakes up whoever waits on one, and what was in
-flight is sent again (law 5). The thread ends some seconds after the last connection.
+flight is sent again. The thread ends some seconds after the last connection.
 """
 
 from __future__ import annotations
@@ -31,15 +31,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import RedisError, ResponseError
-from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError
 
 from ..core.parsing import int_or_none, pairs
-from .nodes import Address, parse_nodes_url, unconnected
+from .nodes import Address, parse_nodes_url, unconnected, unconnected_query
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -48,7 +46,7 @@ _OWN_LOGIN = ("sentinel_username", "sentinel_password")
 
 ASK = 0.5  # s between two queries to a sentinel
 ASK_OFTEN = 0.1  # s, during a failover
-PATIENCE = 0.5  # s for a sentinel to accept a connection or a query
+ANSWER_TIMEOUT = 0.5  # s for a sentinel to accept a connection or a query
 SILENT = 2.0  # s without a reply: it hangs. A reply serves new connections for as long
 AGAIN = 1.0  # s before a lost sentinel is tried again
 LINGER = 10.0  # s that the thread stays while no connection can be opened
@@ -59,15 +57,12 @@ _CHANNELS = ("+selected-slave", "+switch-master", "-failover-abort-*")
 
 @dataclass(frozen=True, slots=True)
 class SentinelTarget:
-    """A master that sentinels monitor. ``own``: the login to the sentinels; ``common``: options of
-    every connection, such as TLS."""
+    """A master that sentinels monitor, and the options of connections to it and to them."""
 
     sentinels: tuple[Address, ...]
     service: str
-    database: int
-    login: Mapping[str, str]
-    own: Mapping[str, str]
-    common: Mapping[str, Any]
+    of_master: Mapping[str, Any]
+    of_sentinels: Mapping[str, Any]
 
     @property
     def query(self) -> tuple[str, str, str]:
@@ -113,20 +108,11 @@ class SentinelTarget:
     def check(self, options: Mapping[str, Any]) -> None:
         """Raise what redis-py raises for options that it does not accept."""
         self.to_sentinel(("", 0), 1)
-        self.to_master(("", 0), options)
-
-    def to_master(self, address: Address, options: Mapping[str, Any]) -> AbstractConnection:
-        """A connection to the master, not yet connected."""
-        connect = {"socket_connect_timeout": options["socket_connect_timeout"]}
-        return unconnected(
-            address, db=self.database, **{**options, **self.common, **self.login, **connect}
-        )
+        unconnected(("", 0), options, self.of_master)
 
     def to_sentinel(self, address: Address, seconds: float) -> AbstractConnection:
         """A connection to a sentinel, not yet connected, with this timeout for everything."""
-        timeouts = {"socket_timeout": seconds, "socket_connect_timeout": seconds}
-        options = {"retry": Retry(NoBackoff(), 0), "protocol": 2, "decode_responses": True}
-        return unconnected(address, **{**options, **self.common, **self.own, **timeouts})
+        return unconnected_query(address, seconds, self.of_sentinels)
 
 
 def parse_sentinel_url(url: str) -> SentinelTarget:
@@ -137,14 +123,14 @@ def parse_sentinel_url(url: str) -> SentinelTarget:
         raise ValueError("the name of the service is missing: .../<service>")
     if database and not database.isdigit():
         raise ValueError(f"the database is {database!r}, not a number")
+    if "db" in parts.options:
+        raise ValueError("the database belongs behind the service: .../<service>/<database>")
     own = {name.removeprefix("sentinel_"): parts.options.pop(name, "") for name in _OWN_LOGIN}
     return SentinelTarget(
         sentinels=parts.nodes,
         service=service,
-        database=int(database or 0),
-        login=parts.login,
-        own={name: text for name, text in own.items() if text},
-        common=parts.options,
+        of_master={"db": int(database or 0), **parts.options, **parts.login},
+        of_sentinels={**parts.options, **{name: text for name, text in own.items() if text}},
     )
 
 
@@ -195,7 +181,8 @@ class MasterFollower:
         self._used_at = time.monotonic()
         half = options["socket_connect_timeout"] / 2
         address = self._known() or self._target.ask(half)
-        connection = self._target.to_master(address, {**options, "socket_connect_timeout": half})
+        options = {**options, "socket_connect_timeout": half}
+        connection = unconnected(address, options, self._target.of_master)
         try:
             connection.connect()
             connection.send_command("INFO", "replication")  # an ACL may well refuse ROLE
@@ -376,10 +363,10 @@ class SentinelListener:
         self._again_at = time.monotonic() + AGAIN
 
     def _open(self) -> None:
-        self._subscription = self._target.to_sentinel(self._place, PATIENCE)
+        self._subscription = self._target.to_sentinel(self._place, ANSWER_TIMEOUT)
         self._subscription.connect()
         self._subscription.send_command("PSUBSCRIBE", *_CHANNELS)
-        self._queries = self._target.to_sentinel(self._place, PATIENCE)
+        self._queries = self._target.to_sentinel(self._place, ANSWER_TIMEOUT)
         self._queries.connect()
 
     def _open_ones(self) -> list[AbstractConnection]:

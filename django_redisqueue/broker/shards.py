@@ -12,7 +12,7 @@ from ..exceptions import RedisQueueError, RedisRefused, RedisUnavailable, ShardM
 from .base import keys_at
 from .connection import RedisConnection, producer_connection
 from .keys import Keys
-from .reads import Command, Read, Strict
+from .reads import Read, Reading, Strict
 from .redis_url import get_redis_url
 
 Answer = TypeVar("Answer")
@@ -76,27 +76,27 @@ class AllShards:
         for error in self.missing.values():
             raise error
 
-    def read(self, begin: Callable[[RedisConnection], Read[Answer]]) -> Answers[Answer]:
-        """The answers of the reads that ``begin`` returns for the connections of the shards.
+    def read(
+        self,
+        begin: Callable[[RedisConnection], Read[Answer]],
+        shards: Iterable[int] | None = None,
+    ) -> Answers[Answer]:
+        """The answers of the reads that ``begin`` returns for the connections of the shards, or of
+        some ``shards``.
 
         Takes as many round trips as one read: each is one pipeline a server, and all servers are
         asked before the replies of the first are read.
         """
-        return self.read_some(dict.fromkeys(self.numbers, begin))
-
-    def read_some(
-        self, begin: Mapping[int, Callable[[RedisConnection], Read[Answer]]]
-    ) -> Answers[Answer]:
-        """``read`` in the shards that are named, each with a read of its own."""
-        left: list[_Reading[Answer]] = []
-        for shard, begin_one in begin.items():
+        reads: list[_Reading[Answer]] = []
+        for shard in self.numbers if shards is None else shards:
             if shard not in self.missing:
                 connection = self._connect(shard)
-                left.append(_Reading(connection, begin_one(connection)))
-        reads, left = left, [one for one in left if one.advance(None)]
-        while left:
+                reads.append(_Reading(connection, begin(connection)))
+        while left := [one for one in reads if not one.has_ended and one.shard not in self.missing]:
             replies = self._ask(left)
-            left = [one for one in left if one.shard in replies and one.advance(replies[one.shard])]
+            for one in left:
+                if one.shard in replies:
+                    one.advance(replies[one.shard])
         return self._answers({one.shard: one.answer for one in reads if one.has_ended})
 
     def _ask(self, reads: Sequence[_Reading[Any]]) -> dict[int, list[Any]]:
@@ -173,31 +173,17 @@ class AllShards:
         return found
 
 
-class _Reading(Generic[Answer]):
-    """A read in one shard: what it asks next, and in the end its answer."""
-
-    answer: Answer
+class _Reading(Reading[Answer]):
+    """A read in one shard."""
 
     def __init__(self, connection: RedisConnection, read: Read[Answer]) -> None:
         self.connection = connection
         self.shard = connection.shard
-        self.commands: Sequence[Command] = ()
-        self.has_ended = False
-        self._read: Any = read
-
-    def advance(self, replies: list[Any] | None) -> bool:
-        """Go on with the replies, None at the beginning; whether it asks more."""
-        try:
-            self.commands = self._read.send(replies)
-            while not self.commands:
-                self.commands = self._read.send([])
-        except StopIteration as end:
-            self.answer, self.has_ended = end.value, True
-        return not self.has_ended
+        super().__init__(read)
 
     def check(self, replies: list[Any]) -> list[Any]:
         """Raises the first error among the replies."""
-        return self.connection.check_replies(replies, lenient=not isinstance(self.commands, Strict))
+        return self.connection.check_replies(replies, lenient=self.is_lenient)
 
 
 def all_shards(
@@ -222,7 +208,7 @@ def agree_on_shards(connection: RedisConnection) -> None:
 
 
 def number_problem(connection: RedisConnection) -> str:
-    """In what SHARDS and the data of the shards disagree, and the remedy; or ''."""
+    """How SHARDS and the data of the shards disagree, with the remedy; or ''."""
     shards = get_settings().shards
     numbers = read_numbers(connection, range(shards)).by_shard
     recorded = {number for number in numbers.values() if number is not None}

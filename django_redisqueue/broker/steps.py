@@ -10,8 +10,7 @@ from ..core.parsing import int_or_none, pairs
 from ..core.statuses import Status
 from ..core.text import printable
 from .base import CommandBase, QueryBase
-from .paging import Entry, EntryPage, page_after
-from .reads import Read, query
+from .reads import Entry, Read, query
 from .replies import WaitReply, WaitState
 
 BYTES = "bytes"  # the field that has the size of the others
@@ -95,11 +94,6 @@ class WaitQueries(QueryBase):
         """How many jobs wait for something of each kind. One round trip."""
         found = yield [("ZCARD", self.keys.waits(kind)) for kind in WaitKind]
         return {kind: count or 0 for kind, count in zip(WaitKind, found, strict=True)}
-
-    @query
-    def entries(self, kind: WaitKind, after: str, count: int) -> Read[EntryPage]:
-        """The jobs of a page."""
-        return (yield from page_after(self.keys.waits(kind), after, count))
 
     @query
     def described(self, page: Sequence[Entry]) -> Read[dict[Entry, Wait]]:

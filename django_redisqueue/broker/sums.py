@@ -6,9 +6,9 @@ is in ``shards.missing``, and the result is that of the others: show both.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import chain, islice
 from typing import TypeVar
@@ -17,14 +17,15 @@ from ..core.job_data import JobData, WaitKind
 from ..core.placement import ids_by_shard
 from ..core.schedules import ScheduleData
 from ..core.statuses import Status
+from ..core.text import printable
 from ..core.unique import UniqueKey
+from ..core.worker_data import WorkerReport, WorkerState, parse_report, worker_of
 from ..exceptions import InvalidOption
 from .connection import RedisConnection
-from .limits import LanePause, LimitQueries, LimitState, shown_limits
-from .overview import ChildOverview, Fleet, Leases, QueueOverview, ServerOverview, first_of
-from .paging import Entry, EntryPage, merged
+from .limits import LanePause, LimitQueries, LimitState, first_keys, shown_limits
+from .overview import ChildOverview, Fleet, Leases, QueueOverview, ServerOverview
 from .queries import Queries, UnreadableJob
-from .reads import Read
+from .reads import Entry, EntryPage, Read, merged, page_after
 from .schedules import ScheduleQueries, UnreadableSchedule
 from .shards import AllShards
 from .steps import Wait, WaitQueries
@@ -33,6 +34,37 @@ from .uniques import UniqueQueries
 MAX_MERGED = 10_000  # jobs that each shard reads for a page of several shards
 Row = TypeVar("Row")
 Key = TypeVar("Key")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOverview:
+    """One worker. ``children``: the ids of its children, with the ms left of their leases."""
+
+    id: str
+    children: Mapping[str, int]
+    report: WorkerReport | None = None  # None: none arrived, or an older version wrote it
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether any of its children has a lease in all shards that answer."""
+        return any(left > 0 for left in self.children.values())
+
+    @property
+    def state(self) -> WorkerState | None:
+        """What it does; None for a dead worker, and for one without a report."""
+        return WorkerState(self.report.state) if self.is_alive and self.report else None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSummary:
+    """Some workers together. ``serving``: how many take the jobs of each queue."""
+
+    total: int
+    alive: int
+    quiet: int  # alive, and told to take no more jobs
+    slots: int  # of those that take jobs
+    memory: int
+    serving: Mapping[str, int]
 
 
 # Queues
@@ -52,11 +84,10 @@ def overview(shards: AllShards, queues: Sequence[str]) -> list[QueueOverview]:
 
 def add_counts(counts: Iterable[Mapping[Key, int]]) -> dict[Key, int]:
     """The sum of each count."""
-    found: dict[Key, int] = {}
+    found = Counter[Key]()
     for each in counts:
-        for name, count in each.items():
-            found[name] = found.get(name, 0) + count
-    return found
+        found.update(each)
+    return dict(found)
 
 
 def add_queues(found: Mapping[int, Sequence[QueueOverview]]) -> list[QueueOverview]:
@@ -120,16 +151,10 @@ def job_ids(shards: AllShards, queue: str, status: Status, start: int, stop: int
 def outlines(shards: AllShards, ids: Sequence[str]) -> list[JobData | UnreadableJob]:
     """Several jobs without their results, in one round trip. Those of missing shards are left
     out."""
-    by_shard = ids_by_shard(ids)
-    found = shards.read_some({shard: partial(_outlines, some) for shard, some in by_shard.items()})
+    parts = ids_by_shard(ids)
+    found = shards.read(lambda one: Queries(one).outlines.read(parts[one.shard]), parts)
     jobs = {job.id: job for job in chain.from_iterable(found.by_shard.values())}
     return [jobs[job_id] for job_id in ids if job_id in jobs]
-
-
-def _outlines(
-    ids: Sequence[str], connection: RedisConnection
-) -> Read[list[JobData | UnreadableJob]]:
-    return Queries(connection).outlines.read(ids)
 
 
 # Workers
@@ -147,13 +172,15 @@ def leases(shards: AllShards, *, all_roles: bool = False) -> Leases:
             left[child] = min(ms, left.get(child, ms))
     total = max(len(left), *(each.total for each in found))
     dead = sum(1 for ms in left.values() if ms < 0)
-    return Leases(max(each.now_ms for each in found), total, total - dead, left)
+    return Leases(total, total - dead, left)
 
 
-def fleet(shards: AllShards, limit: int, start: int = 0) -> Fleet:
-    """A page of the children of workers that claim jobs. Three round trips."""
+def fleet(shards: AllShards, limit: int) -> Fleet:
+    """The first ``limit`` children that claim jobs, and what each runs. Those whose lease has
+    expired come first, then by name. Three round trips."""
     found = leases(shards)
-    shown = first_of(found.left, limit, start)
+    ordered = sorted(found.left, key=lambda child: (found.left[child] > 0, child))
+    shown = {child: found.left[child] for child in ordered[:limit]}
     return Fleet(found.total, found.alive, children(shards, shown))
 
 
@@ -167,6 +194,47 @@ def _add_child(parts: Sequence[ChildOverview]) -> ChildOverview:
     """A child over all shards. It runs the job that it claimed first."""
     first = max(parts, key=lambda part: (bool(part.job), part.since_ms or 0))
     return replace(first, held=sum(part.held for part in parts))
+
+
+def read_workers(shards: AllShards) -> list[WorkerOverview]:
+    """All workers, dead ones first, then by name. Two round trips. The cost of the first grows with
+    the number of children, up to FLEET of them."""
+    of_worker: dict[str, dict[str, int]] = defaultdict(dict)
+    for child, left in leases(shards, all_roles=True).left.items():
+        of_worker[worker_of(child)][child] = left
+    ids = list(of_worker)
+    # The same in all shards: the first one that answers is asked.
+    first = next(shard for shard in shards.numbers if shard not in shards.missing)
+    found = shards.read(lambda one: Queries(one).reports.read(ids), [first]).by_shard
+    texts = found.get(first, [None] * len(ids))
+    workers = [
+        WorkerOverview(printable(worker), of_worker[worker], parse_report(text))
+        for worker, text in zip(ids, texts, strict=True)
+    ]
+    return sorted(workers, key=lambda one: (one.is_alive, one.id))
+
+
+def read_children(
+    shards: AllShards, workers: Iterable[WorkerOverview]
+) -> dict[str, list[ChildOverview]]:
+    """What the children of these workers run, by worker. Two round trips."""
+    shown = {child: left for worker in workers for child, left in worker.children.items()}
+    found: dict[str, list[ChildOverview]] = defaultdict(list)
+    for child in children(shards, shown):
+        found[worker_of(child.child)].append(child)
+    return found
+
+
+def summarize(workers: Sequence[WorkerOverview]) -> FleetSummary:
+    """The sums that pages show."""
+    alive = [worker for worker in workers if worker.is_alive]
+    reports = [worker.report for worker in alive if worker.report]
+    taking = [report for report in reports if report.state == WorkerState.RUNNING]
+    return FleetSummary(
+        len(workers), len(alive), len(reports) - len(taking),
+        sum(report.slots for report in taking), sum(report.memory for report in reports),
+        Counter(queue for report in taking for queue in report.queues),
+    )  # fmt: skip
 
 
 # Servers
@@ -197,13 +265,11 @@ def limits(shards: AllShards, after: str, count: int) -> tuple[list[LimitState],
     by their keys; and the ``after`` of the next page, '' at the end. A page may be shorter than
     that. Six round trips. Raises InvalidOption."""
     pages = shards.read(lambda one: LimitQueries(one).some_keys.read(after, count)).by_shard
-    known = {key for keys, _ in pages.values() for key in keys}
+    known = chain.from_iterable(keys for keys, _ in pages.values())
     ends = [following for _, following in pages.values() if following]
-    keys = sorted(key for key in known if not ends or key <= min(ends))
-    has_more = bool(ends) or len(keys) > count
-    keys = keys[:count]
+    keys, following = first_keys(known, ends, count)
     found = limit_states(shards, {shard: set(some) for shard, (some, _) in pages.items()}, keys)
-    return shown_limits(found), keys[-1] if keys and has_more else ""
+    return shown_limits(found), following
 
 
 def limit_states(
@@ -211,18 +277,15 @@ def limit_states(
 ) -> list[LimitState]:
     """These limits in this order; ``known`` has the keys of each shard. Four round trips."""
     wanted = {shard: [key for key in keys if key in some] for shard, some in known.items()}
-    found = shards.read_some(
-        {shard: partial(_limit_states, some) for shard, some in wanted.items() if some}
+    found = shards.read(
+        lambda one: LimitQueries(one).states.read(wanted[one.shard]),
+        [shard for shard, some in wanted.items() if some],
     ).by_shard
-    parts: dict[str, list[LimitState]] = {}
+    parts: dict[str, list[LimitState]] = defaultdict(list)
     for shard, states in found.items():
         for key, state in zip(wanted[shard], states, strict=True):
-            parts.setdefault(key, []).append(state)
+            parts[key].append(state)
     return [_add_limit(parts[key]) for key in keys if key in parts]
-
-
-def _limit_states(keys: Sequence[str], connection: RedisConnection) -> Read[list[LimitState]]:
-    return LimitQueries(connection).states.read(keys)
 
 
 def _add_limit(parts: Sequence[LimitState]) -> LimitState:
@@ -253,7 +316,7 @@ def unique_keys(shards: AllShards, after: str, count: int) -> tuple[list[UniqueK
     return _page(
         shards,
         count,
-        lambda one: UniqueQueries(one).entries.read(after, count),
+        lambda one: page_after(UniqueQueries(one).keys.uniques, after, count),
         lambda entries, one: UniqueQueries(one).described.read(entries),
     )
 
@@ -280,7 +343,7 @@ def schedules(
     return _page(
         shards,
         count,
-        lambda one: ScheduleQueries(one).entries.read(after, count),
+        lambda one: page_after(ScheduleQueries(one).keys.schedules, after, count),
         lambda entries, one: ScheduleQueries(one).described.read(entries),
     )
 
@@ -296,7 +359,7 @@ def waits(shards: AllShards, kind: WaitKind, after: str, count: int) -> tuple[li
     return _page(
         shards,
         count,
-        lambda one: WaitQueries(one).entries.read(kind, after, count),
+        lambda one: page_after(WaitQueries(one).keys.waits(kind), after, count),
         lambda entries, one: WaitQueries(one).described.read(entries),
     )
 
@@ -309,22 +372,17 @@ def wait_counts(shards: AllShards) -> dict[WaitKind, int]:
 def _page(
     shards: AllShards,
     count: int,
-    entries: Callable[[RedisConnection], Read[EntryPage]],
+    read: Callable[[RedisConnection], Read[EntryPage]],
     describe: Callable[[Sequence[Entry], RedisConnection], Read[dict[Entry, Row]]],
 ) -> tuple[list[Row], str]:
     """A page of a sorted set that is spread over the shards. Each shard describes its own rows."""
-    pages = shards.read(entries).by_shard
+    pages = shards.read(read).by_shard
     page = merged(pages.values(), count)
-    wanted = set(page.entries)
-    found = shards.read_some(
-        {
-            shard: partial(describe, [one for one in part.entries if one in wanted])
-            for shard, part in pages.items()
-        }
-    ).by_shard
-    rows: dict[Entry, list[Row]] = {}
+    wanted = dict.fromkeys(page.entries)
+    parts = {shard: [e for e in part.entries if e in wanted] for shard, part in pages.items()}
+    found = shards.read(lambda one: describe(parts[one.shard], one), parts).by_shard
+    rows: dict[Entry, list[Row]] = defaultdict(list)
     for part in found.values():
         for entry, row in part.items():
-            rows.setdefault(entry, []).append(row)
-    in_order = dict.fromkeys(page.entries)
-    return [row for entry in in_order for row in rows.get(entry, ())], page.following
+            rows[entry].append(row)
+    return [row for entry in wanted for row in rows[entry]], page.following

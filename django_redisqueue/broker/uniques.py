@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ..core.parsing import clock_ms, score_ms
+from ..core.parsing import clock_ms, pairs, score_ms
 from ..core.text import printable
 from ..core.unique import UniqueKey
 from .base import CommandBase, QueryBase
-from .paging import Entry, EntryPage, page_after
-from .reads import Read, Strict, query, run
+from .reads import Entry, Read, Strict, query, run
 
-__all__ = ["PAGE", "UniqueCommands", "UniqueKey", "UniqueQueries"]
 PAGE = 100  # keys a page at the most
 
 
@@ -36,9 +34,8 @@ class UniqueQueries(QueryBase):
     def page(self, start: int = 0, count: int = PAGE) -> list[UniqueKey]:
         """Up to ``count`` keys, those taken first first, without those whose time is over."""
         last = start + min(count, PAGE) - 1
-        raw = self.connection.call("ZRANGE", self.keys.uniques, start, last, "WITHSCORES")
-        keys, taken = raw[::2], raw[1::2]
-        return self._read_described(keys, [score_ms(score) for score in taken])
+        found = self.connection.call("ZRANGE", self.keys.uniques, start, last, "WITHSCORES")
+        return self._read({key: score_ms(score) for key, score in pairs(found).items()})
 
     def first(self, count: int) -> list[UniqueKey]:
         """``page`` from the first key on, for any ``count``."""
@@ -46,15 +43,9 @@ class UniqueQueries(QueryBase):
         return [key for page in pages for key in page]
 
     @query
-    def entries(self, after: str, count: int) -> Read[EntryPage]:
-        """The keys of a page."""
-        return (yield from page_after(self.keys.uniques, after, min(count, PAGE)))
-
-    @query
     def described(self, page: Sequence[Entry]) -> Read[dict[Entry, UniqueKey]]:
         """The keys of a page, without those whose time is over. Two round trips."""
-        taken = {key: score_ms(score) for key, score in page}
-        found = yield from self._described(list(taken), list(taken.values()))
+        found = yield from self._described({key: score_ms(score) for key, score in page})
         by_key = {one.key: one for one in found}
         names = {entry: printable(entry.member) for entry in page}
         return {entry: by_key[name] for entry, name in names.items() if name in by_key}
@@ -63,56 +54,45 @@ class UniqueQueries(QueryBase):
     def find(self, key: str) -> Read[UniqueKey | None]:
         """The job that has a key, or None. Three round trips."""
         [taken] = yield Strict([("ZSCORE", self.keys.uniques, key)])
-        found = yield from self._described([key], [score_ms(taken) if taken is not None else 0])
+        found = yield from self._described({key: score_ms(taken) if taken is not None else 0})
         return found[0] if found else None
 
     def held_by(self, job_id: str, unique: str) -> list[UniqueKey]:
         """The keys that a job has, of those in its field ``unique``."""
-        keys = unique.split()[::4][:PAGE]
-        found = self._read_described(keys, [0] * len(keys))
+        found = self._read(dict.fromkeys(unique.split()[::4][:PAGE], 0))
         return [one for one in found if one.job_id == job_id]
 
-    def _read_described(self, keys: Sequence[str], taken: Sequence[int]) -> list[UniqueKey]:
-        return run(self.connection, self._described(keys, taken))
+    def _read(self, taken: Mapping[str, int]) -> list[UniqueKey]:
+        return run(self.connection, self._described(taken))
 
-    def _described(self, keys: Sequence[str], taken: Sequence[int]) -> Read[list[UniqueKey]]:
-        if not keys:
+    def _described(self, taken: Mapping[str, int]) -> Read[list[UniqueKey]]:
+        """These keys, given with the instants in ms at which they were taken."""
+        if not taken:
             return []
         owners, ends = yield Strict(
             [
-                ("MGET", *(self.keys.unique(key) for key in keys)),
-                ("ZMSCORE", self.keys.unique_lifetimes, *keys),
+                ("MGET", *map(self.keys.unique, taken)),
+                ("ZMSCORE", self.keys.unique_lifetimes, *taken),
             ]
         )
         ids = [owner.partition(" ")[0] if owner else "" for owner in owners]
         asked = (("HMGET", self.keys.job(one), "status", "task") for one in ids)
         clock, *jobs = yield [("TIME",), *asked]
         now_ms, found = clock_ms(clock), []
-        for key, job_id, taken_ms, end, job in zip(keys, ids, taken, ends, jobs, strict=True):
+        for (key, taken_ms), job_id, end, job in zip(taken.items(), ids, ends, jobs, strict=True):
             until_ms = None if end is None else score_ms(end)
             status, task = job or (None, None)
             if job_id and (until_ms is None or until_ms > now_ms):
-                found.append(
-                    UniqueKey(
-                        printable(key),
-                        printable(job_id),
-                        printable(status or ""),
-                        printable(task or ""),
-                        taken_ms,
-                        until_ms,
-                    )
-                )
+                key, job_id = printable(key), printable(job_id)
+                status, task = printable(status or ""), printable(task or "")
+                found.append(UniqueKey(key, job_id, status, task, taken_ms, until_ms))
         return found
 
-    def alias(self, job_id: str) -> str:
-        """The job that an id leads to, because its own job was a duplicate; or ''."""
-        found: str | None = self._each([("HGET", self.keys.job(job_id), "alias")])[0]
-        return found or ""
-
-    def aliases(self, ids: Sequence[str]) -> set[str]:
-        """The ids among these that lead to another job."""
+    def aliases(self, ids: Sequence[str]) -> dict[str, str]:
+        """The ids among these that lead to another job, because their own job was a duplicate;
+        with that job."""
         found = self._each([("HGET", self.keys.job(job_id), "alias") for job_id in ids])
-        return {job_id for job_id, owner in zip(ids, found, strict=True) if owner}
+        return {job_id: owner for job_id, owner in zip(ids, found, strict=True) if owner}
 
     def statuses(self, ids: Sequence[str]) -> dict[str, str]:
         """The statuses of jobs by id, '' for those that Redis does not have."""
@@ -122,7 +102,7 @@ class UniqueQueries(QueryBase):
     def conflict(self, job_id: str) -> tuple[str, str]:
         """A unique key of a job that another job has, and that job's id; or two empty strings."""
         text: str = self._each([("HGET", self.keys.job(job_id), "unique")])[0] or ""
-        for found in self._read_described(keys := text.split()[::4], [0] * len(keys)):
+        for found in self._read(dict.fromkeys(text.split()[::4], 0)):
             if found.job_id != job_id:
                 return found.key, found.job_id
         return "", ""

@@ -79,7 +79,7 @@ class WorkflowCommands(CommandBase):
         return code
 
     def advance(self) -> bool:
-        """Go on with what other scripts left for later; True when there is more of it."""
+        """Continue what other scripts left for later; True if more is left."""
         return bool(self._run("advance"))
 
 

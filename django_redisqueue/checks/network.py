@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from django.core.checks import CheckMessage
 
 from ..broker.connection import RedisConnection, worker_connection
+from ..broker.overview import eviction_policy, info_fields
 from ..broker.queries import Queries
 from ..broker.redis_url import RedisUrl
 from ..broker.shards import all_shards, number_problem
@@ -50,7 +51,7 @@ def check_network(**_: Any) -> list[CheckMessage]:
 
 def _ask(connection: RedisConnection) -> tuple[dict[str, str], bool] | RedisQueueError:
     try:
-        return _parse(connection.call("INFO")), _stops_with_one_slot(connection)
+        return info_fields(connection.call("INFO")), _stops_with_one_slot(connection)
     except RedisQueueError as error:
         return error
 
@@ -92,10 +93,6 @@ def _check_shards(connection: RedisConnection) -> Iterator[CheckMessage]:
     yield from _stranded(stranded)
 
 
-def _parse(text: str) -> dict[str, str]:
-    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-
-
 def _role(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage]:
     if redis_url.is_fixed and info.get("role", "master") != "master":
         yield make_error(
@@ -106,7 +103,7 @@ def _role(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage
 
 
 def _eviction(info: Mapping[str, str]) -> Iterator[CheckMessage]:
-    policy = info.get("maxmemory_policy", "noeviction")
+    policy = eviction_policy(info)
     if policy != "noeviction":
         found = evicts(policy)
         yield make_error(12, found.text, found.remedy)

@@ -23,7 +23,7 @@ from ..broker.connection import (
     retry_once,
 )
 from ..broker.gathers import GatherQueries
-from ..broker.queries import JobFinder, Queries, UnreadableJob, newest, not_found
+from ..broker.queries import Queries, UnreadableJob, newest, not_found
 from ..broker.redis_url import RedisUrl
 from ..broker.shards import AllShards, all_shards
 from ..broker.uniques import UniqueQueries
@@ -93,7 +93,7 @@ class RedisTransport:
         missing = [name for name, _ in wanted if name not in settings.indexed]
         if query.is_unfinished and wanted and not missing:
             entries = [index_entry(name, value) for name, value in wanted]
-            found = all_shards(lambda one: JobFinder(one).find(entries, query)).complete()
+            found = all_shards(lambda one: Queries(one).find(entries, query)).complete()
             return newest(chain.from_iterable(found))[: query.limit]
         records = ports.records(query) if settings.mirror and ports.records is not None else None
         if records is None:
@@ -110,7 +110,7 @@ class RedisTransport:
         return _follow(job_id, lambda one: Commands(connection_of(one)).requeue([one])[0])
 
     def duplicate_of(self, job_id: str) -> str:
-        return UniqueQueries(connection_of(job_id)).alias(job_id)
+        return UniqueQueries(connection_of(job_id)).aliases([job_id]).get(job_id, "")
 
     def unique_keys(self, start: int, count: int) -> Sequence[UniqueKey]:
         if get_settings().shards == 1:

@@ -11,7 +11,7 @@ from ..exceptions import InvalidOption, short_repr
 from .clock import Duration, to_ms, to_seconds
 from .parsing import is_number
 
-MAX_FACTOR = 1_000_000  # factor
+MAX_FACTOR = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

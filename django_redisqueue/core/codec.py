@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from ..exceptions import InvalidArguments, PayloadTooLarge
+from ..exceptions import InvalidArguments, PayloadTooLarge, short_repr
 
 MAX_DEPTH = 100  # levels of a value to encode
 READ_DEPTH = MAX_DEPTH + 10  # levels to decode, with an envelope such as a payload's
@@ -109,12 +109,11 @@ def encode_payload(args: Sequence[Any], kwargs: Mapping[str, Any], limit: int, t
     text = _encode_arguments(args, kwargs, what)
     try:
         return capped(text, limit, what, "MAX_PAYLOAD_BYTES")
-    except InvalidArguments:
+    except InvalidArguments:  # say which argument it is
         for position, value in enumerate(args):
-            _find_surrogate(value, f"argument {position + 1} of {task}")
+            utf8_size(_encode(value, what), f"argument {position + 1} of {task}")
         for name, value in kwargs.items():
-            _find_surrogate(name, f"the name of argument {name!r} of {task}")
-            _find_surrogate(value, f"argument {name!r} of {task}")
+            utf8_size(_encode({name: value}, what), f"argument {name!r} of {task}")
         raise
 
 
@@ -127,25 +126,7 @@ def encode_result(value: object, limit: int, task: str) -> str:
     what = f"the result of {task}"
     if type(value) not in _PLAIN:
         check(value, what)
-    text = _encode(value, what)
-    try:
-        return capped(text, limit, what, "MAX_RESULT_BYTES")
-    except InvalidArguments:
-        _find_surrogate(value, what)
-        raise
-
-
-def _find_surrogate(value: object, what: str) -> None:
-    """Raise InvalidArguments for the first lone surrogate in a checked value, naming its place."""
-    if isinstance(value, str):
-        utf8_size(value, what)
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            _find_surrogate(key, f"the key {key!r} of {what}")
-            _find_surrogate(item, f"{what}[{key!r}]")
-    elif isinstance(value, list | tuple):
-        for position, item in enumerate(value):
-            _find_surrogate(item, f"{what}[{position}]")
+    return capped(_encode(value, what), limit, what, "MAX_RESULT_BYTES")
 
 
 _STORED = ' {"file":'  # the encoder writes no leading blank, so no task's result begins so
@@ -226,7 +207,8 @@ def _check_mapping(value: Mapping[Any, Any], what: str, levels: int) -> None:
     for key, item in value.items():
         if not isinstance(key, str):
             raise InvalidArguments(
-                f"{what} has the key {key!r}: JSON keys are strings, use {str(key)!r}"
+                f"{what} has the key {short_repr(key)}: JSON keys are strings, use "
+                f"'{short_repr(key)}'"
             )
         if type(item) not in _PLAIN:
             _check(item, f"{what}[{key!r}]", levels)

@@ -8,25 +8,18 @@ import random
 import re
 import string
 import time
+from collections.abc import Callable
 from itertools import product
 
 from ..exceptions import InvalidName, short_repr
 
-_QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")
+QUEUE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")
 # These patterns are also in the OpenAPI document, so they keep to the syntax of JSON Schema.
 JOB_ID_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$"  # a Django TaskResult.id has 64 at most
 WORKFLOW_ID_PATTERN = r"^flow_[A-Za-z0-9_]{1,50}$"
 TAG_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.\-]{0,63}$"
-_ID = re.compile(JOB_ID_PATTERN)
-_FLOW = re.compile(WORKFLOW_ID_PATTERN)
-_GATHER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")  # without ':', which ends it in a key
-_LISTENER = re.compile(r"(?!queryDoneCount$)[A-Za-z_][A-Za-z0-9_.]{0,127}")
-_WORKER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,63}")
-_TAG = re.compile(TAG_PATTERN)
-_SCHEDULE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
 _PERIODIC = re.compile(r"periodic_[0-9a-z]{10}_(\d{1,15})_")
 STEP_NAME = re.compile(r"[\w .:@/+=-]{1,100}", re.ASCII)  # also of awaited events
-_TASK = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 _PAIRS = ["".join(pair) for pair in product(string.digits + string.ascii_lowercase, repeat=2)]
 _SPACE = 36**10
@@ -91,72 +84,52 @@ def _unique() -> str:
     return f"{time.time_ns() // 1_000_000}_{tail}"
 
 
-def check_queue_name(name: object) -> str:
-    """Return ``name``; raise InvalidName unless it is 1 to 64 of ``A-Z a-z 0-9 _ . -``."""
-    return _checked(_QUEUE, name, "queue name", "1 to 64 letters, digits, '_', '.' or '-'")
-
-
-def is_queue_name(name: str) -> bool:
-    """Whether ``check_queue_name`` accepts it."""
-    return _QUEUE.fullmatch(name) is not None
-
-
-def check_job_id(value: object) -> str:
-    """Return ``value``; raise InvalidName unless it has the form of a job id."""
-    return _checked(_ID, value, "job id", "1 to 64 letters, digits, '_', '.' or '-'")
-
-
-def check_workflow_id(value: object) -> str:
-    """Return ``value``; raise InvalidName unless it has the form of a workflow's id."""
-    return _checked(_FLOW, value, "workflow id", "flow_<ms>_<letters and digits>_<shard>")
-
-
-def check_gather_key(value: object) -> str:
-    """Return ``value``; raise InvalidName unless it is 1 to 128 of ``A-Z a-z 0-9 _ . -``."""
-    return _checked(_GATHER, value, "key of a gather", "1 to 128 letters, digits, '_', '.' or '-'")
-
-
-def check_topic(value: object) -> str:
-    """Return ``value``; raise InvalidName unless it is 1 to 64 of ``A-Z a-z 0-9 _ . -``."""
-    return _checked(_QUEUE, value, "topic", "1 to 64 letters, digits, '_', '.' or '-'")
-
-
-def check_listener_name(value: object) -> str:
-    """Return ``value``; raise InvalidName unless it can name a listener. ``queryDoneCount`` cannot:
-    it is the field that counts the results."""
-    allowed = "1 to 128 letters, digits, '_' or '.', and not queryDoneCount"
-    return _checked(_LISTENER, value, "name of a listener", allowed)
-
-
 def claims_jobs(child: str) -> bool:
     """Whether a child of a worker claims jobs, by its id (``Worker.child``): not if it is for
     maintenance or the mirror."""
     return not child.rpartition(".")[2].startswith(("maintenance", "bridge"))
 
 
-def check_worker_name(name: object) -> str:
-    """Return ``name``; raise InvalidName unless it is 1 to 64 of ``A-Z a-z 0-9 _ -``."""
-    return _checked(_WORKER, name, "worker name", "1 to 64 letters, digits, '_' or '-'")
+def _checker(pattern: str | re.Pattern[str], what: str, allowed: str) -> Callable[[object], str]:
+    """A function that returns a valid name, and raises InvalidName for anything else."""
+    compiled = re.compile(pattern)
+
+    def check(value: object) -> str:
+        if isinstance(value, str) and compiled.fullmatch(value):
+            return value
+        raise InvalidName(f"{short_repr(value)} is not a valid {what}: use {allowed}")
+
+    return check
 
 
-def check_schedule_name(name: object) -> str:
-    """Return ``name``; raise InvalidName unless it is 1 to 200 of ``A-Z a-z 0-9 _ . -``."""
-    return _checked(_SCHEDULE, name, "schedule name", "1 to 200 letters, digits, '_', '.' or '-'")
-
-
-def check_task_name(name: object) -> str:
-    """Return ``name``; raise InvalidName unless it is a dotted path."""
-    return _checked(_TASK, name, "task name", "a dotted Python path")
-
-
-def check_tag_name(name: object) -> str:
-    """Return ``name``; raise InvalidName unless it is the name of a tag."""
-    return _checked(
-        _TAG, name, "name of a tag", "a letter, then up to 63 letters, digits, '_', '.' or '-'"
-    )
-
-
-def _checked(pattern: re.Pattern[str], value: object, what: str, allowed: str) -> str:
-    if isinstance(value, str) and pattern.fullmatch(value):
-        return value
-    raise InvalidName(f"{short_repr(value)} is not a valid {what}: use {allowed}")
+_UP_TO_64 = "1 to 64 letters, digits, '_', '.' or '-'"
+check_queue_name = _checker(QUEUE_NAME, "queue name", _UP_TO_64)
+check_topic = _checker(QUEUE_NAME, "topic", _UP_TO_64)
+check_job_id = _checker(JOB_ID_PATTERN, "job id", _UP_TO_64)
+check_workflow_id = _checker(
+    WORKFLOW_ID_PATTERN, "workflow id", "flow_<ms>_<letters and digits>_<shard>"
+)
+check_gather_key = _checker(
+    r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}",
+    "key of a gather",
+    "1 to 128 letters, digits, '_', '.' or '-'",
+)
+check_listener_name = _checker(
+    r"(?!queryDoneCount$)[A-Za-z_][A-Za-z0-9_.]{0,127}",
+    "name of a listener",
+    "1 to 128 letters, digits, '_' or '.', and not queryDoneCount",  # which counts the results
+)
+check_worker_name = _checker(
+    r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,63}", "worker name", "1 to 64 letters, digits, '_' or '-'"
+)
+check_schedule_name = _checker(
+    r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}",
+    "schedule name",
+    "1 to 200 letters, digits, '_', '.' or '-'",
+)
+check_task_name = _checker(
+    r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", "task name", "a dotted Python path"
+)
+check_tag_name = _checker(
+    TAG_PATTERN, "name of a tag", "a letter, then up to 63 letters, digits, '_', '.' or '-'"
+)

@@ -1,8 +1,8 @@
-"""What travels with a job beside its arguments, and who watches jobs on their way.
+"""Headers, which travel with a job beside its arguments, and instruments, which watch jobs.
 
-A job's *headers* are an option of it: the correlation id of the request that enqueued it, and
-whatever instruments add, such as a trace context. *Instruments* (``django_redisqueue.telemetry``)
-watch jobs as they are enqueued and run. With neither, a job carries and costs nothing more.
+A job's headers are one of its options: the correlation id of the request that enqueued it, and what
+instruments add, such as a trace context. Instruments (``django_redisqueue.telemetry``) watch jobs
+as they are enqueued and run. Without them a job carries nothing more and costs nothing more.
 """
 
 from __future__ import annotations

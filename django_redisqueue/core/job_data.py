@@ -170,7 +170,9 @@ def decode_job(job_id: str, raw: Mapping[str, str], stored_in: str = "hash") -> 
     except KeyError as error:
         raise CorruptJob(f"the {stored_in} of job {job_id} has no field {error}") from None
     except ValueError as error:
-        raise CorruptJob(f"the {stored_in} of job {job_id} cannot be read: {_why(error)}") from None
+        raise CorruptJob(
+            f"the {stored_in} of job {job_id} cannot be read: {sanitize(error)}"
+        ) from None
     bodies = decode_fields(raw, payload="payload")
     numbers = {name: bodies.read(raw, name, parse_int) for name in _COUNTS}
     numbers |= {name: bodies.read(raw, name, parse_instant_ms) for name in _INSTANTS}
@@ -212,7 +214,7 @@ class DecodedFields:
         try:
             return decode(raw[name])
         except (ValueError, TypeError) as error:
-            self.unreadable[name] = _why(error)
+            self.unreadable[name] = sanitize(error)
             return None
 
     @property
@@ -266,11 +268,6 @@ def _arguments(text: str, marks: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if marks is not None:
         args, kwargs = redact(args, kwargs, marks)
     return tuple(args), kwargs
-
-
-def _why(error: Exception) -> str:
-    """One short line."""
-    return sanitize(error)
 
 
 def seq_of(status: str, seq: int | None, has_lease: bool) -> int:

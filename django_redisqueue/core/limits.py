@@ -126,7 +126,8 @@ Rates = tuple[Rate, ...]
 
 
 def check_limits(value: object, kind: type[Limit] | type[Rate], name: str) -> tuple[Any, ...]:
-    """A tuple of these from one, or from a list of up to 4. Raises InvalidOption."""
+    """Limits of one kind as a tuple: from one of them, or a list of up to 4. Raises
+    InvalidOption."""
     given = tuple(value) if isinstance(value, tuple | list) else (value,)
     for one in given:
         if not isinstance(one, kind):
@@ -138,11 +139,8 @@ def check_limits(value: object, kind: type[Limit] | type[Rate], name: str) -> tu
 
 
 def check_fair_by(value: object) -> Key:
-    """A key as of ``Limit``. Raises InvalidOption."""
-    try:
-        Limit(1, key=value)  # type: ignore[arg-type]
-    except InvalidOption as error:
-        raise InvalidOption(str(error).replace("key of Limit", "fair_by")) from None
+    """Check a key like that of ``Limit``. Raises InvalidOption."""
+    _check_key(value, "fair_by")
     if value is None:
         raise InvalidOption("fair_by must be a parameter's name, a tuple of names or a callable")
     return value  # type: ignore[return-value]
@@ -163,7 +161,8 @@ def make_named_limit(raw: Mapping[str, Any]) -> NamedLimit:
     for name in raw:
         if name not in known:
             raise InvalidOption(
-                f"a limit has no {name!r}{did_you_mean(name, known)}; it takes {', '.join(known)}"
+                f"a limit has no {short_repr(name)}{did_you_mean(name, known)}; "
+                f"it takes {', '.join(known)}"
             )
     concurrency, rate = raw.get("concurrency"), raw.get("rate")
     if concurrency is None and rate is None:
@@ -173,7 +172,9 @@ def make_named_limit(raw: Mapping[str, Any]) -> NamedLimit:
     if rate is not None and not (
         isinstance(rate, tuple | list) and len(rate) == 2 and not isinstance(rate[0], str)
     ):
-        raise InvalidOption(f'rate must be (jobs, window), such as (100, "1m"), not {rate!r}')
+        raise InvalidOption(
+            f'rate must be (jobs, window), such as (100, "1m"), not {short_repr(rate)}'
+        )
     if rate is None and "burst" in raw:
         raise InvalidOption("burst belongs to a rate, which this limit does not have")
     return NamedLimit(
@@ -184,7 +185,7 @@ def make_named_limit(raw: Mapping[str, Any]) -> NamedLimit:
 
 def encode_value(value: object, *, is_secret: bool = False) -> str:
     """A value as a part of a key: no blank, bar or colon; cut and hashed when it is long or secret.
-    Raises InvalidOption unless it is a value of JSON."""
+    Raises TypeError or ValueError unless it is a value of JSON."""
     text = value if isinstance(value, str) else dumps(value)
     if is_secret:
         return f"~{_digest(text)}"
@@ -199,15 +200,15 @@ def bounded(encoded: str) -> str:
 
 
 def encode_share(value: object) -> str:
-    """A share by the value of ``fair_by``; by those of several parameters from a tuple."""
+    """The share for a value of ``fair_by``, or for a tuple of the values of several parameters."""
     if isinstance(value, tuple):
         return bounded(",".join(map(encode_value, value)))
     return encode_value(value)
 
 
 def encode_shown(text: str) -> str | None:
-    """What ``shown_value`` has shown of a value that is hashed, encoded again; None of any other.
-    Raises InvalidOption where it has been cut in a place that cannot be told."""
+    """Encode again what ``shown_value`` has shown of a hashed value; None for any other text.
+    Raises InvalidOption if it is unknown where that was cut."""
     if not _HASHED.search(text):
         return None
     parts = []
@@ -216,7 +217,7 @@ def encode_shown(text: str) -> str | None:
         plain = part[: found.start()] if found else part
         if found and ("%" in plain or "\ufffd" in plain):
             raise InvalidOption(
-                f"{short_repr(text)} is cut where it cannot be told; give the value itself"
+                f"{short_repr(text)} was cut at an unknown place; give the value itself"
             )
         parts.append(quote(plain, safe="") + (found[0] if found else ""))
     return ",".join(parts)
@@ -247,7 +248,7 @@ class RateNumbers(NamedTuple):
 
 
 def decode_rate(number: str) -> RateNumbers | None:
-    """None if it is no rate."""
+    """Decode the number of a rate; None for any other text."""
     parts = number.split("/")
     if len(parts) != 3 or not all(part.isdecimal() for part in parts):
         return None
@@ -267,7 +268,7 @@ class Lane(NamedTuple):
 
 
 def decode_lane(text: str) -> Lane:
-    """The lane of a job; of '' one without a share and limits."""
+    """Decode the lane of a job; '' has no share and no limits."""
     name, *words = text.split(" ")
     share, *limits = name.split("|")
     numbers = dict(word.split("=", 1) for word in words if "=" in word)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from math import isfinite
 from typing import Any, TypeGuard, overload
 
 from ..exceptions import short_repr
@@ -65,13 +64,6 @@ def parse_instant_ms(text: str) -> int:
     if found is None and _DIGITS.fullmatch(text):
         return FIRST_MS if text.startswith("-") else LAST_MS
     return parse_int(text) if found is None else found
-
-
-def number_or_none(value: object, low: float, high: float) -> int | float | None:
-    """A finite JSON number from ``low`` to ``high``; None for anything else."""
-    if type(value) is int or (type(value) is float and isfinite(value)):
-        return value if low <= value <= high else None
-    return None
 
 
 def instant_ms_or_none(value: object) -> int | None:

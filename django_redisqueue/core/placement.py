@@ -17,9 +17,9 @@ from itertools import product
 MAX_SHARDS = 64
 SLOTS = 16384  # of a Redis Cluster
 
-# Which 24th of the slots has the tags of the shards 0, 1, 2, ... (and 24, 25, ...). However many
-# shards there are, nodes with equal ranges of slots get equally many, or one more: 2, 3, 4, 6, 8
-# or 12 nodes. The first is that of the tag "0".
+# Which 24th of the slots has the tags of the shards 0, 1, 2, ... (and 24, 25, ...). If 2, 3, 4, 6,
+# 8 or 12 nodes have equal ranges of slots, they get equally many shards, or one more, however many
+# shards there are. The first is that of the tag "0".
 _CELLS = (
     20, 0, 8, 12, 4, 16, 10, 22, 2, 14, 6, 18, 3, 15, 21, 9, 5, 17, 7, 19, 11, 13, 1, 23,
 )  # fmt: skip
@@ -56,8 +56,8 @@ def slot(tag: str) -> int:
 
 
 def shard_of_key(text: str, shards: int) -> int:
-    """The shard of what is decided by a text: a queue's name, a limit's value, a unique key, the
-    key of a gather, the name of a schedule."""
+    """The shard of the name of a queue or schedule, the value of a limit, a unique key, or the key
+    of a gather."""
     return crc16(text) % shards if shards > 1 else 0
 
 

@@ -131,9 +131,11 @@ class Cron(Schedule):
 
     def __post_init__(self) -> None:
         self._check_options()
+        if not isinstance(self.expression, str):
+            raise _not_five_fields(self.expression)
         _check_expression(self.expression)
         if self.timezone != "":
-            _zone(self.timezone)
+            _zone(str(self.timezone))
 
     def in_zone(self, timezone: str) -> Self:
         return self if self.timezone else replace(self, timezone=timezone)
@@ -226,13 +228,17 @@ def make_schedule(options: Mapping[str, object]) -> Schedule:
     return replace(to_cron(cron), **others)
 
 
+def _not_five_fields(expression: object) -> InvalidOption:
+    return InvalidOption(
+        "cron must be five fields (minute, hour, day of month, month, day of week), such as "
+        f'"*/5 * * * *", not {short_repr(expression)}; for seconds use every'
+    )
+
+
 @lru_cache(maxsize=1024)
-def _check_expression(expression: object) -> None:
-    if not isinstance(expression, str) or len(expression.split()) != 5:
-        raise InvalidOption(
-            "cron must be five fields (minute, hour, day of month, month, day of week), such as "
-            f'"*/5 * * * *", not {short_repr(expression)}; for seconds use every'
-        )
+def _check_expression(expression: str) -> None:
+    if len(expression.split()) != 5:
+        raise _not_five_fields(expression)
     try:
         found = list(islice(CronSim(expression, datetime(2000, 1, 1, tzinfo=UTC)), 1))
     except CronSimError as error:
@@ -260,9 +266,9 @@ def _is_readable(expression: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _zone(name: object) -> ZoneInfo:
+def _zone(name: str) -> ZoneInfo:
     try:
-        return ZoneInfo(str(name))
+        return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         raise InvalidOption(
             f'timezone must be a name of the IANA database, such as "Europe/Berlin", not '

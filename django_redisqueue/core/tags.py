@@ -31,7 +31,8 @@ def check_tags(value: object) -> dict[str, str]:
         except InvalidName as error:
             raise InvalidOption(f"tags: {error}") from None
         if not isinstance(text, str):
-            raise InvalidOption(f"the tag {name!r} must be text, not {text!r}; pass {str(text)!r}")
+            given = short_repr(text)
+            raise InvalidOption(f"the tag {name!r} must be text, not {given}; pass '{given}'")
         if not (0 < len(text) <= MAX_VALUE and text.isprintable()):
             raise InvalidOption(
                 f"the tag {name!r} must have 1 to {MAX_VALUE} printable characters, "

@@ -15,9 +15,9 @@ from django.http.response import HttpResponseBase
 
 from ..broker import sums
 from ..broker.connection import RedisConnection, producer_connection
-from ..broker.fleet import FleetSummary, read_workers, summarize
 from ..broker.overview import QueueOverview, Rates, ServerOverview, rates
 from ..broker.shards import AllShards
+from ..broker.sums import FleetSummary, read_workers, summarize
 from ..client.registry import task_names
 from ..core import formatting
 from ..core.statuses import Status

@@ -15,7 +15,7 @@ from ..broker.commands import Commands
 from ..broker.limits import LanePause, LimitState, pause_name
 from ..broker.schedules import UnreadableSchedule
 from ..broker.steps import Wait
-from ..broker.uniques import UniqueKey, UniqueQueries
+from ..broker.uniques import UniqueQueries
 from ..client.limits import NO_KEY, limit_names, parse_key, parse_number, set_limit, set_weight
 from ..client.queue import JobQueue
 from ..client.transport import connection_of, transport
@@ -25,6 +25,7 @@ from ..core.job_data import WaitKind
 from ..core.parsing import is_storable
 from ..core.schedules import ScheduleData
 from ..core.text import printable
+from ..core.unique import UniqueKey
 from ..exceptions import InvalidOption
 from ..health.policies import SCHEDULE_LATE, WAITS
 from ..models import Approval, PeriodicJob

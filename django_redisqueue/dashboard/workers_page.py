@@ -11,16 +11,16 @@ from django.http import HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 
 from ..broker.commands import Commands
-from ..broker.fleet import (
+from ..broker.overview import ChildOverview
+from ..broker.queries import Queries
+from ..broker.shards import AllShards
+from ..broker.sums import (
     FleetSummary,
     WorkerOverview,
     read_children,
     read_workers,
     summarize,
 )
-from ..broker.overview import ChildOverview
-from ..broker.queries import Queries
-from ..broker.shards import AllShards
 from ..core import formatting
 from ..core.clock import real_ms
 from ..core.ids import claims_jobs

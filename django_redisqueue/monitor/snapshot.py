@@ -11,8 +11,8 @@ from django.db import close_old_connections
 
 from ..broker import sums
 from ..broker.connection import RedisConnection
+from ..broker.health import PolicyState
 from ..broker.overview import ChildOverview, Fleet, QueueOverview, Rates, rates
-from ..broker.policies import PolicyState
 from ..broker.queries import PAGE
 from ..broker.shards import AllShards
 from ..health.facts import Facts

@@ -190,7 +190,7 @@ class Relay:
         the row's job was a duplicate, or it is so old that nobody needs the row.
         """
         queries = UniqueQueries(self._commands.connection, self._commands.settings)
-        found = queries.aliases([row.id for row in rows])
+        found = set(queries.aliases([row.id for row in rows]))
         old = timezone.now() - ORPHAN_AGE
         statuses = queries.statuses([row.id for row in rows if row.created_at < old])
         return found | {job_id for job_id, status in statuses.items() if not status}

@@ -12,18 +12,21 @@ from typing import Any
 
 from redis import Redis
 
+from django_redisqueue.broker import sums
 from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.connection import RedisConnection
 from django_redisqueue.broker.keys import Keys, QueueKeys
+from django_redisqueue.broker.overview import Fleet
 from django_redisqueue.broker.queries import Queries
 from django_redisqueue.broker.redis_url import RedisUrl
 from django_redisqueue.broker.replies import ClaimedJob, ClaimReply, FinishCode, Outcome
+from django_redisqueue.broker.shards import AllShards
 from django_redisqueue.broker.workflows import WorkflowQueries
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.placement import tag
 
 from ..support.cluster import ClusterNodes
-from ..support.sentinels import Fleet
+from ..support.sentinels import Fleet as SentinelFleet
 from ..support.servers import RedisServer
 from ..support.stream import Written, events_of, written
 from .lanes import check_lanes
@@ -58,7 +61,7 @@ class Lab:
     tokens but a test that says so."""
 
     def __init__(
-        self, server: RedisServer | ClusterNodes | Fleet, url: str = "", shard: int = 0
+        self, server: RedisServer | ClusterNodes | SentinelFleet, url: str = "", shard: int = 0
     ) -> None:
         url = url or server.url
         self.connection = RedisConnection(RedisUrl(url, url, tag(shard)), 5.0, 2.0, shard)
@@ -81,6 +84,9 @@ class Lab:
     def close(self) -> None:
         self.connection.close()
         self.redis.close()
+
+    def fleet(self, limit: int = 100) -> Fleet:
+        return sums.fleet(AllShards(self.connection.at, [self.connection.shard]), limit)
 
     # -- verbs with defaults
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from django_redisqueue.broker import queries
-from django_redisqueue.broker.queries import JobFinder
 from django_redisqueue.core.codec import dumps
 from django_redisqueue.core.job_data import JobQuery
 from django_redisqueue.core.statuses import FINAL, Status
@@ -31,7 +30,7 @@ def found(lab: Lab, limit: int = 100, statuses: Any = UNFINISHED, **tags: str) -
     entries = [index_entry("task", "app.task")]
     entries += [index_entry(f"tags.{name}", text) for name, text in tags.items()]
     query = JobQuery(task="app.task", statuses=statuses, tags=tags, limit=limit)
-    return [job.id for job in JobFinder(lab.connection).find(entries, query)]
+    return [job.id for job in lab.queries.find(entries, query)]
 
 
 def made(n: int) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from django_redisqueue.broker import sums
+from django_redisqueue.broker.events import START
+from django_redisqueue.broker.health import HealthQueries
 from django_redisqueue.broker.limits import CHUNK, Holder, LimitQueries, LimitState, limit_name
 from django_redisqueue.broker.shards import AllShards
 from django_redisqueue.core.job_data import NewJob
@@ -97,17 +99,16 @@ def test_a_slot_that_is_given_back_meanwhile_is_not_stuck(
 ) -> None:
     add(lab, STRIPE, "a")
     lab.take()
-    asked = queries(lab)
-    ask = asked._each
+    ask = lab.connection.pipeline
 
-    def each(commands: Any) -> list[Any]:
-        replies = ask(commands)
+    def pipeline(commands: Any, **how: Any) -> list[Any]:
+        replies = ask(commands, **how)
         lab.redis.zrem(lab.keys.slots, "c:stripe:42 a")
         lab.redis.hset(lab.keys.job("a"), "status", "completed")
         return replies
 
-    monkeypatch.setattr(asked, "_each", each)
-    (state,) = asked.states(["c:stripe:42"])
+    monkeypatch.setattr(lab.connection, "pipeline", pipeline)
+    (state,) = queries(lab).states(["c:stripe:42"])
     assert state.holders == [Holder("a")]
 
 
@@ -135,8 +136,9 @@ def test_the_limits_with_the_most_parked_lanes(lab: Lab) -> None:
         lab.redis.zadd(queue.parked_at(f"c:{n}:"), {f"lane{m}": 0 for m in range(n + 1)})
     lab.redis.set(queue.parked_at("c:9:"), "theirs")
     lab.redis.zadd(lab.keys.waiting_limits, {"c:9: default": 0})
-    assert queries(lab).waiting(2) == ["c:4:", "c:3:"]
-    states = queries(lab).states(queries(lab).waiting(9))
+    policies = HealthQueries(lab.connection).shard_state([], START).policies
+    assert policies.most_parked(2) == ["c:4:", "c:3:"]
+    states = queries(lab).states(policies.most_parked(9))
     assert [state.parked for state in states] == [5, 4, 3, 2, 1, 0]
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_redisqueue.broker.paging import page_after
-from django_redisqueue.broker.reads import run
+from django_redisqueue.broker.reads import page_after, run
 from django_redisqueue.exceptions import InvalidOption
 
 from .lab import Lab

@@ -10,9 +10,14 @@ import pytest
 from django.db import transaction
 
 from django_redisqueue import JobQueue, chain
-from django_redisqueue.broker import durability, scan
+from django_redisqueue.broker import durability
 from django_redisqueue.broker.commands import Commands
-from django_redisqueue.broker.connection import producer_connection, worker_connection
+from django_redisqueue.broker.connection import (
+    RedisConnection,
+    producer_connection,
+    worker_connection,
+)
+from django_redisqueue.broker.redis_url import get_redis_url
 from django_redisqueue.broker.scan import Scanner
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.job_data import NewJob
@@ -96,19 +101,17 @@ def test_a_repeat_on_another_connection_is_no_confirmation(deaf: RedisServer) ->
 
 
 def test_the_mirror_begins_when_replicas_have_the_id_of_the_data(
-    deaf: RedisServer, monkeypatch: pytest.MonkeyPatch
+    deaf: RedisServer,
 ) -> None:
     """A master that a failover gave no id would be taken for another Redis."""
-    monkeypatch.setattr(scan, "WAIT_MS", 100)
-    scanner = Scanner(worker_connection())
+    scanner = Scanner(RedisConnection(get_redis_url(), 0.3, 2.0))
     for _ in range(2):
         with pytest.raises(
             NotReplicated, match=r"but 0 of the 1 replicas of REDISQ.* mirror begins"
         ):
             scanner.name()
     deaf.resume()
-    monkeypatch.setattr(scan, "WAIT_MS", 4_000)
-    name = scanner.name()
+    name = Scanner(worker_connection()).name()
     assert deaf.client().hget("job_queue:{0}:meta", "incarnation") == name.encode()
 
 

@@ -42,10 +42,11 @@ def test_a_url_says_all(settings: Any) -> None:
     )
     watched = parse_sentinel_url(url)
     assert watched.sentinels == (("one", 1), ("::1", 2), ("three", 26379))
-    assert (watched.service, watched.database) == ("jobs", 4)
-    assert watched.login == {"username": "shop", "password": "p@ss"}
-    assert watched.own == {"username": "s", "password": "s&"}
-    assert watched.common["ssl_ca_certs"] == "/ca.pem"
+    assert (watched.service, watched.of_master["db"]) == ("jobs", 4)
+    tls = {name: watched.of_sentinels[name] for name in watched.of_sentinels if "ssl" in name}
+    assert tls["ssl_ca_certs"] == "/ca.pem"
+    assert watched.of_master.items() >= {"username": "shop", "password": "p@ss", **tls}.items()
+    assert watched.of_sentinels.items() >= {"username": "s", "password": "s&"}.items()
     assert masked(url) == "rediss+sentinel://shop:***@one:1,[::1]:2,three/jobs/4"
 
 
@@ -66,6 +67,7 @@ def test_no_part_of_a_password_is_shown(url: str, shown: str) -> None:
     [
         ("redis+sentinel://:secret@host", "the name of the service is missing: .../<service>"),
         ("redis+sentinel://:secret@host/jobs/x", "the database is 'x', not a number"),
+        ("redis+sentinel://:secret@host/jobs?db=1", "the database belongs behind the service"),
         ("redis+sentinel://:secret@host,/jobs", "a sentinel is '', not host or host:port"),
         ("redis+sentinel://:secret@host:no/jobs", "'no'"),
         ("rediss+sentinel://:secret@host/jobs?ssl_check_hostname=no&db=x", "db"),

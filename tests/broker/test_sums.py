@@ -11,11 +11,11 @@ from redis import Redis
 from django_redisqueue.broker import sums
 from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.connection import RedisConnection, producer_connection
-from django_redisqueue.broker.fleet import read_workers
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.broker.overview import rates
 from django_redisqueue.broker.queries import Queries
 from django_redisqueue.broker.shards import AllShards
+from django_redisqueue.broker.sums import read_workers
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob, WaitKind
 from django_redisqueue.core.statuses import Status

@@ -63,6 +63,7 @@ def test_a_task_that_redacts_keeps_its_tags_and_its_secrets() -> None:
     [
         ("tenant", 'tags must be a dict such as {"tenant": "42"}, not \'tenant\''),
         ({"tenant": 42}, "the tag 'tenant' must be text, not 42; pass '42'"),
+        ({"tenant": 10**5000}, "the tag 'tenant' must be text, not a value of int that"),
         ({"a b": "1"}, "tags: 'a b' is not a valid name of a tag: use a letter, then"),
         ({"": "1"}, "tags: '' is not a valid name"),
         ({7: "1"}, "tags: 7 is not a valid name"),

@@ -204,6 +204,8 @@ def test_the_result_of_a_parent_is_no_key(register: Register) -> None:
         ({"a": {"concurrency": 0}}, "Limit takes a whole number from 1"),
         ({"a": {"concurency": 5}}, "a limit has no 'concurency', did you mean 'concurrency'"),
         ({"a": {"rate": 100}}, r"rate must be \(jobs, window\)"),
+        ({"a": {"rate": 10**5000}}, "a value of int that cannot be shown"),
+        ({"a": {10**5000: 1}}, "a limit has no a value of int that cannot be shown"),
         ({"a": {"rate": (100, 60)}}, "needs a window with a unit"),
         ({"a": {"concurrency": 5, "burst": 2}}, "burst belongs to a rate"),
     ],
@@ -217,3 +219,9 @@ def test_what_the_setting_refuses(limits: object, message: str) -> None:
 def test_what_weights_refuse(weight: object) -> None:
     with pytest.raises(ConfigurationError, match=r'"WEIGHTS"\]\[.gold.\] must be a whole number'):
         load({"WEIGHTS": {"gold": weight}})
+
+
+@pytest.mark.parametrize("share", [b"gold", ("a", b"x"), float("nan"), "\ud800"])
+def test_a_share_that_json_cannot_carry_has_no_weight(share: object) -> None:
+    with pytest.raises(ConfigurationError, match=r'"WEIGHTS"\]: a share must be a value of JSON'):
+        load({"WEIGHTS": {share: 3}})

@@ -163,6 +163,8 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: to_cron("* * * * * *"), "for seconds use every"),
     (lambda: to_cron(5), "cron must be a text"),
     (lambda: Cron("* * * * *", timezone="Berlin"), "'Berlin'; if that is one.*install tzdata"),
+    (lambda: Cron("* * * * *", timezone=["UTC"]), "not .*UTC.*install tzdata"),
+    (lambda: Cron(["*"]), "must be five fields"),
     (lambda: Cron("* * * * *", misfire="never"), r"Cron\(misfire=...\) must be one of once, skip"),
     (lambda: Every("5m", overlap="wait"), r"Every\(overlap=...\) must be one of queue, skip"),
     (lambda: Every("5m", jitter="2d"), r"Every\(jitter=...\) must be a day at the most"),

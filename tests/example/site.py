@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from django_redisqueue.broker.embedded import stop_server
+from tests.support.embedded import stop_server
 from tests.worker.processes import eventually
 
 MANAGE = Path(__file__).parents[2] / "example_project" / "manage.py"

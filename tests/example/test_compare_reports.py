@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from django_redisqueue.broker.embedded import stop_server
+from tests.support.embedded import stop_server
 
 from .site import MANAGE
 

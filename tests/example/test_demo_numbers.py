@@ -20,7 +20,6 @@ import django
 import pytest
 from django.core.management.base import CommandError
 
-from django_redisqueue.broker.embedded import stop_server
 from example_project.catalogues.coverage import (
     Language,
     Measurement,
@@ -35,6 +34,7 @@ from example_project.catalogues.demo.worker import Worker
 from example_project.catalogues.discovery import component, find_catalogues
 from example_project.catalogues.management.commands.demo import watch
 from example_project.catalogues.tasks import count, measure
+from tests.support.embedded import stop_server
 
 from .plain_count import plain_count
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from django_redisqueue.broker.embedded import stop_server
 from tests.docs.pages import Block, blocks
+from tests.support.embedded import stop_server
 from tests.support.imports import ROOT
 from tests.support.servers import free_port
 from tests.worker.processes import eventually

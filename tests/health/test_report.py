@@ -14,7 +14,6 @@ from redis import Redis
 
 from django_redisqueue import JobQueue
 from django_redisqueue.broker.connection import RedisConnection, producer_connection
-from django_redisqueue.broker.overview import COUNTS, WIDTH
 from django_redisqueue.conf import get_settings, load
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.exceptions import ConfigurationError, InvalidOption
@@ -277,5 +276,5 @@ def test_it_costs_the_same_whatever_there_is(
         with django_assert_max_num_queries(3 * 3):  # each in a savepoint of the test's transaction
             read_health(hand.connection)
         assert len(trips) == 2
-    assert sum(trips) / get_settings().shards <= 14 + (WIDTH + 4) * 50 + COUNTS
+    assert sum(trips) / get_settings().shards <= 17 + (17 + 4) * 50 + 11
     assert len(get_settings().queues) == 50
