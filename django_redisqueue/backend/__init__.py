@@ -189,7 +189,7 @@ class RedisQueueBackend(BaseTaskBackend):
         return found + [
             Error(
                 f'TASKS[{self.alias!r}]["QUEUES"] names {queue!r}, which is not in '
-                f'REDISQUEUE["QUEUES"]{did_you_mean(queue, known) or "."}',
+                f'REDISQUEUE["QUEUES"]{did_you_mean(queue, known)}.',
                 hint=f"Add it there; it has {', '.join(sorted(known))}.",
                 id="django_redisqueue.E005",
             )
