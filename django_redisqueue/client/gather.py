@@ -213,7 +213,9 @@ class Gather:
         listeners = [_new_listener(name, found[name], keywords, gather_id) for name in found]
         plan = GatherPlan(key, gather_id, ttl_ms, poll_delay_ms, text, fields, listeners)
         call_after_commit(
-            partial(start_gather, plan), lambda: start_gather.s(plan).new_job(), on_commit
+            partial(start_gather, plan),
+            lambda: start_gather.using(queue_name=settings.own_queue).s(plan).new_job(),
+            on_commit,
         )
         return cls(key, gather_id)
 
