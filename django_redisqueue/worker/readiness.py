@@ -42,7 +42,7 @@ def table_problem(alias: str) -> str:
     try:
         return missing_migrations(alias)
     except (Error, ImproperlyConfigured) as error:
-        return f"the database {alias!r} does not answer ({error})"
+        return f"the database {alias!r} does not answer ({' '.join(str(error).split())})"
 
 
 def wait_for_tables(settings: Settings) -> None:

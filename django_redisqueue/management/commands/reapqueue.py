@@ -32,8 +32,9 @@ class Command(QueueCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--once", action="store_true", help="one pass, then end")
         parser.add_argument(
-            "--interval", type=base.seconds, default=4.0, help="seconds between passes (default: 4)"
-        )
+            "--interval", type=base.interval, default=4.0,
+            help="seconds between passes (default: 4)",
+        )  # fmt: skip
         parser.add_argument("--dry-run", action="store_true", help="show what would be done, once")
         parser.add_argument(
             "--accept-redis", action="store_true",

@@ -30,13 +30,13 @@ class Command(QueueCommand):
             self._release(options["release"])
             return
         for found in unique_keys(max(0, options["start"]), max(1, options["count"])):
-            self.stdout.write(_line(found))
+            self.write(_line(found))
 
     def _release(self, key: str) -> None:
         job_id = release_unique_key(key)
         if not job_id:
             raise CommandError(f"no job has the unique key {key}")
-        self.stdout.write(f"{key} is free; job {job_id} had it")
+        self.write(f"{key} is free; job {job_id} had it")
 
 
 def _line(found: UniqueKey) -> str:
