@@ -240,34 +240,31 @@ class Child:
 
     def _run_chunk(self, jobs: list[ClaimedJob], size: int) -> None:
         """Run those of the batch that may share a call with its first, and release the rest."""
-        state, begun, chunk = self._state, time.monotonic(), list[tuple[Execution, bytes]]()
-        state.offer(jobs)
-        if not state.is_watched:
+        begun = time.monotonic()
+        self._state.offer(jobs)
+        if not self._state.is_watched:
             self._wake_supervisor()
-        ran = 0
+        taken, chunk, tokens = 0, list[Execution](), list[bytes]()
         for job in jobs[:size] if not self._interrupts.stopping else ():
             execution = self._pipeline.prepare(job)
-            if (
-                chunk
-                and isinstance(execution, Execution)
-                and not shares_chunk(chunk[0][0], execution)
-            ):
+            if isinstance(execution, Execution) and chunk and not shares_chunk(chunk[0], execution):
                 break
-            token = state.take()
+            token = self._state.take()
             if not token:
                 break  # the supervisor releases the rest
-            ran += 1
+            taken += 1
             if isinstance(execution, Resolution):
                 self._claims.add([self._executor.record(job, execution)])
             else:
-                chunk.append((execution, token))
-        if ran < len(jobs):
-            self._release(jobs[ran:])
+                chunk.append(execution)
+                tokens.append(token)
+        if taken < len(jobs):
+            self._release(jobs[taken:])
             self._claims.flush()
         if chunk:
-            self._start_chunk(*zip(*chunk, strict=True))
-        if ran:
-            self._note_run(jobs, ran, begun)
+            self._start_chunk(chunk, tokens)
+        if taken:
+            self._note_run(jobs, taken, begun)
 
     def _start_chunk(self, chunk: Sequence[Execution], tokens: Sequence[bytes]) -> None:
         perform = partial(perform_chunk, self._pipeline, chunk, self._executor.steps_of)
