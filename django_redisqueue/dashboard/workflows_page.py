@@ -291,8 +291,8 @@ def act_on_workflow(page: Page, workflow_id: str) -> HttpResponse:
     if verb is RETRY:
         _retry(page, workflow)
         return HttpResponseRedirect(here)
-    store = Commands(connection_of(workflow.id))
-    if store.control_workflow_and_advance(workflow.id, verb.name, STEPS_A_REQUEST) > 0:
+    commands = Commands(connection_of(workflow.id))
+    if commands.control_workflow_and_advance(workflow.id, verb.name, STEPS_A_REQUEST) > 0:
         _log(page, workflow, verb.label)
         messages.success(page.request, f"The workflow {verb.done}.")
     else:

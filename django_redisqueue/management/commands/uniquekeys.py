@@ -14,7 +14,7 @@ from ..base import QueueCommand
 
 
 class Command(QueueCommand):
-    help = "Lists unique keys with the jobs that have them, those taken first first."
+    help = "Lists unique keys with the jobs that have them, the oldest first."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--start", type=int, default=0, help="skip so many keys")

@@ -115,7 +115,7 @@ class Child:
         self._interrupts.install()
         with suppress(RedisQueueError):  # if Redis is away, assume that it is near
             self._batch.limit = largest_batch(
-                lambda: self._claims.current.store.connection.call("PING"), self._siblings
+                lambda: self._claims.current.commands.connection.call("PING"), self._siblings
             )
         while not self._is_over():
             self._state.keep_alive()
