@@ -181,15 +181,9 @@ class ShardClaims:
             self._backoff.reset()
             self.retry_at = 0.0
             log_recovery(self._who)
-        outcomes = self.outcomes[: len(codes)]
-        self.outcomes = self.outcomes[len(codes) :]  # after a chunk there may be more
-        if FinishCode.UNWRITTEN in codes:
-            pairs = zip(outcomes, codes, strict=True)
-            self.outcomes += [one for one, code in pairs if code == FinishCode.UNWRITTEN]
+        self._drop_reported(codes)
         if wanted:
             self._blocked.note(claim.broken)
-        if FinishCode.LEASE_LOST in codes:
-            log_refused(self._request.child, outcomes, codes)
         if claim.lost:
             #: A queue had ids whose jobs exist no longer; they were discarded. Nothing to do unless
             #: somebody deletes keys of Redis by hand.
@@ -201,6 +195,16 @@ class ShardClaims:
             self.outcomes += [release_outcome(job) for job in reversed(claim.jobs[wanted:])]
             return replace(claim, jobs=claim.jobs[:wanted])
         return claim
+
+    def _drop_reported(self, codes: Sequence[int]) -> None:
+        """Keep only the outcomes that the last call did not report, or that were not written."""
+        outcomes = self.outcomes[: len(codes)]
+        self.outcomes = self.outcomes[len(codes) :]  # after a chunk there may be more
+        if FinishCode.UNWRITTEN in codes:
+            pairs = zip(outcomes, codes, strict=True)
+            self.outcomes += [one for one, code in pairs if code == FinishCode.UNWRITTEN]
+        if FinishCode.LEASE_LOST in codes:
+            log_refused(self._request.child, outcomes, codes)
 
     def _send(self, wanted: int) -> FinishReply:
         is_resent, self.is_unanswered = self.is_unanswered, True

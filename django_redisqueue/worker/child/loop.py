@@ -129,18 +129,24 @@ class Child:
             if claim.jobs:
                 self._idle.found_work()
                 self._run_batch(claim.jobs)
-            elif claim.must_be_alone and not self._in_flight.count:
-                self._idle.wait_for_release()
-            elif self._options.burst:
-                if not self._claims.is_dry:
-                    self._claims.go_to(None)
-                elif is_drained := self._idle.is_drained(self._in_flight.unwritten):
-                    break
-            else:
-                self._idle.ignore([*claim.leave_out, *claim.broken])
-                self._idle.wait(self._wanted())
+            elif is_drained := self._wait_for_jobs(claim):
+                break
         self._finish_last()
         return is_drained
+
+    def _wait_for_jobs(self, claim: ClaimReply) -> bool:
+        """After a claim without jobs: wait until another one may have some. With ``burst``, True if
+        no further claim can have any."""
+        if claim.must_be_alone and not self._in_flight.count:
+            self._idle.wait_for_release()
+        elif not self._options.burst:
+            self._idle.ignore([*claim.leave_out, *claim.broken])
+            self._idle.wait(self._wanted())
+        elif not self._claims.is_dry:
+            self._claims.go_to(None)
+        else:
+            return self._idle.is_drained(self._in_flight.unwritten)
+        return False
 
     def _is_over(self) -> bool:
         return self._interrupts.stopping or 0 < self._options.max_jobs <= self._done
