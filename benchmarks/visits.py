@@ -7,6 +7,7 @@ import random
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 
 import django
@@ -66,17 +67,13 @@ def fill_records(count: int) -> None:
                 "box-1.aaaaaaaa.1.1.1", f"request-{n // 5}", text, text, text, *rest.values(),
             )  # fmt: skip
 
+    sql = f"INSERT INTO {JobRecord._meta.db_table} ({columns}) VALUES ({marks})"
     with connection.cursor() as cursor:
         cursor.execute("PRAGMA synchronous=OFF")  # a crash may cost these rows
         cursor.execute("PRAGMA cache_size=-200000")
-        sql = f"INSERT INTO {JobRecord._meta.db_table} ({columns}) VALUES ({marks})"
-        batch: list[tuple[Any, ...]] = []
-        for row in rows():
-            batch.append(row)
-            if len(batch) == 20_000:
-                cursor.executemany(sql, batch)
-                batch = []
-        cursor.executemany(sql, batch)
+        left = rows()
+        while batch := list(islice(left, 20_000)):
+            cursor.executemany(sql, batch)
     connection.close()  # what is measured has its usual settings
 
 
@@ -135,16 +132,16 @@ def fill_figures() -> None:
 
 
 def fill_redis(failed: int, workers: int) -> None:
-    store = Commands(worker_connection())
+    commands = Commands(worker_connection())
     claim_request = ClaimRequest("filler", ("default",))
     tasks.noop.enqueue_many([(f"de/django-{n}.po",) for n in range(failed)])
-    claim, call = store.claim(claim_request, 1, 64), 1
+    claim, call = commands.claim(claim_request, 1, 64), 1
     while claim.jobs:
         call += 1
         outcomes = [
             Outcome(job.id, job.lease, job.call, OutcomeKind.FAILED, ERROR) for job in claim.jobs
         ]
-        _, claim = store.finish(claim_request, call, outcomes, 64)
+        _, claim = commands.finish(claim_request, call, outcomes, 64)
     tasks.noop.enqueue_many([(n,) for n in range(workers)])
     for n in range(workers):
         worker = f"box-{n}.aaaaaaaa.{n}.1"
@@ -153,8 +150,8 @@ def fill_redis(failed: int, workers: int) -> None:
             f"box-{n}", "0.2.0", int(NOW.timestamp() * 1000), "running", ("default", "low"),
             CHILDREN, 1, memory,
         )  # fmt: skip
-        store.heartbeat([f"{worker}.{one}" for one in memory], (), (), worker, report.text())
-        store.claim(ClaimRequest(f"{worker}.0", ("default",)), 1, 1)
+        commands.heartbeat([f"{worker}.{one}" for one in memory], (), (), worker, report.text())
+        commands.claim(ClaimRequest(f"{worker}.0", ("default",)), 1, 1)
 
 
 def fill_gathers() -> None:

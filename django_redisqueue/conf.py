@@ -94,6 +94,11 @@ class Settings:
     limits: Mapping[str, NamedLimit]
     weights: Mapping[str, int]  # of shares, by their encoded values
 
+    @property
+    def own_queue(self) -> str:
+        """The queue of this package's own jobs: "default", or else the first of QUEUES."""
+        return "default" if "default" in self.queues else next(iter(self.queues))
+
     def check_queue(self, name: object) -> str:
         """Return ``name``; raise InvalidName or UnknownQueue unless it is a configured queue."""
         queue = check_queue_name(name)
@@ -161,7 +166,7 @@ def load(raw: object) -> Settings:
     """Validate ``raw``. Raises ConfigurationError, which names the key."""
     if not isinstance(raw, Mapping):
         raise ConfigurationError(f"REDISQUEUE must be a dict, not {type(raw).__name__}")
-    _refuse_unknown(raw, DEFAULTS, "REDISQUEUE")
+    _refuse_unknown(raw, DEFAULTS, "REDISQUEUE", f"; it takes {', '.join(DEFAULTS)}")
     reader = _Reader({**DEFAULTS, **raw})
     lease_ms, heartbeat_ms = reader.duration("LEASE"), reader.duration("HEARTBEAT")
     if not 0 < heartbeat_ms * 3 <= lease_ms:

@@ -20,9 +20,9 @@ def short_repr(value: object) -> str:
 
 
 def did_you_mean(word: object, known: Any) -> str:
-    """``", did you mean 'x'?"`` or an empty string."""
+    """``" (did you mean 'x'?)"`` or an empty string."""
     close = isinstance(word, str) and get_close_matches(word, map(str, known), n=1)
-    return f", did you mean {close[0]!r}?" if close else ""
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 class RedisQueueError(Exception):

@@ -88,19 +88,19 @@ def begin(environment: Environment, jobs: int, databases: dict[str, Any]) -> Non
 
 def live(jobs: int) -> None:
     """Write the events of this many jobs into the stream."""
-    store = Commands(worker_connection())
+    commands = Commands(worker_connection())
     task = "benchmarks.project.tasks.noop"
-    store.enqueue_all(
+    commands.enqueue_all(
         [NewJob(new_job_id(), "default", task, f"[[{n + at}],{{}}]") for n in range(BATCH)]
         for at in range(0, jobs, BATCH)
     )
     claim_request, call = ClaimRequest("child.1", ("default",)), 1
-    claim = store.claim(claim_request, call, BATCH // 2)
+    claim = commands.claim(claim_request, call, BATCH // 2)
     while claim.jobs:
         call += 1
         done = [Outcome(job.id, job.lease, job.call, "completed", "null", "") for job in claim.jobs]
-        _, claim = store.finish(claim_request, call, done, BATCH // 2)
-    store.connection.close()
+        _, claim = commands.finish(claim_request, call, done, BATCH // 2)
+    commands.connection.close()
 
 
 def mirror(environment: Environment, databases: dict[str, Any]) -> float:

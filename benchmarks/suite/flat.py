@@ -66,9 +66,9 @@ def enqueue_rate(calls: int) -> float:
 
 def turn_over(jobs: int) -> float:
     """Jobs per second that are enqueued, claimed and finished."""
-    store = Commands(worker_connection())
+    commands = Commands(worker_connection())
     claim_request = ClaimRequest("turner", ("default",))
-    claim = store.claim(claim_request, 1, BATCH)
+    claim = commands.claim(claim_request, 1, BATCH)
 
     def loop() -> None:
         nonlocal claim
@@ -78,9 +78,9 @@ def turn_over(jobs: int) -> float:
                 Outcome(job.id, job.lease, job.call, OutcomeKind.COMPLETED, "null")
                 for job in claim.jobs
             ]
-            _, claim = store.finish(claim_request, call, outcomes, BATCH)
+            _, claim = commands.finish(claim_request, call, outcomes, BATCH)
 
     rate = jobs / timed(loop)
-    store.release(claim_request.child, [(job.id, job.lease) for job in claim.jobs])
-    store.connection.close()
+    commands.release(claim_request.child, [(job.id, job.lease) for job in claim.jobs])
+    commands.connection.close()
     return rate

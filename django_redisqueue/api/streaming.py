@@ -30,7 +30,7 @@ from .hub import (
 RETRY_MS = 2_000  # after which a client asks again when its response has ended
 KEEP_ALIVE = 15.0  # s between comments, which keep proxies from closing an idle stream
 LIFETIME = 600.0  # s; the client then reconnects, and its token and permission are checked again
-GAP = '{"message":"some events in between are known no more; read the jobs again"}'
+GAP = '{"message":"some events in between are no longer known; read the jobs again"}'
 
 
 def format_positions(positions: Positions) -> str:

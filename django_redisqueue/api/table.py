@@ -175,7 +175,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         views.events, "events", LAST_EVENT_ID, errors=(429,), is_stream=True,
     ),
     _get(
-        "/errors", "errors", "A page of the errors of jobs in groups, those seen last first.",
+        "/errors", "errors", "A page of the errors of jobs in groups, the latest first.",
         views.error_groups, "Errors", SKIP, ROWS,
     ),
     *(_of_status(status) for status in Status),
@@ -203,7 +203,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _of_pauses("resume", "Let workers claim again what was paused."),
     _get(
         "/unique-keys", "unique_keys",
-        "A page of the unique keys that jobs have, those taken first first.",
+        "A page of the unique keys that jobs have, the oldest first.",
         policies.unique_keys, "UniqueKeys", AFTER, ROWS,
     ),
     _post(

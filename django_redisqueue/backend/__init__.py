@@ -9,7 +9,7 @@ registered under its dotted path when Django validates it, as it does where ``@t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -165,36 +165,37 @@ class RedisQueueBackend(BaseTaskBackend):
     def check(self, **_: Any) -> list[CheckMessage]:
         """System checks: the app is installed, every queue is configured, and workers import the
         tasks."""
-        found: list[CheckMessage] = [
-            Warning(
+        return [*self._check_imports(), *self._check_app(), *self._check_queues()]
+
+    def _check_imports(self) -> Iterator[CheckMessage]:
+        for name in unimported_tasks(self.alias):
+            yield Warning(
                 NOT_IMPORTED % (name, name.rpartition(".")[0]),
                 hint=REMEDY,
                 id="django_redisqueue.W017",
             )
-            for name in unimported_tasks(self.alias)
-        ]
+
+    def _check_app(self) -> Iterator[CheckMessage]:
         if not apps.is_installed("django_redisqueue"):
-            found.append(
-                Error(
-                    f"TASKS[{self.alias!r}] uses django_redisqueue, which is not in "
-                    "INSTALLED_APPS: there is no worker, and workers find no tasks.",
-                    hint='Add "django_redisqueue" to INSTALLED_APPS.',
-                    id="django_redisqueue.E009",
-                )
+            yield Error(
+                f"TASKS[{self.alias!r}] uses django_redisqueue, which is not in INSTALLED_APPS: "
+                "there is no worker, and workers find no tasks.",
+                hint='Add "django_redisqueue" to INSTALLED_APPS.',
+                id="django_redisqueue.E009",
             )
+
+    def _check_queues(self) -> Iterator[CheckMessage]:
         try:
             known = get_settings().queues
         except ConfigurationError:
-            return found  # django_redisqueue.E001 says so
-        return found + [
-            Error(
+            return  # django_redisqueue.E001 says so
+        for queue in sorted(self.queues - set(known)):
+            yield Error(
                 f'TASKS[{self.alias!r}]["QUEUES"] names {queue!r}, which is not in '
-                f'REDISQUEUE["QUEUES"]{did_you_mean(queue, known) or "."}',
+                f'REDISQUEUE["QUEUES"]{did_you_mean(queue, known)}.',
                 hint=f"Add it there; it has {', '.join(sorted(known))}.",
                 id="django_redisqueue.E005",
             )
-            for queue in sorted(self.queues - set(known))
-        ]
 
 
 def _job_of(result_id: str) -> JobData:

@@ -54,7 +54,7 @@ def translate(error: Exception, address: str) -> RedisQueueError:
         kind, meaning = _MEANINGS[code]
         return kind(f"Redis at {address} {meaning} ({text})")
     if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
-        return RedisUnavailable(f"Redis at {address} does not answer ({text}); is it running?")
+        return RedisUnavailable(f"Redis at {address} does not answer ({text}); check that it runs")
     if "WRONGTYPE" in text:
         return WrongKeyType(f"a key of the queue holds another type than it should ({text})")
     return RedisRefused(f"Redis at {address} answers: {text}")

@@ -20,7 +20,7 @@ from ..client.placement import check_placement
 from ..client.registry import get_task, task_names
 from ..client.schedules import code_schedules
 from ..client.tasks import Task
-from ..conf import APP, DEFAULTS, Settings, get_settings, is_in_test_run
+from ..conf import APP, Settings, get_settings, is_in_test_run
 from ..exceptions import ConfigurationError, InvalidOption, did_you_mean
 from ..worker.readiness import needed_aliases, table_problem
 
@@ -32,8 +32,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
     try:
         settings = get_settings()
     except ConfigurationError as error:
-        hint = f"It takes {', '.join(DEFAULTS)}; docs/operations.md explains them."
-        return [make_error(1, f"{error}.", hint)]
+        return [make_error(1, f"{error}.", "docs/operations.md explains every setting.")]
     try:
         urls = redis_urls()
     except ConfigurationError as error:
@@ -50,16 +49,11 @@ def check_settings(**_: Any) -> list[CheckMessage]:
 
 
 def make_error(number: int, message: str, hint: str) -> CheckMessage:
-    return Error(_sentence(message), hint=hint, id=f"django_redisqueue.E{number:03}")
+    return Error(message, hint=hint, id=f"django_redisqueue.E{number:03}")
 
 
 def make_warning(number: int, message: str, hint: str) -> CheckMessage:
-    return Warning(_sentence(message), hint=hint, id=f"django_redisqueue.W{number:03}")
-
-
-def _sentence(message: str) -> str:
-    """Without a full stop after the question mark of "did you mean"."""
-    return message.removesuffix(".") if message.endswith("?.") else message
+    return Warning(message, hint=hint, id=f"django_redisqueue.W{number:03}")
 
 
 def _shared_databases(settings: Settings, redis_url: RedisUrl) -> Iterator[CheckMessage]:
@@ -111,7 +105,8 @@ def _tasks() -> Iterable[Task]:
 
 def _unknown_queues(settings: Settings) -> Iterator[CheckMessage]:
     for task in _tasks():
-        if task.queue_name not in settings.queues:
+        is_own = task.name.startswith(f"{APP}.")  # these go to Settings.own_queue
+        if task.queue_name not in settings.queues and not is_own:
             yield make_warning(
                 4,
                 f"The task {task.name} is for the queue {task.queue_name!r}, which is not in "
@@ -201,8 +196,9 @@ def _tables(settings: Settings) -> Iterator[CheckMessage]:
             yield make_error(
                 20,
                 f"{problem[0].upper()}{problem[1:]}.",
-                "Until then workers take no jobs, and the mirror stands still. Without mirror and "
-                'outbox (REDISQUEUE["MIRROR"] and ["OUTBOX"] False) the tables are not needed.',
+                "Start the database or migrate it; until then workers take no jobs, and the mirror "
+                'stands still. Without mirror and outbox (REDISQUEUE["MIRROR"] and ["OUTBOX"] '
+                "False) the tables are not needed.",
             )
 
 

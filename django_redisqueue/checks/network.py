@@ -149,7 +149,7 @@ def _password(redis_url: RedisUrl) -> Iterator[CheckMessage]:
     if parts.hostname not in LOCAL_NAMES and not str(parts.hostname).startswith("127."):
         yield make_warning(
             15,
-            f"Redis at {redis_url.address} wants no password, and is not on this machine.",
+            f"Redis at {redis_url.address} needs no password, and is not on this machine.",
             "Set requirepass or an ACL user, put the password into the URL, and use rediss:// "
             "where others may listen.",
         )

@@ -51,12 +51,12 @@ def send_surely(event: str, payload: Any, queue: str) -> None:
 
 def send(event: str, payload: Any, on_commit: bool | None = None) -> None:
     """Send an event without checking its name."""
-    what = f"the payload of event {event!r}"
+    what, settings = f"the payload of event {event!r}", get_settings()
     check(payload, what)
-    text = capped(dumps(payload), get_settings().max_payload_bytes, what, "MAX_PAYLOAD_BYTES")
+    text = capped(dumps(payload), settings.max_payload_bytes, what, "MAX_PAYLOAD_BYTES")
     call_after_commit(
         partial(transport().send_event, event, text),
-        lambda: deliver_event.s(event, text).new_job(),
+        lambda: deliver_event.using(queue_name=settings.own_queue).s(event, text).new_job(),
         on_commit,
     )
 

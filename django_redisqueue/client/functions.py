@@ -34,6 +34,10 @@ def check_function(func: object, name: str | None) -> None:
             f"{func.__name__} is in the program that was started (__main__), so a worker could not "
             "find it; move it to a module, such as tasks.py of an installed app"
         )
+    if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+        raise InvalidTask(
+            f"{dotted_path(func)} is a generator function: a call of it runs nothing; return a list"
+        )
 
 
 def check_exactly_once(func: Callable[..., Any], options: TaskOptions) -> None:
@@ -84,11 +88,11 @@ def check_chunk(func: Callable[..., Any], options: TaskOptions) -> None:
 
 def check_context(func: Callable[..., Any]) -> None:
     """Raise InvalidTask unless the function takes a context first."""
-    first = next(iter(inspect.signature(func).parameters), None)
-    if first != "context":
+    signature = inspect.signature(func)
+    if next(iter(signature.parameters), None) != "context":
         raise InvalidTask(
-            f"{dotted_path(func)} has takes_context=True, so its first argument "
-            f"must be named 'context', not {first!r}"
+            f"{dotted_path(func)} has takes_context=True, so its first argument must be named "
+            f"'context'; it takes {signature}"
         )
 
 

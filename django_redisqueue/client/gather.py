@@ -11,7 +11,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 
 from ..broker.base import BATCH, MAX_CALL_BYTES
-from ..conf import get_settings
+from ..conf import Settings, get_settings
 from ..core.clock import Deadline, Duration, to_period_ms
 from ..core.codec import encode_payload
 from ..core.gather_data import GatherData, GatherListener, GatherPlan
@@ -140,7 +140,7 @@ def check_payload(payload: object) -> Mapping[str, Any]:
         return payload
     raise InvalidArguments(
         "a payload must be a dict with string keys, because its items become keyword arguments, "
-        f"not {payload!r}"
+        f"not {short_repr(payload)}"
     )
 
 
@@ -199,11 +199,10 @@ class Gather:
         limit = min(settings.max_payload_bytes, MAX_CALL_BYTES // len(found))
         text = encode_payload((), keywords, limit, f"the listeners of {topic!r}")
         gather_id = new_gather_id(shard_of_key(key, settings.shards))
-        # Results stay for a requeue of the follow-up job: as long as failed jobs.
-        keep_ms = max(queue.failed_ttl_ms for queue in settings.queues.values())
         fields = [
             "threshold", str(_check_threshold(threshold, topic, len(found))),
-            "ttl_ms", str(ttl_ms), "keep_ms", str(keep_ms), "poll_delay_ms", str(poll_delay_ms),
+            "ttl_ms", str(ttl_ms), "keep_ms", str(_keep_ms(settings)),
+            "poll_delay_ms", str(poll_delay_ms),
             "polls", str(check_integer(polls, "polls", 1, MAX_POLLS)),
             *callback_fields("then", check_callback(then, "then", keywords), f"{gather_id}.then"),
         ]  # fmt: skip
@@ -213,7 +212,9 @@ class Gather:
         listeners = [_new_listener(name, found[name], keywords, gather_id) for name in found]
         plan = GatherPlan(key, gather_id, ttl_ms, poll_delay_ms, text, fields, listeners)
         call_after_commit(
-            partial(start_gather, plan), lambda: start_gather.s(plan).new_job(), on_commit
+            partial(start_gather, plan),
+            lambda: start_gather.using(queue_name=settings.own_queue).s(plan).new_job(),
+            on_commit,
         )
         return cls(key, gather_id)
 
@@ -359,6 +360,12 @@ def _new_listener(
     return GatherListener(
         name, job.queue, job.task, job.options, job.priority, job.audit, lane=job.lane
     )
+
+
+def _keep_ms(settings: Settings) -> int:
+    """How long results stay after the end: as long as failed jobs, so that the callback can be
+    requeued."""
+    return max(queue.failed_ttl_ms for queue in settings.queues.values())
 
 
 def _check_listeners(topic: str, found: Mapping[str, Task]) -> None:

@@ -43,7 +43,7 @@ class TaskOptions:
     takes_context: bool = False
     audit: Audit = Audit.ALL
     api: bool = False  # may be enqueued through the HTTP API
-    redact: tuple[str, ...] = ()  # parameters whose values are short_repr nowhere
+    redact: tuple[str, ...] = ()  # parameters whose values are shown nowhere
     outbox: bool | None = None  # None means the setting OUTBOX
     exactly_once: bool = False
     concurrency: Limits = ()

@@ -73,6 +73,9 @@ class Task:
     call_options: Mapping[str, Any] = field(default_factory=dict)
     marks: Mapping[str, str] = field(default_factory=dict)  # further options for workers
 
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function here."""
         return self.func(*args, **kwargs)

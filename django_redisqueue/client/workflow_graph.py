@@ -33,7 +33,8 @@ class Node:
 def check_graph(nodes: Sequence[Node], name: str) -> None:
     """Raise WorkflowError when the workflow is empty or cyclic."""
     if not nodes:
-        raise WorkflowError(f"workflow {name!r} is empty; add at least one job")
+        named = f" {name!r}" if name else ""
+        raise WorkflowError(f"workflow{named} is empty; add at least one job")
     # add() accepts only earlier jobs as parents, so it takes a link() to make a cycle.
     if any(parent >= n for n, node in enumerate(nodes) for parent in node.parents):
         _check_cycles(nodes, name)

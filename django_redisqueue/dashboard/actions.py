@@ -91,8 +91,8 @@ def act_on_list(page: Page, queue: str, status: str) -> HttpResponse:
     here = page.url("queue", name, status, **which.query())
     if not wants_all and not ids:
         raise InvalidOption("no jobs were selected; tick some, or choose “all that match”")
+    count = bulk.count_jobs(name, which_status) if wants_all else len(ids)
     if (wants_all or verb.needs_confirmation) and form.get("confirmed") != "yes":
-        count = bulk.count_jobs(name, which_status) if wants_all else len(ids)
         jobs = formatting.jobs(count)
         return page.render(
             "confirm", f"{verb.label}: are you sure?", verb=verb, ids=ids, which=which,
@@ -102,7 +102,6 @@ def act_on_list(page: Page, queue: str, status: str) -> HttpResponse:
         )  # fmt: skip
     if wants_all:
         action = bulk.BulkAction(verb, name, which_status, before_ms(page), which)
-        count = bulk.count_jobs(name, which_status)
         what = f"{verb.label} all {status} jobs{f' that match {which}' if which else ''}"
         return perform_bulk(page, action, count, what, here, partial(page.log, f"queue {name}"))
     acted = verb.act(ids)

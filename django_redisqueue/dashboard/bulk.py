@@ -73,12 +73,12 @@ class Verb:
         found = all_shards(act, shards=parts)
         return Acted([*chain.from_iterable(found.by_shard.values())], found.problem)
 
-    def act_here(self, store: Commands, ids: Sequence[str]) -> list[str]:
+    def act_here(self, commands: Commands, ids: Sequence[str]) -> list[str]:
         """``act`` on jobs of one shard."""
         acted: list[str] = []
         for at in range(0, len(ids), BATCH):
             batch = ids[at : at + BATCH]
-            codes = self.call(store, batch)
+            codes = self.call(commands, batch)
             acted += [job_id for job_id, code in zip(batch, codes, strict=True) if code > 0]
         return acted
 
@@ -195,23 +195,23 @@ class _Progress:
 def _perform_here(
     action: BulkAction, connection: RedisConnection, count: int, progress: _Progress
 ) -> int:
-    queries, store = Queries(connection), Commands(connection)
+    queries, commands = Queries(connection), Commands(connection)
     is_unordered = action.status in (Status.PROCESSING, Status.WAITING)
     if action.which or is_unordered or action.verb is RUN_NOW:
         return _one_by_one(action, connection, _snapshot(action, queries), progress)
-    acted = _oldest_first(action, queries, store, count, progress)
+    acted = _oldest_first(action, queries, commands, count, progress)
     if action.verb is CANCEL:  # lists of unfinished jobs are not in the order of their creation
         acted += _one_by_one(action, connection, _snapshot(action, queries), progress)
     return acted
 
 
 def _oldest_first(
-    action: BulkAction, queries: Queries, store: Commands, left: int, progress: _Progress
+    action: BulkAction, queries: Queries, commands: Commands, left: int, progress: _Progress
 ) -> int:
     """Act from the end of the list until a job is too new, on at most ``left`` jobs. The cost of a
     step does not depend on the length of the list. Jobs that leave the list meanwhile count as
     looked at; those that move up in their place stay."""
-    take = store.requeue_oldest if action.verb is RETRY else store.clear
+    take = commands.requeue_oldest if action.verb is RETRY else commands.clear
     acted = 0
     while left > 0 and progress.goes_on():
         oldest = queries.outlines(queries.oldest(action.queue, action.status, STEP))
@@ -229,13 +229,13 @@ def _one_by_one(
     action: BulkAction, connection: RedisConnection, ids: Sequence[str], progress: _Progress
 ) -> int:
     """Look at each of these jobs of a shard."""
-    queries, store = Queries(connection), Commands(connection)
+    queries, commands = Queries(connection), Commands(connection)
     acted = at = 0
     while at < len(ids) and progress.goes_on():
         jobs = queries.outlines(ids[at : at + BATCH])
         chosen = [job.id for job in jobs if action.applies_to(job)]
         for first in range(0, len(chosen), STEP):
-            acted += len(action.verb.act_here(store, chosen[first : first + STEP]))
+            acted += len(action.verb.act_here(commands, chosen[first : first + STEP]))
         at += BATCH
         progress.seen += len(jobs)
     return acted

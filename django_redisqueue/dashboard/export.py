@@ -115,20 +115,22 @@ def _fields(row: JobRow) -> dict[str, Any]:
     job = row.job
     if job is None:
         return {**dict.fromkeys(COLUMNS), "id": row.id, "problem": row.problem}
-    instants = {
-        f"{name}_at": at.astimezone(UTC).isoformat() if at else None
-        for name in ("enqueued", "started", "finished")
-        for at in [from_ms(getattr(job, f"{name}_ms"))]
-    }
     return {
         "id": job.id, "task": job.task, "queue": job.queue, "status": job.status.value,
         "priority": job.priority, "attempts": attempts_begun(job),
         "max_attempts": max_attempts_of(job), "tags": dict(job.tags), "args": list(job.args),
-        "kwargs": dict(job.kwargs), **instants, "worker": job.child,
+        "kwargs": dict(job.kwargs), "enqueued_at": _iso(job.enqueued_ms),
+        "started_at": _iso(job.started_ms), "finished_at": _iso(job.finished_ms),
+        "worker": job.child,
         "error_type": job.error.type if job.error else "",
         "error_message": job.error.message if job.error else "",
         "reason": job.reason, "problem": row.problem,
     }  # fmt: skip
+
+
+def _iso(ms: int | None) -> str | None:
+    at = from_ms(ms)
+    return at.astimezone(UTC).isoformat() if at else None
 
 
 def _as_csv(pages: Iterator[list[dict[str, Any]]]) -> Iterator[str]:

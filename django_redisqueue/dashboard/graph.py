@@ -111,24 +111,22 @@ def draw(
     if not members or len(members) > BOXES or len(edges) > EDGES:
         return None
     places = _place({group: layers[group] for group in members}, edges)
-    boxes = [
-        Box(
-            group,
-            len(found),
-            found[0].task,
-            found[0].status,
-            *places[group],
-            about.get(group, BoxDetail()) if len(found) == 1 else BoxDetail(),
-        )
-        for group, found in members.items()
-    ]
     return Drawing(
-        boxes,
+        [_box(found, places[group], about) for group, found in members.items()],
         [_path(places[parent], places[child]) for parent, child in sorted(edges)],
         max(x for x, _ in places.values()) + WIDTH + EDGE,
         max(y for _, y in places.values()) + HEIGHT + EDGE,
         len(members) < len(nodes),
     )
+
+
+def _box(
+    jobs: Sequence[WorkflowNode], place: tuple[int, int], about: Mapping[int, BoxDetail]
+) -> Box:
+    """The box of one job, or of several that are alike. A group has the number of its first."""
+    first = jobs[0]
+    detail = about.get(first.number) if len(jobs) == 1 else None
+    return Box(first.number, len(jobs), first.task, first.status, *place, detail or BoxDetail())
 
 
 def layers_of(parents: Parents) -> dict[int, int]:

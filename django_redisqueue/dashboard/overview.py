@@ -200,30 +200,34 @@ def read_overview(connection: RedisConnection, before: Sample | None) -> Overvie
     health = read_health(connection)
     data = OverviewData(health)
     data.notices = [each for each in health.findings if each not in health.problems]
-    shard = health.facts.shard
-    if shard is None:
-        if health.facts.settings.mirror:
-            hour = _last_hour(data)
-            data.recorded = [
-                (name, hour.get(name, Sums())) for name in health.facts.settings.queues
-            ]
-        return data
+    if health.facts.shard is not None:
+        _read_servers(data, connection)
+        _add_queues(data, health.facts.shard.queues, before)
+    elif health.facts.settings.mirror:
+        hour = _last_hour(data)
+        data.recorded = [(name, hour.get(name, Sums())) for name in health.facts.settings.queues]
+    return data
+
+
+def _read_servers(data: OverviewData, connection: RedisConnection) -> None:
     shards = AllShards(connection.at)
-    shards.missing.update(health.facts.missing)
+    shards.missing.update(data.health.facts.missing)
     try:
         data.servers = sums.servers(shards)
         data.fleet = summarize(read_workers(shards))
     except RedisQueueError as error:  # it went away between two reads
         data.notices.append(redis_away(error))
+
+
+def _add_queues(data: OverviewData, queues: Sequence[QueueOverview], before: Sample | None) -> None:
     hour = _last_hour(data)
-    for queue in shard.queues:
+    for queue in queues:
         workers = data.fleet.serving.get(queue.name, 0) if data.fleet else None
-        sums_of_hour = hour.get(queue.name, Sums())
-        data.queues.append(QueueRow(queue, _rates(queue, before), sums_of_hour, workers))
-    if shard.queues:
-        counters = {queue.name: (queue.arrived, queue.finished) for queue in shard.queues}
-        data.sample = Sample(shard.queues[0].now_ms, shard.queues[0].shards, counters)
-    return data
+        last_hour = hour.get(queue.name, Sums())
+        data.queues.append(QueueRow(queue, _rates(queue, before), last_hour, workers))
+    if queues:
+        counters = {queue.name: (queue.arrived, queue.finished) for queue in queues}
+        data.sample = Sample(queues[0].now_ms, queues[0].shards, counters)
 
 
 def _last_hour(data: OverviewData) -> Mapping[str, Sums]:

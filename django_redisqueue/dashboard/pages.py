@@ -282,6 +282,12 @@ class Page:
         except NoReverseMatch:
             return ""
 
+    def export_links(self, name: str, /, *args: object, **query: object) -> list[tuple[str, str]]:
+        """The formats of an export, and their URLs."""
+        return [
+            (kind, self.url(name, *args, **query, format=kind.lower())) for kind in ("CSV", "JSON")
+        ]
+
     def paginate(
         self, items: Sequence[Any], size: int, name: str, query: Mapping[str, object]
     ) -> dict[str, Any]:

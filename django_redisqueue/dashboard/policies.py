@@ -61,7 +61,7 @@ def limits(page: Page) -> HttpResponse:
 
 
 def unique_keys(page: Page) -> HttpResponse:
-    """The keys that jobs have, those taken first first; or with ``key`` in the query one."""
+    """The keys that jobs have, the oldest first; or with ``key`` in the query that one."""
     key = page.request.GET.get("key", "").strip()
     rows: Sequence[UniqueKey] = ()
     following, total = "", 0

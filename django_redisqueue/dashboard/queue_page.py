@@ -64,53 +64,54 @@ def parse_place(text: str) -> ListPlace:
 def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
     """The whole page, or with ``live`` in the query the counts and the list."""
     name, which_status = check_list(queue, status)
-    query = page.request.GET
-    found, which, start = JobRowPage(), EVERYTHING, parse_place(query.get("start", ""))
+    found, which, start = JobRowPage(), EVERYTHING, parse_place(page.request.GET.get("start", ""))
     with page.showing_invalid():
-        which = parse_filter(query)
+        which = parse_filter(page.request.GET)
         found = list_jobs(page, name, which_status, which, start)
     if page.is_redis_away:
         found = _recorded_jobs(name, which_status, which)
-    shard = page.health.facts.shard
-    overview = next(each for each in shard.queues if each.name == name) if shard else None
     choice = replace(parse_choice(page), queue=name, task="")
-    is_first, fields, shown = not any(start.places), which.query(), choice.query(queue="")
-    shared: dict[str, Any] = {
-        "queue": name,
-        "status": which_status.value,
-        "overview": overview,
-        "tabs": _tabs(overview),
-        "found": found,
+    fields, shown = which.query(), choice.query(queue="")
+    here, query, is_first = ("queue", name, status), {**fields, **shown}, not any(start.places)
+    parts = _parts(page, name, which_status, found) | {
         "which": which,
-        "time_label": "Ended" if which_status.is_final and overview else "Enqueued",
-        "caption": f"{which_status.value.capitalize()} jobs of the queue {name}",
-        "verbs": [] if overview is None else page.allowed(verbs_for(which_status)),
         "place": found.place(sum(start.places), is_filtered=bool(which)),
-        "first_url": "" if is_first else page.url("queue", name, status, **fields, **shown),
-        "next_url": found.following
-        and page.url("queue", name, status, start=found.following, **fields, **shown),
+        "first_url": "" if is_first else page.url(*here, **query),
+        "next_url": found.following and page.url(*here, start=found.following, **query),
     }
-    if "live" in query:
-        return page.render_parts(["tabs", "queuefacts", "queuejobs"], **shared)
+    if page.wants_parts:
+        return page.render_parts(["tabs", "queuefacts", "queuejobs"], **parts)
+    live = page.live_options(*here, start="" if is_first else start.text, **query)
     return page.render(
         "queue",
         f"Queue {name}",
-        **shared,
-        **chart_context(page, ["queue", name, status], choice, queue="", **fields),
+        **parts,
+        **chart_context(page, [*here], choice, queue="", **fields),
         chart_fields=shown,
         fields=fields,
         tasks=task_names(),
-        export_url=page.url("export_queue", name, status, **fields) + ("" if fields else "?"),
+        exports=page.export_links("export_queue", name, status, **fields),
         choices=choices_of(found.rows),
         pauses=[] if which else _pauses(page, name),  # a scan takes enough round trips
         may_pause=page.has_perm("pause_queue"),
-        live={
-            **page.live_options(
-                "queue", name, status, start="" if is_first else start.text, **fields, **shown
-            ),
-            **chart_options(page, choice),
-        },
+        live={**live, **chart_options(page, choice)},
     )
+
+
+def _parts(page: Page, queue: str, status: Status, found: JobRowPage) -> dict[str, Any]:
+    """The context of the parts that change."""
+    shard = page.health.facts.shard
+    overview = next(each for each in shard.queues if each.name == queue) if shard else None
+    return {
+        "queue": queue,
+        "status": status.value,
+        "overview": overview,
+        "tabs": _tabs(overview),
+        "found": found,
+        "time_label": "Ended" if status.is_final and overview else "Enqueued",
+        "caption": f"{status.value.capitalize()} jobs of the queue {queue}",
+        "verbs": [] if overview is None else page.allowed(verbs_for(status)),
+    }
 
 
 def _pauses(page: Page, queue: str) -> Sequence[PauseChange]:

@@ -63,7 +63,7 @@ def record_page(page: Page) -> HttpResponse:
         statuses=[status.value for status in Status],
         queues=sorted(get_settings().queues),
         tasks=task_names(),
-        export_url=page.url("export_records", **query) + ("" if query else "?"),
+        exports=page.export_links("export_records", **query),
         back_to=found.back_to,
         slice=SLICE,
         first_url=page.url("jobrecord_changelist", **query) if wanted.after else "",

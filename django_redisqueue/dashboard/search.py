@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
 
 from django.db.models import Q
 from django.http import Http404, HttpResponse, HttpResponseRedirect
@@ -19,6 +22,7 @@ from .records_page import RecordQuery
 from .records_page import search as search_records
 
 SHOWN = 20  # finds of a kind
+Find = tuple[str, str, str]  # kind, text, URL
 _ID = re.compile(r"(?:job|flow|gather|periodic)_[\w.-]+")
 
 
@@ -29,7 +33,8 @@ def search(page: Page) -> HttpResponse:
         words = text_of(page.request.GET, "q")
     if words and (address := _address_of(page, words)):
         return HttpResponseRedirect(address)
-    return page.render("search", "Search", words=words, finds=_finds(page, words) if words else [])
+    finds = [*_finds(page, words)] if words else []
+    return page.render("search", "Search", words=words, finds=finds)
 
 
 def _address_of(page: Page, words: str) -> str:
@@ -48,41 +53,41 @@ def _address_of(page: Page, words: str) -> str:
     return page.url(name, words)
 
 
-def _finds(page: Page, words: str) -> list[tuple[str, str, str]]:
-    """(kind, text, URL): names of queues and tasks, keys of gathers, error groups and ids that have
-    the words; and searches for them in the records, which are bounded."""
-    part = words.casefold()
-    found = [
-        ("Queue", name, page.url("queue", name, "queued"))
-        for name in sorted(get_settings().queues)
-        if part in name.casefold()
-    ][:SHOWN]
-    found += [
-        ("Task", name, page.url("jobrecord_changelist", task=name))
-        for name in task_names()
-        if part in name.casefold()
-    ][:SHOWN]
-    found += [
-        ("Gather", printable(key), url)
-        for key in search_gathers(page, words)[:SHOWN]
-        if (url := page.optional_url("gather", key))
-    ]
+def _finds(page: Page, words: str) -> Iterator[Find]:
+    """Names of queues and tasks, keys of gathers, error groups and ids that have the words; and
+    searches for them in the records, which are bounded."""
+    yield from islice(_queues(page, words.casefold()), SHOWN)
+    yield from islice(_tasks(page, words.casefold()), SHOWN)
+    for key in search_gathers(page, words)[:SHOWN]:
+        if url := page.optional_url("gather", key):
+            yield "Gather", printable(key), url
     errors = ErrorGroup.objects.filter(
         Q(exception__icontains=words) | Q(message__icontains=words)
     ).order_by("-last_seen")
-    found += [
-        ("Error", f"{group}: {group.message}", page.url("error", group.id))
-        for group in errors[:SHOWN]
-    ]
-    found += [
-        ("Job", f"{record.id} {record.task}", page.url("job", record.id))
-        for record in search_records(RecordQuery(JobFilter(), prefix=words)).rows[:SHOWN]
-    ]
+    for group in errors[:SHOWN]:
+        yield "Error", f"{group}: {group.message}", page.url("error", group.id)
+    for record in search_records(RecordQuery(JobFilter(), prefix=words)).rows[:SHOWN]:
+        yield "Job", f"{record.id} {record.task}", page.url("job", record.id)
+    yield from _searches(page, words)
+
+
+def _queues(page: Page, part: str) -> Iterator[Find]:
+    for name in sorted(get_settings().queues):
+        if part in name.casefold():
+            yield "Queue", name, page.url("queue", name, "queued")
+
+
+def _tasks(page: Page, part: str) -> Iterator[Find]:
+    for name in task_names():
+        if part in name.casefold():
+            yield "Task", name, page.url("jobrecord_changelist", task=name)
+
+
+def _searches(page: Page, words: str) -> Iterator[Find]:
+    """Searches of the records that may find something."""
+    records = partial(page.url, "jobrecord_changelist")
     if search_records(RecordQuery(correlation=words)).rows:
-        url = page.url("jobrecord_changelist", correlation=words)
-        found.append(("Jobs", f"with the correlation id {words}", url))
+        yield "Jobs", f"with the correlation id {words}", records(correlation=words)
     if "=" in words:
-        url = page.url("jobrecord_changelist", tag=words)
-        found.append(("Jobs", f"with the tag {words}", url))
-    url = page.url("jobrecord_changelist", text=words)
-    return [*found, ("Jobs", f"with {words} in arguments or error", url)]
+        yield "Jobs", f"with the tag {words}", records(tag=words)
+    yield "Jobs", f"with {words} in arguments or error", records(text=words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -156,20 +157,12 @@ def _place(page: Page) -> dict[str, str]:
 
 def _context(page: Page, workflow_id: str) -> dict[str, Any]:
     """A few round trips for the workflow, and three for every 500 of its jobs, at most 5,000."""
-    workflow = find(page, workflow_id)
-    place = _place(page)
-    status, start = place["status"], int(place["start"] or 0)
-    graph, jobs = WorkflowGraph(why="Redis does not answer."), JobRowPage()
-    failure: JobRow | None = None
-    try:
-        queries = page.queries_of(workflow_id)
-        is_unfolded = bool(place["boxes"])
-        graph = load_graph(queries, workflow.id, workflow.total, is_unfolded=is_unfolded)
-        failure = first_failure(queries, workflow.id, graph)
-        jobs = list_workflow_jobs(queries, workflow.id, workflow.total, status, start)
-    except RedisQueueError as error:
-        page.note(workflow_id, error)
+    workflow, place = find(page, workflow_id), _place(page)
+    graph, failure, jobs = _jobs_of(page, workflow, place)
     events = list(WorkflowEvent.objects.filter(workflow_id=workflow.id).order_by("-id")[:EVENTS])
+    verbs = [verb for verb in WORKFLOW_VERBS.values() if is_applicable(verb, workflow)]
+    status, start = place["status"], int(place["start"] or 0)
+    here = partial(page.url, "workflow", workflow.id, status=status)
     return {
         "workflow": workflow,
         "why_record": "" if workflow.is_live else page.why_record("workflow", workflow.id),
@@ -180,16 +173,29 @@ def _context(page: Page, workflow_id: str) -> dict[str, Any]:
         "jobs": jobs,
         "events": events[::-1],
         "callbacks": _callbacks(page, workflow),
-        "verbs": page.allowed(
-            verb for verb in WORKFLOW_VERBS.values() if is_applicable(verb, workflow)
-        ),
+        "verbs": page.allowed(verbs),
         "statuses": [each.value for each in Status],
         "status": status,
-        "first_url": page.url("workflow", workflow.id, status=status) if start else "",
-        "next_url": jobs.following
-        and page.url("workflow", workflow.id, status=status, start=jobs.following),
+        "first_url": here() if start else "",
+        "next_url": here(start=jobs.following) if jobs.following else "",
         "seen": jobs.place(start, is_filtered=bool(status)),
     }
+
+
+def _jobs_of(
+    page: Page, workflow: WorkflowDetail, place: Mapping[str, str]
+) -> tuple[WorkflowGraph, JobRow | None, JobRowPage]:
+    """The graph, the job that failed first, and a page of the list, as far as Redis answers."""
+    graph, failure, jobs = WorkflowGraph(why="Redis does not answer."), None, JobRowPage()
+    total, start = workflow.total, int(place["start"] or 0)
+    try:
+        queries = page.queries_of(workflow.id)
+        graph = load_graph(queries, workflow.id, total, is_unfolded=bool(place["boxes"]))
+        failure = first_failure(queries, workflow.id, graph)
+        jobs = list_workflow_jobs(queries, workflow.id, total, place["status"], start)
+    except RedisQueueError as error:
+        page.note(workflow.id, error)
+    return graph, failure, jobs
 
 
 def find(page: Page, workflow_id: str) -> WorkflowDetail:
@@ -291,8 +297,8 @@ def act_on_workflow(page: Page, workflow_id: str) -> HttpResponse:
     if verb is RETRY:
         _retry(page, workflow)
         return HttpResponseRedirect(here)
-    store = Commands(connection_of(workflow.id))
-    if store.control_workflow_and_advance(workflow.id, verb.name, STEPS_A_REQUEST) > 0:
+    commands = Commands(connection_of(workflow.id))
+    if commands.control_workflow_and_advance(workflow.id, verb.name, STEPS_A_REQUEST) > 0:
         _log(page, workflow, verb.label)
         messages.success(page.request, f"The workflow {verb.done}.")
     else:

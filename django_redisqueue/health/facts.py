@@ -74,7 +74,7 @@ def read_facts(connection: RedisConnection) -> Facts:
     shards = AllShards(connection.at, range(settings.shards))
     known = Facts(
         settings, now, missing=shards.missing, mirrors=mirrors, ended=ended,
-        outboxes=outboxes or (),        unreadable=unreadable,
+        outboxes=outboxes or (), unreadable=unreadable,
     )  # fmt: skip
     try:
         shard, limits = _of_shards(shards, settings, mirrors)

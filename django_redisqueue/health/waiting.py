@@ -53,7 +53,7 @@ def why_not_running(
     if job.status is Status.SCHEDULED:
         return _why_later(job, shard.now_ms)
     if job.status is Status.RETRYING:
-        return f"Its last attempt failed; the next one is {_due(job, shard.now_ms)}."
+        return f"Its last attempt failed; the next one {_is_due(job, shard.now_ms)}."
     if job.status is Status.WAITING:
         return _why_workflow(job.id, connection) or _why_parents(parents, connection)
     return ""
@@ -110,13 +110,12 @@ def _turn(job: JobData, shard: ShardState) -> str:
 
 def _why_later(job: JobData, now_ms: int) -> str:
     if job.waits_for is None:
-        return f"It is due {_due(job, now_ms)}."
-    parked_ms = job.parked_ms or now_ms
-    since = f"since {formatting.duration(max(0, now_ms - parked_ms))}"
+        return f"It {_is_due(job, now_ms)}."
+    waited = formatting.duration(max(0, now_ms - (job.parked_ms or now_ms)))
     if not job.waits_for:
-        return f"It sleeps {since}, and goes on {_due(job, now_ms)}."
-    until = f"its timeout is {_due(job, now_ms)}" if job.due_ms else "without a timeout"
-    return f"It waits for {wait_name(job)} {since}, {until}."
+        return f"It has slept for {waited}, and {_is_due(job, now_ms)}."
+    timeout = f"its timeout {_is_due(job, now_ms)}" if job.due_ms else "it has no timeout"
+    return f"It has waited for {wait_name(job)} for {waited}; {timeout}."
 
 
 def wait_name(job: JobData) -> str:
@@ -125,14 +124,14 @@ def wait_name(job: JobData) -> str:
     return f"the {kind} {name}"
 
 
-def _due(job: JobData, now_ms: int) -> str:
+def _is_due(job: JobData, now_ms: int) -> str:
     left_ms = (job.due_ms or now_ms) - now_ms
     if left_ms > 0:
-        return f"in {formatting.duration(left_ms)}"
+        return f"is due in {formatting.duration(left_ms)}"
     if left_ms > -LATE_MS:
-        return "now"
+        return "is due now"
     late = formatting.duration(-left_ms)
-    return f"since {late}, and no worker's maintenance has queued it"
+    return f"was due {late} ago, and no worker's maintenance has queued it"
 
 
 def _why_workflow(job_id: str, connection: RedisConnection) -> str:

@@ -15,6 +15,7 @@ from ..core.text import sanitize
 from ..exceptions import RedisQueueError
 
 MAX_LINE = 4000  # characters
+SHORTEST_INTERVAL = 0.1  # s
 Value = TypeVar("Value")
 
 
@@ -69,7 +70,7 @@ def integer(low: int, high: int) -> Callable[[str], int]:
     """A whole number from ``low`` to ``high``."""
 
     def check(text: str) -> int:
-        number = int(text) if text.lstrip("-").isdigit() else None
+        number = int(text) if text.removeprefix("-").isdecimal() else None
         if number is None or not low <= number <= high:
             raise ValueError(f"must be a whole number from {low} to {high}, not {text!r}")
         return number
@@ -88,6 +89,16 @@ def seconds(text: str) -> float:
     return value
 
 
+def interval(text: str) -> float:
+    """A duration between two passes of a loop, long enough not to load Redis."""
+    value = seconds(text)
+    if value < SHORTEST_INTERVAL:
+        raise argparse.ArgumentTypeError(
+            f"must be {SHORTEST_INTERVAL:g} seconds or more, not {text!r}"
+        )
+    return value
+
+
 def writable_path(text: str) -> str:
     """The path of a file in an existing folder."""
     folder = Path(text).absolute().parent
@@ -100,6 +111,6 @@ def size(text: str) -> int:
     """``300M``, ``2G`` or bytes."""
     units = {"K": 2**10, "M": 2**20, "G": 2**30}
     number, unit = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1)
-    if not number.isdigit():
+    if not number.isdecimal():
         raise argparse.ArgumentTypeError(f"must be a size such as 300M, not {text!r}")
     return int(number) * unit

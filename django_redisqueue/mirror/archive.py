@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -37,10 +38,10 @@ def find(job_id: str) -> JobData | None:
     return None if record is None else decode_record(record)
 
 
-def find_workflow(flow_id: str) -> WorkflowRecord | None:
+def find_workflow(workflow_id: str) -> WorkflowRecord | None:
     """The workflow's record, or None without one or without a mirror."""
     records = _records(WorkflowRecord)
-    return None if records is None else records.filter(pk=flow_id).first()
+    return None if records is None else records.filter(pk=workflow_id).first()
 
 
 def matching(query: JobQuery) -> list[JobData] | None:
@@ -111,15 +112,8 @@ def decode_record(record: JobRecord) -> JobData:
     # A record also counts the attempt that runs or has succeeded; a job only those that are spent.
     unspent = record.status in (Status.PROCESSING, Status.COMPLETED)
     attempts = {"attempts": str(max(0, loaded.get("attempts", 0) - unspent))}
-    options, problem = dict[str, Any](), ""
-    if correlation := loaded.get("correlation_id"):
-        options[HEADERS] = {CORRELATION: correlation}
-    if tags := loaded.get("tags"):
-        try:
-            options[OPTION] = flatten_tags(decode_tags(tags))
-        except ValueError as error:
-            problem = sanitize(error)
     raw = {"payload": "[[],{}]", **texts, **instants, **attempts}
+    options, problem = _options_of(loaded)
     if options:
         raw["options"] = dumps(options)
     job = decode_job(record.id, raw, "record")
@@ -127,6 +121,19 @@ def decode_record(record: JobRecord) -> JobData:
         known = replace(job, unreadable={"tags": problem})
         raise CorruptJob(f"the record of job {record.id} cannot be read: tags: {problem}", known)
     return job
+
+
+def _options_of(loaded: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The job's options that its record has, and why its tags cannot be read, or ''."""
+    options: dict[str, Any] = {}
+    if correlation := loaded.get("correlation_id"):
+        options[HEADERS] = {CORRELATION: correlation}
+    if tags := loaded.get("tags"):
+        try:
+            options[OPTION] = flatten_tags(decode_tags(tags))
+        except ValueError as error:
+            return options, sanitize(error)
+    return options, ""
 
 
 _COLUMNS = {  # by the fields of a job's hash

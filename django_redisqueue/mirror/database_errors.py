@@ -64,8 +64,13 @@ def explain_error(alias: str, error: Exception) -> str:
     try:
         missing = missing_migrations(alias)
     except Error as second:
-        return f"the database {alias!r} does not answer ({_first_line(second)})"
+        return explain_outage(alias, second)
     return missing or f"the database {alias!r} refuses to be written ({_first_line(error)})"
+
+
+def explain_outage(alias: str, error: Exception) -> str:
+    """The message for an alias that cannot be read, in one line."""
+    return f"the database {alias!r} does not answer ({' '.join(str(error).split())})"
 
 
 def missing_migrations(alias: str) -> str:

@@ -340,9 +340,9 @@ class WorkflowWriter(RecordWriter):
             return rows
         rows.ids = list({event.workflow_id for event in events})
         rows.known = self.known(rows.ids)
-        for flow_id, change in collapse_workflows(events, rows.known, epoch).items():
+        for workflow_id, change in collapse_workflows(events, rows.known, epoch).items():
             columns = (*self.record_columns, "id") if change.is_new else self.record_columns
-            values = (*_workflow_values(change, instants), flow_id)
+            values = (*_workflow_values(change, instants), workflow_id)
             rows.records[change.is_new, columns].append(values)
         rows.history = [_workflow_event_values(event, epoch, instants) for event in events]
         return rows

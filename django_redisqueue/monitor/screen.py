@@ -214,36 +214,36 @@ class ScreenView(MonitorView):
 
     def _parts(self, room: int) -> Iterator[RenderableType]:
         """As much as fits: problems, queues, workers, and the latest events."""
-        yield _one_line(
-            f"queuemonitor  {time.strftime('%H:%M:%S')}  Ctrl-C ends  {self._address}", "bold"
-        )
-        if self._keyboard:
-            yield _one_line(self._controls.line, "dim")
-            room -= 1
-        yield _one_line(self._error, "bold red")
-        room -= 2
+        head = [*self._head()]
+        yield from head
+        room -= len(head)
         if self._snapshot is not None:
-            problems = health_lines(self._snapshot)[: min(PROBLEMS, room // 6)]
-            for text in problems:
-                yield _one_line(text, "bold red" if text.startswith("ERROR") else "yellow")
-            room -= len(problems)
-            for text in (policies := policy_texts(self._snapshot)):
-                yield _one_line(text, "dim")
-            room -= len(policies)
+            notes = [*_notes(self._snapshot, room)]
+            yield from notes
             queues, workers = self._fitted(queue_table), self._fitted(worker_table)
-            room -= 1  # the summary
-            used = min(len(queues.rows) + 2, room - min(len(workers.rows) + 2, WORKERS) - EVENTS)
+            room -= len(notes) + 1  # and the summary
+            for_queues = room - min(len(workers.rows) + 2, WORKERS) - EVENTS
+            for_queues = min(len(queues.rows) + 2, for_queues)
             # Keys act on the selected queue.
             selected = self._controls.selected if self._keyboard else None
-            yield from _fitting(queues, used, selected)
+            yield from _fitting(queues, for_queues, selected)
             yield _one_line(summary(self._snapshot), "dim")
-            room -= used
-            used = min(len(workers.rows) + 2, room - EVENTS)
-            yield from _fitting(workers, used)
-            room -= used
+            room -= for_queues
+            for_workers = min(len(workers.rows) + 2, room - EVENTS)
+            yield from _fitting(workers, for_workers)
+            room -= for_workers
+        yield from self._latest(room)
+
+    def _head(self) -> Iterator[RenderableType]:
+        clock = time.strftime("%H:%M:%S")
+        yield _one_line(f"queuemonitor  {clock}  Ctrl-C ends  {self._address}", "bold")
+        if self._keyboard:
+            yield _one_line(self._controls.line, "dim")
+        yield _one_line(self._error, "bold red")
+
+    def _latest(self, room: int) -> Iterator[RenderableType]:
         messages = self._failures if self._controls.failures_only else self._messages
-        latest = list(messages)[-room:] if room > 0 else []
-        for message in latest:
+        for message in list(messages)[-room:] if room > 0 else ():
             text = line(message, self._console.width)
             yield _one_line(text, COLOURS.get(message.status, ""))
 
@@ -252,6 +252,14 @@ class ScreenView(MonitorView):
         table = make(self._snapshot)
         fits = table.width + 2 <= self._console.width
         return table if fits else make(self._snapshot, is_narrow=True)
+
+
+def _notes(snapshot: Snapshot, room: int) -> Iterator[RenderableType]:
+    """The worst problems, and the policies that are in use."""
+    for text in health_lines(snapshot)[: min(PROBLEMS, room // 6)]:
+        yield _one_line(text, "bold red" if text.startswith("ERROR") else "yellow")
+    for text in policy_texts(snapshot):
+        yield _one_line(text, "dim")
 
 
 def _fitting(table: Table, room: int, selected: int | None = None) -> Iterator[RenderableType]:

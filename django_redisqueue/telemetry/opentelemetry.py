@@ -103,21 +103,11 @@ class OpenTelemetry:
         origins = [propagate.extract(headers) for _, headers in run.jobs]
         found = [trace.get_current_span(origin).get_span_context() for origin in origins]
         labels = _attributes("process", "process", run.queue)
-        attributes = {
-            **labels, "redisqueue.task": run.task, "redisqueue.attempt": run.attempt,
-        }  # fmt: skip
-        is_single = len(run.jobs) == 1
-        if is_single:
-            attributes["messaging.message.id"], headers = run.jobs[0]
-            if CORRELATION in headers:
-                attributes["messaging.message.conversation_id"] = headers[CORRELATION]
-        else:
-            attributes["messaging.batch.message_count"] = len(run.jobs)
         span = self._tracer.start_span(
             f"process {run.queue}",
-            context=origins[0] if is_single else None,
+            context=origins[0] if len(run.jobs) == 1 else None,
             kind=SpanKind.CONSUMER,
-            attributes=attributes,
+            attributes={**labels, **_run_attributes(run)},
             links=[Link(each) for each in found if each.is_valid],
         )
         token = context.attach(trace.set_span_in_context(span))
@@ -135,6 +125,20 @@ class OpenTelemetry:
             self._run_time.record(time.perf_counter() - started, labels)
 
         return end
+
+
+def _run_attributes(run: Run) -> dict[str, str | int]:
+    found: dict[str, str | int] = {
+        "redisqueue.task": run.task,
+        "redisqueue.attempt": run.attempt,
+    }
+    if len(run.jobs) > 1:
+        found["messaging.batch.message_count"] = len(run.jobs)
+        return found
+    found["messaging.message.id"], headers = run.jobs[0]
+    if CORRELATION in headers:
+        found["messaging.message.conversation_id"] = headers[CORRELATION]
+    return found
 
 
 def _record(span: Span, stored: Mapping[str, str]) -> None:

@@ -99,11 +99,7 @@ class CapturedJobs(ABC):
         ]
         if len(found) == count or (found and count is None):
             return found
-        much = "at least 1 job" if count is None else f"{count} job{'' if count == 1 else 's'}"
-        expected = f"{much} of {name}" + "".join(
-            f", {fact}={tuple(value) if fact == 'args' else value!r}"
-            for fact, value in facts.items()
-        )
+        expected = _expectation(name, facts, count)
         raise AssertionError(f"expected {expected}; {len(found)} found.{self._listing()}")
 
     def _facts(self, job: Job) -> dict[str, object]:
@@ -120,6 +116,15 @@ class CapturedJobs(ABC):
             text += "\nWaiting for a commit (see captureOnCommitCallbacks):"
             text += "".join(f"\n  {line}" for line in lines)
         return text
+
+
+def _expectation(name: str, facts: Mapping[str, Any], count: int | None) -> str:
+    """``2 jobs of shop.tasks.charge, args=(42,)``"""
+    much = "at least 1 job" if count is None else f"{count} job{'' if count == 1 else 's'}"
+    listed = [
+        f", {fact}={tuple(value) if fact == 'args' else value!r}" for fact, value in facts.items()
+    ]
+    return f"{much} of {name}{''.join(listed)}"
 
 
 def _line(job: JobData) -> str:

@@ -14,7 +14,7 @@ from django.db import DEFAULT_DB_ALIAS, Error, connections, router
 from ..broker.retry import RetryBackoff
 from ..client.registry import get_task, task_names
 from ..conf import APP, Settings
-from ..mirror.database_errors import missing_migrations
+from ..mirror.database_errors import explain_outage, missing_migrations
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -42,7 +42,7 @@ def table_problem(alias: str) -> str:
     try:
         return missing_migrations(alias)
     except (Error, ImproperlyConfigured) as error:
-        return f"the database {alias!r} does not answer ({error})"
+        return explain_outage(alias, error)
 
 
 def wait_for_tables(settings: Settings) -> None:

@@ -26,54 +26,71 @@ INTERVAL = 1.0  # s between two checks of the files, like Django's StatReloader
 
 def run_with_autoreload() -> int:
     """Run this command line without ``--autoreload``, again after every change."""
-    command = [sys.executable, *[part for part in sys.orig_argv[1:] if part != "--autoreload"]]
-    stop = threading.Event()
-    workers: list[subprocess.Popen[bytes]] = []
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        if stop.is_set() and workers:
-            workers[-1].send_signal(signal.SIGTERM)  # the second signal: stop at once
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, on_signal)
-    # In a session of its own, so that Ctrl-C only reaches this process, which passes it on. Should
-    # this process die first, the kernel ends the worker.
-    bind = partial(die_with_parent, os.getpid(), signal.SIGTERM)
+    reloader = _Reloader()
+    reloader.handle_signals()
     while True:
-        worker = subprocess.Popen(
-            command,
-            start_new_session=True,
-            preexec_fn=bind,  # noqa: PLW1509 (there is one thread)
-        )
-        workers[:] = [worker]
-        changed = _watch(stop, worker)
-        if worker.poll() is None:
-            worker.send_signal(signal.SIGTERM)
-        code = worker.wait()
-        if stop.is_set() or (changed is None and code == 0):
+        changed, code = reloader.run_worker()
+        if reloader.is_stopping or (changed is None and code == 0):
             return code
         if changed is None:
             #: Under --autoreload the worker stopped by itself, mostly by an error in the code.
             #: Correct the file; it starts again then.
             logger.error("the worker ended with exit code %d; waiting for a change", code)
-            changed = _watch(stop, None)
+            changed = reloader.wait_for_change()
             if changed is None:
                 return code
         #: --autoreload has seen a file change. Do nothing.
         logger.info("%s changed, restarting", changed)
 
 
-def _watch(stop: threading.Event, worker: subprocess.Popen[bytes] | None) -> Path | None:
-    """Return the file that changed, or None if told to stop or if the worker has ended."""
-    reloader = StatReloader()
-    seen = dict(reloader.snapshot_files())
-    while not stop.wait(INTERVAL):
-        if worker is not None and worker.poll() is not None:
-            return None
-        now = dict(reloader.snapshot_files())
-        for path, _ in now.items() - seen.items():
-            return path
-        seen = now
-    return None
+class _Reloader:
+    """The parent process of the worker."""
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._worker: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop.is_set()
+
+    def handle_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.is_stopping and self._worker is not None:
+            self._worker.send_signal(signal.SIGTERM)  # the second signal: stop at once
+        self._stop.set()
+
+    def run_worker(self) -> tuple[Path | None, int]:
+        """Run the worker until a file changes, it ends, or a signal arrives. Returns the file that
+        changed, and the exit code."""
+        command = [sys.executable, *[part for part in sys.orig_argv[1:] if part != "--autoreload"]]
+        # In a session of its own, so that Ctrl-C only reaches this process, which passes it on.
+        # Should this process die first, the kernel ends the worker.
+        worker = self._worker = subprocess.Popen(
+            command,
+            start_new_session=True,
+            preexec_fn=partial(  # noqa: PLW1509 (there is one thread)
+                die_with_parent, os.getpid(), signal.SIGTERM
+            ),
+        )
+        changed = self.wait_for_change(worker)
+        if worker.poll() is None:
+            worker.send_signal(signal.SIGTERM)
+        return changed, worker.wait()
+
+    def wait_for_change(self, worker: subprocess.Popen[bytes] | None = None) -> Path | None:
+        """Return the file that changed, or None if told to stop or if the worker has ended."""
+        reloader = StatReloader()
+        seen = dict(reloader.snapshot_files())
+        while not self._stop.wait(INTERVAL):
+            if worker is not None and worker.poll() is not None:
+                return None
+            now = dict(reloader.snapshot_files())
+            for path, _ in now.items() - seen.items():
+                return path
+            seen = now
+        return None

@@ -19,7 +19,7 @@ from .queries import query_accounts, query_funds, query_users
 from .tasks import report_in_turn, request_report
 
 TIMEOUT = 120  # seconds for one report
-LOOK = 0.02  # seconds between two looks
+POLL_SECONDS = 0.02
 
 SQL = """
 WITH running AS (
@@ -108,7 +108,7 @@ def wait_for(record: FileDownloadRecord) -> None:
     """Wait until the report is ready; its record says when that was. Raises ReportFailed."""
     deadline = time.monotonic() + TIMEOUT
     while record.ended_at is None and time.monotonic() < deadline:
-        time.sleep(LOOK)
+        time.sleep(POLL_SECONDS)
         record.refresh_from_db()
     if record.status != FileDownloadRecord.Status.READY:
         raise ReportFailed(f"The report is {record.status} after {TIMEOUT} s. {record.problem}")

@@ -73,7 +73,7 @@ def report_in_turn(record_id: str) -> int:
 
 
 @receiver(job_failed)
-def tell_of_a_failed_job(record: JobRecord, event: JobEvent, **kwargs: Any) -> None:
+def record_failed_job(record: JobRecord, event: JobEvent, **kwargs: Any) -> None:
     """By an error, a timeout or a crash. The mirror sends this once, in a transaction; ``fail``
     leaves a ready report alone."""
     if record.task in (merge_report.name, report_in_turn.name):

@@ -28,7 +28,7 @@ from .tasks import request_report
 Status = FileDownloadRecord.Status
 PAGE = "reports/reports.html"
 SHOWN = 20  # records on the page, the newest ones
-PATIENCE = timedelta(minutes=15)  # that a gather may take to appear; it lives for 10 at least
+LOST_AFTER = timedelta(minutes=15)  # for a gather to appear; it lives for 10 at least
 
 
 @never_cache
@@ -110,7 +110,7 @@ def _progress(record: FileDownloadRecord) -> str:
     try:
         gather = get_gather(record.key).data
     except GatherNotFound:
-        if timezone.now() - record.requested_at > PATIENCE:
+        if timezone.now() - record.requested_at > LOST_AFTER:
             fail(str(record.pk), "The queue has lost it. Please ask for another.")
             record.refresh_from_db()
         return ""

@@ -314,7 +314,7 @@ def test_a_periodic_task() -> None:
 def test_options_of_a_call_are_checked() -> None:
     with pytest.raises(InvalidTask, match="max_attempts must be"):
         tasks.add.using(max_attempts=0)
-    with pytest.raises(TypeError, match="'max_atempts', did you mean 'max_attempts'"):
+    with pytest.raises(TypeError, match=r"'max_atempts' \(did you mean 'max_attempts'"):
         tasks.add.using(max_atempts=1)
     with pytest.raises(TypeError, match="cannot change 'retry_on' of tests"):
         tasks.add.using(retry_on=(ValueError,))

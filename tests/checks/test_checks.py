@@ -65,7 +65,7 @@ def test_good_settings_have_no_messages(settings: Any) -> None:
 
 WRONG = [
     ([], "REDISQUEUE must be a dict, not list"),
-    ({"LAESE": 15}, "REDISQUEUE has no key 'LAESE', did you mean 'LEASE'?"),
+    ({"LAESE": 15}, "REDISQUEUE has no key 'LAESE' (did you mean 'LEASE'?)"),
     ({"LEASE": "15"}, 'REDISQUEUE["LEASE"] must be seconds or a timedelta'),
     ({"LEASE": -1}, 'REDISQUEUE["LEASE"] must be a duration of zero or more'),
     ({"LEASE": 9, "HEARTBEAT": 4}, 'REDISQUEUE["HEARTBEAT"] must be more than 0 and at most a'),
@@ -116,7 +116,8 @@ def test_wrong_settings(settings: Any, wrong: Any, words: str) -> None:
     settings.REDISQUEUE = wrong
     message = found("E001", check_settings())
     assert words in message.msg
-    assert "LEASE" in (message.hint or "")
+    if "REDISQUEUE has no key" in words:
+        assert "it takes CONNECTION, PREFIX" in message.msg
     assert "docs/operations.md" in (message.hint or "")
 
 
@@ -221,7 +222,13 @@ def test_a_task_for_a_queue_that_is_not_there(settings: Any) -> None:
     task(queue_name="defualt", aliases=["tests.another"])(for_nobody)
     message = found("W004", check_settings())
     assert "is for the queue 'defualt'" in message.msg
-    assert message.msg.endswith("did you mean 'default'?")
+    assert message.msg.endswith("(did you mean 'default'?).")
+
+
+def test_tasks_of_this_package_need_no_queue_named_default(settings: Any) -> None:
+    settings.REDISQUEUE = {"QUEUES": {"other": {}}}
+    unserved = [message.msg for message in check_settings() if message.id.endswith("W004")]
+    assert not any("django_redisqueue." in text for text in unserved)
 
 
 def test_an_embedded_server_in_production(

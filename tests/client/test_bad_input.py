@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -218,7 +218,7 @@ def test_a_naive_run_after_where_dates_end(settings: Any) -> None:
 
 
 def test_an_option_that_does_not_exist() -> None:
-    with refused(InvalidOption, "using() has no option 'prioritty', did you mean 'priority'?"):
+    with refused(InvalidOption, "using() has no option 'prioritty' (did you mean 'priority'?)"):
         tasks.noop.using(prioritty=1)
     with refused(InvalidOption, "@task has no option 'retries'", "it takes queue_name, priority"):
         task(retries=3)(outside)
@@ -357,7 +357,7 @@ def test_a_status_that_is_none_or_does_not_fit() -> None:
     ("arguments", "words"),
     [
         (["runworker", "--queues", "a b"], "--queues: 'a b' is not a valid queue name"),
-        (["runworker", "--queues", "defualt"], "unknown queue 'defualt', did you mean 'default'?"),
+        (["runworker", "--queues", "defualt"], "unknown queue 'defualt' (did you mean 'default'?)"),
         (["runworker", "--queues", ","], "--queues: name at least one queue"),
         (["runworker", "--name", "a:b"], "--name: 'a:b' is not a valid worker name"),
         (
@@ -368,6 +368,8 @@ def test_a_status_that_is_none_or_does_not_fit() -> None:
         (["runworker", "--grace", "-1"], "--grace: must be seconds of zero or more"),
         (["redisqueue_worker", "--queues", "a:b"], "--queues: 'a:b' is not a valid queue name"),
         (["reapqueue", "--interval", "-1"], "--interval: must be seconds of zero or more"),
+        (["reapqueue", "--interval", "0"], "--interval: must be 0.1 seconds or more, not '0'"),
+        (["queuemonitor", "--interval", "0"], "--interval: must be 0.1 seconds or more, not '0'"),
     ],
 )
 def test_bad_input_on_the_command_line(arguments: list[str], words: str) -> None:
@@ -410,8 +412,23 @@ def test_what_is_no_function(thing: Any) -> None:
 
 
 def test_a_context_without_its_argument() -> None:
-    with refused(InvalidTask, "takes_context=True", "first argument must be named 'context'"):
+    expected = "first argument must be named 'context'; it takes ()"
+    with refused(InvalidTask, "takes_context=True", expected):
         task(takes_context=True)(outside)
+
+
+def generate() -> Iterator[int]:
+    yield 1
+
+
+async def agenerate() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("function", [generate, agenerate])
+def test_a_generator_would_run_nothing(function: Any) -> None:
+    with refused(InvalidTask, function.__name__, "is a generator function", "return a list"):
+        task(function)
 
 
 # --- what is wrong in Redis -----------------------------------------------------------------------

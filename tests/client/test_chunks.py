@@ -90,7 +90,7 @@ NOT_CHUNKS: list[tuple[Callable[[], object], str]] = [
     (lambda: Chunk(5, parameters=("a", "class")), "a tuple of different names"),
     (
         lambda: Chunk(5, by="tenat", parameters=("number", "tenant")),
-        "by of a Chunk has 'tenat', which is not among its parameters, did you mean 'tenant'?",
+        "by of a Chunk has 'tenat', which is not among its parameters (did you mean 'tenant'?)",
     ),
     (lambda: task(chunk=100), "chunk must be a Chunk, such as Chunk(100, wait=5), not 100"),
 ]

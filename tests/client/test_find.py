@@ -86,8 +86,8 @@ def test_what_is_no_tag_is_refused(tags: Any, words: str) -> None:
     ("value", "words"),
     [
         ("task", 'must be a list such as ["task", "tags.tenant"], not \'task\''),
-        (["tasks"], "has 'tasks', did you mean 'task'?; it takes \"task\", \"workflow\", and"),
-        (["status"], "has 'status', did you mean"),
+        (["tasks"], "has 'tasks' (did you mean 'task'?); it takes \"task\", \"workflow\", and"),
+        (["status"], "has 'status' (did you mean"),
         (["tags"], "has 'tags'"),
         (["tags.a b"], "has 'tags.a b'"),
         ([1], "has 1"),

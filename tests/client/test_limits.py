@@ -97,7 +97,7 @@ def test_a_number_or_a_key_that_does_not_fit(
 def test_a_limit_that_no_task_has(make: Callable[..., Task]) -> None:
     make(concurrency=Limit("stripe"))
     with capture_jobs():
-        with pytest.raises(InvalidOption, match="no task has a Limit 'strip', did you mean 'stri"):
+        with pytest.raises(InvalidOption, match=r"no task has a Limit 'strip' \(did you mean"):
             set_limit("strip", 3)
         with pytest.raises(InvalidOption, match="no task has a Rate 'stripe'; name a task"):
             set_limit("stripe", Rate(3, "1s"))

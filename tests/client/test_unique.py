@@ -152,8 +152,8 @@ def build(**options: Any) -> Any:
         (lambda: build(unique_by="a"), "tests.sample_of_unique has unique_by, but not unique"),
         (
             lambda: build(unique="keep_last", unique_by="bb"),
-            "unique_by of tests.sample_of_unique names 'bb', which is no parameter, did you mean "
-            r"'b'\?; it takes \(a, b=1, \*rest\)",
+            r"unique_by of tests.sample_of_unique names 'bb', which is no parameter \(did you mean "
+            r"'b'\?\); it takes \(a, b=1, \*rest\)",
         ),
         (lambda: build(unique="keep_last", unique_by=()), r"unique_by must be .*, not \(\)"),
         (lambda: build(unique="keep_last", unique_by=[1]), r"unique_by must be .*, not \[1\]"),

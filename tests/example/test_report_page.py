@@ -143,7 +143,7 @@ def test_redis_away_leaves_the_page_with_what_the_database_knows(
 
 def test_a_report_that_the_queue_has_lost_has_an_end(client: Client) -> None:
     waits, lost, late = (FileDownloadRecord.objects.create() for _ in range(3))
-    before = timezone.now() - views.PATIENCE - timedelta(seconds=1)
+    before = timezone.now() - views.LOST_AFTER - timedelta(seconds=1)
     FileDownloadRecord.objects.exclude(pk=waits.pk).update(requested_at=before)
     found = {state["id"]: state for state in states(client)}
     assert (found[str(waits.pk)]["status"], found[str(waits.pk)]["note"]) == ("requested", "")

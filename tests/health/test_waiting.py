@@ -23,7 +23,7 @@ from tests.support.shards import all_keys, keys_with
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
 HOUR = 3_600_000
-SINCE, IN = r"since 3 h( \d+ m)?", r"in (2 h|1 h \d+ m)"
+FOR, IN = r"3 h( \d+ m)?", r"in (2 h|1 h \d+ m)"
 LIMITED = "|c:stripe:42 c:stripe=4"
 
 
@@ -109,12 +109,12 @@ def test_chunks(hand: Hand) -> None:
     ("fields", "sentence"),
     [
         ({}, rf"It is due {IN}\."),
-        ({"due_ms": -3 * HOUR}, rf"It is due {SINCE}, and no worker's maintenance has .*\."),
-        ({"waits_for": ""}, rf"It sleeps {SINCE}, and goes on {IN}\."),
+        ({"due_ms": -3 * HOUR}, rf"It was due {FOR} ago, and no worker's maintenance has .*\."),
+        ({"waits_for": ""}, rf"It has slept for {FOR}, and is due {IN}\."),
         ({"waits_for": "paid:42"},
-         rf"It waits for the event paid:42 {SINCE}, its timeout is {IN}\."),
+         rf"It has waited for the event paid:42 for {FOR}; its timeout is due {IN}\."),
         ({"waits_for": "approval:job_1:refund", "due_ms": ""},
-         rf"It waits for the approval refund {SINCE}, without a timeout\."),
+         rf"It has waited for the approval refund for {FOR}; it has no timeout\."),
     ],
 )  # fmt: skip
 def test_a_job_that_is_to_run_later(
@@ -135,7 +135,7 @@ def test_a_job_that_is_to_run_later(
 def test_the_next_attempt(hand: Hand) -> None:
     job = tasks.noop.enqueue()
     hand.settle(hand.claim_one(), "retrying", '{"type":"E","message":"m"}', f"{2 * HOUR}")
-    assert re.fullmatch(rf"Its last attempt failed; the next one is {IN}\.", why(job.id))
+    assert re.fullmatch(rf"Its last attempt failed; the next one is due {IN}\.", why(job.id))
 
 
 def test_parents(hand: Hand) -> None:

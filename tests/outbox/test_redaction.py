@@ -137,8 +137,8 @@ def test_names_that_are_no_parameters_are_refused_where_they_stand() -> None:
     with pytest.raises(InvalidOption) as caught:
         task(redact=("order", "cart"))(plain)
     assert str(caught.value) == (
-        f"redact names 'cart', which is no parameter of {__name__}.plain, "
-        "did you mean 'card'?; it has order, card"
+        f"redact names 'cart', which is no parameter of {__name__}.plain "
+        "(did you mean 'card'?); it has order, card"
     )
 
 

@@ -78,14 +78,14 @@ def test_assertions_that_fail_list_what_was_enqueued(
 
 
 SLIPS: list[tuple[list[Any], dict[str, Any], type[RedisQueueError], str]] = [
-    (["tests.app.tasks.ad"], {}, UnknownTask, "did you mean 'tests.app.tasks.add'?; decorate the"),
+    (["tests.app.tasks.ad"], {}, UnknownTask, "did you mean 'tests.app.tasks.add'?); decorate"),
     ([""], {}, UnknownTask, "no task '' is registered"),
     ([3], {}, InvalidTask, "takes a registered name or a function decorated with @task, not 3"),
     ([None], {}, InvalidTask, "or a function decorated with @task, not None"),
     ([tasks.add.func], {}, InvalidTask, "a function decorated with @task, not <function add"),
     ([tasks.add.s(1, 2)], {}, InvalidTask, "a function decorated with @task, not Signature("),
     ([see, 1], {}, InvalidOption, "takes only the task as a positional argument"),
-    ([see], {"cuont": 1}, InvalidOption, "has no option 'cuont', did you mean 'count'?; it takes"),
+    ([see], {"cuont": 1}, InvalidOption, "has no option 'cuont' (did you mean 'count'?); it takes"),
     ([see], {"args": 3}, InvalidArguments, "such as (3,), not 3"),
     ([see], {"args": "ab"}, InvalidArguments, "args must be a tuple of the job's arguments"),
     ([see], {"args": {"a": 1}}, InvalidArguments, "such as ({'a': 1},), not {'a': 1}"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -24,16 +23,6 @@ from ...monitor.views import JsonView, LineView, MonitorView, render_tables
 from .. import base
 from ..base import QueueCommand
 
-SHORTEST = 0.1  # s
-
-
-def interval(text: str) -> float:
-    """Seconds between two snapshots."""
-    value = base.seconds(text)
-    if value < SHORTEST:
-        raise argparse.ArgumentTypeError(f"must be {SHORTEST:g} seconds or more, not {text!r}")
-    return value
-
 
 class Command(QueueCommand):
     help = "Shows the queues, the workers and what happens to jobs, live."
@@ -44,7 +33,7 @@ class Command(QueueCommand):
             help="only these queues (default: all)",
         )  # fmt: skip
         parser.add_argument(
-            "--interval", type=interval, default=1.0,
+            "--interval", type=base.interval, default=1.0,
             help="seconds between two refreshes of busy queues (default: 1)",
         )  # fmt: skip
         parser.add_argument("--once", action="store_true", help="one plain table, then end")

@@ -32,8 +32,9 @@ class Command(QueueCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--once", action="store_true", help="one pass, then end")
         parser.add_argument(
-            "--interval", type=base.seconds, default=4.0, help="seconds between passes (default: 4)"
-        )
+            "--interval", type=base.interval, default=4.0,
+            help="seconds between passes (default: 4)",
+        )  # fmt: skip
         parser.add_argument("--dry-run", action="store_true", help="show what would be done, once")
         parser.add_argument(
             "--accept-redis", action="store_true",
@@ -44,23 +45,23 @@ class Command(QueueCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         settings = get_settings()
         connection, queues = worker_connection(), list(settings.queues)
-        stores = [Commands(connection.at(shard), settings) for shard in range(settings.shards)]
-        self._known = {store: KnownQueues(store, queues) for store in stores}
-        self._reapers = {store: Reaper(store) for store in stores}
+        by_shard = [Commands(connection.at(shard), settings) for shard in range(settings.shards)]
+        self._known = {commands: KnownQueues(commands, queues) for commands in by_shard}
+        self._reapers = {commands: Reaper(commands) for commands in by_shard}
         self._stop = threading.Event()
         if not (options["accept_redis"] or options["dry_run"] or options["once"]):
             self._run(options["interval"])
             return
-        for store, reaper in self._reapers.items():
+        for commands, reaper in self._reapers.items():
             if options["accept_redis"]:
-                self._accept(store)
+                self._accept(commands)
             elif options["dry_run"]:
-                self._dry_run(store)
+                self._dry_run(commands)
             else:
-                self._once(store, reaper)
+                self._once(commands, reaper)
 
-    def _dry_run(self, store: Commands) -> None:
-        queries = Queries(store.connection, store.settings)
+    def _dry_run(self, commands: Commands) -> None:
+        queries = Queries(commands.connection, commands.settings)
         now = queries.now_ms()
         lapsed = [child for child, until in queries.workers() if until < now]
         held = queries.held(lapsed)
@@ -68,12 +69,12 @@ class Command(QueueCommand):
             self.write(f"{child}: lease has lapsed, holds {len(held[child])} jobs")
             for job_id in held[child]:
                 self.write(f"  {job_id} would go back to its queue")
-        self.write(f"{len(lapsed)} dead children at {_place(store)}; nothing was changed")
+        self.write(f"{len(lapsed)} dead children at {_place(commands)}; nothing was changed")
 
-    def _accept(self, store: Commands) -> None:
-        if not store.settings.mirror:
+    def _accept(self, commands: Commands) -> None:
+        if not commands.settings.mirror:
             raise CommandError('REDISQUEUE["MIRROR"] is False: there is no mirror')
-        identity, address = RedisIdentity(store.connection, store.settings), _place(store)
+        identity, address = RedisIdentity(commands.connection, commands.settings), _place(commands)
         try:
             is_new = identity.accept()
         except DatabaseError as error:
@@ -87,14 +88,14 @@ class Command(QueueCommand):
             "will be recorded as failed (lost)"
         )
 
-    def _once(self, store: Commands, reaper: Reaper) -> None:
+    def _once(self, commands: Commands, reaper: Reaper) -> None:
         """Reap once, as soon as Redis has answered steadily for one lease. Until then send
         heartbeats."""
         while True:
-            report = self._pass(store, reaper)
+            report = self._pass(commands, reaper)
             if not report.wait_ms or self._stop.is_set():
                 return
-            wait = min(report.wait_ms / 1000 + 0.05, store.settings.heartbeat_ms / 1000)
+            wait = min(report.wait_ms / 1000 + 0.05, commands.settings.heartbeat_ms / 1000)
             self.write(
                 f"leases have lapsed, but this Redis has been steady for less than one lease; "
                 f"{report.wait_ms / 1000:.1f} s to go"
@@ -109,17 +110,17 @@ class Command(QueueCommand):
             signal.signal(number, on_signal)
         self.write(f"reaping at {redis_address()} every {interval:g} s; stop with Ctrl-C")
         while not self._stop.is_set():
-            for store, reaper in self._reapers.items():
+            for commands, reaper in self._reapers.items():
                 try:
-                    self._pass(store, reaper, quiet=True)
+                    self._pass(commands, reaper, quiet=True)
                 except RedisQueueError as error:
                     self.stderr.write(sanitize(f"{error}; trying again", MAX_LINE))
             self._stop.wait(interval)
 
-    def _pass(self, store: Commands, reaper: Reaper, quiet: bool = False) -> ReapReport:
-        store.heartbeat([])
+    def _pass(self, commands: Commands, reaper: Reaper, quiet: bool = False) -> ReapReport:
+        commands.heartbeat([])
         report = reaper.run_once()
-        orphans = reaper.recover_orphans(self._known[store].names())
+        orphans = reaper.recover_orphans(self._known[commands].names())
         if report.children or orphans or not quiet:
             self._report(report, orphans)
         return report
@@ -134,7 +135,7 @@ class Command(QueueCommand):
         self.write(f"{len(report.children)} dead children reaped: {counts}; {len(orphans)} orphans")
 
 
-def _place(store: Commands) -> str:
+def _place(commands: Commands) -> str:
     """Where the shard is, for messages."""
-    connection, shards = store.connection, store.settings.shards
+    connection, shards = commands.connection, commands.settings.shards
     return f"{connection.redis_url.address}{f' (shard {connection.shard})' if shards > 1 else ''}"

@@ -23,7 +23,7 @@ from ...broker.shards import AllShards, agree_on_shards
 from ...checks import check_database, check_network
 from ...client import registry
 from ...client.options import MAX_PRIORITY, MIN_PRIORITY
-from ...conf import get_settings
+from ...conf import APP, get_settings
 from ...core.ids import check_worker_name
 from ...exceptions import (
     ConfigurationError,
@@ -132,13 +132,14 @@ class Command(QueueCommand):
     def _write_banner(self, service: Service, options: dict[str, Any]) -> None:
         queues = options["queues"] or tuple(get_settings().queues)
         mirror = ", one for the mirror" if get_settings().mirror else ""
+        tasks = [name for name in registry.task_names() if not name.startswith(f"{APP}.")]
         threads = f" with {options['threads']} threads each" if options["threads"] > 1 else ""
         self.stdout.write(
             f"django_redisqueue worker {service.worker.name}\n"
             f"  queues     {', '.join(queues)}\n"
             f"  processes  {options['processes']}{threads} (and one for maintenance{mirror})\n"
             f"  redis      {redis_address()}\n"
-            f"  tasks      {len(registry.task_names())}\n"
+            f"  tasks      {len(tasks)}\n"
             "Stop with Ctrl-C or SIGTERM; a second time stops at once."
         )
         self.stdout.flush()

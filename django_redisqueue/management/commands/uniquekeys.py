@@ -14,7 +14,7 @@ from ..base import QueueCommand
 
 
 class Command(QueueCommand):
-    help = "Lists unique keys with the jobs that have them, those taken first first."
+    help = "Lists unique keys with the jobs that have them, the oldest first."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--start", type=int, default=0, help="skip so many keys")
@@ -30,13 +30,13 @@ class Command(QueueCommand):
             self._release(options["release"])
             return
         for found in unique_keys(max(0, options["start"]), max(1, options["count"])):
-            self.stdout.write(_line(found))
+            self.write(_line(found))
 
     def _release(self, key: str) -> None:
         job_id = release_unique_key(key)
         if not job_id:
             raise CommandError(f"no job has the unique key {key}")
-        self.stdout.write(f"{key} is free; job {job_id} had it")
+        self.write(f"{key} is free; job {job_id} had it")
 
 
 def _line(found: UniqueKey) -> str:

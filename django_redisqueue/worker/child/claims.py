@@ -107,7 +107,7 @@ class ShardClaims:
         self, connection: RedisConnection, request: ClaimRequest, settings: Settings
     ) -> None:
         self.shard = connection.shard
-        self.store = Commands(connection, settings)
+        self.commands = Commands(connection, settings)
         self.outcomes: list[Outcome] = []  #: not accepted yet
         self.retry_at = 0.0  #: when (monotonic) to call again; 0.0 while the shard answers
         self.is_unanswered = False  #: whether the last call was not answered
@@ -155,11 +155,11 @@ class ShardClaims:
 
         An interrupt may end this at any point. The next ``exchange`` sends the call again then.
         """
-        keys = [self.store.keys.queue(queue).wake for queue in queues]
+        keys = [self.commands.keys.queue(queue).wake for queue in queues]
         self._call += 1
         self._asked = wanted
         self.is_unanswered = True
-        self._reply = self.store.finish_after_pop(
+        self._reply = self.commands.finish_after_pop(
             self._blocking, keys, timeout,
             self._request, self._call, self.outcomes[:MAX_BATCH], wanted,
         )  # fmt: skip
@@ -181,15 +181,9 @@ class ShardClaims:
             self._backoff.reset()
             self.retry_at = 0.0
             log_recovery(self._who)
-        outcomes = self.outcomes[: len(codes)]
-        self.outcomes = self.outcomes[len(codes) :]  # after a chunk there may be more
-        if FinishCode.UNWRITTEN in codes:
-            pairs = zip(outcomes, codes, strict=True)
-            self.outcomes += [one for one, code in pairs if code == FinishCode.UNWRITTEN]
+        self._drop_reported(codes)
         if wanted:
             self._blocked.note(claim.broken)
-        if FinishCode.LEASE_LOST in codes:
-            log_refused(self._request.child, outcomes, codes)
         if claim.lost:
             #: A queue had ids whose jobs exist no longer; they were discarded. Nothing to do unless
             #: somebody deletes keys of Redis by hand.
@@ -202,12 +196,22 @@ class ShardClaims:
             return replace(claim, jobs=claim.jobs[:wanted])
         return claim
 
+    def _drop_reported(self, codes: Sequence[int]) -> None:
+        """Keep only the outcomes that the last call did not report, or that were not written."""
+        outcomes = self.outcomes[: len(codes)]
+        self.outcomes = self.outcomes[len(codes) :]  # after a chunk there may be more
+        if FinishCode.UNWRITTEN in codes:
+            pairs = zip(outcomes, codes, strict=True)
+            self.outcomes += [one for one, code in pairs if code == FinishCode.UNWRITTEN]
+        if FinishCode.LEASE_LOST in codes:
+            log_refused(self._request.child, outcomes, codes)
+
     def _send(self, wanted: int) -> FinishReply:
         is_resent, self.is_unanswered = self.is_unanswered, True
         if not is_resent:
             self._call += 1
             self._asked = wanted
-        return self.store.finish(
+        return self.commands.finish(
             self._request, self._call, self.outcomes[:MAX_BATCH], wanted, resent=is_resent
         )
 
@@ -284,7 +288,7 @@ class Claims:
                 if one.is_unanswered:
                     self._exchange(one, 0)
                 else:  # an empty claim leaves a token if there is work
-                    one.store.claim(self._request, 0, 0)
+                    one.commands.claim(self._request, 0, 0)
 
     def flush(self, *, wait: bool = False) -> None:
         """Report what there is. With ``wait``, or if there is one shard, this takes until Redis
@@ -370,14 +374,14 @@ class Reports:
         self._state = state
         self._settings = settings
         connection = worker_connection()
-        self._stores = [
+        self._by_shard = [
             Commands(connection.at(shard), settings) for shard in range(settings.shards)
         ]
 
     def send(self, outcomes: Sequence[Outcome]) -> list[bool]:
         """Report outcomes; return for each whether it was written. With one shard this takes until
         Redis answers. With several, an outcome is not written while its shard does not answer."""
-        if len(self._stores) == 1:
+        if len(self._by_shard) == 1:
             return retry_until_answered(
                 lambda resent: self._send(0, outcomes, resent), who=self._request.child
             )
@@ -402,7 +406,7 @@ class Reports:
         return [False] * len(outcomes)
 
     def _send(self, shard: int, outcomes: Sequence[Outcome], resent: bool) -> list[bool]:
-        codes, _ = self._stores[shard].finish(self._request, 0, outcomes, 0, resent=resent)
+        codes, _ = self._by_shard[shard].finish(self._request, 0, outcomes, 0, resent=resent)
         log_refused(self._request.child, outcomes, codes)
         return [code != FinishCode.UNWRITTEN for code in codes]
 

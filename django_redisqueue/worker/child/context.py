@@ -53,7 +53,7 @@ PROGRESS_INTERVAL = 0.1  # s between two reports of one job, except for the last
 UNREPORTED_INTERVAL = 2.0  # s until the next report after one that failed
 LIMIT = 2**63  # of done and total
 MAX_NOTE = 1000  # characters
-MAX_CHUNK = 100_000  # items of iterate
+MAX_WALK_CHUNK = 100_000  # items of iterate
 
 Report = Callable[[str], bool]
 Answer = TypeVar("Answer")
@@ -336,7 +336,7 @@ class JobContext:
         total: int | None,
         max_runtime: Duration | str | None,
     ) -> Walk:
-        size = check_integer(chunk, "chunk", 1, MAX_CHUNK)
+        size = check_integer(chunk, "chunk", 1, MAX_WALK_CHUNK)
         if total is not None:
             check_integer(total, "total", 0, LIMIT)
         end = math.inf

@@ -246,23 +246,25 @@ def encode_large(
 
 def _store(result: object, job: ClaimedJob, settings: Settings, too_large: PayloadTooLarge) -> str:
     """Write the file. Returns its name, which is recorded again if the storage has changed it."""
-    with commands_of(job.id, settings) as store:
+    with commands_of(job.id, settings) as commands:
         wanted = free_name(job.id, job.lease)
-        _record_file(store, job, wanted, too_large)
+        _record_file(commands, job, wanted, too_large)
         name = write_result(wanted, encode_result(result, NO_LIMIT, job.task))
         if name != wanted:
-            _record_file(store, job, name, too_large)
+            _record_file(commands, job, name, too_large)
         return name
 
 
-def _record_file(store: Commands, job: ClaimedJob, name: str, too_large: PayloadTooLarge) -> None:
+def _record_file(
+    commands: Commands, job: ClaimedJob, name: str, too_large: PayloadTooLarge
+) -> None:
     code = retry_until_answered(
-        lambda _: store.record_result_file(job.id, job.lease, name), who=job.id
+        lambda _: commands.record_result_file(job.id, job.lease, name), who=job.id
     )
     if code == NOT_SHARED:
         raise UnstorableResult(too_large) from too_large
     if code == 0:
-        store.connection.look_again()  # perhaps this was the former master, cut off
+        commands.connection.look_again()  # perhaps this was the former master, cut off
         raise JobAbandoned(f"job {job.id} was taken over by another worker")
     if code < 0:
         problem = PayloadTooLarge(

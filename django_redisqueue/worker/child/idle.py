@@ -66,7 +66,7 @@ class IdleWait:
         self._claim_request = claim_request
         self._interrupts = interrupts
         self._in_flight = in_flight
-        self._wake = WakeWait([one.store for one in claims.shards], claim_request.child)
+        self._wake = WakeWait([one.commands for one in claims.shards], claim_request.child)
         self._ignored: dict[tuple[int, str], float] = {}  # shard and queue -> until when
         self._held_nothing = False
 
@@ -142,8 +142,8 @@ class IdleWait:
     def _count_held(self) -> int:
         held = 0
         for one in self._claims.shards:
-            key = one.store.keys.child_processing(self._claim_request.child)
-            held += one.store.connection.call("LLEN", key)
+            key = one.commands.keys.child_processing(self._claim_request.child)
+            held += one.commands.connection.call("LLEN", key)
         return held
 
     def found_work(self) -> None:

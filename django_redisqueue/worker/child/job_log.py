@@ -53,6 +53,23 @@ def log_outcome(job: ClaimedJob, resolution: Resolution, started_ms: int | None 
     level = LEVELS.get(resolution.kind)
     if level is None or not logger.isEnabledFor(level):
         return
+    facts, trace = _facts(job, started_ms, resolution)
+    line = " ".join(f"{key}={_shown(key, value)}" for key, value in facts.items())
+    record = logger.makeRecord(
+        logger.name, level, __file__, 0, "%s", (line,), None, "log_outcome", facts
+    )
+    if trace:
+        record.exc_text = indented(trace)  # which every formatter writes below the message
+    try:
+        logger.handle(record)
+    except Exception:  # of a filter or handler of the application; the outcome must not be lost
+        traceback.print_exc()
+
+
+def _facts(
+    job: ClaimedJob, started_ms: int | None, resolution: Resolution
+) -> tuple[dict[str, Any], str]:
+    """The attributes of the record, and the traceback of an error, or ''."""
     now_ms = time.monotonic_ns() // 1_000_000
     facts: dict[str, Any] = {
         "id": job.id,
@@ -64,22 +81,12 @@ def log_outcome(job: ClaimedJob, resolution: Resolution, started_ms: int | None 
     }
     if OPTION in job.options and (headers := headers_in(loads(job.options))).get(CORRELATION):
         facts[CORRELATION] = headers[CORRELATION]
-    trace = ""
-    if resolution.kind in WITH_ERROR:
-        error = loads(resolution.body) if resolution.body else {}
-        facts["error"] = f"{error.get('type', '')}: {error.get('message', '')}"[:LONGEST]
-        trace = error.get("traceback", "")
-        if resolution.kind in WITH_DELAY:
-            facts["delay_ms"] = int(resolution.detail)
-        elif resolution.detail:
-            facts["reason"] = resolution.detail
-    line = " ".join(f"{key}={_shown(key, value)}" for key, value in facts.items())
-    record = logger.makeRecord(
-        logger.name, level, __file__, 0, "%s", (line,), None, "log_outcome", facts
-    )
-    if trace:
-        record.exc_text = indented(trace)  # which every formatter writes below the message
-    try:
-        logger.handle(record)
-    except Exception:  # of a filter or handler of the application; the outcome must not be lost
-        traceback.print_exc()
+    if resolution.kind not in WITH_ERROR:
+        return facts, ""
+    error = loads(resolution.body) if resolution.body else {}
+    facts["error"] = f"{error.get('type', '')}: {error.get('message', '')}"[:LONGEST]
+    if resolution.kind in WITH_DELAY:
+        facts["delay_ms"] = int(resolution.detail)
+    elif resolution.detail:
+        facts["reason"] = resolution.detail
+    return facts, error.get("traceback", "")

@@ -46,13 +46,13 @@ class JobRedis:
         self._keep_alive = keep_alive
         connection = worker_connection()  # opens with the first question
         shards = range(0 if any_thread else settings.shards)
-        self._stores = [Commands(connection.at(shard), settings) for shard in shards]
+        self._by_shard = [Commands(connection.at(shard), settings) for shard in shards]
 
     def unknown_task_delays(self, job_id: str) -> int:
         """How often a job was delayed because no worker knew its task."""
-        with self._commands(job_id) as store:
-            key = store.keys.job(job_id)
-            delays = self._ask(lambda: store.connection.call("HGET", key, "delays"))
+        with self._commands(job_id) as commands:
+            key = commands.keys.job(job_id)
+            delays = self._ask(lambda: commands.connection.call("HGET", key, "delays"))
         return max(0, int64_or_none(delays) or 0)
 
     def parent_result(self, job_id: str) -> Any:
@@ -64,8 +64,8 @@ class JobRedis:
             except (ResultGone, LeaseLost) as error:  # no retry brings it back
                 return error
 
-        with self._commands(job_id) as store:
-            queries = WorkflowQueries(store.connection, self._settings)
+        with self._commands(job_id) as commands:
+            queries = WorkflowQueries(commands.connection, self._settings)
             found = self._ask(ask)
         if isinstance(found, RedisQueueError):
             raise found
@@ -79,54 +79,56 @@ class JobRedis:
         return retry_until_answered(ask, who=self._child)
 
     def load(self, job: ClaimedJob) -> dict[str, str]:
-        with self._commands(job.id) as store:
-            queries = StepQueries(store.connection, self._settings)
+        with self._commands(job.id) as commands:
+            queries = StepQueries(commands.connection, self._settings)
             found = retry_while_unavailable(lambda: queries.steps(self._child, job.id, job.lease))
             if found is None:
-                store.connection.look_again()
+                commands.connection.look_again()
                 raise JobAbandoned(f"job {job.id} was taken over by another worker")
             return found
 
     def save(self, job: ClaimedJob, field: str, value: str) -> int:
-        with self._commands(job.id) as store:
+        with self._commands(job.id) as commands:
             code = retry_while_unavailable(
-                lambda: store.step(self._child, job.id, job.lease, field, value)
+                lambda: commands.step(self._child, job.id, job.lease, field, value)
             )
             if code == 0:
-                store.connection.look_again()
+                commands.connection.look_again()
             return code
 
     def check_wait(self, job: ClaimedJob, event: str, ms: int | None, *, sleeps: bool) -> WaitReply:
-        with self._commands(job.id) as store:
+        with self._commands(job.id) as commands:
             reply = retry_while_unavailable(
-                lambda: store.check_wait(self._child, job.id, job.lease, event, ms, sleeps=sleeps)
+                lambda: commands.check_wait(
+                    self._child, job.id, job.lease, event, ms, sleeps=sleeps
+                )
             )
             if reply.state is WaitState.LEASE_LOST:
-                store.connection.look_again()
+                commands.connection.look_again()
             return reply
 
     def report(self, job: ClaimedJob, progress: str) -> bool:
         """Store the progress of a job, without waiting. False if its lease is lost."""
-        with self._commands(job.id) as store:
-            is_ours = store.progress(self._child, job.id, job.lease, progress)
+        with self._commands(job.id) as commands:
+            is_ours = commands.progress(self._child, job.id, job.lease, progress)
             if not is_ours:
-                store.connection.look_again()
+                commands.connection.look_again()
             return is_ours
 
     def _commands(self, job_id: str) -> AbstractContextManager[Commands]:
-        if self._stores:
-            return nullcontext(self._stores[shard_of_id(job_id)])
+        if self._by_shard:
+            return nullcontext(self._by_shard[shard_of_id(job_id)])
         return commands_of(job_id, self._settings)
 
 
 @contextmanager
 def commands_of(job_id: str, settings: Settings) -> Iterator[Commands]:
     """The commands of a job's shard, on a connection of their own."""
-    store = Commands(worker_connection(shard_of_id(job_id)), settings)
+    commands = Commands(worker_connection(shard_of_id(job_id)), settings)
     try:
-        yield store
+        yield commands
     finally:
-        store.connection.close()
+        commands.connection.close()
 
 
 class LatestProgress:

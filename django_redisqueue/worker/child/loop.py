@@ -115,7 +115,7 @@ class Child:
         self._interrupts.install()
         with suppress(RedisQueueError):  # if Redis is away, assume that it is near
             self._batch.limit = largest_batch(
-                lambda: self._claims.current.store.connection.call("PING"), self._siblings
+                lambda: self._claims.current.commands.connection.call("PING"), self._siblings
             )
         while not self._is_over():
             self._state.keep_alive()
@@ -129,18 +129,24 @@ class Child:
             if claim.jobs:
                 self._idle.found_work()
                 self._run_batch(claim.jobs)
-            elif claim.must_be_alone and not self._in_flight.count:
-                self._idle.wait_for_release()
-            elif self._options.burst:
-                if not self._claims.is_dry:
-                    self._claims.go_to(None)
-                elif is_drained := self._idle.is_drained(self._in_flight.unwritten):
-                    break
-            else:
-                self._idle.ignore([*claim.leave_out, *claim.broken])
-                self._idle.wait(self._wanted())
+            elif is_drained := self._wait_for_jobs(claim):
+                break
         self._finish_last()
         return is_drained
+
+    def _wait_for_jobs(self, claim: ClaimReply) -> bool:
+        """After a claim without jobs: wait until another one may have some. With ``burst``, True if
+        no further claim can have any."""
+        if claim.must_be_alone and not self._in_flight.count:
+            self._idle.wait_for_release()
+        elif not self._options.burst:
+            self._idle.ignore([*claim.leave_out, *claim.broken])
+            self._idle.wait(self._wanted())
+        elif not self._claims.is_dry:
+            self._claims.go_to(None)
+        else:
+            return self._idle.is_drained(self._in_flight.unwritten)
+        return False
 
     def _is_over(self) -> bool:
         return self._interrupts.stopping or 0 < self._options.max_jobs <= self._done
@@ -240,34 +246,31 @@ class Child:
 
     def _run_chunk(self, jobs: list[ClaimedJob], size: int) -> None:
         """Run those of the batch that may share a call with its first, and release the rest."""
-        state, begun, chunk = self._state, time.monotonic(), list[tuple[Execution, bytes]]()
-        state.offer(jobs)
-        if not state.is_watched:
+        begun = time.monotonic()
+        self._state.offer(jobs)
+        if not self._state.is_watched:
             self._wake_supervisor()
-        ran = 0
+        taken, chunk, tokens = 0, list[Execution](), list[bytes]()
         for job in jobs[:size] if not self._interrupts.stopping else ():
             execution = self._pipeline.prepare(job)
-            if (
-                chunk
-                and isinstance(execution, Execution)
-                and not shares_chunk(chunk[0][0], execution)
-            ):
+            if isinstance(execution, Execution) and chunk and not shares_chunk(chunk[0], execution):
                 break
-            token = state.take()
+            token = self._state.take()
             if not token:
                 break  # the supervisor releases the rest
-            ran += 1
+            taken += 1
             if isinstance(execution, Resolution):
                 self._claims.add([self._executor.record(job, execution)])
             else:
-                chunk.append((execution, token))
-        if ran < len(jobs):
-            self._release(jobs[ran:])
+                chunk.append(execution)
+                tokens.append(token)
+        if taken < len(jobs):
+            self._release(jobs[taken:])
             self._claims.flush()
         if chunk:
-            self._start_chunk(*zip(*chunk, strict=True))
-        if ran:
-            self._note_run(jobs, ran, begun)
+            self._start_chunk(chunk, tokens)
+        if taken:
+            self._note_run(jobs, taken, begun)
 
     def _start_chunk(self, chunk: Sequence[Execution], tokens: Sequence[bytes]) -> None:
         perform = partial(perform_chunk, self._pipeline, chunk, self._executor.steps_of)

@@ -146,9 +146,9 @@ def _message(error: BaseException) -> str:
 def unknown_task(name: str, delays: int, settings: Settings) -> Resolution:
     """Delay a job of an unknown task, which newer workers may know, for a bounded time."""
     message = (
-        f"no task {name!r} is registered in this worker. If it was renamed, keep the old name with "
-        "@task(aliases=[...]); if its module is not an app's tasks module, name it in "
-        'REDISQUEUE["TASK_MODULES"]; then requeue the job'
+        f"no task {name!r} is registered in this worker. If it is new, restart the worker; if it "
+        "was renamed, keep the old name with @task(aliases=[...]); if its module is not an app's "
+        'tasks module, name it in REDISQUEUE["TASK_MODULES"]; then requeue the job'
     )
     body = encode_error("UnknownTask", message, "", settings.max_error_bytes)
     if delays >= UNKNOWN_TASK_LIMIT:

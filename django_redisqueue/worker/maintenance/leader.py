@@ -71,12 +71,12 @@ class LeaderRole(ABC):
     errors: ClassVar[tuple[type[Exception], ...]] = (RedisQueueError,)  #: that a pass may raise
 
     def __init__(
-        self, who: str, store: Commands, role: str, host: RoleHost,
+        self, who: str, commands: Commands, role: str, host: RoleHost,
         *, lease_ms: int, renew: float, retry: float,
     ) -> None:  # fmt: skip
         """The leader renews its lease every ``renew`` seconds; others ask every ``retry``."""
         self._who = who
-        self._store = store
+        self._commands = commands
         self._role = role
         self._host = host
         self._lease_ms = lease_ms
@@ -112,7 +112,7 @@ class LeaderRole(ABC):
         self._host.keep_alive(KEEP_ALIVE)
         now = time.monotonic()
         if now >= self._renew_at and not self._is_left_to_heartbeats(now):
-            reply = self._store.lead(self._who, self._lease_ms, self._role)
+            reply = self._commands.lead(self._who, self._lease_ms, self._role)
             if reply and not self._leads:
                 self._awake_until = now + AWAKE
             self._leads = bool(reply)
@@ -148,7 +148,7 @@ class LeaderRole(ABC):
         """Hand the role over to the next process that asks."""
         if self._leads:
             with suppress(RedisQueueError):  # otherwise the lease runs out
-                self._store.lead(self._who, 0, self._role)
+                self._commands.lead(self._who, 0, self._role)
         self._leads, self._renew_at = False, 0.0
 
     def hangs(self) -> bool:

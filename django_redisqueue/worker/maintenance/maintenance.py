@@ -63,21 +63,23 @@ class Maintenance(LeaderRole):
 
     def __init__(self, child: str, settings: Settings, host: RoleHost = STANDALONE) -> None:
         shard = host.shard
-        store = Commands(worker_connection(shard), settings)
-        super().__init__(child, store, ROLE, host, lease_ms=LEASE_MS, renew=RENEW, retry=RENEW)
+        commands = Commands(worker_connection(shard), settings)
+        super().__init__(child, commands, ROLE, host, lease_ms=LEASE_MS, renew=RENEW, retry=RENEW)
         self._log_name = shard_label("maintenance", shard, settings)
         self._waiter = blocking_connection(shard)
         self._pass_at = 0.0
         self._longest_rest = min(REST, _shortest_ttl(settings))
-        self._promoter = Promoter(store)
-        self._scheduler = Scheduler(store)
+        self._promoter = Promoter(commands)
+        self._scheduler = Scheduler(commands)
         coded = code_schedules()
         places = {one.name: shard_of_schedule(one.name, one.job, settings) for one in coded}
-        deployment = ScheduleDeployment(store, [one for one in coded if places[one.name] == shard])
+        deployment = ScheduleDeployment(
+            commands, [one for one in coded if places[one.name] == shard]
+        )
         self._announcement = PeriodicTask(deployment.run_once, ANNOUNCE)
-        self._continuations = PeriodicTask(ContinuationRunner(store).run_once, NEVER, due=NEVER)
-        self._aging = PeriodicTask(lambda: set_aging(store), AGING, rests=True)
-        self._tasks = [self._aging, *_upkeep(store), self._continuations]
+        self._continuations = PeriodicTask(ContinuationRunner(commands).run_once, NEVER, due=NEVER)
+        self._aging = PeriodicTask(lambda: set_aging(commands), AGING, rests=True)
+        self._tasks = [self._aging, *_upkeep(commands), self._continuations]
         rows = ScheduleRows(
             Commands(worker_connection(shard), settings),
             deployment.digest, places, lambda: self.is_quiet,
@@ -131,7 +133,7 @@ class Maintenance(LeaderRole):
         return self._longest_rest if self.is_quiet else 0.0
 
     def _wait_for_token(self, seconds: float) -> bool:
-        if self._waiter.wait([self._store.keys.timer], seconds) is None:
+        if self._waiter.wait([self._commands.keys.timer], seconds) is None:
             return False
         self._pass_at = 0.0
         return True
@@ -151,38 +153,38 @@ def _shortest_ttl(settings: Settings) -> float:
     return min(min(one.result_ttl_ms, one.failed_ttl_ms) for one in kept) / 1000
 
 
-def _upkeep(store: Commands) -> list[PeriodicTask]:
+def _upkeep(commands: Commands) -> list[PeriodicTask]:
     """Tasks for which only transitions of jobs make work."""
-    known = KnownQueues(store, list(store.settings.queues))
-    reaper = Reaper(store)
-    completed = Pruner(store, (Status.COMPLETED,), known)
-    others = Pruner(store, (Status.FAILED, Status.CANCELLED), known)
+    known = KnownQueues(commands, list(commands.settings.queues))
+    reaper = Reaper(commands)
+    completed = Pruner(commands, (Status.COMPLETED,), known)
+    others = Pruner(commands, (Status.FAILED, Status.CANCELLED), known)
     return [
         PeriodicTask(lambda: completed.run_once() >= 1000, PRUNE, rests=True),
         PeriodicTask(lambda: others.run_once() >= 1000, PRUNE_OTHERS, rests=True),
         PeriodicTask(others.compact, COMPACT, rests=True),
         PeriodicTask(lambda: bool(reaper.recover_orphans(known.names())), AUDIT, rests=True),
-        PeriodicTask(LaneAudit(store).run_once, AUDIT_LANES, rests=True),
+        PeriodicTask(LaneAudit(commands).run_once, AUDIT_LANES, rests=True),
     ]
 
 
 def _database_tasks(settings: Settings, shard: int, rows: ScheduleRows) -> list[PeriodicTask]:
     """Tasks that use the database. Each runs in a thread and on a Redis connection of its own."""
 
-    def store() -> Commands:
+    def own_commands() -> Commands:
         return Commands(worker_connection(shard), settings)
 
     relays = [
         PeriodicTask(
-            Relay(store(), [alias]).run_once, RELAY, name=f"the outbox's relay on {alias!r}"
+            Relay(own_commands(), [alias]).run_once, RELAY, name=f"the outbox's relay on {alias!r}"
         )
         for alias in connections
     ]
-    forget = Relay(store()).forget_ids
-    keep_receipts = partial(jobs_that_may_run, store())
+    forget = Relay(own_commands()).forget_ids
+    keep_receipts = partial(jobs_that_may_run, own_commands())
     receipts = Retention(settings, partial(receipt_rules, keep_receipts)).run_once
-    files = ResultFileCleaner(store()).run_once
-    approvals = ApprovalCloser(store()).run_once
+    files = ResultFileCleaner(own_commands()).run_once
+    approvals = ApprovalCloser(own_commands()).run_once
     return [
         *relays,
         PeriodicTask(approvals, APPROVALS, name="the approvals of jobs that have ended"),

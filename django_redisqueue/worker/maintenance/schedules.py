@@ -33,6 +33,7 @@ logger = logging.getLogger("django_redisqueue")
 
 TTL_MS = 60_000  # after which code counts as gone, if none of its workers has announced it
 AGAIN_MS = 1
+OUTDATED, OF_CODE = -1, -2  # define_schedules.lua: newer code runs; the code has one of this name
 BLOCKED = 30.0  # s until a schedule that cannot be fired is tried again
 FULL = 600.0  # s between two comparisons although nothing seems to have changed
 # The fields of a row that show what the code defines
@@ -45,9 +46,9 @@ _SHOWN = (
 class ScheduleDeployment:
     """Defines the schedules of this worker's code, unless newer code runs."""
 
-    def __init__(self, store: Commands, definitions: Sequence[ScheduleDefinition]) -> None:
-        self._store = store
-        self._queries = ScheduleQueries(store.connection, store.settings)
+    def __init__(self, commands: Commands, definitions: Sequence[ScheduleDefinition]) -> None:
+        self._commands = commands
+        self._queries = ScheduleQueries(commands.connection, commands.settings)
         self._definitions = definitions
         self.digest = set_digest(definitions)
         self._problem = ""
@@ -70,17 +71,17 @@ class ScheduleDeployment:
             self._problem = str(error)
 
     def _deploy(self) -> None:
-        reply = self._store.announce_schedules(self.digest, TTL_MS)
+        reply = self._commands.announce_schedules(self.digest, TTL_MS)
         self.is_current = reply is not AnnounceReply.OUTDATED
         if reply is AnnounceReply.TO_DEFINE and self._define():
-            self._store.announce_schedules(self.digest, TTL_MS, is_defined=True)
+            self._commands.announce_schedules(self.digest, TTL_MS, is_defined=True)
 
     def _define(self) -> bool:
         """False if newer code has come meanwhile."""
-        now_ms = self._store.now_ms or self._queries.now_ms()
+        now_ms = self._commands.now_ms or self._queries.now_ms()
         for part in slices(self._definitions):
             due = [(one, one.schedule.after(now_ms)) for one in part]
-            if -1 in self._store.define_schedules(self.digest, due):
+            if OUTDATED in self._commands.define_schedules(self.digest, due):
                 return False
         for one in self._definitions:
             if one.error:
@@ -90,21 +91,21 @@ class ScheduleDeployment:
         known = {one.name for one in self._definitions}
         former = [name for name in self._queries.of_source(Source.CODE) if name not in known]
         for names in slices(former):
-            self._store.remove_schedules(self.digest, names)
+            self._commands.remove_schedules(self.digest, names)
         return True
 
 
 class Scheduler:
     """Fires the schedules that are due."""
 
-    def __init__(self, store: Commands) -> None:
-        self._store = store
-        self._queries = ScheduleQueries(store.connection, store.settings)
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
+        self._queries = ScheduleQueries(commands.connection, commands.settings)
         self._blocked: dict[str, float] = {}  # name -> when it is tried again (monotonic)
 
     def run_once(self) -> int:
         """Fire up to 100. Returns ms until the next pass."""
-        now_ms = self._store.now_ms or self._queries.now_ms()
+        now_ms = self._commands.now_ms or self._queries.now_ms()
         now = time.monotonic()
         self._blocked = {name: at for name, at in self._blocked.items() if at > now}
         due = self._queries.due(now_ms, BATCH + len(self._blocked))
@@ -131,7 +132,7 @@ class Scheduler:
         self, name: str, schedule: ScheduleData | UnreadableSchedule | None, now_ms: int
     ) -> None:
         if schedule is None:
-            self._store.remove_schedules("", [name])  # its hash was deleted by hand
+            self._commands.remove_schedules("", [name])  # its hash was deleted by hand
         elif isinstance(schedule, UnreadableSchedule):
             self._block(name, schedule.problem)
         elif schedule.next_ms is None or schedule.is_stopped:
@@ -150,20 +151,20 @@ class Scheduler:
                 schedule.name, missed, schedule.schedule.misfire,
             )  # fmt: skip
         if not due.run_ms:
-            self._store.fire(schedule, cursor_ms, due.next_ms, None, missed)
+            self._commands.fire(schedule, cursor_ms, due.next_ms, None, missed)
             return
         cursors = [cursor_ms, *due.run_ms[1:]]
         for cursor, due_ms, next_ms in zip(
             cursors, due.run_ms, [*due.run_ms[1:], due.next_ms], strict=True
         ):
-            reply = self._store.fire(schedule, cursor, next_ms, due_ms, missed)
+            reply = self._commands.fire(schedule, cursor, next_ms, due_ms, missed)
             if reply is FireReply.MOVED_ON:
                 return
             missed = 0
 
 
 class ScheduleRows:
-    """Keeps the rows of PeriodicJob and the schedules of the store's shard alike.
+    """Keeps the rows of PeriodicJob and the schedules of a shard alike.
 
     A row of the admin decides what Redis has; a schedule of the code decides what its row shows.
     Whether a schedule is paused is decided by its row. Saving a row in the admin does the same at
@@ -177,15 +178,15 @@ class ScheduleRows:
 
     def __init__(
         self,
-        store: Commands,
+        commands: Commands,
         set_digest: str,
         places: Mapping[str, int] = MappingProxyType({}),
         is_quiet: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._store = store
+        self._commands = commands
         self._places = places
         self._is_quiet = is_quiet
-        self._queries = ScheduleQueries(store.connection, store.settings)
+        self._queries = ScheduleQueries(commands.connection, commands.settings)
         self._set_digest = set_digest
         self._seen: tuple[object, ...] = ()  # of the rows, and how many schedules there are
         self._full_at = 0.0
@@ -222,7 +223,7 @@ class ScheduleRows:
         gone = {one.name for one in known.values() if one.source is Source.ADMIN}
         gone -= {row.name for row in own}
         for part in slices(sorted(gone)):
-            self._store.remove_schedules("", part)
+            self._commands.remove_schedules("", part)
         for name, row in rows.items():
             one = known.get(name)
             if one is not None and (one.paused_ms is None) is not row.is_enabled:
@@ -230,7 +231,7 @@ class ScheduleRows:
 
     def _is_here(self, row: PeriodicJob) -> bool:
         """Whether its schedule is in this shard. A row without a schedule is for shard 0."""
-        settings, here = self._store.settings, self._store.connection.shard
+        settings, here = self._commands.settings, self._commands.connection.shard
         if settings.shards == 1:
             return True
         if row.is_of_code or row.name in self._places:
@@ -278,15 +279,15 @@ class ScheduleRows:
                 self._log(row.name, definition.error)
         for part in slices(changed):
             for (definition, _), code in zip(
-                part, self._store.define_schedules("", part), strict=True
+                part, self._commands.define_schedules("", part), strict=True
             ):
-                if code == -2:
+                if code == OF_CODE:
                     self._log(definition.name, "the code defines a schedule of this name")
         return [definition.name for definition, _ in changed]
 
     def _pause(self, one: ScheduleData, paused: bool) -> None:
         next_ms = None if paused else one.schedule.after(self._queries.now_ms())
-        self._store.pause_schedule(one.name, paused, next_ms)
+        self._commands.pause_schedule(one.name, paused, next_ms)
 
     def _log(self, name: str, problem: str) -> None:
         if self._logged.get(name) != problem:

@@ -47,41 +47,41 @@ class Promoter:
 
     ``schedule_ms``: time until the next schedule was due at the last pass, or -1."""
 
-    def __init__(self, store: Commands) -> None:
-        self._store = store
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
         self.schedule_ms = -1
-        self._queues = tuple(store.settings.queues)
+        self._queues = tuple(commands.settings.queues)
         self.blocked = BlockedQueues("maintenance")  #: by keys of a wrong type
 
     def run_once(self) -> int:
         """Promote all due jobs. Returns ms until the next is due, -1 if none is scheduled."""
         while True:
-            moved, next_ms, broken, self.schedule_ms = self._store.promote(self._queues)
+            moved, next_ms, broken, self.schedule_ms = self._commands.promote(self._queues)
             self.blocked.note(broken)
             if next_ms != 0:
                 return next_ms
-            while self._store.advance():
+            while self._commands.advance():
                 moved += 1
-            if not moved and self._store.promote(self._queues).next_ms == 0:
+            if not moved and self._commands.promote(self._queues).next_ms == 0:
                 return STUCK_MS
 
 
 class ContinuationRunner:
     """Continues clearing and requeueing whose callers died half-way."""
 
-    def __init__(self, store: Commands) -> None:
-        self._store = store
-        self._verbs = {"clear": store.clear, "requeue": store.requeue_oldest}
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
+        self._verbs = {"clear": commands.clear, "requeue": commands.requeue_oldest}
 
     def run_once(self) -> bool:
         """True if there is more to do now."""
         more = False
-        for rest in abandoned_continuations(self._store.connection, self._store.keys):
+        for rest in abandoned_continuations(self._commands.connection, self._commands.keys):
             if isinstance(rest, UnreadableContinuation):
                 #: What was left of a clear or a requeue cannot be read, because another program has
                 #: changed it. Repeat the action if jobs are left.
                 logger.error("dropped a verb that was to go on: %s", rest.problem)
-                delete_continuation(self._store.connection, self._store.keys, rest.token)
+                delete_continuation(self._commands.connection, self._commands.keys, rest.token)
                 continue
             #: A process died while it cleared or requeued many jobs, and a worker finishes that. Do
             #: nothing.
@@ -116,15 +116,15 @@ class LaneAudit:
     Reads at most AUDIT_STEPS pages per pass, and one in an idle shard.
     """
 
-    def __init__(self, store: Commands) -> None:
-        self._store = store
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
         self._next = ("", "")
 
     def run_once(self) -> None:
         """The next pass continues, because none of this is urgent."""
         total = 0
         for _ in range(AUDIT_STEPS):
-            mended, *following = self._store.audit_lanes(*self._next)
+            mended, *following = self._commands.audit_lanes(*self._next)
             self._next = (following[0], following[1])
             total += mended
             if self._next == ("", ""):
@@ -135,9 +135,9 @@ class LaneAudit:
             logger.warning("mended %d slots and lanes that were changed by hand", total)
 
 
-def set_aging(store: Commands) -> None:
+def set_aging(commands: Commands) -> None:
     """Tell Redis the option ``AGING`` of the queues of this worker's settings."""
-    store.set_aging({name: queue.aging_ms for name, queue in store.settings.queues.items()})
+    commands.set_aging({name: queue.aging_ms for name, queue in commands.settings.queues.items()})
 
 
 class KnownQueues:
@@ -146,8 +146,8 @@ class KnownQueues:
     New queues are rare, so Redis is asked for them once a minute. Not thread-safe.
     """
 
-    def __init__(self, store: Commands, queues: Sequence[str]) -> None:
-        self._queries = Queries(store.connection, store.settings)
+    def __init__(self, commands: Commands, queues: Sequence[str]) -> None:
+        self._queries = Queries(commands.connection, commands.settings)
         self._own = queues
         self._queues: Sequence[str] = ()
         self._ask_at = 0.0
@@ -163,8 +163,8 @@ class KnownQueues:
 class Pruner:
     """Deletes finished jobs of some statuses by count, age and bytes."""
 
-    def __init__(self, store: Commands, statuses: Sequence[Status], known: KnownQueues) -> None:
-        self._store = store
+    def __init__(self, commands: Commands, statuses: Sequence[Status], known: KnownQueues) -> None:
+        self._commands = commands
         self._statuses = statuses
         self._known = known
 
@@ -179,11 +179,11 @@ class Pruner:
         more = False
         for queue in self._known.names():
             with suppress(WrongKeyType):  # the queue is blocked, which the promoter has logged
-                more |= all(self._store.compact(queue, LINGERING) for _ in range(STEPS_A_PASS))
+                more |= all(self._commands.compact(queue, LINGERING) for _ in range(STEPS_A_PASS))
         return more
 
     def _prune(self, queue: str, status: Status) -> int:
-        settings = self._store.settings
+        settings = self._commands.settings
         limits = settings.queues.get(queue, settings.retention)
         failed = status is Status.FAILED
         keep = limits.keep_failed if failed else limits.keep_completed
@@ -191,7 +191,7 @@ class Pruner:
         total = 0
         for _ in range(STEPS_A_PASS):
             try:
-                gone, forced, more = self._store.prune(queue, status.value, keep, ttl_ms)
+                gone, forced, more = self._commands.prune(queue, status.value, keep, ttl_ms)
             except WrongKeyType:  # the queue is blocked, which the promoter has logged
                 break
             total += gone
@@ -211,8 +211,8 @@ class ApprovalCloser:
     """Closes pending approvals of a shard's jobs that were cancelled, have failed, or are gone, a
     page per pass. Asks Redis only while there are pending approvals."""
 
-    def __init__(self, store: Commands) -> None:
-        self._queries = UniqueQueries(store.connection, store.settings)
+    def __init__(self, commands: Commands) -> None:
+        self._queries = UniqueQueries(commands.connection, commands.settings)
         self._after = 0  # the next pass starts behind this primary key
 
     def run_once(self) -> bool:
@@ -261,10 +261,10 @@ class ResultFileCleaner:
     The files go first, then their names in Redis, so an interrupted pass leaves no file behind.
     """
 
-    def __init__(self, store: Commands) -> None:
-        self._store = store
-        self._gathers = GatherQueries(store.connection, store.settings)
-        self._queries = Queries(store.connection, store.settings)
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
+        self._gathers = GatherQueries(commands.connection, commands.settings)
+        self._queries = Queries(commands.connection, commands.settings)
         self._cursor = SCAN_START
 
     def run_once(self) -> bool:
@@ -278,14 +278,14 @@ class ResultFileCleaner:
         gather_id, names = self._gathers.files(key)
         if not _deleted(names, f"the files of gather {key!r}"):
             return False
-        self._store.delete_gather(key, gather_id)
+        self._commands.delete_gather(key, gather_id)
         return True
 
     def _delete_abandoned(self) -> bool:
         """One step of the scan; True unless it was the last."""
         self._cursor, names = self._queries.abandoned_result_files(self._cursor)
         if names and _deleted(names, "the files of results"):
-            self._store.forget_result_files(names)
+            self._commands.forget_result_files(names)
         return self._cursor != SCAN_START
 
 

@@ -27,7 +27,7 @@ SHELL = (
 
 
 class Run:
-    """Knows which of its jobs had finished at the last ``look``. Jobs of earlier demos do not
+    """Knows which of its jobs had finished at the last ``refresh``. Jobs of earlier demos do not
     count."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
@@ -42,14 +42,14 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """From the last look that saw no job completed to the first that saw the last of them."""
+        """From the last refresh that found no job completed to the one that found the last."""
         return self._ended - self._started
 
-    def look(self, patience: int) -> None:
-        """Refresh pending jobs until ``patience`` of them turn out unfinished.
+    def refresh(self, most_unfinished: int) -> None:
+        """Refresh pending jobs until ``most_unfinished`` of them turn out unfinished.
 
-        Jobs finish roughly in the order of the queue, so a look costs what has finished since the
-        last one, not what still waits.
+        Jobs finish roughly in the order of the queue, so a refresh costs what has finished since
+        the last one, not what still waits.
         """
         unfinished: list[Job] = []
         completed = 0
@@ -59,7 +59,7 @@ class Run:
             completed += job.status == "completed"
             if job.status not in FINISHED:
                 unfinished.append(job)
-                if len(unfinished) == patience:
+                if len(unfinished) == most_unfinished:
                     break
         self.pending = [*unfinished, *rest]
         self._count(completed)
@@ -72,7 +72,7 @@ class Run:
         return sum(max(job.attempts - (job.status == "failed"), 0) for job in self.jobs)
 
     def stuck(self) -> str:
-        """What had not finished at the last look, for people to read."""
+        """What had not finished at the last refresh, for people to read."""
         counts = Counter(str(job.status) for job in self.pending)
         listed = ", ".join(f"{number:,} {status}" for status, number in counts.most_common())
         first = ", ".join(job.id for job in self.pending[:3])

@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from django_redisqueue import Gather, JobQueue, get_gather, get_job, listener, publish, task
+from django_redisqueue import (
+    Gather,
+    JobQueue,
+    get_gather,
+    get_job,
+    listener,
+    publish,
+    send_event,
+    task,
+)
 from django_redisqueue.client import gather as gathers
 from django_redisqueue.client.gather import start_gather
 from django_redisqueue.core.codec import decode_payload
@@ -302,6 +311,21 @@ def test_with_the_outbox_it_goes_as_a_row_of_the_transaction(
     args, _ = decode_payload(row.payload)
     start_gather(*args)
     assert gather.status == "collecting"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_it_needs_no_queue_named_default(
+    topic: str, settings: Any, queue_settings: dict[str, Any]
+) -> None:
+    settings.REDISQUEUE = {**queue_settings, "QUEUES": {"first": {}, "second": {}}, "OUTBOX": True}
+    listener(topic)(tasks.users.using(queue_name="second"))
+    with transaction.atomic():
+        start(topic=topic, then=tasks.merge.using(queue_name="second"))
+        send_event("paid")
+        rows = OutboxJob.objects.values_list("task", "queue")
+        assert sorted(rows) == [
+            ("django_redisqueue.send_event", "first"), ("django_redisqueue.start_gather", "first"),
+        ]  # fmt: skip
 
 
 @pytest.mark.django_db(transaction=True)

@@ -80,6 +80,8 @@ def test_options_of_a_call_go_before_those_of_the_workflow() -> None:
 def test_an_empty_workflow_is_refused() -> None:
     with pytest.raises(WorkflowError, match="workflow 'bare' is empty; add at least one job"):
         Workflow("bare").push()
+    with pytest.raises(WorkflowError, match="workflow is empty"):
+        Workflow().push()
 
 
 def test_a_cycle_is_named() -> None:

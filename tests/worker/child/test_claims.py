@@ -82,7 +82,7 @@ def claims(stage: Stage) -> Iterator[Claims]:
     assert not found.claim(1).jobs  # a child waits after an empty claim
     yield found
     for one in found.shards:
-        one.store.connection.close()
+        one.commands.connection.close()
 
 
 @pytest.fixture

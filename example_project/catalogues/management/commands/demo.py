@@ -18,8 +18,8 @@ from ...tasks import measure
 
 NO_CATALOGUE = "conf/locale/tlh/LC_MESSAGES/django.po"  # Klingon: its job is retried, then fails
 UNFINISHED = ("queued", "processing", "retrying")
-LOOK_SECONDS = 0.05
-PATIENCE = 16  # unfinished jobs that a look meets before it ends
+POLL_SECONDS = 0.05
+MOST_UNFINISHED = 16  # jobs that one poll reads again
 
 
 class Command(BaseCommand):
@@ -62,15 +62,15 @@ def watch(run: Run, queue: JobQueue, worker: Worker, display: Display, timeout: 
     deadline = time.monotonic() + timeout
     with display.bar(len(run.jobs)) as move:
         while True:
-            problem = trouble(worker, deadline)  # first: the look below sees all it finished
-            run.look(patience=len(run.jobs) if problem else PATIENCE)
+            problem = trouble(worker, deadline)  # first: then the jobs below are as it left them
+            run.refresh(most_unfinished=len(run.jobs) if problem else MOST_UNFINISHED)
             stats = queue.get_stats()
             move(run.finished, ", ".join(f"{stats[name]:,} {name}" for name in UNFINISHED))
             if not run.pending:
                 return
             if problem:
                 raise CommandError(f"{problem}. {run.stuck()}. It printed:\n{worker.output()}")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
 
 def trouble(worker: Worker, deadline: float) -> str:

@@ -41,7 +41,7 @@ class Command(QueueCommand):
 
     def handle(self, **options: Any) -> None:
         if not settings.DEBUG:
-            raise CommandError("The site makes a user with all rights: it wants DEBUG = True.")
+            raise CommandError("The site makes a user with all rights: it needs DEBUG = True.")
         host, port = options["address"]
         _check_free(host, port)
         JobQueue("default").get_stats()  # the first call to Redis: it starts the embedded one

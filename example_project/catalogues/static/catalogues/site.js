@@ -2,7 +2,7 @@
 "use strict";
 
 const PAUSE = 250; // ms between an answer and the next question
-const PATIENCE = 20; // failed questions in a row before it gives up
+const MAX_FAILURES = 20; // failed questions in a row before it gives up
 
 const panel = document.getElementById("job");
 
@@ -35,7 +35,7 @@ function draw(state) {
 
 async function follow(url) {
   let failures = 0;
-  while (failures < PATIENCE) {
+  while (failures < MAX_FAILURES) {
     try {
       const answer = await fetch(url);
       const state = await answer.json();

@@ -2,7 +2,7 @@
 "use strict";
 
 const PAUSE = 300; // ms between an answer and the next question
-const PATIENCE = 20; // failed questions in a row before it gives up
+const MAX_FAILURES = 20; // failed questions in a row before it gives up
 
 const panel = document.getElementById("reports");
 const news = document.getElementById("news");
@@ -23,7 +23,7 @@ function draw(record) {
 
 async function follow(url) {
   let failures = 0;
-  while (failures < PATIENCE) {
+  while (failures < MAX_FAILURES) {
     try {
       const answer = await fetch(url);
       if (!answer.ok) throw new Error(answer.statusText);
@@ -33,7 +33,7 @@ async function follow(url) {
       if (records.every((record) => record.ended)) return;
     } catch {
       failures += 1;
-      const after = failures < PATIENCE ? "Trying again." : "Reload the page to look again.";
+      const after = failures < MAX_FAILURES ? "Trying again." : "Reload the page to look again.";
       news.textContent = `The site does not answer. ${after}`;
     }
     await new Promise((resume) => setTimeout(resume, PAUSE * (failures + 1)));
