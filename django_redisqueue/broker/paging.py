@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..core.text import printable
 from ..exceptions import InvalidOption, short_repr
-from .connection import AS_READ
+from .packed import AS_READ
 from .reads import Read, Strict
 
 _AFTER = re.compile(r"(-?(?:inf|[0-9.]{1,20}(?:e[+-]?[0-9]{1,3})?)) (.{0,1000})", re.DOTALL)
