@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -18,6 +19,7 @@ from .connection import RedisConnection
 from .continuations import SINGLE_STEP, ContinuationStep, StepReply
 from .gathers import GatherCommands
 from .limits import LimitCommands
+from .packed import bulk, known_bulk, packed_head
 from .replies import (
     ClaimReply,
     FinishCode,
@@ -39,6 +41,7 @@ from .uniques import UniqueCommands
 from .workflows import WorkflowCommands
 
 REPORT_TTL_MS = 600_000  # how long what a worker says of itself outlives it
+PLAIN_ARGUMENTS = 4  # of enqueue.lua for one plain job
 ALIAS_MS = 86_400_000  # how long the id of a duplicate leads to the other job, if it may be known
 
 
@@ -66,6 +69,24 @@ class Commands(
         """
         return self._created(jobs, self._accept(self._creation(jobs, allow_missing_parents)))
 
+    def enqueue_plain(self, job: NewJob) -> None:
+        """``enqueue`` for one plain job, which an application waits for: by Redis's clock, without
+        WAIT_REPLICAS, and with what all such calls share encoded once."""
+        head, script = self._plain_head
+        arguments = _plain_arguments(job)
+        job_id, queue, task, payload = arguments
+        call = (head, bulk(job_id), known_bulk(queue), known_bulk(task), bulk(payload))
+        reply = self.connection.script_packed(b"".join(call), *script, *arguments)
+        if reply != 1:
+            self._created((job,), reply)
+
+    @cached_property
+    def _plain_head(self) -> tuple[bytes, tuple[Any, ...]]:
+        """How the call of ``enqueue_plain`` begins, by the script's digest and by its source."""
+        sha, *script = self._head("enqueue")
+        _, *shared = script
+        return packed_head(("EVALSHA", sha, 1, *shared), PLAIN_ARGUMENTS), tuple(script)
+
     def enqueue_with_conditions(
         self, jobs: Sequence[NewJob], *, allow_missing_parents: bool = False
     ) -> list[bool]:
@@ -91,6 +112,8 @@ class Commands(
 
     def _creation(self, jobs: Sequence[NewJob], allow_missing_parents: bool) -> tuple[Any, ...]:
         """The script call that creates these jobs, by the faster script if none has conditions."""
+        if len(jobs) == 1 and jobs[0].is_plain:
+            return (*self._head("enqueue"), *_plain_arguments(jobs[0]))
         if any(job.after or job.unique or job.lane for job in jobs):
             return (
                 *self._head("enqueue_with_conditions"),
@@ -98,7 +121,8 @@ class Commands(
             )
         return (*self._head("enqueue"), int(jobs[0].stored), *_arguments(jobs))
 
-    def _created(self, jobs: Sequence[NewJob], codes: Sequence[int | str]) -> list[bool]:
+    def _created(self, jobs: Sequence[NewJob], reply: int | Sequence[int | str]) -> list[bool]:
+        codes = (reply,) if isinstance(reply, int) else reply  # of one plain job
         for job, code in zip(jobs, codes, strict=True):
             if code == 1:
                 continue
@@ -398,6 +422,11 @@ def _arguments(jobs: Sequence[NewJob]) -> list[Any]:
             job.options, job.priority, job.when, job.audit,
         )  # fmt: skip
     return arguments
+
+
+def _plain_arguments(job: NewJob) -> tuple[str, ...]:
+    """The arguments of enqueue.lua for one plain job."""
+    return job.id, job.queue, job.task, job.payload
 
 
 def _first_completions(outcomes: Sequence[Outcome]) -> tuple[list[Any], int]:

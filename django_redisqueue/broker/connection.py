@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeVar, cast
 from weakref import WeakSet
 
 from django.core.signals import setting_changed
-from hiredis import pack_command
 from redis import exceptions as redis_errors
 from redis.connection import AbstractConnection
 
@@ -25,6 +24,7 @@ from ..conf import check_redis_is_meant
 from ..core.ports import ports
 from ..exceptions import NotReplicated, RedisRefused, RedisUnavailable, WrongKeyType
 from .nodes import Address
+from .packed import packed
 from .redis_errors import translate
 from .redis_url import RedisUrl, get_redis_url
 
@@ -38,20 +38,6 @@ ACCEPTED = "it may run, or be lost in a failover; sending it again makes no seco
 IDLE = 0.01  # s; after this a restart or the server's idle timeout may have cut a connection
 Answer = TypeVar("Answer")
 Tag = TypeVar("Tag")
-
-#: The codec of replies and arguments. Bytes that are not UTF-8 come and go unchanged.
-AS_READ = ("utf-8", "surrogateescape")
-
-
-def _packed(command: tuple[Any, ...]) -> bytes:
-    """Encode a command. Bytes that were not UTF-8 came as lone surrogates and go back as the same
-    bytes, so that even an id that another program made can be read and deleted."""
-    try:
-        packed: bytes = pack_command(cast(Any, command))
-    except UnicodeEncodeError:
-        parts: Any = (each.encode(*AS_READ) if isinstance(each, str) else each for each in command)
-        packed = pack_command(tuple(parts))
-    return packed
 
 
 class ReplicaWait(NamedTuple):
@@ -186,17 +172,21 @@ class RedisConnection:
     def call(self, *command: Any) -> Any:
         """Send one command and return its reply (text, int, None or lists of them)."""
         with self._guard as connection:
-            connection.send_packed_command([_packed(command)])
+            connection.send_packed_command([packed(command)])
             return connection.read_response()
 
     def script(self, sha: str, source: str, key: str, *args: Any) -> Any:
         """Run a script by its digest, or by its source when Redis does not know it."""
+        return self.script_packed(packed(("EVALSHA", sha, 1, key, *args)), source, key, *args)
+
+    def script_packed(self, command: bytes, source: str, key: str, *args: Any) -> Any:
+        """``script`` whose first try, by its digest, is encoded already."""
         with self._guard as connection:
-            connection.send_packed_command([_packed(("EVALSHA", sha, 1, key, *args))])
+            connection.send_packed_command([command])
             try:
                 return connection.read_response()
             except redis_errors.NoScriptError:
-                connection.send_packed_command([_packed(("EVAL", source, 1, key, *args))])
+                connection.send_packed_command([packed(("EVAL", source, 1, key, *args))])
                 return connection.read_response()
 
     def script_on_replicas(
@@ -222,7 +212,7 @@ class RedisConnection:
         """Send the commands, then a write and a WAIT for it."""
         fence = ("HSET", wait.key, "fence", 1)
         behind = (fence, ("WAIT", wait.replicas, self._wait_ms))
-        connection.send_packed_command([_packed(one) for one in (*commands, *behind)])
+        connection.send_packed_command([packed(one) for one in (*commands, *behind)])
 
     def _read_wait(self, connection: AbstractConnection) -> Any:
         """The number of replicas that have the write, or an error."""
@@ -255,14 +245,14 @@ class RedisConnection:
         With ``lenient``, the reply for a key of a wrong type is None.
         """
         with self._guard as connection:
-            connection.send_packed_command([b"".join(map(_packed, map(tuple, commands)))])
+            connection.send_packed_command([b"".join(map(packed, map(tuple, commands)))])
             replies = [self._read(connection) for _ in commands]
         return self.check_replies(replies, lenient=lenient)
 
     def send(self, commands: Sequence[Sequence[Any]]) -> None:
         """Send several commands at once. ``receive`` must follow, or ``close``."""
         with self._guard as connection:
-            connection.send_packed_command([b"".join(map(_packed, map(tuple, commands)))])
+            connection.send_packed_command([b"".join(map(packed, map(tuple, commands)))])
 
     def receive(self, count: int) -> list[Any]:
         """The replies to what was sent; those that are errors in their places."""
@@ -302,7 +292,7 @@ class RedisConnection:
         under_way: deque[tuple[Tag, tuple[Any, ...]]] = deque()
         with self._guard as connection:
             for tag, (sha, source, key, *args) in calls:
-                connection.send_packed_command([_packed(("EVALSHA", sha, 1, key, *args))])
+                connection.send_packed_command([packed(("EVALSHA", sha, 1, key, *args))])
                 under_way.append((tag, (source, key, *args)))
                 if len(under_way) > 1:
                     yield self._answer(connection, under_way)
@@ -321,11 +311,11 @@ class RedisConnection:
             # those replies before sending sources.
             for _ in under_way:
                 self._read(connection)
-            connection.send_packed_command([_packed(("EVAL", source, 1, key, *args))])
+            connection.send_packed_command([packed(("EVAL", source, 1, key, *args))])
             reply = self._read(connection)
             for _, (later_source, later_key, *later_args) in under_way:
                 later = ("EVAL", later_source, 1, later_key, *later_args)
-                connection.send_packed_command([_packed(later)])
+                connection.send_packed_command([packed(later)])
         if isinstance(reply, Exception):
             raise reply
         return tag, reply
@@ -339,7 +329,7 @@ class RedisConnection:
         pop = ("BLPOP", *keys, f"{timeout:.3f}")
         with self._guard as connection:
             commands = pop, ("EVALSHA", sha, 1, key, *args)
-            connection.send_packed_command([b"".join(map(_packed, commands))])
+            connection.send_packed_command([b"".join(map(packed, commands))])
             connection.read_response()
             return connection.read_response()
 
@@ -450,18 +440,18 @@ def _check_redis_is_meant() -> None:
     check_redis_is_meant(in_memory=ports.replacement is not None)
 
 
-def retry_once(act: Callable[[], Answer]) -> Answer:
+def retry_once(act: Callable[..., Answer], *args: Any) -> Answer:
     """Call ``act``, and again if Redis was unavailable and a web request can still wait: an idle
     timeout or a restart may have cut the connection. ``act`` must be idempotent."""
     began = time.monotonic()
     try:
-        return act()
+        return act(*args)
     except RedisUnavailable as error:
         if time.monotonic() - began > PRODUCER_TIMEOUT / 2:
             raise
         first = error
     try:
-        return act()
+        return act(*args)
     except RedisUnavailable as error:
         error.unsent = error.unsent and first.unsent
         raise

@@ -16,7 +16,8 @@ from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 from ..core.text import printable
 from ..exceptions import InvalidOption, short_repr
 from .base import QueryBase
-from .connection import AS_READ, RedisConnection
+from .connection import RedisConnection
+from .packed import AS_READ
 
 Answer = TypeVar("Answer")
 Owner = TypeVar("Owner", bound=QueryBase)

@@ -4,6 +4,7 @@ client modules need them."""
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -235,12 +236,33 @@ def by_shard(jobs: Sequence[NewJob]) -> dict[int, list[NewJob]]:
     return found
 
 
+class _ThreadCommands(threading.local):
+    """The commands that enqueue, of one thread, by shard."""
+
+    def __init__(self) -> None:
+        self.by_shard: dict[int, Commands] = {}
+
+
+_thread = _ThreadCommands()
+
+
+def _commands_to_enqueue(shard: int) -> Commands:
+    """Commands on this thread's producer connection, made once for each connection."""
+    connection = producer_connection(shard)
+    commands = _thread.by_shard.get(shard)
+    if commands is None or commands.connection is not connection:
+        commands = _thread.by_shard[shard] = Commands(connection)
+    return commands
+
+
 def _enqueue(shard: int, jobs: Sequence[NewJob]) -> None:
-    commands = Commands(producer_connection(shard))
-    if len(jobs) == 1:
-        retry_once(lambda: commands.enqueue(jobs))
-    else:
+    commands = _commands_to_enqueue(shard)
+    if len(jobs) > 1:
         retry_once(lambda: commands.enqueue_all(batches(jobs)))
+    elif jobs[0].is_plain and commands.wait is None:
+        retry_once(commands.enqueue_plain, jobs[0])
+    else:
+        retry_once(commands.enqueue, jobs)
 
 
 def _enqueue_movable(shard: int, jobs: Sequence[NewJob]) -> None:

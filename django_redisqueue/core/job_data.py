@@ -58,6 +58,14 @@ class NewJob:
     is_spread: bool = False  # it may go to any shard
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it is due now, in any shard's queue, and has nothing but a task and arguments."""
+        return not (
+            self.options or self.priority or self.when or self.audit or self.after or self.unique
+            or self.lane or self.stored
+        )  # fmt: skip
+
+    @property
     def weight(self) -> int:
         """How many jobs a script touches to create it: itself and its parents."""
         return 1 + self.after.count(" ")

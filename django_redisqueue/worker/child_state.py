@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 
-from ..broker.connection import AS_READ
+from ..broker.packed import AS_READ
 from ..broker.replies import ClaimedJob, Outcome
 from ..core.clock import mono_ms
 from ..core.placement import MAX_SHARDS

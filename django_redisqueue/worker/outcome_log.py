@@ -16,7 +16,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Sequence
 
-from ..broker.connection import AS_READ
+from ..broker.packed import AS_READ
 from ..broker.replies import Outcome
 from ..core.clock import mono_ms
 

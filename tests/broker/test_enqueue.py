@@ -288,7 +288,7 @@ def test_one_plain_job_takes_fewer_commands_to_the_same_end(
 ) -> None:
     *fast, few = one_more(lab, queue=queue, payload=payload)
     lab.redis.flushdb()
-    plant_bug(monkeypatch, "if ARGV[4] == '0' and", "if false and")
+    plant_bug(monkeypatch, "is_usual, tokens = not is_general,", "is_usual, tokens = false,")
     *slow, more = one_more(lab, queue=queue, payload=payload)
     assert fast == slow
     assert few <= 10  # the call, at most two checks and seven writes, by a given clock

@@ -16,7 +16,7 @@ from .lab import Lab, invariants
 from .planted import plant_bug
 from .test_single_run import without_instants
 
-AS_OTHERS = ("if ARGV[4] == '0' and", "if false and")
+AS_OTHERS = ("is_usual, tokens = not is_general,", "is_usual, tokens = false,")
 STEP = 5000  # events between two entries of the trim index
 
 Spoil = Callable[[Lab], object]
@@ -107,14 +107,14 @@ def test_it_needs_no_look_at_the_trim_index(lab: Lab) -> None:
 
 BUGS = {
     "the id stays": ("redis.call('LPOP', queued_key)", "redis.call('LLEN', queued_key)"),
-    "the sums stay": ("'HINCRBY', key, sums[1], '-1'", "'HINCRBY', key, sums[1], '0'"),
-    "a first sum stays": ("redis.call('HDEL', key, sums[1])", "redis.call('HLEN', key)"),
+    "the sums stay": ("'HINCRBY', key, counter, '-1'", "'HINCRBY', key, counter, '0'"),
+    "a first sum stays": ("redis.call('HDEL', key, counter)", "redis.call('HLEN', key)"),
     "a known job is made again": ("is_usual = known == 0 or", "is_usual = true or"),
     "a known job counts as a token": ("== 'number' and tokens > 0  --", "== 'number'  --"),
     "the trim index gets no entry": ("total > 1 and total % STEP > 0", "true"),
     "no token is left": ("if tokens == 0 then", "if tokens == 9 then"),
     "the queue does not become known": ("'number' and enqueued_total > 1", "'number'"),
-    "the event has another number": ("'%d', total - 1", "'%d', total"),
+    "the event has another number": ("':n', total - 1", "':n', total"),
 }  # fmt: skip
 
 

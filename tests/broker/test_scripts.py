@@ -363,7 +363,7 @@ def test_scripts_decode_no_json_and_read_the_clock_in_one_place() -> None:
     for path in FILES:
         text = path.read_text()
         assert "cjson" not in text
-        assert ("'TIME'" in text) is (path.stem == "context")
+        assert ("'TIME'" in text) is (path.stem == "clock")
         assert "'KEYS'" not in text
 
 

@@ -1,23 +1,27 @@
 -- enqueue: creates jobs. Sending an id again changes nothing.
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 whether the jobs have rows in an outbox (0/1); 5.. 8 fields a job (1-100 jobs): id, queue, task,
+-- ARGV 1-3 context; then either one plain job, without options, priority, delay, audit and row:
+--      4 id; 5 queue; 6 task; 7 payload JSON
+--      or any jobs: 4 whether they have rows in an outbox (0/1); 5.. 8 fields a job (1-100 jobs): id, queue, task,
 --      payload JSON, options JSON or '', priority, when ('' now, '+<ms>' from now, '<ms>' instant), audit ('' = all)
--- Reply, one code a job: 1 created, 0 already known, -1 its key holds something other than a job
+-- Reply: the code of the plain job, or a code for each of the jobs: 1 created, 0 already known, -1 its key holds
+--      something other than a job
 -- Arguments that the options redact are stored in the hash only, not in the event. A full Redis refuses the first
 -- write, so nothing is half created.
--- @include "context"
--- @include "trim_index"
--- @include "event_json"
+-- @include "clock"
+-- @include "trim_step"
 
--- The fast path: one job without options, row and delay. It does what create_jobs() does if all is as usual: keys have
--- their types, queue and stream have been used, and no entry is due for the trim index. Its first writes are checks,
--- for half of the price: each is refused as a read would be, and then those before it are taken back.
-local id, queue, task, payload, options, priority, due, audit, second = unpack(ARGV, 5, 13)
-local queued_key, new_key = base .. 'q:' .. queue, base .. 'job:' .. id
-local meta_key, wake_key = queued_key .. ':meta', queued_key .. ':wake'
-local is_usual, shared, total, enqueued_total, length
-local tokens = 0
-if ARGV[4] == '0' and options == '' and priority == '0' and due == '' and audit == '' and not second then
+-- The fast path: a plain job. It does what create_jobs() does if all is as usual: keys have their types, queue and
+-- stream have been used, and no entry is due for the trim index. Its first writes are checks, for half of the price:
+-- each is refused as a read would be, and then those before it are taken back. It comes before the context, because it
+-- needs little of that.
+local id, queue, task, payload, is_general = unpack(ARGV, 4, 8)
+local base = string.sub(KEYS[1], 1, -5)
+local is_usual, tokens = not is_general, 0
+local queued_key, new_key, meta_key, wake_key, total, enqueued_total, length, event
+if is_usual then
+  queued_key, new_key = base .. 'q:' .. queue, base .. 'job:' .. id
+  meta_key, wake_key = queued_key .. ':meta', queued_key .. ':wake'
   local known = redis.pcall('EXISTS', new_key, wake_key)
   if known == 1 then tokens = redis.pcall('LLEN', wake_key) end
   is_usual = known == 0 or known == 1 and type(tokens) == 'number' and tokens > 0  -- not the job
@@ -26,23 +30,26 @@ if ARGV[4] == '0' and options == '' and priority == '0' and due == '' and audit 
   enqueued_total = is_usual and redis.pcall('HINCRBY', meta_key, 'enqueued_total', '1')
   is_usual = type(enqueued_total) == 'number' and enqueued_total > 1
   length = is_usual and redis.pcall('LPUSH', queued_key, id)
-  if type(length) == 'number' then
-    shared = event_json('queued', queue, task, '', '0', '1', '')
-    is_usual = type(redis.pcall('XADD', events_key, '*', ':n', string.format('%d', total - 1), ':alike', shared,
-      id, #payload <= INLINE and payload or '')) == 'string'
-  else
-    is_usual = false
-  end
+  is_usual = type(length) == 'number'
+end
+if is_usual then
+  event = '"status":"queued","queue":"' .. queue .. '","task":"' .. task
+    .. '","workerId":"","attempt":0,"seq":1,"timestamp":' .. now_text .. '}'  -- as in event_json.lua
+  is_usual = type(redis.pcall('XADD', base .. 'events', '*', ':n', total - 1,
+    ':alike', '{' .. event, id, #payload <= 1024 and payload or '')) == 'string'
 end
 if not is_usual then
-  if type(length) == 'number' then redis.call('LPOP', queued_key) end
-  for key, sums in pairs({ [meta_key] = { 'enqueued_total', enqueued_total }, [KEYS[1]] = { 'events', total } }) do
-    if sums[2] == 1 then
-      redis.call('HDEL', key, sums[1])
-    elseif type(sums[2]) == 'number' then
-      redis.call('HINCRBY', key, sums[1], '-1')
+  local function take_back(key, counter, sum)
+    if sum == 1 then
+      redis.call('HDEL', key, counter)
+    elseif type(sum) == 'number' then
+      redis.call('HINCRBY', key, counter, '-1')
     end
   end
+  if type(length) == 'number' then redis.call('LPOP', queued_key) end
+  take_back(meta_key, 'enqueued_total', enqueued_total)
+  take_back(KEYS[1], 'events', total)
+-- @include "context"
 -- @include "create_jobs"
   return create_jobs()
 end
@@ -54,5 +61,8 @@ else
     'queue', queue)
 end
 if tokens == 0 then redis.call('LPUSH', wake_key, '1') end
-publish(channel, '{"jobId":"' .. id .. '",' .. string.sub(shared, 2))
-return { 1 }
+local channel, message = ARGV[2], '{"jobId":"' .. id .. '",' .. event
+-- publish() of context.lua
+local heard = string.sub(channel, 1, #base) == base and redis.pcall('SPUBLISH', channel, message)
+if type(heard) ~= 'number' then redis.call('PUBLISH', channel, message) end
+return 1

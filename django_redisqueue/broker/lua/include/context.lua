@@ -3,13 +3,10 @@
 --   ARGV[1] now in ms, or '' to read Redis's clock (law 10)   ARGV[2] status channel
 --   ARGV[3] cap of the stream, events
 -- The names of keys mirror keys.py; a test compares the two.
+-- @include "clock"
 local base = string.sub(KEYS[1], 1, -5)
-local now, micros = tonumber(ARGV[1]), 0  -- micros: beyond that ms, for scores that order by time
-if not now then
-  local time = redis.call('TIME')
-  now, micros = time[1] * 1000 + math.floor(time[2] / 1000), time[2] % 1000
-end
-local now_text = string.format('%d', now)  -- once: Lua formats a number on every use
+local now = tonumber(now_text)
+local micros = time and time[2] % 1000 or 0  -- beyond that ms, for scores that order by time
 local channel, events_cap = ARGV[2], tonumber(ARGV[3])
 local events_key = base .. 'events'
 local trim_index_key = base .. 'events:milestones'

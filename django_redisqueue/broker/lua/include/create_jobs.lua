@@ -3,7 +3,9 @@
 -- @include "place"
 -- @include "new_job"
 -- @include "outbox"
-local STRIDE, FIRST, has_rows = 8, 5, ARGV[4] == '1'
+local STRIDE = 8
+local has_rows, values, first = ARGV[4] == '1' and is_general, ARGV, 5
+if not is_general then values, first = { id, queue, task, payload, '', '0', '', '' }, 1 end
 local seen, codes, fresh, order, made, accepted, ids = {}, {}, {}, {}, {}, {}, {}
 
 local function check(queue, priority, when)
@@ -50,16 +52,16 @@ local function create(id, queue, task, payload, options, priority, when, audit)
 end
 
 local function create_jobs()
-  for at = FIRST, #ARGV, STRIDE do
-    check(ARGV[at + 1], ARGV[at + 5], ARGV[at + 6])
-    expect_index(ARGV[at + 4])
-    if has_rows then ids[#ids + 1] = ARGV[at] end
+  for at = first, #values, STRIDE do
+    check(values[at + 1], values[at + 5], values[at + 6])
+    expect_index(values[at + 4])
+    if has_rows then ids[#ids + 1] = values[at] end
   end
   if has_rows then accepted, ids = accepted_before(ids), {} end
-  for at = FIRST, #ARGV, STRIDE do
-    local code = create(unpack(ARGV, at, at + STRIDE - 1))
+  for at = first, #values, STRIDE do
+    local code = create(unpack(values, at, at + STRIDE - 1))
     codes[#codes + 1] = code
-    if has_rows and code >= 0 then ids[#ids + 1] = ARGV[at] end
+    if has_rows and code >= 0 then ids[#ids + 1] = values[at] end
   end
   if has_rows then note_accepted(ids) end
   for queue in pairs(order) do
@@ -68,5 +70,5 @@ local function create_jobs()
   end
   for queue, count in pairs(made) do count_enqueued(queue, count) end
   flush_events()
-  return codes
+  return is_general and codes or codes[1]
 end

@@ -1,7 +1,7 @@
 -- trim_index: a LIST of "<id of an entry> <events written before it, ever>", oldest first, one for every STEP events.
 -- The stream's cap is meant in events, but XTRIM counts entries, which have up to 100 events: the index tells at which
 -- entry to cut. The counter `events` in meta has all events that were ever written.
-local STEP = math.max(1, math.min(5000, math.floor(events_cap / 100)))
+-- @include "trim_step"
 local MAX_POPS = 100  -- a call
 
 local function parse_trim_entry(text)
