@@ -28,6 +28,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, NoReturn
@@ -317,6 +318,8 @@ def warm_up() -> None:
 
     remember_version_of_redis_py()
     django.setup()
+    from django.core.checks.model_checks import check_all_models
+    from django.db.migrations.loader import MigrationLoader
     from django.template.backends.django import get_installed_libraries
 
     from django_redisqueue.broker import scripts
@@ -327,7 +330,11 @@ def warm_up() -> None:
     import_module("django.core.management.commands.migrate")
     for module in CHECKED:
         import_module(module)
+    if find_spec("psycopg") is not None:
+        import_module("django.db.backends.postgresql.base")
     get_installed_libraries()
+    check_all_models()  # fields keep their validators
+    MigrationLoader(None)  # imports all migrations
     for verb in scripts.names():
         scripts.load(verb)
 
