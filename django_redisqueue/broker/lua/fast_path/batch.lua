@@ -1,7 +1,7 @@
 -- batch: any outcomes and any claim of finish.lua, for all calls that are no single run. Made on first use, because
 -- these functions cost Redis more than a single run does.
--- A function takes each name from the one around it by searching all that the others took before, but copies a name that
--- the one around it took from outside. So the functions are made in two, one within the other.
+-- Taking a name of the function around it costs a search among all that were taken before; a name that this function
+-- took from outside is only copied. So these functions are made in two steps, one within the other.
 local function finish_batch()
 -- @include "events"
 -- @include "wake"
