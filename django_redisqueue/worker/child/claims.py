@@ -128,9 +128,14 @@ class ShardClaims:
         A job whose id belongs to another shard ends as failed: whoever asks for it by its id asks
         there, so it could be neither run nor reported.
         """
+        here = f"_{self.shard}"  # how ids of jobs end, but for those in workflows
         while True:
             reply = self._exchange(wanted)
-            misplaced = [job for job in reply.jobs if shard_of_id(job.id) != self.shard]
+            misplaced = [
+                job
+                for job in reply.jobs
+                if not job.id.endswith(here) and shard_of_id(job.id) != self.shard
+            ]
             if not misplaced:
                 return reply
             self.outcomes += map(self._refuse, misplaced)

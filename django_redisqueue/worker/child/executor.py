@@ -175,7 +175,8 @@ class Pipeline:
         Raises whatever ``call_task`` and ``encode`` raise; then nothing was committed.
         """
         job, options, settings = execution.job, execution.task.options, self.settings
-        self.begin(execution)
+        if is_watched(execution.headers):
+            self.begin(execution)
         try:
             if options.exactly_once:
                 body = run_once(
@@ -183,7 +184,8 @@ class Pipeline:
                 )
             else:
                 body = encode(call_task(execution), job, settings)
-            self.complete(execution)
+            if execution.end is not None:
+                self.complete(execution)
             return body
         except JobSuspended as suspended:
             suspended.prepare()
@@ -219,9 +221,11 @@ def encode(result: object, job: ClaimedJob, settings: Settings) -> str:
     Raises UnstorableResult, JobAbandoned, and whatever the file storage raises.
     """
     try:
-        return encode_within_cap(result, job, settings)
+        return encode_result(result, settings.max_result_bytes, job.task)
     except PayloadTooLarge as error:
         return encode_large(result, job, settings, error)
+    except InvalidArguments as error:
+        raise UnstorableResult(error) from error
 
 
 def encode_within_cap(result: object, job: ClaimedJob, settings: Settings) -> str:
