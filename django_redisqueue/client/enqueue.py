@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -198,8 +198,9 @@ class _Hook:
                     ready.append(deferred)
         if ready:
             _deliver(ready, self.alias)
-        for callback in [callback for deferred in ready for callback in deferred.callbacks]:
-            callback()
+        with ExitStack() as stack:  # calls all of them, whichever raises
+            for callback in reversed([one for deferred in ready for one in deferred.callbacks]):
+                stack.callback(callback)
 
 
 class _EarlierHook:

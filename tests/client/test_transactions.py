@@ -84,6 +84,19 @@ def test_a_commit_hook_that_raises_before_ours_keeps_no_job_from_being_sent(
     assert called == ["first", "second"]
 
 
+def test_a_callback_that_raises_keeps_no_workflow_from_being_sent() -> None:
+    """Such as a receiver of Django's signal ``task_enqueued``."""
+
+    @transaction.atomic
+    def view() -> None:
+        tasks.noop.enqueue(1).on_sent(lambda: 1 / 0)
+        chain(tasks.noop.s(2))
+
+    with pytest.raises(ZeroDivisionError):
+        view()
+    assert queued() == [1, 2]
+
+
 def test_a_hook_that_raises_before_the_last_commit_sends_nothing() -> None:
     @transaction.atomic
     @transaction.atomic(using="other")
