@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.db import Error as DatabaseError
 from django.db import connections, transaction
@@ -198,8 +198,29 @@ class _Hook:
                     ready.append(deferred)
         if ready:
             _deliver(ready, self.alias)
-        for callback in [callback for deferred in ready for callback in deferred.callbacks]:
-            callback()
+        with ExitStack() as stack:  # calls all of them, whichever raises
+            for callback in reversed([one for deferred in ready for one in deferred.callbacks]):
+                stack.callback(callback)
+
+
+class _EarlierHook:
+    """A commit hook of the application that comes before ours. Django calls no hook behind one that
+    raises; the jobs are sent nevertheless, because their transaction has committed."""
+
+    __slots__ = ("_alias", "_hook")
+
+    def __init__(self, alias: str, hook: Callable[[], object]) -> None:
+        self._alias = alias
+        self._hook = hook
+
+    def __call__(self) -> None:
+        try:
+            self._hook()
+        except BaseException:
+            ours = next(iter(_alive(_hooks.get(connections[self._alias], ()))), None)
+            if ours is not None:
+                ours()
+            raise
 
 
 _hooks: weakref.WeakKeyDictionary[BaseDatabaseWrapper, list[weakref.ref[_Hook]]] = (
@@ -219,15 +240,29 @@ def _defer(
             _hooks.pop(connection, None)  # hooks of an earlier transaction that rolled back
         hook = _Hook(connection.alias, deferred)
         _hooks.setdefault(connection, []).append(weakref.ref(hook))
+        _guard_earlier_hooks(connection)
         transaction.on_commit(hook, using=connection.alias)
     return deferred
 
 
+def _guard_earlier_hooks(connection: BaseDatabaseWrapper) -> None:
+    """Guard the hooks that the application has registered since the last one of ours."""
+    hooks: list[Any] = connection.run_on_commit
+    for at in range(len(hooks) - 1, -1, -1):
+        savepoints, hook, *rest = hooks[at]
+        if isinstance(hook, _Hook | _EarlierHook):
+            break
+        hooks[at] = (savepoints, _EarlierHook(connection.alias, hook), *rest)
+
+
 def _pop_hooks(connection: BaseDatabaseWrapper, first: _Hook) -> list[_Hook]:
     """``first`` and the living hooks registered after it; forgets them all."""
-    refs = _hooks.pop(connection, [])
-    alive = [hook for ref in refs if (hook := ref()) is not None]
+    alive = _alive(_hooks.pop(connection, ()))
     return alive[alive.index(first) :] if first in alive else [first]
+
+
+def _alive(refs: Iterable[weakref.ref[_Hook]]) -> list[_Hook]:
+    return [hook for ref in refs if (hook := ref()) is not None]
 
 
 def uncommitted_jobs() -> list[NewJob]:

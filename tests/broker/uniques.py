@@ -40,7 +40,10 @@ def check_uniques(lab: Lab, dump: dict[str, Any]) -> None:
 def _check_rivals(mode: str, jobs: list[dict[str, str]], owner: str | None) -> None:
     """What one key rules out."""
     waiting = [job for job in jobs if job["status"] == "waiting"]
-    idle = [job for job in jobs if job["status"] != "processing"]
+    # What has begun, and is parked, is followed by another as one that runs is.
+    idle = [
+        job for job in jobs if job["status"] != "processing" and "s" not in job.get("watched", "")
+    ]
     if mode == "finished":
         assert [job["id"] for job in jobs] == ([owner] if owner else [])
     elif mode == "last":

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -53,6 +53,60 @@ def test_a_job_waits_for_the_commit(key_count: Callable[[], int]) -> None:
     assert not job.is_deferred
     assert queued() == [1]
     assert job.args == (1,)
+
+
+@pytest.mark.parametrize("aliases", [["default"], BOTH])
+def test_a_commit_hook_that_raises_before_ours_keeps_no_job_from_being_sent(
+    aliases: list[str],
+) -> None:
+    """Django skips the hooks behind it."""
+    called: list[str] = []
+
+    def fail() -> None:
+        called.append("second")
+        raise LookupError("no mail server")
+
+    def view() -> None:
+        with ExitStack() as stack:
+            for alias in aliases:
+                stack.enter_context(transaction.atomic(using=alias))
+            transaction.on_commit(lambda: called.append("first"))
+            transaction.on_commit(fail)
+            tasks.noop.enqueue(1)
+            with rolled_back():
+                tasks.noop.enqueue("never")
+            transaction.on_commit(lambda: called.append("never"))
+            tasks.noop.enqueue(2)
+
+    with pytest.raises(LookupError):
+        view()
+    assert queued() == [1, 2]
+    assert called == ["first", "second"]
+
+
+def test_a_callback_that_raises_keeps_no_workflow_from_being_sent() -> None:
+    """Such as a receiver of Django's signal ``task_enqueued``."""
+
+    @transaction.atomic
+    def view() -> None:
+        tasks.noop.enqueue(1).on_sent(lambda: 1 / 0)
+        chain(tasks.noop.s(2))
+
+    with pytest.raises(ZeroDivisionError):
+        view()
+    assert queued() == [1, 2]
+
+
+def test_a_hook_that_raises_before_the_last_commit_sends_nothing() -> None:
+    @transaction.atomic
+    @transaction.atomic(using="other")
+    def view() -> None:
+        transaction.on_commit(lambda: 1 / 0, using="other")
+        tasks.noop.enqueue(1)
+
+    with pytest.raises(ZeroDivisionError):
+        view()
+    assert queued() == []
 
 
 @pytest.mark.parametrize("outbox", [False, True])

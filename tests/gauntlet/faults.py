@@ -31,6 +31,7 @@ from .plan import Strike
 BRIEF = (0.3, 2.0)  # s
 SLOW_MS = (5.0, 80.0)  # in each direction
 FULL = "OutOfMemory"
+UNREPORTED = "Redis does not answer; unreported jobs are recovered when their leases lapse"
 SHORTEST_JUMP = 0.2  # s
 HOUR = 3600.0  # s
 
@@ -143,7 +144,9 @@ class Faults:
         pids = [former.pid, *former.children]
         former.term()
         code = former.wait(60)
-        assert code == 0, f"a worker that was told to stop ended with {code}\n{former.output}"
+        # Side by side with this, Redis may be away for longer than a worker waits to report.
+        is_cut_off = code == 1 and UNREPORTED in former.output
+        assert code == 0 or is_cut_off, f"a worker that stopped ended with {code}\n{former.output}"
         return pids
 
     def bridge_killed(self, strike: Strike) -> Pids:

@@ -200,7 +200,7 @@ def every_key_has_an_owner(found: Evidence) -> Iterator[str]:
         try:
             check_keyspace(own, keys, tokens=False)
         except AssertionError as error:
-            yield f"the keyspace contradicts itself: {error or _failed_line(error)}"
+            yield f"the keyspace contradicts itself: {str(error) or _failed_line(error)}"
     yield from (f"{key} ({kind}) is in no shard" for key, (kind, _) in rest.items())
 
 

@@ -24,7 +24,8 @@ def check_order(dump: Dump, keys: Keys, claimed: Sequence[str], floor: int) -> N
         aging = int(meta.get("aging", 0))
         passed = [job_id for job_id in _heads(dump, keys, queue, floor) if job_id not in jobs]
         for job_id, job in jobs.items():
-            if (job["status"], job.get("queue", "default")) == ("queued", queue):
+            is_aside = "recoveries" in job
+            if (job["status"], job.get("queue", "default")) == ("queued", queue) and not is_aside:
                 for other in passed:
                     _check_pair(job_id, job, other, dump[keys.job(other)][1], aging)
 

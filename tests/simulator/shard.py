@@ -219,9 +219,12 @@ class Shard:
         taken = {job.id for job in claim.jobs}  # under another lease, if they have just ended
         pairs = zip(outcomes, codes, strict=True)
         assert list(again) == [0 if not code or one.id in taken else 2 for one, code in pairs]
-        note = self.lab.keys.resent(child.name)
+        # The number of the call is noted, and goes with the child's lease, which a reap may have
+        # taken.
+        keys = self.lab.keys
+        notes = dict.fromkeys((keys.resent(child.name), keys.workers), "")
         now = self.lab.dump()
-        assert {**now, note: ""} == {**done, note: ""}, "a call sent again has an effect"
+        assert {**now, **notes} == {**done, **notes}, "a call sent again has an effect"
         child.late = send
 
     def kill(self, child: Child) -> None:
