@@ -28,7 +28,7 @@ from ..broker.uniques import UniqueQueries
 from ..client.transport import send_workflows
 from ..core.job_data import NewJob
 from ..core.statuses import FINAL, JobReason
-from ..exceptions import RedisFull, UniqueConflict, WorkflowError, WrongKeyType
+from ..exceptions import RedisFull, UniqueConflict, WorkflowError, WrongKeyType, first_line
 from ..models import JobRecord, OutboxJob, WorkflowRecord
 from ..models.tables import has_table, rows_of_shard
 from .rows import (
@@ -104,7 +104,7 @@ class Relay:
                 if has_table(OutboxJob, alias) and self._of_shard(rows_on(alias)).exists():
                     more = self._pass(state, with_refused) or more
             except (DatabaseError, RedisFull) as error:
-                _log_problem(state, f"{type(error).__name__}: {error}")
+                _log_problem(state, first_line(error))
             else:
                 _log_problem(state, "")
         return more
