@@ -290,7 +290,7 @@ class _Reader:
         return dict(value)
 
     def _check_urls(self, urls: Sequence[object], where: str) -> None:
-        """Of several servers, each has the shards whose number, modulo theirs, is its own."""
+        """Shard ``n`` is on the server ``n`` modulo the number of servers: each needs a shard."""
         shards = self.integer("SHARDS", 1, MAX_SHARDS)
         if not urls or not all(isinstance(url, str) and url for url in urls):
             raise ConfigurationError(f'{where}["URL"] must be a URL or a list of URLs')

@@ -19,6 +19,11 @@ def short_repr(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
+def first_line(error: Exception) -> str:
+    """The class and the first line of an error, for a message of one line."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
 def did_you_mean(word: object, known: Any) -> str:
     """``" (did you mean 'x'?)"`` or an empty string."""
     close = isinstance(word, str) and get_close_matches(word, map(str, known), n=1)

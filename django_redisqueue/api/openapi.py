@@ -205,7 +205,7 @@ def _schemas(tasks: list[str]) -> dict[str, Any]:
         "Waits": policies.waits_schema(),
         "Pauses": policies.pauses_schema(),
         "Changed": an_object(changed={
-            "type": "boolean", "description": "False if it was so already.",
+            "type": "boolean", "description": "False if there was nothing to change.",
         }),
         "Workflow": rendering.workflow_schema(),
         "Document": {"type": "object"},

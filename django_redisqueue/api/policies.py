@@ -14,16 +14,14 @@ from ..broker.limits import HOLDERS, QUEUES, LimitState
 from ..broker.schedules import UnreadableSchedule
 from ..broker.shards import AllShards
 from ..broker.steps import Wait
-from ..client.limits import NO_KEY, parse_key, parse_number, set_limit, set_weight
+from ..client.limits import NO_KEY, parse_key, parse_number, parse_weight, set_limit, set_weight
 from ..client.queue import JobQueue
 from ..client.unique import release_unique_key
 from ..conf import get_settings
 from ..core.job_data import WaitKind
-from ..core.parsing import int_or_none
 from ..core.schedules import ScheduleData, Source
 from ..core.text import printable
 from ..core.unique import UniqueKey
-from ..exceptions import InvalidOption
 from .errors import ApiError, errors_for
 from .rendering import (
     INSTANT,
@@ -40,7 +38,6 @@ from .requests import ApiRequest
 
 NUMBER_OR_NULL: Schema = {"type": ["number", "null"]}
 COUNT_OR_NULL: Schema = {"type": ["integer", "null"], "description": "Null if it is unreadable."}
-NONE = "none"  # removes what was set
 NEXT: Schema = {**TEXT_OR_NULL, "description": "The `after` of the next page."}
 
 Row = TypeVar("Row")
@@ -225,11 +222,8 @@ def set_number(request: ApiRequest) -> HttpResponseBase:
 
 def set_share_weight(request: ApiRequest) -> HttpResponseBase:
     """POST /jobs/shares/set"""
-    text = request.query["weight"]
     with errors_for("weight"):
-        weight = None if text == NONE else int_or_none(text)
-        if weight is None and text != NONE:
-            raise InvalidOption(f"weight must be a whole number, or none, not {text!r}")
+        weight = parse_weight(request.query["weight"])
         changed = set_weight(request.query["share"], weight)
     return JsonResponse({"changed": changed})
 

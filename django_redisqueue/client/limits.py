@@ -6,7 +6,7 @@ import re
 
 from ..core.codec import loads
 from ..core.limits import MAX_WEIGHT, Limit, Rate, encode_share, encode_shown
-from ..core.parsing import is_int
+from ..core.parsing import int_or_none, is_int
 from ..exceptions import InvalidOption, did_you_mean, short_repr
 from .lanes import LaneRule
 from .registry import get_task, task_names
@@ -103,6 +103,20 @@ def parse_number(text: str) -> int | Rate | None:
         )
     most, window, burst = match.groups()
     return Rate(int(most), window, burst=int(burst or 1)) if window else int(most)
+
+
+def parse_weight(text: str) -> int | None:
+    """A weight for ``set_weight`` as people write it: ``10``, or ``none`` to remove what was set.
+    Raises InvalidOption."""
+    if text.strip().lower() == "none":
+        return None
+    weight = int_or_none(text.strip(), 1, MAX_WEIGHT)
+    if weight is None:
+        raise InvalidOption(
+            f'a weight must be a whole number from 1 to {MAX_WEIGHT}, or "none" to remove what '
+            f"was set, not {short_repr(text)}"
+        )
+    return weight
 
 
 def parse_key(text: str) -> object:

@@ -137,7 +137,9 @@ def perform_bulk(
     if count > bulk.INLINE:
         job = bulk.enqueue_bulk(action)
         log(f"{what}, by job {job.id}")
-        messages.success(page.request, f"{what}: a worker does it, and this is its progress.")
+        messages.success(
+            page.request, f"{what}: a worker is doing it; this page shows its progress."
+        )
         return HttpResponseRedirect(page.url("job", job.id))
     found = bulk.perform(action, lambda *_: True)
     done = formatting.jobs(sum(found.by_shard.values()))

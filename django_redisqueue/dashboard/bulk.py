@@ -32,7 +32,7 @@ from ..core.statuses import FINAL, UNFINISHED, Status
 from ..exceptions import InvalidOption
 from .filters import EVERYTHING, JobFilter, instant_of
 
-INLINE = 1000  # jobs in a list for which a request does the work itself
+INLINE = 1000  # jobs in a list that a request acts on itself
 PAGE = 1000  # ids per page of the snapshot
 OVERLAP = 200  # ids read twice: jobs that leave the list meanwhile move the others up
 SNAPSHOT = 1_000_000  # ids per action (about 100 MB)

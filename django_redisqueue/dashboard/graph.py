@@ -16,7 +16,7 @@ from ..core import formatting
 from ..core.workflow_data import WorkflowNode
 
 SINGLE = 200  # jobs that have a box each
-FAN_OUT = 12  # jobs that are alike, from which on they share a box
+FAN_OUT = 12  # so many jobs that are alike share a box
 BOXES = 400  # per drawing
 EDGES = 1500
 WIDTH, HEIGHT, ACROSS, BETWEEN, EDGE = 184, 58, 64, 14, 8  # px

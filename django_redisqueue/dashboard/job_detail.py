@@ -415,7 +415,7 @@ def _from_events(job: JobData, events: Sequence[JobEvent]) -> list[Attempt]:
             error = _error(detail)
             found[-1] = replace(found[-1], ended_at=event.at, status=event.status, error=error)
         elif event.status in (Status.RETRYING, Status.FAILED, Status.COMPLETED) and event.attempt:
-            # @task(audit=...) has left out its begin
+            # @task(audit=...) has left out its start
             found.append(
                 Attempt(
                     event.attempt, generation, ended_at=event.at, status=event.status,

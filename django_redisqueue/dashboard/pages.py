@@ -224,13 +224,13 @@ class Page:
 
     @property
     def mirror_age(self) -> str:
-        """How long ago the mirror last wrote, for the end of a sentence; or ''."""
+        """How long ago the mirror was last updated, for the end of a sentence; or ''."""
         facts = self.health.facts
         latest = max((one.updated_at for one in facts.mirrors if one.updated_at), default=None)
         if latest is None:
             return ""
         age = (facts.now - latest).total_seconds()
-        return f"; the mirror has heard nothing newer for {formatting.duration(age * 1000)}"
+        return f"; the mirror was last updated {formatting.duration(age * 1000)} ago"
 
     @property
     def strip(self) -> list[tuple[Finding, str]]:

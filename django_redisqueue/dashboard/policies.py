@@ -15,8 +15,16 @@ from ..broker.commands import Commands
 from ..broker.limits import LanePause, LimitState, pause_name
 from ..broker.schedules import UnreadableSchedule
 from ..broker.steps import Wait
-from ..broker.uniques import UniqueQueries
-from ..client.limits import NO_KEY, limit_names, parse_key, parse_number, set_limit, set_weight
+from ..broker.uniques import UniqueKey, UniqueQueries
+from ..client.limits import (
+    NO_KEY,
+    limit_names,
+    parse_key,
+    parse_number,
+    parse_weight,
+    set_limit,
+    set_weight,
+)
 from ..client.queue import JobQueue
 from ..client.transport import connection_of, transport
 from ..conf import get_settings
@@ -225,7 +233,7 @@ def change_limit(page: Page) -> HttpResponse:
         page.log(change.name, capfirst(change.text))
         messages.success(page.request, f"Done: {change.text}.")
     else:
-        messages.warning(page.request, f"It was so already: {change.text}.")
+        messages.warning(page.request, f"Already done: {change.text}.")
     return HttpResponseRedirect(here)
 
 
@@ -242,10 +250,7 @@ def _set_limit(fields: Mapping[str, str]) -> Change:
 
 
 def _set_weight(fields: Mapping[str, str]) -> Change:
-    share, given = fields["share"], fields["weight"]
-    if given != "none" and not given.isdecimal():
-        raise InvalidOption(f"a weight must be a whole number, or none, not {given!r}")
-    weight = None if given == "none" else int(given[:9])
+    share, weight = fields["share"], parse_weight(fields["weight"])
     name = printable(f"share {share}")
     text = f"remove the weight of {name}"
     if weight is not None:

@@ -54,7 +54,7 @@ class ListPlace:
 
 
 def parse_place(text: str) -> ListPlace:
-    """The inverse of ``ListPlace.text``; the begin for anything else."""
+    """The inverse of ``ListPlace.text``; the beginning for anything else."""
     parts, shards = text.split("."), get_settings().shards
     if len(parts) != shards or not all(part.isdecimal() and len(part) < 9 for part in parts):
         return ListPlace((0,) * shards)
@@ -115,7 +115,7 @@ def _parts(page: Page, queue: str, status: Status, found: JobRowPage) -> dict[st
 
 
 def _pauses(page: Page, queue: str) -> Sequence[PauseChange]:
-    """The newest pauses and resumptions, by whomever, as the first shard that answers has them."""
+    """The newest pauses and resumptions by all users, from the first shard that answers."""
     shard = next((one for one in range(get_settings().shards) if one not in page.missing), None)
     if shard is None:
         return []

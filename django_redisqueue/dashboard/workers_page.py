@@ -211,7 +211,7 @@ def order_worker(page: Page) -> HttpResponse:
         messages.success(page.request, f"Worker {worker} was told to {text}.")
     else:
         messages.warning(
-            page.request, f"Nothing was heard of worker {worker} lately, so nothing was done."
+            page.request, f"Worker {worker} has not reported lately, so nothing was done."
         )
     return HttpResponseRedirect(here)
 

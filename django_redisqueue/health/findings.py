@@ -12,7 +12,7 @@ from enum import StrEnum
 from django.db import Error as DatabaseError
 
 from ..core import formatting
-from ..exceptions import RedisQueueError
+from ..exceptions import RedisQueueError, first_line
 
 
 class Level(StrEnum):
@@ -113,10 +113,9 @@ def unknown_queue(name: str, jobs: int) -> Finding:
 
 def unreadable(what: str, error: DatabaseError) -> Finding:
     """The finding for something whose query failed."""
-    line = f"{type(error).__name__}: {error}".splitlines()[0]
     return Finding(
         Level.ERROR,
         FindingId.DATABASE,
-        f"The {what} cannot be read ({line}).",
+        f"The {what} cannot be read ({first_line(error)}).",
         "Queues and jobs are not affected.",
     )

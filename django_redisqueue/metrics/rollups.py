@@ -105,9 +105,6 @@ class Figures:
     def total(self) -> Sums:
         return _sums([row for rows in self.by_queue.values() for row in rows])
 
-    def chart(self) -> dict[str, list[Any]]:
-        return chart(self.points)
-
 
 def chart(points: Sequence[tuple[datetime, Sums]]) -> dict[str, list[Any]]:
     """The columns of a chart: instants in s, jobs a point, and milliseconds."""

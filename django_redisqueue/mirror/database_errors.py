@@ -17,6 +17,7 @@ from django.db import (
 from django.db.migrations.loader import MigrationLoader
 
 from ..conf import APP
+from ..exceptions import first_line
 
 CONTENT_ERRORS = (DataError, IntegrityError, ValueError, OverflowError)
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
@@ -65,7 +66,7 @@ def explain_error(alias: str, error: Exception) -> str:
         missing = missing_migrations(alias)
     except Error as second:
         return explain_outage(alias, second)
-    return missing or f"the database {alias!r} refuses to be written ({_first_line(error)})"
+    return missing or f"the database {alias!r} refuses to be written ({first_line(error)})"
 
 
 def explain_outage(alias: str, error: Exception) -> str:
@@ -88,7 +89,3 @@ def missing_migrations(alias: str) -> str:
         f"the database {alias!r} lacks migrations of {APP} ({', '.join(names)}); "
         f"run: manage.py migrate{option}"
     )
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]

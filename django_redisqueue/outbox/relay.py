@@ -28,7 +28,7 @@ from ..broker.uniques import UniqueQueries
 from ..client.transport import send_workflows
 from ..core.job_data import NewJob
 from ..core.statuses import FINAL, JobReason
-from ..exceptions import RedisFull, UniqueConflict, WorkflowError, WrongKeyType
+from ..exceptions import RedisFull, UniqueConflict, WorkflowError, WrongKeyType, first_line
 from ..models import JobRecord, OutboxJob, WorkflowRecord
 from ..models.tables import has_table, rows_of_shard
 from .rows import (
@@ -108,7 +108,7 @@ class Relay:
                 if has_table(OutboxJob, alias) and self._of_shard(rows_on(alias)).exists():
                     more = self._pass(state, with_refused) or more
             except (DatabaseError, RedisFull) as error:
-                _log_problem(state, f"{type(error).__name__}: {error}")
+                _log_problem(state, first_line(error))
             else:
                 _log_problem(state, "")
         return more
@@ -152,18 +152,19 @@ class Relay:
         """Delete the rows of safe jobs, and send jobs that Redis does not have."""
         if not page:
             return
-        known = self._mirrored(page)
-        duplicates = self._duplicates([row for row in page if row.unique and row.id not in known])
-        is_settled = {row.id for row in page if row.id in known or not waits_for_mirror(row.audit)}
-        is_settled |= duplicates
-        accepted = self._durability.accepted([row.id for row in page], wait=bool(is_settled))
-        safe = [row for row in page if row.id in is_settled and accepted.get(row.id)]
-        safe += [row for row in page if row.id not in accepted and known.get(row.id)]
+        has_ended = self._mirrored(page)
+        unmirrored = [row for row in page if row.id not in has_ended]
+        # Rows that have to stay only until Redis has their jobs durably
+        settled = {row.id for row in page if row.id in has_ended or not waits_for_mirror(row.audit)}
+        settled |= self._duplicates([row for row in unmirrored if row.unique])
+        is_durable = self._durability.accepted([row.id for row in page], wait=bool(settled))
+        accepted = [row for row in page if row.id in is_durable]
+        lacking = [row for row in page if row.id not in is_durable]
+        safe = [row for row in accepted if row.id in settled and is_durable[row.id]]
+        safe += [row for row in lacking if has_ended.get(row.id)]
         self._delete_safe(state, safe)
-        _mark_relayed(state.alias, [row.id for row in page if row.id in accepted])
-        gone = {row.id for row in safe}
-        lacking = [row.id for row in page if row.id not in accepted and row.id not in gone]
-        for some in chunks(lacking):
+        _mark_relayed(state.alias, [row.id for row in accepted])
+        for some in chunks([row.id for row in lacking if not has_ended.get(row.id)]):
             rows = rows_on(state.alias).filter(pk__in=some)
             self._relay(state, list(rows.order_by("created_at")))
 

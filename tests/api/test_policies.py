@@ -169,7 +169,7 @@ def test_numbers_are_set_by_hand(api: Api, hand: Hand, limited: Task) -> None:
         (f"/limits/set?{name}&number=x", "number", "the number must be such as"),
         ("/limits/set?limit=nope&number=5", "limit", "no task has a Limit 'nope'"),
         (f"/limits/set?{name}&key=%5B&number=5", "limit", "a JSON array of values"),
-        ("/shares/set?share=a&weight=x", "weight", "whole number, or none, not 'x'"),
+        ("/shares/set?share=a&weight=x", "weight", "to remove what was set, not 'x'"),
         ("/shares/set?share=a&weight=101", "weight", "from 1 to 100"),
         ("/limits/set?number=5", "limit", "limit is missing"),
     ):

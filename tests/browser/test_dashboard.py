@@ -192,7 +192,7 @@ def test_all_that_match_are_retried_by_a_worker(
     visitor.sees("There are 1,100 jobs in the list now")
     worker()
     visitor.click("Retry those that match")
-    visitor.is_told("a worker does it, and this is its progress")
+    visitor.is_told("a worker is doing it; this page shows its progress")
     visitor.page.locator("#drq-job .drq-badge.completed").first.wait_for()
     visitor.sees('"jobs": 1050')
     eventually(lambda: JobQueue().get_stats()["completed"] == 1051)

@@ -239,7 +239,7 @@ def test_a_long_list_is_left_to_a_worker(
     monkeypatch.setattr(bulk, "INLINE", 5)
     failed(hand, 6)
     text = confirm(site, verb="retry", text="no")
-    assert "a worker does it, and this is its progress" in text
+    assert "a worker is doing it; this page shows its progress" in text
     (job,) = JobQueue().get_jobs("queued")
     assert isinstance(job, Job)
     assert (job.task_name, job.priority) == ("django_redisqueue.bulk", 100)

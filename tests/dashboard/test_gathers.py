@@ -35,7 +35,7 @@ def test_the_page_of_a_gather_follows_it_to_its_end(site: Site, hand: Hand) -> N
     assert "collecting" in words
     assert "Results 0 of 3, enough with 2" in words
     assert "Missing accounts funds users" in words
-    assert "No job that is known has started." in words
+    assert "No known job has started." in words
     failed = hand.fail_one("no funds <b>")  # funds: its priority is highest
     hand.complete_one("[42,1]")
     page = site.get("gather", "report-42")

@@ -311,7 +311,7 @@ def test_a_number_is_set_by_hand_and_removed(site: Site, hand: Hand) -> None:
     assert told == "Done: set limit tests.limited:acme to 9."
     assert "1 of 9 set by hand" in site.text("limits")
     again = change(site, "set", number="9", **which)
-    assert again == "It was so already: set limit tests.limited:acme to 9."
+    assert again == "Already done: set limit tests.limited:acme to 9."
     change(site, "set", number="none", **which)
     assert "1 of 5 job" in site.text("limits")
     change(site, "weigh", share="acme", weight="3")
@@ -349,7 +349,7 @@ def test_a_share_and_a_limit_are_paused_and_go_on(site: Site, hand: Hand) -> Non
         ({"verb": "set", "limit": "tests.limited", "key": "[", "number": "5"}, "a JSON array"),
         ({"verb": "set", "limit": "tests.limited", "number": "5"}, "name one with key="),
         ({"verb": "weigh", "share": "a", "weight": "0"}, "a weight must be a whole number from 1"),
-        ({"verb": "weigh", "share": "a", "weight": "x"}, "a whole number, or none, not 'x'"),
+        ({"verb": "weigh", "share": "a", "weight": "x"}, "to remove what was set, not 'x'"),
         ({"verb": "pause", "queue": "default"}, "name a share or a limit"),
         ({"verb": "pause", "queue": "nope", "share": "a"}, "unknown queue 'nope'"),
         ({"verb": "stop"}, "use set, weigh or pause"),

@@ -125,7 +125,7 @@ def test_a_worker_is_offered_what_suits_its_state(
 @pytest.mark.parametrize(
     ("worker", "order", "text"),
     [
-        (BOX, "quiet", f"Nothing was heard of worker {BOX} lately, so nothing was done."),
+        (BOX, "quiet", f"Worker {BOX} has not reported lately, so nothing was done."),
         (BOX, "dance", "'dance' is not an order; use quiet, resume, stop"),
         ("x y", "quiet", "'x y' is not the id of a worker"),
     ],
@@ -162,5 +162,5 @@ def test_foreign_keys_and_ids_are_shown_or_named(site: Site, hand: Hand, redis: 
 def test_without_redis_nothing_is_known(site: Site, settings: Any, queue_settings: Any) -> None:
     nowhere = {"URL": "unix:///nonexistent/redis.sock"}
     settings.REDISQUEUE = {**queue_settings, "CONNECTION": nowhere}
-    assert "Nothing is known of the workers: Redis does not answer." in site.text("workers")
-    assert "Nothing is known of the workers: Redis does not answer." in site.text("overview")
+    assert "The workers cannot be read: Redis does not answer." in site.text("workers")
+    assert "The workers cannot be read: Redis does not answer." in site.text("overview")

@@ -333,7 +333,7 @@ def test_the_list_goes_on_by_key(
 
 def test_without_a_mirror_the_list_says_so(site: Site, settings: Any) -> None:
     settings.REDISQUEUE = {**settings.REDISQUEUE, "MIRROR": False}
-    assert "nobody keeps a list of workflows" in site.text("workflows")
+    assert "there is no list of workflows" in site.text("workflows")
 
 
 def test_the_admins_own_addresses_lead_there(site: Site) -> None:

@@ -156,7 +156,7 @@ class Command(QueueCommand):
         parser.add_argument("--json", action="store_true", help="write one JSON document")
         parser.add_argument(
             "--fail-level", choices=["ERROR", "WARNING"], default="ERROR",
-            help="the level of problems from which on the exit code is 1 (default: ERROR)",
+            help="exit with 1 for problems of this level or worse (default: ERROR)",
         )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:

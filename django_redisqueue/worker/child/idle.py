@@ -14,12 +14,12 @@ from ..interrupts import Interrupts
 from .claims import Claims
 from .in_flight import InFlight
 
-IGNORE_QUEUE = 0.25  # s for which not to wait for a queue whose jobs this child may not take
+IGNORE_QUEUE = 0.25  # s without a wait for a queue whose jobs this child may not take
 SHORTEST = 0.05  # s of a wait
 POLL_BURST = 0.25  # s between two claims while jobs are in flight, with burst
 POLL_RELEASED = 0.02  # s between two claims while the supervisor releases jobs
 SUSPECT_WAIT = 30.0  # s that a suspect job waits before a busy child makes room for it
-FIRST_PAUSE = 1.0  # s for which that child then takes no other job
+FIRST_PAUSE = 1.0  # s during which that child then takes no other job
 
 
 class SuspectPauses:

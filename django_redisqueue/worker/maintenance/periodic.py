@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from django.db import Error as DatabaseError
 from django.db import connections
 
-from ...exceptions import RedisQueueError
+from ...exceptions import RedisQueueError, first_line
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -124,7 +124,7 @@ class _TaskThread(threading.Thread):
         try:
             more = run_due([self._task], self._threads.rest())
         except Exception as error:  # such as any error of a project's database router
-            problem = f"{type(error).__name__}: {error}"
+            problem = first_line(error)
             if problem != self._logged:
                 expected = isinstance(error, RedisQueueError | DatabaseError)
                 #: A step of the maintenance has failed and is tried again. Jobs go on meanwhile;

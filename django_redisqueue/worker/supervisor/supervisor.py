@@ -33,7 +33,7 @@ EXIT_DONE = 0  # told to stop, or to be recycled
 EXIT_QUEUES_EMPTY = 10  # with burst
 
 MAX_SPAWNING = 8  # children at a time, so that the fork server's pipe never fills up
-CANCEL_WAIT = 1.0  # s for which a cancel waits for a claimed job to start
+CANCEL_WAIT = 1.0  # s that a cancel waits for a claimed job to start
 CANCEL_INTERVAL = 0.01  # s between two searches for that job
 BURST_INTERVAL = 0.1  # s until the next claim while jobs are being recovered, with burst
 SPAWN_RETRY = 1.0  # s until the next try after a failed fork
