@@ -24,7 +24,9 @@ Params = ParamSpec("Params")
 Command = Sequence[Any]
 #: The reply for a key of a wrong type is None, unless the commands are Strict.
 Read = Generator[Sequence[Command], list[Any], Answer]
-_AFTER = re.compile(r"(-?(?:inf|[0-9.]{1,20}(?:e[+-]?[0-9]{1,3})?)) (.{0,1000})", re.DOTALL)
+_AFTER = re.compile(
+    r"(-?(?:inf|[0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[+-]?[0-9]{1,3})?)) (.{0,1000})", re.DOTALL
+)
 
 
 class Strict(list[Command]):
