@@ -73,9 +73,10 @@ class SentinelTarget:
     def ask(self, seconds: float) -> Address:
         """The master's address, as the sentinel with the newest configuration has it.
 
-        All are asked, because who begins to follow in the middle of a failover has missed its
-        messages, and only the sentinel that leads it knows of it. Each gets an equal part of
-        ``seconds``, because some may be down. Raises MasterNotFoundError, also during a failover.
+        Asks all sentinels: a process that begins to follow during a failover has missed its
+        messages, and only the sentinel that leads the failover knows of it. Each gets an equal part
+        of ``seconds``, because some may be down. Raises MasterNotFoundError, also during a
+        failover.
         """
         problems, answers = [], []
         for place in self.sentinels:
