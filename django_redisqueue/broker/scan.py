@@ -142,10 +142,8 @@ class Scanner(QueryBase):
         for key, values in zip(keys, replies, strict=True):
             if not values or not values[0]:
                 continue  # a tombstone, or deleted meanwhile
-            some_id, fields = (
-                key.removeprefix(prefix),
-                Fields(dict(zip(names, values, strict=True))),
-            )
+            some_id = key.removeprefix(prefix)
+            fields = Fields(dict(zip(names, values, strict=True)))
             seen = read(some_id, fields)
             if seen is None:
                 page.problems.append(
