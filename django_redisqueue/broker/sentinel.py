@@ -205,12 +205,9 @@ class MasterFollower:
 
     def _known(self) -> Address | None:
         """The master's address, if the thread has heard it recently."""
-        self._check_held()
-        return self.master if time.monotonic() - self._heard_at < SILENT else None
-
-    def _check_held(self) -> None:
         if time.monotonic() < self._held_until:
             raise MasterNotFoundError(under_way(self._target.service))
+        return self.master if time.monotonic() - self._heard_at < SILENT else None
 
     def _follow(self, connection: AbstractConnection, address: Address) -> None:
         with self._lock:
