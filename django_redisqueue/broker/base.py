@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 from ..conf import Settings, get_settings
 from ..core.parsing import clock_ms
@@ -13,8 +13,14 @@ from .connection import RedisConnection, ReplicaWait
 from .keys import Keys
 from .scripts import load
 
+Item = TypeVar("Item")
 BATCH = 100  # jobs a script call at the most: no script blocks Redis for long
 MAX_CALL_BYTES = 1_000_000  # and about as many bytes
+
+
+def slices(items: Sequence[Item], size: int = BATCH) -> Iterable[Sequence[Item]]:
+    """Parts of as many items as one call takes."""
+    return (items[at : at + size] for at in range(0, len(items), size))
 
 
 def keys_at(connection: RedisConnection, settings: Settings) -> Keys:

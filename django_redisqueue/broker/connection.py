@@ -255,7 +255,7 @@ class RedisConnection:
             connection.send_packed_command([b"".join(map(packed, map(tuple, commands)))])
 
     def receive(self, count: int) -> list[Any]:
-        """The replies to what was sent; those that are errors in their places."""
+        """The replies to what was sent, with errors in their places."""
         self._check_open("the connection was lost before the reply")
         with self._guard as connection:
             return [self._read(connection) for _ in range(count)]
@@ -399,13 +399,13 @@ class RedisConnection:
         return self._link.connection
 
     def connect(self) -> object:
-        """Open it if necessary. What is returned is the same for connections by one socket, and
-        another for each socket."""
+        """Open the connection if necessary. The returned object is the same for all connections
+        that share a socket."""
         with self._guard as connection:
             return connection
 
     def refresh(self) -> None:
-        """Note that it is used now, and ``drop_if_cut`` if it was not for a while."""
+        """Note a use; ``drop_if_cut`` if the last one was a while ago."""
         now = time.monotonic()
         if now - self._link.used > IDLE:
             self.drop_if_cut()

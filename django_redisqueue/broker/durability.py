@@ -16,7 +16,7 @@ from typing import Any
 from ..conf import Settings
 from ..core.parsing import clock_ms, score_ms
 from ..exceptions import RedisRefused
-from .base import QueryBase
+from .base import QueryBase, slices
 from .connection import RedisConnection
 
 # More than twice the period of `appendfsync everysec`, because Redis delays writes only when its
@@ -64,9 +64,7 @@ class Durability(QueryBase):
         """Read the ids, then write once, and wait for that write: it is behind those of the ids.
         All on one connection, so a failover in between ends in an error."""
         fence = [("HSET", self.keys.meta, "fence", 1), *waits] if waits else []
-        looks = [
-            ("ZMSCORE", self.keys.outbox, *ids[at : at + IDS]) for at in range(0, len(ids), IDS)
-        ]
+        looks = [("ZMSCORE", self.keys.outbox, *part) for part in slices(ids, IDS)]
         clock, *replies = self.connection.pipeline([("TIME",), *looks, *fence])
         scores = list(chain.from_iterable(replies[: len(looks)]))
         settled_ms = None
@@ -83,7 +81,7 @@ class Durability(QueryBase):
         """Remove ids whose rows are deleted and so will not be sent again."""
         if ids:
             self.connection.pipeline(
-                [("ZREM", self.keys.outbox, *ids[at : at + IDS]) for at in range(0, len(ids), IDS)]
+                [("ZREM", self.keys.outbox, *part) for part in slices(ids, IDS)]
             )
 
     def older_than(self, age_ms: int, count: int) -> list[str]:

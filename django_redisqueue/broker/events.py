@@ -338,18 +338,14 @@ def _read_part(position: Position, part: RawEvent, page: StreamPage) -> None:
         page.faults.append(EventFault(position, f"{short_repr(json)} is not a JSON object", True))
         return
     fields = Fields(raw)
+    event: JobStreamEvent | WorkflowStreamEvent | None
     if kind == JOB:
-        event = _event(position, fields, name, value)
-        is_left_out = event is None
-        if event is not None:
+        if (event := _event(position, fields, name, value)) is not None:
             page.events.append(event)
-    else:
-        workflow_event = parse_workflow_event(position, fields, value)
-        is_left_out = workflow_event is None
-        if workflow_event is not None:
-            page.workflows.append(workflow_event)
+    elif (event := parse_workflow_event(position, fields, value)) is not None:
+        page.workflows.append(event)
     if fields.faults:
-        page.faults.append(EventFault(position, "; ".join(fields.faults), is_left_out))
+        page.faults.append(EventFault(position, "; ".join(fields.faults), event is None))
 
 
 def _event(

@@ -250,11 +250,6 @@ def first_keys(known: Iterable[str], ends: Sequence[str], count: int) -> tuple[l
     return keys, keys[-1] if keys and has_more else ""
 
 
-def shown_limits(found: Sequence[LimitState]) -> list[LimitState]:
-    """The limits worth showing: in use, or waited for."""
-    return [one for one in found if one.queues or not one.is_full]
-
-
 def _split(entry: str) -> tuple[str, str]:
     key, _, rest = entry.partition(" ")
     return key, rest

@@ -14,6 +14,7 @@ from ..core.job_data import JobData, JobQuery, decode_job
 from ..core.parsing import int_or_none, pairs
 from ..core.statuses import FINAL, Status
 from ..exceptions import CorruptJob, JobNotFound, WrongKeyType
+from .base import slices
 from .keys import QueueKeys
 from .overview import OverviewQueries
 from .reads import Read, Strict, query
@@ -167,8 +168,8 @@ class Queries(OverviewQueries):
         """
         found: list[JobData] = []
         ids = sorted(self._indexed([self.keys.index(entry) for entry in entries]), key=_age)[::-1]
-        for at in range(0, len(ids), PAGE):
-            jobs = self.jobs(ids[at : at + PAGE])
+        for part in slices(ids, PAGE):
+            jobs = self.jobs(part)
             # Leave out a job that has ended meanwhile, or whose hash is gone.
             found += [
                 job for job in jobs if not isinstance(job, UnreadableJob) and query.matches(job)

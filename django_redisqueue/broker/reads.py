@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar, overload
 
 from ..core.text import printable
 from ..exceptions import InvalidOption, short_repr
@@ -25,7 +25,9 @@ Params = ParamSpec("Params")
 Command = Sequence[Any]
 #: The reply for a key of a wrong type is None, unless the commands are Strict.
 Read = Generator[Sequence[Command], list[Any], Answer]
-_AFTER = re.compile(r"(-?(?:inf|[0-9.]{1,20}(?:e[+-]?[0-9]{1,3})?)) (.{0,1000})", re.DOTALL)
+_AFTER = re.compile(
+    r"(-?(?:inf|[0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[+-]?[0-9]{1,3})?)) (.{0,1000})", re.DOTALL
+)
 
 
 class Strict(list[Command]):
@@ -98,7 +100,13 @@ class Query(Generic[Owner, Params, Answer]):
         self._begin = begin
         self.__doc__ = begin.__doc__
 
-    def __get__(self, owner: Owner, kind: type[Owner]) -> BoundRead[Params, Answer]:
+    @overload
+    def __get__(self, owner: None, kind: type[Owner]) -> Self: ...
+    @overload
+    def __get__(self, owner: Owner, kind: type[Owner]) -> BoundRead[Params, Answer]: ...
+    def __get__(self, owner: Owner | None, kind: type[Owner]) -> Self | BoundRead[Params, Answer]:
+        if owner is None:
+            return self
         return BoundRead(owner.connection, partial(self._begin, owner))
 
 

@@ -119,30 +119,42 @@ class Scanner(QueryBase):
     def page(self, cursor: str) -> ScanPage[JobSnapshot]:
         """The jobs of one step of a SCAN, which starts and ends with SCAN_START. Every job that
         exists throughout is found at least once."""
-        return self._scan(cursor, self.keys.job(""), JOB_FIELDS, _job_snapshot)
+        return self._scan(cursor, "job", self.keys.job(""), JOB_FIELDS, _job_snapshot)
 
     def workflow_page(self, cursor: str) -> ScanPage[WorkflowSnapshot]:
         """The same for workflows."""
-        return self._scan(cursor, self.keys.workflow(""), WORKFLOW_FIELDS, _workflow_snapshot)
+        prefix = self.keys.workflow("")
+        return self._scan(cursor, "workflow", prefix, WORKFLOW_FIELDS, _workflow_snapshot)
 
     def _scan(
         self,
         cursor: str,
+        kind: str,
         prefix: str,
         names: Sequence[str],
-        read: Callable[[str, Fields, list[str]], Seen | None],
+        read: Callable[[str, Fields], Seen | None],
     ) -> ScanPage[Seen]:
         scan = ("SCAN", cursor, "MATCH", f"{prefix}*", "COUNT", KEYS_A_PAGE, "TYPE", "hash")
         # On a node that the shard has left, or is leaving, the second command is an error.
         (following, keys), _ = self.connection.pipeline([scan, ("EXISTS", self.keys.nothing)])
         replies = self._each([("HMGET", key, *names) for key in keys])
-        problems: list[str] = []
-        found = [
-            read(key.removeprefix(prefix), Fields(dict(zip(names, values, strict=True))), problems)
-            for key, values in zip(keys, replies, strict=True)
-            if values and values[0]  # else a tombstone, or deleted meanwhile
-        ]
-        return ScanPage(following, [one for one in found if one is not None], problems)
+        page = ScanPage[Seen](following, [], [])
+        for key, values in zip(keys, replies, strict=True):
+            if not values or not values[0]:
+                continue  # a tombstone, or deleted meanwhile
+            some_id = key.removeprefix(prefix)
+            fields = Fields(dict(zip(names, values, strict=True)))
+            seen = read(some_id, fields)
+            if seen is None:
+                page.problems.append(
+                    f"{kind} {short_repr(some_id)} cannot be reconciled: its status is "
+                    f"{short_repr(fields['status'])}"
+                )
+                continue
+            page.found.append(seen)
+            if fields.faults:
+                page.problems.append(f"in the hash of {kind} {some_id}, {'; '.join(fields.faults)}")
+        return page
 
     def unread(self, after: Position) -> UnreadEvents:
         """What follows the mirror's cursor. One round trip, whatever the length."""
@@ -174,16 +186,14 @@ def unread_events(now_ms: int, entries: Sequence[Any], total: str | None) -> Unr
     return UnreadEvents(count_events(entries, total), max(0, oldest_ms))
 
 
-def _job_snapshot(job_id: str, raw: Fields, problems: list[str]) -> JobSnapshot | None:
+def _job_snapshot(job_id: str, raw: Fields) -> JobSnapshot | None:
+    """The snapshot of a job; None without a readable id or status."""
     status = raw.text("status", MAX_STATUS)
     if status not in STATUSES or text_or_none(job_id, MAX_ID) != job_id:
-        problems.append(
-            f"job {short_repr(job_id)} cannot be reconciled: its status is {short_repr(status)}"
-        )
         return None
     seq = raw.integer("seq", MAX_EXACT, default=-1)
     seq = seq_of(status, None if seq < 0 else seq, raw.integer("lease", MAX_EXACT) > 0)
-    job = JobSnapshot(
+    return JobSnapshot(
         job_id, status, raw.text("queue", MAX_QUEUE) or "default", raw.text("task", MAX_TASK),
         seq, raw.text("audit", MAX_STATUS),
         raw.text("child", MAX_WORKER), raw.integer("attempts", MAX_INT32 - 1),
@@ -192,26 +202,15 @@ def _job_snapshot(job_id: str, raw: Fields, problems: list[str]) -> JobSnapshot 
         raw.instant_ms("started_ms"), raw.instant_ms("finished_ms"),
         raw.instant_ms("due_ms"),
     )  # fmt: skip
-    if raw.faults:
-        problems.append(f"in the hash of job {job_id}, {'; '.join(raw.faults)}")
-    return job
 
 
-def _workflow_snapshot(
-    workflow_id: str, raw: Fields, problems: list[str]
-) -> WorkflowSnapshot | None:
+def _workflow_snapshot(workflow_id: str, raw: Fields) -> WorkflowSnapshot | None:
+    """The snapshot of a workflow; None without a readable id or status."""
     status = raw.text("status", MAX_STATUS)
     if status not in WORKFLOW_STATUSES or text_or_none(workflow_id, MAX_WORKFLOW_ID) != workflow_id:
-        problems.append(
-            f"workflow {short_repr(workflow_id)} cannot be reconciled: "
-            f"its status is {short_repr(status)}"
-        )
         return None
     counts = WorkflowCounts(*(raw.integer(name, MAX_INT32) for name in WorkflowCounts._fields))
-    snapshot = WorkflowSnapshot(
+    return WorkflowSnapshot(
         workflow_id, WorkflowStatus(status), raw.text("name", MAX_NAME), counts,
         raw.instant_ms("made_ms", 0), raw.instant_ms("ended_ms"), "paused_ms" in raw,
     )  # fmt: skip
-    if raw.faults:
-        problems.append(f"in the hash of workflow {workflow_id}, {'; '.join(raw.faults)}")
-    return snapshot

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from ..core.ids import periodic_job_id
 from ..core.parsing import pairs
 from ..core.schedules import ScheduleData, ScheduleDefinition, decode_schedule
 from ..exceptions import CorruptJob
-from .base import BATCH, CommandBase, QueryBase
+from .base import CommandBase, QueryBase, slices
 from .reads import Entry, Read, Strict, query
 from .replies import AnnounceReply, FireReply
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +128,6 @@ class ScheduleQueries(QueryBase):
             replies = self._each([("HGET", self.keys.schedule(name), "source") for name in part])
             found += (name for name, reply in zip(part, replies, strict=True) if reply == source)
         return found
-
-
-def slices(items: Sequence[Item]) -> Iterable[Sequence[Item]]:
-    """Parts of as many items as one call takes."""
-    return (items[at : at + BATCH] for at in range(0, len(items), BATCH))
 
 
 def _decode(name: str, reply: Any) -> ScheduleData | UnreadableSchedule | None:

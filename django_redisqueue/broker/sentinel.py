@@ -73,9 +73,10 @@ class SentinelTarget:
     def ask(self, seconds: float) -> Address:
         """The master's address, as the sentinel with the newest configuration has it.
 
-        All are asked, because who begins to follow in the middle of a failover has missed its
-        messages, and only the sentinel that leads it knows of it. Each gets an equal part of
-        ``seconds``, because some may be down. Raises MasterNotFoundError, also during a failover.
+        Asks all sentinels: a process that begins to follow during a failover has missed its
+        messages, and only the sentinel that leads the failover knows of it. Each gets an equal part
+        of ``seconds``, because some may be down. Raises MasterNotFoundError, also during a
+        failover.
         """
         problems, answers = [], []
         for place in self.sentinels:
@@ -204,12 +205,9 @@ class MasterFollower:
 
     def _known(self) -> Address | None:
         """The master's address, if the thread has heard it recently."""
-        self._check_held()
-        return self.master if time.monotonic() - self._heard_at < SILENT else None
-
-    def _check_held(self) -> None:
         if time.monotonic() < self._held_until:
             raise MasterNotFoundError(under_way(self._target.service))
+        return self.master if time.monotonic() - self._heard_at < SILENT else None
 
     def _follow(self, connection: AbstractConnection, address: Address) -> None:
         with self._lock:

@@ -22,7 +22,7 @@ from ..core.unique import UniqueKey
 from ..core.worker_data import WorkerReport, WorkerState, parse_report, worker_of
 from ..exceptions import InvalidOption
 from .connection import RedisConnection
-from .limits import LanePause, LimitQueries, LimitState, first_keys, shown_limits
+from .limits import LanePause, LimitQueries, LimitState, first_keys
 from .overview import ChildOverview, Fleet, Leases, QueueOverview, ServerOverview
 from .queries import Queries, UnreadableJob
 from .reads import Entry, EntryPage, Read, merged, page_after
@@ -269,7 +269,7 @@ def limits(shards: AllShards, after: str, count: int) -> tuple[list[LimitState],
     ends = [following for _, following in pages.values() if following]
     keys, following = first_keys(known, ends, count)
     found = limit_states(shards, {shard: set(some) for shard, (some, _) in pages.items()}, keys)
-    return shown_limits(found), following
+    return [one for one in found if one.queues or not one.is_full], following
 
 
 def limit_states(

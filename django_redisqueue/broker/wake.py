@@ -40,9 +40,9 @@ class WakeWait:
         most IDLE_SECONDS. Returns the shards whose tokens were taken: on one server at most one,
         that of the first queue with a token.
 
-        Every few seconds it asks whether it ``goes_on``. It does not for long once some server has
-        not answered. None are returned when Redis is away: the claim that follows meets the same
-        error and logs it.
+        Every few seconds it asks whether it ``goes_on``. Once a server has not answered it soon
+        returns. It returns no shard when Redis is away: the claim that follows meets the same error
+        and logs it.
         """
         shards = {self._stores[shard].keys.queue(name).wake: shard for shard, name in queues}
         keys: dict[RedisUrl, list[str]] = {}

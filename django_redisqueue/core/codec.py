@@ -111,9 +111,9 @@ def encode_payload(args: Sequence[Any], kwargs: Mapping[str, Any], limit: int, t
         return capped(text, limit, what, "MAX_PAYLOAD_BYTES")
     except InvalidArguments:  # say which argument it is
         for position, value in enumerate(args):
-            utf8_size(_encode(value, what), f"argument {position + 1} of {task}")
+            utf8_size(_encode(value, task), f"argument {position + 1} of {task}")
         for name, value in kwargs.items():
-            utf8_size(_encode({name: value}, what), f"argument {name!r} of {task}")
+            utf8_size(_encode({name: value}, task), f"argument {name!r} of {task}")
         raise
 
 

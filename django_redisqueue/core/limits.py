@@ -268,7 +268,7 @@ class Lane(NamedTuple):
 
 
 def decode_lane(text: str) -> Lane:
-    """Decode the lane of a job; '' has no share and no limits."""
+    """Decode the lane of a job; '' has no share and no limits. Raises ValueError."""
     name, *words = text.split(" ")
     share, *limits = name.split("|")
     numbers = dict(word.split("=", 1) for word in words if "=" in word)

@@ -86,11 +86,10 @@ class Redaction:
         hidden: list[int | str] = [
             at for at in range(len(args)) if (known[at] if at < len(known) else self.more_positions)
         ]
-        hidden += [name for name in kwargs if self._hides(name)]
+        for name in kwargs:
+            if name in self.hidden_names or (self.other_names and name not in self.shown_names):
+                hidden.append(name)
         return hidden
-
-    def _hides(self, name: str) -> bool:
-        return name in self.hidden_names or (self.other_names and name not in self.shown_names)
 
 
 def redaction_of(func: Callable[..., Any], names: Sequence[str], skip: int = 0) -> Redaction:

@@ -151,8 +151,8 @@ class Cron(Schedule):
         return list(takewhile(lambda due_ms: due_ms <= last_ms, self._due_times(first_ms - 1)))
 
     def _due_times(self, instant_ms: int) -> Iterator[int]:
-        """Those after an instant. cronsim starts with the time of day: while clocks are set back
-        it may begin with due times that were before."""
+        """The due times after an instant. While clocks are set back, cronsim may begin with earlier
+        ones, because it starts from the time of day."""
         zone = _zone(self.timezone or "UTC")
         begin = datetime.fromtimestamp(instant_ms // 1000, zone)
         last_ms = instant_ms

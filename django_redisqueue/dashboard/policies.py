@@ -15,7 +15,7 @@ from ..broker.commands import Commands
 from ..broker.limits import LanePause, LimitState, pause_name
 from ..broker.schedules import UnreadableSchedule
 from ..broker.steps import Wait
-from ..broker.uniques import UniqueKey, UniqueQueries
+from ..broker.uniques import UniqueQueries
 from ..client.limits import (
     NO_KEY,
     limit_names,

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from django_redisqueue.broker.queries import UnreadableJob
+from django_redisqueue.broker.reads import Command, Read, Strict, run, together
 from django_redisqueue.core.job_data import JobData
 from django_redisqueue.core.statuses import Status
+from django_redisqueue.exceptions import WrongKeyType
+from tests.support.round_trips import round_trips
 
 from .lab import ERROR, Lab
 
@@ -74,6 +77,36 @@ def test_broken_and_missing_jobs_are_outlines_that_say_so(lab: Lab) -> None:
     assert "does not hold a job" in b.problem
     assert isinstance(c, JobData)
     assert isinstance(d, UnreadableJob)
+
+
+def values(*keys: str, kind: type[list[Command]] = list) -> Read[list[str | None]]:
+    """Reads one key after the other."""
+    found: list[str | None] = []
+    for key in keys:
+        [value] = yield kind([("GET", key)])
+        found.append(value)
+    return found
+
+
+def test_reads_together_take_as_many_round_trips_as_the_longest(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.redis.mset({"a": 1, "b": 2})
+    reads = [values("a"), values(), values("b", "c", "a")]
+    lab.connection.connect()
+    with round_trips(monkeypatch) as made:
+        assert run(lab.connection, together(reads)) == [["1"], [], ["2", None, "1"]]
+    assert len(made) == 3
+    assert run(lab.connection, together([])) == []
+
+
+def test_reads_together_are_strict_if_all_of_them_are(lab: Lab) -> None:
+    lab.redis.set("a", 1)
+    lab.redis.lpush("wrong", "theirs")
+    strict, others = values("a", "wrong", kind=Strict), values("wrong", "a")
+    assert run(lab.connection, together([strict, others])) == [["1", None], [None, "1"]]
+    with pytest.raises(WrongKeyType):
+        run(lab.connection, together([values("wrong", kind=Strict), values("a", kind=Strict)]))
 
 
 def test_the_server_says_what_it_is(lab: Lab) -> None:

@@ -11,8 +11,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_redisqueue import Workflow
+from django_redisqueue.broker.base import slices
 from django_redisqueue.broker.commands import Commands
-from django_redisqueue.broker.schedules import slices
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.schedules import Source
 from django_redisqueue.models import (

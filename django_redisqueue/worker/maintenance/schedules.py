@@ -16,10 +16,10 @@ from types import MappingProxyType
 from django.db import router
 from django.db.models import Count, Max
 
-from ...broker.base import BATCH
+from ...broker.base import BATCH, slices
 from ...broker.commands import Commands
 from ...broker.replies import AnnounceReply, FireReply
-from ...broker.schedules import ScheduleQueries, UnreadableSchedule, slices
+from ...broker.schedules import ScheduleQueries, UnreadableSchedule
 from ...client.placement import shard_of_schedule
 from ...core.codec import decode_payload
 from ...core.job_data import NewJob, decode_options
