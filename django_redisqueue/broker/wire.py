@@ -14,7 +14,7 @@ from redis import exceptions as redis_errors
 
 from .packed import AS_READ
 
-READ_BYTES = 65536
+READ_BYTES = 32768
 _INCOMPLETE = object()
 
 
