@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+from asyncio import _get_running_loop
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,14 @@ from typing import Any
 import pytest
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.core.management.base import OutputWrapper
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.middleware.csrf import CsrfViewMiddleware
 from django.test import RequestFactory
 from django.utils.autoreload import StatReloader
+from redis.exceptions import NoScriptError
+
+from django_redisqueue.client import databases
 
 from .support.servers import RedisServer
 
@@ -96,6 +100,33 @@ def test_asgiref_takes_the_thread_of_a_context_from_its_table() -> None:
 
     asyncio.run(run())
     assert names == ["submit"]
+
+
+@pytest.mark.django_db
+def test_asgiref_keeps_the_connections_of_a_thread_in_a_local_of_it() -> None:
+    storage = databases._storage()
+    assert storage is not None
+    assert storage.__dict__[connection.alias] is connections[connection.alias]
+
+
+@pytest.mark.django_db
+def test_asyncio_tells_whether_a_loop_runs_without_an_exception() -> None:
+    async def run() -> bool:
+        return _get_running_loop() is asyncio.get_running_loop()
+
+    assert _get_running_loop() is None
+    assert asyncio.run(run())
+
+
+def test_a_connection_of_redis_py_translates_errors_by_its_parser(
+    redis_server: RedisServer,
+) -> None:
+    client = redis_server.client()
+    made: Any = client.connection_pool.get_connection()
+    error = made._parser.parse_error("NOSCRIPT No matching script.")
+    assert isinstance(error, NoScriptError)
+    made.disconnect()
+    client.close()
 
 
 def test_a_connection_of_redis_py_has_its_socket(redis_server: RedisServer) -> None:

@@ -27,6 +27,7 @@ from .nodes import Address
 from .packed import packed
 from .redis_errors import translate
 from .redis_url import RedisUrl, get_redis_url
+from .wire import Wire
 
 BLOCK_SECONDS = 5  # how long Redis holds a blocking pop; never 0, so that a dead peer is noticed
 IDLE_SECONDS = 15  # the same of an idle child that waits in several shards
@@ -86,11 +87,16 @@ _all_links: WeakSet[_Link] = WeakSet()
 class _Link:
     """The socket of one caller to one server."""
 
+<<<<<<< HEAD
     __slots__ = ("__weakref__", "connection", "used", "waiting_until")
+=======
+    __slots__ = ("connection", "used", "waiting_until", "wire")
+>>>>>>> h2
 
     def __init__(self) -> None:
         _all_links.add(self)
         self.connection: AbstractConnection | None = None
+        self.wire: Wire | None = None  # of that connection
         self.waiting_until = 0.0  # for the reply to a blocking pop (monotonic); 0.0: for none
         self.used = 0.0  # by `producer_connection`, on the monotonic clock
 
@@ -142,7 +148,7 @@ class RedisConnection:
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""
-        connection, self._link.connection = self._link.connection, None
+        connection, self._link.connection, self._link.wire = self._link.connection, None, None
         self._link.waiting_until = 0.0
         if connection is not None:
             connection.disconnect()
@@ -181,13 +187,13 @@ class RedisConnection:
 
     def script_packed(self, command: bytes, source: str, key: str, *args: Any) -> Any:
         """``script`` whose first try, by its digest, is encoded already."""
-        with self._guard as connection:
-            connection.send_packed_command([command])
+        with self._guard:
+            wire = self._link.wire
+            assert wire is not None
             try:
-                return connection.read_response()
+                return wire.ask(command)
             except redis_errors.NoScriptError:
-                connection.send_packed_command([packed(("EVAL", source, 1, key, *args))])
-                return connection.read_response()
+                return wire.ask(packed(("EVAL", source, 1, key, *args)))
 
     def script_on_replicas(
         self, wait: ReplicaWait, sha: str, source: str, key: str, *args: Any
@@ -396,6 +402,7 @@ class RedisConnection:
             self._link = self._links.setdefault(owner, _Link())
         if self._link.connection is None:
             self._link.connection = self.redis_url.open(*self._timeouts)
+            self._link.wire = Wire(self._link.connection)
         return self._link.connection
 
     def connect(self) -> object:

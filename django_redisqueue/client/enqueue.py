@@ -26,6 +26,7 @@ from ..conf import get_settings
 from ..core.job_data import NewJob
 from ..core.ports import ports
 from ..exceptions import ConfigurationError, PayloadTooLarge, RedisQueueError
+from .databases import open_connections
 from .transport import connection_of, transport
 
 logger = logging.getLogger("django_redisqueue")
@@ -39,6 +40,10 @@ class DeliveryMode(NamedTuple):
     after_commit: bool
     outbox: bool
 
+
+AT_ONCE = DeliveryMode(after_commit=False, outbox=False)
+ON_COMMIT = DeliveryMode(after_commit=True, outbox=False)
+THROUGH_OUTBOX = DeliveryMode(after_commit=True, outbox=True)
 
 _outbox_required: ContextVar[bool] = ContextVar("outbox_required", default=False)
 
@@ -57,11 +62,13 @@ def delivery_mode(on_commit: bool | None, outbox: bool | None) -> DeliveryMode:
     """The options of the call or the task; the settings decide where an option is None. Jobs in
     memory need no outbox."""
     if on_commit is False and not outbox:
-        return DeliveryMode(False, False)
+        return AT_ONCE
     settings = get_settings()
     if outbox or (outbox is None and settings.outbox) or _outbox_required.get():
-        return DeliveryMode(True, not transport().in_memory)
-    return DeliveryMode(settings.enqueue_on_commit if on_commit is None else on_commit, False)
+        return ON_COMMIT if transport().in_memory else THROUGH_OUTBOX
+    return (
+        ON_COMMIT if (settings.enqueue_on_commit if on_commit is None else on_commit) else AT_ONCE
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -166,7 +173,7 @@ def _atomic_connections() -> list[BaseDatabaseWrapper]:
     """
     return [
         connection
-        for connection in connections.all(initialized_only=True)
+        for connection in open_connections()
         if connection.in_atomic_block
         and not all(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
     ]
@@ -267,7 +274,7 @@ def _alive(refs: Iterable[weakref.ref[_Hook]]) -> list[_Hook]:
 
 def uncommitted_jobs() -> list[NewJob]:
     """The jobs that wait for commits of this thread's connections."""
-    hooks = [ref() for c in connections.all(initialized_only=True) for ref in _hooks.get(c, ())]
+    hooks = [ref() for c in open_connections() for ref in _hooks.get(c, ())]
     found = [hook.deferred for hook in hooks if hook is not None and hook.deferred is not None]
     # A Deferred that waits for two aliases has two hooks.
     return [job for deferred in dict.fromkeys(found) for job in deferred.jobs]

@@ -283,7 +283,9 @@ def job_of(new: NewJob, deferred: Deferred | None) -> Job:
             f"the Idempotency-Key was sent before with another body, which made job {new.owner}; "
             "send the same body again, or take another key"
         )
-    return Job(new.owner or new.id, deferred=deferred, is_duplicate=bool(new.owner))
+    if new.owner:
+        return Job(new.owner, deferred=deferred, is_duplicate=True)
+    return Job(new.id, deferred=deferred)
 
 
 def once_per_request(task: Task, key: str, fingerprint: str) -> Task:

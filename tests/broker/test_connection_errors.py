@@ -61,7 +61,9 @@ def fails(kind: type[RedisQueueError], *words: str) -> Iterator[None]:
 
 def test_nothing_listens(point: Point, tmp_path: Path) -> None:
     point(f"unix://{tmp_path}/redis.sock")
-    with fails(RedisUnavailable, f"unix://{tmp_path}/redis.sock", "does not answer", "check that it runs"):
+    with fails(
+        RedisUnavailable, f"unix://{tmp_path}/redis.sock", "does not answer", "check that it runs"
+    ):
         tasks.noop.enqueue()
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from redis.connection import AbstractConnection
 
+from django_redisqueue.broker.wire import Wire
+
 
 @contextmanager
 def round_trips(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
@@ -16,6 +18,7 @@ def round_trips(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     made: list[int] = []
     reading = [True]
     send, read = AbstractConnection.send_packed_command, AbstractConnection.read_response
+    ask = Wire.ask
 
     def sending(self: AbstractConnection, *args: Any, **options: Any) -> Any:
         if reading[0]:
@@ -27,7 +30,14 @@ def round_trips(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         reading[0] = True
         return read(self, *args, **options)
 
+    def asks(self: Wire, command: bytes) -> Any:
+        if reading[0]:
+            made.append(1)
+        reading[0] = True
+        return ask(self, command)
+
     with monkeypatch.context() as patch:
         patch.setattr(AbstractConnection, "send_packed_command", sending)
         patch.setattr(AbstractConnection, "read_response", reads)
+        patch.setattr(Wire, "ask", asks)
         yield made
