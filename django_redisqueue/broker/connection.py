@@ -87,11 +87,7 @@ _all_links: WeakSet[_Link] = WeakSet()
 class _Link:
     """The socket of one caller to one server."""
 
-<<<<<<< HEAD
-    __slots__ = ("__weakref__", "connection", "used", "waiting_until")
-=======
-    __slots__ = ("connection", "used", "waiting_until", "wire")
->>>>>>> h2
+    __slots__ = ("__weakref__", "connection", "used", "waiting_until", "wire")
 
     def __init__(self) -> None:
         _all_links.add(self)
@@ -104,7 +100,7 @@ class _Link:
 def _forget_sockets() -> None:
     """In a forked process, such as one of a task: it must not read its parent's replies."""
     for link in _all_links:
-        link.connection, link.waiting_until = None, 0.0
+        link.connection, link.wire, link.waiting_until = None, None, 0.0
 
 
 os.register_at_fork(after_in_child=_forget_sockets)

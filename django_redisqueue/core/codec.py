@@ -111,13 +111,8 @@ def encode_payload(args: Sequence[Any], kwargs: Mapping[str, Any], limit: int, t
     elif text.isascii() and len(text) <= limit:
         return text
     try:
-<<<<<<< HEAD
-        return capped(text, limit, what, "MAX_PAYLOAD_BYTES")
-    except InvalidArguments:  # say which argument it is
-=======
         return capped(text, limit, f"the arguments of {task}", "MAX_PAYLOAD_BYTES")
-    except InvalidArguments:
->>>>>>> h2
+    except InvalidArguments:  # say which argument it is
         for position, value in enumerate(args):
             utf8_size(_encode(value, task), f"argument {position + 1} of {task}")
         for name, value in kwargs.items():

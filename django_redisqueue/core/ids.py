@@ -75,13 +75,9 @@ def due_ms_of(job_id: str) -> int | None:
 
 
 def _unique() -> str:
-<<<<<<< HEAD
-    n = _random.randrange(_SPACE)
-=======
     # Two numbers of one machine word: Python takes twice as long with one of 36**10.
-    first, second = random.getrandbits(30), random.getrandbits(30)
+    first, second = _random.getrandbits(30), _random.getrandbits(30)
     rest = first // _FOUR * (2**30 // _FOUR) + second // _FOUR
->>>>>>> h2
     pairs = _PAIRS
     tail = (
         f"{pairs[first % 1296]}{pairs[first // 1296 % 1296]}"
