@@ -26,6 +26,7 @@ from .support.hand import Hand
 from .support.postgres import FILLED, PostgresServer, as_database, missing
 from .support.proxy import Proxy
 from .support.servers import RedisServer, program
+from .support.suite import run_folder
 from .support.warm import remember_version_of_redis_py
 
 remember_version_of_redis_py()
@@ -63,11 +64,13 @@ def pytest_report_header() -> str:
 
 
 def pytest_configure() -> None:
+    run_folder()  # before xdist starts the processes that share it
     gc.disable()  # collecting tests makes much and drops little
 
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # it stays to the end: do not look through it again and again
+    gc.set_threshold(20_000)  # tests make much that is soon gone without it
     gc.enable()
 
 

@@ -11,10 +11,12 @@ from django_redisqueue.broker import base, scripts
 
 def plant_bug(monkeypatch: pytest.MonkeyPatch, right: str, wrong: str) -> None:
     """Put ``wrong`` in place of ``right`` in all scripts as Redis gets them; some must have it."""
+    found = {verb: scripts.load(verb) for verb in scripts.names()}
     broken = {}
-    for verb in scripts.names():
-        source = scripts.load(verb).source.replace(right, wrong)
-        digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-        broken[verb] = scripts.Script(verb, source, digest)
-    assert any(script.sha != scripts.load(verb).sha for verb, script in broken.items())
-    monkeypatch.setattr(base, "load", broken.__getitem__)
+    for verb, script in found.items():
+        if right in script.source:
+            source = script.source.replace(right, wrong)
+            digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+            broken[verb] = scripts.Script(verb, source, digest)
+    assert any(script.sha != found[verb].sha for verb, script in broken.items())
+    monkeypatch.setattr(base, "load", {**found, **broken}.__getitem__)

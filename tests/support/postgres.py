@@ -27,6 +27,7 @@ from django.db import connections
 
 from .commands import migrate
 from .program import Program
+from .suite import shared
 
 USER = "postgres"  # of the database
 TEMPLATE = "migrated"
@@ -105,7 +106,7 @@ def missing() -> str:
 
 
 class PostgresServer(Program):
-    """A cluster from ``initdb``; gone with its folder after ``close``.
+    """A copy of the cluster of this run of the suite; gone with its folder after ``close``.
 
     ``options`` are those of ``postgresql.conf``, laid over OPTIONS.
     """
@@ -118,13 +119,11 @@ class PostgresServer(Program):
         super().__init__("drq-pg-")
         self._who = self._unprivileged()
         self._numbers = count(1)
-        self._run(
-            str(programs / "initdb"), "--pgdata", str(self.folder / "data"), "--username", USER,
-            "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync",
-        )  # fmt: skip
+        self._data = self.folder / "data"
+        made = shared("postgres", self._make_cluster) / "data"
+        subprocess.run(["cp", "-a", made, self._data], check=True)  # keeps its owner
         self._emptied: list[str] = []  # names of databases to use again
         self.start()
-        self._make_template()
         self._shape = self.execute(EMPTY, TEMPLATE)
 
     def _unprivileged(self) -> dict[str, Any]:
@@ -140,7 +139,7 @@ class PostgresServer(Program):
         """Start it and wait until it lets one in."""
         options = [f"-c{name}={value}" for name, value in self._options.items()]
         self.launch(
-            str(self._programs / "postgres"), "-D", str(self.folder / "data"),
+            str(self._programs / "postgres"), "-D", str(self._data),
             f"-cunix_socket_directories={self.folder}", *options, **self._who,
         )  # fmt: skip
 
@@ -213,9 +212,17 @@ class PostgresServer(Program):
             "TEST": {"NAME": name},
         }
 
-    def _make_template(self) -> None:
+    def _make_cluster(self, folder: Path) -> None:
+        """A cluster with the migrated TEMPLATE, made once in a run of the suite."""
+        self._run(
+            str(self._programs / "initdb"), "--pgdata", str(self._data), "--username", USER,
+            "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync",
+        )  # fmt: skip
+        self.start()
         self.execute(f"CREATE DATABASE {TEMPLATE}")
         migrate(REDISQUEUE_TEST_DATABASES=json.dumps({"default": self._entry(TEMPLATE)}))
+        self.end(signal.SIGINT)  # in order, with a checkpoint
+        self._data.rename(folder / "data")
 
     def _run(self, *command: str) -> None:
         done = subprocess.run(

@@ -5,9 +5,9 @@ of processes. ``WarmProcess`` stands in for ``subprocess.Popen``: a real process
 environment, settings, working directory, standard streams and session. Only the start itself is
 not the real one; tests that are about the start run ``sys.executable``.
 
-Each process of the suite has one fork server, which the first ``WarmProcess`` starts. It has no
-threads and no connections, and ends with the suite. A dead process stays a zombie until ``wait`` or
-``poll`` has returned its exit code, as if it were a child of this process.
+A run of the suite has one fork server, which the first ``WarmProcess`` starts. It has no threads
+and no connections to Redis or a database, and ends with the run. A dead process stays a zombie
+until ``wait`` or ``poll`` has returned its exit code, as if it were a child of this process.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from pkgutil import iter_modules
 from typing import Any, NoReturn
 
 from redis import utils
+
+from . import suite
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -120,23 +122,36 @@ class WarmProcess:
 
 @cache
 def _server() -> socket.socket:
-    mine, theirs = socket.socketpair()
-    with theirs:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.warm", str(theirs.fileno())],
-            cwd=ROOT,
-            env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
+    """This process's connection to the fork server."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(str(suite.shared("warm", _start_server) / "socket"))
+    atexit.register(connection.close)
+    return connection
+
+
+_started: list[subprocess.Popen[bytes]] = []  # it may end after this process: nobody waits for it
+
+
+def _start_server(folder: Path) -> None:
+    """Its output goes to a file: a pipe of this process would stay open as long as the run."""
+    end_of_run = suite.open_until_the_end()
+    with socket.socket(socket.AF_UNIX) as listener, (folder / "log").open("wb") as log:
+        listener.bind(str(folder / "socket"))
+        listener.listen(64)
+        descriptors = [listener.fileno(), end_of_run]
+        _started.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.support.warm", *map(str, descriptors)],
+                cwd=ROOT,
+                env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         )
-    atexit.register(_stop, process, mine)
-    return mine
-
-
-def _stop(process: subprocess.Popen[bytes], mine: socket.socket) -> None:
-    mine.close()
-    process.wait()
+    os.close(end_of_run)
 
 
 def _send(to: socket.socket, request: dict[str, Any]) -> None:
@@ -149,8 +164,10 @@ def _send(to: socket.socket, request: dict[str, Any]) -> None:
 class WarmServer:
     """Forks on request; ``serve`` returns in a forked process, with what it is to run."""
 
-    def __init__(self, control: socket.socket) -> None:
-        self._control = control
+    def __init__(self, listener: socket.socket, end_of_run: int) -> None:
+        self._listener = listener
+        self._end_of_run = end_of_run
+        self._clients: list[socket.socket] = []  # one a process of the suite
         self._sockets: dict[int, socket.socket] = {}  # by pid
         self._running: set[int] = set()
         self._awake, self._wake = os.pipe()
@@ -162,21 +179,33 @@ class WarmServer:
     def serve(self) -> dict[str, Any] | None:
         """None: the suite has ended."""
         while True:
-            waiting = [self._control, self._awake, *self._sockets.values()]
+            waiting = [self._end_of_run, self._awake, *self._all_sockets()]
             ready = select.select(waiting, [], [])[0]
+            if self._end_of_run in ready:
+                return None
             if self._awake in ready:
                 os.read(self._awake, 4096)
                 self._report()
             for pid, its in list(self._sockets.items()):
                 if its in ready:
                     self._reap(pid)
-            if self._control in ready:
-                _, streams, _, _ = socket.recv_fds(self._control, 1, 4)
-                if not streams:
-                    return None
-                request = self._fork(*streams)
+            if self._listener in ready:
+                self._clients.append(self._listener.accept()[0])
+            for client in [each for each in self._clients if each in ready]:
+                request = self._answer(client)
                 if request is not None:
                     return request
+
+    def _answer(self, client: socket.socket) -> dict[str, Any] | None:
+        _, streams, _, _ = socket.recv_fds(client, 1, 4)
+        if streams:
+            return self._fork(*streams)
+        self._clients.remove(client)
+        client.close()
+        return None
+
+    def _all_sockets(self) -> list[socket.socket]:
+        return [self._listener, *self._clients, *self._sockets.values()]
 
     def _fork(self, own: int, *streams: int) -> dict[str, Any] | None:
         its = socket.socket(fileno=own)
@@ -189,8 +218,9 @@ class WarmServer:
             signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the suite may run under nohup
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
-            os.closerange(3, max(own, *streams, self._wake, *self._fds()) + 1)
-            for each in (self._control, its, *self._sockets.values()):
+            fds = [each.fileno() for each in self._all_sockets()]
+            os.closerange(3, max(own, *streams, self._wake, self._end_of_run, *fds) + 1)
+            for each in (its, *self._all_sockets()):
                 each.detach()
             return request
         for stream in streams:
@@ -199,9 +229,6 @@ class WarmServer:
         self._sockets[pid] = its
         self._running.add(pid)
         return None
-
-    def _fds(self) -> list[int]:
-        return [each.fileno() for each in (self._control, *self._sockets.values())]
 
     def _report(self) -> None:
         for pid in list(self._running):
@@ -340,10 +367,13 @@ def warm_up() -> None:
 
 
 def main() -> None:
+    listener, end_of_run = map(int, sys.argv[1:])
+    gc.disable()  # almost all that is loaded stays
     warm_up()
     gc.collect()
     gc.freeze()
-    request = WarmServer(socket.socket(fileno=int(sys.argv[1]))).serve()
+    gc.enable()
+    request = WarmServer(socket.socket(fileno=listener), end_of_run).serve()
     if request is not None:
         become(request)
         leave(run(request["arguments"]))

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.cluster import has_cluster
 from tests.support.commands import migrate
+from tests.support.suite import shared
 
 from .stage import Stage
 
@@ -27,11 +28,9 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path, settings: Any) -> Iter
 
 
 @pytest.fixture(scope="session")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def migrated() -> Path:
     """A folder with the migrated SQLite file of the alias ``default``."""
-    folder = tmp_path_factory.mktemp("migrated")
-    migrate(REDISQUEUE_TEST_FOLDER=str(folder))
-    return folder
+    return shared("migrated", lambda folder: migrate(REDISQUEUE_TEST_FOLDER=str(folder)))
 
 
 @pytest.fixture
