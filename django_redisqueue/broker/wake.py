@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -82,12 +82,19 @@ class WakeWait:
 def _read_replies(waiting: dict[int, _WakeConnection], end: float) -> list[str]:
     """The keys whose tokens the next pops to end have taken. Removes these from ``waiting``."""
     found: list[str] = []
-    ready, _, _ = select.select(list(waiting), [], [], max(0.0, end - time.monotonic()))
-    for number in ready:
+    for number in _wait_for_any(waiting, max(0.0, end - time.monotonic())):
         with suppress(RedisQueueError):
             found += waiting[number].end_pop()
         del waiting[number]
     return found
+
+
+def _wait_for_any(sockets: Iterable[int], seconds: float) -> list[int]:
+    """The numbers of these sockets that can be read, once one of them can."""
+    poll = select.poll()  # select() cannot watch descriptors over 1023
+    for number in sockets:
+        poll.register(number, select.POLLIN)
+    return [number for number, _ in poll.poll(seconds * 1000)]
 
 
 def _end_pops(waiting: dict[int, _WakeConnection]) -> list[str]:

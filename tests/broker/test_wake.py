@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import select
+import os
+import resource
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from django_redisqueue.core.job_data import NewJob
 from tests.support.servers import RedisServer
 
 QUEUES = [(0, "default"), (1, "default")]
+FD_SETSIZE = 1024  # of select()
 
 
 @pytest.fixture
@@ -57,6 +60,23 @@ def test_a_wait_that_times_out_keeps_its_connections(
     assert wait.wait(QUEUES, 0.1) == []
     assert [waiting(server) for server in servers] == first
     assert list(map(len, first)) == [1, 1]
+
+
+def test_it_waits_in_a_process_with_very_many_open_files(
+    servers: list[RedisServer], wait: WakeWait
+) -> None:
+    """Such as a child with a thousand async jobs: select() cannot watch descriptors over 1023."""
+    with ExitStack() as stack:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if hard != resource.RLIM_INFINITY and hard < 2 * FD_SETSIZE:
+            pytest.skip("this process may not open so many files")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2 * FD_SETSIZE), hard))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(FD_SETSIZE):
+            stack.enter_context(open(os.devnull))
+        assert wait.wait(QUEUES, 0.1) == []
+        enqueue(1)
+        assert wait.wait(QUEUES, 30) == [1]
 
 
 def test_a_long_wait_asks_now_and_then_whether_it_goes_on(
@@ -113,7 +133,7 @@ def test_a_token_that_comes_as_the_wait_ends_is_not_lost(
     servers: list[RedisServer], wait: WakeWait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its job would wait until another one comes."""
-    look, shards = select.select, [0]
+    look, shards = wake._wait_for_any, [0]
 
     def then_enqueue(*arguments: Any) -> Any:
         found = look(*arguments)
@@ -122,7 +142,7 @@ def test_a_token_that_comes_as_the_wait_ends_is_not_lost(
         return found
 
     enqueue(1)
-    monkeypatch.setattr(select, "select", then_enqueue)
+    monkeypatch.setattr(wake, "_wait_for_any", then_enqueue)
     assert wait.wait(QUEUES, 30) == [1, 0]
     # The pop had ended by itself, so the child's token ends the next one, and is gone.
     assert wait.wait(QUEUES, 30) == []
