@@ -18,8 +18,7 @@ from django.db import connections
 from django.db.models import Q
 
 from ..broker.connection import blocking_connection, worker_connection
-from ..broker.events import START, Position
-from ..broker.feed import Ends, EventFeed, EventLine, wait_for_lines
+from ..broker.entries import START, Ends, EventFeed, EventLine, Position, wait_for_lines
 from ..broker.redis_url import RedisUrl, get_redis_url
 from ..broker.retry import retry_until_answered
 from ..conf import get_settings

@@ -16,7 +16,7 @@ from django.http.request import UnreadablePostError
 from django.utils.crypto import salted_hmac
 from django.utils.dateparse import parse_datetime
 
-from ..broker.events import Positions
+from ..broker.entries import Positions
 from ..client.options import MAX_PRIORITY, MIN_PRIORITY, check_priority, check_run_after
 from ..client.registry import lookup, task_names
 from ..conf import get_settings

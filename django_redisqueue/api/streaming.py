@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 
 from asgiref.sync import sync_to_async
 
-from ..broker.events import Position, Positions, format_position
-from ..broker.feed import EventFeed
+from ..broker.entries import EventFeed, Position, Positions, format_position
 from ..broker.shards import AllShards
 from ..conf import get_settings
 from ..core.clock import real_ms

@@ -1,16 +1,22 @@
-"""Entries of the event stream, as Redis sends them.
+"""Entries of the event stream, as Redis sends them, and as text for live readers.
 
-An entry has the events of one script call: up to 100, mostly fewer (include/emit.lua).
+An entry has the events of one script call: up to 100, mostly fewer (include/emit.lua). The position
+of an event is its entry's id with the second number multiplied by ENTRY, plus the number of events
+before it in the entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import Any, NamedTuple
 
+from ..conf import Settings
+from ..core.codec import dumps, loads
 from ..core.parsing import int_or_none
+from .base import QueryBase
 from .connection import RedisConnection
+from .reads import Read, Strict, query
 
 JOB, WORKFLOW = "job", "workflow"
 COUNTER = ":n"  # the first field: how many events were ever written before this entry
@@ -21,10 +27,13 @@ BESIDE = {"queued": "args", "scheduled": "args", "waiting": "args", "completed":
 CHUNK = 100  # entries a command, which bounds a reply of unknown size
 DEFAULT_DENSITY = 25.0  # events an entry, until some were read
 BYTES = 8_000_000  # about the characters of one read; 100 of our entries have no more
-
+ENTRY = 1000  # positions in an entry
+Position = tuple[int, int]
+Positions = tuple[Position, ...]  # one in each shard
+START: Position = (0, 0)
 Raw = Sequence[Any]  # the entry's id, and its fields and values one after the other
-
-
+EventLine = tuple[Position, str]  # an event as JSON
+Ends = tuple[Position, Position]  # of a stream: its first and its last event
 #: One event: JOB or WORKFLOW; its JSON; and the name and text of one more value, if it has one
 #: (args, result or error of a job, name of a workflow). A plain tuple, because there are many.
 RawEvent = tuple[str, str, str | None, str | None]
@@ -78,24 +87,6 @@ class Entries:
         return found
 
 
-def wait_for_entries(
-    streams: Sequence[Entries], after: Sequence[str], events: int, seconds: float
-) -> list[EntryBatch]:
-    """Wait up to ``seconds`` for entries of these streams, which are on one server.
-
-    ``after`` has the id of an entry for each stream. Returns a batch for each stream, with about
-    ``events`` events in all. Takes one command.
-    """
-    count = min(one._count(ceil(events / len(streams))) for one in streams)
-    reply = streams[0]._connection.call(
-        "XREAD", "COUNT", str(count), "BLOCK", str(round(seconds * 1000)),
-        "STREAMS", *(one._key for one in streams), *after,
-    )  # fmt: skip
-    raw = dict(reply or ())
-    found = [one._parts(raw.get(one._key, ())) for one in streams]
-    return [EntryBatch(some, len(some) < count) for some in found]
-
-
 def _size(parts: Sequence[RawEvent]) -> int:
     return sum(len(json) + len(value or "") for _, json, _, value in parts)
 
@@ -134,3 +125,106 @@ def count_events(entries: Sequence[Raw], total: str | None) -> int | None:
     if field != COUNTER or began is None or ended is None:
         return None
     return ended - began if ended > began else None
+
+
+# Positions
+
+
+def parse_position(text: str) -> Position:
+    """The numbers of ``'1526919030474-55'``. Raises ValueError."""
+    ms, _, number = text.partition("-")
+    return int(ms), int(number)
+
+
+def format_position(position: Position) -> str:
+    """The position as text."""
+    return f"{position[0]}-{position[1]}"
+
+
+def first_position(name: str) -> Position:
+    """The position of an entry's first event."""
+    ms, number = parse_position(name)
+    return ms, number * ENTRY
+
+
+def last_position(begin: Position, parts: Sequence[RawEvent]) -> Position:
+    """The position of the last event of the entry that begins there."""
+    ms, number = begin
+    return ms, number + min(max(len(parts), 1), ENTRY) - 1
+
+
+def entry_id(position: Position) -> str:
+    """The id of the entry that has the event."""
+    return format_position((position[0], position[1] // ENTRY))
+
+
+# Live readers
+
+
+class EventFeed(QueryBase):
+    """Reads the stream, on one connection."""
+
+    def __init__(self, connection: RedisConnection, settings: Settings | None = None) -> None:
+        super().__init__(connection, settings)
+        self._entries = Entries(connection, self.keys.events)
+
+    @query
+    def ends(self) -> Read[Ends]:
+        """The positions of the first and the last event, START for none. One round trip."""
+        first, last = yield Strict(
+            [("XRANGE", self.keys.events, "-", "+", "COUNT", "1"),
+             ("XREVRANGE", self.keys.events, "+", "-", "COUNT", "1")]
+        )  # fmt: skip
+        if not first or not last:
+            return START, START
+        return first_position(first[0][0]), last_position(
+            first_position(last[0][0]), parse_entry(last[0][1])
+        )
+
+    def page(self, after: Position, count: int) -> list[EventLine]:
+        """The events after ``after``, which may be in the middle of an entry: at least ``count`` if
+        there are so many, up to the end of an entry."""
+        start = "-" if after == START else entry_id(after)
+        batch = self._entries.read(start, count)
+        return [line for line in _lines(batch.entries) if line[0] > after]
+
+
+def wait_for_lines(
+    feeds: Sequence[EventFeed], after: Sequence[Position], count: int, seconds: float
+) -> tuple[list[list[EventLine]], bool]:
+    """Wait up to ``seconds`` for events of these streams, which are on one server. One command.
+
+    ``after`` has a position for each stream, that of the last event of an entry. Returns about
+    ``count`` events in all, a list for each stream, and whether more follow.
+    """
+    streams = [feed._entries for feed in feeds]
+    most = min(one._count(ceil(count / len(streams))) for one in streams)
+    reply = streams[0]._connection.call(
+        "XREAD", "COUNT", str(most), "BLOCK", str(round(seconds * 1000)),
+        "STREAMS", *(one._key for one in streams), *map(entry_id, after),
+    )  # fmt: skip
+    raw = dict(reply or ())
+    found = [one._parts(raw.get(one._key, ())) for one in streams]
+    return [list(_lines(some)) for some in found], any(len(some) >= most for some in found)
+
+
+def _lines(entries: Sequence[tuple[str, list[RawEvent]]]) -> Iterator[EventLine]:
+    for name, parts in entries:
+        ms, number = first_position(name)
+        if not parts:
+            yield (ms, number), ""
+        for at, part in enumerate(parts[:ENTRY], number):
+            yield (ms, at), _text(part)
+
+
+def _text(part: RawEvent) -> str:
+    """A job's event, with its error if that is short. Of other events only the position counts."""
+    field, json, name, value = part
+    if field != JOB:
+        return ""
+    text = f'{json[:-1]},"error":{value}}}' if name == "error" else json
+    try:
+        loads(text)  # nothing that a client's parser refuses may reach it
+    except ValueError as error:
+        return dumps({"unreadable": str(error)})
+    return text

@@ -1,8 +1,6 @@
 """The event stream, read page by page: the truth that the mirror is built from.
 
-It has the events of jobs and of workflows. An entry of the stream has the events of one script. The
-position of an event is its entry's id with the second number multiplied by ENTRY, plus the number
-of events before it in the entry.
+It has the events of jobs and of workflows.
 """
 
 from __future__ import annotations
@@ -32,15 +30,22 @@ from ..core.tags import OPTION
 from ..exceptions import RedisQueueError, short_repr
 from .base import QueryBase, replica_wait
 from .connection import RedisConnection
-from .entries import JOB, Entries, RawEvent, parse_entry
+from .entries import (
+    ENTRY,
+    JOB,
+    START,
+    Entries,
+    Position,
+    RawEvent,
+    entry_id,
+    first_position,
+    last_position,
+    parse_entry,
+)
 
 logger = logging.getLogger("django_redisqueue")
 
 PAGE = 1000  # events a read, plus the rest of the last entry: under 1 MB
-ENTRY = 1000  # positions in an entry
-Position = tuple[int, int]
-Positions = tuple[Position, ...]  # one in each shard
-START: Position = (0, 0)
 STATUSES = frozenset(Status)
 TRANSITIONS = frozenset(WorkflowTransition)
 PLAIN = 8  # keys of a job's event without optional ones
@@ -50,34 +55,6 @@ BODY = (*TEXTS, "options", "attempts", "priority", "generation", "enqueued_ms", 
 MAX_ID, MAX_STATUS, MAX_QUEUE, MAX_TASK, MAX_WORKER, MAX_REASON = 80, 10, 64, 255, 128, 16
 MAX_WORKFLOW_ID, MAX_NAME, MAX_CORRELATION = 64, 200, 128
 _NO_OPTIONAL_KEYS: dict[str, Any] = {}
-
-
-def parse_position(text: str) -> Position:
-    """The numbers of ``'1526919030474-55'``. Raises ValueError."""
-    ms, _, number = text.partition("-")
-    return int(ms), int(number)
-
-
-def format_position(position: Position) -> str:
-    """The position as text."""
-    return f"{position[0]}-{position[1]}"
-
-
-def first_position(name: str) -> Position:
-    """The position of an entry's first event."""
-    ms, number = parse_position(name)
-    return ms, number * ENTRY
-
-
-def last_position(begin: Position, parts: Sequence[RawEvent]) -> Position:
-    """The position of the last event of the entry that begins there."""
-    ms, number = begin
-    return ms, number + min(max(len(parts), 1), ENTRY) - 1
-
-
-def entry_id(position: Position) -> str:
-    """The id of the entry that has the event."""
-    return format_position((position[0], position[1] // ENTRY))
 
 
 class JobStreamEvent(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 from ..core.job_data import WaitKind
 from ..core.parsing import clock_ms, pairs, score_ms
 from ..core.text import printable
-from .events import Position
+from .entries import Position
 from .overview import (
     OverviewQueries,
     QueueOverview,

@@ -13,7 +13,7 @@ from ..core.statuses import WorkflowStatus
 from ..exceptions import short_repr
 from .base import QueryBase, replica_wait
 from .connection import RedisConnection
-from .entries import count_events
+from .entries import START, Position, count_events, entry_id, first_position
 from .events import (
     MAX_ID,
     MAX_NAME,
@@ -23,12 +23,8 @@ from .events import (
     MAX_TASK,
     MAX_WORKER,
     MAX_WORKFLOW_ID,
-    START,
     STATUSES,
-    Position,
     WorkflowCounts,
-    entry_id,
-    first_position,
 )
 from .keys import Keys
 

@@ -14,7 +14,7 @@ from django.db.models import Model, Sum
 from django.utils import timezone
 
 from ..broker.connection import RedisConnection
-from ..broker.events import START, parse_position
+from ..broker.entries import START, parse_position
 from ..broker.health import HealthQueries, ShardState, add_states
 from ..broker.limits import LimitState
 from ..broker.reads import Read

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..broker.connection import RedisConnection
-from ..broker.events import START
+from ..broker.entries import START
 from ..broker.health import HealthQueries, ShardState
 from ..broker.limits import LimitQueries, pause_name
 from ..broker.queries import Queries

@@ -15,17 +15,8 @@ from django.db import Error, connections
 
 from ..broker.commands import Commands
 from ..broker.connection import RedisConnection, worker_connection
-from ..broker.events import (
-    PAGE,
-    START,
-    EntryLost,
-    EventFault,
-    EventStream,
-    Position,
-    StreamPage,
-    entry_id,
-    format_position,
-)
+from ..broker.entries import START, Position, entry_id, format_position
+from ..broker.events import PAGE, EntryLost, EventFault, EventStream, StreamPage
 from ..conf import Settings
 from .database_errors import CONTENT_ERRORS, ErrorCause, error_cause
 from .reconcile import Reconciler

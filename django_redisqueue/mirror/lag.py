@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ..broker.connection import RedisConnection
-from ..broker.events import parse_position
+from ..broker.entries import parse_position
 from ..broker.scan import Scanner
 from ..models import MirrorState
 

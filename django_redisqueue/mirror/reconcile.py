@@ -23,12 +23,11 @@ from django.db import Error
 from django.db.models import Q, QuerySet
 
 from ..broker.connection import RedisConnection
+from ..broker.entries import START, Position
 from ..broker.events import (
-    START,
     EventFault,
     EventStream,
     JobStreamEvent,
-    Position,
     WorkflowCounts,
     WorkflowStreamEvent,
 )

@@ -22,7 +22,8 @@ from typing import Any
 from django.db.models import F, Q, QuerySet
 
 from ..broker.connection import RedisConnection
-from ..broker.events import START, EventStream, Position, StreamPage, format_position
+from ..broker.entries import START, Position, format_position
+from ..broker.events import EventStream, StreamPage
 from ..broker.scan import Scanner
 from ..conf import Settings
 from ..exceptions import WrongRedis

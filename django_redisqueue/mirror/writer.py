@@ -14,16 +14,8 @@ from typing import Any
 from django.db import Error, connections, router, transaction
 from django.db.models import F, Model, QuerySet
 
-from ..broker.events import (
-    START,
-    EventFault,
-    EventStream,
-    JobStreamEvent,
-    Position,
-    WorkflowStreamEvent,
-    format_position,
-    parse_position,
-)
+from ..broker.entries import START, Position, format_position, parse_position
+from ..broker.events import EventFault, EventStream, JobStreamEvent, WorkflowStreamEvent
 from ..core.codec import dumps, loads
 from ..core.parsing import storable
 from ..models import (

@@ -13,8 +13,8 @@ from redis import Redis
 from django_redisqueue.api import hub
 from django_redisqueue.api.hub import next_page
 from django_redisqueue.broker.connection import producer_connection
-from django_redisqueue.broker.events import EventStream, Position, format_position
-from django_redisqueue.broker.feed import EventFeed
+from django_redisqueue.broker.entries import EventFeed, Position, format_position
+from django_redisqueue.broker.events import EventStream
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.conf import get_settings
 from django_redisqueue.mirror.bridge import Bridge

@@ -13,7 +13,7 @@ from asgiref.sync import sync_to_async
 from django_redisqueue.api.hub import next_page
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import producer_connection
-from django_redisqueue.broker.feed import EventFeed
+from django_redisqueue.broker.entries import EventFeed
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
 from tests.support.servers import RedisServer

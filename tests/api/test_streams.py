@@ -15,7 +15,7 @@ from django_redisqueue.api import hub as hub_module
 from django_redisqueue.api import streaming
 from django_redisqueue.api.hub import Reader, Ring, hub
 from django_redisqueue.broker.connection import worker_connection
-from django_redisqueue.broker.feed import EventFeed
+from django_redisqueue.broker.entries import EventFeed
 from django_redisqueue.models import ApiToken
 from tests.app import tasks
 from tests.support.shards import keys_of, shard_of

@@ -7,16 +7,15 @@ from typing import Any
 import pytest
 
 from django_redisqueue.broker import entries as entries_module
-from django_redisqueue.broker.events import (
+from django_redisqueue.broker.entries import (
     ENTRY,
     START,
-    EntryLost,
-    EventStream,
+    EventFeed,
     Position,
     entry_id,
     first_position,
 )
-from django_redisqueue.broker.feed import EventFeed
+from django_redisqueue.broker.events import EntryLost, EventStream
 from django_redisqueue.broker.scan import Scanner
 
 from ..support.stream import fields_of

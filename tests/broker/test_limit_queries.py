@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from django_redisqueue.broker import sums
-from django_redisqueue.broker.events import START
+from django_redisqueue.broker.entries import START
 from django_redisqueue.broker.health import HealthQueries
 from django_redisqueue.broker.limits import CHUNK, Holder, LimitQueries, LimitState, limit_name
 from django_redisqueue.broker.shards import AllShards

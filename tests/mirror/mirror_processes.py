@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import connection
 
-from django_redisqueue.broker.events import format_position
+from django_redisqueue.broker.entries import format_position
 from django_redisqueue.models import JobEvent, MirrorState
 from tests.broker.lab import Lab
 from tests.support.cluster import ClusterNodes

@@ -11,7 +11,7 @@ from django.db import connection
 from django.db.models import Manager
 
 from django_redisqueue.broker.commands import ClaimRequest
-from django_redisqueue.broker.events import format_position
+from django_redisqueue.broker.entries import format_position
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.broker.replies import Outcome
 from django_redisqueue.conf import get_settings

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from django_redisqueue.broker.events import format_position
+from django_redisqueue.broker.entries import format_position
 from django_redisqueue.conf import get_settings
 from django_redisqueue.mirror import retention
 from django_redisqueue.mirror.bridge import KEEP_EVENTS, Bridge, StreamTrimmer, make_bridge

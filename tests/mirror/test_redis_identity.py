@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from django_redisqueue.broker.connection import worker_connection
-from django_redisqueue.broker.events import START, parse_position
+from django_redisqueue.broker.entries import START, parse_position
 from django_redisqueue.conf import get_settings
 from django_redisqueue.exceptions import WrongRedis
 from django_redisqueue.mirror import redis_identity

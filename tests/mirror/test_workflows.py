@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from django_redisqueue.broker.events import WorkflowCounts, WorkflowStreamEvent, format_position
+from django_redisqueue.broker.entries import format_position
+from django_redisqueue.broker.events import WorkflowCounts, WorkflowStreamEvent
 from django_redisqueue.broker.workflows import HALF_PUSHED_MS
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.statuses import WorkflowTransition

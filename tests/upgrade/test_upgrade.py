@@ -14,7 +14,7 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
 from django_redisqueue import JobQueue, get_gather, get_job, get_workflow
-from django_redisqueue.broker.events import format_position
+from django_redisqueue.broker.entries import format_position
 from django_redisqueue.core.statuses import FINAL
 from django_redisqueue.models import JobRecord, MirrorState, OutboxJob, Receipt
 from tests.gauntlet.evidence import Evidence, RedisClock, read_keyspace, read_stories
