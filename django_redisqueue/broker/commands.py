@@ -70,8 +70,8 @@ class Commands(
         return self._created(jobs, self._accept(self._creation(jobs, allow_missing_parents)))
 
     def enqueue_plain(self, job: NewJob) -> None:
-        """``enqueue`` for one plain job, which an application waits for: by Redis's clock, without
-        WAIT_REPLICAS, and with what all such calls share encoded once."""
+        """``enqueue`` of one plain job, by Redis's clock and without WAIT_REPLICAS. An application
+        waits for it, so what all such calls share is encoded only once."""
         head, script = self._plain_head
         arguments = _plain_arguments(job)
         job_id, queue, task, payload = arguments
@@ -82,10 +82,10 @@ class Commands(
 
     @cached_property
     def _plain_head(self) -> tuple[bytes, tuple[Any, ...]]:
-        """How the call of ``enqueue_plain`` begins, by the script's digest and by its source."""
-        sha, *script = self._head("enqueue")
-        _, *shared = script
-        return packed_head(("EVALSHA", sha, 1, *shared), PLAIN_ARGUMENTS), tuple(script)
+        """How the call of ``enqueue_plain`` begins: by the digest of the script, encoded, and by
+        its source."""
+        sha, source, *shared = self._head("enqueue")
+        return packed_head(("EVALSHA", sha, 1, *shared), PLAIN_ARGUMENTS), (source, *shared)
 
     def enqueue_with_conditions(
         self, jobs: Sequence[NewJob], *, allow_missing_parents: bool = False

@@ -25,7 +25,7 @@ def open_connections() -> Sequence[BaseDatabaseWrapper]:
         storage = _storage()
         if storage is not None:
             own = storage.__dict__
-            return [own[alias] for alias in connections if alias in own]
+            return [own[alias] for alias in connections.settings if alias in own]
     elif not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
         return ()  # Django refuses to begin a transaction in the thread of an event loop
     return connections.all(initialized_only=True)

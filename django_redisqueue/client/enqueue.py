@@ -66,9 +66,8 @@ def delivery_mode(on_commit: bool | None, outbox: bool | None) -> DeliveryMode:
     settings = get_settings()
     if outbox or (outbox is None and settings.outbox) or _outbox_required.get():
         return ON_COMMIT if transport().in_memory else THROUGH_OUTBOX
-    return (
-        ON_COMMIT if (settings.enqueue_on_commit if on_commit is None else on_commit) else AT_ONCE
-    )
+    after_commit = settings.enqueue_on_commit if on_commit is None else on_commit
+    return ON_COMMIT if after_commit else AT_ONCE
 
 
 @dataclass(slots=True, eq=False)

@@ -36,7 +36,7 @@ if is_usual then
   event = '"status":"queued","queue":"' .. queue .. '","task":"' .. task
     .. '","workerId":"","attempt":0,"seq":1,"timestamp":' .. now_text .. '}'  -- as in event_json.lua
   is_usual = type(redis.pcall('XADD', base .. 'events', '*', ':n', total - 1,
-    ':alike', '{' .. event, id, #payload <= 1024 and payload or '')) == 'string'
+    ':alike', '{' .. event, id, #payload <= INLINE and payload or '')) == 'string'
 end
 if not is_usual then
   local function take_back(key, counter, sum)
