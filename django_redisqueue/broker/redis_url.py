@@ -86,8 +86,8 @@ def _unconnected(url: str, options: dict[str, Any]) -> AbstractConnection:
 SCHEMES = ("redis://", "rediss://", "unix://", *SENTINEL_SCHEMES, *CLUSTER_SCHEMES, "embedded://")
 REMEDY = (
     "percent-encode what is special in its user and password (/ is %2F, # is %23, ? is %3F, @ is "
-    "%40, [ is %5B, ] is %5D, % is %25), give a port from 1 to 65535, and after a ? only what "
-    "redis-py takes there, such as ?db=1"
+    "%40, [ is %5B, ] is %5D, % is %25), give a port from 1 to 65535 and a number as the database, "
+    "and after a ? only what redis-py takes there, such as ?db=1"
 )
 
 
@@ -168,9 +168,18 @@ def _check_readable(setting: str, url: str) -> None:
         if url.startswith((*SENTINEL_SCHEMES, *CLUSTER_SCHEMES)):
             _check_nodes(setting, url)
         else:
+            _check_database(url)
             _unconnected(url, _options(1, 1))
     except (ValueError, TypeError, RedisError):
         raise ConfigurationError(unreadable) from None
+
+
+def _check_database(url: str) -> None:
+    """Raise ValueError for a database that is no number, in whose place redis-py would take 0."""
+    parts = urlsplit(url)
+    database = parts.path.strip("/")
+    if parts.scheme != "unix" and database and not database.isdecimal():
+        raise ValueError
 
 
 def _check_nodes(setting: str, url: str) -> None:

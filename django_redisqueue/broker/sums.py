@@ -312,7 +312,7 @@ def _add_limit(parts: Sequence[LimitState]) -> LimitState:
 
 
 def unique_keys(shards: AllShards, after: str, count: int) -> tuple[list[UniqueKey], str]:
-    """A page of the unique keys, those taken first first, and its ``after``. Four round trips."""
+    """A page of the unique keys, the oldest first, and its ``after``. Four round trips."""
     return _page(
         shards,
         count,

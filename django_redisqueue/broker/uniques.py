@@ -32,7 +32,7 @@ class UniqueQueries(QueryBase):
         return found
 
     def page(self, start: int = 0, count: int = PAGE) -> list[UniqueKey]:
-        """Up to ``count`` keys, those taken first first, without those whose time is over."""
+        """Up to ``count`` keys, the oldest first, without those whose time is over."""
         last = start + min(count, PAGE) - 1
         found = self.connection.call("ZRANGE", self.keys.uniques, start, last, "WITHSCORES")
         return self._read({key: score_ms(score) for key, score in pairs(found).items()})

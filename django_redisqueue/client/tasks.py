@@ -190,17 +190,19 @@ class Task:
     def enqueue_many(self, calls: Iterable[Sequence[Any]]) -> list[Job]:
         """Queue one run for each sequence of positional arguments, in scripts of up to 100 jobs.
 
-        All arguments are checked before the first is sent.
+        All arguments are checked before the first is sent. A note of the error (``__notes__``)
+        tells which call is wrong.
         """
+        new: list[NewJob] = []
         try:
-            calls = list(calls)
+            calls = self._calls(calls)
             with producing(self.name, self.queue_name, len(calls)):
-                new = [
-                    self._new_job(self._arguments(args, at), {}, at=at)
-                    for at, args in enumerate(calls)
-                ]
+                for at, args in enumerate(calls):
+                    new.append(self._new_job(self._arguments(args, at), {}, at=at))
                 deferred = submit(new, delivery_mode(self.on_commit, self.outbox)) if new else None
         except Exception as error:
+            if isinstance(calls, list) and len(new) < len(calls):
+                error.add_note(f"call {len(new) + 1} of enqueue_many")
             if self.redaction is not None:
                 calls = ((REDACTED,),)
                 without_frames(error)
@@ -222,6 +224,15 @@ class Task:
         """This task with these arguments, for a workflow or a chain to enqueue."""
         check_single(self)
         return Signature(self, args, kwargs)
+
+    def _calls(self, calls: object) -> list[Any]:
+        if isinstance(calls, Iterable):
+            return list(calls)
+        text = "..." if self.redaction else repr(calls)
+        raise InvalidArguments(
+            f"enqueue_many of {self.name} has {text}; pass a list with a tuple of arguments for "
+            f"each call, such as [({text},)]"
+        )
 
     def _arguments(self, args: object, at: int) -> Sequence[Any]:
         if isinstance(args, tuple | list):

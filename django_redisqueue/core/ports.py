@@ -61,7 +61,7 @@ class Transport(Protocol):
         """The job that an id leads to, because its own job was a duplicate; or ''."""
 
     def unique_keys(self, start: int, count: int) -> Sequence[UniqueKey]:
-        """A page of the unique keys that jobs have, those taken first first."""
+        """A page of the unique keys that jobs have, the oldest first."""
 
     def release_unique(self, key: str) -> str:
         """Free a unique key; the id of the job that had it, or ''."""

@@ -43,6 +43,7 @@ UNREADABLE = [
     ("redis://:s3cret@localhost:abc/0", "redis://***@localhost:abc/0"),
     ("redis://localhost:abc", "redis://localhost:***"),
     ("redis://localhost:99999/0", "redis://localhost:99999/0"),
+    ("redis://localhost:6379/jobs", "redis://localhost:6379/jobs"),
     ("redis://localhost:6379/0?foo=1", "redis://localhost:6379/0?***"),
     ("redis://[::1]:6379/0?foo=1", "redis://[::1]:6379/0?***"),
     ("redis://localhost?socket_timeout=x", "redis://localhost?***"),

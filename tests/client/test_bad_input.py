@@ -123,6 +123,14 @@ def test_one_bad_call_of_many_sends_none() -> None:
         tasks.noop.enqueue_many([(1,), (2,), (object(),)])
     with refused(InvalidArguments, "call 2 is 'text'", "('text',)"):
         tasks.noop.enqueue_many([(1,), "text"])
+    with refused(InvalidArguments, "enqueue_many of tests.app.tasks.noop has 5", "[(5,)]"):
+        tasks.noop.enqueue_many(5)  # type: ignore[arg-type]
+
+
+def test_an_error_notes_which_call_of_many_is_wrong() -> None:
+    with pytest.raises(InvalidArguments) as caught:
+        tasks.noop.enqueue_many([(1,), (2,), (object(),), (4,)])
+    assert caught.value.__notes__ == ["call 3 of enqueue_many"]
 
 
 def test_a_payload_over_the_cap(settings: Any, queue_settings: dict[str, Any]) -> None:
