@@ -410,6 +410,35 @@ def test_a_crash_does_not_bring_older_arguments_back(lab: Lab) -> None:
     checked(lab)
 
 
+@pytest.mark.parametrize("how", ["retrying", "queued", "crash"])
+def test_nor_when_its_successor_has_run_already(lab: Lab, how: str) -> None:
+    """It ran for so long, or its worker was silent."""
+    put(lab, "a", "replace")
+    job = start(lab, "a")
+    put(lab, "b", "replace")
+    newer = start(lab, "b")
+    put(lab, "c", "replace")
+    lab.store.cancel(["c"])
+    lab.finish(outcome(newer, "completed", "1"))
+    if how == "crash":
+        lab.store.reap("c1", ["a"])
+    else:
+        assert lab.finish(outcome(job, how, ERROR if how == "retrying" else "")) == [3]
+    assert (lab.status("a"), lab.job("a")["reason"]) == ("cancelled", "superseded")
+    checked(lab)
+
+
+def test_one_that_is_requeued_by_hand_runs_like_any_other(lab: Lab) -> None:
+    put(lab, "a", "replace")
+    job = start(lab, "a")
+    put(lab, "b", "replace")
+    lab.finish(outcome(start(lab, "b"), "completed", "1"))
+    lab.finish(outcome(job, "failed", ERROR))
+    assert lab.store.requeue(["a"]) == [1]
+    lab.finish(outcome(lab.take(), "retrying", ERROR))
+    assert lab.status("a") == "retrying"
+
+
 def test_without_a_successor_it_is_tried_again(lab: Lab) -> None:
     put(lab, "a", "replace")
     job = start(lab, "a")

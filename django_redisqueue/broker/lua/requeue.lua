@@ -72,7 +72,7 @@ local function requeue(id)
   redis.call('HSET', key, 'status', back, 'seq', seq, 'generation', generation, 'child', '', 'ready_ms', now_text)
   redis.call('HDEL', key, 'attempts', 'recoveries', 'delays', 'error', 'reason', 'cancel_ms',
     'finished_ms', 'started_ms', 'first_ms', 'ran', 'due_ms', 'progress', 'bytes', 'lingers',
-    'forgiven', 'waits_for', 'parked_ms')
+    'forgiven', 'waits_for', 'parked_ms', 'newer')
   if not from_list then redis.call('ZREM', queue_key(queue, status), id) end
   if has(watched, 'i') then index(id, options) end
   if unique then take_keys(id, unique) end

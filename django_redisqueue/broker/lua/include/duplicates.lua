@@ -46,6 +46,7 @@ local function admit(new, keep_ms)
   local is_fixed = found.status == 'processing' or is_underway
     or not is_sound(read(found.owner, 'queue')[1] or 'default')
   if REPLACES[found.mode] then
+    if is_fixed and found.mode == 'replace' then redis.call('HSET', job_key(found.owner), 'newer', new.id) end
     if is_fixed then return nil, false, found.mode == 'keep_last' and found.owner or nil end
     replace_arguments(found, new)
   end

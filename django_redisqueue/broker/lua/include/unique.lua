@@ -89,12 +89,19 @@ local function let_go(id, status)
   end
 end
 
--- Whether a job that is about to go back to its queue has older arguments than the job that has its key now (replace).
--- It does not run again, because that would overwrite the newer one's work.
+-- Whether a job that is about to go back to its queue has older arguments than the job that has its key now, or than
+-- one that has run meanwhile (replace). It does not run again, because that would overwrite the newer one's work.
+-- `newer` names the job that was created because this one ran.
 local function is_superseded(id)
-  for key, mode in unique_keys_of(read(id, 'unique')[1]) do
+  local unique, newer = unpack(read(id, 'unique', 'newer'))
+  for key, mode in unique_keys_of(unique) do
     local owner = mode == 'replace' and holder_of(key)
     if owner and owner ~= id then return true end
+  end
+  while newer do
+    local status, after_that = unpack(read(newer, 'status', 'newer'))
+    if status ~= 'cancelled' then return true end
+    newer = after_that
   end
   return false
 end
