@@ -59,7 +59,7 @@ class NewJob:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is due now, in any shard's queue, and has nothing but a task and arguments."""
+        """Whether it has a queue, a task and arguments, and nothing else."""
         return not (
             self.options or self.priority or self.when or self.audit or self.after or self.unique
             or self.lane or self.stored
