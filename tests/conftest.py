@@ -26,7 +26,7 @@ from .support.hand import Hand
 from .support.postgres import FILLED, PostgresServer, as_database, missing
 from .support.proxy import Proxy
 from .support.servers import RedisServer, program
-from .support.suite import run_folder
+from .support.suite import dealt, run_folder
 from .support.warm import remember_version_of_redis_py
 
 remember_version_of_redis_py()
@@ -83,6 +83,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.parent.name in READ_HEALTH and has_database:
             options = {**(mark.kwargs if mark else {}), "databases": ["default", "other"]}
             item.add_marker(pytest.mark.django_db(**options), append=False)
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if processes > 1:
+        items[:] = dealt(items, processes)
 
 
 def _delete_rows(case: TransactionTestCase) -> None:

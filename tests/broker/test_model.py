@@ -438,6 +438,7 @@ def _machine(lab: Lab) -> type[Machine]:
     return type("Machine", (Machine,), {"lab": lab})
 
 
+@pytest.mark.slow
 def test_any_order_of_verbs_keeps_the_laws(lab: Lab) -> None:
     limits = settings(max_examples=100, stateful_step_count=50, **BUDGET)
     run_state_machine_as_test(_machine(lab), settings=limits)

@@ -38,9 +38,9 @@ def unavailable() -> str:
     return ""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
-    """One Chromium for all tests of a module. Where CI is set it has to be there."""
+    """One Chromium for all tests of this folder. Where CI is set it has to be there."""
     why = unavailable()
     if why and os.environ.get("CI"):
         pytest.fail(f"CI wants the browser tests, but {why}")

@@ -185,11 +185,9 @@ class PostgresServer(Program):
         """End what ``new_database`` gave, whoever is still connected. To create a database takes
         many times longer than to empty one, so a later test gets this one unless it was altered."""
         name = entry["NAME"]
-        self.execute(
-            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
-            f"WHERE datname = '{name}'"
-        )
-        if self.execute(EMPTY, name) == self._shape:
+        others = "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        end_others = f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity {others}"
+        if self.execute(f"{end_others}; {EMPTY}", name) == self._shape:
             self._emptied.append(name)
         else:
             self.execute(f"DROP DATABASE {name} WITH (FORCE)")

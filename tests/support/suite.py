@@ -1,4 +1,4 @@
-"""What the processes of one run of the suite share: folders that the first of them fills."""
+"""The processes of one run of the suite: folders that they share, and the order of their tests."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
 
 VARIABLE = "REDISQUEUE_TEST_SUITE"  # the folder of this run, in the environment
+TOGETHER = {"browser"}  # folders whose modules share a fixture
 _ALIVE = "alive"
 
 
@@ -51,3 +56,27 @@ def shared(name: str, fill: Callable[[Path], object]) -> Path:
             fill(unfinished)
             unfinished.rename(folder)
     return folder
+
+
+def dealt(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
+    """An order of tests from which xdist gives each process an equal part.
+
+    Each part has modules of every folder and begins with another one, so that tests that wait run
+    beside tests that compute. Modules with slow tests come first: what runs last should be short.
+    """
+    modules: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        path = item.path.parent if item.path.parent.name in TOGETHER else item.path
+        modules.setdefault(path, []).append(item)
+    paths = sorted(modules)
+    order: list[Path] = []
+    for number in range(processes):
+        part = paths[number::processes]
+        first = len(part) * number // processes
+        part = part[first:] + part[:first]
+        order += sorted(part, key=lambda path: not any(map(_is_slow, modules[path])))
+    return [item for path in order for item in modules[path]]
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None

@@ -140,6 +140,7 @@ def test_what_was_accepted_ends(
         processes.until_mirrored()
 
 
+@pytest.mark.slow
 def test_a_silent_node_holds_up_its_own_shards_only(
     stage: Stage, processes: MirrorProcesses, cluster: ClusterNodes, shards: int
 ) -> None:

@@ -151,6 +151,7 @@ def test_a_dead_worker_is_recovered_in_every_shard(shards: Shards) -> None:
     assert second.wait() == 0, second.output
 
 
+@pytest.mark.slow
 @pytest.mark.one_server("there are two")
 def test_a_server_that_does_not_answer_holds_up_no_other(
     stage: Stage, fresh_server: Callable[..., RedisServer]

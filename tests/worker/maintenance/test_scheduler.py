@@ -207,6 +207,7 @@ YEAR: dict[str, Schedule] = {
 }
 
 
+@pytest.mark.slow
 def test_a_year_with_leaders_that_die_and_come_back(lab: Lab) -> None:
     """Three leaders, each on a connection of its own, believe at times that they lead all at once,
     and die between any two calls. Each due time has one job all the same."""

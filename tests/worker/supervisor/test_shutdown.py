@@ -128,6 +128,7 @@ def test_autoreload_leaves_no_worker_behind(stage: Stage, number: int) -> None:
     assert (job.status, job.recoveries) == ("completed", 0)
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_a_reloading_worker_at_once(stage: Stage) -> None:
     worker = stage.worker("--processes", "1", "--autoreload", "--grace", "60", fresh=True)
     tasks.run_then_sleep.enqueue(stage.book, "running", 60)
@@ -285,6 +286,7 @@ def test_a_worker_takes_nothing_from_its_living_namesake(stage: Stage) -> None:
     assert (job.recoveries, stage.runs()["slow"]) == (0, 1)
 
 
+@pytest.mark.slow
 def test_autoreload_restarts_when_a_file_changes(stage: Stage) -> None:
     module = stage.folder / "reloaded_tasks.py"
     source = "from django_redisqueue import task\n\n@task\ndef answer():\n    return {}\n"
