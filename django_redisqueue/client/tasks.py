@@ -195,7 +195,7 @@ class Task:
         """
         new: list[NewJob] = []
         try:
-            calls = self._calls(calls)
+            calls = list(calls) if isinstance(calls, Iterable) else [calls]
             with producing(self.name, self.queue_name, len(calls)):
                 for at, args in enumerate(calls):
                     new.append(self._new_job(self._arguments(args, at), {}, at=at))
@@ -225,22 +225,13 @@ class Task:
         check_single(self)
         return Signature(self, args, kwargs)
 
-    def _calls(self, calls: object) -> list[Any]:
-        if isinstance(calls, Iterable):
-            return list(calls)
-        text = "..." if self.redaction else repr(calls)
-        raise InvalidArguments(
-            f"enqueue_many of {self.name} has {text}; pass a list with a tuple of arguments for "
-            f"each call, such as [({text},)]"
-        )
-
     def _arguments(self, args: object, at: int) -> Sequence[Any]:
         if isinstance(args, tuple | list):
             return args
         text = "..." if self.redaction else repr(args)
         raise InvalidArguments(
-            f"enqueue_many of {self.name}: call {at + 1} is {text}; pass a tuple of arguments, "
-            f"such as ({text},)"
+            f"enqueue_many of {self.name}: call {at + 1} is {text}; pass a list with a tuple of "
+            f"arguments for each call, such as [({text},)]"
         )
 
     def _new_job(

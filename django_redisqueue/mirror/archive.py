@@ -112,7 +112,8 @@ def decode_record(record: JobRecord) -> JobData:
     # A record also counts the attempt that runs or has succeeded; a job only those that are spent.
     unspent = record.status in (Status.PROCESSING, Status.COMPLETED)
     attempts = {"attempts": str(max(0, loaded.get("attempts", 0) - unspent))}
-    raw = {"payload": "[[],{}]", **texts, **instants, **attempts}
+    # Records have no lease; without one, a hash implies how many events there were.
+    raw = {"payload": "[[],{}]", "lease": "0", **texts, **instants, **attempts}
     options, problem = _options_of(loaded)
     if options:
         raw["options"] = dumps(options)

@@ -123,7 +123,7 @@ def test_one_bad_call_of_many_sends_none() -> None:
         tasks.noop.enqueue_many([(1,), (2,), (object(),)])
     with refused(InvalidArguments, "call 2 is 'text'", "('text',)"):
         tasks.noop.enqueue_many([(1,), "text"])
-    with refused(InvalidArguments, "enqueue_many of tests.app.tasks.noop has 5", "[(5,)]"):
+    with refused(InvalidArguments, "call 1 is 5", "[(5,)]"):
         tasks.noop.enqueue_many(5)  # type: ignore[arg-type]
 
 

@@ -76,7 +76,8 @@ def test_it_may_have_one_where_async_code_may_use_the_database(
 
     async def run() -> None:
         with transaction.atomic():
-            assert [one.in_atomic_block for one in open_connections()] == [True]
+            assert list(open_connections()) == djangos()
+            assert [one.alias for one in open_connections() if one.in_atomic_block] == ["default"]
         connections["default"].close()
 
     asyncio.run(run())
@@ -86,7 +87,8 @@ def test_it_may_have_one_where_async_code_may_use_the_database(
 def test_sync_code_called_by_async_code_sees_its_transaction() -> None:
     def work() -> bool:
         with transaction.atomic():
-            return [one.in_atomic_block for one in open_connections()] == [True]
+            atomic = [one.alias for one in open_connections() if one.in_atomic_block]
+            return atomic == ["default"] and list(open_connections()) == djangos()
 
     async def run() -> bool:
         return await sync_to_async(work)()

@@ -109,7 +109,7 @@ def test_reprs_do_not_show_them(hand: Hand) -> None:
 
 
 def test_an_error_about_the_call_does_not_show_them(keys: Keys) -> None:
-    with pytest.raises(InvalidArguments, match=r"call 1 is \.\.\.; pass a tuple") as caught:
+    with pytest.raises(InvalidArguments, match=r"call 1 is \.\.\.; pass a list") as caught:
         tasks.charge.enqueue_many([SECRET])  # type: ignore[list-item]
     assert SECRET not in str(caught.value)
 
