@@ -195,7 +195,8 @@ class Task:
         """
         new: list[NewJob] = []
         try:
-            calls = list(calls) if isinstance(calls, Iterable) else [calls]
+            is_list = isinstance(calls, Iterable)  # a caller may have no type checker
+            calls = list(calls) if is_list else [calls]
             with producing(self.name, self.queue_name, len(calls)):
                 for at, args in enumerate(calls):
                     new.append(self._new_job(self._arguments(args, at), {}, at=at))
