@@ -6,7 +6,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, overload
+from typing import Any, Protocol, cast, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
 
@@ -196,7 +196,7 @@ class Task:
         new: list[NewJob] = []
         try:
             is_list = isinstance(calls, Iterable)  # a caller may have no type checker
-            calls = list(calls) if is_list else [calls]
+            calls = list(calls) if is_list else [cast(Any, calls)]
             with producing(self.name, self.queue_name, len(calls)):
                 for at, args in enumerate(calls):
                     new.append(self._new_job(self._arguments(args, at), {}, at=at))
