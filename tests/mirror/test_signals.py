@@ -122,6 +122,7 @@ def test_an_unreadable_detail_is_no_progress_report() -> None:
     assert heard == [("a", "processing")]
 
 
+@pytest.mark.one_shard("with several, the end of a page is read in a transaction")
 def test_a_gap_of_ids_is_skipped(
     monkeypatch: pytest.MonkeyPatch, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
@@ -188,6 +189,7 @@ def test_slow_receivers_do_not_look_like_a_stuck_bridge() -> None:
     assert promised == [signal_delivery.RECEIVER_TIMEOUT] * len(heard) == [300.0] * 2
 
 
+@pytest.mark.one_shard("with several, the end of a page is read in a transaction")
 def test_without_receivers_nothing_is_read(
     monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
@@ -206,6 +208,7 @@ def test_without_receivers_nothing_is_read(
     assert heard == []
 
 
+@pytest.mark.one_shard("with several, the end of a page is read in a transaction")
 def test_nothing_new_costs_two_queries(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     event("a")
     with listening(job_queued) as heard:
@@ -215,6 +218,7 @@ def test_nothing_new_costs_two_queries(django_assert_num_queries: DjangoAssertNu
     assert len(heard) == 1
 
 
+@pytest.mark.one_shard("with several, the end of a page is read in a transaction")
 def test_events_without_receivers_move_the_cursor_once_a_page(
     django_assert_max_num_queries: DjangoAssertNumQueries,
 ) -> None:
