@@ -94,7 +94,7 @@ def test_a_callback_that_raises_keeps_no_workflow_from_being_sent() -> None:
 
     with pytest.raises(ZeroDivisionError):
         view()
-    assert queued() == [1, 2]
+    assert sorted(queued()) == [1, 2]  # perhaps in two shards
 
 
 def test_a_hook_that_raises_before_the_last_commit_sends_nothing() -> None:
@@ -393,7 +393,7 @@ class InTestCase(TestCase):
         assert queued() == []
         for callback in callbacks:
             callback()
-        assert sorted(queued()) == [1, 2]  # perhaps in two shards
+        assert queued() == [1, 2]
 
     def roll_back_one(self) -> None:
         with rolled_back():
