@@ -360,7 +360,7 @@ def warm_up() -> None:
     if find_spec("psycopg") is not None:
         import_module("django.db.backends.postgresql.base")
     get_installed_libraries()
-    check_all_models()  # fields keep their validators
+    check_all_models(app_configs=None)  # fields keep their validators
     MigrationLoader(None)  # imports all migrations
     for verb in scripts.names():
         scripts.load(verb)
