@@ -107,6 +107,8 @@ class Relay:
                 connections[alias].close_if_unusable_or_obsolete()
                 if has_table(OutboxJob, alias) and self._of_shard(rows_on(alias)).exists():
                     more = self._pass(state, with_refused) or more
+                else:
+                    state.incomplete.clear()  # also of rows that others have sent
             except (DatabaseError, RedisFull) as error:
                 _log_problem(state, first_line(error))
             else:

@@ -243,13 +243,13 @@ class ApprovalCloser:
         }
 
 
-def jobs_that_may_run(store: Commands, ids: Iterable[str]) -> set[str]:
+def jobs_that_may_run(commands: Commands, ids: Iterable[str]) -> set[str]:
     """Those of these jobs, in any shard, that Redis has and that have not completed: a failed one
     may be requeued. Raises RedisQueueError."""
     found: set[str] = set()
     for shard, some in ids_by_shard(ids).items():
-        if shard < store.settings.shards:
-            queries = UniqueQueries(store.connection.at(shard), store.settings)
+        if shard < commands.settings.shards:
+            queries = UniqueQueries(commands.connection.at(shard), commands.settings)
             statuses = queries.statuses(some)
             found.update(one for one in some if statuses[one] not in ("", Status.COMPLETED))
     return found
