@@ -19,16 +19,16 @@ OWN_TOKEN_MS = 10_000  # until a token that ended no pop expires
 
 
 class WakeWait:
-    """Blocks until a queue of some shard has a wake token. ``stores`` has the commands of every
+    """Blocks until a queue of some shard has a wake token. ``commands`` has those of every
     shard. For the shards of one server this is one command."""
 
-    def __init__(self, stores: Sequence[Commands], child: str) -> None:
-        self._stores = stores
+    def __init__(self, commands: Sequence[Commands], child: str) -> None:
+        self._commands = commands
         self._connections: dict[RedisUrl, _WakeConnection] = {}
-        for store in stores:
-            url = store.connection.redis_url
+        for one in commands:
+            url = one.connection.redis_url
             if url not in self._connections:
-                self._connections[url] = _WakeConnection(store, child)
+                self._connections[url] = _WakeConnection(one, child)
 
     def wait(
         self,
@@ -44,10 +44,10 @@ class WakeWait:
         returns. It returns no shard when Redis is away: the claim that follows meets the same error
         and logs it.
         """
-        shards = {self._stores[shard].keys.queue(name).wake: shard for shard, name in queues}
+        shards = {self._commands[shard].keys.queue(name).wake: shard for shard, name in queues}
         keys: dict[RedisUrl, list[str]] = {}
         for key, shard in shards.items():
-            keys.setdefault(self._stores[shard].connection.redis_url, []).append(key)
+            keys.setdefault(self._commands[shard].connection.redis_url, []).append(key)
         found = self._pop(keys, min(timeout, IDLE_SECONDS), goes_on)
         return [shards[key] for key in found if key in shards]
 
@@ -122,14 +122,14 @@ class _WakeConnection(RedisConnection):
     """A connection that sends a blocking pop and reads its reply later.
 
     The pop also waits for a token of this child's own. Pushing that ends it, by the connection of
-    ``store``; Redis would read nothing more from this one.
+    ``commands``; Redis would read nothing more from this one.
     """
 
-    def __init__(self, store: Commands, child: str) -> None:
-        other = store.connection
+    def __init__(self, commands: Commands, child: str) -> None:
+        other = commands.connection
         super().__init__(other.redis_url, BLOCK_SECONDS + 3.0, 2.0, other.shard)
         self._other = other
-        self._own = store.keys.child_wake(child)
+        self._own = commands.keys.child_wake(child)
         self._has_pushed = False  # and the replies to that are unread
 
     def begin_pop(self, keys: Sequence[str], timeout: float) -> int:
