@@ -329,11 +329,11 @@ class RedisConnection:
         that Redis knows. Returns its reply. This takes one round trip: Redis runs the script as it
         ends the pop."""
         pop = ("BLPOP", *keys, f"{timeout:.3f}")
-        with self._guard as connection:
-            commands = pop, ("EVALSHA", sha, 1, key, *args)
-            connection.send_packed_command([b"".join(map(packed, commands))])
-            connection.read_response()
-            return connection.read_response()
+        with self._guard:
+            wire = self._link.wire
+            assert wire is not None
+            wire.ask(packed(pop) + packed(("EVALSHA", sha, 1, key, *args)))
+            return wire.read()
 
     def wait(self, keys: Sequence[str], timeout: float) -> str | None:
         """Block until one of the lists has a token; return its key, or None after ``timeout``

@@ -35,15 +35,18 @@ class Wire:
         self._buffer = bytearray(READ_BYTES)
 
     def ask(self, command: bytes) -> Any:
-        """Send an encoded command and return its reply. Raises what redis-py raises."""
+        """Send an encoded command, or several, and return the first reply. Raises what redis-py
+        raises."""
         self._socket.sendall(command)
-        reply: Any = _INCOMPLETE
-        while reply is _INCOMPLETE:
+        return self.read()
+
+    def read(self) -> Any:
+        """The next reply to what was sent."""
+        while (reply := self._reader.gets()) is _INCOMPLETE:
             size = self._socket.recv_into(self._buffer)
             if not size:
                 raise redis_errors.ConnectionError("Connection closed by server.")
             self._reader.feed(self._buffer, 0, size)
-            reply = self._reader.gets()
         if isinstance(reply, Exception):
             raise reply
         return reply

@@ -150,7 +150,7 @@ def test_a_token_that_comes_as_the_wait_ends_is_not_lost(
 
 
 def test_a_token_that_ended_no_pop_expires(servers: list[RedisServer], wait: WakeWait) -> None:
-    connection = wait._connections[wait._stores[0].connection.redis_url]
+    connection = wait._connections[wait._commands[0].connection.redis_url]
     connection.push_own()
     connection.close()
     (key,) = (found for server in servers for found in server.client().scan_iter("*:wake"))
@@ -170,7 +170,7 @@ def test_a_pop_that_is_cut_off_as_it_is_ended_leaves_no_reply_to_another_command
     monkeypatch.setattr(_WakeConnection, "push_own", cut_off_and_push)
     enqueue(1)
     assert wait.wait(QUEUES, 30) == [1]
-    assert wait._stores[0].connection.call("PING") == "PONG"
+    assert wait._commands[0].connection.call("PING") == "PONG"
 
 
 def test_a_server_whose_writes_are_paused_survives(

@@ -92,8 +92,9 @@ class IdleWait:
             self._interrupts.wait(lambda: found.extend(self._take_token(queues, timeout, wanted)))
         else:
             self._interrupts.wait(lambda: time.sleep(min(timeout, BLOCK_SECONDS)))
-        self._claims.go_to(found[0] if found else None)
-        self._claims.put_back(found[1:])
+        if len(self._claims.shards) > 1:
+            self._claims.go_to(found[0] if found else None)
+            self._claims.put_back(found[1:])
 
     def _longest(self) -> float:
         """The longest wait, in seconds: short if there is something to report, and if the claim
