@@ -19,7 +19,6 @@ from .connection import RedisConnection
 from .continuations import SINGLE_STEP, ContinuationStep, StepReply
 from .gathers import GatherCommands
 from .limits import LimitCommands
-from .packed import bulk, known_bulk, packed_head
 from .replies import (
     ClaimReply,
     FinishCode,
@@ -38,6 +37,7 @@ from .replies import (
 from .schedules import ScheduleCommands
 from .steps import StepCommands
 from .uniques import UniqueCommands
+from .wire import bulk, known_bulk, packed_head
 from .workflows import WorkflowCommands
 
 REPORT_TTL_MS = 600_000  # how long what a worker says of itself outlives it

@@ -24,10 +24,9 @@ from ..conf import check_redis_is_meant
 from ..core.ports import ports
 from ..exceptions import NotReplicated, RedisRefused, RedisUnavailable, WrongKeyType
 from .nodes import Address
-from .packed import packed
 from .redis_errors import translate
 from .redis_url import RedisUrl, get_redis_url
-from .wire import Wire
+from .wire import Wire, packed
 
 BLOCK_SECONDS = 5  # how long Redis holds a blocking pop; never 0, so that a dead peer is noticed
 IDLE_SECONDS = 15  # the same of an idle child that waits in several shards

@@ -17,7 +17,7 @@ from ..core.text import printable
 from ..exceptions import InvalidOption, short_repr
 from .base import QueryBase
 from .connection import RedisConnection
-from .packed import AS_READ
+from .wire import AS_READ
 
 Answer = TypeVar("Answer")
 Owner = TypeVar("Owner", bound=QueryBase)

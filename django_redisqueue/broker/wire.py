@@ -1,4 +1,5 @@
-"""Asks Redis on the socket of a connection of redis-py.
+"""Commands and replies as bytes: encodes commands, and asks Redis on the socket of a connection of
+redis-py.
 
 redis-py's own ``send_packed_command`` and ``read_response`` take twice as many instructions, which
 are a tenth of an enqueue. Its connection remains: it logs in, and everything else goes by it. Every
@@ -7,15 +8,42 @@ call reads all of its replies, so neither of the two finds any that the other sh
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
+from typing import Any, cast
 
-from hiredis import Reader
+from hiredis import Reader, pack_command
 from redis import exceptions as redis_errors
 
-from .packed import AS_READ
-
+#: The codec of replies and arguments. Bytes that are not UTF-8 come and go unchanged.
+AS_READ = ("utf-8", "surrogateescape")
 READ_BYTES = 32768
 _INCOMPLETE = object()
+
+
+def packed(command: tuple[Any, ...]) -> bytes:
+    """Encode a command. Bytes that were not UTF-8 came as lone surrogates and go back as the same
+    bytes, so that even an id that another program made can be read and deleted."""
+    try:
+        data: bytes = pack_command(cast(Any, command))
+    except UnicodeEncodeError:
+        parts: Any = (each.encode(*AS_READ) if isinstance(each, str) else each for each in command)
+        data = pack_command(tuple(parts))
+    return data
+
+
+def bulk(text: str) -> bytes:
+    """One argument of a command."""
+    data = text.encode(*AS_READ)
+    return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
+known_bulk = lru_cache(maxsize=1024)(bulk)  # for texts that are mostly the same, such as names
+
+
+def packed_head(arguments: tuple[Any, ...], further: int) -> bytes:
+    """The beginning of a command, which as many ``bulk`` texts as ``further`` says complete."""
+    count, _, data = packed(arguments).partition(b"\r\n")
+    return b"*%d\r\n%b" % (int(count[1:]) + further, data)
 
 
 class Wire:

@@ -25,8 +25,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 
-from ..broker.packed import AS_READ
 from ..broker.replies import ClaimedJob, Outcome
+from ..broker.wire import AS_READ
 from ..core.clock import mono_ms
 from ..core.placement import MAX_SHARDS
 from .outcome_log import LOG_BYTES, OutcomeLog

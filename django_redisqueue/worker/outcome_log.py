@@ -16,8 +16,8 @@ from __future__ import annotations
 import mmap
 from collections.abc import Sequence
 
-from ..broker.packed import AS_READ
 from ..broker.replies import Outcome
+from ..broker.wire import AS_READ
 from ..core.clock import mono_ms
 
 LOG_BYTES = 4 * 1024 * 1024  # pages take memory only once they are written

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_redisqueue.broker.packed import bulk, known_bulk, packed, packed_head
+from django_redisqueue.broker.wire import bulk, known_bulk, packed, packed_head
 
 
 @pytest.mark.parametrize("text", ["", "a", "é", "\U0001f600", "a\r\nb", "\udcff", "x" * 70_000])
