@@ -37,7 +37,7 @@ end
 
 -- Decides about a new job: a table of id, unique, queue, payload, options, lane. Returns the owner of its key, if it
 -- is not to be created, and whether that was sent with another mark; else nil, false, and the job whose end it waits
--- for. keep_ms: how long its id leads to the owner. new.replaces_cancelled: it waits for an owner that is asked to stop.
+-- for. keep_ms: how long its id leads to the owner. new.replaces_cancelled: wait for an owner that was told to stop.
 local function admit(new, keep_ms)
   local found = find_conflict(new.id, new.unique)
   if not found then return nil, false, nil end
