@@ -229,7 +229,10 @@ class Interrupt(BaseException):
 class JobTimeout(Interrupt):
     """The job ran longer than its ``timeout``."""
 
-    default_message = "the job ran longer than its timeout"
+    default_message = (
+        "the job ran longer than its timeout; raise its task's timeout or the setting TIMEOUT, or "
+        "give what it calls a timeout"
+    )
 
 
 class JobCancelled(Interrupt):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..core.ids import QUEUE_NAME
+from ..core.ids import QUEUE_NAME, new_job_id
 from ..core.parsing import MAX_EXACT, clock_ms, int_or_none, pairs
 from ..core.statuses import Status
 from ..exceptions import short_repr
@@ -26,6 +26,11 @@ class ContinuationStep(NamedTuple):
     token: str
     left: int
     first: int  # 1 for the first
+
+
+def new_token(now_ms: int) -> str:
+    """The token of a call that begins now."""
+    return f"{now_ms}-{new_job_id()}"
 
 
 SINGLE_STEP = ContinuationStep("", 0, 1)  # leaves no continuation

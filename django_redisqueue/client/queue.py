@@ -11,13 +11,13 @@ from asgiref.sync import sync_to_async
 from ..broker import sums
 from ..broker.commands import Commands
 from ..broker.connection import producer_connection
-from ..broker.continuations import STEP, ContinuationStep, StepReply
+from ..broker.continuations import STEP, ContinuationStep, StepReply, new_token
 from ..broker.limits import pause_name
 from ..broker.overview import MAX_NAME
 from ..broker.queries import PAGE, Queries, UnreadableJob
 from ..broker.shards import AllShards
 from ..conf import get_settings
-from ..core.ids import check_queue_name, check_task_name, check_workflow_id, new_job_id
+from ..core.ids import check_queue_name, check_task_name, check_workflow_id
 from ..core.job_data import JobQuery
 from ..core.statuses import UNFINISHED, Status
 from ..core.tags import check_tags
@@ -120,7 +120,8 @@ class JobQueue:
         return done
 
     def _in_steps_of_shard(self, commands: Commands, which: Status, act: Act, jobs: int) -> int:
-        token, left, done = new_job_id() if jobs > STEP else "", jobs, 0
+        left, done = jobs, 0
+        token = new_token(Queries(commands.connection).now_ms()) if jobs else ""
         while left > 0:
             step = ContinuationStep(token, left, int(left == jobs))
             taken = act(commands, self.name, which.value, min(left, STEP), step)

@@ -34,6 +34,7 @@ MAX_JITTER_MS = UNITS_MS["d"]
 LATE_MS = 60_000  # a run that starts within a minute of its due time is on time
 CATCH_UP = 100  # runs that ``misfire="all"`` makes at the most, the latest ones
 MAX_OUTAGE_MS = 366 * UNITS_MS["d"]  # due times before that are neither run nor counted
+MAX_COUNTED = 1000  # due times of a cron expression that are looked at, because each takes 50 µs
 _JOB_FIELDS = ("task", "payload", "queue", "options", "priority", "audit", "when", "unique", "lane")
 _INSTANTS = ("next_ms", "last_due_ms", "last_ms")
 _COUNTS = ("fired", "missed", "skipped")
@@ -90,7 +91,8 @@ class Schedule(ABC):
 
     @abstractmethod
     def between(self, first_ms: int, last_ms: int) -> Sequence[int]:
-        """The due times from a due time up to an instant, both included."""
+        """The due times from a due time up to an instant, both included, or the latest of
+        very many."""
 
     def upcoming(self, instant_ms: int, count: int) -> list[int]:
         """The first due times after an instant."""
@@ -148,7 +150,19 @@ class Cron(Schedule):
         return next(self._due_times(instant_ms), None)
 
     def between(self, first_ms: int, last_ms: int) -> Sequence[int]:
-        return list(takewhile(lambda due_ms: due_ms <= last_ms, self._due_times(first_ms - 1)))
+        due = list(islice(self._between(first_ms, last_ms), MAX_COUNTED))
+        if len(due) < MAX_COUNTED:
+            return due
+        return list(self._between(self._latest_start(last_ms), last_ms))
+
+    def _between(self, first_ms: int, last_ms: int) -> Iterator[int]:
+        return takewhile(lambda due_ms: due_ms <= last_ms, self._due_times(first_ms - 1))
+
+    def _latest_start(self, last_ms: int) -> int:
+        """A due time with about MAX_COUNTED due times from it to an instant, found backwards."""
+        begin = datetime.fromtimestamp(last_ms // 1000 + 1, _zone(self.timezone or "UTC"))
+        before = CronSim(self.expression, begin, reverse=True)
+        return _instant_ms(next(islice(before, MAX_COUNTED - 1, None)))
 
     def _due_times(self, instant_ms: int) -> Iterator[int]:
         """The due times after an instant. While clocks are set back, cronsim may begin with earlier
@@ -157,7 +171,7 @@ class Cron(Schedule):
         begin = datetime.fromtimestamp(instant_ms // 1000, zone)
         last_ms = instant_ms
         for moment in CronSim(self.expression, begin):
-            due_ms = round(moment.timestamp()) * 1000
+            due_ms = _instant_ms(moment)
             if due_ms > last_ms:
                 yield due_ms
                 last_ms = due_ms
@@ -263,6 +277,10 @@ def _is_readable(expression: str) -> bool:
     except CronSimError:
         return False
     return True
+
+
+def _instant_ms(moment: datetime) -> int:
+    return round(moment.timestamp()) * 1000
 
 
 @lru_cache(maxsize=256)

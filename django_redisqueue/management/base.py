@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +41,15 @@ class QueueCommand(BaseCommand):
     def write(self, text: str) -> None:
         """Write a line without characters that a terminal would interpret."""
         self.stdout.write(sanitize(text, MAX_LINE))
+
+    def announce(self, text: str, *, is_error: bool = False) -> None:
+        """Write what a service says about itself. It works on if nobody can read that: its output
+        is closed, or is a file on a full disk."""
+        stream = self.stderr if is_error else self.stdout
+        with suppress(AttributeError, OSError, ValueError):
+            for line in text.splitlines():
+                stream.write(sanitize(line, MAX_LINE))
+            stream.flush()
 
     def get_check_kwargs(self, options: dict[str, Any]) -> dict[Any, Any]:
         kwargs: dict[Any, Any] = super().get_check_kwargs(options)

@@ -146,6 +146,21 @@ def test_the_previous_run_can_be_cancelled(lab: Lab) -> None:
     assert fire(lab, FIRST + 3 * MINUTE) == 1
 
 
+def test_a_unique_run_waits_for_the_end_of_the_cancelled_one(lab: Lab) -> None:
+    overlap = Every("1m", overlap="cancel")
+    define(lab, definition(schedule=overlap, unique="k until_finished - -"))
+    fire(lab, FIRST)
+    running = lab.take()
+    for at in (1, 2):  # the second one replaces the first, which still waits
+        assert fire(lab, FIRST + at * MINUTE) == 1
+        assert lab.status(job_id(FIRST + at * MINUTE)) == "waiting"
+    assert lab.status(job_id(FIRST + MINUTE)) == "cancelled"
+    assert read(lab).skipped == 0
+    lab.finish(outcome(running, "cancelled"))
+    assert lab.taken() == [job_id(FIRST + 2 * MINUTE)]
+    invariants(lab, tokens=False)
+
+
 def test_jitter_schedules_the_job_later(lab: Lab) -> None:
     define(lab, definition(when="+7000"))
     lab.advance(FIRST - lab.now)

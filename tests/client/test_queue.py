@@ -10,6 +10,7 @@ from redis import Redis
 from django_redisqueue import Job, JobQueue, Limit, task
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.continuations import StepReply
+from django_redisqueue.broker.queries import Queries
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.exceptions import InvalidOption, JobNotFound
 from django_redisqueue.worker.maintenance.upkeep import ContinuationRunner
@@ -193,6 +194,32 @@ def test_what_a_caller_leaves_half_done_is_done(
     hand.connection.call("HSET", silent, token, word.rpartition(" ")[0] + " 1")  # time passes
     assert ContinuationRunner(hand.store).run_once() is False
     assert queue.get_stats() == stats(**{status: 120})
+
+
+@pytest.mark.parametrize("priority", [0, 5])
+def test_clear_leaves_jobs_that_arrive_meanwhile(
+    priority: int, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers take jobs from the list at the same time."""
+    job = tasks.noop.using(priority=priority)
+    job.enqueue_many([()] * 120)
+    take, newer = Commands.clear, []
+
+    def race(commands: Commands, *args: Any) -> StepReply:
+        taken = take(commands, *args)
+        if not newer:
+            called_ms = Queries(commands.connection).now_ms()
+            while Queries(commands.connection).now_ms() == called_ms:
+                pass
+            hand.claim(60)
+            newer.extend(tasks.noop.using(priority=priority * 2).enqueue_many([()] * 10))
+            newer.extend(job.enqueue_many([()] * 30))
+        return taken
+
+    monkeypatch.setattr(Commands, "clear", race)
+    assert JobQueue().clear("queued") == 60
+    assert {one.status for one in newer} == {"queued"}
+    assert JobQueue().get_stats() == stats(queued=40, processing=60, cancelled=60)
 
 
 def test_clear_with_a_limit_takes_the_oldest(hand: Hand) -> None:

@@ -17,7 +17,15 @@ from django_redisqueue.core.ids import (
     periodic_job_id,
     periodic_prefix,
 )
-from django_redisqueue.core.schedules import CATCH_UP, Cron, Every, Schedule, to_cron, to_every
+from django_redisqueue.core.schedules import (
+    CATCH_UP,
+    MAX_COUNTED,
+    Cron,
+    Every,
+    Schedule,
+    to_cron,
+    to_every,
+)
 from django_redisqueue.exceptions import InvalidOption
 
 T0 = 1_700_000_040_000  # a whole minute
@@ -141,6 +149,19 @@ def test_years_away_are_not_counted_one_by_one() -> None:
     assert due.missed == 366 * 86_400 - 1
     cron = Cron("0 0 29 2 *", misfire="all")
     assert list(cron.due_runs(ms("2000-02-29"), ms("2009-01-01")).run_ms) == [ms("2008-02-29")]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Australia/Lord_Howe"])
+def test_a_year_without_workers_is_not_counted_minute_by_minute(zone: str) -> None:
+    now_ms = ms("2024-12-31 23:59:30")
+    minutely = Cron("* * * * *", timezone=zone, misfire="all")
+    due = minutely.due_runs(ms("2024-01-01"), now_ms)
+    assert list(due.run_ms) == [now_ms - 30_000 - MINUTE * at for at in reversed(range(CATCH_UP))]
+    assert due.missed == MAX_COUNTED - CATCH_UP
+    assert due.next_ms == now_ms + 30_000
+    in_january = Cron("* * * 1 *", timezone=zone, misfire="once")
+    [due_ms] = in_january.due_runs(ms("2024-01-02"), now_ms - DAY).run_ms
+    assert local(due_ms, zone) == "2024-01-31 23:59"
 
 
 def test_jitter_is_a_fixed_part_for_each_schedule() -> None:

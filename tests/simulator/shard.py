@@ -181,14 +181,21 @@ class Shard:
         self._check_codes(child, outcomes, codes)
         if not wanted and set(codes) <= {FinishCode.LEASE_LOST}:
             self.check_unchanged()
-        if loses_reply and (claim.jobs or not wanted):  # who got nothing asks anew
+        # Redis may have lost the claim of a job that has ended here, and the same call takes it
+        # again under the same lease. Sent again, the call ends it, and rightly so: it has run.
+        ended = {(one.id, one.lease) for one in outcomes}
+        takes_ended = any((job.id, job.lease) in ended for job in claim.jobs)
+        if loses_reply and not takes_ended and (claim.jobs or not wanted):  # else it asks anew
             self._send_again(child, send, outcomes, codes, claim)
         assert claim.lost == []
         for job in claim.jobs:
             assert not job.recoveries or len(claim.jobs) == 1, f"{job.id} does not run alone"
         if not outcomes:
             check_order(self.dump, self.lab.keys, [job.id for job in claim.jobs], floor)
-        child.holds = [*(job for job in child.holds if not _has_ended(job, outcomes)), *claim.jobs]
+        # A child that claims a job again under the lease that it knows has it once: in_flight.py.
+        gone = ended | {(job.id, job.lease) for job in claim.jobs}
+        child.holds = [job for job in child.holds if (job.id, job.lease) not in gone]
+        child.holds += claim.jobs
         pairs = zip(outcomes, codes, strict=True)
         told = [f"{one.id}/{one.lease} {one.kind}: {code}" for one, code in pairs]
         told += [f"takes {job.id}/{job.lease}" for job in claim.jobs]
@@ -247,7 +254,3 @@ class Shard:
         self.ledger = deepcopy(self.snapshot.ledger)
         for child in self.children:
             child.late = None
-
-
-def _has_ended(job: ClaimedJob, outcomes: Sequence[Outcome]) -> bool:
-    return (job.id, job.lease) in {(one.id, one.lease) for one in outcomes}

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count as numbers
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from asgiref.sync import sync_to_async
 from django.db import connection, transaction
@@ -343,6 +344,17 @@ async def async_transaction(name: str) -> int:
     atomic = await _begin(name)
     await asyncio.sleep(0.05)
     return await _visible_and_end(atomic)
+
+
+@task
+async def async_rows(rows: int) -> int:
+    """Reads rows from a cursor that stays open, a few at a time."""
+    await Counter.objects.abulk_create([Counter(name=uuid4().hex) for _ in range(rows)])
+    seen = 0
+    async for _ in Counter.objects.order_by("pk")[:rows].aiterator(chunk_size=1):
+        seen += 1
+        await asyncio.sleep(0.01)
+    return seen
 
 
 @task(takes_context=True)

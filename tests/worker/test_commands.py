@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import re
@@ -9,8 +10,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from django.core.management.base import CommandError
@@ -21,6 +24,7 @@ from django_redisqueue.conf import get_settings
 from django_redisqueue.management.commands import runworker
 from django_redisqueue.management.commands.runworker import Command
 from django_redisqueue.worker import probe
+from django_redisqueue.worker.child.forks import flush_output
 from django_redisqueue.worker.probe import Health, check_heartbeat
 from tests.support.commands import ROOT
 from tests.support.servers import RedisServer
@@ -47,6 +51,21 @@ def test_the_banner_shows_no_password(
     assert worker.wait() == 0
     assert "worker stopped" in worker.output
     assert "s3cret" not in worker.output
+
+
+@pytest.mark.parametrize("stream", ["closed", "full"])
+def test_a_service_works_on_if_its_output_cannot_be_written(
+    stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = StringIO()
+    monkeypatch.setattr(full, "write", Mock(side_effect=OSError(errno.ENOSPC, "no space left")))
+    monkeypatch.setattr(full, "flush", Mock(side_effect=OSError(errno.ENOSPC, "no space left")))
+    output = None if stream == "closed" else full  # Python has None for a closed descriptor
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, output)
+    Command().announce("django_redisqueue worker")
+    Command().announce("trying again", is_error=True)
+    flush_output()
 
 
 @pytest.mark.parametrize(

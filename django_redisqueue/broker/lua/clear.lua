@@ -37,13 +37,14 @@ local function delete_unless_needed(id)
   delete_job(queue, status, job, resend_ms, mirrored_ms)
 end
 
-local MEANT = 12
+local MEANT, NEWER = 12, 50
 local function clear_list()
   local tail, ids = redis.call('LRANGE', queue_key(queue, 'queued'), -limit, -1), {}
   for at = #tail, 1, -1 do ids[#ids + 1] = tail[at] end
   local meant = only_meant(ids, MEANT)
   local count = 0
-  while count < #meant and ids[count + 1] == meant[count + 1] do  -- others stand before the rest
+  -- others stand before the rest
+  while count < #meant and ids[count + 1] == meant[count + 1] and not is_too_new(ids[count + 1], ARGV[9]) do
     count = count + 1
     cancel(ids[count])
   end
@@ -51,9 +52,18 @@ local function clear_list()
   return count, count
 end
 
+-- The first jobs that are meant. A few newer ones may stand before them, by their priority or their due time.
+local function first_meant(list)
+  local found, ids = only_meant(redis.call('ZRANGE', queue_key(queue, list), 0, limit - 1 + NEWER), MEANT), {}
+  for _, id in ipairs(found) do
+    if #ids < limit and (is_final(status) or not is_too_new(id, ARGV[9])) then ids[#ids + 1] = id end
+  end
+  return ids
+end
+
 local function clear_sorted(list, act)
   local key = queue_key(queue, list)
-  local ids = only_meant(redis.call('ZRANGE', key, 0, limit - 1), MEANT)
+  local ids = first_meant(list)
   local leave, stay = {}, {}
   for _, id in ipairs(ids) do table.insert(act(id) and stay or leave, id) end
   if #leave > 0 then redis.call('ZREM', key, unpack(leave)) end
@@ -62,7 +72,7 @@ local function clear_sorted(list, act)
 end
 
 local function clear_keyed()
-  local ids = only_meant(redis.call('ZRANGE', queue_key(queue, 'keyed'), 0, limit - 1), MEANT)
+  local ids = first_meant('keyed')
   for _, id in ipairs(ids) do
     lanes().leave_lane(queue, id, read(id, 'lane')[1] or '')
     cancel(id)

@@ -38,7 +38,7 @@ if due ~= '' and redis.call('EXISTS', job_key(id)) == 0 then
   reply = waits == 'skip' and 2 or 1
   if waits == 'cancel' then cancel_job(last_job, '') end
 end
-if reply == 1 and not call_back(key, 'job', id) then reply = 2 end
+if reply == 1 and not call_back(key, 'job', id, nil, waits == 'cancel') then reply = 2 end
 if reply == 1 then
   if last_due then redis.call('HSET', job_key(id), 'previous_due_ms', last_due) end
   redis.call('HSET', key, 'last_due_ms', due, 'last_job', id, 'last_ms', now_text)

@@ -69,10 +69,9 @@ class Command(QueueCommand):
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, on_signal)
-        self.stdout.write(
+        self.announce(
             f"mirroring {redis_address()} into the database {router.db_for_write(JobRecord)!r}; "
             "stop with Ctrl-C"
         )
-        self.stdout.flush()
         run_in_shards(settings.shards, self._make, waits)
-        self.stdout.write("stopped; later events wait in Redis")
+        self.announce("stopped; later events wait in Redis")

@@ -16,14 +16,13 @@ from ...broker.connection import worker_connection
 from ...broker.queries import Queries
 from ...broker.redis_url import redis_address
 from ...conf import get_settings
-from ...core.text import sanitize
 from ...exceptions import RedisQueueError
 from ...mirror.database_errors import explain_error
 from ...mirror.redis_identity import RedisIdentity
 from ...worker.maintenance.upkeep import KnownQueues
 from ...worker.reaper import Reaper, ReapReport
 from .. import base
-from ..base import MAX_LINE, QueueCommand
+from ..base import QueueCommand
 
 
 class Command(QueueCommand):
@@ -108,13 +107,13 @@ class Command(QueueCommand):
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, on_signal)
-        self.write(f"reaping at {redis_address()} every {interval:g} s; stop with Ctrl-C")
+        self.announce(f"reaping at {redis_address()} every {interval:g} s; stop with Ctrl-C")
         while not self._stop.is_set():
             for commands, reaper in self._reapers.items():
                 try:
                     self._pass(commands, reaper, quiet=True)
                 except RedisQueueError as error:
-                    self.stderr.write(sanitize(f"{error}; trying again", MAX_LINE))
+                    self.announce(f"{error}; trying again", is_error=True)
             self._stop.wait(interval)
 
     def _pass(self, commands: Commands, reaper: Reaper, quiet: bool = False) -> ReapReport:
@@ -127,12 +126,13 @@ class Command(QueueCommand):
 
     def _report(self, report: ReapReport, orphans: list[tuple[str, str, str]]) -> None:
         for job_id, outcome in report.jobs:
-            self.write(f"  {job_id}: {outcome}")
+            self.announce(f"  {job_id}: {outcome}")
         for job_id, child, outcome in orphans:
-            self.write(f"  {job_id}: held by {child}, which does not exist: {outcome}")
+            self.announce(f"  {job_id}: held by {child}, which does not exist: {outcome}")
         outcomes = ("recovered", "released", "cancelled", "poison")
         counts = ", ".join(f"{report.count(name)} {name}" for name in outcomes)
-        self.write(f"{len(report.children)} dead children reaped: {counts}; {len(orphans)} orphans")
+        reaped, found = len(report.children), len(orphans)
+        self.announce(f"{reaped} dead children reaped: {counts}; {found} orphans")
 
 
 def _place(commands: Commands) -> str:

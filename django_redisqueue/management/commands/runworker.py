@@ -120,7 +120,7 @@ class Command(QueueCommand):
         except KeyboardInterrupt:
             raise CommandError("stopped before it took a job", returncode=130) from None
         code = service.run()
-        self.stdout.write("worker stopped" if code == 0 else "worker stopped; see the log")
+        self.announce("worker stopped" if code == 0 else "worker stopped; see the log")
         if code:
             sys.exit(code)
         if unsent:
@@ -134,7 +134,7 @@ class Command(QueueCommand):
         mirror = ", one for the mirror" if get_settings().mirror else ""
         tasks = [name for name in registry.task_names() if not name.startswith(f"{APP}.")]
         threads = f" with {options['threads']} threads each" if options["threads"] > 1 else ""
-        self.stdout.write(
+        self.announce(
             f"django_redisqueue worker {service.worker.name}\n"
             f"  queues     {', '.join(queues)}\n"
             f"  processes  {options['processes']}{threads} (and one for maintenance{mirror})\n"
@@ -142,7 +142,6 @@ class Command(QueueCommand):
             f"  tasks      {len(tasks)}\n"
             "Stop with Ctrl-C or SIGTERM; a second time stops at once."
         )
-        self.stdout.flush()
 
 
 def _worker_options(options: dict[str, Any]) -> WorkerOptions:

@@ -6,8 +6,9 @@ before each job and closes what must not be reused after it.
 asgiref runs the ORM calls of one ``ThreadSensitiveContext`` in a thread of its own, so a thousand
 async jobs would open a thousand connections. ``DatabaseThreads`` gives them a few threads instead.
 A job gets a thread with its first ORM call. It keeps the thread until it ends, or until another job
-waits for one while this job is between two calls and outside a transaction. The connections of a
-thread are closed before it passes to another job, so no two jobs share one.
+waits for one while this job is between two calls, outside a transaction, and reads no rows from an
+open cursor (``aiterator``). The connections of a thread are closed before it passes to another job,
+so no two jobs share one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
+from weakref import WeakSet
 
 from django.db import connections, reset_queries
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -70,6 +73,21 @@ class DatabaseThreads:
         self.fork_guard = ForkGuard()
         self._waiting: deque[JobThread] = deque()
         self._holders: list[JobThread] = []
+        self.current = threading.local()  #: ``job``: the job whose call runs in this thread
+        self._watched: WeakSet[BaseDatabaseWrapper] = WeakSet()
+        self._watches = ExitStack()
+        connection_created.connect(self._watch)
+
+    def _watch(self, connection: BaseDatabaseWrapper, **_: Any) -> None:
+        """Have the jobs of this thread note their cursors."""
+        if hasattr(self.current, "job") and connection not in self._watched:
+            self._watched.add(connection)
+            self._watches.enter_context(connection.execute_wrapper(self._note_cursor))
+
+    def _note_cursor(self, execute: Callable[..., Any], *args: Any) -> Any:
+        context = args[-1]
+        self.current.job.cursors.add(context["cursor"])
+        return execute(*args)
 
     def acquire(self, job: JobThread) -> None:
         """Give the job a thread now, or as soon as one is free."""
@@ -123,12 +141,15 @@ class JobThread(Executor):
         self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._running = 0
         self._in_transaction = False
+        self.cursors: WeakSet[Any] = WeakSet()  #: that exist: a generator of rows keeps its own
         self.thread: ThreadPoolExecutor | None = None
 
     @property
     def is_idle(self) -> bool:
         """True if another job may have the thread."""
-        return self.thread is not None and not self._running and not self._in_transaction
+        if self.thread is None or self._running or self._in_transaction:
+            return False
+        return all(getattr(cursor, "closed", False) for cursor in self.cursors)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run ``fn`` in the job's thread, once it has one."""
@@ -156,6 +177,7 @@ class JobThread(Executor):
     def _call(self, future: Future[Any], call: Callable[[], Any]) -> None:
         """Run a call; this method runs in the thread."""
         result, error = None, None
+        self._threads.current.job = self
         if future.set_running_or_notify_cancel():
             try:
                 with self._threads.fork_guard:
@@ -168,6 +190,7 @@ class JobThread(Executor):
             return
         if error is not None:
             future.set_exception(error)
+            error = None  # else it would keep its frames, and so its cursors
         else:
             future.set_result(result)
 

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import NoReturn
 
@@ -85,10 +86,17 @@ def _end(error: BaseException | None) -> NoReturn:
             "a process that a job forked came back from the task, and was ended (exit code %d); "
             "end it with os._exit(), or use multiprocessing or subprocess", code,
         )  # fmt: skip
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush_output()
     finally:
         os._exit(code)
+
+
+def flush_output() -> None:
+    """Write out what jobs have printed, before ``os._exit``. A stream may be closed (then it is
+    None), or its disk full."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):
+            stream.flush()
 
 
 def _exit_code(error: BaseException | None) -> int:

@@ -26,6 +26,7 @@ from typing import Any, Literal, NoReturn
 
 from ...broker.scripts import load
 from ...broker.sentinel import stop_following
+from ..child.forks import flush_output
 
 Role = Literal["jobs", "maintenance", "bridge"]
 ChildEntry = Callable[[Role, int, str], int]  # role, slot number, child id -> exit code
@@ -208,8 +209,7 @@ class _ForkLoop:
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            flush_output()
             os._exit(code)
 
     def _report_exits(self) -> None:

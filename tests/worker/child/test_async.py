@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
@@ -10,6 +11,7 @@ import pytest
 from django_redisqueue import JobQueue
 from django_redisqueue.client.jobs import Job
 from tests.app import tasks as app_tasks
+from tests.support.postgres import PostgresServer
 from tests.support.shards import keys_of
 from tests.support.stopwatch import Stopwatch
 from tests.worker import tasks
@@ -138,6 +140,19 @@ def test_async_jobs_never_share_a_transaction(stage: Stage, database: object) ->
     jobs = [tasks.async_transaction.enqueue(f"row{n}") for n in range(8)]
     stage.until_done(8, 20)
     assert stage.results(jobs) == [1] * 8, stage.report()
+
+
+def test_an_async_job_keeps_its_connection_while_it_reads_rows(
+    stage: Stage, postgres: PostgresServer
+) -> None:
+    """From a cursor of the server, which would go with the connection."""
+    entry = postgres.new_database()
+    stage.environment["REDISQUEUE_TEST_DATABASES"] = json.dumps({"default": entry})
+    stage.worker("--processes", "1", "--async-db-connections", "1").wait_until_up(2)
+    jobs = tasks.async_rows.enqueue_many([(10,)] * 3)
+    stage.until_done(3, 20)
+    assert stage.results(jobs) == [10] * 3, stage.report()
+    postgres.drop(entry)
 
 
 def test_a_cancelled_async_job_gives_its_connection_back(stage: Stage, database: object) -> None:

@@ -110,7 +110,7 @@ def test_the_soonest_deadline_is_kept_whatever_started_before(harness: RunnerHar
     harness.start("job_late", hold, timeout_ms=30)
     late = harness.outcome()
     assert (late.id, late.kind, late.detail) == ("job_late", OutcomeKind.FAILED, "timeout")
-    assert json.loads(late.body)["message"] == "the job ran longer than its timeout"
+    assert "longer than its timeout" in json.loads(late.body)["message"]
     go_on.set()
     assert harness.outcome().kind == OutcomeKind.COMPLETED
 

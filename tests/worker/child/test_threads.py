@@ -77,7 +77,7 @@ def test_timeouts_and_cancels_reach_a_job_between_two_bytecodes(
         stage.ended(job)
     assert late.error is not None
     assert (late.status, late.error.reason) == ("failed", "timeout")
-    assert late.error.message == "the job ran longer than its timeout"
+    assert "longer than its timeout" in late.error.message
     assert "in spin" in late.error.traceback.splitlines()[1]
     assert (unwanted.status, unwanted.attempts) == ("cancelled", 0)
     assert beside.status == "completed"

@@ -7,8 +7,8 @@
 -- @include "new_job"
 -- @include "duplicates"
 -- The id is unique to the callback, so the job is created once, unless another job has its unique key.
--- gather_key: of its gather, or nil. Returns whether there is such a job.
-local function call_back(key, which, id, gather_key)
+-- gather_key: of its gather, or nil. replaces_cancelled: see `admit`. Returns whether there is such a job.
+local function call_back(key, which, id, gather_key, replaces_cancelled)
   local task, payload, queue, options, priority, audit, when, unique, lane = unpack(redis.call('HMGET', key,
     which .. '_task', which .. '_payload', which .. '_queue', which .. '_options', which .. '_priority',
     which .. '_audit', which .. '_when', which .. '_unique', which .. '_lane'))
@@ -18,7 +18,8 @@ local function call_back(key, which, id, gather_key)
   unique, lane = unique or '', lane or ''
   local owner, _, before
   if unique ~= '' then
-    local new = { id = id, unique = unique, queue = queue, payload = payload, options = options, lane = lane }
+    local new = { id = id, unique = unique, queue = queue, payload = payload, options = options, lane = lane,
+      replaces_cancelled = replaces_cancelled }
     owner, _, before = admit(new, ALIAS_MS)
   end
   if owner then return false end

@@ -2,6 +2,7 @@
 -- remains, so that maintenance continues if the caller is gone (law 11).
 -- The hash `continuations`: <token> -> "<verb> <queue> <status> <jobs left> <ms>"; until <ms> the caller is assumed to
 -- continue. With the token '' nothing is stored: one step does all.
+-- A token begins with the instant of the call ("<ms>-"): jobs that were enqueued after it are not meant.
 local CALLER_TIMEOUT_MS = 5000
 local continuations_key = base .. 'continuations'
 expect(continuations_key, 'hash')
@@ -19,6 +20,11 @@ local function store_continuation(token, verb, queue, status, left)
   if left <= 0 then return redis.call('HDEL', continuations_key, token) end
   local rest = table.concat({ verb, queue, status, whole(left), whole(now + CALLER_TIMEOUT_MS) }, ' ')
   redis.call('HSET', continuations_key, token, rest)
+end
+
+local function is_too_new(id, token)
+  local called_ms = tonumber(string.match(token, '^(%d+)%-'))
+  return called_ms and (integer(read(id, 'enqueued_ms')[1]) or 0) > called_ms
 end
 
 -- Those of these ids that the caller means: the ones in ARGV from `first` on, or all when there are none. Others have

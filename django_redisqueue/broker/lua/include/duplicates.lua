@@ -37,7 +37,7 @@ end
 
 -- Decides about a new job: a table of id, unique, queue, payload, options, lane. Returns the owner of its key, if it
 -- is not to be created, and whether that was sent with another mark; else nil, false, and the job whose end it waits
--- for. keep_ms: how long its id leads to the owner.
+-- for. keep_ms: how long its id leads to the owner. new.replaces_cancelled: wait for an owner that was told to stop.
 local function admit(new, keep_ms)
   local found = find_conflict(new.id, new.unique)
   if not found then return nil, false, nil end
@@ -49,6 +49,8 @@ local function admit(new, keep_ms)
     if is_fixed and found.mode == 'replace' then redis.call('HSET', job_key(found.owner), 'newer', new.id) end
     if is_fixed then return nil, false, found.mode == 'keep_last' and found.owner or nil end
     replace_arguments(found, new)
+  elseif new.replaces_cancelled and found.status == 'processing' and read(found.owner, 'cancel_ms')[1] then
+    return nil, false, found.owner
   end
   for key, mode, ms, mark in unique_keys_of(new.unique) do
     if mode == 'once' and key ~= found.key then give_key(key, found.owner, mode, ms, mark) end

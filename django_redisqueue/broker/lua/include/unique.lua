@@ -91,7 +91,8 @@ end
 
 -- Whether a job that is about to go back to its queue has older arguments than the job that has its key now, or than
 -- one that has run meanwhile (replace). It does not run again, because that would overwrite the newer one's work.
--- `newer` names the job that was created because this one ran.
+-- `newer` names the job that was created because this one ran. A job is followed only if it was cancelled while it ran
+-- and another one had already come, so the way is short.
 local function is_superseded(id)
   local unique, newer = unpack(read(id, 'unique', 'newer'))
   for key, mode in unique_keys_of(unique) do
