@@ -282,11 +282,11 @@ class _Reader:
                 f'{where} must be {{"URL": "redis://..."}} or {{"CACHE": alias}}, '
                 f"not a {type(value).__name__}{keys}"
             )
-        urls = value.get("URL")
-        if isinstance(urls, list | tuple):
-            self._check_urls(urls, where)
-        elif not all(isinstance(item, str) and item for item in value.values()):
-            raise ConfigurationError(f"{where}: the value must be a non-empty string")
+        [(key, address)] = value.items()
+        if key == "URL" and isinstance(address, list | tuple):
+            self._check_urls(address, where)
+        elif not isinstance(address, str) or not address:
+            raise ConfigurationError(f'{where}["{key}"] must be a non-empty string')
         return dict(value)
 
     def _check_urls(self, urls: Sequence[object], where: str) -> None:
@@ -414,8 +414,10 @@ def _schedule(name: object, raw: object) -> ScheduleSettings:
         if not isinstance(raw, Mapping):
             raise ConfigurationError(f"{where} must be a dict, not {type(raw).__name__}")
         _refuse_unknown(raw, SCHEDULE_KEYS, where, f"; it takes {', '.join(SCHEDULE_KEYS)}")
+        if "task" not in raw:
+            raise InvalidOption('"task" is missing: the name of the task to run')
         return ScheduleSettings(
-            task=check_task_name(raw.get("task")),
+            task=check_task_name(raw["task"]),
             schedule=make_schedule(
                 {key: raw[key] for key in SCHEDULE_OPTIONS if raw.get(key) is not None}
             ),

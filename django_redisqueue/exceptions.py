@@ -26,8 +26,11 @@ def first_line(error: Exception) -> str:
 
 def did_you_mean(word: object, known: Any) -> str:
     """``" (did you mean 'x'?)"`` or an empty string."""
-    close = isinstance(word, str) and get_close_matches(word, map(str, known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    if not isinstance(word, str):
+        return ""
+    by_lower = {str(one).lower(): str(one) for one in known}
+    close = get_close_matches(word.lower(), by_lower, n=1)
+    return f" (did you mean {by_lower[close[0]]!r}?)" if close else ""
 
 
 class RedisQueueError(Exception):

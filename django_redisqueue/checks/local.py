@@ -40,6 +40,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
     return [
         *(message for url in urls for message in _shared_databases(settings, url)),
         *_unknown_queues(settings),
+        *_unknown_limits(),
         *_tasks_in_several_shards(settings),
         *(message for url in urls for message in _embedded_in_production(url)),
         *_other_runworkers(),
@@ -112,6 +113,20 @@ def _unknown_queues(settings: Settings) -> Iterator[CheckMessage]:
                 f"The task {task.name} is for the queue {task.queue_name!r}, which is not in "
                 f'REDISQUEUE["QUEUES"]{did_you_mean(task.queue_name, settings.queues)}.',
                 "Add the queue there; until then every enqueue of the task raises UnknownQueue.",
+            )
+
+
+def _unknown_limits() -> Iterator[CheckMessage]:
+    for task in _tasks():
+        try:
+            if task.lane_rule is not None:
+                task.lane_rule.check_named_limits()
+        except InvalidOption as error:
+            yield make_warning(
+                28,
+                f"The task {task.name} has a limit by name: {error}.",
+                "Add the limit there, or correct the task; until then every enqueue of the task "
+                "raises InvalidOption.",
             )
 
 

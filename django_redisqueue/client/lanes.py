@@ -54,6 +54,12 @@ class LaneRule:
         """The first two parts of a limit's keys: its kind and its name."""
         return f"{'c' if isinstance(one, Limit) else 'r'}:{one.name or self.task}"
 
+    def check_named_limits(self) -> None:
+        """Raise InvalidOption if a named limit is not in the settings."""
+        for one in self.all_limits:
+            if one.name:
+                _named_number(one)
+
     def _check_names(self, what: str, key: Key | None) -> None:
         known = self.parameters.signature.parameters
         for name in () if key is None or callable(key) else names_in(key):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from ..core.codec import loads
 from ..core.limits import MAX_WEIGHT, Limit, Rate, encode_share, encode_shown
@@ -63,12 +64,7 @@ def limit_keys(limit: str | Task, key: object, kinds: Kinds = (Limit, Rate)) -> 
     known = _all_limits()
     used = [(one, rule) for has, one, rule in known if has == name and isinstance(one, kinds)]
     if not used:
-        what = " or ".join(kind.__name__ for kind in kinds)
-        raise InvalidOption(
-            f"no task has a {what} {short_repr(name)}"
-            f"{did_you_mean(name, {has for has, *_ in known} - {name})}; name a task, or a "
-            'limit of REDISQUEUE["LIMITS"] that tasks use'
-        )
+        raise InvalidOption(_no_limit(name, kinds, known))
     has_key = key is not NO_KEY
     matching = [(one, rule) for one, rule in used if has_key == (one.key is not None)]
     if not matching:
@@ -82,6 +78,19 @@ def limit_keys(limit: str | Task, key: object, kinds: Kinds = (Limit, Rate)) -> 
             f"{rule.field_of(one)}:{rule.value_by_hand(one, key) if has_key else ''}"
             for one, rule in matching
         }
+    )
+
+
+def _no_limit(name: str, kinds: Kinds, known: Sequence[tuple[str, Limit | Rate, LaneRule]]) -> str:
+    """The message for a name that no limit of these kinds has."""
+    what = " or ".join(kind.__name__ for kind in kinds)
+    shared = sorted({has for has, _, rule in known if rule.task == name and has != name})
+    if shared:
+        return f"{name} has no {what} of its own; it shares {', '.join(shared)}"
+    return (
+        f"no task has a {what} {short_repr(name)}"
+        f"{did_you_mean(name, {has for has, *_ in known} - {name})}; name a task that has one, or "
+        'a limit of REDISQUEUE["LIMITS"] that tasks use'
     )
 
 

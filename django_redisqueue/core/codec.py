@@ -220,6 +220,8 @@ def _check_mapping(value: Mapping[Any, Any], what: str, levels: int) -> None:
 def _remedy(value: object) -> str:
     if hasattr(value, "_meta") and hasattr(value, "pk"):
         return "pass its primary key (.pk) and load it in the task, so that it is never stale"
+    if hasattr(value, "values_list"):
+        return 'pass a list of primary keys, list(queryset.values_list("pk", flat=True))'
     if isinstance(value, bytes | bytearray):
         return "pass text, or base64 of it"
     if isinstance(value, set | frozenset):

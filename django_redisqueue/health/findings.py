@@ -117,5 +117,6 @@ def unreadable(what: str, error: DatabaseError) -> Finding:
         Level.ERROR,
         FindingId.DATABASE,
         f"The {what} cannot be read ({first_line(error)}).",
-        "Queues and jobs are not affected.",
+        "Start the database, or run manage.py migrate if a table is missing. Running workers go on "
+        "with their jobs.",
     )

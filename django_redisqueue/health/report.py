@@ -309,7 +309,8 @@ def _outbox(facts: Facts) -> Iterator[Finding]:
                 Level.WARNING,
                 FindingId.OUTBOX_REFUSED,
                 f"Redis refuses {some} of the jobs in the outbox of database {outbox.alias}.",
-                "Each row says why; delete it, or remove what is in its way.",
+                "Each row says why. Remove the cause, and it is sent; to give the job up, delete "
+                "its OutboxJob in manage.py shell, because the admin deletes none.",
                 target,
             )
 

@@ -111,16 +111,23 @@ def interval(text: str) -> float:
 
 def writable_path(text: str) -> str:
     """The path of a file in an existing folder."""
-    folder = Path(text).absolute().parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise argparse.ArgumentTypeError(f"cannot be written: make the folder {folder} first")
+    path = Path(text).absolute()
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{path} is a folder: name a file in it")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"cannot be written: make the folder {path.parent} first")
     return text
 
 
 def size(text: str) -> int:
-    """``300M``, ``2G`` or bytes."""
+    """``300M``, ``2G`` or bytes: a megabyte or more, or 0 for no limit."""
     units = {"K": 2**10, "M": 2**20, "G": 2**30}
     number, unit = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1)
     if not number.isdecimal():
         raise argparse.ArgumentTypeError(f"must be a size such as 300M, not {text!r}")
-    return int(number) * unit
+    value = int(number) * unit
+    if 0 < value < units["M"]:  # every child would end after one job
+        raise argparse.ArgumentTypeError(
+            f"must be 1M or more, not {text!r}; a number without K, M or G is bytes"
+        )
+    return value

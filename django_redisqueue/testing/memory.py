@@ -32,7 +32,7 @@ from .hashes import (
     set_fields,
 )
 from .lanes import InMemoryLanes, InMemoryPauses
-from .runs import ChunkRun, InlineRun, InMemorySteps, in_waiting_chunks, is_chunk_task
+from .runs import ChunkRun, InlineRun, InMemorySteps, committed, in_waiting_chunks, is_chunk_task
 from .schedules import InMemorySchedules
 from .unique import InMemoryUnique
 from .workflows import InMemoryGathers, InMemoryWorkflows
@@ -347,7 +347,8 @@ class InMemoryQueue(CapturedJobs):
             run = InlineRun(self._claim(job_id), self.parent_results(job_id), report, self._steps)
         outer, self._running = self._running, run
         try:
-            resolutions = run.run()
+            with committed():
+                resolutions = run.run()
         finally:
             self._running = outer
         self._end(run.jobs, resolutions, run.error)

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ from typing import Any
 from asgiref.sync import async_to_sync
 
 from ..broker.replies import ClaimedJob, OutcomeKind, WaitReply, WaitState
+from ..client.databases import open_connections
 from ..client.jobs import Job
 from ..client.registry import lookup
 from ..conf import get_settings
@@ -28,6 +30,26 @@ from .expectations import CapturedJobs
 from .hashes import JobHash, queued_since_ms
 
 _NUMBERS = re.compile(r" k:\S+=(\d+)/(\d+)")  # in a job's lane: size and wait in ms
+
+
+@contextmanager
+def committed() -> Iterator[None]:
+    """Count what a job commits as committed, as in a worker.
+
+    The transaction of a ``TestCase`` around it never commits, so the hooks that the job has
+    registered there are called at its end.
+    """
+    before = {
+        connection: len(connection.run_on_commit)
+        for connection in open_connections()
+        if connection.in_atomic_block
+        and all(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
+    }
+    yield
+    for connection, count in before.items():
+        while len(connection.run_on_commit) > count:  # a hook may register more
+            _, hook, *_ = connection.run_on_commit.pop(count)
+            hook()
 
 
 class InlineRun:

@@ -99,7 +99,8 @@ WRONG = [
     ({"CONNECTION": "redis://"}, 'or {"CACHE": alias}, not a str'),
     ({"CONNECTION": {"URL": "a", "DB": 1}}, "not a dict of ['URL', 'DB']"),
     ({"CONNECTION": {}}, 'REDISQUEUE["CONNECTION"] must be {"URL"'),
-    ({"CONNECTION": {"URL": ""}}, 'REDISQUEUE["CONNECTION"]: the value must be a non-empty string'),
+    ({"CONNECTION": {"URL": ""}}, 'REDISQUEUE["CONNECTION"]["URL"] must be a non-empty string'),
+    ({"Connection": {}}, "REDISQUEUE has no key 'Connection' (did you mean 'CONNECTION'?)"),
     ({"CONNECTION": {"URL": "a", "CACHE": "b"}}, 'REDISQUEUE["CONNECTION"] must be'),
     ({"CONNECTION": {"URL": []}}, 'REDISQUEUE["CONNECTION"]["URL"] must be a URL or a list of'),
     ({"CONNECTION": {"URL": ["a", 3]}}, 'REDISQUEUE["CONNECTION"]["URL"] must be a URL or a list'),
@@ -223,6 +224,20 @@ def test_a_task_for_a_queue_that_is_not_there(settings: Any) -> None:
     message = found("W004", check_settings())
     assert "is for the queue 'defualt'" in message.msg
     assert message.msg.endswith("(did you mean 'default'?).")
+
+
+def for_a_limit() -> None:
+    pass
+
+
+def test_a_task_with_a_limit_that_is_not_there(settings: Any) -> None:
+    settings.REDISQUEUE = {"LIMITS": {"stripe": {"concurrency": 5}}}
+    task(concurrency=Limit("stirpe"), name="tests.for_a_limit")(for_a_limit)
+    message = found("W028", check_settings())
+    assert "The task tests.for_a_limit has a limit by name" in message.msg
+    assert message.msg.endswith("has no limit 'stirpe' (did you mean 'stripe'?).")
+    settings.REDISQUEUE = {"LIMITS": {"stirpe": {"rate": (5, "1s")}}}
+    assert "has no 'concurrency'" in found("W028", check_settings()).msg
 
 
 def test_tasks_of_this_package_need_no_queue_named_default(settings: Any) -> None:

@@ -378,6 +378,8 @@ def test_a_status_that_is_none_or_does_not_fit() -> None:
         (["reapqueue", "--interval", "-1"], "--interval: must be seconds of zero or more"),
         (["reapqueue", "--interval", "0"], "--interval: must be 0.1 seconds or more, not '0'"),
         (["queuemonitor", "--interval", "0"], "--interval: must be 0.1 seconds or more, not '0'"),
+        (["uniquekeys", "--count", "0"], "--count: must be a whole number from 1 to 100, not '0'"),
+        (["uniquekeys", "--start", "-1"], "--start: must be a whole number from 0"),
     ],
 )
 def test_bad_input_on_the_command_line(arguments: list[str], words: str) -> None:

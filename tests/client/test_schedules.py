@@ -141,7 +141,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"a": []}, r'REDISQUEUE\["SCHEDULES"\]\[\'a\'\] must be a dict, not list'),
     ({"a": {"task": "app.t"}}, "a schedule needs either cron or every"),
     ({"a": {"task": "app.t", "cron": "* * * * *", "every": 5}}, "either cron or every"),
-    ({"a": {"cron": "* * * * *"}}, "None is not a valid task name"),
+    ({"a": {"cron": "* * * * *"}}, '"task" is missing'),
     ({"a": {"task": "app.t", "cron": "0 0 30 2 *"}}, "never fires"),
     ({"a": {"task": "app.t", "cron": "hourly"}}, "must be five fields"),
     ({"a": {"task": "app.t", "every": "soon"}}, "every must be seconds, a timedelta"),

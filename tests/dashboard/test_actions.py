@@ -183,6 +183,17 @@ def test_retry_all(site: Site, hand: Hand) -> None:
     assert logged() == [("queue default", "Retry all failed jobs: 60 jobs")]
 
 
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_numbers_in_forms_have_no_separators(
+    site: Site, hand: Hand, settings: Any, language: str
+) -> None:
+    settings.LANGUAGE_CODE, settings.USE_THOUSAND_SEPARATOR = language, True
+    failed(hand, 2)
+    assert confirm(site, verb="retry") == "2 jobs sent back to the queue."
+    SavedFilter.objects.create(pk=1234, user=User.objects.get(), name="mine", query="text=x")
+    assert 'name="filter" value="1234"' in site.get("queue", "default", "failed")
+
+
 def test_retry_all_that_match(site: Site, hand: Hand) -> None:
     failed(hand, 12)
     assert confirm(site, verb="retry", text="no 1") == "3 jobs sent back to the queue."  # 1 10 11
@@ -195,7 +206,8 @@ def test_retry_all_that_match(site: Site, hand: Hand) -> None:
 def test_a_confirmation_promises_no_number_of_those_that_match(site: Site, hand: Hand) -> None:
     failed(hand, 12)
     page = site.post(*LIST, scope="all", verb="retry", text="no 1")
-    assert "There are 12 jobs in the list now, of which those that match are acted on" in page
+    assert "There are 12 jobs in the list now." in page
+    assert "Jobs that do not match, or arrive later, are left alone." in page
     assert "Retry those that match</button>" in page
     assert "Retry 12 jobs</button>" in site.post(*LIST, scope="all", verb="retry")
 

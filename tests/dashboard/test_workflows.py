@@ -96,6 +96,16 @@ def test_boxes_say_what_their_jobs_do_and_the_first_failure_is_quoted(
     assert re.search(rf"noop \"first\" completed, waited {DURATION}, ran {DURATION}", words)
 
 
+def test_the_numbers_of_drawings_have_no_separators(site: Site, hand: Hand, settings: Any) -> None:
+    settings.LANGUAGE_CODE, settings.USE_THOUSAND_SEPARATOR = "de", True
+    workflow = fan()
+    hand.complete_one()
+    page = site.get("workflow", workflow.id)
+    bars = page.partition('id="drq-flowtimes"')[2].partition("</ol>")[0]
+    drawn = re.findall(r' (?:x|width)="([^"]*)"', bars)
+    assert sum(map(int, drawn)) >= 1000  # the only run ends at the right edge
+
+
 def test_a_fan_out_is_one_box_until_each_is_asked_for(site: Site, redisqueue: None) -> None:
     workflow = fan(12)
     assert [text for _, text in boxes(site, workflow.id)] == ["queued", "12 × waiting", "waiting"]

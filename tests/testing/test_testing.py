@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -58,6 +59,16 @@ def see(x: Any) -> None:
 @task
 def see_after_another(x: Any) -> None:
     see.enqueue("child")
+    SEEN.append(x)
+
+
+@task(exactly_once=True)
+def see_once(x: Any) -> None:
+    transaction.on_commit(lambda: SEEN.append("hook"))
+    see.enqueue("child")
+    with suppress(ZeroDivisionError), transaction.atomic():
+        see.enqueue("rolled back")
+        raise ZeroDivisionError
     SEEN.append(x)
 
 
@@ -370,6 +381,25 @@ class InTestCase(TestCase):
                     job.refresh()
             assert not Counter.objects.exists()
         assert Counter.objects.get(name="a").value == 1
+
+    def test_what_a_job_commits_is_committed(self) -> None:
+        with capture_jobs() as queue, self.captureOnCommitCallbacks(execute=True):
+            see_once.enqueue("a")
+        queue.drain()
+        assert SEEN == ["a", "hook", "child"]
+        with run_inline(), self.captureOnCommitCallbacks(execute=True), transaction.atomic():
+            see_once.enqueue("b")
+        assert SEEN[3:] == ["b", "hook", "child"]
+
+    def test_a_hook_waits_for_a_transaction_around_the_run(self) -> None:
+        with capture_jobs() as queue, self.captureOnCommitCallbacks(execute=True):
+            see_once.enqueue("a")
+            with transaction.atomic():
+                queue.drain()
+                assert SEEN == ["a"]
+        assert SEEN == ["a", "hook"]
+        queue.drain()
+        assert SEEN == ["a", "hook", "child"]
 
     def test_a_rollback_runs_nothing(self) -> None:
         with run_inline() as queue, self.captureOnCommitCallbacks(execute=True):

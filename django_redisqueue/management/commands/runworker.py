@@ -74,8 +74,9 @@ class Command(QueueCommand):
         )  # fmt: skip
         parser.add_argument("--burst", action="store_true", help="end when the queues are empty")
         parser.add_argument(
-            "--name", type=base.argument(check_worker_name), help="the name of the worker"
-        )
+            "--name", type=base.argument(check_worker_name),
+            help="the name of the worker on the dashboard and in logs (default: host and pid)",
+        )  # fmt: skip
         parser.add_argument(
             "--grace", type=base.seconds, default=25.0,
             help="seconds that running jobs have to finish after SIGTERM (default: 25)",

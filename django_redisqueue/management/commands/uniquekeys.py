@@ -10,17 +10,20 @@ from django.core.management.base import CommandError
 from ...client.unique import PAGE, release_unique_key, unique_keys
 from ...core.clock import instant
 from ...core.unique import UniqueKey
-from ..base import QueueCommand
+from ..base import QueueCommand, integer
 
 
 class Command(QueueCommand):
     help = "Lists unique keys with the jobs that have them, the oldest first."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--start", type=int, default=0, help="skip so many keys")
         parser.add_argument(
-            "--count", type=int, default=PAGE, help=f"list so many keys, at most {PAGE}"
+            "--start", type=integer(0, 10**9), default=0, help="skip so many keys (default: 0)"
         )
+        parser.add_argument(
+            "--count", type=integer(1, PAGE), default=PAGE,
+            help=f"list so many keys, 1 to {PAGE} (default: {PAGE})",
+        )  # fmt: skip
         parser.add_argument(
             "--release", metavar="KEY", help="free this key; the job that has it goes on"
         )
@@ -29,8 +32,11 @@ class Command(QueueCommand):
         if options["release"]:
             self._release(options["release"])
             return
-        for found in unique_keys(max(0, options["start"]), max(1, options["count"])):
+        keys = unique_keys(options["start"], options["count"])
+        for found in keys:
             self.write(_line(found))
+        if not keys:
+            self.stderr.write("No job holds a unique key here.", self.style.NOTICE)
 
     def _release(self, key: str) -> None:
         job_id = release_unique_key(key)
