@@ -31,7 +31,6 @@ from .replies import (
     ReapReply,
     RoleTerm,
     parse_broken,
-    parse_claim,
     parse_finish,
 )
 from .schedules import ScheduleCommands
@@ -148,15 +147,13 @@ class Commands(
     def claim(
         self, claim_request: ClaimRequest, call: int, jobs: int, *, resent: bool = False
     ) -> ClaimReply:
-        """Take up to ``jobs`` jobs. A resent call returns what it took the first time.
+        """``finish`` without outcomes: take up to ``jobs`` jobs. A resent call returns what it took
+        the first time.
 
         With 0 jobs it only puts back the wake tokens of queues that have work.
         """
-        reply = self._run(
-            "claim", claim_request.child, call, int(resent), jobs, claim_request.min_priority,
-            self.settings.lease_ms, *claim_request.queues,
-        )  # fmt: skip
-        return parse_claim(reply)
+        _, claim = self.finish(claim_request, call, (), jobs, resent=resent)
+        return claim
 
     def finish(
         self,

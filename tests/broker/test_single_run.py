@@ -494,7 +494,7 @@ BUGS = {
     "the entry of another goes": ("if ended and held_besides == 0 then", "if ended then"),
     "a job of the slow path is claimed": ("and payload and not seq and not", "and payload and not"),
     "a hash that was deleted comes back": ("is_usual = new == 3", "is_usual = new >= 3"),
-    "the event has not the result": ("#result <= (1024) and result or ''", "''"),
+    "the event has not the result": ("#result <= (1024) and result or ''", "'' or ''"),
     "the lease is not renewed": ("'GT', deadline", "'NX', '1'"),
     "the options are left out": ("options or '' }, {}, started", "'' }, {}, started"),
     "its entry in the trim index is": ("written % STEP + 2 < STEP", "true"),

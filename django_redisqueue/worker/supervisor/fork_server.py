@@ -77,8 +77,7 @@ class ForkServer:
     def __init__(self, entry: ChildEntry) -> None:
         self.connection, theirs = Pipe()
         stop_following()
-        for verb in ("claim", "finish"):  # else every child would assemble them
-            load(verb)
+        load("finish")  # else every child would assemble it
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:

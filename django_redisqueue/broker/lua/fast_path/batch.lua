@@ -29,7 +29,7 @@ return (function()
     note_code(number, slow_path().record_outcome(request.child, unpack(ARGV, at, at + 4)))
   end
   if slow_path_built then slow_path_built.drop_settled(request.child) end
-  if request.jobs == 0 and not request.resent then
+  if request.jobs == 0 and not request.resent and ARGV[completed + 1] then
     flush()
     return { codes, { tonumber(request.call), {}, {}, 0, {}, {} } }
   end
