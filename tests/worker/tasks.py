@@ -347,6 +347,12 @@ async def async_transaction(name: str) -> int:
 
 
 @task
+async def async_in_plain_thread() -> int:
+    """Queries in a thread that belongs to no job; returns the process at the other end."""
+    return await asyncio.to_thread(backend.func)
+
+
+@task
 async def async_rows(rows: int) -> int:
     """Reads rows from a cursor that stays open, a few at a time."""
     await Counter.objects.abulk_create([Counter(name=uuid4().hex) for _ in range(rows)])

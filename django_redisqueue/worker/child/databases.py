@@ -9,6 +9,9 @@ A job gets a thread with its first ORM call. It keeps the thread until it ends, 
 waits for one while this job is between two calls, outside a transaction, and reads no rows from an
 open cursor (``aiterator``). The connections of a thread are closed before it passes to another job,
 so no two jobs share one.
+
+``asyncio.to_thread`` does not know of that: its threads outlive the job, and so would connections.
+``PlainThreads`` checks and closes them at each call.
 """
 
 from __future__ import annotations
@@ -16,13 +19,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 from weakref import WeakSet
 
-from django.db import connections, reset_queries
+from django.db import close_old_connections, connections, reset_queries
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
@@ -44,9 +47,7 @@ class Databases:
 
     def before(self) -> None:
         """Close connections that the server has closed since the last job."""
-        for connection in self.opened:
-            if connection.connection is not None and not connection.is_usable():
-                connection.close()
+        _close_unusable(self.opened)
 
     def after(self) -> None:
         """Close connections that are broken, too old, or were left inside a transaction."""
@@ -59,6 +60,28 @@ class Databases:
                 connection.close()
             connection.close_if_unusable_or_obsolete()
         self.opened = [c for c in self.opened if c.connection is not None]
+
+
+def _close_unusable(opened: Iterable[BaseDatabaseWrapper]) -> None:
+    for connection in opened:
+        if connection.connection is not None and not connection.is_usable():
+            connection.close()
+
+
+class PlainThreads(ThreadPoolExecutor):
+    """The threads of ``asyncio.to_thread`` and of ``sync_to_async(thread_sensitive=False)``."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run ``fn`` in one of the threads."""
+        return super().submit(_with_usable_connections, fn, *args, **kwargs)
+
+
+def _with_usable_connections(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    _close_unusable(connections.all(initialized_only=True))
+    try:
+        return fn(*args, **kwargs)
+    finally:
+        close_old_connections()
 
 
 class DatabaseThreads:

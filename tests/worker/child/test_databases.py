@@ -41,6 +41,17 @@ def test_a_connection_that_was_cut_between_two_jobs_is_replaced(
     assert child in worker.children
 
 
+def test_threads_of_no_job_replace_a_connection_that_was_cut(
+    stage: Stage, postgres: PostgresServer, name: str
+) -> None:
+    """Those of ``asyncio.to_thread``, which takes the same one again."""
+    stage.worker("--processes", "1").wait_until_up(2)
+    for _ in range(3):
+        job = stage.ended(tasks.async_in_plain_thread.enqueue())
+        assert job.status == "completed", stage.report()
+        postgres.terminate(name)
+
+
 def test_a_connection_that_is_whole_is_kept(
     stage: Stage, postgres: PostgresServer, name: str
 ) -> None:
