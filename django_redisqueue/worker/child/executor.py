@@ -45,6 +45,7 @@ from ...exceptions import (
     JobSuspended,
     LeaseLost,
     PayloadTooLarge,
+    RedisQueueError,
     ResultGone,
 )
 from ...outbox.receipts import run_once
@@ -141,11 +142,21 @@ class Pipeline:
             max_attempts = own.get("max_attempts", max_attempts)
             takes_result = own.get("takes_result", False)
             headers = headers_in(own)
-        if takes_result:
-            args = [self._parent_result(job.id), *args]
         if timeout_ms is None:
             timeout_ms = self.settings.timeout_ms
-        return Execution(job, task, args, kwargs, timeout_ms, max_attempts, headers)
+        execution = Execution(job, task, args, kwargs, timeout_ms, max_attempts, headers)
+        return self._with_result(execution) if takes_result else execution
+
+    def _with_result(self, execution: Execution) -> Execution | Resolution:
+        """The same with the result of the job's parent as the first argument."""
+        try:
+            result = self._parent_result(execution.job.id)
+        except (RedisQueueError, ValueError):
+            raise
+        except Exception as error:  # of the storage that has a large result: as if the task read it
+            return self.resolve(execution, error)
+        execution.args.insert(0, result)
+        return execution
 
     @staticmethod
     def begin(*executions: Execution) -> None:
