@@ -339,10 +339,10 @@ def _visible_and_end(atomic: transaction.Atomic) -> int:
 
 
 @task
-async def async_transaction(name: str) -> int:
+async def async_transaction(name: str, seconds: float = 0.05) -> int:
     """How many rows a transaction sees that is open across an await: its own, if isolated."""
     atomic = await _begin(name)
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(seconds)
     return await _visible_and_end(atomic)
 
 

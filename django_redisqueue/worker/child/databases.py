@@ -25,7 +25,7 @@ from contextlib import ExitStack
 from typing import Any
 from weakref import WeakSet
 
-from django.db import close_old_connections, connections, reset_queries
+from django.db import connections, reset_queries
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
@@ -52,13 +52,7 @@ class Databases:
     def after(self) -> None:
         """Close connections that are broken, too old, or were left inside a transaction."""
         reset_queries()
-        for connection in self.opened:
-            if connection.in_atomic_block:
-                # An interrupt broke into atomic(). Inside a block, close() would not forget the
-                # connection, and its next use would fail.
-                connection.in_atomic_block = False
-                connection.close()
-            connection.close_if_unusable_or_obsolete()
+        _close_unfit(self.opened)
         self.opened = [c for c in self.opened if c.connection is not None]
 
 
@@ -66,6 +60,26 @@ def _close_unusable(opened: Iterable[BaseDatabaseWrapper]) -> None:
     for connection in opened:
         if connection.connection is not None and not connection.is_usable():
             connection.close()
+
+
+def _close_unfit(opened: Iterable[BaseDatabaseWrapper]) -> None:
+    for connection in opened:
+        if connection.in_atomic_block:
+            _close(connection)
+        connection.close_if_unusable_or_obsolete()
+
+
+def _close(connection: BaseDatabaseWrapper) -> None:
+    """Close a connection that an interrupt may have left inside ``atomic()``, where ``close`` alone
+    would not forget it, and its next use would fail."""
+    connection.in_atomic_block = False
+    connection.close()
+
+
+def _close_all() -> None:
+    """Close the connections of this thread."""
+    for connection in connections.all(initialized_only=True):
+        _close(connection)
 
 
 class PlainThreads(ThreadPoolExecutor):
@@ -81,7 +95,7 @@ def _with_usable_connections(fn: Callable[..., Any], *args: Any, **kwargs: Any) 
     try:
         return fn(*args, **kwargs)
     finally:
-        close_old_connections()
+        _close_unfit(connections.all(initialized_only=True))
 
 
 class DatabaseThreads:
@@ -131,7 +145,7 @@ class DatabaseThreads:
         if thread is None:
             return
         self._holders.remove(job)
-        closed = thread.submit(connections.close_all)
+        closed = thread.submit(_close_all)
         closed.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._pass_on, thread))
 
     def idle(self, job: JobThread) -> None:
