@@ -353,6 +353,12 @@ async def async_in_plain_thread() -> int:
 
 
 @task
+def run_async() -> int:
+    """Queries in a coroutine; returns the process at the other end."""
+    return asyncio.run(sync_to_async(backend.func)())
+
+
+@task
 async def async_rows(rows: int) -> int:
     """Reads rows from a cursor that stays open, a few at a time."""
     await Counter.objects.abulk_create([Counter(name=uuid4().hex) for _ in range(rows)])

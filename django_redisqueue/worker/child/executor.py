@@ -310,7 +310,7 @@ class Executor:
         started_ms = time.monotonic_ns() // 1_000_000
         self._deadline_ms = started_ms + execution.timeout_ms if execution.timeout_ms else 0
         state.begin(0, token, started_ms, self._deadline_ms)
-        if databases.opened:
+        if databases.is_used:
             databases.before()
         try:
             body = self._pipeline.perform(execution, self._call_task)
@@ -324,7 +324,7 @@ class Executor:
             if self.logs_completed:
                 log_outcome(job, COMPLETED, started_ms)
         state.end(0)
-        if databases.opened:
+        if databases.is_used:
             databases.after()
         return outcome
 
@@ -340,14 +340,14 @@ class Executor:
         started_ms = time.monotonic_ns() // 1_000_000
         self._deadline_ms = started_ms + first.timeout_ms if first.timeout_ms else 0
         state.begin_chunk(tokens, started_ms, self._deadline_ms)
-        if databases.opened:
+        if databases.is_used:
             databases.before()
         unnamed = first.job._replace(id="")  # a cancel of one job must not interrupt the others
         resolutions = perform(lambda args: self._call(unnamed, None, first.task.func, args, {}))
         pairs = zip(chunk, resolutions, strict=True)
         outcomes = [self.record(one.job, resolution, started_ms) for one, resolution in pairs]
         state.end_chunk()
-        if databases.opened:
+        if databases.is_used:
             databases.after()
         return outcomes
 
