@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -308,15 +310,17 @@ class Job:
     async def await_result(self, timeout: Duration | None = None) -> Any:
         """``wait`` for async code."""
         deadline = self._deadline(timeout)
-        while True:
-            try:
-                await sync_to_async(self._await_end, thread_sensitive=False)(deadline)
-                return self._outcome()
-            except JobNotFound as error:
-                await sync_to_async(self._read_from_database)(error)
-            if self.status.is_final:
-                return self._outcome()
-            await asyncio.sleep(deadline.left(OUTBOX_RECHECK))
+        with _own_thread() as thread:
+            await_end = sync_to_async(self._await_end, thread_sensitive=False, executor=thread)
+            while True:
+                try:
+                    await await_end(deadline)
+                    return self._outcome()
+                except JobNotFound as error:
+                    await sync_to_async(self._read_from_database)(error)
+                if self.status.is_final:
+                    return self._outcome()
+                await asyncio.sleep(deadline.left(OUTBOX_RECHECK))
 
     def _check_committed(self, verb: str) -> None:
         if self.is_deferred:
@@ -324,6 +328,17 @@ class Job:
                 f"{verb}: job {self.id} is not in Redis yet because its transaction has not "
                 "committed; ask after the commit, or enqueue with using(on_commit=False)"
             )
+
+
+@contextmanager
+def _own_thread() -> Iterator[ThreadPoolExecutor]:
+    """A thread for a long wait: an event loop has only a few, and what ends the wait may need one
+    of them."""
+    thread = ThreadPoolExecutor(1, "redisqueue-wait")
+    try:
+        yield thread
+    finally:
+        thread.shutdown(wait=False)
 
 
 def get_job(job_id: str) -> Job:

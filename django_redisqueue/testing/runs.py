@@ -214,12 +214,15 @@ class InMemorySteps:
         payload = None if sleeps else self._payload(event)
         if payload is not None:
             return self._note(job, field, f"event {payload}", WaitReply(WaitState.OVER, payload))
-        due = known if kind == "until" else "" if ms is None else str(now_ms + ms)
+        noted_due, _, noted_generation = known.partition(" ")
+        is_noted = kind == "until" and (sleeps or (noted_generation or "0") == generation)
+        due = noted_due if is_noted else "" if ms is None else str(now_ms + ms)
         if due and int(due) <= now_ms:
             if sleeps:
                 return WaitReply(WaitState.OVER, "null")
             return self._note(job, field, f"late {generation}", WaitReply(WaitState.LATE))
-        return self._note(job, field, f"until {due}", WaitReply(WaitState.GOES_ON, due))
+        note = f"until {due}" if sleeps or generation == "0" else f"until {due} {generation}"
+        return self._note(job, field, note, WaitReply(WaitState.GOES_ON, due))
 
     def _note(self, job: ClaimedJob, field: str, value: str, reply: WaitReply) -> WaitReply:
         return reply if self.save(job, field, value) == 1 else WaitReply(WaitState.TOO_LARGE)

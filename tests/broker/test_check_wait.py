@@ -86,6 +86,31 @@ def test_after_a_requeue_it_waits_as_long_again(lab: Lab) -> None:
     assert ask(lab, lab.take()) == (WaitState.GOES_ON, str(lab.now + 1000))
 
 
+def test_so_does_a_job_that_was_cancelled_while_it_waited(lab: Lab) -> None:
+    park(lab, started(lab))
+    lab.store.cancel(["a"])
+    lab.advance(5000)
+    lab.store.requeue(["a"])
+    job = lab.take()
+    due = str(lab.now + 1000)
+    assert ask(lab, job) == (WaitState.GOES_ON, due)
+    lab.advance(400)
+    assert ask(lab, job) == (WaitState.GOES_ON, due)
+    lab.advance(600)
+    assert ask(lab, job) == (WaitState.LATE, "")
+    invariants(lab)
+
+
+def test_a_requeue_does_not_lengthen_a_sleep(lab: Lab) -> None:
+    job = started(lab)
+    reply = ask(lab, job, sleeps=True)
+    lab.finish(outcome(job, "parked", "", reply.value))
+    lab.store.cancel(["a"])
+    lab.advance(5000)
+    lab.store.requeue(["a"])
+    assert ask(lab, lab.take(), sleeps=True) == (WaitState.OVER, "null")
+
+
 def test_for_ever(lab: Lab) -> None:
     job = started(lab)
     assert ask(lab, job, None) == (WaitState.GOES_ON, "")

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -112,6 +113,20 @@ def test_await_result_is_woken_by_the_end(redis: Redis, hand: Hand) -> None:
     job = tasks.noop.enqueue()
     with at_once(once_watched(redis, job, lambda: hand.complete_one("7"))):
         assert asyncio.run(job.await_result(timeout=10)) == 7
+
+
+def test_await_result_leaves_the_threads_of_the_loop_to_others(redis: Redis, hand: Hand) -> None:
+    """Those may be what it waits for: async jobs of one child share an event loop."""
+    jobs = tasks.noop.enqueue_many([()] * 3)
+
+    async def wait_for_all() -> list[object]:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        waits = [asyncio.create_task(job.await_result(timeout=5)) for job in jobs]
+        for job in jobs:
+            await asyncio.to_thread(once_watched(redis, job, hand.complete_one))
+        return await asyncio.gather(*waits)
+
+    assert asyncio.run(wait_for_all()) == [None] * 3
 
 
 def test_wait_for_what_has_ended_returns_at_once(hand: Hand) -> None:

@@ -339,11 +339,23 @@ def _visible_and_end(atomic: transaction.Atomic) -> int:
 
 
 @task
-async def async_transaction(name: str) -> int:
+async def async_transaction(name: str, seconds: float = 0.05) -> int:
     """How many rows a transaction sees that is open across an await: its own, if isolated."""
     atomic = await _begin(name)
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(seconds)
     return await _visible_and_end(atomic)
+
+
+@task
+async def async_in_plain_thread() -> int:
+    """Queries in a thread that belongs to no job; returns the process at the other end."""
+    return await asyncio.to_thread(backend.func)
+
+
+@task
+def run_async() -> int:
+    """Queries in a coroutine; returns the process at the other end."""
+    return asyncio.run(sync_to_async(backend.func)())
 
 
 @task

@@ -25,12 +25,17 @@ if payload then
   if not remember(id, field, 'event ' .. payload, limit) then return { -1 } end
   return { 1, payload }
 end
-local due = kind == 'until' and known or ms == '' and '' or whole(now + tonumber(ms))
+-- A requeue lets a wait begin anew, but no sleep.
+local noted_due, noted_generation = string.match(known or '', '^(%d*) ?(%d*)$')
+if noted_generation == '' then noted_generation = '0' end
+local is_noted = kind == 'until' and (sleeps or noted_generation == generation)
+local due = is_noted and noted_due or ms == '' and '' or whole(now + tonumber(ms))
 if due ~= '' and tonumber(due) <= now then
   if sleeps then return { 1, 'null' } end
   if not remember(id, field, 'late ' .. generation, limit) then return { -1 } end
   redis.call('ZREM', awaiting_key(event), id)
   return { 2 }
 end
-if kind ~= 'until' and not remember(id, field, 'until ' .. due, limit) then return { -1 } end
+local note = 'until ' .. due .. ((sleeps or generation == '0') and '' or ' ' .. generation)
+if not is_noted and not remember(id, field, note, limit) then return { -1 } end
 return { 3, due }

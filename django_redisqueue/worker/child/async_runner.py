@@ -16,7 +16,7 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
 from ...broker.replies import OutcomeKind
 from ...exceptions import Interrupt, JobTimeout, PayloadTooLarge
-from .databases import DatabaseThreads, JobThread
+from .databases import DatabaseThreads, JobThread, PlainThreads
 from .executor import Execution, Pipeline, encode_large, encode_within_cap
 from .forks import ForkGuard
 from .in_flight import InFlight, InFlightRun, end_child
@@ -87,6 +87,7 @@ class AsyncRunner:
 
     def _start_loop(self) -> asyncio.AbstractEventLoop:
         loop = self._loop = asyncio.new_event_loop()
+        loop.set_default_executor(PlainThreads(thread_name_prefix="asyncio"))
         self._threads = DatabaseThreads(self._connections, loop)
         threading.Thread(target=self._run_loop, name="async-runner", daemon=True).start()
         return loop

@@ -1,7 +1,8 @@
 """Database connections of jobs.
 
 Sync jobs share the connections of the main thread, one job after another: ``Databases`` checks them
-before each job and closes what must not be reused after it.
+before each job and closes what must not be reused after it. It does the same for the thread of
+asgiref in which the ORM calls of ``asyncio.run`` run, which all sync jobs share, too.
 
 asgiref runs the ORM calls of one ``ThreadSensitiveContext`` in a thread of its own, so a thousand
 async jobs would open a thousand connections. ``DatabaseThreads`` gives them a few threads instead.
@@ -9,6 +10,9 @@ A job gets a thread with its first ORM call. It keeps the thread until it ends, 
 waits for one while this job is between two calls, outside a transaction, and reads no rows from an
 open cursor (``aiterator``). The connections of a thread are closed before it passes to another job,
 so no two jobs share one.
+
+``asyncio.to_thread`` does not know of that: its threads outlive the job, and so would connections.
+``PlainThreads`` checks and closes them at each call.
 """
 
 from __future__ import annotations
@@ -16,49 +20,111 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 from weakref import WeakSet
 
+from asgiref.sync import SyncToAsync
 from django.db import connections, reset_queries
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from .forks import ForkGuard
 
+ASGIREF = "redisqueue-asgiref"  # how the name of its thread begins
+
 
 class Databases:
-    """The connections that the child's main thread has opened."""
+    """The connections that jobs have opened in this thread, and in that of asgiref."""
 
     def __init__(self) -> None:
-        self.opened: list[BaseDatabaseWrapper] = []  #: while it is empty, there is nothing to do
+        self.is_used = False  #: while it is, there is something to do
+        self.opened: list[BaseDatabaseWrapper] = []
         self._thread = threading.get_ident()
+        self._asgiref: ThreadPoolExecutor | None = None  # once a job has used it
+        self._is_main = threading.current_thread() is threading.main_thread()
+        if self._is_main:
+            SyncToAsync.single_thread_executor = ThreadPoolExecutor(1, ASGIREF)
         connection_created.connect(self._remember)
 
     def _remember(self, connection: BaseDatabaseWrapper, **_: Any) -> None:
         # The signal is sent in every thread; a connection may only be used in its own.
-        if threading.get_ident() == self._thread and connection not in self.opened:
-            self.opened.append(connection)
+        if threading.get_ident() == self._thread:
+            if connection not in self.opened:
+                self.opened.append(connection)
+            self.is_used = True
+        elif threading.current_thread().name.startswith(ASGIREF):
+            self._asgiref = SyncToAsync.single_thread_executor
+            self.is_used = True
 
     def before(self) -> None:
         """Close connections that the server has closed since the last job."""
-        for connection in self.opened:
-            if connection.connection is not None and not connection.is_usable():
-                connection.close()
+        _close_unusable(self.opened)
+        if self._asgiref is not None:
+            self._asgiref.submit(_close_unusable_here)
 
     def after(self) -> None:
         """Close connections that are broken, too old, or were left inside a transaction."""
         reset_queries()
-        for connection in self.opened:
-            if connection.in_atomic_block:
-                # An interrupt broke into atomic(). Inside a block, close() would not forget the
-                # connection, and its next use would fail.
-                connection.in_atomic_block = False
-                connection.close()
-            connection.close_if_unusable_or_obsolete()
+        _close_unfit(self.opened)
         self.opened = [c for c in self.opened if c.connection is not None]
+        if self._asgiref is not None and self._is_main:  # else other jobs may use it now
+            self._asgiref.submit(_close_unfit_here)
+        self.is_used = bool(self.opened) or self._asgiref is not None
+
+
+def _close_unusable(opened: Iterable[BaseDatabaseWrapper]) -> None:
+    for connection in opened:
+        if connection.connection is not None and not connection.is_usable():
+            connection.close()
+
+
+def _close_unusable_here() -> None:
+    """Those of this thread."""
+    _close_unusable(connections.all(initialized_only=True))
+
+
+def _close_unfit_here() -> None:
+    """Those of this thread."""
+    _close_unfit(connections.all(initialized_only=True))
+
+
+def _close_unfit(opened: Iterable[BaseDatabaseWrapper]) -> None:
+    for connection in opened:
+        if connection.in_atomic_block:
+            _close(connection)
+        connection.close_if_unusable_or_obsolete()
+
+
+def _close(connection: BaseDatabaseWrapper) -> None:
+    """Close a connection that an interrupt may have left inside ``atomic()``, where ``close`` alone
+    would not forget it, and its next use would fail."""
+    connection.in_atomic_block = False
+    connection.close()
+
+
+def _close_all() -> None:
+    """Close the connections of this thread."""
+    for connection in connections.all(initialized_only=True):
+        _close(connection)
+
+
+class PlainThreads(ThreadPoolExecutor):
+    """The threads of ``asyncio.to_thread`` and of ``sync_to_async(thread_sensitive=False)``."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run ``fn`` in one of the threads."""
+        return super().submit(_with_usable_connections, fn, *args, **kwargs)
+
+
+def _with_usable_connections(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    _close_unusable_here()
+    try:
+        return fn(*args, **kwargs)
+    finally:
+        _close_unfit_here()
 
 
 class DatabaseThreads:
@@ -108,7 +174,7 @@ class DatabaseThreads:
         if thread is None:
             return
         self._holders.remove(job)
-        closed = thread.submit(connections.close_all)
+        closed = thread.submit(_close_all)
         closed.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._pass_on, thread))
 
     def idle(self, job: JobThread) -> None:

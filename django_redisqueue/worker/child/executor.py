@@ -45,6 +45,7 @@ from ...exceptions import (
     JobSuspended,
     LeaseLost,
     PayloadTooLarge,
+    RedisQueueError,
     ResultGone,
 )
 from ...outbox.receipts import run_once
@@ -141,11 +142,21 @@ class Pipeline:
             max_attempts = own.get("max_attempts", max_attempts)
             takes_result = own.get("takes_result", False)
             headers = headers_in(own)
-        if takes_result:
-            args = [self._parent_result(job.id), *args]
         if timeout_ms is None:
             timeout_ms = self.settings.timeout_ms
-        return Execution(job, task, args, kwargs, timeout_ms, max_attempts, headers)
+        execution = Execution(job, task, args, kwargs, timeout_ms, max_attempts, headers)
+        return self._with_result(execution) if takes_result else execution
+
+    def _with_result(self, execution: Execution) -> Execution | Resolution:
+        """The same with the result of the job's parent as the first argument."""
+        try:
+            result = self._parent_result(execution.job.id)
+        except (RedisQueueError, ValueError):
+            raise
+        except Exception as error:  # of the storage that has a large result: as if the task read it
+            return self.resolve(execution, error)
+        execution.args.insert(0, result)
+        return execution
 
     @staticmethod
     def begin(*executions: Execution) -> None:
@@ -299,7 +310,7 @@ class Executor:
         started_ms = time.monotonic_ns() // 1_000_000
         self._deadline_ms = started_ms + execution.timeout_ms if execution.timeout_ms else 0
         state.begin(0, token, started_ms, self._deadline_ms)
-        if databases.opened:
+        if databases.is_used:
             databases.before()
         try:
             body = self._pipeline.perform(execution, self._call_task)
@@ -313,7 +324,7 @@ class Executor:
             if self.logs_completed:
                 log_outcome(job, COMPLETED, started_ms)
         state.end(0)
-        if databases.opened:
+        if databases.is_used:
             databases.after()
         return outcome
 
@@ -329,14 +340,14 @@ class Executor:
         started_ms = time.monotonic_ns() // 1_000_000
         self._deadline_ms = started_ms + first.timeout_ms if first.timeout_ms else 0
         state.begin_chunk(tokens, started_ms, self._deadline_ms)
-        if databases.opened:
+        if databases.is_used:
             databases.before()
         unnamed = first.job._replace(id="")  # a cancel of one job must not interrupt the others
         resolutions = perform(lambda args: self._call(unnamed, None, first.task.func, args, {}))
         pairs = zip(chunk, resolutions, strict=True)
         outcomes = [self.record(one.job, resolution, started_ms) for one, resolution in pairs]
         state.end_chunk()
-        if databases.opened:
+        if databases.is_used:
             databases.after()
         return outcomes
 

@@ -142,6 +142,16 @@ def test_async_jobs_never_share_a_transaction(stage: Stage, database: object) ->
     assert stage.results(jobs) == [1] * 8, stage.report()
 
 
+def test_an_async_job_that_is_cut_off_in_a_transaction_spoils_no_connection(
+    stage: Stage, database: object
+) -> None:
+    stage.worker("--processes", "1", "--async-db-connections", "1").wait_until_up(2)
+    cut_off = stage.ended(tasks.async_transaction.using(timeout=0.2).enqueue("row", 30), 8)
+    next_one = stage.ended(tasks.async_transaction.enqueue("row"), 8)
+    assert (cut_off.status, next_one.status) == ("failed", "completed"), stage.report()
+    assert next_one.result == 1  # what was not committed is gone
+
+
 def test_an_async_job_keeps_its_connection_while_it_reads_rows(
     stage: Stage, postgres: PostgresServer
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from django_redisqueue.client.tasks import Task
 from django_redisqueue.worker.child.databases import Databases
 from tests.app import tasks as app_tasks
 from tests.support.postgres import PostgresServer
@@ -39,6 +40,18 @@ def test_a_connection_that_was_cut_between_two_jobs_is_replaced(
         eventually(lambda alive=alive: not postgres.execute(alive))
     assert len(seen) == 5
     assert child in worker.children
+
+
+@pytest.mark.parametrize("task", [tasks.async_in_plain_thread, tasks.run_async])
+def test_threads_of_no_job_replace_a_connection_that_was_cut(
+    stage: Stage, postgres: PostgresServer, name: str, task: Task
+) -> None:
+    """Those of ``asyncio.to_thread``, and asgiref's for ``asyncio.run``: both are used again."""
+    stage.worker("--processes", "1").wait_until_up(2)
+    for _ in range(3):
+        job = stage.ended(task.enqueue())
+        assert job.status == "completed", stage.report()
+        postgres.terminate(name)
 
 
 def test_a_connection_that_is_whole_is_kept(

@@ -61,6 +61,23 @@ def test_a_job_that_redis_does_not_know_goes_back() -> None:
     assert resolution.kind == OutcomeKind.QUEUED
 
 
+def test_a_storage_that_cannot_be_read_costs_an_attempt() -> None:
+    """It has the parent's large result, and may be back at the next attempt."""
+
+    def refused(job_id: str) -> Any:
+        raise ConnectionError("the storage does not answer")
+
+    options = '{"takes_result":true,"max_attempts":2}'
+    job = claimed()._replace(task="tests.app.tasks.noop", options=options)
+    pipeline = Pipeline(SETTINGS, lambda _: 0, refused)
+    first, last = pipeline.prepare(job), pipeline.prepare(job._replace(attempts=1))
+    assert isinstance(first, retry_policy.Resolution)
+    assert isinstance(last, retry_policy.Resolution)
+    assert (first.kind, last.kind) == (OutcomeKind.RETRYING, OutcomeKind.FAILED)
+    assert last.detail != "corrupt"
+    assert json.loads(first.body)["message"] == "the storage does not answer"
+
+
 LOGGER = "django_redisqueue.jobs"
 
 

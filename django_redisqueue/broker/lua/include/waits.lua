@@ -1,6 +1,7 @@
 -- waits: jobs that sleep, or wait for an event. Such a job is scheduled: for its end, or for its timeout. Its hash has
 -- `waits_for`, the event ('' to sleep) and `parked_ms`; a ZSET of the event has its id until it goes on. Its steps have
--- a field "sleep:<name>" or "wait:<event>": "until <due ms>", then "event <payload>" or "late <generation>".
+-- a field "sleep:<name>" or "wait:<event>": "until <due ms>" (a wait after a requeue: "until <due ms> <generation>"),
+-- then "event <payload>" or "late <generation>".
 -- @include "workflow"
 -- @include "fast_path/implied_fields"
 -- @include "steps"
