@@ -8,7 +8,7 @@ from importlib import import_module
 from django.apps import AppConfig
 from django.core import checks
 
-from .checks import check_database, check_network, check_settings
+from .checks import check_database, check_network, check_settings, check_urls
 from .client.registry import discover
 from .dashboard import bulk  # noqa: F401 - a task of the package itself, for its workers
 
@@ -27,5 +27,6 @@ class RedisQueueConfig(AppConfig):
             import_module(f"{self.name}.backend.registration").register_module_tasks(modules)
         import_module(f"{self.name}.wiring")  # it needs models, which cannot be loaded before
         checks.register(check_settings, "redisqueue")
+        checks.register(check_urls, "redisqueue")
         checks.register(check_network, "redisqueue", deploy=True)
         checks.register(check_database, "redisqueue", deploy=True)

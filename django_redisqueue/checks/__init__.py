@@ -6,7 +6,7 @@ manage.py check --tag redisqueue --deploy
 
 from __future__ import annotations
 
-from .local import check_database, check_settings
+from .local import check_database, check_settings, check_urls
 from .network import check_network
 
-__all__ = ["check_database", "check_network", "check_settings"]
+__all__ = ["check_database", "check_network", "check_settings", "check_urls"]

@@ -13,6 +13,7 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.core.management import find_commands
 from django.db import Error as DatabaseError
 from django.db import connections, router
+from django.urls import URLResolver, get_resolver
 
 from ..broker.cluster import parse_cluster_url
 from ..broker.redis_url import RedisUrl, locations, options_of, redis_urls
@@ -24,6 +25,7 @@ from ..conf import APP, Settings, get_settings, is_in_test_run
 from ..exceptions import ConfigurationError, InvalidOption, did_you_mean
 from ..worker.readiness import needed_aliases, table_problem
 
+API_URLS = f"{APP}.api.urls"
 LOCAL_NAMES = {"localhost", "127.0.0.1", "::1", "", None}
 DatabaseAddress = tuple[str, int, int]  # host or path of the socket, port or 0, database
 
@@ -184,6 +186,34 @@ def _schedules_with_errors() -> Iterator[CheckMessage]:
                 f"The schedule {one.name!r} does not run: {one.error}.",
                 'Correct its entry in REDISQUEUE["SCHEDULES"], or its task.',
             )
+
+
+def check_urls(**_: Any) -> list[CheckMessage]:
+    """The API's own paths begin with a slash, so that ``/jobs`` is one of them."""
+    try:
+        prefixes = list(_api_prefixes(get_resolver()))
+    except Exception:  # of the project's own code; Django's check of URLs raises it
+        return []
+    return [
+        make_warning(
+            29,
+            f"The HTTP API is included under {prefix!r}. With that slash at its end, the paths of "
+            f"the API have two, such as {prefix}/stats.",
+            f'Leave the slash out: path("{prefix.rstrip("/")}", include("{API_URLS}")).',
+        )
+        for prefix in prefixes
+        if prefix.endswith("/")
+    ]
+
+
+def _api_prefixes(resolver: URLResolver, before: str = "") -> Iterator[str]:
+    for one in resolver.url_patterns:
+        if isinstance(one, URLResolver):
+            prefix = f"{before}{one.pattern}"
+            if getattr(one.urlconf_module, "__name__", None) == API_URLS:
+                yield prefix
+            else:
+                yield from _api_prefixes(one, prefix)
 
 
 def check_database(**_: Any) -> list[CheckMessage]:

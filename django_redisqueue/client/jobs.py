@@ -121,6 +121,11 @@ class Job:
         return self.data.error
 
     @property
+    def reason(self) -> str:
+        """Why it ended without an error of its own, such as ``timeout``; see JobReason."""
+        return self.data.reason
+
+    @property
     def progress(self) -> Progress | None:
         return self.data.progress
 

@@ -52,9 +52,14 @@ def set_limit(
     the limit's key, or a tuple of values if it has several parameters. True when that changed
     anything. Raises InvalidOption or InvalidArguments.
     """
-    text, kinds = _decoded(number)
-    changed = [transport().set_limit(one, text) for one in limit_keys(limit, key, kinds)]
+    text, _ = _decoded(number)
+    changed = [transport().set_limit(one, text) for one in keys_to_set(limit, number, key)]
     return any(changed)
+
+
+def keys_to_set(limit: str | Task, number: int | Limit | Rate | None, key: object) -> list[str]:
+    """The limit keys that ``set_limit`` would set. Raises InvalidOption or InvalidArguments."""
+    return limit_keys(limit, key, _decoded(number)[1])
 
 
 def limit_keys(limit: str | Task, key: object, kinds: Kinds = (Limit, Rate)) -> list[str]:

@@ -18,6 +18,8 @@ from ..broker.steps import Wait
 from ..broker.uniques import UniqueQueries
 from ..client.limits import (
     NO_KEY,
+    keys_to_set,
+    limit_keys,
     limit_names,
     parse_key,
     parse_number,
@@ -244,6 +246,7 @@ def _limit_name(fields: Mapping[str, str]) -> str:
 
 def _set_limit(fields: Mapping[str, str]) -> Change:
     number, key = parse_number(fields["number"]), parse_key(fields["key"])
+    keys_to_set(fields["limit"], number, key)  # what cannot be done needs no confirmation
     name = _limit_name(fields)
     text = f"remove the number of {name}" if number is None else f"set {name} to {fields['number']}"
     return Change(name, text, lambda by: set_limit(fields["limit"], number, key=key))
@@ -263,6 +266,8 @@ def _pause(fields: Mapping[str, str]) -> Change:
     if not (share or limit):
         raise InvalidOption("name a share or a limit; a whole queue is paused on its own page")
     key = parse_key(fields["key"])
+    if limit:
+        limit_keys(limit, key)
     what = printable(f"share {share}") if share else _limit_name(fields)
 
     def act(by: str) -> bool:

@@ -43,6 +43,12 @@ def run_with_autoreload() -> int:
         logger.info("%s changed, restarting", changed)
 
 
+def _is_option(part: str) -> bool:
+    """``--autoreload``, or an abbreviation of it, which argparse accepts. With either of them, the
+    worker would be such a parent itself, and so on."""
+    return part.startswith("--au") and "--autoreload".startswith(part)
+
+
 class _Reloader:
     """The parent process of the worker."""
 
@@ -67,7 +73,7 @@ class _Reloader:
     def run_worker(self) -> tuple[Path | None, int]:
         """Run the worker until a file changes, it ends, or a signal arrives. Returns the file that
         changed, and the exit code."""
-        command = [sys.executable, *[part for part in sys.orig_argv[1:] if part != "--autoreload"]]
+        command = [sys.executable, *[part for part in sys.orig_argv[1:] if not _is_option(part)]]
         # In a session of its own, so that Ctrl-C only reaches this process, which passes it on.
         # Should this process die first, the kernel ends the worker.
         worker = self._worker = subprocess.Popen(

@@ -42,6 +42,15 @@ def test_a_count_changes_live(visitor: Visitor) -> None:
     assert cell.evaluate("cell => cell === document.activeElement"), "the focus stays where it was"
 
 
+def test_the_trail_and_the_tabs_look_alike_in_every_admin(visitor: Visitor) -> None:
+    visitor.go("overview")
+    trail = visitor.page.locator("div.breadcrumbs")
+    colour = "trail => getComputedStyle(trail).backgroundColor"
+    assert trail.evaluate(colour) == "rgb(38, 75, 93)"
+    tab = visitor.page.locator(".drq-nav a").first
+    assert tab.evaluate("tab => getComputedStyle(tab).textDecorationLine") == "none"
+
+
 def test_the_badge_turns_red_with_the_health_strip(visitor: Visitor, hand: Hand) -> None:
     hand.store.heartbeat(["c1"], (), ["default", "low"])
     visitor.go("overview")

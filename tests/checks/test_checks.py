@@ -13,12 +13,13 @@ from django.apps import apps
 from django.core.checks import CheckMessage, Error, Warning, run_checks
 from django.core.management import call_command
 from django.core.management.base import CommandError, SystemCheckError
+from django.urls import include, path
 
 from django_redisqueue import Limit, task
 from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.redis_url import RedisUrl
-from django_redisqueue.checks import check_network, check_settings, local
+from django_redisqueue.checks import check_network, check_settings, check_urls, local
 from django_redisqueue.checks.network import (
     REDIS_FIXED,
     VALKEY_FIXED,
@@ -224,6 +225,34 @@ def test_a_task_for_a_queue_that_is_not_there(settings: Any) -> None:
     message = found("W004", check_settings())
     assert "is for the queue 'defualt'" in message.msg
     assert message.msg.endswith("(did you mean 'default'?).")
+
+
+API = include("django_redisqueue.api.urls")
+
+
+@pytest.mark.parametrize(
+    ("patterns", "prefix"),
+    [
+        ([path("jobs/", API)], "jobs/"),
+        ([path("a/", include([path("jobs/", API)]))], "a/jobs/"),
+        ([path("jobs", API)], None),
+        ([], None),
+    ],
+)
+def test_the_api_with_a_slash_too_many(settings: Any, patterns: Any, prefix: str | None) -> None:
+    settings.ROOT_URLCONF = tuple(patterns)
+    messages = check_urls()
+    if prefix is None:
+        assert messages == []
+        return
+    message = found("W029", messages)
+    assert f"included under '{prefix}'" in message.msg
+    assert f'path("{prefix[:-1]}", include(' in str(message.hint)
+
+
+def test_urls_that_cannot_be_imported_are_left_to_django(settings: Any) -> None:
+    settings.ROOT_URLCONF = "no.such.urls"
+    assert check_urls() == []
 
 
 def for_a_limit() -> None:

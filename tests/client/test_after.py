@@ -77,7 +77,7 @@ def test_the_policy_is_the_childs(hand: Hand, policy: Any) -> None:
     assert [job.status for job in (skips, goes, waits)] == ["cancelled", "queued", "waiting"]
     assert waits.cancel()
     assert get_job(waits.id).status == "cancelled"
-    assert [get_job(job.id).data.reason for job in (skips, waits)] == ["skipped", ""]
+    assert [get_job(job.id).reason for job in (skips, waits)] == ["skipped", ""]
     with pytest.raises(JobFailed, match="is cancelled: skipped"):
         skips.wait(1)
 

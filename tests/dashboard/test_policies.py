@@ -352,11 +352,15 @@ def test_a_share_and_a_limit_are_paused_and_go_on(site: Site, hand: Hand) -> Non
         ({"verb": "weigh", "share": "a", "weight": "x"}, "to remove what was set, not 'x'"),
         ({"verb": "pause", "queue": "default"}, "name a share or a limit"),
         ({"verb": "pause", "queue": "nope", "share": "a"}, "unknown queue 'nope'"),
+        ({"verb": "pause", "queue": "default", "limit": "nope"}, "no task has a Limit or Rate"),
         ({"verb": "stop"}, "use set, weigh or pause"),
     ],
 )
-def test_a_wrong_change_is_said(site: Site, fields: dict[str, str], words: str) -> None:
-    assert words in site.post("change_limit", confirmed="yes", **fields)
+@pytest.mark.parametrize("confirmed", ["no", "yes"])
+def test_a_wrong_change_is_said(
+    site: Site, fields: dict[str, str], words: str, confirmed: str
+) -> None:
+    assert words in site.post("change_limit", confirmed=confirmed, **fields)
     assert logged() == []
 
 

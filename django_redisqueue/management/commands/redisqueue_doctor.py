@@ -24,7 +24,7 @@ from ...broker.connection import RedisConnection, worker_connection
 from ...broker.overview import ServerOverview
 from ...broker.redis_url import get_redis_url
 from ...broker.shards import AllShards
-from ...checks import check_database, check_network, check_settings
+from ...checks import check_database, check_network, check_settings, check_urls
 from ...conf import get_settings
 from ...core import formatting
 from ...exceptions import ConfigurationError, RedisQueueError
@@ -59,7 +59,7 @@ class Problem:
 
 def find_problems() -> list[Problem]:
     """All that is wrong, the worst first. With wrong settings, these only."""
-    found = list(_checked(Area.SETTINGS, check_settings()))
+    found = list(_checked(Area.SETTINGS, [*check_settings(), *check_urls()]))
     try:
         connection = worker_connection()
     except ConfigurationError:

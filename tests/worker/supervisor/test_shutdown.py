@@ -116,9 +116,11 @@ def test_a_closed_terminal_lets_the_running_job_finish(stage: Stage) -> None:
 
 
 @pytest.mark.usefixtures("hangups")
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
-def test_autoreload_leaves_no_worker_behind(stage: Stage, number: int) -> None:
-    worker = stage.worker("--processes", "1", "--autoreload", fresh=True)
+@pytest.mark.parametrize(
+    ("number", "option"), [(signal.SIGHUP, "--autoreload"), (signal.SIGKILL, "--autorel")]
+)
+def test_autoreload_leaves_no_worker_behind(stage: Stage, number: int, option: str) -> None:
+    worker = stage.worker("--processes", "1", option, fresh=True)
     job = tasks.run_then_sleep.enqueue(stage.book, "running", 0.5)
     eventually(lambda: stage.runs()["running"], why=stage.report)
     left = worker.tree()

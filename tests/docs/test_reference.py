@@ -1,0 +1,44 @@
+"""docs/python-api.md names everything that a job and a queue offer, and every error."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from django_redisqueue import Job, JobQueue, exceptions
+from tests.support.imports import ROOT
+
+PAGE = (ROOT / "docs/python-api.md").read_text(encoding="utf-8")
+ERRORS = inspect.getmembers(
+    exceptions,
+    lambda one: (
+        inspect.isclass(one)
+        and issubclass(one, BaseException)
+        and one.__module__ == exceptions.__name__
+    ),
+)
+
+
+def section(title: str) -> str:
+    return PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("offered", [Job, JobQueue])
+def test_every_public_name_is_on_the_page(offered: type) -> None:
+    names = {name for name in dir(offered) if not name.startswith("_")}
+    assert {
+        name for name in names if not re.search(rf"`{name}\b", section(offered.__name__))
+    } == set()
+
+
+def test_every_error_is_on_the_page() -> None:
+    assert {name for name, _ in ERRORS if f"`{name}`" not in section("Errors")} == set()
+
+
+def test_the_three_groups_of_other_exceptions() -> None:
+    others = [name for name, one in ERRORS if not issubclass(one, exceptions.RedisQueueError)]
+    last = section("Errors").partition("A task itself may raise")[2]
+    assert others
+    assert [name for name in others if f"`{name}`" not in last] == []
