@@ -55,8 +55,10 @@ def roles(worker: Process) -> list[str]:
 
 def name_of(command: list[str]) -> str:
     """The command, or the name of the script that it runs."""
-    verbs = {load(name).sha: f"{name}.lua" for name in names()}
-    return verbs.get(command[1], command[0].upper()) if command[1:] else command[0].upper()
+    verbs = {(script.sha, *script.selector): script.name for script in map(load, names())}
+    _, sha, _, _, first = (*command, *[""] * 4)[:5]  # EVALSHA, digest, number of keys, key
+    verb = verbs.get((sha,)) or verbs.get((sha, first))
+    return f"{verb}.lua" if verb else command[0].upper()
 
 
 def count_commands(redis: Redis, seconds: float) -> dict[str, int]:

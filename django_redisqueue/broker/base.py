@@ -51,7 +51,8 @@ class CommandBase:
         """Script, key and the arguments that all scripts share (context.lua)."""
         script, now = load(verb), "" if self.now_ms is None else self.now_ms
         return (
-            script.sha, script.source, self._meta, now, self._channel, self.settings.events_cap,
+            script.sha, script.source, self._meta, *script.selector,
+            now, self._channel, self.settings.events_cap,
         )  # fmt: skip
 
     def _run(self, verb: str, *args: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 
 BEGIN, END = "\1\n", "\0"  # around an include
 BUILDER = "\2"  # how an include begins whose functions are made on first use
@@ -48,6 +49,21 @@ class ScriptError(Exception):
 
 def _words(text: str) -> Counter[str]:
     return Counter(re.findall(r"\w+", _COMMENT.sub("", text)))
+
+
+def trimmed(text: str) -> str:
+    """Write constants where they are used, and leave out what is not used."""
+    return without_unused(with_constants(text))
+
+
+def with_branches(header: str, common: str, texts: Mapping[str, str]) -> str:
+    """One text for several verbs; the first argument of a call is the verb. Edges keep a branch
+    apart from the one before."""
+    branches = (
+        f"{BEGIN}if verb == '{verb}' then\n{END}{trimmed(text)}end\n"
+        for verb, text in texts.items()
+    )
+    return f"{header}local verb = table.remove(ARGV, 1)\n{common}{''.join(branches)}"
 
 
 def with_constants(text: str) -> str:
@@ -120,7 +136,11 @@ def in_blocks(text: str) -> str:
         else (_block(part, own, total), {})
         for at, (part, own) in enumerate(zip(parts, words, strict=False))
     ]
-    made = {name: builder for _, names in blocks for name, builder in names.items()}
+    made: dict[str, str] = {}
+    for _, names in blocks:
+        if twice := made.keys() & names:
+            raise ScriptError(f"two parts make {', '.join(twice)} on first use")
+        made |= names
     return "".join(
         _with_calls(block, {name: made[name] for name in made if name in own and name not in names})
         for (block, names), own in zip((*blocks, (main, {})), words, strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +18,6 @@ def plant_bug(monkeypatch: pytest.MonkeyPatch, right: str, wrong: str) -> None:
         if right in script.source:
             source = script.source.replace(right, wrong)
             digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-            broken[verb] = scripts.Script(verb, source, digest)
+            broken[verb] = replace(script, source=source, sha=digest)
     assert any(script.sha != found[verb].sha for verb, script in broken.items())
     monkeypatch.setattr(base, "load", {**found, **broken}.__getitem__)

@@ -330,7 +330,7 @@ class MovingSlot(RedisConnection):
     cluster: ClusterNodes
 
     def script(self, sha: str, source: str, key: str, *args: Any) -> Any:
-        verb = verb_of(sha)
+        verb = verb_of(sha, args[0])
         self.lab.redis.persist(self.lab.keys.event("other"))  # it would expire on its own
         before = self.lab.dump()
         replies = []

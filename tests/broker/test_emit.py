@@ -178,15 +178,15 @@ def test_a_cap_that_was_lowered_is_come_down_to(lab: Lab) -> None:
 def test_a_key_of_another_type_is_named_and_nothing_is_written(
     lab: Lab, name: str, act: str
 ) -> None:
-    lab.add("a", "b")
+    lab.add("a", "b", "c")
     job = lab.take()
     key = getattr(lab.keys, name)
     lab.redis.delete(key)
     lab.redis.set(key, "theirs")
     before = lab.dump()
     acts: dict[str, Callable[[], object]] = {
-        "add": lambda: lab.add("c", "d"),  # one job alone does not write the trim index
-        "take": lab.take,
+        "add": lambda: lab.add("d", "e"),  # one job alone does not write the trim index
+        "take": lambda: lab.claim(jobs=2),
         "progress": lambda: lab.store.progress("c1", job.id, job.lease, "{}"),
         "cancel": lambda: lab.store.cancel(["b"]),
         "delete": lambda: lab.store.delete(["b"]),

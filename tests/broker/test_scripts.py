@@ -187,6 +187,42 @@ def test_others_may_not_use_a_value_that_is_made_on_first_use(folder: Path) -> N
         scripts._load.__wrapped__("verb")
 
 
+def test_verbs_that_share_a_script_have_a_branch_each(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the script does not include for all is in the branch of each that includes it."""
+    _write(
+        folder,
+        one='-- @include "all"\n-- @include "some"\nlocal own = 1\nreturn all() + some + own\n',
+        two='-- @include "some"\nreturn some\n',
+        include__all="local A = 1\nlocal function all() return A end\n",
+        include__some='-- @include "all"\nlocal some = #ARGV\nlocal function unused() end\n',
+    )
+    monkeypatch.setitem(scripts.SHARED, "both", scripts.Group(("all",), ("one", "two")))
+    assert re.sub("\n+", "\n", scripts._load.__wrapped__("both").source) == (
+        "-- both: one, two\nlocal verb = table.remove(ARGV, 1)\n"
+        "local function all() return (1) end\n"
+        "if verb == 'one' then\nlocal some = #ARGV\n"
+        "local own = 1\nreturn all() + some + own\nend\n"
+        "if verb == 'two' then\nlocal some = #ARGV\nreturn some\nend\n"
+    )
+
+
+def test_a_name_is_made_on_first_use_in_one_place(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(
+        folder,
+        one='-- @include "late"\nreturn late()\n',
+        two='-- @include "late"\nreturn late()\n',
+        include__all="local function all() end\n",
+        include__late="-- @first_use\nlocal function late() return all() end\n",
+    )
+    monkeypatch.setitem(scripts.SHARED, "both", scripts.Group(("all",), ("one", "two")))
+    with pytest.raises(scripts.ScriptError, match="two parts make late on first use"):
+        scripts._load.__wrapped__("both")
+
+
 CONSTANTS = """local SIZE, NAME = 2 ^ 3, 'x'  -- of all
 local TWICE = 1
 local function size(TWICE) return SIZE .. NAME .. 'SIZE' end
@@ -297,8 +333,8 @@ def test_threads_that_ask_at_once_assemble_a_script_once(monkeypatch: pytest.Mon
 
 
 def test_no_include_line_is_overlooked() -> None:
-    for verb in VERBS:
-        assert "@include" not in scripts.assemble(verb)
+    for name in (*VERBS, *scripts.SHARED):
+        assert "@include" not in scripts.assemble(name)
 
 
 def test_the_digest_is_the_one_redis_uses(lab: Lab) -> None:
@@ -314,7 +350,7 @@ FLUSHES = ("flush()", "flush_events()")  # the first ends with the second
 
 
 def _emits(verb: str) -> bool:
-    return "function flush_events()" in scripts.load(verb).source
+    return "function flush_events()" in scripts.assemble(verb)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -470,8 +506,9 @@ def exercise_the_rest(lab: Lab) -> None:
     assert not store.delete_gather("key-3", "gather_other_0")
 
 
-def verb_of(sha: str) -> str:
-    return next(verb for verb in VERBS if scripts.load(verb).sha == sha)
+def verb_of(sha: str, first_argument: str) -> str:
+    found = {(script.sha, *script.selector): script.name for script in map(scripts.load, VERBS)}
+    return found.get((sha,)) or found[sha, first_argument]
 
 
 def test_every_verb_is_exercised(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -479,9 +516,9 @@ def test_every_verb_is_exercised(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> N
     verbs = set()
     run = lab.connection.script
 
-    def script(sha: str, *args: Any) -> Any:
-        verbs.add(verb_of(sha))
-        return run(sha, *args)
+    def script(sha: str, source: str, key: str, *args: Any) -> Any:
+        verbs.add(verb_of(sha, args[0]))
+        return run(sha, source, key, *args)
 
     monkeypatch.setattr(lab.connection, "script", script)
     exercise(lab)
@@ -594,6 +631,19 @@ def test_all_scripts_run_on_every_server_at_hand(
         lab.add("z")
         assert abs(int(lab.job("z")["enqueued_ms"]) - lab.queries.now_ms()) < 60_000
         lab.close()
+
+
+HEAP = 1400  # KiB of all scripts, compiled
+
+
+def test_all_scripts_take_little_of_redis(lab: Lab) -> None:
+    """Redis keeps them and walks through them again and again. A new verb that is seldom called may
+    share a script (scripts.SHARED)."""
+    lab.redis.script_flush()
+    for verb in VERBS:
+        lab.redis.script_load(scripts.load(verb).source)
+    used = lab.redis.eval("collectgarbage() return collectgarbage('count')", 0)
+    assert used <= HEAP
 
 
 def test_a_server_that_forgets_its_scripts_is_sent_them_again(lab: Lab) -> None:

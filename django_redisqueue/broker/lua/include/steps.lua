@@ -2,6 +2,7 @@
 -- own. Such a job has an "s" in `watched`. It forgets them when it completes; a failed or cancelled job keeps them for
 -- a requeue, and they go with its hash.
 -- @include "wait_list"
+-- @include "fast_path/implied_fields"
 local function steps_key(id) return base .. 'steps:' .. id end
 local function has_steps(watched) return watched and string.find(watched, 's', 1, true) ~= nil end
 
