@@ -9,7 +9,7 @@ if not has_expected_workflow_keys then expect_workflow_keys() end  -- else on th
 local function workflow_id_of(id)
   local found = workflow_ids[id]
   if found == nil then
-    found = is_of_workflow(id) and string.match(id, '^(flow_[^.]+)%.%d+$') or false
+    found = string.match(id, '^(flow_[^.]+)%.%d+$') or false
     workflow_ids[id] = found
   end
   return found or nil
