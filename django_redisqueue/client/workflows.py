@@ -111,7 +111,7 @@ class Workflow:
         self._check_open()
         signature = _to_signature(what, args, kwargs)
         del args, kwargs  # error pages show locals, and the task may redact them
-        parents = [] if after is None else [self._number(job) for job in _to_parents(after)]
+        parents = [] if after is None else self._numbers(after)
         number, has_shards = len(self._nodes), get_settings().shards > 1
         if self._defaults:
             signature = signature.with_defaults(self._defaults)
@@ -120,7 +120,7 @@ class Workflow:
             self._place(new)
         if not isinstance(on_failure, OnFailure):
             on_failure = check_choice(on_failure, OnFailure, "on_failure")
-        self._nodes.append(Node(new, list(dict.fromkeys(parents)), on_failure))
+        self._nodes.append(Node(new, parents, on_failure))
         if has_shards:
             return _PlacedJob(self, number, self._deferred)
         return Job(new.id, deferred=self._deferred)
@@ -167,6 +167,16 @@ class Workflow:
 
     def __len__(self) -> int:
         return len(self._nodes)
+
+    def _numbers(self, after: object) -> list[int]:
+        """The numbers of the parents that ``add`` was given, each once. Raises WorkflowError."""
+        if isinstance(after, Job):
+            return [self._number(after)]
+        if isinstance(after, str) or not isinstance(after, Iterable):
+            raise WorkflowError(
+                f"after takes what add() returned, one or several, not {short_repr(after)}"
+            )
+        return list(dict.fromkeys([self._number(job) for job in after]))
 
     def _number(self, job: object) -> int:
         if isinstance(job, _PlacedJob) and job.workflow is self:
@@ -405,16 +415,3 @@ def _to_signature(what: object, args: Sequence[Any], kwargs: Mapping[str, Any]) 
         f"add takes a task with its arguments, or a signature (task.s(...)) alone, "
         f"not {short_repr(what)}"
     )
-
-
-def _to_parents(after: object) -> Sequence[object]:
-    """The parents that ``add`` was given as a sequence. Raises WorkflowError."""
-    if after is None:
-        return ()
-    if isinstance(after, Job):
-        return (after,)
-    if isinstance(after, str) or not isinstance(after, Iterable):
-        raise WorkflowError(
-            f"after takes what add() returned, one or several, not {short_repr(after)}"
-        )
-    return tuple(after)

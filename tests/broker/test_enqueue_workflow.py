@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from django_redisqueue.broker.workflows import HALF_PUSHED_MS
@@ -9,7 +11,7 @@ from django_redisqueue.client.transport import CLEANED_UP
 from django_redisqueue.core.workflow_data import WorkflowPart
 from django_redisqueue.exceptions import WrongKeyType
 
-from .lab import PAYLOAD, Lab, invariants
+from .lab import PAYLOAD, Lab, invariants, outcome
 from .workflows import LabWorkflow
 
 
@@ -385,3 +387,44 @@ def test_a_job_has_only_the_fields_that_differ_from_the_default(lab: Lab) -> Non
         },
         {**always, "status": "waiting", "waits": "1", "after": ".0"},
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        ({"on_fail": "skip"}, "default"),
+        ({"queue": "low"}, None),
+        ({"options": '{"timeout":5}'}, None),
+        ({"priority": 3}, None),
+        ({"when": "+5"}, None),
+        ({"audit": "final"}, None),
+        ({"unique": "key "}, None),
+        ({"lane": "one"}, None),
+    ],
+)
+@pytest.mark.parametrize("n", [0, 1])
+def test_a_workflow_of_plain_jobs_keeps_their_queue(
+    lab: Lab, change: dict[str, Any], kept: str | None, n: int
+) -> None:
+    workflow = LabWorkflow(lab, {0: [], 1: [0]})
+    workflow.jobs[n] = workflow.jobs[n]._replace(**change)
+    workflow.push()
+    assert lab.redis.hget(lab.keys.workflow(workflow.id), "plain_queue") == kept
+
+
+def test_the_jobs_of_a_plain_workflow_are_released_into_its_queue(lab: Lab) -> None:
+    workflow = LabWorkflow(lab, {0: [], 1: [0], 2: [1]})
+    workflow.jobs = [job._replace(queue="low") for job in workflow.jobs]
+    workflow.push()
+    for n in range(3):
+        assert lab.ids("queued", "low") == [workflow.job(n)]
+        (job,) = lab.claim(queues=("low",)).jobs
+        lab.finish(outcome(job))
+    assert workflow.data().status == "completed"
+    invariants(lab)
+
+
+def test_a_workflow_of_several_calls_keeps_no_queue(lab: Lab) -> None:
+    workflow = LabWorkflow(lab, {0: [], **{n: [0] for n in range(1, 101)}})
+    workflow.push_all()
+    assert lab.redis.hget(lab.keys.workflow(workflow.id), "plain_queue") is None

@@ -45,11 +45,13 @@ end
 local function create_workflow(new)
   local total, waiting = new.starts_now and new.total or 0, new.starts_now and new.waiting or 0
   local status, given = new.starts_now and 'running' or 'building', {}
-  redis.call('HSET', workflow_key(new.id), 'status', status, 'made_ms', now_text, 'total', text(total), 'waiting',
-    text(waiting), unpack(ARGV, new.first_field, new.first_job - 1))
+  local fields = { 'status', status, 'made_ms', now_text, 'total', text(total), 'waiting', text(waiting),
+    unpack(ARGV, new.first_field, new.first_job - 1) }
+  if new.starts_now and plain_queue then add_field(fields, 'plain_queue', plain_queue) end
+  redis.call('HSET', workflow_key(new.id), unpack(fields))
   if not new.starts_now then redis.call('ZADD', workflows_key, whole(now + tonumber(ARGV[4])), new.id) end
   for at = new.first_field, new.first_job - 1, 2 do given[ARGV[at]] = ARGV[at + 1] end
-  note_rest(note_workflow(new.id, status, total, waiting), 0, 0, 0, 0, given.ttl_ms, given.name, now_text)
+  note_rest(note_workflow(new.id, status, waiting), total, 0, 0, 0, 0, given.ttl_ms, given.name, now_text)
 end
 
 local function push(new)

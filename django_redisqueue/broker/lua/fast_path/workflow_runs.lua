@@ -20,9 +20,14 @@ local function names_in(text)
   return names
 end
 
--- Claims jobs of workflows behind the first `taken` until one is not eligible. Returns how many are taken, and the row
--- of that one for the slow path, or false when it is of no workflow; nil at the end. The runs of a batch have no more
--- dependants than one script may notify, so that their ends defer none. pcall as in read(), which costs more.
+local function read_first_run(key, workflow)
+  if workflow.plain_queue then return redis.pcall('HMGET', key, 'status', 'task', 'payload', 'seq', 'then', 'after') end
+  return redis.pcall('HMGET', key, 'status', 'task', 'payload', 'seq', 'then', 'after', 'options', 'audit')
+end
+
+-- Claims jobs of workflows behind the first `taken` until one is not eligible. Returns how many are taken, and an
+-- empty row when that one is for the slow path, or false when it is of no workflow; nil at the end. The runs of a batch
+-- have no more dependants than one script may notify, so that their ends defer none.
 local function claim_first_runs(request, queue, ids, taken, claimed)
   local child, mark, jobs, entries = request.child, request.mark, batch.jobs, batch.entries
   local size, bytes, notified, at, rest = batch.size, batch.bytes, batch.dependants, #claimed, nil
@@ -31,12 +36,13 @@ local function claim_first_runs(request, queue, ids, taken, claimed)
   local kind, dependants, shared, description
   for position = taken + 1, #ids do
     local id = ids[position]
-    local row = is_of_workflow(id) and redis.pcall('HMGET', job_prefix .. id, 'status', 'task', 'payload', 'options',
-      'seq', 'audit', 'then', 'after')
-    local status, task, payload, options, seq, audit, names, parents = unpack(row or NOTHING_READ)
-    local is_usual = task and payload and (not seq or seq == '2') and not audit and names ~= '*'
-    local workflow = status == 'queued' and is_usual and workflow_of_job(id)
-    if not workflow or is_held(workflow) then rest = row break end
+    local key, workflow = job_prefix .. id, workflow_of_job(id)
+    local row = workflow and not is_held(workflow) and read_first_run(key, workflow) or NOTHING_READ
+    local status, task, payload, seq, names, parents, options, audit = unpack(row)
+    if status ~= 'queued' or not task or not payload or seq and seq ~= '2' or audit or names == '*' then
+      rest = is_of_workflow(id) and NOTHING_READ
+      break
+    end
     if task ~= last_task or options ~= last_options or seq ~= last_seq or names ~= last_names or parents ~= last_parents
       or #payload ~= length then
       last_task, last_options, last_seq, last_names, last_parents, length = task, options, seq, names, parents, #payload
@@ -50,11 +56,11 @@ local function claim_first_runs(request, queue, ids, taken, claimed)
       description = describe_workflow_run(payload, options, queue, task, child, seq, names or '', parents or '')
     end
     if seq then
-      redis.call('HSET', job_prefix .. id, 'status', 'processing', 'child', child, 'started_ms', now_text, 'seq', '3')
+      redis.call('HSET', key, 'status', 'processing', 'child', child, 'started_ms', now_text, 'seq', '3')
     else
-      redis.call('HSET', job_prefix .. id, 'status', 'processing', 'child', child, 'started_ms', now_text)
+      redis.call('HSET', key, 'status', 'processing', 'child', child, 'started_ms', now_text)
     end
-    count_transition(workflow, 'queued', 'processing', 1)
+    count_transition(workflow, 'queued', 'processing')
     add_event(id, shared, '')
     local n = 3 * size
     jobs[n + 1], jobs[n + 2], jobs[n + 3] = id, payload, kind

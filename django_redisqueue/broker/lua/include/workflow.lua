@@ -5,9 +5,8 @@
 -- @include "workflow_state"
 if not has_expected_workflow_keys then expect_workflow_keys() end  -- else on the fast path, before its writes
 
--- The workflow of a job, from its id; nil for other jobs, which this must not cost anything.
+-- The workflow of a job, from its id; nil for other jobs.
 local function workflow_id_of(id)
-  if not is_of_workflow(id) then return nil end
   local found = workflow_ids[id]
   if found == nil then
     found = string.match(id, '^(flow_[^.]+)%.%d+$') or false
@@ -29,24 +28,24 @@ local function is_held(workflow)
 end
 
 -- What few scripts need of a workflow, most of them those that end it.
-local function note_rest(workflow, failed, cancelled, fatal, generation, ttl_ms, name, made_ms)
-  workflow.failed, workflow.cancelled, workflow.fatal = tonumber(failed) or 0, tonumber(cancelled) or 0,
-    tonumber(fatal) or 0
+local function note_rest(workflow, total, failed, cancelled, fatal, generation, ttl_ms, name, made_ms)
+  workflow.total, workflow.failed = tonumber(total) or 0, tonumber(failed) or 0
+  workflow.cancelled, workflow.fatal = tonumber(cancelled) or 0, tonumber(fatal) or 0
   workflow.generation, workflow.ttl_ms = tonumber(generation) or 0, tonumber(ttl_ms) or 0
   workflow.name, workflow.made_ms = name or '', made_ms or now_text
 end
 local read_when_needed = { __index = function(workflow, field)
-  note_rest(workflow, unpack(redis.call('HMGET', workflow_key(workflow.id), 'failed', 'cancelled', 'fatal',
-    'generation', 'ttl_ms', 'name', 'made_ms')))
+  note_rest(workflow, unpack(redis.call('HMGET', workflow_key(workflow.id), 'total', 'failed', 'cancelled',
+    'fatal', 'generation', 'ttl_ms', 'name', 'made_ms')))
   return rawget(workflow, field)
 end }
 
 -- The workflow as a table. `dirty` names the fields that flush_workflows() is to write; `queued` is by how many more of
--- its jobs are queued than before this script.
-local function note_workflow(id, status, total, waiting, processing, completed, paused, cleaning)
-  local workflow = { id = id, status = status, total = tonumber(total) or 0, waiting = tonumber(waiting) or 0,
+-- its jobs are queued than before this script. plain_queue: see workflow_job_kinds.lua.
+local function note_workflow(id, status, waiting, processing, completed, paused, cleaning, plain_queue)
+  local workflow = { id = id, status = status, waiting = tonumber(waiting) or 0,
     processing = tonumber(processing) or 0, completed = tonumber(completed) or 0, paused = paused or false,
-    cleaning = cleaning or false, queued = 0, dirty = {} }
+    cleaning = cleaning or false, plain_queue = plain_queue or false, queued = 0, dirty = {} }
   loaded_workflows[id] = workflow
   return setmetatable(workflow, read_when_needed)
 end
@@ -55,9 +54,9 @@ end
 local function load_workflow(id)
   local workflow = loaded_workflows[id]
   if workflow ~= nil then return workflow end
-  local status, total, waiting, processing, completed, paused, cleaning = unpack(redis.pcall('HMGET', workflow_key(id),
-    'status', 'total', 'waiting', 'processing', 'completed', 'paused_ms', 'cleaning'))
-  workflow = status and note_workflow(id, status, total, waiting, processing, completed, paused, cleaning)
+  local row = redis.pcall('HMGET', workflow_key(id), 'status', 'waiting', 'processing', 'completed', 'paused_ms',
+    'cleaning', 'plain_queue')
+  workflow = row[1] and note_workflow(id, unpack(row))
   if workflow and not (is_held(workflow) and not is_list(workflow_held_key(id))) then return workflow end
   loaded_workflows[id] = false
   return false
@@ -68,28 +67,25 @@ local function set_workflow_field(workflow, field, value)
 end
 
 local function workflow_of_job(id)
-  local workflow_id = workflow_id_of(id)
-  return workflow_id and load_workflow(workflow_id)
+  local workflow_id = workflow_ids[id] or workflow_id_of(id)
+  return workflow_id and (loaded_workflows[workflow_id] or load_workflow(workflow_id))
 end
 
 -- Whether a workflow counts its jobs of a status (true), or only what a script changes (false).
 local is_stored = { waiting = true, queued = false, processing = true, completed = true, failed = true,
   cancelled = true }
-local function add_to_count(workflow, status, jobs)
-  local stored = is_stored[status]
-  if stored == nil then return end
-  workflow[status] = workflow[status] + jobs
-  if stored then workflow.dirty[status] = true end
-end
-local function count_transition(workflow, from, to, jobs)
-  add_to_count(workflow, from, -jobs)
-  add_to_count(workflow, to, jobs)
+local function count_transition(workflow, from, to)
+  local from_is_stored, to_is_stored = is_stored[from], is_stored[to]
+  if from_is_stored ~= nil then workflow[from] = workflow[from] - 1 end
+  if to_is_stored ~= nil then workflow[to] = workflow[to] + 1 end
+  if from_is_stored then workflow.dirty[from] = true end
+  if to_is_stored then workflow.dirty[to] = true end
 end
 
 -- Counts a transition of a job in its workflow, if it has one. Returns the workflow.
 local function move_in_workflow(id, from, to)
   local workflow = workflow_of_job(id)
-  if workflow then count_transition(workflow, from, to, 1) end
+  if workflow then count_transition(workflow, from, to) end
   return workflow or nil
 end
 

@@ -16,11 +16,17 @@ local function kind_from(at)
 end
 
 local kinds = {}  -- by their numbers, as text
+-- The queue of all jobs of the call, when they are plain and without delays; else false. A workflow keeps it, because
+-- the jobs of most can then be read by fewer fields (notices.lua, workflow_runs.lua).
+local plain_queue
 -- Returns where the arguments go on.
 local function read_kinds(first)
   local at = first + 1
   for number = 0, ARGV[first] - 1 do
-    kinds[text(number)], at = kind_from(at), at + KIND_FIELDS
+    local kind = kind_from(at)
+    kinds[text(number)], at = kind, at + KIND_FIELDS
+    local is_plain = kind.is_plain and kind.when == '' and (number == 0 or kind.queue == plain_queue)
+    plain_queue = is_plain and kind.queue
   end
   return at
 end
