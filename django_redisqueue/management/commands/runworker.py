@@ -83,11 +83,11 @@ class Command(QueueCommand):
         )  # fmt: skip
         parser.add_argument(
             "--max-jobs", type=integer(0, 10**9), default=0,
-            help="replace a child after so many jobs",
+            help="replace a child after so many jobs (default: 0, never)",
         )  # fmt: skip
         parser.add_argument(
             "--max-memory", type=base.size, default=0, metavar="300M",
-            help="replace a child that uses more memory, after its job",
+            help="replace a child that uses more memory, after its job (default: 0, never)",
         )  # fmt: skip
         parser.add_argument(
             "--async-concurrency", type=integer(1, 10_000), default=100,
