@@ -14,6 +14,7 @@ from collections.abc import Mapping
 BEGIN, END = "\1\n", "\0"  # around an include
 BUILDER = "\2"  # how an include begins whose functions are made on first use
 EDGE = re.compile(f"{BEGIN}|{END}")
+_BRANCH = "if verb == "  # how the branch of a verb begins
 _FUNCTION = re.compile(
     r"^local function (\w+)\((?:.* end(?: *--.*)?|.*\n(?:(?!end$).*\n)*end)\n", re.MULTILINE
 )
@@ -60,8 +61,7 @@ def with_branches(header: str, common: str, texts: Mapping[str, str]) -> str:
     """One text for several verbs; the first argument of a call is the verb. Edges keep a branch
     apart from the one before."""
     branches = (
-        f"{BEGIN}if verb == '{verb}' then\n{END}{trimmed(text)}end\n"
-        for verb, text in texts.items()
+        f"{BEGIN}{_BRANCH}'{verb}' then\n{END}{trimmed(text)}end\n" for verb, text in texts.items()
     )
     return f"{header}local verb = table.remove(ARGV, 1)\n{common}{''.join(branches)}"
 
@@ -124,7 +124,8 @@ def _split_unused(text: str, rest: str = "") -> tuple[str, str]:
 
 def in_blocks(text: str) -> str:
     """Put what only one include uses into a block of its own, because a Lua function has at most
-    200 local variables at a time; and make functions on first use. Raises ScriptError."""
+    200 local variables at a time; and make functions on first use, of a branch in this branch only.
+    Raises ScriptError."""
     *parts, main = EDGE.split(text)
     words = [_words(part) for part in (*parts, main)]
     total = Counter[str]()
@@ -136,15 +137,16 @@ def in_blocks(text: str) -> str:
         else (_block(part, own, total), {})
         for at, (part, own) in enumerate(zip(parts, words, strict=False))
     ]
-    made: dict[str, str] = {}
-    for _, names in blocks:
-        if twice := made.keys() & names:
-            raise ScriptError(f"two parts make {', '.join(twice)} on first use")
+    written = ""
+    made = for_all = dict[str, str]()
+    for (block, names), own in zip((*blocks, (main, {})), words, strict=True):
+        if block.startswith(_BRANCH):
+            made = for_all.copy()
+        written += _with_calls(
+            block, {name: made[name] for name in made if name in own and name not in names}
+        )
         made |= names
-    return "".join(
-        _with_calls(block, {name: made[name] for name in made if name in own and name not in names})
-        for (block, names), own in zip((*blocks, (main, {})), words, strict=True)
-    )
+    return written
 
 
 def _block(part: str, own: Counter[str], total: Counter[str]) -> str:

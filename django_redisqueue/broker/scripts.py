@@ -34,13 +34,10 @@ class Group(NamedTuple):
 # Redis keeps every script compiled, and its garbage collector walks through all of them; and most
 # verbs consist mostly of the same steps. So verbs that are not called for every job, nor all the
 # time, share scripts that have these steps once. Each call creates what its script includes for
-# all, so it includes for all what they need, and what one of them would make on first use.
+# all; what else a verb includes is in its branch.
 SHARED = {
     "endings": Group(
-        (
-            "context", "emit", "gather_plan", "place", "end_job", "cancel_job", "deleted_parents",
-            "waits", "workflow_steps",
-        ),
+        ("context", "emit", "gather_plan", "place", "end_job"),
         (
             "advance", "cancel", "clear", "control_workflow", "delete", "fire", "prune", "reap",
             "recover_orphans", "release", "release_unknown", "requeue", "send_event",

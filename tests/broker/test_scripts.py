@@ -208,19 +208,25 @@ def test_verbs_that_share_a_script_have_a_branch_each(
     )
 
 
-def test_a_name_is_made_on_first_use_in_one_place(
+def test_what_a_branch_makes_on_first_use_is_not_of_another(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _write(
         folder,
         one='-- @include "late"\nreturn late()\n',
-        two='-- @include "late"\nreturn late()\n',
+        two="local function late() end\nreturn late()\n",
+        three='-- @include "late"\nreturn late()\n',
         include__all="local function all() end\n",
         include__late="-- @first_use\nlocal function late() return all() end\n",
     )
-    monkeypatch.setitem(scripts.SHARED, "both", scripts.Group(("all",), ("one", "two")))
-    with pytest.raises(scripts.ScriptError, match="two parts make late on first use"):
-        scripts._load.__wrapped__("both")
+    group = scripts.Group(("all",), ("one", "two", "three"))
+    monkeypatch.setitem(scripts.SHARED, "group", group)
+    source = scripts._load.__wrapped__("group").source
+    *_, one, two, three = source.split("if verb == ")
+    calls = [re.findall(r"return (\w+\(\)\S*)", branch)[-1] for branch in (one, two, three)]
+    assert re.fullmatch(
+        r"made_(\d+)\(\)\.late\(\) late\(\) made_(?!\1)\d+\(\)\.late\(\)", " ".join(calls)
+    )
 
 
 CONSTANTS = """local SIZE, NAME = 2 ^ 3, 'x'  -- of all
