@@ -144,10 +144,10 @@ def test_whatever_stands_there_maintenance_gets_past_it(
     lab: Lab, found: dict[bytes, bytes]
 ) -> None:
     lab.redis.flushdb()
-    failed(lab, 1)
+    failed(lab, 2)
     parts = [part for pair in found.items() for part in pair]
     lab.redis.execute_command("HSET", lab.keys.continuations, *parts)
-    clear(lab, 0, ContinuationStep("t", 1, 1))
+    clear(lab, 1, ContinuationStep("t", 2, 1))
     assert ContinuationRunner(lab.store).run_once() is False
     assert lab.ids("failed") == []
     assert not lab.redis.exists(lab.keys.continuations)
