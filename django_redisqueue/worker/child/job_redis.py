@@ -16,12 +16,14 @@ from ...broker.steps import StepQueries
 from ...broker.workflows import WorkflowQueries
 from ...client.large_results import decode_result
 from ...conf import Settings
+from ...core.codec import stored_name
 from ...core.parsing import int64_or_none
 from ...core.placement import shard_of_id
 from ...exceptions import JobAbandoned, LeaseLost, RedisQueueError, ResultGone
 from .context import Report
 
 logger = logging.getLogger("django_redisqueue")
+FILE_SECONDS = 300.0  # that the file of a large result may take to read, until its child is killed
 
 
 class JobRedis:
@@ -35,12 +37,13 @@ class JobRedis:
         self,
         child: str,
         settings: Settings,
-        keep_alive: Callable[[], None] = lambda: None,
+        keep_alive: Callable[..., None] = lambda *_: None,
         *,
         any_thread: bool = False,
     ) -> None:
-        """``keep_alive`` is called before a job has started, while Redis is away. With
-        ``any_thread`` each question has a connection of its own, so any thread may ask."""
+        """``keep_alive`` is called before a job has started: while Redis is away, and with the
+        seconds that a file may take to read. With ``any_thread`` each question has a connection of
+        its own, so any thread may ask."""
         self._child = child
         self._settings = settings
         self._keep_alive = keep_alive
@@ -60,7 +63,7 @@ class JobRedis:
 
         def ask() -> dict[str, Any] | RedisQueueError:
             try:
-                return queries.parent_results(job_id, decode_result)
+                return queries.parent_results(job_id, self._decode_result)
             except (ResultGone, LeaseLost) as error:  # no retry brings it back
                 return error
 
@@ -70,6 +73,11 @@ class JobRedis:
         if isinstance(found, RedisQueueError):
             raise found
         return next(iter(found.values()), None)
+
+    def _decode_result(self, text: str) -> Any:
+        if stored_name(text):
+            self._keep_alive(FILE_SECONDS)
+        return decode_result(text)
 
     def _ask(self, question: Callable[[], Any]) -> Any:
         def ask(_: bool) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -9,10 +11,13 @@ from redis import Redis
 
 from django_redisqueue.broker.connection import RedisConnection
 from django_redisqueue.broker.replies import WaitState
+from django_redisqueue.broker.workflows import WorkflowQueries
+from django_redisqueue.client import large_results
 from django_redisqueue.conf import get_settings
+from django_redisqueue.core.codec import encode_stored
 from django_redisqueue.exceptions import JobAbandoned
 from django_redisqueue.worker.child.executor import encode
-from django_redisqueue.worker.child.job_redis import JobRedis
+from django_redisqueue.worker.child.job_redis import FILE_SECONDS, JobRedis
 from tests.support.shards import keys_with
 from tests.worker.parts import claimed
 
@@ -23,6 +28,19 @@ pytestmark = pytest.mark.usefixtures("queue_settings")
 def test_an_unreadable_count_of_delays_counts_as_none(redis: Redis, value: str) -> None:
     redis.hset(keys_with("job_1").job("job_1"), "delays", value)
     assert JobRedis("c1", get_settings()).unknown_task_delays("job_1") == 0
+
+
+def test_the_file_of_a_large_result_may_take_long_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than a child may give no sign of life."""
+
+    def parent_results(self: Any, job_id: str, decode: Callable[[str], Any]) -> dict[str, Any]:
+        return {"parent": decode(encode_stored("file"))}
+
+    monkeypatch.setattr(WorkflowQueries, "parent_results", parent_results)
+    monkeypatch.setattr(large_results, "read_result", str.upper)
+    keep_alive = Mock()
+    assert JobRedis("c1", get_settings(), keep_alive).parent_result("job_1") == "FILE"
+    keep_alive.assert_called_with(FILE_SECONDS)
 
 
 @pytest.mark.parametrize("ask", ["load", "save", "check_wait", "report"])
