@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import threading
 from asyncio import _get_running_loop
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -136,3 +137,14 @@ def test_a_connection_of_redis_py_has_its_socket(redis_server: RedisServer) -> N
     made.disconnect()
     assert made._sock is None
     client.close()
+
+
+def test_asgiref_runs_calls_outside_of_a_context_in_one_executor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So do those of ``asyncio.run``."""
+    executor = ThreadPoolExecutor(1, "ours")
+    monkeypatch.setattr(SyncToAsync, "single_thread_executor", executor)
+    name = asyncio.run(sync_to_async(lambda: threading.current_thread().name)())
+    executor.shutdown()
+    assert name.startswith("ours")
