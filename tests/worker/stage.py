@@ -174,11 +174,14 @@ class Stage:
 
     def scripts_beside(self, heartbeats: int) -> int:
         """How many other scripts run during so many heartbeats, each of which sets one key."""
-        before = self.redis.info("commandstats")
+
+        def total(name: str) -> int:
+            return int(self.redis.info("commandstats").get(name, {"calls": 0})["calls"])
+
+        before = {name: total(name) for name in ("cmdstat_set", "cmdstat_evalsha")}
 
         def calls(name: str) -> int:
-            now = self.redis.info("commandstats")
-            return int(now[name]["calls"]) - int(before.get(name, {"calls": 0})["calls"])
+            return total(name) - before[name]
 
         eventually(lambda: calls("cmdstat_set") >= heartbeats, every=0.1)
         return calls("cmdstat_evalsha") - calls("cmdstat_set")

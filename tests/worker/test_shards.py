@@ -12,9 +12,11 @@ import pytest
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.queries import Queries
+from django_redisqueue.broker.scripts import load
 from django_redisqueue.core.codec import encode_payload
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
+from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
 
 from . import tasks
@@ -69,6 +71,22 @@ class Shards:
 
 def names(shard: int, count: int) -> list[str]:
     return [f"s{shard}n{n}" for n in range(count)]
+
+
+@pytest.mark.one_server("a proxy stands before it")
+def test_a_claim_whose_reply_was_lost_is_sent_again_before_an_idle_wait(
+    shards: Shards, fresh_proxy: Callable[..., Proxy]
+) -> None:
+    """The child claims from another shard meanwhile, in vain; its waits could take 15 s each."""
+    proxy = fresh_proxy(shards.stage.server.address)
+    shards.stage.worker("--processes", "1", address=proxy.address).wait_until_up(2)
+    for shard in range(SHARDS):
+        proxy.drop_replies(2, matching=load("finish").sha.encode())
+        (job_id,) = shards.enqueue(shard, f"lost{shard}")
+        is_completed = lambda: shards.status(job_id, shard) == "completed"  # noqa: B023, E731
+        eventually(is_completed, 5, why=shards.stage.report)
+        assert proxy.dropped == 2 * (shard + 1)
+    assert set(shards.stage.runs().values()) == {1}
 
 
 def test_one_child_serves_all_shards(shards: Shards) -> None:

@@ -339,12 +339,20 @@ class Claims:
         return reply
 
     def available(self) -> list[int]:
-        """The shards that answer, beginning with the next in turn; the only one in any case."""
+        """The shards that answer, beginning with the next in turn; the only one in any case. Before
+        them those whose last call was not answered, because it may have claimed jobs."""
         number = len(self.shards)
         if number == 1:
             return [0]
         in_turn = (turn % number for turn in range(self._turn + 1, self._turn + 1 + number))
-        return [shard for shard in in_turn if self._is_available(self.shards[shard])]
+        found = [shard for shard in in_turn if self._is_available(self.shards[shard])]
+        return sorted(found, key=lambda shard: not self.shards[shard].is_unanswered)
+
+    def resend_in(self) -> float:
+        """Seconds until a call that was not answered can be sent again; inf if there is none."""
+        unanswered = (one for one in self.shards if one.is_unanswered)
+        times = [one.retry_at for one in unanswered if self._state.answers(one.shard)]
+        return max(0.0, min(times) - time.monotonic()) if times else math.inf
 
     def are_available(self, shards: Sequence[int]) -> bool:
         """Whether these are still the shards that answer. Also tells the watchdog that the child

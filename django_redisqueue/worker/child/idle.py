@@ -82,7 +82,7 @@ class IdleWait:
         that has it; if there is one shard, it has been made then, for as many jobs."""
         now = time.monotonic()
         self._ignored = {key: until for key, until in self._ignored.items() if until > now}
-        longest = self._longest()
+        longest = min(self._longest(), self._claims.resend_in())
         timeout = max(min(self._ignored.values(), default=now + longest) - now, SHORTEST)
         available = self._claims.available()
         queues = [(shard, queue) for queue in self._claim_request.queues for shard in available]
