@@ -96,14 +96,17 @@ def test_boxes_say_what_their_jobs_do_and_the_first_failure_is_quoted(
     assert re.search(rf"noop \"first\" completed, waited {DURATION}, ran {DURATION}", words)
 
 
-def test_the_numbers_of_drawings_have_no_separators(site: Site, hand: Hand, settings: Any) -> None:
+def test_the_numbers_of_drawings_have_no_separators(site: Site, settings: Any) -> None:
     settings.LANGUAGE_CODE, settings.USE_THOUSAND_SEPARATOR = "de", True
-    workflow = fan()
-    hand.complete_one()
-    page = site.get("workflow", workflow.id)
+    now = timezone.now()
+    recorded("flow_1_0", total=1, completed=1)
+    JobRecord.objects.create(
+        id="flow_1_0.0", task="app.step", queue="default", status="completed", payload="[[],{}]",
+        enqueued_at=now, started_at=now, finished_at=now + timedelta(seconds=1),
+    )  # fmt: skip
+    page = site.get("workflow", "flow_1_0")
     bars = page.partition('id="drq-flowtimes"')[2].partition("</ol>")[0]
-    drawn = re.findall(r' (?:x|width)="([^"]*)"', bars)
-    assert sum(map(int, drawn)) >= 1000  # the only run ends at the right edge
+    assert 'width="1000"' in bars
 
 
 def test_a_fan_out_is_one_box_until_each_is_asked_for(site: Site, redisqueue: None) -> None:
