@@ -199,18 +199,21 @@ def all_shards(
 def agree_on_shards(connection: RedisConnection) -> None:
     """Compare SHARDS with the number that the data was written with, and record it where there is
     no data. Raises ShardMismatch."""
-    if problem := number_problem(connection):
-        raise ShardMismatch(problem)
     shards = get_settings().shards
-    for shard, number in read_numbers(connection, range(shards)).by_shard.items():
-        if number is None:
-            record_number(connection.at(shard), shards)
+    numbers = read_numbers(connection, range(shards)).by_shard
+    if problem := _problem(numbers):
+        raise ShardMismatch(problem)
+    if bare := [shard for shard, number in numbers.items() if number is None]:
+        record_number(connection, bare, shards)
 
 
 def number_problem(connection: RedisConnection) -> str:
     """How SHARDS and the data of the shards disagree, with the remedy; or ''."""
+    return _problem(read_numbers(connection, range(get_settings().shards)).by_shard)
+
+
+def _problem(numbers: Mapping[int, str | None]) -> str:
     shards = get_settings().shards
-    numbers = read_numbers(connection, range(shards)).by_shard
     recorded = {number for number in numbers.values() if number is not None}
     if recorded - {str(shards)}:
         return _mismatch(shards, sorted(recorded))
@@ -235,9 +238,14 @@ def read_numbers(connection: RedisConnection, shards: Iterable[int]) -> Answers[
     return AllShards(connection.at, shards).read(read)
 
 
-def record_number(connection: RedisConnection, shards: int) -> None:
-    """Store in this shard how many there are."""
-    connection.call("HSET", _keys(connection).meta, FIELD, shards)
+def record_number(connection: RedisConnection, shards: Iterable[int], number: int) -> None:
+    """Store in these shards how many there are. Takes one round trip, because a worker that starts
+    meanwhile refuses data that has the number in some shards only."""
+
+    def write(one: RedisConnection) -> Read[None]:
+        yield Strict([("HSET", _keys(one).meta, FIELD, number)])
+
+    AllShards(connection.at, shards).read(write).complete()
 
 
 def _keys(connection: RedisConnection) -> Keys:

@@ -29,6 +29,7 @@ from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.exceptions import RedisUnavailable, ShardMismatch, WrongKeyType
 from django_redisqueue.management.commands.redisqueue_shards import HEADINGS
+from tests.support.round_trips import round_trips
 from tests.support.servers import RedisServer
 
 NOBODY = "unix:///nonexistent/redis.sock"
@@ -147,6 +148,17 @@ def test_the_first_worker_records_the_number(redis: Redis, four: dict[str, Any])
     agree_on_shards(worker_connection())
     assert recorded(redis, four) == [b"4"] * 4
     agree_on_shards(worker_connection())
+
+
+def test_a_worker_that_starts_meanwhile_finds_the_number_in_all_shards_or_none(
+    redis: Redis, four: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = worker_connection()
+    connection.call("PING")
+    with round_trips(monkeypatch) as made:
+        agree_on_shards(connection)
+    assert len(made) == 2  # one reads, one writes
+    assert recorded(redis, four) == [b"4"] * 4
 
 
 @pytest.mark.parametrize(("now", "then"), [(4, 2), (2, 4), (1, 4), (4, 1)])

@@ -88,8 +88,7 @@ class Command(QueueCommand):
                     f"producers SHARDS {shards} first, and let workers with SHARDS {len(found)} "
                     "run until it has none"
                 )
-        for n in range(shards):
-            record_number(connection.at(n), shards)
+        record_number(connection, range(shards), shards)
         before = sorted({state.number for state in found if state.number is not None})
         self.write(f"SHARDS is {shards} now; it was {' and '.join(before) or 'not recorded'}")
 
