@@ -57,6 +57,23 @@ def test_in_atomic_block_follows_transactions() -> None:
         connection.in_atomic_block = True
 
 
+@pytest.mark.django_db
+def test_execute_wrappers_are_called_with_the_cursor() -> None:
+    cursors: list[Any] = []
+
+    def note(execute: Any, *args: Any) -> Any:
+        cursors.append(args[-1]["cursor"])
+        return execute(*args)
+
+    connection.execute_wrappers.append(note)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+    finally:
+        connection.execute_wrappers.remove(note)
+    assert cursors == [cursor]
+
+
 def test_the_csrf_middleware_refuses_by_reject() -> None:
     class Check(CsrfViewMiddleware):
         def _reject(self, request: HttpRequest, reason: str) -> HttpResponse:

@@ -22,7 +22,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import Any
 from weakref import WeakSet
 
@@ -140,15 +139,13 @@ class DatabaseThreads:
         self._waiting: deque[JobThread] = deque()
         self._holders: list[JobThread] = []
         self.current = threading.local()  #: ``job``: the job whose call runs in this thread
-        self._watched: WeakSet[BaseDatabaseWrapper] = WeakSet()
-        self._watches = ExitStack()
         connection_created.connect(self._watch)
 
     def _watch(self, connection: BaseDatabaseWrapper, **_: Any) -> None:
         """Have the jobs of this thread note their cursors."""
-        if hasattr(self.current, "job") and connection not in self._watched:
-            self._watched.add(connection)
-            self._watches.enter_context(connection.execute_wrapper(self._note_cursor))
+        wrappers = connection.execute_wrappers
+        if hasattr(self.current, "job") and self._note_cursor not in wrappers:
+            wrappers.append(self._note_cursor)
 
     def _note_cursor(self, execute: Callable[..., Any], *args: Any) -> Any:
         context = args[-1]
