@@ -327,12 +327,10 @@ def transport() -> Transport:
 
 
 def transport_of(job_id: str) -> Transport:
-    """The transport to ask about a job: that of a test's block also after its end."""
-    if ports.ended:
-        for ended in ports.ended:
-            if ended.has_job(job_id):
-                return ended
-    return transport()
+    """The transport to ask about a job: that of a test's block also after its end. The present one
+    comes first, because runs of a schedule have the same ids in each block."""
+    found = (transport(), *ports.ended)
+    return next((one for one in found if one.has_job(job_id)), found[0])
 
 
 def _how_to_find(query: JobQuery, has_properties: bool, missing: Sequence[str]) -> str:

@@ -221,6 +221,17 @@ def test_rows_of_the_admin_fire_like_schedules_of_the_code(row: PeriodicJob) -> 
     assert [due - previous for _, due, previous in SEEN[1:]] == [timedelta(minutes=30)] * 3
 
 
+def test_runs_with_the_ids_of_another_block_are_those_of_this_one(row: PeriodicJob) -> None:
+    PeriodicJob.objects.update(every="10m")
+    with capture_jobs() as earlier:
+        earlier.travel(hours=3)
+    PeriodicJob.objects.update(every="30m")
+    with run_inline() as jobs:
+        jobs.travel(hours=2)
+    assert [due - previous for _, due, previous in SEEN[1:]] == [timedelta(minutes=30)] * 3
+    assert {job.id for job in jobs.jobs} < {job.id for job in earlier.jobs}
+
+
 def test_a_row_that_is_changed_paused_or_deleted_meanwhile(row: PeriodicJob) -> None:
     with capture_jobs() as jobs:
         jobs.travel(hours=1)
