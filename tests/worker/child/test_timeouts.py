@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from redis.exceptions import ResponseError
 
 from tests.app import tasks as app_tasks
 from tests.support.cluster import is_on_cluster
@@ -104,13 +105,24 @@ def test_a_job_without_a_timeout_may_take_its_time(stage: Stage) -> None:
     assert (patient.status, hurried.status) == ("completed", "failed")
 
 
+def publish(stage: Stage, channel: str, message: str) -> int:
+    """How many listeners heard the message. On a cluster channels are sharded, but Redis 6.2 has
+    none of these."""
+    if not is_on_cluster():
+        return stage.redis.publish(channel, message)
+    owner = stage.redis.get_node_from_key(channel).redis_connection
+    try:
+        return owner.spublish(channel, message)
+    except ResponseError:
+        return owner.publish(channel, message)
+
+
 @pytest.mark.parametrize("kind", ["sleep", "spin", "async_sleep"])
 def test_a_cancel_interrupts_a_running_job_at_once(stage: Stage, kind: str) -> None:
     stage.configure(LEASE=60, HEARTBEAT=20)  # not the heartbeat, the channel must bring it
     stage.worker("--processes", "1").wait_until_up(2)
     job = stage.running(getattr(app_tasks, kind).enqueue(30))
-    publish = stage.redis.spublish if is_on_cluster() else stage.redis.publish
-    assert publish(keys_of().control, "what is this")  # harms no order behind it
+    assert publish(stage, keys_of().control, "what is this")  # harms no order behind it
     watch = Stopwatch()
     assert job.cancel()
     stage.ended(job, 5)
