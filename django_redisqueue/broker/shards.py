@@ -197,14 +197,18 @@ def all_shards(
 
 
 def agree_on_shards(connection: RedisConnection) -> None:
-    """Compare SHARDS with the number that the data was written with, and record it where there is
-    no data. Raises ShardMismatch."""
+    """Compare SHARDS with the number that the data was written with. Without any data, record it:
+    in all shards, because one that lacks it later looks as if it was emptied.
+
+    Raises ShardMismatch, and without any data the error of a shard that does not answer.
+    """
     shards = get_settings().shards
-    numbers = read_numbers(connection, range(shards)).by_shard
-    if problem := _problem(numbers):
+    numbers = read_numbers(connection, range(shards))
+    if problem := _problem(numbers.by_shard):
         raise ShardMismatch(problem)
-    if bare := [shard for shard, number in numbers.items() if number is None]:
-        record_number(connection, bare, shards)
+    if None in numbers.by_shard.values():
+        numbers.complete()
+        record_number(connection, range(shards), shards)
 
 
 def number_problem(connection: RedisConnection) -> str:

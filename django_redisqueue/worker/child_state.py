@@ -43,7 +43,8 @@ _WORDS_BYTES = 64
 # Bytes, one a shard each: 1 while it does not answer; a RoleNote; 1 while its leader sleeps.
 _ROLE_NOTES = _WORDS_BYTES + MAX_SHARDS
 _SLEEPS = _ROLE_NOTES + MAX_SHARDS
-_HEADER_BYTES = _SLEEPS + MAX_SHARDS
+_UNANSWERED = _SLEEPS + MAX_SHARDS  # words, one a shard: see `note_unanswered`
+_HEADER_BYTES = _UNANSWERED + 8 * MAX_SHARDS
 KEEP_ALIVE = 20.0  # s in which a child's main loop completes a pass, whatever Redis does
 FILES_PER_CHILD = 4  # both ends of two pipes
 
@@ -166,6 +167,11 @@ class ChildState:
         """Tell the supervisor whether the child leads a shard and does nothing but wait."""
         self._memory[_SLEEPS + shard] = sleeps
 
+    def note_unanswered(self, shard: int, unanswered: bool) -> None:
+        """Tell the supervisor whether the last call to a shard got no reply, so that it may have
+        claimed jobs. False while it is sent again."""
+        self._words[_UNANSWERED // 8 + shard] = mono_ms() if unanswered else 0
+
     def read_messages(self) -> list[str]:
         """The messages that have arrived since the last call."""
         return _read(self._messages, 65536).decode(*AS_READ).splitlines()
@@ -243,6 +249,11 @@ class ChildState:
         """Whether the child leads a shard and does nothing but wait. For any thread."""
         return bool(self._memory[_SLEEPS + shard])
 
+    def unanswered_since(self, shard: int) -> int:
+        """When (monotonic ms) the child last called a shard without a reply; 0 if it got one. For
+        any thread."""
+        return self._words[_UNANSWERED // 8 + shard]
+
     def send(self, message: str) -> None:
         """Write a message for the child; the caller then sends the signal."""
         # The pipe is full if the child has not read for an hour. Heartbeats repeat what matters.
@@ -258,7 +269,7 @@ class ChildState:
         self.log.clear()
         self.concurrent_log.clear()
         self._memory[:_WORDS_BYTES] = bytes(_WORDS_BYTES)
-        self._memory[_SLEEPS:_HEADER_BYTES] = bytes(MAX_SHARDS)
+        self._memory[_SLEEPS:_HEADER_BYTES] = bytes(_HEADER_BYTES - _SLEEPS)
 
 
 def _text(name: bytes) -> str:

@@ -22,15 +22,20 @@ from django_redisqueue.broker.keys import Keys
 from django_redisqueue.broker.queries import Queries
 from django_redisqueue.broker.redis_url import get_redis_url, redis_address
 from django_redisqueue.broker.replies import Outcome
+from django_redisqueue.broker.schedules import ScheduleQueries
 from django_redisqueue.broker.shards import agree_on_shards, all_shards
 from django_redisqueue.checks import check_settings
 from django_redisqueue.checks.network import check_network
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.core.schedules import Source
 from django_redisqueue.exceptions import RedisUnavailable, ShardMismatch, WrongKeyType
 from django_redisqueue.management.commands.redisqueue_shards import HEADINGS
+from django_redisqueue.worker.maintenance.schedules import ScheduleDeployment
 from tests.support.round_trips import round_trips
 from tests.support.servers import RedisServer
+
+from .schedules import definition
 
 NOBODY = "unix:///nonexistent/redis.sock"
 
@@ -191,9 +196,23 @@ def test_a_shard_that_is_away_is_no_mismatch(
     four: dict[str, Any],
     redis_server: RedisServer,
 ) -> None:
+    agree_on_shards(worker_connection())
     settings.REDISQUEUE = {**four, "CONNECTION": {"URL": [redis_server.url, NOBODY]}}
     agree_on_shards(worker_connection())
-    assert recorded(redis, four) == [b"4", None, b"4", None]
+
+
+def test_the_first_worker_waits_for_all_shards(
+    settings: Any,
+    redis: Redis,
+    four: dict[str, Any],
+    redis_server: RedisServer,
+) -> None:
+    """If it recorded the number in some of them, the next worker would take the others for
+    emptied ones."""
+    settings.REDISQUEUE = {**four, "CONNECTION": {"URL": [redis_server.url, NOBODY]}}
+    with pytest.raises(RedisUnavailable):
+        agree_on_shards(worker_connection())
+    assert recorded(redis, four) == [None] * 4
 
 
 def shards_command(*arguments: str) -> str:
@@ -255,8 +274,8 @@ def test_shrinking_waits_until_the_other_shards_are_empty(
     with pytest.raises(CommandError) as refusal:
         shards_command("--set")
     assert str(refusal.value) == (
-        "shard 3 has 1 unfinished jobs and 0 schedules, and workers with SHARDS 2 would not serve "
-        "it. Give producers SHARDS 2 first, and let workers with SHARDS 4 run until it has none"
+        "shard 3 has 1 unfinished jobs, and workers with SHARDS 2 would not serve it. "
+        "Give producers SHARDS 2 first, and let workers with SHARDS 4 run until it has none"
     )
     assert recorded(redis, four) == [b"4"] * 4
     settings.REDISQUEUE = four
@@ -267,6 +286,24 @@ def test_shrinking_waits_until_the_other_shards_are_empty(
     assert shards_command("--set") == "SHARDS is 2 now; it was 4\n"
     agree_on_shards(worker_connection())
     assert get_job(job_id).status == "completed"  # an id leads to its shard as before
+
+
+def test_shrinking_takes_the_schedules_of_the_other_shards(
+    redis: Redis, settings: Any, four: dict[str, Any]
+) -> None:
+    """Workers with the former number, which would define them for ever, are old code now."""
+    agree_on_shards(worker_connection())
+    commands = Commands(worker_connection(3))
+    former = ScheduleDeployment(commands, [definition("of_code", source=Source.CODE)])
+    former.run_once()
+    commands.define_schedules("", [(definition("of_admin", source=Source.ADMIN), 10**14)])
+    queries = ScheduleQueries(commands.connection)
+    assert sorted(queries.names()) == ["of_admin", "of_code"]
+    settings.REDISQUEUE = {**four, "SHARDS": 2}
+    assert shards_command("--set") == "SHARDS is 2 now; it was 4\n"
+    former.run_once()
+    assert queries.names() == []
+    assert not former.is_current
 
 
 def test_a_worker_does_not_start_with_another_number(settings: Any, four: dict[str, Any]) -> None:

@@ -11,8 +11,10 @@ import pytest
 
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.keys import Keys
 from django_redisqueue.broker.queries import Queries
 from django_redisqueue.broker.scripts import load
+from django_redisqueue.broker.shards import agree_on_shards
 from django_redisqueue.core.codec import encode_payload
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
@@ -89,6 +91,28 @@ def test_a_claim_whose_reply_was_lost_is_sent_again_before_an_idle_wait(
     assert set(shards.stage.runs().values()) == {1}
 
 
+@pytest.mark.one_server("a proxy stands before it")
+def test_a_claim_whose_reply_was_lost_is_released_while_its_child_runs_a_job_of_another_shard(
+    shards: Shards, fresh_proxy: Callable[..., Proxy]
+) -> None:
+    stage, gate = shards.stage, shards.stage.gate()
+    proxy = fresh_proxy(stage.server.address)
+    stage.worker("--processes", "1", address=proxy.address).wait_until_up(2)
+    key = Keys(shard=1).meta
+    call = f"{load('finish').sha}\r\n$1\r\n1\r\n${len(key)}\r\n{key}"  # from shard 1
+    proxy.drop_replies(1000, matching=call.encode())
+    (lost,) = shards.enqueue(1, "lost")
+    eventually(lambda: shards.status(lost, 1) == "processing", why=stage.report)
+    held = shards.enqueue(2, "held", task=tasks.run_until_let_go, more=(gate,))
+    eventually(lambda: stage.runs()["held"], why=stage.report)
+    proxy.drop_replies(0)
+    stage.worker("--processes", "1")
+    shards.until({1: [lost]})
+    stage.let_go(gate)
+    shards.until({2: held})
+    assert stage.runs() == {"lost": 1, "held": 1}
+
+
 def test_one_child_serves_all_shards(shards: Shards) -> None:
     """Jobs that wait when it starts, and jobs that come while it is idle."""
     stage = shards.stage
@@ -105,6 +129,24 @@ def test_one_child_serves_all_shards(shards: Shards) -> None:
 def test_burst_empties_every_shard(shards: Shards) -> None:
     ids = {shard: shards.enqueue(shard, *names(shard, 5)) for shard in (1, 3)}
     worker = shards.stage.worker("--processes", "1", "--burst")
+    assert worker.wait() == 0, worker.output
+    shards.until(ids)
+
+
+@pytest.mark.one_server("there are two")
+def test_burst_waits_for_a_server_that_is_away(
+    stage: Stage, fresh_server: Callable[..., RedisServer]
+) -> None:
+    other = fresh_server()
+    stage.configure(SHARDS=2, CONNECTION={"URL": [stage.server.url, other.url]})
+    shards = Shards(stage)
+    ids = {shard: shards.enqueue(shard, f"in{shard}") for shard in range(2)}
+    agree_on_shards(worker_connection())
+    other.stop()
+    worker = stage.worker("--processes", "1", "--burst")
+    shards.until({0: ids[0]})
+    assert stage.scripts_beside(heartbeats=3) < 50  # in 1.2 s
+    other.start()
     assert worker.wait() == 0, worker.output
     shards.until(ids)
 

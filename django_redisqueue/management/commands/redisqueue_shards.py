@@ -8,14 +8,18 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from ...broker.base import slices
+from ...broker.commands import Commands
 from ...broker.connection import RedisConnection, worker_connection
 from ...broker.queries import Queries
 from ...broker.schedules import ScheduleQueries
 from ...broker.shards import Answers, all_shards, read_numbers, record_number
 from ...conf import get_settings
 from ...core.placement import MAX_SHARDS, slot, tag
+from ...core.schedules import Source
 from ...core.statuses import FINAL
 from ...monitor.views import Table
+from ...worker.maintenance.schedules import ScheduleDeployment
 from ..base import QueueCommand
 
 HEADINGS = ("shard", "tag", "slot", "of", "unfinished", "finished", "schedules", "children", "at")
@@ -81,16 +85,26 @@ class Command(QueueCommand):
     def _set(self, connection: RedisConnection, states: Answers[_State]) -> None:
         shards, found = get_settings().shards, states.complete()
         for n, state in enumerate(found[shards:], shards):
-            if state.unfinished or state.schedules:
+            if state.unfinished:
                 raise CommandError(
-                    f"shard {n} has {state.unfinished} unfinished jobs and {state.schedules} "
-                    f"schedules, and workers with SHARDS {shards} would not serve it. Give "
-                    f"producers SHARDS {shards} first, and let workers with SHARDS {len(found)} "
-                    "run until it has none"
+                    f"shard {n} has {state.unfinished} unfinished jobs, and workers with SHARDS "
+                    f"{shards} would not serve it. Give producers SHARDS {shards} first, and let "
+                    f"workers with SHARDS {len(found)} run until it has none"
                 )
+        for n in range(shards, len(found)):
+            _remove_schedules(Commands(connection.at(n)))
         record_number(connection, range(shards), shards)
         before = sorted({state.number for state in found if state.number is not None})
         self.write(f"SHARDS is {shards} now; it was {' and '.join(before) or 'not recorded'}")
+
+
+def _remove_schedules(commands: Commands) -> None:
+    """Remove the schedules of a shard, as newer code without schedules would: workers with fewer
+    shards define them elsewhere."""
+    ScheduleDeployment(commands, []).run_once()
+    of_admin = ScheduleQueries(commands.connection).of_source(Source.ADMIN)
+    for names in slices(of_admin):
+        commands.remove_schedules("", names)
 
 
 def _known_shards(connection: RedisConnection) -> int:

@@ -254,6 +254,11 @@ class Claims:
         return len(self._dry) == len(self.shards)
 
     @property
+    def is_dry_where_answered(self) -> bool:
+        """The same of the shards that answer."""
+        return self._dry.issuperset(self.available())
+
+    @property
     def unreported(self) -> int:
         return sum(len(one.outcomes) for one in self.shards)
 
@@ -364,7 +369,13 @@ class Claims:
         return self._state.answers(one.shard) and time.monotonic() >= one.retry_at
 
     def _exchange(self, one: ShardClaims, wanted: int) -> ClaimReply:
-        reply = one.exchange(wanted)
+        if one.is_unanswered:
+            self._state.note_unanswered(one.shard, False)
+        try:
+            reply = one.exchange(wanted)
+        except RedisQueueError:
+            self._state.note_unanswered(one.shard, True)
+            raise
         unreported = [outcome for each in self.shards for outcome in each.outcomes]
         self._state.log.keep_only(unreported)
         if reply.jobs:

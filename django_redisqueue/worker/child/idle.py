@@ -16,7 +16,7 @@ from .in_flight import InFlight
 
 IGNORE_QUEUE = 0.25  # s without a wait for a queue whose jobs this child may not take
 SHORTEST = 0.05  # s of a wait
-POLL_BURST = 0.25  # s between two claims while jobs are in flight, with burst
+POLL_BURST = 0.25  # s between two claims while jobs are in flight or shards away, with burst
 POLL_RELEASED = 0.02  # s between two claims while the supervisor releases jobs
 SUSPECT_WAIT = 30.0  # s that a suspect job waits before a busy child makes room for it
 FIRST_PAUSE = 1.0  # s during which that child then takes no other job
@@ -116,6 +116,13 @@ class IdleWait:
     def wait_for_release(self) -> None:
         """Let the supervisor release what this child holds, so that it can run a suspect."""
         self._interrupts.wait(lambda: time.sleep(POLL_RELEASED))
+
+    def next_shard(self) -> None:
+        """With burst, go to a shard that may have jobs; wait a while if only shards are left that
+        do not answer."""
+        if self._claims.is_dry_where_answered:
+            self._interrupts.wait(lambda: time.sleep(POLL_BURST))
+        self._claims.go_to(None)
 
     def is_drained(self, in_flight_unwritten: int) -> bool:
         """With burst, after an empty claim in every shard: True when no further claim can return

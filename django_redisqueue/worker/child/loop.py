@@ -143,7 +143,7 @@ class Child:
             self._idle.ignore([*claim.leave_out, *claim.broken])
             self._idle.wait(self._wanted())
         elif not self._claims.is_dry:
-            self._claims.go_to(None)
+            self._idle.next_shard()
         else:
             return self._idle.is_drained(self._in_flight.unwritten)
         return False

@@ -40,7 +40,7 @@ def _heartbeat(
 ) -> HeartbeatThread:
     callbacks = HeartbeatCallbacks(
         lambda: ["c1"], lambda: list(running), lambda: is_stopping, notify, lambda: {},
-        lambda *_: None, "w.m.1.2", lambda: "{}", on_order,
+        lambda *_: set(), lambda *_: None, "w.m.1.2", lambda: "{}", on_order,
         ShardRoles([], get_settings(), {}),
     )  # fmt: skip
     shard = shard_of() if shard is None else shard
