@@ -6,6 +6,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, cast, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
@@ -76,7 +77,7 @@ class Task:
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the function here."""
         return self.func(*args, **kwargs)
 
@@ -85,7 +86,7 @@ class Task:
         """Where the function was defined."""
         return dotted_path(self.func)
 
-    def call(self, *args: Any, **kwargs: Any) -> Any:
+    def call(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the function here, and wait for it if it is async."""
         return (
             async_to_sync(self.func)(*args, **kwargs)
@@ -93,7 +94,7 @@ class Task:
             else self.func(*args, **kwargs)
         )
 
-    async def acall(self, *args: Any, **kwargs: Any) -> Any:
+    async def acall(self, /, *args: Any, **kwargs: Any) -> Any:
         """``call`` for async code."""
         if self.is_async:
             return await self.func(*args, **kwargs)
@@ -156,7 +157,7 @@ class Task:
             )
         return found
 
-    def enqueue(self, *args: Any, **kwargs: Any) -> Job:
+    def enqueue(self, /, *args: Any, **kwargs: Any) -> Job:
         """Queue one run with these arguments and return its Job; after commit inside ``atomic()``.
 
         Raises InvalidArguments, PayloadTooLarge or UnknownQueue, and without a transaction or the
@@ -177,10 +178,10 @@ class Task:
         new = self._new_job(args, kwargs)
         return job_of(new, submit((new,), delivery_mode(self.on_commit, self.outbox)))
 
-    async def aenqueue(self, *args: Any, **kwargs: Any) -> Job:
+    async def aenqueue(self, /, *args: Any, **kwargs: Any) -> Job:
         """``enqueue`` for async code; sees the transaction of ``sync_to_async`` code."""
         try:
-            return await sync_to_async(self.enqueue)(*args, **kwargs)
+            return await sync_to_async(partial(self.enqueue, *args, **kwargs))()
         except Exception as error:
             if self.redaction is not None:
                 args, kwargs = (REDACTED,), {}
@@ -221,7 +222,7 @@ class Task:
                 without_frames(error)
             raise
 
-    def s(self, *args: Any, **kwargs: Any) -> Signature:
+    def s(self, /, *args: Any, **kwargs: Any) -> Signature:
         """This task with these arguments, for a workflow or a chain to enqueue."""
         check_single(self)
         return Signature(self, args, kwargs)

@@ -226,6 +226,8 @@ def _remedy(value: object) -> str:
         return "pass text, or base64 of it"
     if isinstance(value, set | frozenset):
         return "pass a list of its items"
+    if hasattr(value, "__await__"):
+        return "await it first"
     if hasattr(value, "isoformat"):
         return "pass value.isoformat()"
     return (

@@ -253,6 +253,13 @@ class Page:
         """Those of this user."""
         return SavedFilter.objects.filter(user_id=self.user_id).order_by("name")
 
+    @property
+    def sidebar(self) -> Mapping[str, str]:
+        """The request for the admin's sidebar, which marks the entry whose URL is in the path: that
+        of the dashboard on all pages but the records."""
+        path, is_records = self.request.path, self.request.path == self.url("jobrecord_changelist")
+        return {"path": path if is_records else self.optional_url("dashboard_changelist") or path}
+
     def has_perm(self, permission: str) -> bool:
         return bool(self.request.user.has_perm(f"{APP}.{permission}"))
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
+from django.apps import apps
+from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.db import models, router, transaction
 from django.db.models import Q
@@ -13,10 +15,12 @@ from django.utils import timezone
 
 from ..client.events import send_surely
 from ..client.jobs import get_job
+from ..core.clock import instant
 from ..core.job_data import APPROVAL
 from ..core.statuses import ApprovalStatus
-from ..exceptions import RedisQueueError, WrongState
+from ..exceptions import InvalidOption, RedisQueueError, WrongState, did_you_mean
 
+MODEL_BACKEND = ["django.contrib.auth.backends.ModelBackend"]
 UNDECIDED = (ApprovalStatus.PENDING, ApprovalStatus.EXPIRED, ApprovalStatus.CLOSED)
 
 
@@ -88,7 +92,7 @@ class Approval(models.Model):
                     status=status, decided_at=now, decided_by=user.get_username(), comment=comment
                 )
             )
-            self.refresh_from_db()
+            self._reload()
             if not moved:
                 raise WrongState(self._why_not())
             self.announce()
@@ -130,7 +134,7 @@ class Approval(models.Model):
         moved = self._row(*UNDECIDED).update(
             status=ApprovalStatus.EXPIRED, decided_at=timezone.now()
         )
-        self.refresh_from_db()
+        self._reload()
         return bool(moved)
 
     def reopen(self, expires_at: datetime | None) -> None:
@@ -139,7 +143,11 @@ class Approval(models.Model):
         self._row(*UNDECIDED).update(
             status=ApprovalStatus.PENDING, expires_at=expires_at, decided_at=None, comment=""
         )
-        self.refresh_from_db()
+        self._reload()
+
+    def _reload(self) -> None:
+        """Read the row where it was written: the router may read from replicas, which lag."""
+        self.refresh_from_db(using=router.db_for_write(type(self)))
 
     def _row(self, *statuses: ApprovalStatus) -> models.QuerySet[Approval]:
         """The row, if it has one of these statuses."""
@@ -167,6 +175,31 @@ def close_approvals(rows: Mapping[int, str], ended: Callable[[], Mapping[str, st
                 comment=f"Its job is {how}.",
             )
     return closed
+
+
+def check_permission(name: str) -> None:
+    """Raise InvalidOption for a permission that no user can have. Other authentication backends
+    than Django's own may know permissions without a row."""
+    has_table = apps.is_installed("django.contrib.auth")
+    if not has_table or list(settings.AUTHENTICATION_BACKENDS) != MODEL_BACKEND:
+        return
+    app, _, codename = name.partition(".")
+    known = apps.get_model("auth", "Permission").objects.filter(content_type__app_label=app)
+    codenames = set(known.values_list("codename", flat=True))
+    if codename not in codenames:
+        raise InvalidOption(
+            f"there is no permission {name!r}"
+            f"{did_you_mean(name, [f'{app}.{one}' for one in codenames])}, so nobody could be "
+            "given it; name one of a model (Meta.permissions), and migrate"
+        ) from None
+
+
+def expiry_of(due: str) -> datetime | None:
+    """When a question expires, as the database takes it. ``due``: the instant in ms, or ''."""
+    expires_at = instant(int(due)) if due else None
+    if expires_at is None or settings.USE_TZ:
+        return expires_at
+    return timezone.make_naive(expires_at)
 
 
 def event_of(job_id: str, name: str) -> str:

@@ -10,6 +10,7 @@ from django.core.exceptions import ValidationError
 from django.db import models, router, transaction
 
 from ..client import schedules
+from ..core.clock import period_text, to_ms
 from ..core.ids import check_schedule_name
 from ..core.schedules import SCHEDULE_OPTIONS, Schedule, ScheduleDefinition, Source, make_schedule
 from ..core.statuses import Misfire, Overlap
@@ -79,7 +80,12 @@ class PeriodicJob(models.Model):
         return self.name
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Save it; Redis has it after the commit, or soon after when it is away."""
+        """Save it; Redis has it after the commit, or soon after when it is away. Durations may also
+        be seconds or timedeltas. Raises InvalidOption."""
+        for name in ("every", "jitter"):
+            value = getattr(self, name)
+            if not isinstance(value, str):
+                setattr(self, name, period_text(to_ms(value, name)))
         super().save(*args, **kwargs)
         transaction.on_commit(partial(_try, self.put), using=self._state.db)
 

@@ -91,6 +91,7 @@ def test_what_is_allowed_at_the_edge(api: Api) -> None:
     for fields in (
         {"args": [nested(MAX_DEPTH)]}, {"priority": -100}, {"run_after": 0}, {"run_after": far},
         {"kwargs": {"é\u2028": [2**80, -0.0, "\x00"]}}, {"tags": {"tenant": "42", "_a.b-c": "é"}},
+        {"kwargs": {"self": 1, "task": 2, "args": [3]}},
     ):  # fmt: skip
         answer = api.post("", job(**fields))
         assert answer.status_code == 201, answer.content

@@ -29,6 +29,11 @@ def refund_once(context: Any) -> dict[str, str]:
 
 
 @task(takes_context=True)
+def ask_nobody(context: Any) -> None:
+    context.approval("refund", permission="auth.add_grup")
+
+
+@task(takes_context=True)
 async def arefund(context: Any) -> str:
     try:
         decision = await context.aapproval("refund", permission="auth.add_group")

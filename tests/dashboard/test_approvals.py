@@ -10,6 +10,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.core.exceptions import PermissionDenied
+from django.db.models import Model
 from django.test import Client
 
 from django_redisqueue import Job, JobQueue
@@ -145,6 +146,63 @@ def test_one_who_may_not_is_refused(jobs: InMemoryQueue, clerk: Any) -> None:
     jobs.run_due()
     job.refresh()
     assert job.status == "scheduled"
+
+
+class LaggingReplica:
+    """A router that reads approvals from a copy."""
+
+    def db_for_read(self, model: type[Model], **_: Any) -> str | None:
+        return "other" if model is Approval else None
+
+    def db_for_write(self, *_: Any, **__: Any) -> str:
+        return "default"
+
+
+def test_a_decision_is_read_where_it_was_written(
+    jobs: InMemoryQueue, boss: Any, settings: Any
+) -> None:
+    job, row = asked(jobs)
+    row.save(using="other", force_insert=True)
+    settings.DATABASE_ROUTERS = [LaggingReplica()]
+    Approval.objects.get(job_id=job.id).decide(boss, approved=True)
+    settings.DATABASE_ROUTERS = []
+    jobs.drain()
+    job.refresh()
+    assert (job.status, job.error) == ("completed", None)
+
+
+def test_without_time_zones_it_can_expire_too(
+    jobs: InMemoryQueue, boss: Any, settings: Any
+) -> None:
+    settings.USE_TZ = False
+    settings.TIME_ZONE = "Asia/Tokyo"
+    job, row = asked(jobs)
+    other, _ = asked(jobs)
+    assert row.is_open
+    row.decide(boss, approved=True)
+    jobs.drain()
+    jobs.travel(days=3)
+    jobs.drain()
+    for one in (job, other):
+        one.refresh()
+    assert job.status == "completed"
+    assert other.error is not None
+    assert other.error.type.endswith(".EventTimeout")
+
+
+def test_a_permission_that_nobody_can_have_is_an_error(jobs: InMemoryQueue, settings: Any) -> None:
+    job = approval_tasks.ask_nobody.enqueue()
+    jobs.run_due()
+    job.refresh()
+    assert job.status == "failed"
+    assert job.error is not None
+    assert "'auth.add_grup' (did you mean 'auth.add_group'?)" in job.error.message
+    assert "JobSuspended" not in job.error.traceback
+    assert not Approval.objects.exists()
+    settings.AUTHENTICATION_BACKENDS = ["django.contrib.auth.backends.RemoteUserBackend"]
+    job = approval_tasks.ask_nobody.enqueue()
+    jobs.run_due()
+    assert Approval.objects.get().job_id == job.id
 
 
 def test_only_posts_of_the_buttons_decide(jobs: InMemoryQueue, boss: Any) -> None:

@@ -496,12 +496,20 @@ def test_the_admin_lists_the_dashboard_for_who_may_see_it(
 ) -> None:
     entry = f'<a href="{address("dashboard_changelist")}">Queues and jobs</a>'
     assert entry in site.client.get("/admin/").content.decode()
-    assert entry in site.get("workflows"), "the sidebar"
+    marked = entry.replace(">", ' aria-current="page">', 1)
+    assert marked in site.get("workflows"), "the sidebar"
     followed = site.client.get(address("dashboard_changelist"))
     assert followed["Location"] == address("overview")
     site.client.force_login(staff("pause_queue", name="bob"))
     assert entry not in site.client.get("/admin/").content.decode()
     assert site.client.get(address("dashboard_changelist")).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("page", "entry"), [("overview", "dashboard"), ("jobrecord_changelist", "jobrecord")]
+)
+def test_the_sidebar_marks_the_entry_of_the_page(site: Site, page: str, entry: str) -> None:
+    assert re.findall(r'<tr class="model-(\w+) current-model', site.get(page)) == [entry]
 
 
 @pytest.mark.parametrize("number", ["x", "-1", "9" * 20, "9" * 5000], ids=len)

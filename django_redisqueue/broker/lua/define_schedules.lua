@@ -28,9 +28,13 @@ end
 
 local function define(schedule)
   local key, fields = schedule_key(schedule.name), schedule.fields
-  local digest, next_ms, source = unpack(redis.call('HMGET', key, 'digest', 'next_ms', 'source'))
+  local digest, next_ms, source, paused = unpack(redis.call('HMGET', key, 'digest', 'next_ms', 'source', 'paused'))
   if set == '' and source == 'code' then return -2 end
   if digest == value_in(fields, 'digest') then return 0 end
+  if paused and source ~= value_in(fields, 'source') then
+    redis.call('HDEL', key, 'paused') -- it belongs to the row of the admin that this one replaces
+    next_ms = ''
+  end
   local old = integer(next_ms)
   if not old or old > now then next_ms = schedule.next_ms end
   redis.call('HSET', key, 'next_ms', next_ms, unpack(fields))

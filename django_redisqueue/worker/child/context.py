@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from functools import partial
-from inspect import iscoroutinefunction
+from inspect import isawaitable, iscoroutinefunction
 from typing import Any, Protocol, TypeVar
 
 from asgiref.sync import sync_to_async
@@ -194,16 +194,21 @@ class JobContext:
         return self._run.run(name, call, atomic, using)
 
     async def astep(self, name: str, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """``step`` for async tasks; ``func`` may be async. With ``atomic`` it must not be."""
+        """``step`` for async tasks; ``func`` may be async, or return an awaitable. With ``atomic``
+        it must not."""
         call: Callable[..., Any] = check_callable(func, name, takes_async=True)
-        if iscoroutinefunction(call):
-            if kwargs.pop("atomic", False):
+        is_async = iscoroutinefunction(call)
+        if kwargs.pop("atomic", False):
+            if is_async:
                 raise StepError(
                     f"step {name!r} is atomic, so it runs in a database transaction, which async "
                     "code cannot use; make its function a plain one"
                 )
-            return await self._run.arun(name, partial(call, *args, **kwargs))
-        return await sync_to_async(self.step)(name, call, *args, **kwargs)
+            return await sync_to_async(self.step)(name, call, *args, atomic=True, **kwargs)
+        if not is_async:
+            kwargs.pop("using", None)  # as in ``step``
+            call = partial(_acall, call)
+        return await self._run.arun(name, partial(call, *args, **kwargs))
 
     @property
     def step_key(self) -> str:
@@ -381,6 +386,13 @@ class JobContext:
         if time.monotonic() >= end:
             return JobSuspended("it has run for max_runtime", detail="tail")
         return None
+
+
+async def _acall(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """What a plain function returns, or the awaitable that it returns, such as a lambda around an
+    async call, or ``acount`` of a manager."""
+    found = await sync_to_async(func)(*args, **kwargs)
+    return await found if isawaitable(found) else found
 
 
 def _ask(question: Callable[[], Answer]) -> Answer:

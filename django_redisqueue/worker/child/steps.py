@@ -17,10 +17,10 @@ from functools import partial
 from typing import Any, Protocol
 
 from asgiref.sync import sync_to_async
+from django.db import router
 
 from ...broker.replies import ClaimedJob, WaitReply, WaitState
 from ...conf import get_settings
-from ...core.clock import from_ms
 from ...core.codec import encode_result, loads
 from ...core.ids import STEP_NAME
 from ...exceptions import (
@@ -34,7 +34,7 @@ from ...exceptions import (
     short_repr,
 )
 from ...models import Approval
-from ...models.approvals import event_of
+from ...models.approvals import check_permission, event_of, expiry_of
 from ...outbox.receipts import Guard, current_unit, run_step
 
 _current: ContextVar[str] = ContextVar("redisqueue_step", default="")
@@ -257,8 +257,10 @@ class Question:
         return _decision(self.name, payload)
 
     def ask(self, due: str) -> None:
-        """Store the question, once. ``due``: when it expires, in ms, or ''."""
-        expires_at = from_ms(int(due)) if due else None
+        """Store the question, once. ``due``: when it expires, in ms, or ''. Raises InvalidOption
+        for a permission that does not exist."""
+        check_permission(self.permission)
+        expires_at = expiry_of(due)
         row, is_new = Approval._base_manager.get_or_create(
             job_id=self.job.id,
             name=self.name,
@@ -279,7 +281,8 @@ class Question:
 
     def late_decision(self) -> Mapping[str, Any] | None:
         """Let the question expire. Returns the decision if one was made just before."""
-        row = Approval._base_manager.filter(job_id=self.job.id, name=self.name).first()
+        rows = Approval._base_manager.using(router.db_for_write(Approval))
+        row = rows.filter(job_id=self.job.id, name=self.name).first()
         return None if row is None or row.expire() else row.decision()
 
 

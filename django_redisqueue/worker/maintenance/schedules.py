@@ -226,7 +226,9 @@ class ScheduleRows:
             self._commands.remove_schedules("", part)
         for name, row in rows.items():
             one = known.get(name)
-            if one is not None and (one.paused_ms is None) is not row.is_enabled:
+            if one is None or one.source != row.source:
+                continue  # the code defines a schedule of the row's name, which runs instead
+            if (one.paused_ms is None) is not row.is_enabled:
                 self._pause(one, not row.is_enabled)
 
     def _is_here(self, row: PeriodicJob) -> bool:
@@ -307,7 +309,7 @@ def _shown_fields(one: ScheduleData) -> dict[str, object]:
         "task": one.task[:255],
         "args": args,
         "kwargs": kwargs,
-        "cron": cron.expression if cron else "",
+        "cron": _fitting(cron.expression, 100) if cron else "",
         "every": "" if cron else schedule.timing,
         "timezone": cron.timezone if cron else "",
         "misfire": str(schedule.misfire),
@@ -315,6 +317,11 @@ def _shown_fields(one: ScheduleData) -> dict[str, object]:
         "queue_name": one.queue,
         "priority": one.job.priority,
     }
+
+
+def _fitting(text: str, most: int) -> str:
+    """A text for a column of ``most`` characters."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _shown_arguments(job: NewJob) -> tuple[list[object], dict[str, object]]:

@@ -48,6 +48,12 @@ def call(name: str, result: Any = None) -> Any:
     return result
 
 
+class Later:
+    """An awaitable."""
+
+    def __await__(self) -> Any: ...
+
+
 @pytest.fixture(autouse=True)
 def _no_calls() -> None:
     CALLS.clear()
@@ -102,6 +108,7 @@ BAD: list[tuple[Callable[[JobContext], object], type[Exception], str]] = [
     (lambda c: c.step("s", 5), StepError, "step 's' takes a function and its arguments, not 5"),  # type: ignore[arg-type]
     (lambda c: c.step("s", asyncio.sleep), StepError, r"use await context.astep\(...\)"),
     (lambda c: c.step("s", object), InvalidArguments, "the result of step 's' of a.task is a"),
+    (lambda c: c.step("s", Later), InvalidArguments, r"\.Later: await it first"),
     (lambda c: c.step_key_for(""), StepError, "name of a step"),
 ]
 
@@ -139,7 +146,12 @@ async def acall(name: str, result: Any = None) -> Any:
     return call(name, result)
 
 
-@pytest.mark.parametrize("func", [call, acall])
+def call_later(name: str, result: Any = None) -> Any:
+    """Not a coroutine function, but one that returns a coroutine, as methods of managers do."""
+    return acall(name, result)
+
+
+@pytest.mark.parametrize("func", [call, acall, call_later])
 def test_async_tasks_await_theirs(func: Callable[..., Any]) -> None:
     memory = Memory()
     assert asyncio.run(run(memory).astep("s", func, "one", result=(1,))) == [1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -120,6 +121,41 @@ def test_schedules_of_the_code_have_rows(shard: Shard) -> None:
     rows = [(row.name, row.every, row.is_enabled) for row in PeriodicJob.objects.order_by("name")]
     assert rows == [("b", "10m", False), ("c", "1m", True)]
     assert shard.read("b").paused_ms is not None
+
+
+def test_a_paused_row_does_not_pause_a_schedule_of_the_code_of_its_name(shard: Shard) -> None:
+    """As when a team moves a schedule from the admin into the code."""
+    make(is_enabled=False)
+    shard.sync()
+    shard.deploy(row=Every("5m"))
+    shard.sync()
+    found = shard.read("row")
+    assert (found.source, found.paused_ms) == (Source.CODE, None)
+    assert found.next_ms == Every("5m").after(shard.store.now_ms or 0)
+    PeriodicJob.objects.get().delete()
+    shard.sync()
+    row = PeriodicJob.objects.get()
+    assert (row.source, row.every, row.is_enabled) == ("code", "5m", True)
+
+
+def test_a_row_shows_as_much_of_a_cron_expression_as_fits(shard: Shard) -> None:
+    """PostgreSQL would refuse it, and with it all rows behind it."""
+    minutes = ",".join(map(str, range(0, 60, 2)))
+    shard.deploy(row=Cron(f"{minutes} 6,7,8,9,10,11,12,13 * * *", timezone="UTC"))
+    shard.sync()
+    shown = PeriodicJob.objects.get().cron
+    assert len(shown) == 100
+    assert shown.startswith("0,2,4")
+    assert shown.endswith("…")
+
+
+@pytest.mark.parametrize("every", [300, timedelta(minutes=5), "5m"])
+def test_a_row_takes_every_duration(shard: Shard, every: object) -> None:
+    make(every=every, jitter=60)
+    shard.sync()
+    row = PeriodicJob.objects.get()
+    assert (row.every, row.jitter) == ("5m", "1m")
+    assert shard.read("row").schedule.timing == "5m"
 
 
 def test_old_code_does_not_touch_the_rows(shard: Shard) -> None:
