@@ -23,7 +23,7 @@ from django.test import RequestFactory
 from django.utils.autoreload import StatReloader
 from redis.exceptions import NoScriptError
 
-from django_redisqueue.client import databases
+from django_redisqueue.client import enqueue
 
 from .support.servers import RedisServer
 
@@ -122,7 +122,7 @@ def test_asgiref_takes_the_thread_of_a_context_from_its_table() -> None:
 
 @pytest.mark.django_db
 def test_asgiref_keeps_the_connections_of_a_thread_in_a_local_of_it() -> None:
-    storage = databases._storage()
+    storage = enqueue._thread_storage()
     assert storage is not None
     assert storage.__dict__[connection.alias] is connections[connection.alias]
 

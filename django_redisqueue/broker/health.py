@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core.job_data import WaitKind
 from ..core.parsing import clock_ms, pairs, score_ms
 from ..core.text import printable
-from .entries import Position
+from .entries import START, Position, count_events, entry_id, first_position
 from .overview import (
     OverviewQueries,
     QueueOverview,
@@ -20,7 +20,6 @@ from .overview import (
     read_queue,
 )
 from .reads import Read, query, together
-from .scan import UnreadEvents, unread_commands, unread_events
 from .sums import add_counts, add_queues
 
 STOPPED = 100  # schedules that are paused, or have an error, and are looked at
@@ -70,6 +69,14 @@ def add_policies(found: Sequence[PolicyState]) -> PolicyState:
         add_counts(one.parked for one in found),
         add_counts(one.waits for one in found),
     )
+
+
+class UnreadEvents(NamedTuple):
+    """What the mirror has not read yet: how many events (None if unknown), and the age of the
+    oldest."""
+
+    events: int | None
+    oldest_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +151,15 @@ class HealthQueries(OverviewQueries):
     def _of_redis(self, mirrored: Position) -> Read[dict[str, Any]]:
         """What a ShardState has beside queues and policies."""
         keys = self.keys
+        start = "-" if mirrored == START else f"({entry_id(mirrored)}"
         clock, served, first, last, info, entries, total = yield [
             ("TIME",),
             ("ZRANGE", keys.serving, 0, SERVED - 1, "REV", "WITHSCORES"),
             ("ZRANGE", keys.workers, 0, LAPSED - 1, "WITHSCORES"),
             ("ZRANGE", keys.workers, 0, 0, "REV", "WITHSCORES"),
             ("INFO", "memory"),
-            *unread_commands(keys, mirrored),
+            ("XRANGE", keys.events, start, "+", "COUNT", 1),
+            ("HGET", keys.meta, "events"),
         ]
         now_ms = clock_ms(clock)
         leases = {child: score_ms(end) for child, end in pairs(first or ()).items()}
@@ -163,7 +172,7 @@ class HealthQueries(OverviewQueries):
             "has_workers": any(end >= now_ms for end in latest),
             "lapsed": [printable(child) for child, end in leases.items() if end < now_ms],
             "eviction": eviction_policy(info_fields(info or "")),
-            "unread": unread_events(now_ms, entries or (), total),
+            "unread": _unread(now_ms, entries or (), total),
         }
 
     def _policies(self) -> Read[PolicyState]:
@@ -195,3 +204,9 @@ class HealthQueries(OverviewQueries):
             parked,
             {kind: count or 0 for kind, count in zip(WaitKind, waits, strict=True)},
         )
+
+
+def _unread(now_ms: int, entries: Sequence[Any], total: str | None) -> UnreadEvents:
+    """``entries``: the first unread one; ``total``: how many events were ever written."""
+    oldest_ms = now_ms - first_position(entries[0][0])[0] if entries else 0
+    return UnreadEvents(count_events(entries, total), max(0, oldest_ms))

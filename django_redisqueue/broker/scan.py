@@ -1,19 +1,18 @@
-"""Scans all jobs and workflows of a Redis, for the mirror; and measures the mirror's lag."""
+"""Scans all jobs and workflows of a Redis, for the mirror."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from ..conf import Settings, get_settings
 from ..core.job_data import seq_of
-from ..core.parsing import MAX_EXACT, MAX_INT16, MAX_INT32, Fields, clock_ms, text_or_none
+from ..core.parsing import MAX_EXACT, MAX_INT16, MAX_INT32, Fields, text_or_none
 from ..core.statuses import WorkflowStatus
 from ..exceptions import short_repr
 from .base import QueryBase, replica_wait
 from .connection import RedisConnection
-from .entries import START, Position, count_events, entry_id, first_position
 from .events import (
     MAX_ID,
     MAX_NAME,
@@ -26,7 +25,6 @@ from .events import (
     STATUSES,
     WorkflowCounts,
 )
-from .keys import Keys
 
 KEYS_A_PAGE = 200  # keys a SCAN, which takes Redis some 0.1 ms
 SCAN_START = "0"  # also the cursor at the end
@@ -77,14 +75,6 @@ class ScanPage(NamedTuple, Generic[Seen]):
     following: str
     found: list[Seen]
     problems: list[str]
-
-
-class UnreadEvents(NamedTuple):
-    """What the mirror has not read yet: how many events (None if unknown), and the age of the
-    oldest."""
-
-    events: int | None
-    oldest_ms: int
 
 
 class Scanner(QueryBase):
@@ -152,13 +142,6 @@ class Scanner(QueryBase):
                 page.problems.append(f"in the hash of {kind} {some_id}, {'; '.join(fields.faults)}")
         return page
 
-    def unread(self, after: Position) -> UnreadEvents:
-        """What follows the mirror's cursor. One round trip, whatever the length."""
-        entries, total, clock = self.connection.pipeline(
-            [*unread_commands(self.keys, after), ("TIME",)]
-        )
-        return unread_events(clock_ms(clock), entries, total)
-
     def knows(self, ids: Sequence[str]) -> list[bool]:
         """Whether each of these jobs is in Redis."""
         return self._exist([self.keys.job(one) for one in ids])
@@ -169,17 +152,6 @@ class Scanner(QueryBase):
 
     def _exist(self, keys: Sequence[str]) -> list[bool]:
         return [bool(reply) for reply in self._each([("HEXISTS", key, "status") for key in keys])]
-
-
-def unread_commands(keys: Keys, after: Position) -> list[tuple[Any, ...]]:
-    """Two commands, whose replies ``unread_events`` reads."""
-    start = "-" if after == START else f"({entry_id(after)}"
-    return [("XRANGE", keys.events, start, "+", "COUNT", 1), ("HGET", keys.meta, "events")]
-
-
-def unread_events(now_ms: int, entries: Sequence[Any], total: str | None) -> UnreadEvents:
-    oldest_ms = now_ms - first_position(entries[0][0])[0] if entries else 0
-    return UnreadEvents(count_events(entries, total), max(0, oldest_ms))
 
 
 def _job_snapshot(job_id: str, raw: Fields) -> JobSnapshot | None:

@@ -9,11 +9,15 @@ is left to handle the error.
 from __future__ import annotations
 
 import logging
+import os
+import threading
 import weakref
+from asyncio import _get_running_loop
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 from django.db import Error as DatabaseError
@@ -26,12 +30,12 @@ from ..conf import get_settings
 from ..core.job_data import NewJob
 from ..core.ports import ports
 from ..exceptions import ConfigurationError, PayloadTooLarge, RedisQueueError
-from .databases import open_connections
 from .transport import connection_of, transport
 
 logger = logging.getLogger("django_redisqueue")
 
 CANCEL_DELAY_MS = 600_000  # until a job that is sent only to be cancelled could start
+_PROBE = "redisqueue_probe"
 
 
 class DeliveryMode(NamedTuple):
@@ -176,6 +180,38 @@ def _atomic_connections() -> list[BaseDatabaseWrapper]:
         if connection.in_atomic_block
         and not all(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
     ]
+
+
+def open_connections() -> Sequence[BaseDatabaseWrapper]:
+    """The connections that may be in a transaction here, as Django's own
+    ``connections.all(initialized_only=True)`` finds them.
+
+    That takes a sixth of the time of an enqueue, because asgiref looks for an event loop twice for
+    each alias, by an exception.
+    """
+    if _get_running_loop() is None:
+        storage = _thread_storage()
+        if storage is not None:
+            own = storage.__dict__
+            return [own[alias] for alias in connections.settings if alias in own]
+    elif not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
+        return ()  # Django refuses to begin a transaction in the thread of an event loop
+    return connections.all(initialized_only=True)
+
+
+@cache
+def _thread_storage() -> threading.local | None:
+    """Where asgiref keeps the connections of threads without an event loop; None if a version of
+    Django or asgiref keeps them elsewhere."""
+    local = getattr(connections, "_connections", None)
+    storage = getattr(local, "_storage", None)
+    if not isinstance(storage, threading.local):
+        return None
+    setattr(local, _PROBE, True)
+    try:
+        return storage if _PROBE in storage.__dict__ else None
+    finally:
+        delattr(local, _PROBE)
 
 
 class _Hook:

@@ -15,7 +15,7 @@ from typing import Any
 from asgiref.sync import async_to_sync
 
 from ..broker.replies import ClaimedJob, OutcomeKind, WaitReply, WaitState
-from ..client.databases import open_connections
+from ..client.enqueue import open_connections
 from ..client.jobs import Job
 from ..client.registry import lookup
 from ..conf import get_settings

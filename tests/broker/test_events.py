@@ -16,7 +16,7 @@ from django_redisqueue.broker.entries import (
     first_position,
 )
 from django_redisqueue.broker.events import EntryLost, EventStream
-from django_redisqueue.broker.scan import Scanner
+from django_redisqueue.broker.health import HealthQueries, UnreadEvents
 
 from ..support.stream import fields_of
 from .lab import PAYLOAD, Lab, outcome
@@ -202,15 +202,19 @@ def test_entries_without_a_number_are_read(lab: Lab, events: EventStream) -> Non
 # -- how many
 
 
+def unread(lab: Lab, after: Position) -> UnreadEvents:
+    """What the mirror has not read, if it has read up to there."""
+    return HealthQueries(lab.connection).shard_state(["default"], after).unread
+
+
 def test_the_unread_are_counted_from_any_place(lab: Lab, events: EventStream) -> None:
-    scanner = Scanner(lab.connection)
-    assert scanner.unread(START) == (0, 0)
+    assert unread(lab, START) == (0, 0)
     add(lab, 4, 1, 100)
-    assert scanner.unread(START).events == lab.queries.server().events == 105
+    assert unread(lab, START).events == lab.queries.server().events == 105
     after = START
     for left in (101, 100, 0):
         after = events.read(after, 1).last
-        assert scanner.unread(after).events == left
+        assert unread(lab, after).events == left
     lab.redis.xtrim(lab.keys.events, maxlen=2, approximate=False)
     assert lab.queries.server().events == 101
 
@@ -218,18 +222,17 @@ def test_the_unread_are_counted_from_any_place(lab: Lab, events: EventStream) ->
 def test_they_are_not_known_when_the_counter_was_lost_until_it_was_passed(
     lab: Lab, events: EventStream
 ) -> None:
-    scanner = Scanner(lab.connection)
     add(lab, 50)
     lab.add("x")
     after = events.read(START).last
     lab.redis.delete(lab.keys.meta)
     assert lab.queries.server().events is None
-    assert scanner.unread(START).events is None
+    assert unread(lab, START).events is None
     lab.add("y", "z")
-    assert scanner.unread(after).events == 2
+    assert unread(lab, after).events == 2
 
 
 def test_they_are_not_known_where_somebody_else_has_written(lab: Lab) -> None:
     lab.redis.xadd(lab.keys.events, NOT_OURS)
-    assert Scanner(lab.connection).unread(START).events is None
+    assert unread(lab, START).events is None
     assert lab.queries.server().events is None

@@ -16,7 +16,7 @@ from django_redisqueue.broker.connection import RedisConnection, worker_connecti
 from django_redisqueue.client import schedules
 from django_redisqueue.conf import get_settings
 from django_redisqueue.exceptions import RedisQueueError
-from django_redisqueue.mirror.lag import mirror_lag
+from django_redisqueue.health.facts import read_facts
 from django_redisqueue.models import OutboxJob, PeriodicJob
 from tests.support.history import FINAL
 from tests.worker.processes import eventually
@@ -88,26 +88,27 @@ class Gauntlet:
             if call.kind == "steps":
                 eventually(lambda call=call: send_its_event(call.id), RECOVERY)
         with closing(worker_connection()) as link:
-            links = [link.at(keys.shard) for keys in self._deployment.place.keys]
-            eventually(lambda: unrest(links) == "", REST, every=0.5, why=lambda: unrest(links))
+            eventually(lambda: unrest(link) == "", REST, every=0.5, why=lambda: unrest(link))
             link.close_all()
         connection.close()
 
 
-def unrest(links: Sequence[RedisConnection]) -> str:
+def unrest(link: RedisConnection) -> str:
     """What has not come to its end yet; "" if everything has."""
     try:
         pause_the_schedule()
         cancel_the_abandoned()
-        stats, lags = JobQueue(QUEUE).get_stats(), [mirror_lag(link) for link in links]
+        stats, facts = JobQueue(QUEUE).get_stats(), read_facts(link)
     except RedisQueueError as error:
         return str(error)
+    if facts.shard is None or facts.missing or facts.unreadable:
+        return str(facts.redis_error or facts.missing or facts.unreadable)
     found = {name: stats[name] for name in UNFINISHED}
     found |= {"rows in the outbox": OutboxJob.objects.count()}
-    found |= {"not mirrored": sum(lag.events or 0 for lag in lags)}
-    found |= {"to be reconciled": sum(lag.unreconciled for lag in lags)}
+    found |= {"not mirrored": facts.shard.unread.events or 0}
+    found |= {"to be reconciled": sum(one.unreconciled for one in facts.mirrors)}
     told = [f"{count} {what}" for what, count in found.items() if count]
-    return ", ".join([*told, *(lag.problem for lag in lags if lag.problem)])
+    return ", ".join([*told, *(one.problem for one in facts.mirrors if one.problem)])
 
 
 def pause_the_schedule() -> None:

@@ -1,13 +1,13 @@
-"""The lag: how many events are unread and how old, in one query and one round trip."""
+"""What health knows of the mirror: how many events are unread and how old, and its problem."""
 
 from __future__ import annotations
 
 import pytest
-from pytest_django import DjangoAssertNumQueries
 
+from django_redisqueue.broker.health import UnreadEvents
 from django_redisqueue.conf import get_settings
+from django_redisqueue.health.facts import read_facts
 from django_redisqueue.mirror.bridge import make_bridge
-from django_redisqueue.mirror.lag import mirror_lag
 from django_redisqueue.models import MirrorState
 
 from .mirrored_shard import MirroredShard
@@ -21,27 +21,37 @@ def full_shard(shard: MirroredShard) -> MirroredShard:
     return shard
 
 
+def unread(shard: MirroredShard) -> UnreadEvents:
+    found = read_facts(shard.lab.connection).shard
+    assert found is not None
+    return found.unread
+
+
+def state(shard: MirroredShard) -> MirrorState:
+    [found] = read_facts(shard.lab.connection).mirrors
+    return found
+
+
 def test_before_the_first_event_and_before_the_first_bridge(full_shard: MirroredShard) -> None:
-    lag = mirror_lag(full_shard.lab.connection)
-    assert (lag.events, lag.seconds, lag.problem, lag.updated_at) == (0, 0.0, "", None)
+    assert unread(full_shard) == (0, 0)
+    assert (state(full_shard).problem, state(full_shard).updated_at) == ("", None)
     full_shard.run_jobs(10)
-    lag = mirror_lag(full_shard.lab.connection)
-    assert (lag.events, lag.gaps) == (30, 0)
-    assert 0 <= lag.seconds < 10
+    assert unread(full_shard).events == 30
+    assert state(full_shard).gaps == 0
+    assert 0 <= unread(full_shard).oldest_ms < 10_000
 
 
 def test_it_is_exact_while_the_mirror_is_behind(full_shard: MirroredShard) -> None:
     full_shard.run_jobs(10)
     full_shard.mirror()
-    lag = mirror_lag(full_shard.lab.connection)
-    assert (lag.events, lag.seconds) == (0, 0.0)
-    assert lag.updated_at is not None
+    assert unread(full_shard) == (0, 0)
+    assert state(full_shard).updated_at is not None
     full_shard.run_jobs(100, "k")
-    assert mirror_lag(full_shard.lab.connection).events == 300
+    assert unread(full_shard).events == 300
     full_shard.bridge.run_once()
-    assert mirror_lag(full_shard.lab.connection).events == 200
+    assert unread(full_shard).events == 200
     full_shard.mirror()
-    assert mirror_lag(full_shard.lab.connection).events == 0
+    assert unread(full_shard).events == 0
 
 
 def test_the_age_is_that_of_the_oldest_unread(full_shard: MirroredShard) -> None:
@@ -50,22 +60,13 @@ def test_the_age_is_that_of_the_oldest_unread(full_shard: MirroredShard) -> None
         full_shard.lab.redis.xadd(
             full_shard.lab.keys.events, {":alike": "{}", "x": ""}, id=f"{ms}-0"
         )
-    assert 59 <= mirror_lag(full_shard.lab.connection).seconds <= 70
+    assert 59_000 <= unread(full_shard).oldest_ms <= 70_000
     MirrorState.objects.create(shard=0, position=f"{seconds * 1000 - 60_000}-0")
-    lag = mirror_lag(full_shard.lab.connection)
-    assert 19 <= lag.seconds <= 30
-    assert lag.events is None  # nobody has counted
+    assert 19_000 <= unread(full_shard).oldest_ms <= 30_000
+    assert unread(full_shard).events is None  # nobody has counted
 
 
 def test_a_problem_is_shown(full_shard: MirroredShard) -> None:
     MirrorState.objects.create(shard=0, problem="it stands", gaps=2, epoch=3, unreconciled=True)
-    lag = mirror_lag(full_shard.lab.connection)
-    assert (lag.problem, lag.gaps, lag.epoch, lag.unreconciled) == ("it stands", 2, 3, True)
-
-
-def test_one_query(
-    full_shard: MirroredShard, django_assert_num_queries: DjangoAssertNumQueries
-) -> None:
-    full_shard.run_jobs(3)
-    with django_assert_num_queries(1):
-        mirror_lag(full_shard.lab.connection)
+    found = state(full_shard)
+    assert (found.problem, found.gaps, found.epoch, found.unreconciled) == ("it stands", 2, 3, True)

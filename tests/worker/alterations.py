@@ -19,9 +19,8 @@ from django_redisqueue.broker.commands import Commands
 from django_redisqueue.signals import child_started
 from django_redisqueue.worker.child import idle
 from django_redisqueue.worker.child.loop import Child
-from django_redisqueue.worker.child_state import KEEP_ALIVE, ChildState
+from django_redisqueue.worker.child_state import KEEP_ALIVE, ChildState, OutcomeLog
 from django_redisqueue.worker.maintenance import bridge, leader, maintenance, periodic
-from django_redisqueue.worker.outcome_log import OutcomeLog
 from django_redisqueue.worker.reaper import Reaper, ReapReport
 from django_redisqueue.worker.supervisor import heartbeat, watchdog
 from tests.support.constants import replace

@@ -8,8 +8,7 @@ from collections import deque
 from functools import partial
 
 from django_redisqueue.broker.replies import Outcome, OutcomeKind
-from django_redisqueue.worker.child_state import ChildState
-from django_redisqueue.worker.outcome_log import LOG_BYTES, OutcomeLog
+from django_redisqueue.worker.child_state import LOG_BYTES, ChildState, OutcomeLog
 
 from .parts import forked, outcome
 

@@ -34,9 +34,8 @@ from ...broker.retry import (
 from ...conf import Settings
 from ...core.placement import shard_of_id, shard_of_key
 from ...exceptions import RedisQueueError, RedisUnavailable
-from ..child_state import MAX_BATCH, ChildState
+from ..child_state import MAX_BATCH, RESERVED_BYTES, ChildState
 from ..identity import shard_label
-from ..outcome_log import RESERVED_BYTES
 from .retry_policy import corrupt
 
 logger = logging.getLogger("django_redisqueue")

@@ -20,9 +20,8 @@ from ...broker.replies import Outcome
 from ...client.jobs import Job
 from ...core.clock import mono_ms
 from ...exceptions import Interrupt, JobCancelled, RedisQueueError
-from ..child_state import ChildState
+from ..child_state import RESERVED_BYTES, ChildState
 from ..interrupts import to_interrupt
-from ..outcome_log import RESERVED_BYTES
 from .context import UNREPORTED_INTERVAL, JobContext
 from .executor import Execution, ReportProgress
 from .job_log import log_outcome

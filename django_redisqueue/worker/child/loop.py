@@ -19,9 +19,8 @@ from ...broker.replies import ClaimedJob, ClaimReply
 from ...client.registry import lookup
 from ...conf import Settings
 from ...exceptions import RedisQueueError
-from ..child_state import ChildState
+from ..child_state import RESERVED_BYTES, ChildState
 from ..interrupts import Interrupts
-from ..outcome_log import RESERVED_BYTES
 from .async_runner import AsyncRunner
 from .chunks import perform_chunk, shares_chunk
 from .claims import BatchSize, Claims, Reports, largest_batch, release_outcome

@@ -21,8 +21,7 @@ from django_redisqueue.worker.child.executor import Execution, Pipeline
 from django_redisqueue.worker.child.in_flight import REPORTED_TOGETHER, InFlight
 from django_redisqueue.worker.child.job_redis import LatestProgress
 from django_redisqueue.worker.child.loop import Child, ChildOptions
-from django_redisqueue.worker.child_state import ChildState
-from django_redisqueue.worker.outcome_log import LOG_BYTES
+from django_redisqueue.worker.child_state import LOG_BYTES, ChildState
 from tests.app import tasks
 from tests.worker import tasks as worker_tasks
 from tests.worker.processes import eventually

@@ -57,7 +57,7 @@ class WatchdogHarness:
 def harness(monkeypatch: pytest.MonkeyPatch) -> WatchdogHarness:
     made = WatchdogHarness()
     clock: Callable[[], int] = lambda: made.now_ms  # noqa: E731
-    for module in ("child_state", "outcome_log", "supervisor.watchdog"):
+    for module in ("child_state", "supervisor.watchdog"):
         monkeypatch.setattr(f"django_redisqueue.worker.{module}.mono_ms", clock)
     return made
 

@@ -12,8 +12,8 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_redisqueue.client import databases
-from django_redisqueue.client.databases import open_connections
+from django_redisqueue.client import enqueue
+from django_redisqueue.client.enqueue import open_connections
 
 
 def djangos() -> Sequence[BaseDatabaseWrapper]:
@@ -52,7 +52,7 @@ def test_a_connection_that_replaces_another_is_found() -> None:
 def test_they_are_djangos_own_where_asgiref_keeps_them_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(databases, "_storage", lambda: None)
+    monkeypatch.setattr(enqueue, "_thread_storage", lambda: None)
     assert list(open_connections()) == djangos() != []
 
 
