@@ -77,7 +77,8 @@ class ForkServer:
     def __init__(self, entry: ChildEntry) -> None:
         self.connection, theirs = Pipe()
         stop_following()
-        load("finish")  # else every child would assemble it
+        for verb in ("finish", "reap"):  # what every process would assemble, or need in a hurry
+            load(verb)
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
