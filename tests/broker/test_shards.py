@@ -255,6 +255,23 @@ def test_the_command_names_a_shard_that_is_away(
         shards_command("--set")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"), [(["--dry-run"], "nothing was changed"), (["--once"], "0 orphans")]
+)
+def test_reapqueue_does_its_work_in_the_other_shards_while_one_is_away(
+    settings: Any,
+    four: dict[str, Any],
+    redis_server: RedisServer,
+    arguments: list[str],
+    text: str,
+) -> None:
+    settings.REDISQUEUE = {**four, "CONNECTION": {"URL": [NOBODY, redis_server.url]}}
+    out = StringIO()
+    with pytest.raises(CommandError, match="nonexistent"):
+        call_command("reapqueue", *arguments, stdout=out)
+    assert out.getvalue().count(text) == 2
+
+
 def test_growing(redis: Redis, settings: Any, four: dict[str, Any]) -> None:
     settings.REDISQUEUE = {**four, "SHARDS": 2}
     agree_on_shards(worker_connection())

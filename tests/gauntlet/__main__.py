@@ -42,6 +42,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--shards", type=int, default=1, help="of the queue, which spreads its jobs"
     )
+    parser.add_argument(
+        "--servers", type=int, default=1, help="that have the shards in turn, on redis"
+    )
     parser.add_argument("--lease", type=float, default=6.0, help="seconds")
     parser.add_argument("--faults", default="", help="only these, with commas between them")
     parser.add_argument(
@@ -70,7 +73,7 @@ def main() -> int:
     if problem:
         print(f"no clock jumps: {problem}", flush=True)
     jumps = options.clock_jumps and not problem
-    place = Place(options.on, database, options.lease, options.shards, jumps)
+    place = Place(options.on, database, options.lease, options.shards, jumps, options.servers)
     try:
         chosen = choose(place, options.faults)
     except UnknownFault as error:
@@ -103,8 +106,9 @@ def drive(deployment: Deployment, chosen: list[str], options: argparse.Namespace
 
     place = deployment.place
     say(
-        f"on {place.on} and {place.database}, shards {place.shards}, lease {place.lease:g} s, "
-        f"seed {deployment.seed}" + (", side by side" if options.side_by_side else "")
+        f"on {place.on} and {place.database}, shards {place.shards}, servers {place.servers}, "
+        f"lease {place.lease:g} s, seed {deployment.seed}"
+        + (", side by side" if options.side_by_side else "")
     )
     length = Length(0 if options.rounds else options.minutes * 60, options.rounds or 1)
     course = Gauntlet(deployment, chosen, say).run(length, side_by_side=options.side_by_side)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -32,14 +33,16 @@ PRODUCERS = 2
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where it runs: ``on`` is ``redis``, ``sentinel`` or ``cluster``; ``database`` ``postgresql``
-    or ``sqlite``; ``lease`` in seconds. With several ``shards`` jobs go to all in turns. Where
-    clocks jump, each server, each worker and each producer has its own."""
+    or ``sqlite``; ``lease`` in seconds. With several ``shards`` jobs go to all in turns. On
+    ``redis``, so many ``servers`` have the shards in turn. Where clocks jump, each server, each
+    worker and each producer has its own."""
 
     on: str = "redis"
     database: str = "postgresql"
     lease: float = 6.0
     shards: int = 1
     clock_jumps: bool = False
+    servers: int = 1
 
     @property
     def keys(self) -> list[Keys]:
@@ -120,7 +123,7 @@ class Producer:
     def stop(self) -> None:
         """SIGTERM: it ends after its present call. Raises RuntimeError if it failed before."""
         self.process.terminate()
-        if self.process.wait(60):
+        if self.process.wait(60) not in (0, -signal.SIGTERM):  # it may have started just now
             raise RuntimeError(f"a producer failed\n{self._log.read_text()}")
 
     def end(self) -> None:
@@ -141,7 +144,7 @@ class Deployment:
         self.postgres: PostgresServer | None = None
         self.fleet: Fleet | None = None
         self.cluster: ClusterNodes | None = None
-        self.proxy: Proxy | None = None
+        self.proxies: list[Proxy] = []
         self.database: dict[str, Any] = {}  # an entry of DATABASES, of PostgreSQL
         self.workers: list[Worker] = []
         self.producers: list[Producer] = []
@@ -157,18 +160,21 @@ class Deployment:
             self.fleet = self._stack.enter_context(
                 Fleet(server=server, appendonly=True, appendfsync="everysec")
             )
-            self.url = self.fleet.url
+            self.urls = [self.fleet.url]
         elif self.place.on == "cluster":
             node = MovedClockNode if self.place.clock_jumps else ClusterNode
             self.cluster = self._stack.enter_context(
                 ClusterNodes(node=node, appendonly=True, appendfsync="everysec")
             )
-            self.url = self.cluster.url
+            self.urls = [self.cluster.url]
         else:
             # What a reply confirms is on disk, so no kill may lose it.
-            self._server = self._stack.enter_context(server(appendonly=True, appendfsync="always"))
-            self.proxy = self._stack.enter_context(Proxy(self._server.address))
-            self.url = redis_url(self.proxy.address)
+            self._servers = [
+                self._stack.enter_context(server(appendonly=True, appendfsync="always"))
+                for _ in range(self.place.servers)
+            ]
+            self.proxies = [self._stack.enter_context(Proxy(one.address)) for one in self._servers]
+            self.urls = [redis_url(proxy.address) for proxy in self.proxies]
         if self.place.database == "postgresql":
             # A commit that was confirmed has reached the kernel, which no kill of a process undoes.
             self.postgres = self._stack.enter_context(PostgresServer(synchronous_commit="on"))
@@ -182,7 +188,17 @@ class Deployment:
         """The server that has the jobs of a shard now."""
         if self.fleet is not None:
             return self.fleet.master
-        return self._server if self.cluster is None else self.cluster.owner(slot(tag(shard)))
+        if self.cluster is not None:
+            return self.cluster.owner(slot(tag(shard)))
+        return self._servers[shard % len(self._servers)]
+
+    def proxy(self, shard: int) -> Proxy:
+        """The proxy before the server of a shard."""
+        return self.proxies[shard % len(self.proxies)]
+
+    def url(self, shard: int) -> str:
+        """Where clients find a shard."""
+        return self.urls[shard % len(self.urls)]
 
     @property
     def servers(self) -> list[RedisServer]:
@@ -192,7 +208,7 @@ class Deployment:
     @property
     def clocked_servers(self) -> list[MovedClockServer]:
         """All servers whose clocks can jump."""
-        servers: Sequence[RedisServer] = [self._server] if self.place.on == "redis" else []
+        servers: Sequence[RedisServer] = self._servers if self.place.on == "redis" else []
         if self.fleet is not None:
             servers = self.fleet.servers
         elif self.cluster is not None:
@@ -200,11 +216,15 @@ class Deployment:
         return [server for server in servers if isinstance(server, MovedClockServer)]
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """``REDISQUEUE`` of the processes."""
+        return {**self.place.settings, "CONNECTION": {"URL": self.urls}}
+
+    @property
     def variables(self) -> dict[str, str]:
         """The environment of the processes, and of this program while it reads."""
         return {
-            "REDISQUEUE_TEST_URL": self.url,
-            "REDISQUEUE_TEST_SETTINGS": json.dumps(self.place.settings),
+            "REDISQUEUE_TEST_SETTINGS": json.dumps(self.settings),
             **self._where,
             ledger.VARIABLE: str(self.ledger),
             ledger.CLOCK: str(self._since_ns),
@@ -238,7 +258,7 @@ class Deployment:
             *arguments,
             folder=self.folder,
             environment=self.variables,
-            settings=self.place.settings,
+            settings=self.settings,
             command=command,
             clock=self._new_clock(),
         )

@@ -164,19 +164,20 @@ class Faults:
 
     def redis_killed(self, strike: Strike) -> Pids:
         """SIGKILL Redis, and start it again."""
-        self._deployment.server().kill()
+        server = self._server(strike)
+        server.kill()
         self._last(BRIEF, strike)
-        self._deployment.server().start()
+        server.start()
         return []
 
     def redis_restarted(self, strike: Strike) -> Pids:
         """SIGTERM Redis, and start it again."""
-        self._deployment.server().restart()
+        self._server(strike).restart()
         return []
 
     def redis_frozen(self, strike: Strike) -> Pids:
         """SIGSTOP Redis: connections stay, and nothing is answered."""
-        return self._freeze([self._deployment.server().pid], self._up_to_a_lapse, strike)[:0]
+        return self._freeze([self._server(strike).pid], self._up_to_a_lapse, strike)[:0]
 
     def memory_full(self, strike: Strike) -> Pids:
         """Redis has reached maxmemory, and refuses what takes memory."""
@@ -191,7 +192,7 @@ class Faults:
 
     def save_failing(self, strike: Strike) -> Pids:
         """Redis cannot write its snapshot, as on a full disk, and refuses every write."""
-        with self._deployment.server().save_failing():
+        with self._server(strike).save_failing():
             self._last(BRIEF, strike)
         return []
 
@@ -199,7 +200,7 @@ class Faults:
 
     def replies_dropped(self, strike: Strike) -> Pids:
         """Redis does what the next calls ask for, and their replies are lost."""
-        proxy = self._proxy
+        proxy = self._proxy(strike)
         before = proxy.dropped
         proxy.drop_replies(1 + round(9 * strike.share), matching=b"EVALSHA")
         eventually(lambda: proxy.dropped > before)
@@ -207,11 +208,11 @@ class Faults:
 
     def replies_delayed(self, strike: Strike) -> Pids:
         """A slow network."""
-        proxy = self._proxy
+        proxy = self._proxy(strike)
         low, high = SLOW_MS
         proxy.delay_ms = low + (high - low) * strike.share
         time.sleep(BRIEF[1])  # the length of the fault
-        with Redis.from_url(self._deployment.url) as client:
+        with Redis.from_url(self._url(strike)) as client:
             client_id(client)  # connects
 
             def is_slow() -> bool:
@@ -224,15 +225,15 @@ class Faults:
 
     def connections_cut(self, strike: Strike) -> Pids:
         """All connections to Redis are closed at once."""
-        eventually(self._proxy.cut)
+        eventually(self._proxy(strike).cut)
         return []
 
     def partitioned(self, strike: Strike) -> Pids:
         """Connections stay open, and nothing passes."""
-        proxy = self._proxy
+        proxy = self._proxy(strike)
         proxy.black_hole()
-        with Redis.from_url(self._deployment.url, socket_timeout=0.2) as client:
-            eventually(self._deployment.server().answers)
+        with Redis.from_url(self._url(strike), socket_timeout=0.2) as client:
+            eventually(self._server(strike).answers)
             assert not client_id(client), "something has passed"
         self._last(self._up_to_a_lapse, strike)
         proxy.black_hole(False)
@@ -341,7 +342,8 @@ class Faults:
     def _ends(self, server: RedisServer) -> tuple[int, list[ledger.Place]]:
         """What the one Redis says: its time in ms, and the ends of all streams. The verdict asks
         nothing by the clocks of several servers."""
-        if self._deployment.place.on != "redis":
+        place = self._deployment.place
+        if place.on != "redis" or place.servers > 1:
             return 0, []
         streams = [keys.events for keys in self._deployment.place.keys]
         return eventually(lambda: ends_of(server, streams))
@@ -372,10 +374,14 @@ class Faults:
 
     # -- how
 
-    @property
-    def _proxy(self) -> Proxy:
-        assert self._deployment.proxy is not None
-        return self._deployment.proxy
+    def _server(self, strike: Strike) -> RedisServer:
+        return self._deployment.server(self._keys(strike).shard)
+
+    def _proxy(self, strike: Strike) -> Proxy:
+        return self._deployment.proxy(self._keys(strike).shard)
+
+    def _url(self, strike: Strike) -> str:
+        return self._deployment.url(self._keys(strike).shard)
 
     @property
     def _postgres(self) -> PostgresServer:

@@ -174,3 +174,20 @@ def test_the_relay_of_a_shard_sends_its_own_rows() -> None:
             == [one is job for one in jobs]  # fmt: skip
         connection.close()
     assert not OutboxJob.objects.filter(relayed_at=None).exists()
+
+
+@pytest.mark.usefixtures("shards")
+def test_a_worker_that_knows_one_shard_leaves_rows_of_new_shards_alone(settings: Any) -> None:
+    """It would send them to its own shard, where it refuses them."""
+    jobs = [
+        NewJob(new_job_id(shard), "default", "app.task", "[[],{}]", stored=True)
+        for shard in range(SHARDS)
+    ]
+    DatabaseOutbox().store(jobs, ["default"])
+    OutboxJob.objects.update(created_at="2020-01-01T00:00:00Z")
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "SHARDS": 1}
+    connection = worker_connection()
+    Relay(Commands(connection), ["default"]).run_once()
+    keys = [Commands(connection).keys.job(job.id) for job in jobs]
+    assert [connection.call("EXISTS", key) for key in keys] == [1, 0, 0]
+    connection.close()

@@ -12,7 +12,9 @@ from django.core.management.base import CommandError
 from django.db import Error as DatabaseError
 from django.db import router
 
+from ...broker.connection import worker_connection
 from ...broker.redis_url import redis_address
+from ...broker.shards import all_shards
 from ...conf import Settings, get_settings
 from ...mirror.database_errors import explain_error
 from ...models import JobRecord
@@ -43,8 +45,10 @@ class Command(QueueCommand):
             )
         if options["once"]:
             begun = time.monotonic()
-            events = sum(map(self._catch_up, range(settings.shards)))
+            found = all_shards(lambda one: self._catch_up(one.shard), worker_connection().at)
+            events = sum(found.by_shard.values())
             self.stdout.write(f"{events} events mirrored in {time.monotonic() - begun:.1f} s")
+            found.complete()
         else:
             self._run(settings)
 

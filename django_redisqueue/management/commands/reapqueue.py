@@ -12,9 +12,10 @@ from django.core.management.base import CommandError
 from django.db import Error as DatabaseError
 
 from ...broker.commands import Commands
-from ...broker.connection import worker_connection
+from ...broker.connection import RedisConnection, worker_connection
 from ...broker.queries import Queries
 from ...broker.redis_url import redis_address
+from ...broker.shards import all_shards
 from ...conf import get_settings
 from ...exceptions import RedisQueueError
 from ...mirror.database_errors import explain_error
@@ -51,13 +52,17 @@ class Command(QueueCommand):
         if not (options["accept_redis"] or options["dry_run"] or options["once"]):
             self._run(options["interval"])
             return
-        for commands, reaper in self._reapers.items():
+
+        def act(one: RedisConnection) -> None:
+            commands = by_shard[one.shard]
             if options["accept_redis"]:
                 self._accept(commands)
             elif options["dry_run"]:
                 self._dry_run(commands)
             else:
-                self._once(commands, reaper)
+                self._once(commands, self._reapers[commands])
+
+        all_shards(act, connection.at).complete()
 
     def _dry_run(self, commands: Commands) -> None:
         queries = Queries(commands.connection, commands.settings)
