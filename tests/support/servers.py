@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 from redis import Redis
@@ -25,7 +26,10 @@ Option = str | int | bool
 
 def program() -> str:
     """What to test against: ``$DRQ_REDIS_SERVER``, else what the embedded server would run."""
-    return os.environ.get("DRQ_REDIS_SERVER") or find_program()
+    return os.environ.get("DRQ_REDIS_SERVER") or _program_here()
+
+
+_program_here = cache(find_program)  # it runs the program, to ask for its version
 
 
 class RedisServer(Program):
