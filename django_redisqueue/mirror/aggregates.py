@@ -16,8 +16,7 @@ from ..broker.events import JobStreamEvent
 from ..core.clock import instant, ms_of
 from ..core.errors import ErrorKey, error_key
 from ..core.statuses import Status
-from ..metrics.histograms import HOUR_MS, add_hours
-from ..metrics.rollups import COLUMNS, Sums, add_to_row
+from ..metrics.histograms import COLUMNS, HOUR_MS, Sums, add_hours, add_to_row
 from ..models import ErrorGroup, Rollup
 from .bulk_table import KEYS_PER_QUERY, BulkTable, InstantAdapter
 from .changes import UNSET, JobChange
