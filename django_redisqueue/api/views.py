@@ -18,8 +18,8 @@ from ..client.jobs import Job, get_job
 from ..client.queue import JobQueue
 from ..client.tasks import Task, once_per_request
 from ..conf import get_settings
+from ..core.ids import shard_of_id
 from ..core.job_data import JobData
-from ..core.placement import shard_of_id
 from ..core.redaction import REDACTED, redact, without_frames
 from ..core.statuses import Status
 from ..exceptions import CorruptJob, IdempotencyConflict, RedisQueueError, WorkflowNotFound

@@ -26,8 +26,8 @@ from ..broker.shards import Answers, all_shards
 from ..client.jobs import Job
 from ..client.tasks import task
 from ..conf import APP, get_settings
+from ..core.ids import ids_by_shard
 from ..core.job_data import JobData
-from ..core.placement import ids_by_shard
 from ..core.statuses import FINAL, UNFINISHED, Status
 from ..exceptions import InvalidOption
 from .filters import EVERYTHING, JobFilter, instant_of

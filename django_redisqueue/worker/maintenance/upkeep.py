@@ -24,7 +24,7 @@ from ...broker.retry import BlockedQueues
 from ...broker.scan import SCAN_START
 from ...broker.uniques import UniqueQueries
 from ...client.large_results import delete_result
-from ...core.placement import ids_by_shard
+from ...core.ids import ids_by_shard
 from ...core.statuses import FINAL, ApprovalStatus, Status
 from ...exceptions import RedisQueueError, RedisUnavailable, WrongKeyType
 from ...models import Approval

@@ -24,7 +24,7 @@ from ...broker.replies import FinishCode, HeartbeatReply, Outcome, RoleTerm
 from ...broker.retry import log_outage, log_recovery
 from ...client.registry import get_task
 from ...conf import Settings
-from ...core.placement import shard_of_id
+from ...core.ids import shard_of_id
 from ...exceptions import CorruptJob, RedisQueueError
 from ..child import retry_policy
 from ..child_state import RoleNote
