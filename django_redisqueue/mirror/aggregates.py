@@ -12,6 +12,7 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 
+from ..broker.base import slices
 from ..broker.events import JobStreamEvent
 from ..core.clock import instant, ms_of
 from ..core.errors import ErrorKey, error_key
@@ -77,8 +78,8 @@ class RollupBatch:
         between."""
         minutes = sorted({_minute(key) for key in self._sums})
         rows = Rollup.objects.using(table.alias).select_for_update().order_by("pk")
-        for at in range(0, len(minutes), KEYS_PER_QUERY):
-            yield from rows.filter(minute__in=minutes[at : at + KEYS_PER_QUERY])
+        for some in slices(minutes, KEYS_PER_QUERY):
+            yield from rows.filter(minute__in=some)
 
 
 def _minute(key: RollupKey) -> datetime:

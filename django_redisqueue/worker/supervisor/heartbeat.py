@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ...broker.base import slices
 from ...broker.commands import ClaimRequest, Commands
 from ...broker.connection import worker_connection
 from ...broker.queries import Queries
@@ -345,8 +346,7 @@ class HeartbeatThread:
     def _report(self, child: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Report outcomes; returns those that could not be written."""
         unwritten = []
-        for at in range(0, len(outcomes), BATCH_PER_CALL):
-            page = outcomes[at : at + BATCH_PER_CALL]
+        for page in slices(outcomes, BATCH_PER_CALL):
             codes, _ = self._commands.finish(ClaimRequest(child, ()), 0, page, 0)
             unwritten += [o for o, c in zip(page, codes, strict=True) if c == FinishCode.UNWRITTEN]
         return unwritten
