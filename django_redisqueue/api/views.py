@@ -152,7 +152,7 @@ def job(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/<id>"""
     found = _find(request.path["id"])
     document = job_json(found)
-    if isinstance(found, JobData) and "problem" not in document:
+    if isinstance(found, JobData):
         document["why_not_running"] = read_why(found, producer_connection(shard_of_id(found.id)))
     return JsonResponse(document)
 
