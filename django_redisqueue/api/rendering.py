@@ -5,7 +5,6 @@ An answer of several shards names those that are missing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -146,15 +145,10 @@ PAGE_FIELDS: Mapping[str, JobField] = {
 def job_json(
     job: JobData | UnreadableJob, fields: Mapping[str, JobField] = FIELDS
 ) -> dict[str, Any]:
-    """The job, or an object that says why it cannot be read or written as JSON."""
+    """The job, or an object that says why it cannot be read."""
     if isinstance(job, UnreadableJob):
         return {"id": job.id, "problem": job.problem}
-    try:
-        row = {name: field.get(job) for name, field in fields.items()}
-        json.dumps([[row]], allow_nan=False)  # nested as deeply as in a response
-    except (ValueError, OverflowError, RecursionError, TypeError) as error:
-        return {"id": job.id, "problem": f"it cannot be written as JSON: {error}"}
-    return row
+    return {name: field.get(job) for name, field in fields.items()}
 
 
 def job_schemas() -> dict[str, Schema]:

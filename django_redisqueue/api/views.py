@@ -18,8 +18,8 @@ from ..client.jobs import Job, get_job
 from ..client.queue import JobQueue
 from ..client.tasks import Task, once_per_request
 from ..conf import get_settings
+from ..core.ids import shard_of_id
 from ..core.job_data import JobData
-from ..core.placement import shard_of_id
 from ..core.redaction import REDACTED, redact, without_frames
 from ..core.statuses import Status
 from ..exceptions import CorruptJob, IdempotencyConflict, RedisQueueError, WorkflowNotFound
@@ -152,7 +152,7 @@ def job(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/<id>"""
     found = _find(request.path["id"])
     document = job_json(found)
-    if isinstance(found, JobData) and "problem" not in document:
+    if isinstance(found, JobData):
         document["why_not_running"] = read_why(found, producer_connection(shard_of_id(found.id)))
     return JsonResponse(document)
 

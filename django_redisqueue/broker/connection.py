@@ -431,11 +431,11 @@ def producer_connection(shard: int = 0) -> RedisConnection:
     return connection
 
 
-def bulk_connection(shard: int = 0) -> RedisConnection:
+def bulk_connection() -> RedisConnection:
     """A producer's connection for a stream of calls, separate from ``producer_connection`` so that
     the thread can use that one meanwhile. Close it at the end. Raises ConfigurationError."""
     _check_redis_is_meant()
-    return RedisConnection(get_redis_url(shard), PRODUCER_TIMEOUT, PRODUCER_TIMEOUT, shard)
+    return RedisConnection(get_redis_url(), PRODUCER_TIMEOUT, PRODUCER_TIMEOUT)
 
 
 def _check_redis_is_meant() -> None:

@@ -5,13 +5,11 @@ Both work in steps, and Redis stores after each step what remains (continuation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..core.ids import QUEUE_NAME, new_job_id
 from ..core.parsing import MAX_EXACT, clock_ms, int_or_none, pairs
 from ..core.statuses import Status
-from ..exceptions import short_repr
 from .connection import RedisConnection
 from .keys import Keys
 
@@ -54,17 +52,7 @@ class Continuation(NamedTuple):
     left: int
 
 
-@dataclass(frozen=True, slots=True)
-class UnreadableContinuation:
-    """A continuation that cannot be read."""
-
-    token: str
-    problem: str
-
-
-def abandoned_continuations(
-    connection: RedisConnection, keys: Keys
-) -> list[Continuation | UnreadableContinuation]:
+def abandoned_continuations(connection: RedisConnection, keys: Keys) -> list[Continuation]:
     """The continuations whose callers seem to have gone. One round trip."""
     clock, fields = connection.pipeline([("TIME",), ("HGETALL", keys.continuations)])
     now_ms = clock_ms(clock)
@@ -72,23 +60,14 @@ def abandoned_continuations(
     return [one for one in found if one is not None]
 
 
-def _continuation(
-    token: str, text: str, now_ms: int
-) -> Continuation | UnreadableContinuation | None:
-    """None while its caller is still working on it."""
+def _continuation(token: str, text: str, now_ms: int) -> Continuation | None:
+    """None while its caller is still working on it, and for a text that no script here writes."""
     parts = text.split(" ")
-    if len(parts) == 5:
-        verb, queue, status, left, until = parts
-        jobs, until_ms = int_or_none(left, 0, MAX_EXACT), int_or_none(until, 0, MAX_EXACT)
-        is_known = verb in VERBS and status in STATUSES and QUEUE_NAME.fullmatch(queue)
-        if is_known and jobs is not None and until_ms is not None:
-            return Continuation(token, verb, queue, status, jobs) if until_ms < now_ms else None
-    return UnreadableContinuation(
-        token,
-        f"{short_repr(token)}: {short_repr(text)} is not '<verb> <queue> <status> <jobs> <ms>'",
-    )
-
-
-def delete_continuation(connection: RedisConnection, keys: Keys, token: str) -> None:
-    """Give up a continuation."""
-    connection.call("HDEL", keys.continuations, token)
+    if len(parts) != 5:
+        return None
+    verb, queue, status, left, until = parts
+    jobs, until_ms = int_or_none(left, 0, MAX_EXACT), int_or_none(until, 0, MAX_EXACT)
+    is_known = verb in VERBS and status in STATUSES and QUEUE_NAME.fullmatch(queue)
+    if not is_known or jobs is None or until_ms is None or until_ms >= now_ms:
+        return None
+    return Continuation(token, verb, queue, status, jobs)

@@ -97,9 +97,9 @@ class ScheduleQueries(QueryBase):
             "ZRANGEBYSCORE", self.keys.schedules, "-inf", now_ms, "LIMIT", 0, count
         )
 
-    def names(self, start: int = 0, stop: int = -1) -> list[str]:
-        """The names by their next due times, a page or all; those that are stopped come last."""
-        return self.connection.call("ZRANGE", self.keys.schedules, start, stop)
+    def names(self) -> list[str]:
+        """All names by their next due times; those that are stopped come last."""
+        return self.connection.call("ZRANGE", self.keys.schedules, 0, -1)
 
     @query
     def described(

@@ -13,8 +13,8 @@ from heapq import merge
 from itertools import chain, islice
 from typing import TypeVar
 
+from ..core.ids import ids_by_shard
 from ..core.job_data import JobData, WaitKind
-from ..core.placement import ids_by_shard
 from ..core.schedules import ScheduleData
 from ..core.statuses import Status
 from ..core.text import printable

@@ -1,4 +1,4 @@
-"""Names and ids: how they are made, and their strict character sets."""
+"""Names and ids: how they are made, which shard an id names, and their strict character sets."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import random
 import re
 import string
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import product
 
 from ..exceptions import InvalidName, short_repr
+from .placement import MAX_SHARDS
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")
 # These patterns are also in the OpenAPI document, so they keep to the syntax of JSON Schema.
@@ -19,6 +20,10 @@ JOB_ID_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$"  # a Django TaskResult.id
 WORKFLOW_ID_PATTERN = r"^flow_[A-Za-z0-9_]{1,50}$"
 TAG_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.\-]{0,63}$"
 _PERIODIC = re.compile(r"periodic_[0-9a-z]{10}_(\d{1,15})_")
+# The ids made below, with the shard behind the last "_" and before the first ".".
+_OWN_ID = re.compile(
+    r"(?:job|flow|gather|periodic_[0-9a-z]{10})_\d+(?:_[0-9a-z]{10})?_(\d{1,2})(?:\.|$)"
+)
 STEP_NAME = re.compile(r"[\w .:@/+=-]{1,100}", re.ASCII)  # also of awaited events
 
 _PAIRS = ["".join(pair) for pair in product(string.digits + string.ascii_lowercase, repeat=2)]
@@ -72,6 +77,24 @@ def due_ms_of(job_id: str) -> int | None:
     """The due time of a schedule's run, from its id; None for other jobs."""
     found = _PERIODIC.match(job_id)
     return int(found[1]) if found else None
+
+
+def shard_of_id(some_id: str) -> int:
+    """The shard of a job, workflow or gather: its id ends with it. Ids of another form, which
+    nothing here makes, are looked for in shard 0."""
+    if some_id.endswith("_0") or some_id.partition(".")[0].endswith("_0"):
+        return 0
+    found = _OWN_ID.match(some_id)
+    shard = int(found[1]) if found else 0
+    return shard if shard < MAX_SHARDS else 0
+
+
+def ids_by_shard(ids: Iterable[str]) -> dict[int, list[str]]:
+    """The ids of each shard, in their order."""
+    found: dict[int, list[str]] = {}
+    for some_id in ids:
+        found.setdefault(shard_of_id(some_id), []).append(some_id)
+    return found
 
 
 def _unique() -> str:

@@ -189,7 +189,7 @@ class Fields:
         found = instant_ms_or_none(value)
         return self._default(name, value, default, False) if found is None else found
 
-    def text(self, name: str, most: int, *, default: str = "", needed: bool = False) -> str:
+    def text(self, name: str, most: int, *, needed: bool = False) -> str:
         """A text of up to ``most`` characters, cut or with characters replaced if necessary."""
         value = self._values.get(name)
         if type(value) is str and value.isascii() and "\0" not in value and len(value) <= most:
@@ -197,7 +197,7 @@ class Fields:
         found = text_or_none(value, most)
         if found is not None and found is not value:
             self.fault(name, value)
-        return self._default(name, value, default, needed) if found is None else found
+        return self._default(name, value, "", needed) if found is None else found
 
     def fault(self, name: str, value: object) -> None:
         """Note an unreadable value."""

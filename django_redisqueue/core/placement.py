@@ -7,10 +7,8 @@ depend on how many shards there are.
 
 from __future__ import annotations
 
-import re
 import string
 from binascii import crc_hqx
-from collections.abc import Iterable
 from functools import cache
 from itertools import product
 
@@ -25,11 +23,6 @@ _CELLS = (
 )  # fmt: skip
 _WITHIN_CELL = (1 / 2, 1 / 4, 3 / 4)  # where in its 24th the slot is: of shards 0-23, 24-47, 48-
 _ENDINGS = ["".join(pair) for pair in product(string.ascii_lowercase, repeat=2)]
-
-# The ids that core/ids.py makes, with the shard behind the last "_" and before the first "."
-_OWN_ID = re.compile(
-    r"(?:job|flow|gather|periodic_[0-9a-z]{10})_\d+(?:_[0-9a-z]{10})?_(\d{1,2})(?:\.|$)"
-)
 
 
 def crc16(text: str) -> int:
@@ -59,21 +52,3 @@ def shard_of_key(text: str, shards: int) -> int:
     """The shard of the name of a queue or schedule, the value of a limit, a unique key, or the key
     of a gather."""
     return crc16(text) % shards if shards > 1 else 0
-
-
-def shard_of_id(some_id: str) -> int:
-    """The shard of a job, workflow or gather: its id ends with it. Ids of another form, which
-    nothing here makes, are looked for in shard 0."""
-    if some_id.endswith("_0") or some_id.partition(".")[0].endswith("_0"):
-        return 0
-    found = _OWN_ID.match(some_id)
-    shard = int(found[1]) if found else 0
-    return shard if shard < MAX_SHARDS else 0
-
-
-def ids_by_shard(ids: Iterable[str]) -> dict[int, list[str]]:
-    """The ids of each shard, in their order."""
-    found: dict[int, list[str]] = {}
-    for some_id in ids:
-        found.setdefault(shard_of_id(some_id), []).append(some_id)
-    return found

@@ -17,7 +17,7 @@ from typing import Any
 from django.apps import apps
 from django.db.models import QuerySet
 
-from ..broker.base import BATCH
+from ..broker.base import BATCH, slices
 from ..broker.commands import Commands
 from ..broker.connection import RedisConnection
 from ..broker.continuations import SINGLE_STEP, STEP
@@ -26,8 +26,8 @@ from ..broker.shards import Answers, all_shards
 from ..client.jobs import Job
 from ..client.tasks import task
 from ..conf import APP, get_settings
+from ..core.ids import ids_by_shard
 from ..core.job_data import JobData
-from ..core.placement import ids_by_shard
 from ..core.statuses import FINAL, UNFINISHED, Status
 from ..exceptions import InvalidOption
 from .filters import EVERYTHING, JobFilter, instant_of
@@ -76,8 +76,7 @@ class Verb:
     def act_here(self, commands: Commands, ids: Sequence[str]) -> list[str]:
         """``act`` on jobs of one shard."""
         acted: list[str] = []
-        for at in range(0, len(ids), BATCH):
-            batch = ids[at : at + BATCH]
+        for batch in slices(ids):
             codes = self.call(commands, batch)
             acted += [job_id for job_id, code in zip(batch, codes, strict=True) if code > 0]
         return acted
@@ -234,8 +233,7 @@ def _one_by_one(
     while at < len(ids) and progress.goes_on():
         jobs = queries.outlines(ids[at : at + BATCH])
         chosen = [job.id for job in jobs if action.applies_to(job)]
-        for first in range(0, len(chosen), STEP):
-            acted += len(action.verb.act_here(commands, chosen[first : first + STEP]))
+        acted += sum(len(action.verb.act_here(commands, some)) for some in slices(chosen, STEP))
         at += BATCH
         progress.seen += len(jobs)
     return acted

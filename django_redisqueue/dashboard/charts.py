@@ -11,7 +11,8 @@ from django.http import JsonResponse
 from django.utils import timezone
 
 from ..core import formatting
-from ..metrics.rollups import SPANS, Figures, Span, Sums, chart, figures
+from ..metrics.histograms import Sums
+from ..metrics.rollups import SPANS, Figures, Span, chart, figures
 from ..models import Rollup
 from .pages import Page
 

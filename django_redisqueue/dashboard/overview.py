@@ -26,7 +26,8 @@ from ..health.facts import Facts, savepoint
 from ..health.findings import Finding, redis_away, unreadable
 from ..health.policies import policy_lines
 from ..health.report import HealthReport, read_health
-from ..metrics.rollups import SPANS, Sums, figures
+from ..metrics.histograms import Sums
+from ..metrics.rollups import SPANS, figures
 from ..models import Rollup
 from . import pages
 from .charts import chart_context, chart_options, parse_choice

@@ -40,7 +40,7 @@ from ..broker.reads import Read
 from ..broker.shards import AllShards
 from ..conf import APP, get_settings
 from ..core import formatting
-from ..core.placement import shard_of_id
+from ..core.ids import shard_of_id
 from ..core.text import printable
 from ..exceptions import InvalidOption, RedisQueueError, RedisRefused, RedisUnavailable
 from ..health.facts import savepoint

@@ -14,7 +14,8 @@ from ..client.registry import lookup, task_names
 from ..conf import get_settings
 from ..core import formatting
 from ..core.statuses import Status
-from ..metrics.rollups import SPANS, Figures, Sums, task_figures, task_totals
+from ..metrics.histograms import Sums
+from ..metrics.rollups import SPANS, Figures, task_figures, task_totals
 from ..models import JobRecord, Rollup
 from . import pages
 from .charts import MAX_NAME, ChartChoice, chart_context, chart_options, parse_choice

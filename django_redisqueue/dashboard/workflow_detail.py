@@ -9,6 +9,7 @@ from datetime import datetime
 
 from django.utils import timezone
 
+from ..broker.base import slices
 from ..broker.queries import Queries, UnreadableJob
 from ..broker.workflows import WorkflowQueries
 from ..core import formatting
@@ -237,8 +238,7 @@ def _nodes(
     """The nodes, and how many of them Redis does not have: these are the mirror's."""
     found: dict[int, WorkflowNode] = {}
     gone = 0
-    for at in range(0, len(numbers), CHUNK):
-        some = numbers[at : at + CHUNK]
+    for some in slices(numbers, CHUNK):
         nodes = dict(zip(some, queries.nodes(workflow_id, some), strict=True))
         ids = {f"{workflow_id}.{n}": n for n, node in nodes.items() if node is None}
         found |= {n: node or WorkflowNode(n, UNKNOWN, "") for n, node in nodes.items()}
@@ -254,8 +254,7 @@ def _with_parents(
     """The nodes with their parents, or None when these are too many."""
     found: list[WorkflowNode] = []
     left = NAMES
-    for at in range(0, len(nodes), CHUNK):
-        some = nodes[at : at + CHUNK]
+    for some in slices(nodes, CHUNK):
         read = queries.parents(workflow_id, [node.number for node in some], left)
         if read is None:
             return None

@@ -21,9 +21,8 @@ from ..broker.workflows import STEPS_A_REQUEST, WorkflowQueries
 from ..client.transport import connection_of
 from ..conf import get_settings
 from ..core import formatting
-from ..core.ids import check_workflow_id
+from ..core.ids import check_workflow_id, shard_of_id
 from ..core.parsing import is_storable
-from ..core.placement import shard_of_id
 from ..core.statuses import Status, WorkflowStatus
 from ..core.workflow_data import WorkflowData
 from ..exceptions import CorruptJob, InvalidName, InvalidOption, RedisQueueError

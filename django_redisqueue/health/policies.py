@@ -8,8 +8,8 @@ from ..broker.health import ShardState
 from ..broker.keys import Keys
 from ..broker.limits import LimitState
 from ..core import formatting
+from ..core.ids import shard_of_id
 from ..core.job_data import WaitKind
-from ..core.placement import shard_of_id
 from .facts import Facts
 from .findings import NAMED, Finding, FindingId, Level, listed
 

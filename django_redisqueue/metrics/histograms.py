@@ -1,4 +1,4 @@
-"""What one column holds of many jobs: a log histogram of durations, small enough for a rollup row
+"""What a row holds of many jobs: counts, log histograms of durations, small enough for a rollup row
 and good enough for percentiles, and counts per hour of the last week.
 
 A histogram has ten buckets a decade, from 1 ms to over a day, so a percentile is at most a quarter
@@ -11,12 +11,16 @@ import json
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import cast
 
 from ..core.codec import dumps, loads
 from ..core.parsing import MAX_EXACT, is_int, object_or_none
+from ..models import Rollup
 
+COUNTS = ("enqueued", "completed", "failed", "retried", "cancelled")
+COLUMNS = (*COUNTS, "wait", "run")  # of a rollup row, without its key
 MAX_COUNT = 2**53  # of one bucket
 # Bucket n counts durations over BOUNDS[n - 1] and up to BOUNDS[n]; the last one counts the rest.
 BOUNDS = tuple(sorted({round(10 ** (step / 10)) for step in range(81)}))  # ms
@@ -88,6 +92,35 @@ def _are_counts(numbers: Sequence[int]) -> bool:
     if set(map(type, numbers)) - {int}:
         return False
     return min(numbers, default=0) >= 0 and max(numbers, default=0) <= MAX_COUNT
+
+
+@dataclass(slots=True)
+class Sums:
+    """The sums of some rows; ``wait`` and ``run`` are histograms."""
+
+    enqueued: int = 0
+    completed: int = 0
+    failed: int = 0
+    retried: int = 0
+    cancelled: int = 0
+    wait: list[int] = field(default_factory=list)
+    run: list[int] = field(default_factory=list)
+
+    def wait_ms(self, q: float) -> float | None:
+        """A percentile of the time from queued to started."""
+        return percentile(self.wait, q)
+
+    def run_ms(self, q: float) -> float | None:
+        """A percentile of the time from started to ended."""
+        return percentile(self.run, q)
+
+
+def add_to_row(row: Rollup, sums: Sums) -> None:
+    """Add to the row in memory. A corrupt histogram counts nothing."""
+    for name in COUNTS:
+        setattr(row, name, getattr(row, name) + getattr(sums, name))
+    row.wait = encode(merge(decode(row.wait), sums.wait))
+    row.run = encode(merge(decode(row.run), sums.run))
 
 
 def add_hours(text: str, counts: Mapping[int, int]) -> str:

@@ -18,13 +18,11 @@ from django.db import router, transaction
 from django.db.models import Sum
 
 from ..models import Rollup
-from .histograms import decode, decode_all, encode, merge, percentile
+from .histograms import COLUMNS, COUNTS, Sums, add_to_row, decode, decode_all
 
 RollupRow = tuple[Any, ...]  # COUNTS, wait and run
 CACHED_POINTS = 1024  # some kilobytes each: three charts of a week
 LEAST = 4  # a point has a rate once a quarter of its time has passed
-COUNTS = ("enqueued", "completed", "failed", "retried", "cancelled")
-COLUMNS = (*COUNTS, "wait", "run")  # of a row, without its key
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +43,6 @@ SPANS = {
         Span("7d", "7 days", timedelta(days=7), timedelta(hours=1)),
     )
 }
-
-
-@dataclass(slots=True)
-class Sums:
-    """The sums of some rows; ``wait`` and ``run`` are histograms."""
-
-    enqueued: int = 0
-    completed: int = 0
-    failed: int = 0
-    retried: int = 0
-    cancelled: int = 0
-    wait: list[int] = field(default_factory=list)
-    run: list[int] = field(default_factory=list)
-
-    def wait_ms(self, q: float) -> float | None:
-        """A percentile of the time from queued to started."""
-        return percentile(self.wait, q)
-
-    def run_ms(self, q: float) -> float | None:
-        """A percentile of the time from started to ended."""
-        return percentile(self.run, q)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,11 +224,3 @@ def _merge(
         row = kept.setdefault(key, Rollup(minute=key[0], queue=part.queue, task=part.task))
         counts = {name: getattr(part, name) for name in COUNTS}
         add_to_row(row, Sums(**counts, wait=decode(part.wait), run=decode(part.run)))
-
-
-def add_to_row(row: Rollup, sums: Sums) -> None:
-    """Add to the row in memory. A corrupt histogram counts nothing."""
-    for name in COUNTS:
-        setattr(row, name, getattr(row, name) + getattr(sums, name))
-    row.wait = encode(merge(decode(row.wait), sums.wait))
-    row.run = encode(merge(decode(row.run), sums.run))

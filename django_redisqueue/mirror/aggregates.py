@@ -12,12 +12,12 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 
+from ..broker.base import slices
 from ..broker.events import JobStreamEvent
 from ..core.clock import instant, ms_of
 from ..core.errors import ErrorKey, error_key
 from ..core.statuses import Status
-from ..metrics.histograms import HOUR_MS, add_hours
-from ..metrics.rollups import COLUMNS, Sums, add_to_row
+from ..metrics.histograms import COLUMNS, HOUR_MS, Sums, add_hours, add_to_row
 from ..models import ErrorGroup, Rollup
 from .bulk_table import KEYS_PER_QUERY, BulkTable, InstantAdapter
 from .changes import UNSET, JobChange
@@ -78,8 +78,8 @@ class RollupBatch:
         between."""
         minutes = sorted({_minute(key) for key in self._sums})
         rows = Rollup.objects.using(table.alias).select_for_update().order_by("pk")
-        for at in range(0, len(minutes), KEYS_PER_QUERY):
-            yield from rows.filter(minute__in=minutes[at : at + KEYS_PER_QUERY])
+        for some in slices(minutes, KEYS_PER_QUERY):
+            yield from rows.filter(minute__in=some)
 
 
 def _minute(key: RollupKey) -> datetime:

@@ -181,9 +181,9 @@ class StreamTrimmer:
     last event.
     """
 
-    def __init__(self, commands: Commands, keep: int = KEEP_EVENTS) -> None:
+    def __init__(self, commands: Commands) -> None:
         self._commands = commands
-        self._keep = keep
+        self._keep = KEEP_EVENTS
 
     def __call__(self, cursor: Cursor) -> bool:
         """One step trims more than a page; True when there may be more."""

@@ -14,6 +14,7 @@ from typing import Any
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from ..broker.base import slices
 from ..core.clock import instant, ms_of
 from ..core.codec import dumps
 
@@ -54,8 +55,8 @@ class BulkTable:
             where = f"{self._name}.{self._column(self._meta.pk.name)} = ANY(%s)"
             yield rows.extra(where=[where], params=[list(keys)])
         else:
-            for at in range(0, len(keys), KEYS_PER_QUERY):
-                yield rows.filter(pk__in=keys[at : at + KEYS_PER_QUERY])
+            for some in slices(keys, KEYS_PER_QUERY):
+                yield rows.filter(pk__in=some)
 
     def insert(self, columns: Columns, rows: Sequence[Values]) -> None:
         """Add rows, in this order."""

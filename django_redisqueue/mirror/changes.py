@@ -15,8 +15,7 @@ from ..broker.events import JobBody, JobStreamEvent, WorkflowStreamEvent
 from ..core.codec import dumps
 from ..core.parsing import object_or_none, text_or_none
 from ..core.statuses import FINAL, Status, WorkflowStatus, WorkflowTransition
-from ..metrics.histograms import add
-from ..metrics.rollups import Sums
+from ..metrics.histograms import Sums, add
 
 STATUSES_WITH_ERROR = frozenset({Status.RETRYING, Status.FAILED, Status.CANCELLED})
 MAX_ERROR_TYPE = 200  # characters

@@ -26,6 +26,7 @@ from django.db.models import Model, QuerySet
 from django.db.transaction import TransactionManagementError
 from django.dispatch import Signal
 
+from ..broker.base import slices
 from ..client.enqueue import through_outbox
 from ..conf import get_settings
 from ..core.parsing import object_or_none
@@ -171,8 +172,7 @@ class SignalDelivery:
         ids = {key(event) for event in events}
         existing = set(records.filter(pk__in=ids).values_list("pk", flat=True))
         events = [event for event in events if key(event) in existing]
-        for start in range(0, len(events), RECORDS_PER_QUERY):
-            some = events[start : start + RECORDS_PER_QUERY]
+        for some in slices(events, RECORDS_PER_QUERY):
             found = records.in_bulk({key(event) for event in some})
             yield from ((event, found[key(event)]) for event in some if key(event) in found)
 

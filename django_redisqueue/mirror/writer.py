@@ -300,16 +300,13 @@ def _detail(event: JobStreamEvent) -> str:
     found = {name: more[name] for name in JOB_DETAILS if name in more}
     if error is not None:
         found["error"] = _loads(error)
-    try:
-        return storable(dumps(found))
-    except (ValueError, RecursionError):
-        return storable(dumps({**found, "error": error}))
+    return storable(dumps(found))
 
 
 def _loads(text: str) -> Any:
     try:
         return loads(text)
-    except (ValueError, RecursionError):
+    except ValueError:
         return text  # something else has written it; show it as it is
 
 

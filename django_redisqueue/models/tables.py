@@ -13,7 +13,7 @@ RECHECK_AFTER = 60.0  # s, for a missing table
 _present: set[tuple[str, str]] = set()
 _missing: dict[tuple[str, str], float] = {}
 Row = TypeVar("Row", bound=models.Model)
-# As core.placement reads ids, in the syntax of regular expressions that all databases share
+# As core.ids reads ids, in the syntax of regular expressions that all databases share
 _MADE = "^(job|flow|gather|periodic_[0-9a-z]{10})_[0-9]+(_[0-9a-z]{10})?_"
 _END = "([.]|$)"
 

@@ -22,6 +22,7 @@ from django.db import connections, router
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
+from ..broker.base import slices
 from ..broker.commands import Commands, batches
 from ..broker.durability import Durability
 from ..broker.uniques import UniqueQueries
@@ -32,7 +33,7 @@ from ..exceptions import RedisFull, UniqueConflict, WorkflowError, WrongKeyType,
 from ..models import JobRecord, OutboxJob, WorkflowRecord
 from ..models.tables import has_table, rows_of_shard
 from .rows import (
-    chunks,
+    CHUNK,
     delete,
     ids_on,
     ids_with_rows,
@@ -166,7 +167,7 @@ class Relay:
         safe += [row for row in lacking if has_ended.get(row.id)]
         self._delete_safe(state, safe)
         _mark_relayed(state.alias, [row.id for row in accepted])
-        for some in chunks([row.id for row in lacking if not has_ended.get(row.id)]):
+        for some in slices([row.id for row in lacking if not has_ended.get(row.id)], CHUNK):
             rows = rows_on(state.alias).filter(pk__in=some)
             self._relay(state, list(rows.order_by("created_at")))
 
@@ -180,7 +181,7 @@ class Relay:
             (JobRecord, [row_id for row_id in ids if not is_workflow(row_id)]),
             (WorkflowRecord, [row_id for row_id in ids if is_workflow(row_id)]),
         ):
-            for part in chunks(some):
+            for part in slices(some, CHUNK):
                 found = model._base_manager.using(alias).filter(pk__in=part)
                 for row_id, status, reason in found.values_list("pk", "status", "reason"):
                     known[row_id] = status in FINAL and reason != JobReason.LOST
@@ -317,13 +318,13 @@ def _sibling_aliases(rows: Iterable[OutboxJob | _OutboxRow]) -> set[str]:
 
 
 def _mark_relayed(alias: str, ids: Sequence[str]) -> None:
-    for some in chunks(ids):
+    for some in slices(ids, CHUNK):
         found = rows_on(alias).filter(pk__in=some, relayed_at=None)
         found.update(relayed_at=timezone.now(), problem="")
 
 
 def _mark_resent(alias: str, ids: Sequence[str]) -> None:
-    for some in chunks(ids):
+    for some in slices(ids, CHUNK):
         rows_on(alias).filter(pk__in=some, resent=False).update(resent=True)
 
 

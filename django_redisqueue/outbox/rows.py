@@ -14,11 +14,12 @@ there, because then all transactions have committed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from django.db import models, router
 
+from ..broker.base import slices
 from ..broker.durability import Durability
 from ..client.transport import connection_of
 from ..conf import get_settings
@@ -79,7 +80,7 @@ def rows_on(alias: str) -> models.QuerySet[OutboxJob]:
 
 def delete(ids: Sequence[str], alias: str) -> None:
     """Delete rows by id."""
-    for some in chunks(ids):
+    for some in slices(ids, CHUNK):
         rows_on(alias).filter(pk__in=some).delete()
 
 
@@ -163,11 +164,6 @@ def _due_ms(when: str) -> int | None:
     return real_ms() + int(when) if when.startswith("+") else int(when)
 
 
-def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Ids in lists that fit in one query."""
-    return (ids[at : at + CHUNK] for at in range(0, len(ids), CHUNK))
-
-
 def _no_table(aliases: Sequence[str]) -> str:
     names = ", ".join(repr(alias) for alias in dict.fromkeys(aliases))
     return (
@@ -189,7 +185,7 @@ def row_id_of(job_id: str) -> str:
 
 def ids_on(alias: str, row_ids: Sequence[str]) -> set[str]:
     """Which of these rows are on this alias."""
-    rows = (rows_on(alias).filter(pk__in=some) for some in chunks(row_ids))
+    rows = (rows_on(alias).filter(pk__in=some) for some in slices(row_ids, CHUNK))
     return {row_id for found in rows for row_id in found.values_list("pk", flat=True)}
 
 

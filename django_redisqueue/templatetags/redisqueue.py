@@ -18,7 +18,7 @@ from ..core.clock import from_ms
 from ..core.errors import TracebackPart, traceback_parts
 from ..health.policies import limit_use
 from ..health.report import paused_ago
-from ..metrics.rollups import Sums
+from ..metrics.histograms import Sums
 
 register = template.Library()
 register.filter(formatting.number)

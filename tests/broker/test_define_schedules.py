@@ -119,7 +119,6 @@ def test_names_are_in_the_order_of_their_due_times(lab: Lab) -> None:
     lab.store.pause_schedule("minute", True)
     queries = ScheduleQueries(lab.connection)
     assert queries.names() == ["hour", "day", "minute"]
-    assert queries.names(0, 0) == ["hour"]
     assert queries.count() == 3
     assert queries.of_source("code") == ["hour", "day", "minute"]
     assert queries.of_source("admin") == []

@@ -31,7 +31,7 @@ from django_redisqueue import (
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.client.transport import RedisTransport
-from django_redisqueue.core.placement import shard_of_id
+from django_redisqueue.core.ids import shard_of_id
 from django_redisqueue.exceptions import (
     InvalidArguments,
     InvalidOption,

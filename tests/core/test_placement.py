@@ -7,15 +7,8 @@ from collections import Counter
 import pytest
 
 from django_redisqueue.core import ids
-from django_redisqueue.core.placement import (
-    MAX_SHARDS,
-    SLOTS,
-    crc16,
-    shard_of_id,
-    shard_of_key,
-    slot,
-    tag,
-)
+from django_redisqueue.core.ids import shard_of_id
+from django_redisqueue.core.placement import MAX_SHARDS, SLOTS, crc16, shard_of_key, slot, tag
 
 
 def test_the_hash_is_that_of_redis_cluster() -> None:

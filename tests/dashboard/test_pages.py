@@ -21,7 +21,7 @@ from django_redisqueue.conf import get_settings
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.dashboard import queue_page
 from django_redisqueue.dashboard.overview import QueueRow, Sample, parse_sample
-from django_redisqueue.metrics.rollups import Sums
+from django_redisqueue.metrics.histograms import Sums
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
 from tests.app import tasks
 from tests.support.hand import Hand

@@ -16,8 +16,8 @@ from django.utils import timezone
 from django_redisqueue import Workflow, get_workflow
 from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.broker.queries import Queries
+from django_redisqueue.core.ids import shard_of_id
 from django_redisqueue.core.job_data import encode_error
-from django_redisqueue.core.placement import shard_of_id
 from django_redisqueue.dashboard import workflow_detail, workflows_page
 from django_redisqueue.dashboard.workflows_page import PARTS
 from django_redisqueue.models import JobRecord, WorkflowEvent, WorkflowRecord

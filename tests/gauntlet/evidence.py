@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from redis import Redis
 
 from django_redisqueue.broker.keys import Keys
-from django_redisqueue.core.placement import shard_of_id
+from django_redisqueue.core.ids import shard_of_id
 from django_redisqueue.models import JobEvent, OutboxJob
 from tests.app.models import Counter
 from tests.broker.lab import shaped

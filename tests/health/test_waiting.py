@@ -13,8 +13,8 @@ from redis import Redis
 from django_redisqueue import JobQueue, Workflow, chain, get_job
 from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.broker.workflows import WorkflowQueries
+from django_redisqueue.core.ids import shard_of_id
 from django_redisqueue.core.job_data import NewJob
-from django_redisqueue.core.placement import shard_of_id
 from django_redisqueue.health.waiting import read_why, why_not_running
 from tests.app import tasks
 from tests.support.hand import Hand

@@ -15,8 +15,8 @@ from django_redisqueue.broker.entries import format_position
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.broker.replies import Outcome
 from django_redisqueue.conf import get_settings
+from django_redisqueue.core.ids import shard_of_id
 from django_redisqueue.core.job_data import NewJob
-from django_redisqueue.core.placement import shard_of_id
 from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.models import (
     JobEvent,

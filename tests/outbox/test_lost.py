@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import producer_connection
-from django_redisqueue.core.placement import shard_of_id
+from django_redisqueue.core.ids import shard_of_id
 from django_redisqueue.core.ports import ports
 from django_redisqueue.models import OutboxJob
 from django_redisqueue.outbox.rows import to_new_job

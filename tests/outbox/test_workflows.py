@@ -19,7 +19,7 @@ from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.client import transport, workflow_graph
 from django_redisqueue.client.enqueue import through_outbox
 from django_redisqueue.client.workflows import push_many
-from django_redisqueue.core.placement import shard_of_id
+from django_redisqueue.core.ids import shard_of_id
 from django_redisqueue.exceptions import PayloadTooLarge, WorkflowNotFound
 from django_redisqueue.models import OutboxJob, WorkflowRecord
 from tests.app.tasks import add, noop

@@ -11,8 +11,8 @@ from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.replies import ClaimedJob, FinishCode, Outcome
 from django_redisqueue.conf import get_settings
+from django_redisqueue.core.ids import shard_of_id
 from django_redisqueue.core.job_data import encode_error
-from django_redisqueue.core.placement import shard_of_id
 
 from .shards import shard_of
 

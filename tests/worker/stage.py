@@ -19,7 +19,7 @@ from redis import Redis
 from django_redisqueue import Job, JobQueue
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.queries import Queries
-from django_redisqueue.core.placement import shard_of_id
+from django_redisqueue.core.ids import shard_of_id
 from django_redisqueue.exceptions import RedisQueueError
 from tests.app import tasks
 from tests.support.cluster import ClusterNodes

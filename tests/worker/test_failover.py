@@ -15,7 +15,7 @@ import pytest
 
 from django_redisqueue import Job
 from django_redisqueue.conf import get_settings
-from django_redisqueue.core.placement import shard_of_id
+from django_redisqueue.core.ids import shard_of_id
 from django_redisqueue.exceptions import RedisQueueError, RedisUnavailable
 from tests.app import tasks
 from tests.mirror.conftest import processes

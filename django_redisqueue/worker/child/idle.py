@@ -66,7 +66,9 @@ class IdleWait:
         self._claim_request = claim_request
         self._interrupts = interrupts
         self._in_flight = in_flight
-        self._wake = WakeWait([one.commands for one in claims.shards], claim_request.child)
+        self._wake: WakeWait | None = None  # with one shard, the claim itself waits in Redis
+        if len(claims.shards) > 1:
+            self._wake = WakeWait([one.commands for one in claims.shards], claim_request.child)
         self._ignored: dict[tuple[int, str], float] = {}  # shard and queue -> until when
         self._held_nothing = False
 
@@ -92,7 +94,7 @@ class IdleWait:
             self._interrupts.wait(lambda: found.extend(self._take_token(queues, timeout, wanted)))
         else:
             self._interrupts.wait(lambda: time.sleep(min(timeout, BLOCK_SECONDS)))
-        if len(self._claims.shards) > 1:
+        if self._wake is not None:
             self._claims.go_to(found[0] if found else None)
             self._claims.put_back(found[1:])
 
@@ -100,13 +102,13 @@ class IdleWait:
         """The longest wait, in seconds: short if there is something to report, and if the claim
         waits in Redis, which would give jobs to a child that is gone."""
         is_free = not self._claims.unreported and not self._in_flight.count
-        return IDLE_SECONDS if is_free and len(self._claims.shards) > 1 else BLOCK_SECONDS
+        return IDLE_SECONDS if is_free and self._wake is not None else BLOCK_SECONDS
 
     def _take_token(
         self, queues: Sequence[tuple[int, str]], timeout: float, wanted: int
     ) -> list[int]:
         """The shards whose tokens were taken, if a claim is still to be made there."""
-        if len(self._claims.shards) > 1:
+        if self._wake is not None:
             available = self._claims.available()
             return self._wake.wait(queues, timeout, lambda: self._claims.are_available(available))
         with suppress(RedisQueueError):  # the claim that follows meets it, too, and logs it
@@ -160,6 +162,7 @@ class IdleWait:
 
     def close(self) -> None:
         """Put back what an interrupted wait may have taken."""
-        self._wake.close()
+        if self._wake is not None:
+            self._wake.close()
         self._claims.current.close_wait()
         self._claims.put_back(self._claims.available())

@@ -17,8 +17,8 @@ from ...broker.workflows import WorkflowQueries
 from ...client.large_results import decode_result
 from ...conf import Settings
 from ...core.codec import stored_name
+from ...core.ids import shard_of_id
 from ...core.parsing import int64_or_none
-from ...core.placement import shard_of_id
 from ...exceptions import JobAbandoned, LeaseLost, RedisQueueError, ResultGone
 from .context import Report
 

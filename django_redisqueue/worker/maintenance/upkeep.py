@@ -14,9 +14,7 @@ from ...broker.continuations import (
     STEP,
     Continuation,
     ContinuationStep,
-    UnreadableContinuation,
     abandoned_continuations,
-    delete_continuation,
 )
 from ...broker.gathers import GatherQueries
 from ...broker.queries import Queries
@@ -24,7 +22,7 @@ from ...broker.retry import BlockedQueues
 from ...broker.scan import SCAN_START
 from ...broker.uniques import UniqueQueries
 from ...client.large_results import delete_result
-from ...core.placement import ids_by_shard
+from ...core.ids import ids_by_shard
 from ...core.statuses import FINAL, ApprovalStatus, Status
 from ...exceptions import RedisQueueError, RedisUnavailable, WrongKeyType
 from ...models import Approval
@@ -77,12 +75,6 @@ class ContinuationRunner:
         """True if there is more to do now."""
         more = False
         for rest in abandoned_continuations(self._commands.connection, self._commands.keys):
-            if isinstance(rest, UnreadableContinuation):
-                #: What was left of a clear or a requeue cannot be read, because another program has
-                #: changed it. Repeat the action if jobs are left.
-                logger.error("dropped a verb that was to go on: %s", rest.problem)
-                delete_continuation(self._commands.connection, self._commands.keys, rest.token)
-                continue
             #: A process died while it cleared or requeued many jobs, and a worker finishes that. Do
             #: nothing.
             logger.info(

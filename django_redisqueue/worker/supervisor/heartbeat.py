@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from ...broker.base import slices
 from ...broker.commands import ClaimRequest, Commands
 from ...broker.connection import worker_connection
 from ...broker.queries import Queries
@@ -25,7 +26,7 @@ from ...broker.replies import FinishCode, HeartbeatReply, Outcome, RoleTerm
 from ...broker.retry import log_outage, log_recovery
 from ...client.registry import get_task
 from ...conf import Settings
-from ...core.placement import shard_of_id
+from ...core.ids import shard_of_id
 from ...exceptions import CorruptJob, RedisQueueError
 from ..child import retry_policy
 from ..child_state import RoleNote
@@ -352,8 +353,7 @@ class HeartbeatThread:
     def _report(self, child: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Report outcomes; returns those that could not be written."""
         unwritten = []
-        for at in range(0, len(outcomes), BATCH_PER_CALL):
-            page = outcomes[at : at + BATCH_PER_CALL]
+        for page in slices(outcomes, BATCH_PER_CALL):
             codes, _ = self._commands.finish(ClaimRequest(child, ()), 0, page, 0)
             unwritten += [o for o, c in zip(page, codes, strict=True) if c == FinishCode.UNWRITTEN]
         return unwritten

@@ -16,7 +16,7 @@ from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.client.large_results import read_result
 from django_redisqueue.core.clock import real_ms
 from django_redisqueue.core.codec import encode_result, encode_stored, stored_name
-from django_redisqueue.core.placement import shard_of_id
+from django_redisqueue.core.ids import shard_of_id
 from django_redisqueue.exceptions import ResultGone
 from django_redisqueue.worker.maintenance.upkeep import ResultFileCleaner
 from tests.support.shards import all_stores, keys_with, shard_of

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from django_redisqueue.broker.commands import ClaimRequest
+from django_redisqueue.broker.wake import WakeWait
 from django_redisqueue.conf import get_settings
 from django_redisqueue.worker.child.claims import FAR_ROUND_TRIP, BatchSize, Claims, largest_batch
 from django_redisqueue.worker.child.idle import IdleWait, SuspectPauses
@@ -161,7 +162,7 @@ def test_a_child_with_several_shards_waits_long_unless_it_has_something_to_repor
     claims = Claims(CLAIM_REQUEST, state, get_settings(), lambda: False)
     in_flight = InFlight(state, lambda *_: True, lambda _: [])
     idle = IdleWait(claims, CLAIM_REQUEST, Interrupts(state), in_flight)
-    monkeypatch.setattr(idle._wake, "wait", lambda _, seconds, __: waited.append(seconds) or [])
+    monkeypatch.setattr(WakeWait, "wait", lambda *given: waited.append(given[2]) or [])
     monkeypatch.setattr(claims.current, "wait", lambda _, seconds, __: waited.append(seconds))
     idle.wait(1)
     claims.shards[0].outcomes.append(outcome(0))
