@@ -21,20 +21,22 @@ OF_A_RUN = (
 PARENT_REASONS = (JobReason.SKIPPED, JobReason.PARENT_GONE)  # a parent was the reason
 
 
-def due_ms_of(new: NewJob, now_ms: int) -> int:
-    """When a new job is due."""
-    return now_ms + int(new.when) if new.when.startswith("+") else int(new.when or now_ms)
+def _set_due(found: JobHash, now_ms: int) -> None:
+    """Queue or schedule a job: a delay counts from now."""
+    when = found.get("when", "")
+    due_ms = now_ms + int(when) if when.startswith("+") else int(when or now_ms)
+    found["status"] = Status.QUEUED
+    if due_ms > now_ms:
+        set_fields(found, status=Status.SCHEDULED, due_ms=due_ms)
 
 
 def new_hash(new: NewJob, now_ms: int) -> JobHash:
     """The hash of a new job."""
     found = {"task": new.task, "payload": new.payload, "queue": new.queue}
-    due_ms = due_ms_of(new, now_ms)
-    set_fields(found, priority=new.priority, enqueued_ms=now_ms, status=Status.QUEUED)
-    encoded = {"options": new.options, "unique": new.unique, "lane": new.lane}
+    set_fields(found, priority=new.priority, enqueued_ms=now_ms)
+    encoded = {"options": new.options, "unique": new.unique, "lane": new.lane, "when": new.when}
     found |= {name: text for name, text in encoded.items() if text}
-    if due_ms > now_ms:
-        set_fields(found, status=Status.SCHEDULED, due_ms=due_ms)
+    _set_due(found, now_ms)
     if new.after:
         found["on_parent_failure"], _, parents = new.after.partition(" ")
         add_parents(found, parents)
@@ -48,7 +50,20 @@ def queued_since_ms(found: Mapping[str, str]) -> int:
 
 def add_parents(found: JobHash, parents: str) -> None:
     """Let a new job wait for its parents; their ids are joined by blanks."""
-    found.update(after=parents, waits=parents, ready=found["status"], status=Status.WAITING)
+    found.update(after=parents, waits=parents)
+    hold(found)
+
+
+def hold(found: JobHash) -> None:
+    """Let a new job wait until ``release``."""
+    found["status"] = Status.WAITING
+    found.pop("due_ms", None)
+
+
+def release(found: JobHash, now_ms: int) -> None:
+    """Queue or schedule a job that has waited."""
+    set_fields(found, ready_ms=now_ms)
+    _set_due(found, now_ms)
 
 
 def callback_job(fields: Mapping[str, str], which: str, job_id: str) -> NewJob | None:
@@ -129,7 +144,7 @@ def _update_waiting(found: JobHash, jobs: Mapping[str, JobHash], now_ms: int) ->
     if reason:
         set_fields(found, status=Status.CANCELLED, reason=reason, finished_ms=now_ms)
     else:
-        found["status"] = found["ready"]
+        release(found, now_ms)
     return True
 
 

@@ -15,7 +15,7 @@ from ..core.job_data import NewJob
 from ..core.limits import STRIDE, Lane, decode_lane, decode_rate
 from ..core.statuses import OnConflict, Status
 from .expectations import CapturedJobs
-from .hashes import JobHash, due_ms_of, queued_since_ms
+from .hashes import JobHash, queued_since_ms
 
 WHOLE_QUEUE = ""  # in place of a share or a limit key
 OTHERS = "\x7f"  # the share of jobs without lanes, behind all others of the same pass
@@ -32,16 +32,17 @@ class InMemoryLanes:
         self._passes: dict[str, float] = {}
         self._pass = 0.0  # of the queue
 
-    def rivals_of(self, new: NewJob, now_ms: int) -> list[str]:
-        """The jobs that a new one is in conflict with, oldest first; none if there is room. The
-        newest numbers of a limit hold."""
+    def rivals_of(self, new: NewJob) -> list[str]:
+        """The jobs that a new one is in conflict with, oldest first; none if there is room, or if
+        it is not queued yet. The newest numbers of a limit hold."""
         lane = decode_lane(new.lane)
         self._numbers.update(lane.numbers)
-        if lane.on_conflict is OnConflict.WAIT or new.after or due_ms_of(new, now_ms) > now_ms:
+        is_queued = self._jobs.hashes[new.id]["status"] == Status.QUEUED
+        if lane.on_conflict is OnConflict.WAIT or not is_queued:
             return []
         for key in lane.limits:
             if key.startswith("c:"):
-                found = self._competing(key, lane)
+                found = [one for one in self._competing(key, lane) if one != new.id]
                 if len(found) >= int(self._number(key)):
                     return found
         return []
@@ -111,8 +112,7 @@ class InMemoryLanes:
     def start(self, job_id: str) -> None:
         """The job takes its tokens and its share."""
         share = self._share(job_id)
-        queued = (one for one in self._jobs.hashes.values() if one["status"] == Status.QUEUED)
-        if not any("lane" in found for found in queued):
+        if not any("lane" in self._jobs.hashes[one] for one in self._queued()):
             self._passes.clear()
             self._pass = 0.0
         else:
@@ -121,9 +121,14 @@ class InMemoryLanes:
             weight = int(self._own.get(name) or self._numbers.get(name, "1"))
             self._passes[share] = begun + STRIDE / weight
             self._pass = max(self._pass, begun)
+            if not any(self._share(one) == share for one in self._queued() if one != job_id):
+                del self._passes[share]  # it is idle
         for key, interval, _ in self._rates(job_id):
             now_us = self._jobs.now_ms() * 1000
             self._full_us[key] = max(self._full_us.get(key, 0), now_us) + interval
+
+    def _queued(self) -> Iterable[str]:
+        return [one for one, found in self._jobs.hashes.items() if found["status"] == Status.QUEUED]
 
     def allows(self, job_id: str) -> bool:
         return self.allowed_ms(job_id) <= self._jobs.now_ms()

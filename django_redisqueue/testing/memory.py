@@ -141,10 +141,10 @@ class InMemoryQueue(CapturedJobs):
         check_parents(new, self.hashes)
         now_ms = self.now_ms()
         if new.id not in self.hashes and self._unique.admit(new):
-            rivals = self._lanes.rivals_of(new, now_ms)
             self.hashes[new.id] = new_hash(new, now_ms)
             self._unique.take(new.id, new.unique)
-            if rivals:
+            release_dependants(self.hashes, now_ms)
+            if rivals := self._lanes.rivals_of(new):
                 discards = decode_lane(new.lane).on_conflict is OnConflict.DISCARD
                 self.cancel_job(new.id if discards else rivals[0], JobReason.CONFLICT)
         release_dependants(self.hashes, now_ms)

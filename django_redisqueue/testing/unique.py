@@ -10,7 +10,7 @@ from ..core.job_data import NewJob
 from ..core.statuses import JobReason, Status
 from ..core.unique import UniqueKey
 from .expectations import CapturedJobs
-from .hashes import JobHash, set_fields
+from .hashes import JobHash, hold, release, set_fields
 from .runs import InMemorySteps
 
 LASTING = frozenset({"for", "once"})
@@ -74,7 +74,8 @@ class InMemoryUnique:
             before = self._holder(spec.key)
             if spec.mode == "keep_last" and before is not None and before.job_id != job_id:
                 job = self._jobs.hashes[job_id]
-                job.update(before=before.job_id, ready=job["status"], status=Status.WAITING)
+                job["before"] = before.job_id
+                hold(job)
             self._give(spec, job_id)
 
     def conflict(self, job_id: str, unique: str) -> tuple[str, str] | None:
@@ -116,7 +117,7 @@ class InMemoryUnique:
         for other in self._jobs.hashes.values():
             waits = other["status"] == Status.WAITING and other.get("before") == job_id
             if waits and not other.get("waits"):
-                other["status"] = other["ready"]
+                release(other, self._jobs.now_ms())
 
     def supersede(self, job_id: str) -> None:
         """Cancel a job that would run again, if a newer one has its key."""

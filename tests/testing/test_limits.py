@@ -210,6 +210,28 @@ def together(items: list[ChunkItem]) -> None:
     SEEN.append([item.args[0] for item in items])
 
 
+def test_a_share_that_was_idle_owes_nothing() -> None:
+    with capture_jobs() as jobs:
+        share.enqueue("a", 1)
+        jobs.drain()
+        for tenant, n in (("a", 2), ("a", 3), ("b", 1)):
+            share.enqueue(tenant, n)
+        jobs.drain()
+    assert SEEN == ["a1", "a2", "b1", "a3"]
+
+
+def test_a_conflict_of_a_job_whose_parents_have_ended() -> None:
+    with capture_jobs() as jobs:
+        ended = plain.enqueue(0)
+        jobs.drain()
+        older = newest.enqueue(1)
+        waiting = newest.using(after=plain.enqueue(1)).enqueue(2)
+        assert (older.status, waiting.status) == ("queued", "waiting")
+        newest.using(after=ended).enqueue(3)
+        older.refresh()
+        assert (older.status, older.reason) == ("cancelled", "conflict")
+
+
 def test_a_paused_queue_runs_nothing(settings: Any) -> None:
     settings.REDISQUEUE = {"QUEUES": {"default": {}, "low": {}}}
     queue = JobQueue()

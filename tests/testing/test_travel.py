@@ -97,10 +97,18 @@ def test_inline_runs_each_job_at_its_time() -> None:
 def test_a_job_that_waits_for_a_parent_is_due_after_it() -> None:
     with capture_jobs() as jobs:
         parent = see.enqueue("parent")
-        see.using(after=parent, run_after=HOUR).enqueue("child")
+        child = see.using(after=parent, run_after=HOUR).enqueue("child")
+        jobs.travel(HOUR)
+        jobs.run_due()
+        assert SEEN == ["parent"], "a delay counts from the end of the last parent"
         jobs.travel(HOUR)
         jobs.run_due()
         assert SEEN == ["parent", "child"]
+        other = see.using(after=child, run_after=HOUR).enqueue("other")
+        assert other.cancel()
+        other.requeue()
+        jobs.drain()
+        assert SEEN == ["parent", "child", "other"]
 
 
 def test_nothing_goes_back_in_time() -> None:
