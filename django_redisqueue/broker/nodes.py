@@ -63,10 +63,9 @@ def _address(text: str, kind: str, port: int) -> Address:
 def unconnected(
     address: Address, options: Mapping[str, Any], own: Mapping[str, Any]
 ) -> AbstractConnection:
-    """A connection of redis-py to this address, not yet connected. ``own``: options of the URL,
-    which override all ``options`` but the timeout for connecting."""
-    connect = {"socket_connect_timeout": options["socket_connect_timeout"]}
-    merged = {**DRIVER, **options, **own, **connect}
+    """A connection of redis-py to this address, not yet connected. ``options`` take precedence
+    over ``own``, those of the URL."""
+    merged = {**DRIVER, **own, **options}
     pool = ConnectionPool(host=address[0], port=address[1], **merged)
     return cast(AbstractConnection, pool.make_connection())
 
@@ -77,8 +76,9 @@ def unconnected_query(
     """The same to ask where the data is: with one timeout for everything, and no retry."""
     options = {
         "socket_connect_timeout": seconds,
+        "socket_timeout": seconds,
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
         "decode_responses": True,
     }
-    return unconnected(address, options, {**own, "socket_timeout": seconds})
+    return unconnected(address, options, own)

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from django.conf import settings as django_settings
 from redis.backoff import NoBackoff
-from redis.connection import AbstractConnection, ConnectionPool
+from redis.connection import AbstractConnection, ConnectionPool, parse_url
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
@@ -80,7 +80,9 @@ def _options(timeout: float, connect_timeout: float) -> dict[str, Any]:
 
 
 def _unconnected(url: str, options: dict[str, Any]) -> AbstractConnection:
-    return cast(AbstractConnection, ConnectionPool.from_url(url, **options).make_connection())
+    """``options`` take precedence over those of the URL's query."""
+    pool = ConnectionPool(**{**parse_url(url), **options})
+    return cast(AbstractConnection, pool.make_connection())
 
 
 SCHEMES = ("redis://", "rediss://", "unix://", *SENTINEL_SCHEMES, *CLUSTER_SCHEMES, "embedded://")
@@ -169,7 +171,7 @@ def _check_readable(setting: str, url: str) -> None:
             _check_nodes(setting, url)
         else:
             _check_database(url)
-            _unconnected(url, _options(1, 1))
+            ConnectionPool.from_url(url, **DRIVER).make_connection()
     except (ValueError, TypeError, RedisError):
         raise ConfigurationError(unreadable) from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from django_redisqueue.broker.redis_url import get_redis_url, masked
 from django_redisqueue.checks import check_settings
 from django_redisqueue.exceptions import ConfigurationError
 from tests.app import tasks
+from tests.support.servers import RedisServer
 
 UNREADABLE = [
     ("redis://:s3cret/x@localhost:6379/0", "redis://***@localhost:6379/0"),
@@ -173,6 +175,24 @@ def test_what_a_caches_options_say(
     connection: Any = get_redis_url().open(1, 1)
     assert (int(connection.db), connection.username, connection.password) == expected
     assert (connection.host or connection.path) in ("shop", "/run/redis.sock")
+
+
+OURS = "protocol=3&socket_timeout=60&socket_connect_timeout=60&decode_responses=False"
+
+
+def test_the_query_does_not_override_what_a_queue_needs(
+    settings: Any, queue_settings: dict[str, Any], fresh_server: Callable[..., RedisServer]
+) -> None:
+    """It may be meant for a cache."""
+    url = f"redis://{fresh_server(tcp=True).address}/0?{OURS}&client_name=shop"
+    settings.REDISQUEUE = {**queue_settings, "CONNECTION": {"URL": url}}
+    connection: Any = get_redis_url().open(1, 2)
+    assert (connection.socket_timeout, connection.socket_connect_timeout) == (1, 2)
+    assert connection.client_name == "shop"
+    connection.disconnect()
+    job = tasks.noop.enqueue()
+    job.refresh()
+    assert job.status == "queued"
 
 
 def test_another_caches_unreadable_address_is_not_ours(settings: Any) -> None:

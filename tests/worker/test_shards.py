@@ -113,6 +113,28 @@ def test_a_claim_whose_reply_was_lost_is_released_while_its_child_runs_a_job_of_
     assert stage.runs() == {"lost": 1, "held": 1}
 
 
+@pytest.mark.one_server("there are two")
+def test_an_outcome_does_not_wait_for_a_job_of_another_shard(
+    stage: Stage, fresh_server: Callable[..., RedisServer]
+) -> None:
+    """Its server was away when the job ended, and then the child has claimed a slow job."""
+    other = fresh_server(appendfsync="always")
+    stage.configure(SHARDS=2, CONNECTION={"URL": [stage.server.url, other.url]})
+    shards, gates = Shards(stage), (stage.gate(), stage.gate())
+    stage.worker("--processes", "1").wait_until_up(2)
+    ended = shards.enqueue(1, "ended", task=tasks.run_until_let_go, more=gates[:1])
+    eventually(lambda: stage.runs()["ended"], why=stage.report)
+    other.stop()
+    stage.let_go(gates[0])
+    slow = shards.enqueue(0, "slow", task=tasks.run_until_let_go, more=gates[1:])
+    eventually(lambda: stage.runs()["slow"], why=stage.report)
+    other.start()
+    shards.until({1: ended})
+    stage.let_go(gates[1])
+    shards.until({0: slow})
+    assert stage.runs() == {"ended": 1, "slow": 1}
+
+
 def test_one_child_serves_all_shards(shards: Shards) -> None:
     """Jobs that wait when it starts, and jobs that come while it is idle."""
     stage = shards.stage

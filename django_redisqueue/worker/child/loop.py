@@ -200,7 +200,8 @@ class Child:
         state, begun = self._state, time.monotonic()
         state.offer(jobs)
         self._executor.logs_completed = logs_completed()  # asked once: it takes a while
-        if (len(jobs) > 1 or self._in_flight.count) and not state.is_watched:
+        others = len(jobs) > 1 or self._in_flight.count or self._claims.unreported
+        if others and not state.is_watched:  # none of which must wait behind a slow job
             self._wake_supervisor()
         ran = self._start_together(jobs) or self._start_in_turn(jobs, begun)
         if ran:
