@@ -162,13 +162,14 @@ def _sync_wrapper(task: Task[Any, Any]) -> Callable[..., Any]:
         this = _TaskRun(task, context, args, kwargs)
         task_started.send(this.sender, task_result=this.result)
         try:
-            value = this.succeeded(task.func(*this.arguments, **kwargs))
+            value = task.func(*this.arguments, **kwargs)
         except (JobAbandoned, JobSuspended):
             raise  # another worker has the job, so this run has no result
         except BaseException as error:
             this.failed(error)
             task_finished.send(this.sender, task_result=this.result)
             raise
+        value = this.returned(value)
         task_finished.send(this.sender, task_result=this.result)
         return value
 
@@ -184,13 +185,14 @@ def _async_wrapper(task: Task[Any, Any]) -> Callable[..., Any]:
             this = await sync_to_async(_TaskRun)(task, context, args, kwargs)
         await task_started.asend(this.sender, task_result=this.result)
         try:
-            value = this.succeeded(await task.func(*this.arguments, **kwargs))
+            value = await task.func(*this.arguments, **kwargs)
         except (JobAbandoned, JobSuspended):
             raise
         except BaseException as error:
             this.failed(error)
             await task_finished.asend(this.sender, task_result=this.result)
             raise
+        value = this.returned(value)
         await task_finished.asend(this.sender, task_result=this.result)
         return value
 
@@ -243,13 +245,18 @@ class _TaskRun:
         if task.takes_context:
             self.arguments = (TaskContext(task_result=self.result), *args)
 
-    def succeeded(self, value: Any) -> Any:
-        """The value as JSON returns it. Raises when it cannot be stored, which fails the job."""
-        value = as_json(value)
-        encode_result(value, get_settings().max_result_bytes, self.result.task.module_path)
+    def returned(self, value: Any) -> Any:
+        """The value as JSON returns it. One that cannot be stored is returned as it is: the worker
+        refuses it, too, and then fails the job without another attempt."""
+        try:
+            stored = as_json(value)
+            encode_result(stored, get_settings().max_result_bytes, self.result.task.module_path)
+        except Exception as error:
+            self.failed(error)
+            return value
         self._end(TaskResultStatus.SUCCESSFUL)
-        object.__setattr__(self.result, "_return_value", value)
-        return value
+        object.__setattr__(self.result, "_return_value", stored)
+        return stored
 
     def failed(self, error: BaseException) -> None:
         """Add the exception to the result."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from django_redisqueue.broker import scripts
 from django_redisqueue.broker.commands import ClaimRequest, Commands
@@ -17,6 +18,7 @@ from django_redisqueue.broker.keys import Keys
 from django_redisqueue.broker.replies import RoleTerm
 from django_redisqueue.core.worker_data import WorkerOrder
 
+from ..support.bytecode import globals_of
 from ..support.servers import RedisServer
 from .gathers import TTL_MS, Query
 from .lab import ERROR, Lab, invariants, outcome
@@ -399,6 +401,24 @@ def test_an_include_begins_with_what_it_is(path: Path) -> None:
 def test_every_verb_has_a_method_and_a_test_file_of_its_name(verb: str) -> None:
     assert callable(getattr(Commands, verb))
     assert (ROOT / f"test_{verb}.py").is_file()
+
+
+GLOBALS = {
+    "ARGV", "KEYS", "assert", "error", "ipairs", "math", "next", "pairs", "rawget", "redis",
+    "setmetatable", "string", "table", "tonumber", "tostring", "type", "unpack",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*VERBS, *scripts.SHARED])
+def test_a_script_uses_no_undeclared_variable(redis: Redis, name: str) -> None:
+    found = globals_of(redis, scripts.load(name).source)
+    assert found.read <= GLOBALS
+    assert found.written == set()
+
+
+def test_undeclared_variables_are_found(redis: Redis) -> None:
+    source = "local a, b = 'x', true\nlocal function f() return a, b, mistyped, 1.5 end\nc = f"
+    assert globals_of(redis, source) == ({"mistyped"}, {"c"})
 
 
 def test_scripts_decode_no_json_and_read_the_clock_in_one_place() -> None:

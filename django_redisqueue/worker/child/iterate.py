@@ -81,6 +81,8 @@ class QuerySetSource:
                 "iterate takes a queryset without slices and unions, because it filters it by the "
                 "cursor; filter it by a condition instead"
             )
+        if not query.standard_ordering:
+            raise self._wrong_order("reverse() turns it around; name it, such as order_by('-pk')")
         order = [name for one in query.order_by or ("pk",) for name in self._expanded(one)]
         self._fields = [self._field(name) for name in order]
         self._check_unique([field for field, _ in self._fields])

@@ -219,6 +219,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: iter([1]), "it must find its place again in a later run"),
     (lambda: Counter.objects.all()[:5], "a queryset without slices and unions"),
     (lambda: Counter.objects.all().union(Counter.objects.all()), "without slices and unions"),
+    (lambda: Counter.objects.order_by("pk").reverse(), r"reverse\(\) turns it around; name it"),
     (lambda: Counter.objects.order_by("?"), r"a unique order of Counter, such as .*'\?' is no"),
     (lambda: Counter.objects.order_by(F("name")), r"F\(name\) is no field"),
     (lambda: Counter.objects.order_by("value"), "value may be equal in two rows; add 'pk' as the"),
