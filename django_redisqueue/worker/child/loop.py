@@ -311,7 +311,9 @@ class Child:
 
     def _finish_last(self) -> None:
         self._idle.close()
-        self._claims.flush(wait=True)
+        # If it is recycled, its supervisor reports to shards that do not answer.
+        interrupts = self._interrupts
+        self._claims.flush(wait=interrupts.stopping and not interrupts.recycled)
         while self._in_flight.count:
             self._state.keep_alive()
             self._in_flight.wait(lambda: not self._in_flight.count, BLOCK_SECONDS)
