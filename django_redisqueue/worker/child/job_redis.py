@@ -19,7 +19,13 @@ from ...conf import Settings
 from ...core.codec import stored_name
 from ...core.parsing import int64_or_none
 from ...core.placement import shard_of_id
-from ...exceptions import JobAbandoned, LeaseLost, RedisQueueError, ResultGone
+from ...exceptions import (
+    JobAbandoned,
+    LeaseLost,
+    RedisQueueError,
+    RedisUnavailable,
+    ResultGone,
+)
 from .context import Report
 
 logger = logging.getLogger("django_redisqueue")
@@ -184,12 +190,15 @@ class LatestProgress:
         with self._guard:
             self._is_over = True
 
-    def send_last(self) -> None:
+    def send_last(self, *, waits: bool = True) -> None:
         """Send what is left, before the outcome. This waits while Redis is away, as the outcome
-        would; any other error is only logged, so that the outcome is not delayed."""
+        would, or raises RedisUnavailable; any other error is only logged, so that the outcome is
+        not delayed."""
         with self._sending:
             try:
-                retry_while_unavailable(self._send_latest)
+                retry_while_unavailable(self._send_latest) if waits else self._send_latest()
+            except RedisUnavailable:
+                raise
             except Exception as error:  # the outcome matters more
                 #: Progress that a job reported last is not shown. Its outcome is; do nothing.
                 logger.warning("the last progress of a job could not be sent: %s", error)

@@ -92,8 +92,9 @@ class Child:
         self._executor = Executor(self._pipeline, state, self._interrupts, job_redis)
         beside = JobRedis(child, settings, any_thread=True)
         self._in_flight = InFlight(
-            state, beside.report, self._reports.send, beside, lambda: self._interrupts.stopping
-        )
+            state, beside.report, self._reports.send, beside, lambda: self._interrupts.stopping,
+            several_shards=settings.shards > 1,
+        )  # fmt: skip
         capacity, connections = options.async_concurrency, options.async_db_connections
         self._async_runner = AsyncRunner(self._pipeline, self._in_flight, capacity, connections)
         self._thread_runner: ThreadRunner | None = None
