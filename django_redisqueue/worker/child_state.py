@@ -8,7 +8,7 @@ another. It has four parts:
   arbitrates.
 - *Running jobs*: a table in shared memory of what runs now, with each job's hard deadline.
 - *Outcomes*: logs in shared memory (`OutcomeLog`) of what has ended and may not be reported yet.
-- *Messages*: a pipe of lines from the supervisor, announced by SIGUSR1: ``stop``,
+- *Messages*: a pipe of lines from the supervisor, announced by SIGUSR1: ``stop``, ``recycle``,
   ``cancel <job> <lease>``, ``abandon <job> <lease>``.
 """
 

@@ -71,6 +71,7 @@ class Interrupts(StoppableWaits):
 
     def __init__(self, state: ChildState) -> None:
         super().__init__()
+        self.recycled = False  # told to stop because another child takes its place
         self.current: ClaimedJob | None = None
         self.context: JobContext | None = None
         self.on_unmatched: Callable[[str, str, int], None] | None = None
@@ -141,13 +142,13 @@ class Interrupts(StoppableWaits):
 
     def _read_messages(self) -> None:
         messages = self._state.read_messages()
-        if "stop" in messages:  # first: a message for the job raises an exception
-            self.stopping = True
+        # First, because a message for the job raises an exception.
+        self.recycled = self.recycled or "recycle" in messages
+        self.stopping = self.stopping or self.recycled or "stop" in messages
         for message in messages:
-            if message == "stop":
-                continue
-            verb, job_id, lease = message.split()
-            self._for_job(verb, job_id, int(lease))
+            if " " in message:
+                verb, job_id, lease = message.split()
+                self._for_job(verb, job_id, int(lease))
 
     def _for_job(self, verb: str, job_id: str, lease: int) -> None:
         job = self.current

@@ -66,6 +66,8 @@ def make_parser() -> argparse.ArgumentParser:
 def main() -> int:
     parser = make_parser()
     options = parser.parse_args()
+    if options.servers > 1 and (options.on != "redis" or options.clock_jumps):
+        parser.error("several --servers need --on redis, and clocks that do not jump")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # and its processes with it
     seed = random.randrange(10**6) if options.seed is None else options.seed
     database = options.database or ("sqlite" if postgres.missing() else "postgresql")

@@ -156,7 +156,7 @@ def read_keyspace(redis: Redis) -> tuple[Keyspace, set[str]]:
                 value = entries(redis, name)
             if ms > 0:
                 expiring.add(name)
-            if ms != -2:  # else it has expired meanwhile
+            if ms != -2 and value not in (None, []):  # else it has expired meanwhile
                 found[name] = (kind, shaped(kind, value))
     return found, expiring
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -133,6 +134,43 @@ def test_an_outcome_does_not_wait_for_a_job_of_another_shard(
     stage.let_go(gates[1])
     shards.until({0: slow})
     assert stage.runs() == {"ended": 1, "slow": 1}
+
+
+@pytest.mark.one_server("there are two")
+def test_a_child_is_recycled_while_it_cannot_report_to_a_shard(
+    stage: Stage, fresh_server: Callable[..., RedisServer]
+) -> None:
+    """Its supervisor reports what it leaves."""
+    other = fresh_server(appendfsync="always")
+    stage.configure(SHARDS=2, CONNECTION={"URL": [stage.server.url, other.url]})
+    shards, gate = Shards(stage), stage.gate()
+    stage.worker("--processes", "1", "--max-jobs", "2").wait_until_up(2)
+    ended = shards.enqueue(1, "ended", task=tasks.run_until_let_go, more=(gate,))
+    eventually(lambda: stage.runs()["ended"], why=stage.report)
+    other.stop()
+    stage.let_go(gate)
+    shards.until({0: shards.enqueue(0, *names(0, 5))})
+    other.start()
+    shards.until({1: ended})
+    assert set(stage.runs().values()) == {1}
+
+
+@pytest.mark.one_server("there are two")
+def test_the_last_progress_to_a_server_that_is_away_holds_up_no_outcome(
+    stage: Stage, fresh_server: Callable[..., RedisServer]
+) -> None:
+    other = fresh_server(appendfsync="always")
+    stage.configure(SHARDS=2, CONNECTION={"URL": [stage.server.url, other.url]})
+    shards = Shards(stage)
+    stage.worker("--processes", "1", "--threads", "2").wait_until_up(2)
+    told = shards.enqueue(1, "told", task=tasks.run_then_report, more=(1.0,))
+    eventually(lambda: stage.runs()["told"], why=stage.report)
+    other.stop()
+    time.sleep(1.5)  # it reports what nobody hears, and ends
+    shards.until({0: shards.enqueue(0, *names(0, 5))})
+    other.start()
+    shards.until({1: told})
+    assert set(stage.runs().values()) == {1}
 
 
 def test_one_child_serves_all_shards(shards: Shards) -> None:

@@ -46,6 +46,7 @@ from ...exceptions import (
     LeaseLost,
     PayloadTooLarge,
     RedisQueueError,
+    RedisUnavailable,
     ResultGone,
 )
 from ...outbox.receipts import run_once
@@ -122,7 +123,7 @@ class Pipeline:
         except ResultGone as gone:  # no retry brings it back
             text = retry_policy.describe(gone, self.settings.max_error_bytes)
             return Resolution(OutcomeKind.FAILED, text)
-        except LeaseLost:
+        except (LeaseLost, RedisUnavailable):
             return Resolution(OutcomeKind.QUEUED)  # Redis refuses it if the lease is lost
         except Exception as error:  # the job's hash may have been changed by hand
             return retry_policy.corrupt(f"job {job.id} cannot be read: {error}", self.settings)

@@ -12,14 +12,15 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from queue import SimpleQueue
 from typing import NamedTuple, NoReturn
 
 from ...broker.replies import Outcome
 from ...client.jobs import Job
 from ...core.clock import mono_ms
-from ...exceptions import Interrupt, JobCancelled, RedisQueueError
+from ...core.ids import shard_of_id
+from ...exceptions import Interrupt, JobCancelled, RedisQueueError, RedisUnavailable
 from ..child_state import RESERVED_BYTES, ChildState
 from ..interrupts import to_interrupt
 from .context import UNREPORTED_INTERVAL, JobContext
@@ -99,7 +100,8 @@ class InFlight:
     """The jobs of all runners, from their start until their outcomes are accepted.
 
     ``send`` reports outcomes and is called in the reporter thread; ``report`` reports progress and
-    is called in any thread but those of jobs.
+    is called in any thread but those of jobs. With ``several_shards``, neither waits for one that
+    does not answer.
     """
 
     def __init__(
@@ -109,8 +111,11 @@ class InFlight:
         send: Send,
         steps: StepStore | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
+        *,
+        several_shards: bool = False,
     ) -> None:
         self._state = state
+        self._several_shards = several_shards
         self._log = state.concurrent_log
         self._report = report
         self._send = send
@@ -231,11 +236,18 @@ class InFlight:
             finished.append(self._finished.get())
         for one in finished:
             if one.progress is not None:
-                one.progress.send_last()
+                self._send_last(one.progress, shard_of_id(one.outcome.id))
         written = self._send([one.outcome for one in finished])
         self._sent(finished, written)
         if not any(written):  # else there may be more that can be written
             time.sleep(RESEND_INTERVAL)
+
+    def _send_last(self, progress: LatestProgress, shard: int) -> None:
+        if not self._several_shards:
+            progress.send_last()
+        elif self._state.answers(shard):
+            with suppress(RedisUnavailable):  # it is sent again with the outcome
+                progress.send_last(waits=False)
 
     def _sent(self, finished: Sequence[FinishedRun], written: Sequence[bool]) -> None:
         """Drop reported outcomes from the log. Unwritten ones move to its end and to the end of the
@@ -246,7 +258,8 @@ class InFlight:
                 self._unreported -= is_written
                 if not is_written:
                     end = self._log.record(one.outcome)
-                    self._finished.put(FinishedRun(one.outcome, end, None, is_unwritten=True))
+                    progress = one.progress if self._several_shards else None
+                    self._finished.put(FinishedRun(one.outcome, end, progress, is_unwritten=True))
             if self._unreported:
                 self._log.discard_before(finished[-1].log_end)
             else:

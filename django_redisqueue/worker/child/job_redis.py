@@ -19,7 +19,12 @@ from ...conf import Settings
 from ...core.codec import stored_name
 from ...core.ids import shard_of_id
 from ...core.parsing import int64_or_none
-from ...exceptions import JobAbandoned, LeaseLost, RedisQueueError, ResultGone
+from ...exceptions import (
+    JobAbandoned,
+    RedisQueueError,
+    RedisRefused,
+    RedisUnavailable,
+)
 from .context import Report
 
 logger = logging.getLogger("django_redisqueue")
@@ -47,6 +52,8 @@ class JobRedis:
         self._child = child
         self._settings = settings
         self._keep_alive = keep_alive
+        is_only = settings.shards == 1
+        self._passing = (RedisRefused, RedisUnavailable) if is_only else (RedisRefused,)
         connection = worker_connection()  # opens with the first question
         shards = range(0 if any_thread else settings.shards)
         self._by_shard = [Commands(connection.at(shard), settings) for shard in shards]
@@ -60,18 +67,9 @@ class JobRedis:
 
     def parent_result(self, job_id: str) -> Any:
         """The result of the only parent of a job in a chain. Raises ResultGone and LeaseLost."""
-
-        def ask() -> dict[str, Any] | RedisQueueError:
-            try:
-                return queries.parent_results(job_id, self._decode_result)
-            except (ResultGone, LeaseLost) as error:  # no retry brings it back
-                return error
-
         with self._commands(job_id) as commands:
             queries = WorkflowQueries(commands.connection, self._settings)
-            found = self._ask(ask)
-        if isinstance(found, RedisQueueError):
-            raise found
+            found = self._ask(lambda: queries.parent_results(job_id, self._decode_result))
         return next(iter(found.values()), None)
 
     def _decode_result(self, text: str) -> Any:
@@ -80,11 +78,22 @@ class JobRedis:
         return decode_result(text)
 
     def _ask(self, question: Callable[[], Any]) -> Any:
+        """Ask for a job that has not started. Waits while Redis refuses, and while it is away; with
+        several shards RedisUnavailable is raised, because the child can run jobs of the others."""
+
         def ask(_: bool) -> Any:
             self._keep_alive()
-            return question()
+            try:
+                return question()
+            except self._passing:
+                raise
+            except RedisQueueError as error:  # no retry brings it back
+                return error
 
-        return retry_until_answered(ask, who=self._child)
+        found = retry_until_answered(ask, who=self._child)
+        if isinstance(found, RedisQueueError):
+            raise found
+        return found
 
     def load(self, job: ClaimedJob) -> dict[str, str]:
         with self._commands(job.id) as commands:
@@ -184,12 +193,15 @@ class LatestProgress:
         with self._guard:
             self._is_over = True
 
-    def send_last(self) -> None:
+    def send_last(self, *, waits: bool = True) -> None:
         """Send what is left, before the outcome. This waits while Redis is away, as the outcome
-        would; any other error is only logged, so that the outcome is not delayed."""
+        would, or raises RedisUnavailable; any other error is only logged, so that the outcome is
+        not delayed."""
         with self._sending:
             try:
-                retry_while_unavailable(self._send_latest)
+                retry_while_unavailable(self._send_latest) if waits else self._send_latest()
+            except RedisUnavailable:
+                raise
             except Exception as error:  # the outcome matters more
                 #: Progress that a job reported last is not shown. Its outcome is; do nothing.
                 logger.warning("the last progress of a job could not be sent: %s", error)

@@ -91,8 +91,9 @@ class Child:
         self._executor = Executor(self._pipeline, state, self._interrupts, job_redis)
         beside = JobRedis(child, settings, any_thread=True)
         self._in_flight = InFlight(
-            state, beside.report, self._reports.send, beside, lambda: self._interrupts.stopping
-        )
+            state, beside.report, self._reports.send, beside, lambda: self._interrupts.stopping,
+            several_shards=settings.shards > 1,
+        )  # fmt: skip
         capacity, connections = options.async_concurrency, options.async_db_connections
         self._async_runner = AsyncRunner(self._pipeline, self._in_flight, capacity, connections)
         self._thread_runner: ThreadRunner | None = None
@@ -310,7 +311,9 @@ class Child:
 
     def _finish_last(self) -> None:
         self._idle.close()
-        self._claims.flush(wait=True)
+        # If it is recycled, its supervisor reports to shards that do not answer.
+        interrupts = self._interrupts
+        self._claims.flush(wait=interrupts.stopping and not interrupts.recycled)
         while self._in_flight.count:
             self._state.keep_alive()
             self._in_flight.wait(lambda: not self._in_flight.count, BLOCK_SECONDS)

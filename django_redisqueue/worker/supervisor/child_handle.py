@@ -49,7 +49,7 @@ class ChildHandle:
     def send(self, message: str) -> None:
         """Send a message to the child, if it has started."""
         if self.pid:
-            self.is_stopping = self.is_stopping or message == "stop"
+            self.is_stopping = self.is_stopping or message in ("stop", "recycle")
             self.state.send(message)
             os.kill(self.pid, signal.SIGUSR1)
 

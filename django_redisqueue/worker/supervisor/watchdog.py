@@ -162,7 +162,7 @@ class Watchdog:
                     "child %s uses %d MB, over its limit; it ends after its job",
                     handle.child, size // 2**20,
                 )  # fmt: skip
-                handle.send("stop")
+                handle.send("recycle")
 
 
 def resident_bytes(pid: int) -> int:

@@ -10,7 +10,7 @@ import pytest
 
 from django_redisqueue.broker.replies import OutcomeKind
 from django_redisqueue.conf import load
-from django_redisqueue.exceptions import LeaseLost
+from django_redisqueue.exceptions import LeaseLost, RedisQueueError, RedisUnavailable
 from django_redisqueue.worker.child import job_log, retry_policy
 from django_redisqueue.worker.child.executor import Pipeline
 from django_redisqueue.worker.child.retry_policy import Resolution
@@ -49,11 +49,14 @@ def test_a_job_that_a_hand_has_spoilt_fails_and_ends_no_child(
     assert words in message
 
 
-def test_a_job_that_redis_does_not_know_goes_back() -> None:
+@pytest.mark.parametrize("error", [LeaseLost, RedisUnavailable])
+def test_a_job_goes_back_if_redis_does_not_know_it_or_is_away(
+    error: type[RedisQueueError],
+) -> None:
     """After a failover, or asked of a master that was replaced: no failure of the job."""
 
     def unknown(job_id: str) -> Any:
-        raise LeaseLost(f"Redis does not know that job {job_id} runs")
+        raise error(f"Redis does not know that job {job_id} runs")
 
     job = claimed()._replace(task="tests.app.tasks.noop", options='{"takes_result":true}')
     resolution = Pipeline(SETTINGS, lambda _: 0, unknown).prepare(job)

@@ -15,7 +15,7 @@ from django_redisqueue.broker.workflows import WorkflowQueries
 from django_redisqueue.client import large_results
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.codec import encode_stored
-from django_redisqueue.exceptions import JobAbandoned
+from django_redisqueue.exceptions import JobAbandoned, RedisUnavailable, WrongKeyType
 from django_redisqueue.worker.child.executor import encode
 from django_redisqueue.worker.child.job_redis import FILE_SECONDS, JobRedis
 from tests.support.shards import keys_with
@@ -41,6 +41,35 @@ def test_the_file_of_a_large_result_may_take_long_to_read(monkeypatch: pytest.Mo
     keep_alive = Mock()
     assert JobRedis("c1", get_settings(), keep_alive).parent_result("job_1") == "FILE"
     keep_alive.assert_called_with(FILE_SECONDS)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_child_with_several_shards_does_not_wait_to_prepare_a_job(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, shards: int
+) -> None:
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "SHARDS": shards}
+    errors = [RedisUnavailable("away")]
+
+    def parent_results(self: Any, job_id: str, decode: Any) -> dict[str, Any]:
+        if errors:
+            raise errors.pop()
+        return {"parent": 7}
+
+    monkeypatch.setattr(WorkflowQueries, "parent_results", parent_results)
+    job_redis = JobRedis("c1", get_settings())
+    if shards == 1:
+        assert job_redis.parent_result("job_1") == 7
+    else:
+        with pytest.raises(RedisUnavailable):
+            job_redis.parent_result("job_1")
+
+
+def test_a_parent_that_another_program_has_overwritten_is_not_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(WorkflowQueries, "parent_results", Mock(side_effect=WrongKeyType("x")))
+    with pytest.raises(WrongKeyType):
+        JobRedis("c1", get_settings()).parent_result("job_1")
 
 
 @pytest.mark.parametrize("ask", ["load", "save", "check_wait", "report"])
