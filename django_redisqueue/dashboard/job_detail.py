@@ -22,7 +22,7 @@ from ..core.codec import dumps, loads
 from ..core.errors import key_of
 from ..core.instruments import CORRELATION, headers_in
 from ..core.job_data import JobData, JobError, decode_error
-from ..core.parsing import int_or_none
+from ..core.parsing import int_or_none, object_or_none
 from ..core.statuses import Status
 from ..core.text import printable
 from ..exceptions import CorruptJob
@@ -402,7 +402,7 @@ def _from_job(job: JobData) -> Attempt:
 
 
 def _from_events(job: JobData, events: Sequence[JobEvent]) -> list[Attempt]:
-    details = [_detail(event) for event in events]
+    details = [object_or_none(event.detail) or {} for event in events]
     requeues = [number for detail in details if (number := int_or_none(detail.get("requeues")))]
     generation = requeues[0] - 1 if requeues else job.generation
     found: list[Attempt] = []
@@ -434,13 +434,6 @@ def _begin(found: list[Attempt], event: JobEvent, generation: int) -> None:
         found[-1] = replace(last, ended_at=None, status="", children=more, error=None)
     else:
         found.append(Attempt(event.attempt, generation, event.at, children=children))
-
-
-def _detail(event: JobEvent) -> dict[str, Any]:
-    try:
-        return dict(loads(event.detail)) if event.detail else {}
-    except (ValueError, TypeError):
-        return {}
 
 
 def _error(detail: dict[str, Any]) -> JobError | None:
