@@ -354,3 +354,6 @@ def get_job(job_id: str) -> Job:
     job = Job(check_job_id(job_id))
     job.refresh()
     return job
+
+
+aget_job = sync_to_async(get_job)  # on the connections that async code uses: it may ask the mirror

@@ -25,7 +25,7 @@ from ..exceptions import (
 from .chunks import Chunk, ChunkItem
 from .events import send_event
 from .gather import Gather, get_gather, listener, publish
-from .jobs import Job, get_job
+from .jobs import Job, aget_job, get_job
 from .limits import set_limit, set_weight
 from .queue import JobQueue, afind_jobs, find_jobs
 from .tasks import Signature, Task, task
@@ -63,6 +63,7 @@ __all__ = [
     "WorkflowError",
     "WorkflowStatus",
     "afind_jobs",
+    "aget_job",
     "chain",
     "find_jobs",
     "get_gather",

@@ -77,6 +77,9 @@ class Task:
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # some options cannot be hashed
+
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the function here."""
         return self.func(*args, **kwargs)
@@ -88,11 +91,8 @@ class Task:
 
     def call(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the function here, and wait for it if it is async."""
-        return (
-            async_to_sync(self.func)(*args, **kwargs)
-            if self.is_async
-            else self.func(*args, **kwargs)
-        )
+        func: Callable[..., Any] = async_to_sync(self.func) if self.is_async else self.func
+        return func(*args, **kwargs)
 
     async def acall(self, /, *args: Any, **kwargs: Any) -> Any:
         """``call`` for async code."""

@@ -12,7 +12,7 @@ from django.utils.crypto import salted_hmac
 
 from ..core.codec import check
 from ..core.unique import MAX_KEY, Replace, Unique, UniqueBy, UniqueKey, encode_unique, quoted_key
-from ..exceptions import InvalidOption, did_you_mean, short_repr
+from ..exceptions import InvalidArguments, InvalidOption, did_you_mean, short_repr
 from .functions import Parameters
 from .transport import transport
 
@@ -62,6 +62,7 @@ class Uniqueness:
         values = bound.arguments
         if not names:
             return {name: value for name, value in values.items() if value is not _UNKNOWN}
+        self._check_places(names, values)
         chosen = {name: _find(name, values) for name in names}
         for name, value in chosen.items():
             if value is _UNKNOWN:
@@ -70,6 +71,19 @@ class Uniqueness:
                     "the result of a parent; name other parameters"
                 )
         return chosen
+
+    def _check_places(self, names: Sequence[str], values: Mapping[str, Any]) -> None:
+        """Raise InvalidArguments if a name may be that of an argument in ``*args``, which have no
+        names: calls with different values would share a key."""
+        parameters = self.parameters.signature.parameters
+        more = [values[one.name] for one in parameters.values() if one.kind is one.VAR_POSITIONAL]
+        known = set(parameters).union(*(box for box in values.values() if isinstance(box, Mapping)))
+        for name in names:
+            if any(more) and name not in known:
+                raise InvalidArguments(
+                    f"unique_by of {self.task} names {name!r}, which has to be a keyword argument: "
+                    "the function, or a decorator of it, takes *args, which have no names"
+                )
 
 
 def _find(name: str, values: Mapping[str, Any]) -> Any:

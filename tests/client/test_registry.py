@@ -32,6 +32,11 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     sys.modules.pop("strange_place", None)
 
 
+def test_a_task_can_be_a_key() -> None:
+    assert {tasks.noop: 1, tasks.add: 2}[tasks.noop] == 1
+    assert len({tasks.noop, tasks.noop.using(), tasks.noop.using(tags={"a": "b"})}) == 2
+
+
 def test_tasks_modules_of_apps_are_found() -> None:
     assert registry.get_task("tests.app.tasks.noop") is tasks.noop
     assert "tests.app.tasks.noop" in registry.task_names()

@@ -201,6 +201,18 @@ def test_a_default_that_no_key_can_hold(hand: Hand) -> None:
     )
 
 
+@task(unique="until_finished", unique_by="customer")
+@transaction.atomic
+def refresh(customer: int) -> None: ...
+
+
+def test_a_positional_argument_of_a_decorated_function_has_no_name(hand: Hand) -> None:
+    with pytest.raises(InvalidArguments, match="'customer', which has to be a keyword argument"):
+        refresh.enqueue(1)
+    jobs = [refresh.enqueue(customer=customer) for customer in (1, 2, 1)]
+    assert [job.is_duplicate for job in jobs] == [False, False, True]
+
+
 # -- transactions and the outbox
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_redisqueue import Job, get_job
+from django_redisqueue import Job, aget_job, get_job
 from django_redisqueue.core.job_data import encode_error
 from django_redisqueue.exceptions import CorruptJob, JobFailed, JobNotFound, WaitTimeout
 from django_redisqueue.models import JobEvent, JobRecord, OutboxJob
@@ -99,6 +99,7 @@ def test_async_refresh() -> None:
     job = Job(JOB)
     asyncio.run(job.arefresh())
     assert job.result == {"pages": 3}
+    assert asyncio.run(aget_job(JOB)).result == {"pages": 3}
 
 
 def test_what_stands_in_redis_goes_before_the_mirror(hand: Hand) -> None:
