@@ -14,7 +14,6 @@ from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.connection import (
     RedisConnection,
     blocking_connection,
-    bulk_connection,
     producer_connection,
     worker_connection,
 )
@@ -86,7 +85,7 @@ def test_a_thread_has_one_socket_for_all_shards_of_a_server(four: dict[str, Any]
 
 
 def test_every_kind_of_connection_has_a_shard(four: dict[str, Any]) -> None:
-    for make in (producer_connection, bulk_connection, worker_connection, blocking_connection):
+    for make in (producer_connection, worker_connection, blocking_connection):
         assert make(2).shard == 2
         assert make().shard == 0
 
