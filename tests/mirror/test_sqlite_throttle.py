@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -27,12 +26,25 @@ def file(tmp_path: Path, django_db_blocker: Any) -> Iterator[Path]:
         yield path
 
 
+class StoppedClock:
+    """Stands in for ``time``: only the test moves it, and sleeps are noted and skipped."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.naps: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.naps.append(seconds)
+
+
 @pytest.fixture
-def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The lengths of its sleeps, which are skipped."""
-    found: list[float] = []
-    monkeypatch.setattr("django_redisqueue.mirror.writer.time.sleep", found.append)
-    return found
+def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
+    stopped = StoppedClock()
+    monkeypatch.setattr("django_redisqueue.mirror.writer.time", stopped)
+    return stopped
 
 
 def write(path: Path) -> None:
@@ -40,57 +52,53 @@ def write(path: Path) -> None:
         other.execute("INSERT INTO mine VALUES (1)")
 
 
-def test_alone_it_does_not_wait(file: Path, naps: list[float]) -> None:
+def test_alone_it_does_not_wait(file: Path, clock: StoppedClock) -> None:
     throttle = SqliteThrottle("default")
     for _ in range(3):
         throttle.wait()
         connection.cursor().execute("INSERT INTO mine VALUES (1)")
         throttle.record(1.0)
-    assert naps == []
+    assert clock.naps == []
 
 
-def test_it_waits_four_times_as_long_as_it_held_the_lock(file: Path, naps: list[float]) -> None:
+def test_it_waits_four_times_as_long_as_it_held_the_lock(file: Path, clock: StoppedClock) -> None:
     throttle = SqliteThrottle("default")
     throttle.wait()
     throttle.record(0.5)
     write(file)
     throttle.wait()
-    assert naps == [pytest.approx(2.0, abs=0.05)]
     throttle.record(0.1)
     throttle.wait()  # others may come again
-    assert naps[1:] == [pytest.approx(0.4, abs=0.05)]
+    assert clock.naps == pytest.approx([2.0, 0.4])
 
 
-def test_time_that_has_passed_counts(file: Path, naps: list[float]) -> None:
+def test_time_that_has_passed_counts(file: Path, clock: StoppedClock) -> None:
     throttle = SqliteThrottle("default")
     throttle.wait()
     write(file)
-    throttle.record(0.01)
-    begun = time.monotonic()
-    while time.monotonic() - begun < 0.04:
-        pass
+    throttle.record(0.5)
+    clock.now += 1.5
     throttle.wait()
-    assert naps == [0.0]
+    clock.now += 1.5
+    throttle.wait()
+    assert clock.naps == pytest.approx([0.5, 0.0])
 
 
-def test_others_are_forgotten(
-    file: Path, naps: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_others_are_forgotten(file: Path, clock: StoppedClock) -> None:
     throttle = SqliteThrottle("default")
     throttle.wait()
     write(file)
     throttle.wait()
-    later = time.monotonic() + 6
-    monkeypatch.setattr("django_redisqueue.mirror.writer.time.monotonic", lambda: later)
+    clock.now += 6
     throttle.record(1.0)
-    naps.clear()
+    clock.naps.clear()
     throttle.wait()
-    assert naps == []
+    assert clock.naps == []
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_a_server_needs_no_throttle(shard: MirroredShard, naps: list[float]) -> None:
+def test_a_server_needs_no_throttle(shard: MirroredShard, clock: StoppedClock) -> None:
     throttle = SqliteThrottle("default")
     throttle.record(1.0)
     throttle.wait()
-    assert naps == []
+    assert clock.naps == []
