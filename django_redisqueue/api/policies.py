@@ -18,9 +18,9 @@ from ..client.limits import NO_KEY, parse_key, parse_number, parse_weight, set_l
 from ..client.queue import JobQueue
 from ..client.unique import release_unique_key
 from ..conf import get_settings
+from ..core.formatting import printable
 from ..core.job_data import WaitKind
 from ..core.schedules import ScheduleData, Source
-from ..core.text import printable
 from ..core.unique import UniqueKey
 from .errors import ApiError, errors_for
 from .rendering import (

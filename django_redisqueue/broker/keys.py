@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..core.placement import tag
+from ..core.ids import tag
 
 DEFAULT_PREFIX = "job_queue"
 

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar, overload
 
-from ..core.text import printable
+from ..core.formatting import printable
 from ..exceptions import InvalidOption, short_repr
 from .base import QueryBase
 from .connection import RedisConnection

@@ -13,11 +13,11 @@ from heapq import merge
 from itertools import chain, islice
 from typing import TypeVar
 
+from ..core.formatting import printable
 from ..core.ids import ids_by_shard
 from ..core.job_data import JobData, WaitKind
 from ..core.schedules import ScheduleData
 from ..core.statuses import Status
-from ..core.text import printable
 from ..core.unique import UniqueKey
 from ..core.worker_data import WorkerReport, WorkerState, parse_report, worker_of
 from ..exceptions import InvalidOption

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ..core.formatting import printable
 from ..core.parsing import clock_ms, pairs, score_ms
-from ..core.text import printable
 from ..core.unique import UniqueKey
 from .base import CommandBase, QueryBase
 from .reads import Entry, Read, Strict, query, run

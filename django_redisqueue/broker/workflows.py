@@ -7,8 +7,8 @@ from itertools import chain
 from typing import Any
 
 from ..core.codec import loads
+from ..core.formatting import printable
 from ..core.parsing import int_or_none
-from ..core.text import printable
 from ..core.workflow_data import (
     WORKFLOW_FIELDS,
     WorkflowData,

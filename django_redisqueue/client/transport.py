@@ -32,9 +32,8 @@ from ..broker.workflows import WorkflowQueries
 from ..conf import get_settings
 from ..core.clock import Deadline
 from ..core.gather_data import GatherData, GatherPlan
-from ..core.ids import ids_by_shard, new_job_id, shard_of_id
+from ..core.ids import ids_by_shard, new_job_id, shard_of_id, shard_of_key
 from ..core.job_data import JobData, JobQuery, NewJob
-from ..core.placement import shard_of_key
 from ..core.ports import Transport, ports
 from ..core.statuses import Status
 from ..core.tags import index_entry, properties

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from ..exceptions import CorruptJob
 from .codec import decode_payload
+from .formatting import sanitize
 from .parsing import parse_instant_ms, parse_int
 from .statuses import GatherReason, GatherStatus
-from .text import sanitize
 
 
 class GatherListener(NamedTuple):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..exceptions import CorruptJob
+from .formatting import printable
 from .parsing import MAX_INT32, Fields
 from .statuses import WorkflowStatus
-from .text import printable
 
 
 class WorkflowJob(NamedTuple):

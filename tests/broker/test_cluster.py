@@ -36,7 +36,7 @@ from django_redisqueue.broker.shards import AllShards
 from django_redisqueue.checks import check_settings
 from django_redisqueue.checks.network import check_network
 from django_redisqueue.conf import get_settings
-from django_redisqueue.core.placement import slot, tag
+from django_redisqueue.core.ids import slot, tag
 from django_redisqueue.exceptions import (
     ConfigurationError,
     RedisRefused,

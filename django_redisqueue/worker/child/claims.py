@@ -32,8 +32,7 @@ from ...broker.retry import (
     retry_until_answered,
 )
 from ...conf import Settings
-from ...core.ids import shard_of_id
-from ...core.placement import shard_of_key
+from ...core.ids import shard_of_id, shard_of_key
 from ...exceptions import RedisQueueError, RedisUnavailable
 from ..child_state import MAX_BATCH, RESERVED_BYTES, ChildState
 from ..identity import shard_label

@@ -13,7 +13,7 @@ from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.schedules import ScheduleQueries
 from django_redisqueue.conf import get_settings
-from django_redisqueue.core.placement import shard_of_key
+from django_redisqueue.core.ids import shard_of_key
 from django_redisqueue.worker.maintenance import maintenance, upkeep
 from django_redisqueue.worker.maintenance.leader import RoleHost
 from django_redisqueue.worker.maintenance.maintenance import Maintenance
