@@ -16,8 +16,8 @@ from ..broker.queries import UnreadableJob
 from ..broker.shards import AllShards
 from ..core.clock import from_ms
 from ..core.job_data import JobData
+from ..core.records import ENDED_COUNTS, JOB_COUNTS, WorkflowData
 from ..core.statuses import Status, WorkflowStatus
-from ..core.workflow_data import ENDED_COUNTS, JOB_COUNTS, WorkflowData
 from ..health.findings import FindingId, Level
 from ..mirror.changes import LOST
 from ..models import WorkflowRecord

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from ..core.job_data import NewJob
-from ..core.worker_data import WorkerOrder
+from ..core.records import WorkerOrder
 from ..exceptions import ParentNotFound, WrongKeyType
 from .base import BATCH, MAX_CALL_BYTES
 from .connection import RedisConnection

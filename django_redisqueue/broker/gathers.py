@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
-from ..core.gather_data import GatherData, GatherListener, GatherPlan, decode_gather
 from ..core.parsing import pairs
+from ..core.records import GatherData, GatherListener, GatherPlan, decode_gather
 from ..exceptions import CorruptJob
 from .base import CommandBase, QueryBase
 from .reads import Read, Strict, query, together

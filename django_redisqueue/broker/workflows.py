@@ -9,7 +9,7 @@ from typing import Any
 from ..core.codec import loads
 from ..core.formatting import printable
 from ..core.parsing import int_or_none
-from ..core.workflow_data import (
+from ..core.records import (
     WORKFLOW_FIELDS,
     WorkflowData,
     WorkflowJob,

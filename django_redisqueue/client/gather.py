@@ -14,7 +14,6 @@ from ..broker.base import BATCH, MAX_CALL_BYTES
 from ..conf import Settings, get_settings
 from ..core.clock import Deadline, Duration, to_period_ms
 from ..core.codec import encode_payload
-from ..core.gather_data import GatherData, GatherListener, GatherPlan
 from ..core.ids import (
     check_gather_key,
     check_listener_name,
@@ -23,6 +22,7 @@ from ..core.ids import (
     shard_of_key,
 )
 from ..core.parsing import is_int
+from ..core.records import GatherData, GatherListener, GatherPlan
 from ..core.statuses import GatherReason, GatherStatus
 from ..exceptions import (
     CorruptJob,

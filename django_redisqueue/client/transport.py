@@ -31,14 +31,13 @@ from ..broker.uniques import UniqueQueries
 from ..broker.workflows import WorkflowQueries
 from ..conf import get_settings
 from ..core.clock import Deadline
-from ..core.gather_data import GatherData, GatherPlan
 from ..core.ids import ids_by_shard, new_job_id, shard_of_id, shard_of_key
 from ..core.job_data import JobData, JobQuery, NewJob
 from ..core.ports import Transport, ports
+from ..core.records import GatherData, GatherPlan, Push, WorkflowData, WorkflowJob, WorkflowPart
 from ..core.statuses import Status
 from ..core.tags import index_entry, properties
 from ..core.unique import UniqueKey
-from ..core.workflow_data import Push, WorkflowData, WorkflowJob, WorkflowPart
 from ..exceptions import (
     JobNotFound,
     NotIndexed,

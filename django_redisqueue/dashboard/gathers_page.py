@@ -14,10 +14,9 @@ from ..broker.gathers import GatherQueries
 from ..broker.reads import Read
 from ..core.clock import from_ms
 from ..core.formatting import printable
-from ..core.gather_data import GatherData
 from ..core.ids import check_gather_key
+from ..core.records import ENDED_COUNTS, GatherData
 from ..core.statuses import GatherStatus
-from ..core.workflow_data import ENDED_COUNTS
 from ..exceptions import CorruptJob, InvalidName, RedisQueueError
 from .filters import given, text_of
 from .pages import Page

@@ -27,8 +27,8 @@ from ..core.formatting import printable
 from ..core.ids import check_job_id, periodic_prefix
 from ..core.job_data import JobData, WaitKind, split_wait
 from ..core.parsing import int_or_none, is_storable
+from ..core.records import worker_of
 from ..core.redaction import REDACTED
-from ..core.worker_data import worker_of
 from ..exceptions import (
     CorruptJob,
     InvalidName,

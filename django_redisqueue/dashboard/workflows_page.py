@@ -23,8 +23,8 @@ from ..conf import get_settings
 from ..core import formatting
 from ..core.ids import check_workflow_id, shard_of_id
 from ..core.parsing import is_storable
+from ..core.records import WorkflowData
 from ..core.statuses import Status, WorkflowStatus
-from ..core.workflow_data import WorkflowData
 from ..exceptions import CorruptJob, InvalidName, InvalidOption, RedisQueueError
 from ..models import WorkflowEvent, WorkflowRecord
 from .actions import chosen, posted

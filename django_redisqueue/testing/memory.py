@@ -12,13 +12,12 @@ from ..broker.replies import ClaimedJob, OutcomeKind
 from ..client.jobs import UNIQUE_CONFLICT, Job
 from ..client.transport import check_pushed
 from ..core.clock import Deadline, to_ms
-from ..core.gather_data import GatherData, GatherPlan
 from ..core.job_data import JobData, NewJob
 from ..core.limits import decode_lane
 from ..core.ports import use_transport
+from ..core.records import GatherData, GatherPlan, Push, WorkflowData
 from ..core.statuses import JobReason, OnConflict, Status
 from ..core.unique import UniqueKey
-from ..core.workflow_data import Push, WorkflowData
 from ..exceptions import InvalidOption, JobFailed, short_repr
 from ..worker.child.retry_policy import Resolution
 from .expectations import CapturedJobs

@@ -7,7 +7,7 @@ from typing import Any
 
 from django_redisqueue.broker.gathers import GatherQueries
 from django_redisqueue.broker.replies import ClaimedJob, FinishCode
-from django_redisqueue.core.gather_data import GatherData, GatherListener, GatherPlan
+from django_redisqueue.core.records import GatherData, GatherListener, GatherPlan
 
 from .lab import ERROR, PAYLOAD, Lab, outcome
 
