@@ -23,8 +23,8 @@ from .core.ids import (
     check_tag_name,
     check_task_name,
 )
-from .core.limits import MAX_WEIGHT, NamedLimit, encode_share, make_named_limit
 from .core.parsing import is_int, is_number
+from .core.policies import MAX_WEIGHT, NamedLimit, encode_share, make_named_limit
 from .core.schedules import SCHEDULE_OPTIONS, Schedule, make_schedule
 from .exceptions import (
     ConfigurationError,

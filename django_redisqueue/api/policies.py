@@ -20,8 +20,8 @@ from ..client.unique import release_unique_key
 from ..conf import get_settings
 from ..core.formatting import printable
 from ..core.job_data import WaitKind
+from ..core.policies import UniqueKey
 from ..core.schedules import ScheduleData, Source
-from ..core.unique import UniqueKey
 from .errors import ApiError, errors_for
 from .rendering import (
     INSTANT,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.formatting import printable
-from ..core.limits import RateNumbers, decode_rate, shown_value
 from ..core.parsing import clock_ms, int_or_none, pairs
+from ..core.policies import RateNumbers, decode_rate, shown_value
 from ..exceptions import InvalidOption
 from .base import CommandBase, QueryBase
 from .overview import read_wait

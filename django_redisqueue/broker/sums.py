@@ -16,10 +16,10 @@ from typing import TypeVar
 from ..core.formatting import printable
 from ..core.ids import ids_by_shard
 from ..core.job_data import JobData, WaitKind
+from ..core.policies import UniqueKey
 from ..core.records import WorkerReport, WorkerState, parse_report, worker_of
 from ..core.schedules import ScheduleData
 from ..core.statuses import Status
-from ..core.unique import UniqueKey
 from ..exceptions import InvalidOption
 from .connection import RedisConnection
 from .limits import LanePause, LimitQueries, LimitState, first_keys

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ..core.formatting import printable
 from ..core.parsing import clock_ms, pairs, score_ms
-from ..core.unique import UniqueKey
+from ..core.policies import UniqueKey
 from .base import CommandBase, QueryBase
 from .reads import Entry, Read, Strict, query, run
 

@@ -11,7 +11,7 @@ from inspect import BoundArguments, Parameter
 from typing import Any
 
 from ..conf import get_settings
-from ..core.limits import Key, Limit, Rate, bounded, encode_value
+from ..core.policies import Key, Limit, Rate, bounded, encode_value
 from ..core.statuses import OnConflict
 from ..exceptions import InvalidArguments, InvalidOption, did_you_mean, short_repr
 from .functions import Parameters

@@ -15,12 +15,23 @@ from ..conf import get_settings
 from ..core.backoff import Backoff, FixedDelays, to_backoff
 from ..core.clock import MAX_DURATION, ms_of, real_ms, to_ms
 from ..core.ids import check_job_id, check_queue_name, check_task_name
-from ..core.limits import Key, Limit, Limits, Rate, Rates, check_fair_by, check_limits
 from ..core.parsing import is_int
+from ..core.policies import (
+    Key,
+    Limit,
+    Limits,
+    Rate,
+    Rates,
+    Unique,
+    UniqueBy,
+    check_fair_by,
+    check_limits,
+    check_unique_by,
+    to_unique,
+)
 from ..core.schedules import Cron, Every, to_cron, to_every
 from ..core.statuses import Audit, OnConflict, OnParentFailure, check_choice
 from ..core.tags import check_tags
-from ..core.unique import Unique, UniqueBy, check_unique_by, to_unique
 from ..exceptions import InvalidOption, did_you_mean, short_repr
 from .chunks import Chunk, check_chunk_option
 

@@ -12,7 +12,7 @@ from ..broker.base import BATCH
 from ..conf import Settings, get_settings
 from ..core.ids import shard_of_id, shard_of_key
 from ..core.job_data import NewJob
-from ..core.limits import Limit, Rate, decode_lane
+from ..core.policies import Limit, Rate, decode_lane
 from ..exceptions import InvalidOption, short_repr
 from .lanes import LaneRule, names_in
 from .unique import Uniqueness

@@ -1,7 +1,7 @@
 """What applications import from ``django_redisqueue``."""
 
 from ..core.backoff import Backoff
-from ..core.limits import Limit, Rate
+from ..core.policies import For, Limit, Rate, Replace
 from ..core.schedules import Cron, Every
 from ..core.statuses import (
     GatherStatus,
@@ -11,7 +11,6 @@ from ..core.statuses import (
     UniqueMode,
     WorkflowStatus,
 )
-from ..core.unique import For, Replace
 from ..exceptions import (
     ApprovalRejected,
     EventTimeout,

@@ -17,10 +17,10 @@ from ..core.codec import dumps, encode_payload, loads
 from ..core.ids import check_task_name, new_job_id
 from ..core.instruments import is_watched, producing, with_headers
 from ..core.job_data import NewJob
+from ..core.policies import encode_idempotency
 from ..core.ports import ports
 from ..core.redaction import OPTION, REDACTED, Hidden, Redaction, redaction_of, without_frames
 from ..core.statuses import Audit, OnParentFailure
-from ..core.unique import encode_idempotency
 from ..exceptions import (
     IdempotencyConflict,
     InvalidArguments,

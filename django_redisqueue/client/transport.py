@@ -33,11 +33,11 @@ from ..conf import get_settings
 from ..core.clock import Deadline
 from ..core.ids import ids_by_shard, new_job_id, shard_of_id, shard_of_key
 from ..core.job_data import JobData, JobQuery, NewJob
+from ..core.policies import UniqueKey
 from ..core.ports import Transport, ports
 from ..core.records import GatherData, GatherPlan, Push, WorkflowData, WorkflowJob, WorkflowPart
 from ..core.statuses import Status
 from ..core.tags import index_entry, properties
-from ..core.unique import UniqueKey
 from ..exceptions import (
     JobNotFound,
     NotIndexed,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from django.utils.crypto import salted_hmac
 
 from ..core.codec import check
-from ..core.unique import MAX_KEY, Replace, Unique, UniqueBy, UniqueKey, encode_unique, quoted_key
+from ..core.policies import MAX_KEY, Replace, Unique, UniqueBy, UniqueKey, encode_unique, quoted_key
 from ..exceptions import InvalidArguments, InvalidOption, did_you_mean, short_repr
 from .functions import Parameters
 from .transport import transport

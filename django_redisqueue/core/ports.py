@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 from .clock import Deadline
 from .job_data import JobData, JobQuery, NewJob
+from .policies import UniqueKey
 from .records import GatherData, GatherPlan, Push, WorkflowData
 from .schedules import ScheduleDefinition
-from .unique import UniqueKey
 
 
 class Transport(Protocol):

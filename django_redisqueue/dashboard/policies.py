@@ -34,8 +34,8 @@ from ..core import formatting
 from ..core.formatting import printable
 from ..core.job_data import WaitKind
 from ..core.parsing import is_storable
+from ..core.policies import UniqueKey
 from ..core.schedules import ScheduleData
-from ..core.unique import UniqueKey
 from ..exceptions import InvalidOption
 from ..health.policies import SCHEDULE_LATE, WAITS
 from ..models import Approval, PeriodicJob

@@ -14,7 +14,7 @@ from ..conf import get_settings
 from ..core import formatting
 from ..core.formatting import printable
 from ..core.job_data import JobData, split_wait
-from ..core.limits import decode_lane
+from ..core.policies import decode_lane
 from ..core.statuses import FINAL, Status, WorkflowStatus
 from ..exceptions import CorruptJob, RedisQueueError
 from .findings import listed

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from ..conf import get_settings
 from ..core.job_data import NewJob
-from ..core.limits import STRIDE, Lane, decode_lane, decode_rate
+from ..core.policies import STRIDE, Lane, decode_lane, decode_rate
 from ..core.statuses import OnConflict, Status
 from .expectations import CapturedJobs
 from .hashes import JobHash, queued_since_ms

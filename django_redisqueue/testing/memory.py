@@ -13,11 +13,10 @@ from ..client.jobs import UNIQUE_CONFLICT, Job
 from ..client.transport import check_pushed
 from ..core.clock import Deadline, to_ms
 from ..core.job_data import JobData, NewJob
-from ..core.limits import decode_lane
+from ..core.policies import UniqueKey, decode_lane
 from ..core.ports import use_transport
 from ..core.records import GatherData, GatherPlan, Push, WorkflowData
 from ..core.statuses import JobReason, OnConflict, Status
-from ..core.unique import UniqueKey
 from ..exceptions import InvalidOption, JobFailed, short_repr
 from ..worker.child.retry_policy import Resolution
 from .expectations import CapturedJobs

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..core.job_data import NewJob
+from ..core.policies import UniqueKey
 from ..core.statuses import JobReason, Status
-from ..core.unique import UniqueKey
 from .expectations import CapturedJobs
 from .hashes import JobHash, hold, release, set_fields
 from .runs import InMemorySteps
@@ -19,7 +19,7 @@ OF_AN_ATTEMPT = ("attempts", "delays", "error", "first_ms", "started_ms", "ran",
 
 
 class _Spec(NamedTuple):
-    """One key of a job, as core/unique.py encodes it."""
+    """One key of a job, as core/policies.py encodes it."""
 
     key: str
     mode: str
