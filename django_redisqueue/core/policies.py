@@ -1,9 +1,10 @@
-"""What limits jobs and makes them unique: ``Limit`` and ``Rate``, the lane of a job, and the modes of
-``@task(unique=...)``, as Redis knows them.
+"""What limits jobs and makes them unique: ``Limit`` and ``Rate``, the lane of a job, and the modes
+of ``@task(unique=...)``, as Redis knows them.
 
 A lane is ``<share>|<limit key>|<limit key>``, and behind it, joined by blanks, the numbers of its
 limits, and what a conflict means. A limit key is ``<kind>:<limit>:<value>``, with the kind ``c``
-(concurrency) or ``r`` (rate). Lua reads this (broker/lua/include/lane_names.lua)."""
+(concurrency) or ``r`` (rate). Lua reads this (broker/lua/include/lane_names.lua).
+"""
 
 from __future__ import annotations
 
