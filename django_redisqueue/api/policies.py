@@ -10,7 +10,7 @@ from django.http import JsonResponse
 from django.http.response import HttpResponseBase
 
 from ..broker import sums
-from ..broker.limits import HOLDERS, QUEUES, LimitState
+from ..broker.policies import HOLDERS, QUEUES, LimitState
 from ..broker.schedules import UnreadableSchedule
 from ..broker.shards import AllShards
 from ..broker.steps import Wait

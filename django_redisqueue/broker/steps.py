@@ -9,8 +9,7 @@ from ..core.formatting import printable
 from ..core.job_data import WaitKind, split_wait
 from ..core.parsing import int_or_none, pairs
 from ..core.statuses import Status
-from .base import CommandBase, QueryBase
-from .reads import Entry, Read, query
+from .base import CommandBase, Entry, QueryBase, Read, query
 from .replies import WaitReply, WaitState
 
 BYTES = "bytes"  # the field that has the size of the others

@@ -12,8 +12,8 @@ from ..broker import sums
 from ..broker.commands import Commands
 from ..broker.connection import producer_connection
 from ..broker.continuations import STEP, ContinuationStep, StepReply, new_token
-from ..broker.limits import pause_name
 from ..broker.overview import MAX_NAME
+from ..broker.policies import pause_name
 from ..broker.queries import PAGE, Queries, UnreadableJob
 from ..broker.shards import AllShards
 from ..conf import get_settings

@@ -23,12 +23,11 @@ from ..broker.connection import (
     producer_connection,
     retry_once,
 )
-from ..broker.gathers import GatherQueries
+from ..broker.policies import UniqueQueries
 from ..broker.queries import Queries, UnreadableJob, newest, not_found
 from ..broker.redis_url import RedisUrl
 from ..broker.shards import AllShards, all_shards
-from ..broker.uniques import UniqueQueries
-from ..broker.workflows import WorkflowQueries
+from ..broker.workflows import GatherQueries, WorkflowQueries
 from ..conf import get_settings
 from ..core.clock import Deadline
 from ..core.ids import ids_by_shard, new_job_id, shard_of_id, shard_of_key

@@ -9,9 +9,9 @@ from typing import Any
 
 from django.http import Http404, HttpResponse
 
+from ..broker.base import Read
 from ..broker.connection import RedisConnection
-from ..broker.gathers import GatherQueries
-from ..broker.reads import Read
+from ..broker.workflows import GatherQueries
 from ..core.clock import from_ms
 from ..core.formatting import printable
 from ..core.ids import check_gather_key

@@ -13,9 +13,9 @@ from django.contrib import messages
 from django.db import Error as DatabaseError
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 
+from ..broker.policies import UniqueQueries
 from ..broker.queries import Queries
 from ..broker.steps import StepQueries
-from ..broker.uniques import UniqueQueries
 from ..broker.workflows import WorkflowQueries
 from ..client.registry import get_task, lookup
 from ..client.tasks import Task

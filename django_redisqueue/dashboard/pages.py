@@ -34,9 +34,9 @@ from django.utils import timezone
 from django.utils.http import urlencode
 
 from ..api.hub import RETRY_AFTER, TooManyStreams, close_connections, stream_limiter
+from ..broker.base import Read
 from ..broker.connection import RedisConnection, producer_connection
 from ..broker.queries import Queries
-from ..broker.reads import Read
 from ..broker.shards import AllShards
 from ..conf import APP, get_settings
 from ..core import formatting

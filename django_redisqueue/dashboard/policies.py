@@ -12,10 +12,9 @@ from django.utils.text import capfirst
 
 from ..broker import sums
 from ..broker.commands import Commands
-from ..broker.limits import LanePause, LimitState, pause_name
+from ..broker.policies import LanePause, LimitState, UniqueQueries, pause_name
 from ..broker.schedules import UnreadableSchedule
 from ..broker.steps import Wait
-from ..broker.uniques import UniqueQueries
 from ..client.limits import (
     NO_KEY,
     keys_to_set,

@@ -14,9 +14,9 @@ from django.db.models import QuerySet
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 
+from ..broker.base import Read
 from ..broker.commands import Commands
 from ..broker.connection import RedisConnection
-from ..broker.reads import Read
 from ..broker.workflows import STEPS_A_REQUEST, WorkflowQueries
 from ..client.transport import connection_of
 from ..conf import get_settings

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..broker.connection import RedisConnection
 from ..broker.entries import START
 from ..broker.health import HealthQueries, ShardState
-from ..broker.limits import LimitQueries, pause_name
+from ..broker.policies import LimitQueries, pause_name
 from ..broker.queries import Queries
 from ..broker.workflows import WorkflowQueries
 from ..conf import get_settings

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from django_redisqueue.broker.gathers import GatherQueries
 from django_redisqueue.broker.replies import ClaimedJob, FinishCode
+from django_redisqueue.broker.workflows import GatherQueries
 from django_redisqueue.core.records import GatherData, GatherListener, GatherPlan
 
 from .lab import ERROR, PAYLOAD, Lab, outcome

@@ -18,7 +18,7 @@ from django.core.management.base import CommandError
 
 from django_redisqueue import JobQueue
 from django_redisqueue.broker import cluster as cluster_maps
-from django_redisqueue.broker.base import keys_at
+from django_redisqueue.broker.base import Read, Strict, keys_at
 from django_redisqueue.broker.cluster import (
     forget_clusters,
     get_cluster_map,
@@ -29,7 +29,6 @@ from django_redisqueue.broker.connection import (
     blocking_connection,
     worker_connection,
 )
-from django_redisqueue.broker.reads import Read, Strict
 from django_redisqueue.broker.redis_url import RedisUrl, get_redis_url, masked
 from django_redisqueue.broker.scan import SCAN_START, Scanner
 from django_redisqueue.broker.shards import AllShards

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_redisqueue.broker.reads import page_after, run
+from django_redisqueue.broker.base import page_after, run
 from django_redisqueue.exceptions import InvalidOption
 
 from .lab import Lab

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from django_redisqueue.broker.base import Command, Read, Strict, run, together
 from django_redisqueue.broker.queries import UnreadableJob
-from django_redisqueue.broker.reads import Command, Read, Strict, run, together
 from django_redisqueue.core.job_data import JobData
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.exceptions import WrongKeyType

@@ -16,6 +16,13 @@ from dataclasses import replace
 
 from ...broker.commands import ClaimRequest, Commands
 from ...broker.connection import RedisConnection, blocking_connection, worker_connection
+from ...broker.failures import (
+    BlockedQueues,
+    RetryBackoff,
+    log_outage,
+    log_recovery,
+    retry_until_answered,
+)
 from ...broker.replies import (
     ClaimedJob,
     ClaimReply,
@@ -23,13 +30,6 @@ from ...broker.replies import (
     FinishReply,
     Outcome,
     OutcomeKind,
-)
-from ...broker.retry import (
-    BlockedQueues,
-    RetryBackoff,
-    log_outage,
-    log_recovery,
-    retry_until_answered,
 )
 from ...conf import Settings
 from ...core.ids import shard_of_id, shard_of_key

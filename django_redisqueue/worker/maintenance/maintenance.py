@@ -10,8 +10,8 @@ from django.db import connections
 
 from ...broker.commands import Commands
 from ...broker.connection import WAIT_SECONDS, blocking_connection, worker_connection
+from ...broker.failures import log_outage, log_recovery
 from ...broker.replies import LeadReply
-from ...broker.retry import log_outage, log_recovery
 from ...client.placement import shard_of_schedule
 from ...client.schedules import code_schedules
 from ...conf import Settings
