@@ -12,11 +12,12 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils import timezone
 
 from ..conf import get_settings
-from ..core.backoff import Backoff, FixedDelays, to_backoff
 from ..core.clock import MAX_DURATION, ms_of, real_ms, to_ms
 from ..core.ids import check_job_id, check_queue_name, check_task_name
 from ..core.parsing import is_int
 from ..core.policies import (
+    Backoff,
+    FixedDelays,
     Key,
     Limit,
     Limits,
@@ -27,6 +28,7 @@ from ..core.policies import (
     check_fair_by,
     check_limits,
     check_unique_by,
+    to_backoff,
     to_unique,
 )
 from ..core.schedules import Cron, Every, to_cron, to_every

@@ -1,7 +1,6 @@
 """What applications import from ``django_redisqueue``."""
 
-from ..core.backoff import Backoff
-from ..core.policies import For, Limit, Rate, Replace
+from ..core.policies import Backoff, For, Limit, Rate, Replace
 from ..core.schedules import Cron, Every
 from ..core.statuses import (
     GatherStatus,

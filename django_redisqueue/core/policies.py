@@ -1,5 +1,5 @@
-"""What limits jobs and makes them unique: ``Limit`` and ``Rate``, the lane of a job, and the modes
-of ``@task(unique=...)``, as Redis knows them.
+"""The policies of a task: ``Limit`` and ``Rate``, the lane of a job, the modes of
+``@task(unique=...)``, and ``Backoff``, how long to wait before the next attempt.
 
 A lane is ``<share>|<limit key>|<limit key>``, and behind it, joined by blanks, the numbers of its
 limits, and what a conflict means. A limit key is ``<kind>:<limit>:<value>``, with the kind ``c``
@@ -9,6 +9,7 @@ limits, and what a conflict means. A limit key is ``<kind>:<limit>:<value>``, wi
 from __future__ import annotations
 
 import hashlib
+import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -17,9 +18,9 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import quote, unquote
 
 from ..exceptions import InvalidOption, did_you_mean, short_repr
-from .clock import MAX_DURATION, Duration, period_text, to_period_ms
+from .clock import MAX_DURATION, Duration, period_text, to_ms, to_period_ms, to_seconds
 from .codec import dumps
-from .parsing import is_int
+from .parsing import is_int, is_number
 from .statuses import OnConflict, UniqueMode
 
 MAX_JOBS = 1_000_000  # of a limit
@@ -35,6 +36,8 @@ Key = str | Sequence[str] | Callable[..., Any]
 ALL_ARGUMENTS = "arguments"
 MAX_KEY = 200  # characters of what a callable returns, percent-encoded
 IDEMPOTENCY_MS = 86_400_000  # how long the API remembers an Idempotency-Key
+
+MAX_FACTOR = 1_000_000
 
 
 def _check_key(key: object, where: str) -> None:
@@ -388,3 +391,67 @@ def quoted_key(task: str, text: str) -> str:
     if not 0 < len(quoted) <= MAX_KEY:
         raise ValueError(f"it has {len(quoted)} characters, percent-encoded")
     return f"{task}:{quoted}"
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Exponential delays with jitter: ``base * factor ** (attempt - 1)``, at most ``maximum``.
+
+    ``base`` and ``maximum`` are seconds or timedeltas; ``jitter`` is the fraction by which a delay
+    may vary either way, so that jobs that failed together do not come back together (AWS
+    Architecture Blog, "Exponential Backoff And Jitter", 2015).
+    """
+
+    base: Duration = 2.0
+    factor: float = 2.0
+    maximum: Duration = 600.0
+    jitter: float = 0.2
+
+    def __post_init__(self) -> None:
+        to_seconds(self.base, "Backoff(base=...)")
+        to_seconds(self.maximum, "Backoff(maximum=...)")
+        _check_number(self.factor, "factor", 1, MAX_FACTOR)
+        _check_number(self.jitter, "jitter", 0, 1)
+
+    def delay_ms(self, attempt: int) -> int:
+        """Milliseconds to wait after the ``attempt``-th try (1 is the first) failed."""
+        base, maximum = to_seconds(self.base, "base"), to_seconds(self.maximum, "maximum")
+        try:
+            seconds = min(maximum, base * float(self.factor) ** (attempt - 1))
+        except OverflowError:  # far above maximum
+            seconds = maximum if base else 0.0
+        return round(1000 * seconds * (1 + self.jitter * random.uniform(-1, 1)))
+
+
+def _check_number(value: object, name: str, low: int, high: int) -> None:
+    if not is_number(value, low, high):
+        raise InvalidOption(
+            f"Backoff({name}=...) must be a number from {low} to {high}, not {short_repr(value)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FixedDelays:
+    """A list of delays in milliseconds, one for each attempt; the last repeats."""
+
+    delays_ms: tuple[int, ...]
+
+    def delay_ms(self, attempt: int) -> int:
+        """Milliseconds to wait after the ``attempt``-th try failed."""
+        return self.delays_ms[min(attempt, len(self.delays_ms)) - 1]
+
+
+def to_backoff(value: object) -> Backoff | FixedDelays:
+    """Convert a Backoff, a delay (seconds or a timedelta) or a list of delays. Raises
+    InvalidOption."""
+    if isinstance(value, Backoff | FixedDelays):
+        return value
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes) and value:
+        delays = enumerate(value, 1)
+        return FixedDelays(tuple(to_ms(delay, f"delay {n} of backoff") for n, delay in delays))
+    if isinstance(value, int | float | timedelta) and not isinstance(value, bool):
+        return FixedDelays((to_ms(value, "backoff"),))
+    raise InvalidOption(
+        f"backoff must be a Backoff or a list of delays (seconds or timedeltas), "
+        f"not {short_repr(value)}"
+    )
