@@ -14,8 +14,8 @@ from ..conf import get_settings
 from ..core.policies import Key, Limit, Rate, bounded, encode_value
 from ..core.statuses import OnConflict
 from ..exceptions import InvalidArguments, InvalidOption, did_you_mean, short_repr
-from .functions import Parameters
 from .options import TaskOptions
+from .registry import Parameters
 
 _UNKNOWN = object()  # in the place of an argument that is known only when the job runs
 _NAMED = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)

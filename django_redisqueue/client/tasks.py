@@ -29,7 +29,11 @@ from ..exceptions import (
     short_repr,
 )
 from .enqueue import Deferred, delivery_mode, submit
-from .functions import (
+from .jobs import Job
+from .lanes import LaneRule, lane_rule_of
+from .options import CALL_CHECKS, TASK_CHECKS, TaskOptions, check_aliases, unknown_option
+from .placement import check_beside, check_placement, place
+from .registry import (
     ANY_ARGUMENTS,
     Parameters,
     accepted_parameters,
@@ -40,12 +44,8 @@ from .functions import (
     check_schedule,
     chunk_parameters,
     dotted_path,
+    register,
 )
-from .jobs import Job
-from .lanes import LaneRule, lane_rule_of
-from .options import CALL_CHECKS, TASK_CHECKS, TaskOptions, check_aliases, unknown_option
-from .placement import check_beside, check_placement, place
-from .registry import register
 from .unique import DIGEST_BYTES, Uniqueness, uniqueness_of
 
 WORKER_OPTIONS = ("timeout_ms", "max_attempts")  # options of a call that workers need

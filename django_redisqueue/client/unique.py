@@ -13,7 +13,7 @@ from django.utils.crypto import salted_hmac
 from ..core.codec import check
 from ..core.policies import MAX_KEY, Replace, Unique, UniqueBy, UniqueKey, encode_unique, quoted_key
 from ..exceptions import InvalidArguments, InvalidOption, did_you_mean, short_repr
-from .functions import Parameters
+from .registry import Parameters
 from .transport import transport
 
 PAGE = 100  # keys a page at the most

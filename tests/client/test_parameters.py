@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_redisqueue import JobQueue, Workflow, chain, task
-from django_redisqueue.client.functions import accepted_parameters
+from django_redisqueue.client.registry import accepted_parameters
 from django_redisqueue.exceptions import InvalidArguments
 from tests.app import tasks
 
