@@ -20,11 +20,11 @@ from ..exceptions import (
     UniqueConflict,
     WorkflowError,
 )
-from .chunks import Chunk, ChunkItem
 from .events import send_event
 from .gather import Gather, get_gather, listener, publish
 from .jobs import Job, aget_job, get_job
 from .limits import set_limit, set_weight
+from .options import Chunk, ChunkItem
 from .queue import JobQueue, afind_jobs, find_jobs
 from .tasks import Signature, Task, task
 from .unique import release_unique_key, unique_keys

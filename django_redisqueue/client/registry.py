@@ -25,8 +25,7 @@ from ..exceptions import (
     did_you_mean,
     short_repr,
 )
-from .chunks import Chunk
-from .options import TaskOptions
+from .options import Chunk, TaskOptions
 
 _tasks: dict[str, Any] = {}
 _discovered: set[str] = set()  # names of modules
