@@ -15,8 +15,8 @@ from ..broker.schedules import UnreadableSchedule
 from ..broker.shards import AllShards
 from ..broker.steps import Wait
 from ..client.limits import NO_KEY, parse_key, parse_number, parse_weight, set_limit, set_weight
+from ..client.policies import release_unique_key
 from ..client.queue import JobQueue
-from ..client.unique import release_unique_key
 from ..conf import get_settings
 from ..core.formatting import printable
 from ..core.job_data import WaitKind

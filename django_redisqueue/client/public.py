@@ -25,9 +25,9 @@ from .gather import Gather, get_gather, listener, publish
 from .jobs import Job, aget_job, get_job
 from .limits import set_limit, set_weight
 from .options import Chunk, ChunkItem
+from .policies import release_unique_key, unique_keys
 from .queue import JobQueue, afind_jobs, find_jobs
 from .tasks import Signature, Task, task
-from .unique import release_unique_key, unique_keys
 from .workflows import Workflow, chain, get_workflow, push_many
 
 __all__ = [

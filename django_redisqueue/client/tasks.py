@@ -30,9 +30,9 @@ from ..exceptions import (
 )
 from .enqueue import Deferred, delivery_mode, submit
 from .jobs import Job
-from .lanes import LaneRule, lane_rule_of
 from .options import CALL_CHECKS, TASK_CHECKS, TaskOptions, check_aliases, unknown_option
 from .placement import check_beside, check_placement, place
+from .policies import DIGEST_BYTES, LaneRule, Uniqueness, lane_rule_of, uniqueness_of
 from .registry import (
     ANY_ARGUMENTS,
     Parameters,
@@ -46,7 +46,6 @@ from .registry import (
     dotted_path,
     register,
 )
-from .unique import DIGEST_BYTES, Uniqueness, uniqueness_of
 
 WORKER_OPTIONS = ("timeout_ms", "max_attempts")  # options of a call that workers need
 
