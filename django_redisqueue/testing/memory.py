@@ -29,10 +29,9 @@ from .hashes import (
     release_dependants,
     set_fields,
 )
-from .lanes import InMemoryLanes, InMemoryPauses
+from .policies import InMemoryLanes, InMemoryPauses, InMemoryUnique
 from .runs import ChunkRun, InlineRun, InMemorySteps, committed, in_waiting_chunks, is_chunk_task
 from .schedules import InMemorySchedules
-from .unique import InMemoryUnique
 from .workflows import InMemoryGathers, InMemoryWorkflows
 
 EXTRA_RUNS = 1000  # that a drain allows besides ten for each job it found

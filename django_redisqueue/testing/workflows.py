@@ -31,7 +31,7 @@ from ..core.statuses import (
 )
 from .expectations import CapturedJobs
 from .hashes import PARENT_REASONS, JobHash, add_parents, callback_job, new_hash
-from .unique import InMemoryUnique
+from .policies import InMemoryUnique
 
 CLEANED, CANCELLED = -2, -3  # codes of requeue.lua for jobs that cannot be requeued
 LOST = (Status.FAILED, Status.CANCELLED)

@@ -11,16 +11,16 @@ import pytest
 from django.db import DatabaseError
 
 from django_redisqueue.exceptions import RedisUnavailable
-from django_redisqueue.worker.maintenance import periodic
-from django_redisqueue.worker.maintenance.periodic import PeriodicTask, TaskThreads, run_due
+from django_redisqueue.worker.maintenance import maintenance
+from django_redisqueue.worker.maintenance.maintenance import PeriodicTask, TaskThreads, run_due
 from tests.support.stopwatch import Stopwatch
 from tests.worker.processes import eventually
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(periodic, "CHECK_DUE", 0.01)
-    monkeypatch.setattr(periodic, "MORE", 0.001)
+    monkeypatch.setattr(maintenance, "CHECK_DUE", 0.01)
+    monkeypatch.setattr(maintenance, "MORE", 0.001)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_it_works_only_while_this_process_leads(made: list[TaskThreads]) -> None
 def test_a_chore_that_hangs_holds_up_nobody(
     made: list[TaskThreads], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(periodic, "STOP", 0.05)
+    monkeypatch.setattr(maintenance, "STOP", 0.05)
     held, entered = threading.Event(), threading.Event()
 
     def hangs() -> bool:
@@ -114,7 +114,7 @@ def test_a_chore_that_hangs_does_not_stop_the_others(
     before = calls[0]
     eventually(lambda: calls[0] > before + 1)
     assert not threads.hangs()
-    monkeypatch.setattr(periodic, "HUNG_AFTER", 0.01)
+    monkeypatch.setattr(maintenance, "HUNG_AFTER", 0.01)
     eventually(threads.hangs)
     assert "maintenance: the relay has not come back for 0.01 s; a new process" in caplog.text
     held.set()
