@@ -22,19 +22,20 @@ from ..core.formatting import printable
 from ..core.job_data import WaitKind
 from ..core.policies import UniqueKey
 from ..core.schedules import ScheduleData, Source
-from .errors import ApiError, errors_for
-from .rendering import (
+from .requests import ApiRequest
+from .responses import (
     INSTANT,
     INTEGER,
     TEXT,
     TEXT_OR_NULL,
+    ApiError,
     Schema,
     an_object,
     answer,
+    errors_for,
     instant_ms,
     partial_object,
 )
-from .requests import ApiRequest
 
 NUMBER_OR_NULL: Schema = {"type": ["number", "null"]}
 COUNT_OR_NULL: Schema = {"type": ["integer", "null"], "description": "Null if it is unreadable."}
