@@ -26,7 +26,7 @@ from django_redisqueue.broker.commands import ClaimRequest, Commands  # noqa: E4
 from django_redisqueue.broker.connection import worker_connection  # noqa: E402
 from django_redisqueue.broker.keys import Keys  # noqa: E402
 from django_redisqueue.broker.replies import Outcome, OutcomeKind  # noqa: E402
-from django_redisqueue.core.worker_data import WorkerReport  # noqa: E402
+from django_redisqueue.core.records import WorkerReport  # noqa: E402
 from django_redisqueue.metrics.histograms import add, encode  # noqa: E402
 from django_redisqueue.metrics.rollups import floor  # noqa: E402
 from django_redisqueue.models import ErrorGroup, JobEvent, JobRecord, Rollup  # noqa: E402

@@ -16,10 +16,15 @@ from django.conf import settings as django_settings
 from django.core.signals import setting_changed
 
 from .core.clock import to_ms
-from .core.ids import check_queue_name, check_schedule_name, check_tag_name, check_task_name
-from .core.limits import MAX_WEIGHT, NamedLimit, encode_share, make_named_limit
+from .core.ids import (
+    MAX_SHARDS,
+    check_queue_name,
+    check_schedule_name,
+    check_tag_name,
+    check_task_name,
+)
 from .core.parsing import is_int, is_number
-from .core.placement import MAX_SHARDS
+from .core.policies import MAX_WEIGHT, NamedLimit, encode_share, make_named_limit
 from .core.schedules import SCHEDULE_OPTIONS, Schedule, make_schedule
 from .exceptions import (
     ConfigurationError,

@@ -19,8 +19,8 @@ from ..conf import APP
 from ..core.ids import check_job_id, check_workflow_id
 from ..exceptions import InvalidName, RedisQueueError
 from ..models import ApiToken
-from .errors import ApiError, to_api_error
 from .requests import ApiRequest, check_content_type, read_query
+from .responses import ApiError, to_api_error
 from .table import Endpoint
 
 logger = logging.getLogger("django_redisqueue.api")

@@ -19,8 +19,8 @@ from django.db.models import Q
 
 from ..broker.connection import blocking_connection, worker_connection
 from ..broker.entries import START, Ends, EventFeed, EventLine, Position, wait_for_lines
+from ..broker.failures import retry_until_answered
 from ..broker.redis_url import RedisUrl, get_redis_url
-from ..broker.retry import retry_until_answered
 from ..conf import get_settings
 from ..core.clock import ms_of
 from ..core.codec import dumps, loads

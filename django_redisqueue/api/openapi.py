@@ -12,10 +12,9 @@ from django.http.response import HttpResponseBase
 from ..conf import APP
 from ..core.ids import JOB_ID_PATTERN, WORKFLOW_ID_PATTERN
 from ..core.statuses import Status
-from . import policies, rendering, requests, views
-from .errors import FAULTS
-from .rendering import INTEGER, TEXT, an_object, partial_object
+from . import policies, requests, responses, views
 from .requests import ApiRequest, Parameter
+from .responses import FAULTS, INTEGER, TEXT, an_object, partial_object
 from .table import ENDPOINTS, VIEW, Endpoint, Operation
 
 ALWAYS = (400, 401, 403, 500, 503)  # errors that any operation may return
@@ -171,7 +170,7 @@ def _or_problem(name: str) -> dict[str, Any]:
 def _schemas(tasks: list[str]) -> dict[str, Any]:
     counts = {str(status): INTEGER for status in Status}
     return {
-        **rendering.job_schemas(),
+        **responses.job_schemas(),
         "JobOrProblem": _or_problem("Job"),
         "JobInDetailOrProblem": _or_problem("JobInDetail"),
         "NewJob": _new_job(tasks),
@@ -195,7 +194,7 @@ def _schemas(tasks: list[str]) -> dict[str, Any]:
                 ),
             },
         ),
-        "Health": rendering.health_schema(),
+        "Health": responses.health_schema(),
         "Limits": policies.limits_schema(),
         "UniqueKeys": policies.unique_keys_schema(),
         "Released": an_object(
@@ -207,7 +206,7 @@ def _schemas(tasks: list[str]) -> dict[str, Any]:
         "Changed": an_object(changed={
             "type": "boolean", "description": "False if there was nothing to change.",
         }),
-        "Workflow": rendering.workflow_schema(),
+        "Workflow": responses.workflow_schema(),
         "Document": {"type": "object"},
         "Errors": views.error_groups_schema(),
         "Error": an_object(error=_error_schema()),

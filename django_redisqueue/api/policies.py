@@ -10,31 +10,32 @@ from django.http import JsonResponse
 from django.http.response import HttpResponseBase
 
 from ..broker import sums
-from ..broker.limits import HOLDERS, QUEUES, LimitState
+from ..broker.policies import HOLDERS, QUEUES, LimitState
 from ..broker.schedules import UnreadableSchedule
 from ..broker.shards import AllShards
 from ..broker.steps import Wait
 from ..client.limits import NO_KEY, parse_key, parse_number, parse_weight, set_limit, set_weight
+from ..client.policies import release_unique_key
 from ..client.queue import JobQueue
-from ..client.unique import release_unique_key
 from ..conf import get_settings
+from ..core.formatting import printable
 from ..core.job_data import WaitKind
+from ..core.policies import UniqueKey
 from ..core.schedules import ScheduleData, Source
-from ..core.text import printable
-from ..core.unique import UniqueKey
-from .errors import ApiError, errors_for
-from .rendering import (
+from .requests import ApiRequest
+from .responses import (
     INSTANT,
     INTEGER,
     TEXT,
     TEXT_OR_NULL,
+    ApiError,
     Schema,
     an_object,
     answer,
+    errors_for,
     instant_ms,
     partial_object,
 )
-from .requests import ApiRequest
 
 NUMBER_OR_NULL: Schema = {"type": ["number", "null"]}
 COUNT_OR_NULL: Schema = {"type": ["integer", "null"], "description": "Null if it is unreadable."}

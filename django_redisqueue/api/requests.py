@@ -22,11 +22,10 @@ from ..client.registry import lookup, task_names
 from ..conf import get_settings
 from ..core.clock import MAX_DURATION
 from ..core.codec import check as check_json
-from ..core.ids import TAG_PATTERN
-from ..core.placement import MAX_SHARDS
+from ..core.ids import MAX_SHARDS, TAG_PATTERN
 from ..core.tags import MAX_TAGS, MAX_VALUE, check_tags
 from ..exceptions import InvalidOption, did_you_mean
-from .errors import ApiError, errors_for
+from .responses import ApiError, errors_for
 
 MAX_TEXT = 1000  # characters of a parameter
 IDEMPOTENCY_KEY = "Idempotency-Key"

@@ -27,26 +27,28 @@ from ..health.report import as_json, read_health
 from ..health.waiting import read_why
 from ..mirror.archive import find_workflow
 from ..models import ErrorGroup
-from .errors import ApiError, errors_for, to_api_error
 from .hub import RETRY_AFTER, TooManyStreams, stream_limiter
-from .rendering import (
-    INSTANT,
-    INTEGER,
-    PAGE_FIELDS,
-    TEXT,
-    Schema,
-    an_object,
-    answer,
-    instant,
-    job_json,
-    workflow_json,
-)
 from .requests import (
     IDEMPOTENCY_KEY,
     ApiRequest,
     read_body,
     read_idempotency_key,
     to_positions,
+)
+from .responses import (
+    INSTANT,
+    INTEGER,
+    PAGE_FIELDS,
+    TEXT,
+    ApiError,
+    Schema,
+    an_object,
+    answer,
+    errors_for,
+    instant,
+    job_json,
+    to_api_error,
+    workflow_json,
 )
 from .streaming import ends_of_streams, poll, stream
 

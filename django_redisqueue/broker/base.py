@@ -1,21 +1,42 @@
-"""The base classes of commands, which change jobs, and of queries, which only read."""
+"""The base classes of commands, which change jobs, and of queries, which only read; reads that can
+be sent together; and pages of sorted sets.
+
+A read is a generator: it yields the commands of a pipeline, receives their replies, and returns its
+answer. Whoever runs it decides what else is in the pipeline: ``together`` joins reads of one shard,
+``AllShards.read`` those of several shards.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+import re
+from collections.abc import Callable, Generator, Iterable, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar, overload
 
 from ..conf import Settings, get_settings
+from ..core.formatting import printable
 from ..core.parsing import clock_ms
 from ..core.statuses import Status
-from ..exceptions import LeaseLost
+from ..exceptions import InvalidOption, LeaseLost, short_repr
 from .connection import RedisConnection, ReplicaWait
 from .keys import Keys
 from .scripts import load
+from .wire import AS_READ
 
 Item = TypeVar("Item")
 BATCH = 100  # jobs a script call at the most: no script blocks Redis for long
 MAX_CALL_BYTES = 1_000_000  # and about as many bytes
+
+Answer = TypeVar("Answer")
+Owner = TypeVar("Owner", bound="QueryBase")
+Params = ParamSpec("Params")
+Command = Sequence[Any]
+#: The reply for a key of a wrong type is None, unless the commands are Strict.
+Read = Generator[Sequence[Command], list[Any], Answer]
+_AFTER = re.compile(
+    r"(-?(?:inf|[0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[+-]?[0-9]{1,3})?)) (.{0,1000})", re.DOTALL
+)
 
 
 def slices(items: Sequence[Item], size: int = BATCH) -> Iterable[Sequence[Item]]:
@@ -89,3 +110,166 @@ class QueryBase:
     def _each(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """A pipeline in which a key of the wrong type replies None and spoils no other reply."""
         return self.connection.pipeline(commands, lenient=True) if commands else []
+
+
+class Strict(list[Command]):
+    """Commands for which a key of a wrong type is an error."""
+
+
+class Reading(Generic[Answer]):
+    """A read under way: the commands that it asks next, until it has its answer."""
+
+    answer: Answer
+
+    def __init__(self, read: Read[Answer]) -> None:
+        self.commands: Sequence[Command] = ()
+        self.has_ended = False
+        self._read: Any = read
+        self.advance(None)
+
+    @property
+    def is_lenient(self) -> bool:
+        return not isinstance(self.commands, Strict)
+
+    def advance(self, replies: list[Any] | None) -> None:
+        """Continue with the replies to its commands; None begins the read."""
+        try:
+            self.commands = self._read.send(replies)
+            while not self.commands:
+                self.commands = self._read.send([])
+        except StopIteration as end:
+            self.answer, self.has_ended = end.value, True
+
+
+def run(connection: RedisConnection, read: Read[Answer]) -> Answer:
+    """The answer of a read on one connection."""
+    reading = Reading(read)
+    while not reading.has_ended:
+        reading.advance(connection.pipeline(reading.commands, lenient=reading.is_lenient))
+    return reading.answer
+
+
+def together(reads: Iterable[Read[Answer]]) -> Read[list[Answer]]:
+    """The answers of several reads, in as many round trips as the longest of them takes. A round
+    trip is Strict if all of their commands are."""
+    readings = [Reading(read) for read in reads]
+    while left := [one for one in readings if not one.has_ended]:
+        commands = list(chain.from_iterable(one.commands for one in left))
+        is_lenient = any(one.is_lenient for one in left)
+        replies = iter((yield commands if is_lenient else Strict(commands)))
+        for one in left:
+            one.advance(list(islice(replies, len(one.commands))))
+    return [one.answer for one in readings]
+
+
+class BoundRead(Generic[Params, Answer]):
+    """A query of one object: calling it runs it, ``read`` begins a read for others to run."""
+
+    __slots__ = ("_connection", "read")
+
+    def __init__(self, connection: RedisConnection, begin: Callable[Params, Read[Answer]]) -> None:
+        self._connection = connection
+        self.read = begin
+
+    def __call__(self, *args: Params.args, **kwargs: Params.kwargs) -> Answer:
+        return run(self._connection, self.read(*args, **kwargs))
+
+
+class Query(Generic[Owner, Params, Answer]):
+    """Decorates a method that is a read."""
+
+    def __init__(self, begin: Callable[Concatenate[Owner, Params], Read[Answer]]) -> None:
+        self._begin = begin
+        self.__doc__ = begin.__doc__
+
+    @overload
+    def __get__(self, owner: None, kind: type[Owner]) -> Self: ...
+    @overload
+    def __get__(self, owner: Owner, kind: type[Owner]) -> BoundRead[Params, Answer]: ...
+    def __get__(self, owner: Owner | None, kind: type[Owner]) -> Self | BoundRead[Params, Answer]:
+        if owner is None:
+            return self
+        return BoundRead(owner.connection, partial(self._begin, owner))
+
+
+query = Query
+
+
+# Pages of sorted sets
+
+
+class Entry(NamedTuple):
+    """A member of a sorted set and its score, as Redis has it."""
+
+    member: str
+    score: str
+
+    @property
+    def place(self) -> tuple[float, bytes]:
+        """What Redis sorts by."""
+        return float(self.score), self.member.encode(*AS_READ)
+
+
+class EntryPage(NamedTuple):
+    """Entries in their order, and whether more follow."""
+
+    entries: Sequence[Entry]
+    has_more: bool
+
+    @property
+    def following(self) -> str:
+        """The ``after`` of the next page, '' at the end."""
+        if not self.has_more:
+            return ""
+        return printable(f"{self.entries[-1].score} {self.entries[-1].member}")
+
+
+def merged(pages: Iterable[EntryPage], count: int) -> EntryPage:
+    """The first ``count`` entries of the pages of several sets, which all start after one place."""
+    pages = list(pages)
+    if len(pages) == 1:
+        return pages[0]
+    entries = sorted((one for page in pages for one in page.entries), key=lambda one: one.place)
+    has_more = len(entries) > count or any(page.has_more for page in pages)
+    return EntryPage(entries[:count], has_more)
+
+
+def page_after(key: str, after: str, count: int) -> Read[EntryPage]:
+    """Up to ``count`` entries of a sorted set after the place ``after``. Takes two round trips of
+    logarithmic time. Raises InvalidOption.
+
+    If the member in ``after`` is gone or has moved, the page starts at the first member behind its
+    old place. A binary search finds it among those with the same score, with a round trip a step.
+    """
+    start = (yield from _start(key, after)) if after else 0
+    [raw] = yield Strict([("ZRANGE", key, start, start + count, "WITHSCORES")])
+    found = [Entry(*pair) for pair in zip(raw[::2], raw[1::2], strict=True)]
+    return EntryPage(found[:count], len(found) > count)
+
+
+def _start(key: str, after: str) -> Read[int]:
+    match = _AFTER.fullmatch(after)
+    if match is None:
+        raise InvalidOption(
+            f"after must be what the page before gave as the next one, not {short_repr(after)}"
+        )
+    score, member = match.groups()
+    rank, found, low, high = yield Strict(
+        [
+            ("ZRANK", key, member),
+            ("ZSCORE", key, member),
+            ("ZCOUNT", key, "-inf", f"({score}"),
+            ("ZCOUNT", key, "-inf", score),
+        ]
+    )
+    if found is not None and float(found) == float(score):
+        return int(rank) + 1
+    wanted = member.encode(*AS_READ)
+    while low < high:
+        middle = (low + high) // 2
+        [there] = yield Strict([("ZRANGE", key, middle, middle)])
+        if there and there[0].encode(*AS_READ) <= wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return int(low)

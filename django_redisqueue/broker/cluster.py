@@ -27,7 +27,7 @@ from redis.connection import AbstractConnection
 from redis.exceptions import AuthenticationError, ClusterDownError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as NoConnection
 
-from ..core.placement import slot
+from ..core.ids import slot
 from .nodes import Address, parse_nodes_url, unconnected, unconnected_query
 
 CLUSTER_SCHEMES = ("redis+cluster://", "rediss+cluster://")

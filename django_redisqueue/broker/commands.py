@@ -12,13 +12,12 @@ from itertools import chain
 from typing import Any
 
 from ..core.job_data import NewJob
-from ..core.worker_data import WorkerOrder
+from ..core.records import WorkerOrder
 from ..exceptions import ParentNotFound, WrongKeyType
 from .base import BATCH, MAX_CALL_BYTES
 from .connection import RedisConnection
 from .continuations import SINGLE_STEP, ContinuationStep, StepReply
-from .gathers import GatherCommands
-from .limits import LimitCommands
+from .policies import LimitCommands, UniqueCommands
 from .replies import (
     ClaimReply,
     FinishCode,
@@ -35,9 +34,8 @@ from .replies import (
 )
 from .schedules import ScheduleCommands
 from .steps import StepCommands
-from .uniques import UniqueCommands
 from .wire import bulk, known_bulk, packed_head
-from .workflows import WorkflowCommands
+from .workflows import GatherCommands, WorkflowCommands
 
 REPORT_TTL_MS = 600_000  # how long what a worker says of itself outlives it
 PLAIN_ARGUMENTS = 4  # of enqueue.lua for one plain job

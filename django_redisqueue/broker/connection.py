@@ -23,8 +23,8 @@ from redis.connection import AbstractConnection
 from ..conf import check_redis_is_meant
 from ..core.ports import ports
 from ..exceptions import NotReplicated, RedisRefused, RedisUnavailable, WrongKeyType
+from .failures import translate
 from .nodes import Address
-from .redis_errors import translate
 from .redis_url import RedisUrl, get_redis_url
 from .wire import Wire, packed
 
@@ -111,7 +111,7 @@ class RedisConnection:
     It is bound to a shard: what is made from it, such as commands and queries, works in that shard.
     ``at`` is the same connection for another shard.
 
-    Raises the errors of ``redis_errors.translate``. Every error closes the connection: Redis does
+    Raises the errors of ``failures.translate``. Every error closes the connection: Redis does
     the same after a protocol error, and after an interrupt inside a call (a job's timeout) the late
     reply would be taken for that of the next call.
     """

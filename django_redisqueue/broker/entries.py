@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 from ..core.codec import dumps, loads
 from ..core.parsing import int_or_none
-from .base import QueryBase
+from .base import QueryBase, Read, Strict, query
 from .connection import RedisConnection
-from .reads import Read, Strict, query
 
 JOB, WORKFLOW = "job", "workflow"
 COUNTER = ":n"  # the first field: how many events were ever written before this entry

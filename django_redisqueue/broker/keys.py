@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..core.placement import tag
+from ..core.ids import tag
 
 DEFAULT_PREFIX = "job_queue"
 
@@ -122,7 +122,7 @@ class Keys:
     def child_wake(self, child: str) -> str:  # LIST of tokens that end this child's own wait
         return f"{self.base}child:{child}:wake"
 
-    def worker(self, worker: str) -> str:  # STRING: what it says of itself (core/worker_data.py)
+    def worker(self, worker: str) -> str:  # STRING: what it says of itself (core/records.py)
         return f"{self.base}worker:{worker}"
 
     def worker_order(self, worker: str) -> str:  # STRING: "<ms> <order>", the last order to it

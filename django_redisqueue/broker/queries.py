@@ -14,10 +14,9 @@ from ..core.job_data import JobData, JobQuery, decode_job
 from ..core.parsing import int_or_none, pairs
 from ..core.statuses import FINAL, Status
 from ..exceptions import CorruptJob, JobNotFound, WrongKeyType
-from .base import slices
+from .base import Read, Strict, query, slices
 from .keys import QueueKeys
 from .overview import OverviewQueries
-from .reads import Read, Strict, query
 
 PAGE = 100  # jobs a page at the most
 MIDDLE = 101 * 2**45  # scores below it belong to priorities above 0 (place.lua)

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from ..conf import get_settings
-from ..core.placement import slot, tag
+from ..core.ids import slot, tag
 from ..exceptions import ConfigurationError
 from .cluster import CLUSTER_SCHEMES, get_cluster_map, parse_cluster_url
 from .embedded import ensure_server

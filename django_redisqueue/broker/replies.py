@@ -11,7 +11,7 @@ from enum import IntEnum, StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from .redis_errors import wrong_key
+from .failures import wrong_key
 
 _CLAIM_HEAD, _CLAIM_STRIDE = 6, 3
 

@@ -10,8 +10,7 @@ from ..core.ids import periodic_job_id
 from ..core.parsing import pairs
 from ..core.schedules import ScheduleData, ScheduleDefinition, decode_schedule
 from ..exceptions import CorruptJob
-from .base import CommandBase, QueryBase, slices
-from .reads import Entry, Read, Strict, query
+from .base import CommandBase, Entry, QueryBase, Read, Strict, query, slices
 from .replies import AnnounceReply, FireReply
 
 

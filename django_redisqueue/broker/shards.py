@@ -9,10 +9,9 @@ from typing import Any, Generic, TypeVar
 
 from ..conf import get_settings
 from ..exceptions import RedisQueueError, RedisRefused, RedisUnavailable, ShardMismatch
-from .base import keys_at
+from .base import Read, Reading, Strict, keys_at
 from .connection import RedisConnection, producer_connection
 from .keys import Keys
-from .reads import Read, Reading, Strict
 from .redis_url import get_redis_url
 
 Answer = TypeVar("Answer")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..core.formatting import printable
 from ..core.job_data import WaitKind, split_wait
 from ..core.parsing import int_or_none, pairs
 from ..core.statuses import Status
-from ..core.text import printable
-from .base import CommandBase, QueryBase
-from .reads import Entry, Read, query
+from .base import CommandBase, Entry, QueryBase, Read, query
 from .replies import WaitReply, WaitState
 
 BYTES = "bytes"  # the field that has the size of the others

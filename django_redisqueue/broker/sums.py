@@ -13,23 +13,22 @@ from heapq import merge
 from itertools import chain, islice
 from typing import TypeVar
 
+from ..core.formatting import printable
 from ..core.ids import ids_by_shard
 from ..core.job_data import JobData, WaitKind
+from ..core.policies import UniqueKey
+from ..core.records import WorkerReport, WorkerState, parse_report, worker_of
 from ..core.schedules import ScheduleData
 from ..core.statuses import Status
-from ..core.text import printable
-from ..core.unique import UniqueKey
-from ..core.worker_data import WorkerReport, WorkerState, parse_report, worker_of
 from ..exceptions import InvalidOption
+from .base import Entry, EntryPage, Read, merged, page_after
 from .connection import RedisConnection
-from .limits import LanePause, LimitQueries, LimitState, first_keys
 from .overview import ChildOverview, Fleet, Leases, QueueOverview, ServerOverview
+from .policies import LanePause, LimitQueries, LimitState, UniqueQueries, first_keys
 from .queries import Queries, UnreadableJob
-from .reads import Entry, EntryPage, Read, merged, page_after
 from .schedules import ScheduleQueries, UnreadableSchedule
 from .shards import AllShards
 from .steps import Wait, WaitQueries
-from .uniques import UniqueQueries
 
 MAX_MERGED = 10_000  # jobs that each shard reads for a page of several shards
 Row = TypeVar("Row")

@@ -14,10 +14,15 @@ from ..broker.base import BATCH, MAX_CALL_BYTES
 from ..conf import Settings, get_settings
 from ..core.clock import Deadline, Duration, to_period_ms
 from ..core.codec import encode_payload
-from ..core.gather_data import GatherData, GatherListener, GatherPlan
-from ..core.ids import check_gather_key, check_listener_name, check_topic, new_gather_id
+from ..core.ids import (
+    check_gather_key,
+    check_listener_name,
+    check_topic,
+    new_gather_id,
+    shard_of_key,
+)
 from ..core.parsing import is_int
-from ..core.placement import shard_of_key
+from ..core.records import GatherData, GatherListener, GatherPlan
 from ..core.statuses import GatherReason, GatherStatus
 from ..exceptions import (
     CorruptJob,

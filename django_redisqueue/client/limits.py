@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 
 from ..core.codec import loads
-from ..core.limits import MAX_WEIGHT, Limit, Rate, encode_share, encode_shown
 from ..core.parsing import int_or_none, is_int
+from ..core.policies import MAX_WEIGHT, Limit, Rate, encode_share, encode_shown
 from ..exceptions import InvalidOption, did_you_mean, short_repr
-from .lanes import LaneRule
+from .policies import LaneRule
 from .registry import get_task, task_names
 from .tasks import Task
 from .transport import transport

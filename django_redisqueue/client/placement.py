@@ -10,13 +10,11 @@ import random
 
 from ..broker.base import BATCH
 from ..conf import Settings, get_settings
-from ..core.ids import shard_of_id
+from ..core.ids import shard_of_id, shard_of_key
 from ..core.job_data import NewJob
-from ..core.limits import Limit, Rate, decode_lane
-from ..core.placement import shard_of_key
+from ..core.policies import Limit, Rate, decode_lane
 from ..exceptions import InvalidOption, short_repr
-from .lanes import LaneRule, names_in
-from .unique import Uniqueness
+from .policies import LaneRule, Uniqueness, names_in
 
 WORDS = 4  # of each unique key in NewJob.unique: the key, its mode and two more
 ONCE = "once"  # the mode of an Idempotency-Key

@@ -1,7 +1,6 @@
 """What applications import from ``django_redisqueue``."""
 
-from ..core.backoff import Backoff
-from ..core.limits import Limit, Rate
+from ..core.policies import Backoff, For, Limit, Rate, Replace
 from ..core.schedules import Cron, Every
 from ..core.statuses import (
     GatherStatus,
@@ -11,7 +10,6 @@ from ..core.statuses import (
     UniqueMode,
     WorkflowStatus,
 )
-from ..core.unique import For, Replace
 from ..exceptions import (
     ApprovalRejected,
     EventTimeout,
@@ -22,14 +20,14 @@ from ..exceptions import (
     UniqueConflict,
     WorkflowError,
 )
-from .chunks import Chunk, ChunkItem
 from .events import send_event
 from .gather import Gather, get_gather, listener, publish
 from .jobs import Job, aget_job, get_job
 from .limits import set_limit, set_weight
+from .options import Chunk, ChunkItem
+from .policies import release_unique_key, unique_keys
 from .queue import JobQueue, afind_jobs, find_jobs
 from .tasks import Signature, Task, task
-from .unique import release_unique_key, unique_keys
 from .workflows import Workflow, chain, get_workflow, push_many
 
 __all__ = [

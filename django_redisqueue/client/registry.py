@@ -1,17 +1,31 @@
-"""The tasks registered in this process. No other function ever runs."""
+"""The tasks registered in this process: no other function ever runs. Which functions can be tasks,
+and which arguments they accept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 from django.apps import apps
+from django.db import DEFAULT_DB_ALIAS
 
 from ..conf import get_settings
-from ..exceptions import ConfigurationError, InvalidTask, UnknownTask, did_you_mean
+from ..core.ids import check_schedule_name
+from ..exceptions import (
+    ConfigurationError,
+    InvalidArguments,
+    InvalidOption,
+    InvalidTask,
+    UnknownTask,
+    did_you_mean,
+    short_repr,
+)
+from .options import Chunk, TaskOptions
 
 _tasks: dict[str, Any] = {}
 _discovered: set[str] = set()  # names of modules
@@ -84,3 +98,166 @@ def discover() -> list[ModuleType]:
                 ) from None
             raise
     return found
+
+
+def dotted_path(func: Callable[..., Any]) -> str:
+    """Where a function was defined; the name of a task, unless it has another."""
+    return f"{func.__module__}.{func.__qualname__}"
+
+
+def check_function(func: object, name: str | None) -> None:
+    """Raise InvalidTask unless a worker can import the function: it must be at module level."""
+    if not inspect.isfunction(func):
+        raise InvalidTask(f"@task decorates a function, not {short_repr(func)}")
+    if func.__qualname__ != func.__name__ or func.__name__ == "<lambda>":
+        raise InvalidTask(
+            f"{dotted_path(func)} is not at module level, so a worker could not find it; move the "
+            "function out to its module"
+        )
+    if func.__module__ == "__main__" and name is None:
+        raise InvalidTask(
+            f"{func.__name__} is in the program that was started (__main__), so a worker could not "
+            "find it; move it to a module, such as tasks.py of an installed app"
+        )
+    if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+        raise InvalidTask(
+            f"{dotted_path(func)} is a generator function: a call of it runs nothing; return a list"
+        )
+
+
+def check_exactly_once(func: Callable[..., Any], options: TaskOptions) -> None:
+    """Raise InvalidTask or InvalidOption unless exactly_once, if asked for, is possible."""
+    name = dotted_path(func)
+    if options.exactly_once and inspect.iscoroutinefunction(func):
+        raise InvalidTask(
+            f"{name} has exactly_once=True, so it runs in a database transaction, which async code "
+            "cannot have; make it a plain def (it may call async code with async_to_sync)"
+        )
+    if options.using != DEFAULT_DB_ALIAS and not options.exactly_once:
+        raise InvalidOption(
+            f"{name} has using={options.using!r}, which names the database of exactly_once=True, "
+            "but not exactly_once=True itself"
+        )
+
+
+def check_chunk(func: Callable[..., Any], options: TaskOptions) -> None:
+    """Raise InvalidTask or InvalidOption unless a chunk, if asked for, is possible."""
+    if options.chunk is None:
+        return
+    name = dotted_path(func)
+    if inspect.iscoroutinefunction(func):
+        raise InvalidTask(
+            f"{name} has chunk=, which async functions cannot have; make it a plain def (it may "
+            "call async code with async_to_sync)"
+        )
+    before = (None,) if options.takes_context else ()
+    try:
+        inspect.signature(func, follow_wrapped=False).bind(*before, [])
+    except TypeError as error:
+        shape = "(context, items)" if options.takes_context else "(items)"
+        raise InvalidTask(
+            f"{name} has chunk=, so it is called with one list of ChunkItems: its arguments must "
+            f"be {shape} ({error})"
+        ) from None
+    if options.exactly_once:
+        raise InvalidOption(
+            f"{name} has chunk= and exactly_once=True, but a receipt belongs to one job; leave one "
+            "of the two out"
+        )
+    if options.redact:
+        raise InvalidOption(
+            f"{name} has chunk= and redact=, which names parameters of the function; the arguments "
+            "of chunk jobs have no parameters"
+        )
+
+
+def check_context(func: Callable[..., Any]) -> None:
+    """Raise InvalidTask unless the function takes a context first."""
+    signature = inspect.signature(func)
+    if next(iter(signature.parameters), None) != "context":
+        raise InvalidTask(
+            f"{dotted_path(func)} has takes_context=True, so its first argument must be named "
+            f"'context'; it takes {signature}"
+        )
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Validates arguments at enqueue time.
+
+    ``min_positional`` to ``max_positional`` positional arguments alone fit, which is quick to
+    check; ``signature`` decides about other calls.
+    """
+
+    signature: inspect.Signature
+    min_positional: int
+    max_positional: float
+
+    def check(
+        self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any], before: int = 0
+    ) -> None:
+        """Raise InvalidArguments unless a call fits; ``before`` arguments are prepended when the
+        job runs. The message shows no values, because they may be secret."""
+        if not kwargs and self.min_positional <= len(args) + before <= self.max_positional:
+            return
+        try:
+            self.signature.bind(*(None,) * before, *args, **kwargs)
+        except TypeError as error:
+            result = " (the first is its parent's result)" if before else ""
+            raise InvalidArguments(
+                f"{task} cannot be called like this: {error}; it takes {self.signature}{result}"
+            ) from None
+
+
+ANY_ARGUMENTS = Parameters(inspect.signature(lambda *args, **kwargs: None), 0, float("inf"))
+
+
+def chunk_parameters(chunk: Chunk) -> Parameters:
+    """The parameters of a chunk task's jobs, which differ from those of its function."""
+    if not chunk.parameters:
+        return ANY_ARGUMENTS
+    kind, count = inspect.Parameter.POSITIONAL_OR_KEYWORD, len(chunk.parameters)
+    found = [inspect.Parameter(name, kind) for name in chunk.parameters]
+    return Parameters(inspect.Signature(found), count, count)
+
+
+def accepted_parameters(func: Callable[..., Any], skip: int = 0) -> Parameters:
+    """The Parameters of a function, without its first ``skip``, which are not arguments of the job.
+    Of a decorated function these are the decorator's own, because it may add some."""
+    signature = inspect.signature(func, follow_wrapped=False)
+    found = list(signature.parameters.values())
+    if all(one.kind in _POSITIONAL for one in found[:skip]):
+        found = found[skip:]
+    required = [one for one in found if one.default is one.empty]
+    maximum: float = sum(one.kind in _POSITIONAL for one in found)
+    if any(one.kind is one.VAR_POSITIONAL for one in found):
+        maximum = float("inf")
+    if any(one.kind is one.KEYWORD_ONLY for one in required):
+        maximum = -1  # positional arguments alone never fit
+    bare = [one.replace(annotation=one.empty) for one in found]
+    return Parameters(
+        signature.replace(parameters=bare, return_annotation=signature.empty),
+        sum(one.kind in _POSITIONAL for one in required),
+        maximum,
+    )
+
+
+def check_schedule(task: str, options: TaskOptions, parameters: Parameters) -> None:
+    """Raise InvalidOption if the task is to run by itself and cannot: it needs arguments, or it
+    has two schedules."""
+    if options.cron is None and options.every is None:
+        return
+    if options.cron and options.every:
+        raise InvalidOption(f"{task} has both cron= and every=; use one of the two")
+    check_schedule_name(task)
+    try:
+        parameters.check(task, (), {})
+    except InvalidArguments:
+        raise InvalidOption(
+            f"{task} has cron= or every=, so it runs without arguments, but it takes "
+            f"{parameters.signature}; give them defaults, or name the task with its arguments in "
+            'REDISQUEUE["SCHEDULES"]'
+        ) from None

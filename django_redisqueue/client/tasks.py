@@ -17,10 +17,10 @@ from ..core.codec import dumps, encode_payload, loads
 from ..core.ids import check_task_name, new_job_id
 from ..core.instruments import is_watched, producing, with_headers
 from ..core.job_data import NewJob
+from ..core.policies import encode_idempotency
 from ..core.ports import ports
 from ..core.redaction import OPTION, REDACTED, Hidden, Redaction, redaction_of, without_frames
 from ..core.statuses import Audit, OnParentFailure
-from ..core.unique import encode_idempotency
 from ..exceptions import (
     IdempotencyConflict,
     InvalidArguments,
@@ -29,7 +29,11 @@ from ..exceptions import (
     short_repr,
 )
 from .enqueue import Deferred, delivery_mode, submit
-from .functions import (
+from .jobs import Job
+from .options import CALL_CHECKS, TASK_CHECKS, TaskOptions, check_aliases, unknown_option
+from .placement import check_beside, check_placement, place
+from .policies import DIGEST_BYTES, LaneRule, Uniqueness, lane_rule_of, uniqueness_of
+from .registry import (
     ANY_ARGUMENTS,
     Parameters,
     accepted_parameters,
@@ -40,13 +44,8 @@ from .functions import (
     check_schedule,
     chunk_parameters,
     dotted_path,
+    register,
 )
-from .jobs import Job
-from .lanes import LaneRule, lane_rule_of
-from .options import CALL_CHECKS, TASK_CHECKS, TaskOptions, check_aliases, unknown_option
-from .placement import check_beside, check_placement, place
-from .registry import register
-from .unique import DIGEST_BYTES, Uniqueness, uniqueness_of
 
 WORKER_OPTIONS = ("timeout_ms", "max_attempts")  # options of a call that workers need
 

@@ -23,23 +23,20 @@ from ..broker.connection import (
     producer_connection,
     retry_once,
 )
-from ..broker.gathers import GatherQueries
+from ..broker.policies import UniqueQueries
 from ..broker.queries import Queries, UnreadableJob, newest, not_found
 from ..broker.redis_url import RedisUrl
 from ..broker.shards import AllShards, all_shards
-from ..broker.uniques import UniqueQueries
-from ..broker.workflows import WorkflowQueries
+from ..broker.workflows import GatherQueries, WorkflowQueries
 from ..conf import get_settings
 from ..core.clock import Deadline
-from ..core.gather_data import GatherData, GatherPlan
-from ..core.ids import ids_by_shard, new_job_id, shard_of_id
+from ..core.ids import ids_by_shard, new_job_id, shard_of_id, shard_of_key
 from ..core.job_data import JobData, JobQuery, NewJob
-from ..core.placement import shard_of_key
+from ..core.policies import UniqueKey
 from ..core.ports import Transport, ports
+from ..core.records import GatherData, GatherPlan, Push, WorkflowData, WorkflowJob, WorkflowPart
 from ..core.statuses import Status
 from ..core.tags import index_entry, properties
-from ..core.unique import UniqueKey
-from ..core.workflow_data import Push, WorkflowData, WorkflowJob, WorkflowPart
 from ..exceptions import (
     JobNotFound,
     NotIndexed,

@@ -10,8 +10,8 @@ from typing import Any
 from ..broker.base import BATCH, MAX_CALL_BYTES
 from ..core.codec import dumps
 from ..core.job_data import NewJob
+from ..core.records import Push, WorkflowJob
 from ..core.statuses import OnFailure
-from ..core.workflow_data import Push, WorkflowJob
 from ..exceptions import PayloadTooLarge, WorkflowError
 from .tasks import task
 from .transport import transport

@@ -10,12 +10,11 @@ from typing import Any, Self
 
 from ..conf import get_settings
 from ..core.clock import Deadline, Duration, to_ms
-from ..core.ids import check_workflow_id, new_workflow_id, shard_of_id
+from ..core.ids import check_workflow_id, new_workflow_id, shard_of_id, shard_of_key
 from ..core.job_data import NewJob
-from ..core.placement import shard_of_key
 from ..core.ports import ports
+from ..core.records import Push, WorkflowData
 from ..core.statuses import OnFailure, WorkflowStatus, check_choice
-from ..core.workflow_data import Push, WorkflowData
 from ..exceptions import (
     InvalidOption,
     WaitTimeout,

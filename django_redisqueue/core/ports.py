@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from .clock import Deadline
-from .gather_data import GatherData, GatherPlan
 from .job_data import JobData, JobQuery, NewJob
+from .policies import UniqueKey
+from .records import GatherData, GatherPlan, Push, WorkflowData
 from .schedules import ScheduleDefinition
-from .unique import UniqueKey
-from .workflow_data import Push, WorkflowData
 
 
 class Transport(Protocol):

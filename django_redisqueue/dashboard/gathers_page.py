@@ -9,15 +9,14 @@ from typing import Any
 
 from django.http import Http404, HttpResponse
 
+from ..broker.base import Read
 from ..broker.connection import RedisConnection
-from ..broker.gathers import GatherQueries
-from ..broker.reads import Read
+from ..broker.workflows import GatherQueries
 from ..core.clock import from_ms
-from ..core.gather_data import GatherData
+from ..core.formatting import printable
 from ..core.ids import check_gather_key
+from ..core.records import ENDED_COUNTS, GatherData
 from ..core.statuses import GatherStatus
-from ..core.text import printable
-from ..core.workflow_data import ENDED_COUNTS
 from ..exceptions import CorruptJob, InvalidName, RedisQueueError
 from .filters import given, text_of
 from .pages import Page

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core import formatting
-from ..core.workflow_data import WorkflowNode
+from ..core.records import WorkflowNode
 
 SINGLE = 200  # jobs that have a box each
 FAN_OUT = 12  # so many jobs that are alike share a box

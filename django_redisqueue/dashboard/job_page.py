@@ -13,9 +13,9 @@ from django.contrib import messages
 from django.db import Error as DatabaseError
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 
+from ..broker.policies import UniqueQueries
 from ..broker.queries import Queries
 from ..broker.steps import StepQueries
-from ..broker.uniques import UniqueQueries
 from ..broker.workflows import WorkflowQueries
 from ..client.registry import get_task, lookup
 from ..client.tasks import Task
@@ -23,12 +23,12 @@ from ..client.transport import connection_of
 from ..conf import get_settings
 from ..core.clock import ms_of
 from ..core.codec import decode_payload, loads
+from ..core.formatting import printable
 from ..core.ids import check_job_id, periodic_prefix
 from ..core.job_data import JobData, WaitKind, split_wait
 from ..core.parsing import int_or_none, is_storable
+from ..core.records import worker_of
 from ..core.redaction import REDACTED
-from ..core.text import printable
-from ..core.worker_data import worker_of
 from ..exceptions import (
     CorruptJob,
     InvalidName,

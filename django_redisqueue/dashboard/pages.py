@@ -34,14 +34,14 @@ from django.utils import timezone
 from django.utils.http import urlencode
 
 from ..api.hub import RETRY_AFTER, TooManyStreams, close_connections, stream_limiter
+from ..broker.base import Read
 from ..broker.connection import RedisConnection, producer_connection
 from ..broker.queries import Queries
-from ..broker.reads import Read
 from ..broker.shards import AllShards
 from ..conf import APP, get_settings
 from ..core import formatting
+from ..core.formatting import printable
 from ..core.ids import shard_of_id
-from ..core.text import printable
 from ..exceptions import InvalidOption, RedisQueueError, RedisRefused, RedisUnavailable
 from ..health.facts import savepoint
 from ..health.findings import Finding, unreadable

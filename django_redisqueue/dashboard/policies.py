@@ -12,10 +12,9 @@ from django.utils.text import capfirst
 
 from ..broker import sums
 from ..broker.commands import Commands
-from ..broker.limits import LanePause, LimitState, pause_name
+from ..broker.policies import LanePause, LimitState, UniqueQueries, pause_name
 from ..broker.schedules import UnreadableSchedule
 from ..broker.steps import Wait
-from ..broker.uniques import UniqueQueries
 from ..client.limits import (
     NO_KEY,
     keys_to_set,
@@ -31,11 +30,11 @@ from ..client.queue import JobQueue
 from ..client.transport import connection_of, transport
 from ..conf import get_settings
 from ..core import formatting
+from ..core.formatting import printable
 from ..core.job_data import WaitKind
 from ..core.parsing import is_storable
+from ..core.policies import UniqueKey
 from ..core.schedules import ScheduleData
-from ..core.text import printable
-from ..core.unique import UniqueKey
 from ..exceptions import InvalidOption
 from ..health.policies import SCHEDULE_LATE, WAITS
 from ..models import Approval, PeriodicJob

@@ -12,11 +12,11 @@ from typing import Any
 from django.db import Error as DatabaseError
 from django.http import Http404, HttpResponse
 
+from ..broker.base import Read
 from ..broker.connection import RedisConnection
-from ..broker.limits import LimitQueries, PauseChange
 from ..broker.overview import QueueOverview
+from ..broker.policies import LimitQueries, PauseChange
 from ..broker.queries import Queries, UnreadableJob
-from ..broker.reads import Read
 from ..client.registry import task_names
 from ..conf import get_settings
 from ..core import formatting

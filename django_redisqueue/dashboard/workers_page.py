@@ -24,7 +24,7 @@ from ..broker.sums import (
 from ..core import formatting
 from ..core.clock import real_ms
 from ..core.ids import claims_jobs
-from ..core.worker_data import WorkerOrder, WorkerState
+from ..core.records import WorkerOrder, WorkerState
 from ..exceptions import InvalidOption
 from ..worker.identity import parse_child
 from .actions import posted

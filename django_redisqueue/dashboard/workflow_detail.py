@@ -15,8 +15,8 @@ from ..broker.workflows import WorkflowQueries
 from ..core import formatting
 from ..core.clock import from_ms, ms_of
 from ..core.job_data import JobData
+from ..core.records import ENDED_COUNTS, JOB_COUNTS, WorkflowData, WorkflowNode
 from ..core.statuses import Status, WorkflowStatus
-from ..core.workflow_data import ENDED_COUNTS, JOB_COUNTS, WorkflowData, WorkflowNode
 from ..exceptions import RedisQueueError, RedisUnavailable
 from ..mirror.changes import LOST
 from ..models import JobRecord, WorkflowRecord

@@ -14,17 +14,17 @@ from django.db.models import QuerySet
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 
+from ..broker.base import Read
 from ..broker.commands import Commands
 from ..broker.connection import RedisConnection
-from ..broker.reads import Read
 from ..broker.workflows import STEPS_A_REQUEST, WorkflowQueries
 from ..client.transport import connection_of
 from ..conf import get_settings
 from ..core import formatting
 from ..core.ids import check_workflow_id, shard_of_id
 from ..core.parsing import is_storable
+from ..core.records import WorkflowData
 from ..core.statuses import Status, WorkflowStatus
-from ..core.workflow_data import WorkflowData
 from ..exceptions import CorruptJob, InvalidName, InvalidOption, RedisQueueError
 from ..models import WorkflowEvent, WorkflowRecord
 from .actions import chosen, posted

@@ -13,11 +13,11 @@ from django.db import connections, router, transaction
 from django.db.models import Model, Sum
 from django.utils import timezone
 
+from ..broker.base import Read
 from ..broker.connection import RedisConnection
 from ..broker.entries import START, parse_position
 from ..broker.health import HealthQueries, ShardState, add_states
-from ..broker.limits import LimitState
-from ..broker.reads import Read
+from ..broker.policies import LimitState
 from ..broker.shards import AllShards
 from ..broker.sums import limit_states
 from ..conf import Settings, get_settings

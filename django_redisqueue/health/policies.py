@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ..broker.health import ShardState
 from ..broker.keys import Keys
-from ..broker.limits import LimitState
+from ..broker.policies import LimitState
 from ..core import formatting
 from ..core.ids import shard_of_id
 from ..core.job_data import WaitKind

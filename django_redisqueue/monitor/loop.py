@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..broker.base import keys_at
 from ..broker.connection import RedisConnection, worker_connection
-from ..broker.retry import RetryBackoff
+from ..broker.failures import RetryBackoff
 from ..conf import get_settings
 from ..exceptions import RedisQueueError
 from .snapshot import Observer

@@ -25,7 +25,7 @@ from django.utils import timezone
 from ..broker.base import slices
 from ..broker.commands import Commands, batches
 from ..broker.durability import Durability
-from ..broker.uniques import UniqueQueries
+from ..broker.policies import UniqueQueries
 from ..client.transport import send_workflows
 from ..core.job_data import NewJob
 from ..core.statuses import FINAL, JobReason

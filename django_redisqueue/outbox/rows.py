@@ -26,8 +26,8 @@ from ..conf import get_settings
 from ..core.clock import ms_of, real_ms
 from ..core.codec import decode_payload
 from ..core.job_data import JobData, NewJob, decode_job
+from ..core.records import Push, WorkflowJob
 from ..core.statuses import Status
-from ..core.workflow_data import Push, WorkflowJob
 from ..exceptions import ConfigurationError
 from ..models import OutboxJob, StepReceipt
 from ..models.tables import aliases_with_table, has_table

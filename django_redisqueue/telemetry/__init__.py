@@ -1,8 +1,88 @@
-"""What leaves a process about its jobs: request ids in logs, OpenTelemetry, Sentry.
+"""What leaves a process about its jobs: OpenTelemetry, Sentry, and request ids in logs.
 
-Only ``correlation`` is imported here; the other modules need their libraries.
+A request has one id for all that follows from it: its jobs, their jobs, and what they log. The
+modules of this package need their libraries, so nothing here imports them.
 """
 
-from .correlation import CorrelationFilter, CorrelationMiddleware, correlate, correlation_id
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import cast
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.http import HttpRequest, HttpResponse
+
+from ..core.instruments import CORRELATION
+from ..core.instruments import correlation_id as _current
+from ..exceptions import InvalidOption, short_repr
 
 __all__ = ["CorrelationFilter", "CorrelationMiddleware", "correlate", "correlation_id"]
+
+HEADER = "X-Request-ID"
+_VALID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+
+GetResponse = Callable[[HttpRequest], "HttpResponse | Awaitable[HttpResponse]"]
+
+
+def correlation_id() -> str:
+    """The id of the request or job that this code runs for, or ''."""
+    return _current.get()
+
+
+@contextmanager
+def correlate(value: str) -> Iterator[None]:
+    """Give jobs that are enqueued in the block this id; for management commands and the like.
+    Raises InvalidOption."""
+    if not _VALID.fullmatch(value):
+        raise InvalidOption(
+            "a correlation id has 1 to 128 letters, digits or characters of ._:/+=@-, not "
+            f"{short_repr(value)}"
+        )
+    token = _current.set(value)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+class CorrelationMiddleware:
+    """Correlates by the request's header ``X-Request-ID``, or by a new id if that is missing or
+    invalid. The response has the header, too. Sync and async."""
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: GetResponse) -> None:
+        self.get_response = get_response
+        self.is_async = iscoroutinefunction(get_response)
+        if self.is_async:
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> HttpResponse | Awaitable[HttpResponse]:
+        given = request.headers.get(HEADER, "")
+        value = given if _VALID.fullmatch(given) else uuid.uuid4().hex
+        if self.is_async:
+            return self._acall(request, value)
+        with correlate(value):
+            response = cast(HttpResponse, self.get_response(request))
+        response.headers[HEADER] = value
+        return response
+
+    async def _acall(self, request: HttpRequest, value: str) -> HttpResponse:
+        with correlate(value):
+            response = await cast("Awaitable[HttpResponse]", self.get_response(request))
+        response.headers[HEADER] = value
+        return response
+
+
+class CorrelationFilter(logging.Filter):
+    """Gives each log record ``correlation_id``, for formatters: '' outside requests and jobs."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not hasattr(record, CORRELATION):  # the record of a job's end has its own
+            setattr(record, CORRELATION, _current.get())
+        return True

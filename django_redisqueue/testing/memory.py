@@ -12,13 +12,11 @@ from ..broker.replies import ClaimedJob, OutcomeKind
 from ..client.jobs import UNIQUE_CONFLICT, Job
 from ..client.transport import check_pushed
 from ..core.clock import Deadline, to_ms
-from ..core.gather_data import GatherData, GatherPlan
 from ..core.job_data import JobData, NewJob
-from ..core.limits import decode_lane
+from ..core.policies import UniqueKey, decode_lane
 from ..core.ports import use_transport
+from ..core.records import GatherData, GatherPlan, Push, WorkflowData
 from ..core.statuses import JobReason, OnConflict, Status
-from ..core.unique import UniqueKey
-from ..core.workflow_data import Push, WorkflowData
 from ..exceptions import InvalidOption, JobFailed, short_repr
 from ..worker.child.retry_policy import Resolution
 from .expectations import CapturedJobs
@@ -31,10 +29,9 @@ from .hashes import (
     release_dependants,
     set_fields,
 )
-from .lanes import InMemoryLanes, InMemoryPauses
+from .policies import InMemoryLanes, InMemoryPauses, InMemoryUnique
 from .runs import ChunkRun, InlineRun, InMemorySteps, committed, in_waiting_chunks, is_chunk_task
 from .schedules import InMemorySchedules
-from .unique import InMemoryUnique
 from .workflows import InMemoryGathers, InMemoryWorkflows
 
 EXTRA_RUNS = 1000  # that a drain allows besides ten for each job it found

@@ -10,9 +10,17 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..core.gather_data import GatherData, GatherListener, GatherPlan, decode_gather
 from ..core.job_data import NewJob
 from ..core.parsing import pairs
+from ..core.records import (
+    GatherData,
+    GatherListener,
+    GatherPlan,
+    Push,
+    WorkflowData,
+    WorkflowJob,
+    decode_gather,
+)
 from ..core.statuses import (
     FINAL,
     GatherReason,
@@ -21,10 +29,9 @@ from ..core.statuses import (
     Status,
     WorkflowStatus,
 )
-from ..core.workflow_data import Push, WorkflowData, WorkflowJob
 from .expectations import CapturedJobs
 from .hashes import PARENT_REASONS, JobHash, add_parents, callback_job, new_hash
-from .unique import InMemoryUnique
+from .policies import InMemoryUnique
 
 CLEANED, CANCELLED = -2, -3  # codes of requeue.lua for jobs that cannot be requeued
 LOST = (Status.FAILED, Status.CANCELLED)

@@ -28,7 +28,7 @@ from enum import IntEnum
 from ..broker.replies import ClaimedJob, Outcome
 from ..broker.wire import AS_READ
 from ..core.clock import mono_ms
-from ..core.placement import MAX_SHARDS
+from ..core.ids import MAX_SHARDS
 
 MAX_BATCH = 100  # jobs that a child may claim at once
 # Lease, id: 72 bytes. A whole batch fits into 8 KB, the size of a pipe once its user has very many

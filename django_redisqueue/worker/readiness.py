@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, Error, connections, router
 
-from ..broker.retry import RetryBackoff
+from ..broker.failures import RetryBackoff
 from ..client.registry import get_task, task_names
 from ..conf import APP, Settings
 from ..mirror.database_errors import explain_outage, missing_migrations

@@ -17,7 +17,7 @@ from types import FrameType
 from django.db import connections
 
 from ..conf import get_settings
-from ..core.worker_data import WorkerReport
+from ..core.records import WorkerReport
 from ..exceptions import InvalidOption
 from ..signals import child_started, child_stopping
 from .child.forks import reset_signals_in_forks

@@ -11,7 +11,7 @@ import pytest
 from django.test import Client
 
 from django_redisqueue import JobQueue, exceptions
-from django_redisqueue.api import errors
+from django_redisqueue.api import responses
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.codec import MAX_DEPTH
 from tests.app import tasks
@@ -82,7 +82,7 @@ def test_a_bad_body(api: Api, body: Any, code: str, field: str, says: str) -> No
     found = error(api.post("", body), 400)
     assert (found["code"], found.get("field", "")) == (code, field)
     assert says in found["message"]
-    assert len(found["message"]) <= errors.MESSAGE_LENGTH
+    assert len(found["message"]) <= responses.MESSAGE_LENGTH
     assert JobQueue("default").get_stats()["queued"] == 0
 
 
@@ -209,7 +209,7 @@ def every_error() -> list[type[Exception]]:
 
 @pytest.mark.parametrize("kind", every_error())
 def test_every_error_of_the_package_has_its_answer(kind: type[Any]) -> None:
-    found = errors.to_api_error(kind("redis at 10.0.0.1"))
+    found = responses.to_api_error(kind("redis at 10.0.0.1"))
     assert found.code != "error" or kind is exceptions.RedisQueueError, "no row of FAULTS fits it"
     assert ("10.0.0.1" in str(found)) == (found.status < 500), "what begins with 5 tells no address"
     assert ("Retry-After" in found.headers) == (found.status == 503)
@@ -217,7 +217,7 @@ def test_every_error_of_the_package_has_its_answer(kind: type[Any]) -> None:
 
 def test_the_first_row_that_fits_is_the_closest() -> None:
     seen: list[type[Exception]] = []
-    for row in errors.FAULTS:
+    for row in responses.FAULTS:
         assert not any(issubclass(row[0], earlier) for earlier in seen), row
         seen.append(row[0])
 

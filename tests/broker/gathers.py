@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from django_redisqueue.broker.gathers import GatherQueries
 from django_redisqueue.broker.replies import ClaimedJob, FinishCode
-from django_redisqueue.core.gather_data import GatherData, GatherListener, GatherPlan
+from django_redisqueue.broker.workflows import GatherQueries
+from django_redisqueue.core.records import GatherData, GatherListener, GatherPlan
 
 from .lab import ERROR, PAYLOAD, Lab, outcome
 

@@ -22,8 +22,8 @@ from django_redisqueue.broker.redis_url import RedisUrl
 from django_redisqueue.broker.replies import ClaimedJob, ClaimReply, FinishCode, Outcome
 from django_redisqueue.broker.shards import AllShards
 from django_redisqueue.broker.workflows import WorkflowQueries
+from django_redisqueue.core.ids import tag
 from django_redisqueue.core.job_data import NewJob
-from django_redisqueue.core.placement import tag
 
 from ..support.cluster import ClusterNodes
 from ..support.sentinels import Fleet as SentinelFleet

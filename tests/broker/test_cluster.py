@@ -18,7 +18,7 @@ from django.core.management.base import CommandError
 
 from django_redisqueue import JobQueue
 from django_redisqueue.broker import cluster as cluster_maps
-from django_redisqueue.broker.base import keys_at
+from django_redisqueue.broker.base import Read, Strict, keys_at
 from django_redisqueue.broker.cluster import (
     forget_clusters,
     get_cluster_map,
@@ -29,14 +29,13 @@ from django_redisqueue.broker.connection import (
     blocking_connection,
     worker_connection,
 )
-from django_redisqueue.broker.reads import Read, Strict
 from django_redisqueue.broker.redis_url import RedisUrl, get_redis_url, masked
 from django_redisqueue.broker.scan import SCAN_START, Scanner
 from django_redisqueue.broker.shards import AllShards
 from django_redisqueue.checks import check_settings
 from django_redisqueue.checks.network import check_network
 from django_redisqueue.conf import get_settings
-from django_redisqueue.core.placement import slot, tag
+from django_redisqueue.core.ids import slot, tag
 from django_redisqueue.exceptions import (
     ConfigurationError,
     RedisRefused,

@@ -8,7 +8,7 @@ import pytest
 
 from django_redisqueue.broker.workflows import HALF_PUSHED_MS
 from django_redisqueue.client.transport import CLEANED_UP
-from django_redisqueue.core.workflow_data import WorkflowPart
+from django_redisqueue.core.records import WorkflowPart
 from django_redisqueue.exceptions import WrongKeyType
 
 from .lab import PAYLOAD, Lab, invariants, outcome

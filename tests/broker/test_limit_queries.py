@@ -9,7 +9,7 @@ import pytest
 from django_redisqueue.broker import sums
 from django_redisqueue.broker.entries import START
 from django_redisqueue.broker.health import HealthQueries
-from django_redisqueue.broker.limits import CHUNK, Holder, LimitQueries, LimitState, limit_name
+from django_redisqueue.broker.policies import CHUNK, Holder, LimitQueries, LimitState, limit_name
 from django_redisqueue.broker.shards import AllShards
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.exceptions import InvalidOption

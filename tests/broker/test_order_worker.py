@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_redisqueue.core.worker_data import (
+from django_redisqueue.core.records import (
     WorkerOrder,
     WorkerReport,
     parse_report,

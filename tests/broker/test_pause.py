@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from django_redisqueue.broker.limits import LimitQueries, PauseChange
+from django_redisqueue.broker.policies import LimitQueries, PauseChange
 from django_redisqueue.exceptions import WrongKeyType
 
 from .lab import T0, Lab, invariants, outcome

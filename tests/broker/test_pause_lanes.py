@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from django_redisqueue.broker.limits import LanePause, LimitQueries
+from django_redisqueue.broker.policies import LanePause, LimitQueries
 from django_redisqueue.exceptions import WrongKeyType
 
 from .lab import T0, Lab, invariants, outcome

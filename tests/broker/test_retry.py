@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from django_redisqueue.broker.retry import retry_until_answered
+from django_redisqueue.broker.failures import retry_until_answered
 from django_redisqueue.exceptions import (
     RedisRefused,
     RedisUnavailable,
@@ -17,7 +17,7 @@ from django_redisqueue.exceptions import (
 def test_a_call_is_sent_again_until_it_is_answered(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_redisqueue.broker.retry.FIRST", 0.0)
+    monkeypatch.setattr("django_redisqueue.broker.failures.FIRST", 0.0)
     asked: list[bool] = []
 
     def ask(resent: bool) -> str:

@@ -16,7 +16,7 @@ from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.embedded import find_program
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.broker.replies import RoleTerm
-from django_redisqueue.core.worker_data import WorkerOrder
+from django_redisqueue.core.records import WorkerOrder
 
 from ..support.bytecode import globals_of
 from ..support.servers import RedisServer

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from django_redisqueue.broker.policies import UniqueQueries
 from django_redisqueue.broker.queries import Queries
-from django_redisqueue.broker.uniques import UniqueQueries
 from django_redisqueue.core.job_data import NewJob
-from django_redisqueue.core.unique import UniqueKey
+from django_redisqueue.core.policies import UniqueKey
 from django_redisqueue.exceptions import RedisQueueError
 
 from ..support.commands import Script

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django_redisqueue.broker.replies import ClaimedJob, Outcome
-from django_redisqueue.core.workflow_data import WorkflowData, WorkflowJob
+from django_redisqueue.core.records import WorkflowData, WorkflowJob
 
 from .lab import ERROR, FINISHED, PAYLOAD, Lab, outcome
 

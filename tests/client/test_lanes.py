@@ -11,7 +11,7 @@ import pytest
 from django_redisqueue import Limit, Rate, Task, task
 from django_redisqueue.client import registry
 from django_redisqueue.conf import load
-from django_redisqueue.core.limits import decode_lane, encode_value, shown_value
+from django_redisqueue.core.policies import decode_lane, encode_value, shown_value
 from django_redisqueue.exceptions import ConfigurationError, InvalidArguments, InvalidOption
 from django_redisqueue.testing import capture_jobs
 

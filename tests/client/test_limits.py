@@ -9,7 +9,7 @@ import pytest
 
 from django_redisqueue import JobQueue, Limit, Rate, Task, set_limit, set_weight, task
 from django_redisqueue.client import registry
-from django_redisqueue.core.limits import encode_value
+from django_redisqueue.core.policies import encode_value
 from django_redisqueue.exceptions import InvalidOption
 from django_redisqueue.testing import InMemoryQueue, capture_jobs, run_inline
 

@@ -14,8 +14,8 @@ from redis import Redis
 from django_redisqueue import Backoff, JobQueue, Task
 from django_redisqueue.client.options import TaskOptions, check_run_after
 from django_redisqueue.conf import DEFAULTS, get_settings
-from django_redisqueue.core.backoff import FixedDelays, to_backoff
 from django_redisqueue.core.clock import MAX_DURATION, from_ms
+from django_redisqueue.core.policies import FixedDelays, to_backoff
 from django_redisqueue.core.statuses import Audit, Status
 from tests.app import tasks
 from tests.support.shards import keys_of

@@ -37,8 +37,7 @@ from django_redisqueue.client import gather as gathers
 from django_redisqueue.client.placement import shard_of_schedule
 from django_redisqueue.client.schedules import define
 from django_redisqueue.conf import get_settings
-from django_redisqueue.core.ids import shard_of_id
-from django_redisqueue.core.placement import shard_of_key
+from django_redisqueue.core.ids import shard_of_id, shard_of_key
 from django_redisqueue.core.schedules import Every, ScheduleData, Source
 from django_redisqueue.exceptions import (
     InvalidOption,

@@ -10,7 +10,7 @@ import pytest
 from django.contrib.auth.models import User
 
 from django_redisqueue import Gather, get_gather
-from django_redisqueue.broker.gathers import GatherQueries
+from django_redisqueue.broker.workflows import GatherQueries
 from django_redisqueue.client.transport import connection_of
 from django_redisqueue.dashboard import gathers_page
 from tests.client.gather import tasks

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from django_redisqueue.core.workflow_data import WorkflowNode
+from django_redisqueue.core.records import WorkflowNode
 from django_redisqueue.dashboard import graph
 from django_redisqueue.dashboard.graph import Drawing, draw, layers_of
 

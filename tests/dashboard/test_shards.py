@@ -14,8 +14,8 @@ from django_redisqueue.broker.commands import Commands
 from django_redisqueue.client.transport import connection_of
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob, WaitKind
+from django_redisqueue.core.records import WorkerReport
 from django_redisqueue.core.schedules import Source
-from django_redisqueue.core.worker_data import WorkerReport
 from django_redisqueue.dashboard import bulk, queue_page
 from django_redisqueue.dashboard.periodic import read_states
 from tests.app import tasks

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_redisqueue.core.clock import real_ms
-from django_redisqueue.core.worker_data import WorkerReport
+from django_redisqueue.core.records import WorkerReport
 from django_redisqueue.dashboard import workers_page
 from tests.app import tasks
 from tests.support.hand import Hand

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from django_redisqueue.broker.keys import Keys
-from django_redisqueue.core.placement import slot, tag
+from django_redisqueue.core.ids import slot, tag
 from tests.support.cluster import ClusterNode, ClusterNodes
 from tests.support.commands import environment, migrate, start
 from tests.support.postgres import PostgresServer

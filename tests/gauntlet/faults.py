@@ -15,7 +15,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from django_redisqueue.broker.keys import Keys
-from django_redisqueue.core.placement import slot, tag
+from django_redisqueue.core.ids import slot, tag
 from tests.support.cluster import ClusterNodes
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import Proxy

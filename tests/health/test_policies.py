@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from django_redisqueue.broker.connection import producer_connection
-from django_redisqueue.broker.limits import LimitQueries
+from django_redisqueue.broker.policies import LimitQueries
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob

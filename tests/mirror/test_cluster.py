@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from django_redisqueue import Gather, JobQueue, Workflow
-from django_redisqueue.core.ids import shard_of_id
-from django_redisqueue.core.placement import slot, tag
+from django_redisqueue.core.ids import shard_of_id, slot, tag
 from django_redisqueue.models import JobRecord, WorkflowRecord
 from tests.client.gather import tasks as gather_tasks
 from tests.support.cluster import MASTERS, ClusterNodes

@@ -15,7 +15,7 @@ from django_redisqueue.broker.connection import blocking_connection, worker_conn
 from django_redisqueue.broker.events import EventStream
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.broker.queries import Queries
-from django_redisqueue.client.functions import ANY_ARGUMENTS
+from django_redisqueue.client.registry import ANY_ARGUMENTS
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.redaction import ALL_REDACTED, display_payload, redaction_of
 from django_redisqueue.exceptions import InvalidArguments, InvalidOption

@@ -9,8 +9,7 @@ from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.conf import get_settings
-from django_redisqueue.core.ids import shard_of_id
-from django_redisqueue.core.placement import shard_of_key
+from django_redisqueue.core.ids import shard_of_id, shard_of_key
 from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.outbox.relay import Relay
 

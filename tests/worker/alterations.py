@@ -20,7 +20,7 @@ from django_redisqueue.signals import child_started
 from django_redisqueue.worker.child import idle
 from django_redisqueue.worker.child.loop import Child
 from django_redisqueue.worker.child_state import KEEP_ALIVE, ChildState, OutcomeLog
-from django_redisqueue.worker.maintenance import bridge, leader, maintenance, periodic
+from django_redisqueue.worker.maintenance import bridge, leader, maintenance
 from django_redisqueue.worker.reaper import Reaper, ReapReport
 from django_redisqueue.worker.supervisor import heartbeat, watchdog
 from tests.support.constants import replace
@@ -55,7 +55,7 @@ def quick_watchdog() -> None:
 
     replace(ChildState, keep_alive=sooner)
     replace(watchdog, UNRESPONSIVE_MS=300)
-    replace(periodic, HUNG_AFTER=1.0)
+    replace(maintenance, HUNG_AFTER=1.0)
     replace(maintenance, BUSY=KEEP_ALIVE, RENEW=1.0)
     replace(bridge, BUSY=KEEP_ALIVE, RENEW=1.0)
     replace(connection, BLOCK_SECONDS=1)
@@ -64,7 +64,7 @@ def quick_watchdog() -> None:
 def quick_hang() -> None:
     """Shorten the time after which a task of maintenance hangs. The watchdog is as patient as ever:
     on a busy machine it would replace processes that only wait for a core."""
-    replace(periodic, HUNG_AFTER=1.0)
+    replace(maintenance, HUNG_AFTER=1.0)
     replace(maintenance, RENEW=1.0)
 
 

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from django_redisqueue.core.ids import shard_of_id
-from django_redisqueue.core.placement import slot, tag
+from django_redisqueue.core.ids import shard_of_id, slot, tag
 from django_redisqueue.exceptions import RedisUnavailable
 from tests.mirror.conftest import processes
 from tests.mirror.mirror_processes import MirrorProcesses

@@ -15,7 +15,7 @@ from ...broker.queries import Queries
 from ...broker.schedules import ScheduleQueries
 from ...broker.shards import Answers, all_shards, read_numbers, record_number
 from ...conf import get_settings
-from ...core.placement import MAX_SHARDS, slot, tag
+from ...core.ids import MAX_SHARDS, slot, tag
 from ...core.schedules import Source
 from ...core.statuses import FINAL
 from ...monitor.views import Table

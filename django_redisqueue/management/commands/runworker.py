@@ -17,8 +17,8 @@ from django.core.management.base import CommandError
 
 from ...broker.commands import Commands
 from ...broker.connection import RedisConnection, worker_connection
+from ...broker.failures import retry_until_answered
 from ...broker.redis_url import redis_address
-from ...broker.retry import retry_until_answered
 from ...broker.shards import AllShards, agree_on_shards
 from ...checks import check_database, check_network
 from ...client import registry

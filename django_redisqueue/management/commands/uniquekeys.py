@@ -7,9 +7,9 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from ...client.unique import PAGE, release_unique_key, unique_keys
+from ...client.policies import PAGE, release_unique_key, unique_keys
 from ...core.clock import instant
-from ...core.unique import UniqueKey
+from ...core.policies import UniqueKey
 from ..base import QueueCommand, integer
 
 

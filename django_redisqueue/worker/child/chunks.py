@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from django.db import DEFAULT_DB_ALIAS
 
 from ...broker.replies import ClaimedJob, OutcomeKind
-from ...client.chunks import Chunk, ChunkItem
+from ...client.options import Chunk, ChunkItem
 from ...core.parsing import is_int
 from ...exceptions import InvalidArguments, ItemFailed, Retry, short_repr
 from . import retry_policy

@@ -16,6 +16,13 @@ from dataclasses import replace
 
 from ...broker.commands import ClaimRequest, Commands
 from ...broker.connection import RedisConnection, blocking_connection, worker_connection
+from ...broker.failures import (
+    BlockedQueues,
+    RetryBackoff,
+    log_outage,
+    log_recovery,
+    retry_until_answered,
+)
 from ...broker.replies import (
     ClaimedJob,
     ClaimReply,
@@ -24,16 +31,8 @@ from ...broker.replies import (
     Outcome,
     OutcomeKind,
 )
-from ...broker.retry import (
-    BlockedQueues,
-    RetryBackoff,
-    log_outage,
-    log_recovery,
-    retry_until_answered,
-)
 from ...conf import Settings
-from ...core.ids import shard_of_id
-from ...core.placement import shard_of_key
+from ...core.ids import shard_of_id, shard_of_key
 from ...exceptions import RedisQueueError, RedisUnavailable
 from ..child_state import MAX_BATCH, RESERVED_BYTES, ChildState
 from ..identity import shard_label

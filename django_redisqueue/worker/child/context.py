@@ -15,8 +15,8 @@ from typing import Any, Protocol, TypeVar
 from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS
 
+from ...broker.failures import retry_while_unavailable
 from ...broker.replies import ClaimedJob
-from ...broker.retry import retry_while_unavailable
 from ...client.events import check_event
 from ...client.gather import Gather, gather_of
 from ...client.jobs import Job

@@ -28,8 +28,8 @@ from functools import partial
 from typing import Any
 
 from ...broker.commands import Commands
+from ...broker.failures import retry_until_answered
 from ...broker.replies import ClaimedJob, Outcome, OutcomeKind
-from ...broker.retry import retry_until_answered
 from ...client.jobs import Job
 from ...client.large_results import free_name, write_result
 from ...client.registry import lookup

@@ -10,8 +10,8 @@ from typing import Any
 
 from ...broker.commands import Commands
 from ...broker.connection import worker_connection
+from ...broker.failures import retry_until_answered, retry_while_unavailable
 from ...broker.replies import ClaimedJob, WaitReply, WaitState
-from ...broker.retry import retry_until_answered, retry_while_unavailable
 from ...broker.steps import StepQueries
 from ...broker.workflows import WorkflowQueries
 from ...client.large_results import decode_result

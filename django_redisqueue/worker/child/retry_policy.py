@@ -10,9 +10,9 @@ from typing import NamedTuple
 from ...broker.replies import OutcomeKind
 from ...client.options import TaskOptions
 from ...conf import Settings
-from ...core.backoff import to_backoff
 from ...core.clock import to_ms
 from ...core.job_data import encode_error
+from ...core.policies import to_backoff
 from ...core.redaction import REDACTED
 from ...core.statuses import JobReason
 from ...exceptions import (

@@ -14,8 +14,8 @@ from django.db import Error as DatabaseError
 
 from ...broker.commands import Commands
 from ...broker.connection import RedisConnection, blocking_connection
+from ...broker.failures import outage_cause
 from ...broker.replies import LeadReply
-from ...broker.retry import outage_cause
 from ...conf import Settings
 from ...exceptions import RedisQueueError
 from ...mirror.bridge import make_bridge

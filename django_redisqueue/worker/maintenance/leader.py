@@ -27,8 +27,8 @@ from django.db import connections
 
 from ...broker.commands import Commands
 from ...broker.connection import WAIT_SECONDS
+from ...broker.failures import RetryBackoff
 from ...broker.replies import LeadReply
-from ...broker.retry import RetryBackoff
 from ...exceptions import RedisQueueError
 from ...mirror.signal_delivery import KeepAlive
 from ..child_state import KEEP_ALIVE, ChildState, RoleNote

@@ -16,11 +16,11 @@ from ...broker.continuations import (
     ContinuationStep,
     abandoned_continuations,
 )
-from ...broker.gathers import GatherQueries
+from ...broker.failures import BlockedQueues
+from ...broker.policies import UniqueQueries
 from ...broker.queries import Queries
-from ...broker.retry import BlockedQueues
 from ...broker.scan import SCAN_START
-from ...broker.uniques import UniqueQueries
+from ...broker.workflows import GatherQueries
 from ...client.large_results import delete_result
 from ...core.ids import ids_by_shard
 from ...core.statuses import FINAL, ApprovalStatus, Status

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 
 from ...broker.base import keys_at
 from ...broker.connection import BLOCK_SECONDS, RedisConnection, blocking_connection
+from ...broker.failures import RetryBackoff
 from ...broker.redis_url import RedisUrl, get_redis_url
-from ...broker.retry import RetryBackoff
 from ...conf import Settings
 from ...exceptions import RedisQueueError
 

@@ -21,9 +21,9 @@ from functools import partial
 from ...broker.base import slices
 from ...broker.commands import ClaimRequest, Commands
 from ...broker.connection import worker_connection
+from ...broker.failures import log_outage, log_recovery
 from ...broker.queries import Queries
 from ...broker.replies import FinishCode, HeartbeatReply, Outcome, RoleTerm
-from ...broker.retry import log_outage, log_recovery
 from ...client.registry import get_task
 from ...conf import Settings
 from ...core.ids import shard_of_id

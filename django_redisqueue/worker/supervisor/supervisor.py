@@ -20,7 +20,7 @@ from queue import SimpleQueue
 
 from ...conf import Settings
 from ...core.parsing import int_or_none
-from ...core.worker_data import WorkerOrder, WorkerState
+from ...core.records import WorkerOrder, WorkerState
 from ..identity import Worker, start_time
 from .child_handle import ChildHandle
 from .fork_server import ChildExited, ChildStarted, ForkServer, SpawnFailed

@@ -1,27 +1,39 @@
-"""The maintenance role: its work, which queues it knows, and what it continues for others."""
+"""Maintenance: its work, which queues it knows, what it continues for others; and the threads of
+its periodic tasks."""
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.db import DatabaseError
 
 from django_redisqueue import JobQueue
 from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.schedules import ScheduleQueries
 from django_redisqueue.conf import get_settings
-from django_redisqueue.core.placement import shard_of_key
+from django_redisqueue.core.ids import shard_of_key
+from django_redisqueue.exceptions import RedisUnavailable
 from django_redisqueue.worker.maintenance import maintenance, upkeep
 from django_redisqueue.worker.maintenance.leader import RoleHost
-from django_redisqueue.worker.maintenance.maintenance import Maintenance
+from django_redisqueue.worker.maintenance.maintenance import (
+    Maintenance,
+    PeriodicTask,
+    TaskThreads,
+    run_due,
+)
 from django_redisqueue.worker.maintenance.upkeep import KNOWN_FOR, KnownQueues
 from tests.broker.lab import Lab
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
 from tests.support.shards import keys_of, shard_of
+from tests.support.stopwatch import Stopwatch
 from tests.worker import tasks
 from tests.worker.processes import eventually
 from tests.worker.stage import Stage
@@ -174,3 +186,130 @@ def test_redis_is_asked_once_a_minute(lab: Lab, monkeypatch: pytest.MonkeyPatch)
 def test_the_projects_own_are_known_whatever_redis_says(lab: Lab) -> None:
     lab.redis.set(lab.keys.queues, "theirs")
     assert KnownQueues(lab.store, ["default"]).names() == ["default"]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "CHECK_DUE", 0.01)
+    monkeypatch.setattr(maintenance, "MORE", 0.001)
+
+
+@pytest.fixture
+def made() -> Iterator[list[TaskThreads]]:
+    made: list[TaskThreads] = []
+    yield made
+    for threads in made:
+        threads.close()
+
+
+def test_tasks_take_turns_and_go_on_while_they_have_more() -> None:
+    done: list[str] = []
+    tasks = [
+        PeriodicTask(lambda: done.append("often") or len(done) < 5, 0),  # type: ignore[func-returns-value]
+        PeriodicTask(lambda: bool(done.append("seldom")), 3600),  # type: ignore[func-returns-value]
+    ]
+    assert run_due(tasks) is True
+    assert run_due(tasks) is True
+    assert done == ["often", "seldom", "often"]
+
+
+def test_a_chore_that_fails_waits_for_its_turn() -> None:
+    calls = []
+
+    def fails() -> bool:
+        calls.append(1)
+        raise DatabaseError
+
+    tasks = [PeriodicTask(fails, 3600)]
+    with pytest.raises(DatabaseError):
+        run_due(tasks)
+    assert run_due(tasks) is False
+    assert len(calls) == 1
+
+
+def test_it_works_only_while_this_process_leads(made: list[TaskThreads]) -> None:
+    calls: list[float] = []
+    threads = TaskThreads([PeriodicTask(lambda: bool(calls.append(time.monotonic())), 0)])  # type: ignore[func-returns-value]
+    made.append(threads)
+    threads.lead(False)
+    assert calls == []
+    threads.lead(True)
+    eventually(lambda: len(calls) > 2)
+    threads.lead(False)
+    eventually(lambda: not calls or time.monotonic() - calls[-1] > 0.2)
+    before = len(calls)
+    threads.lead(True)
+    eventually(lambda: len(calls) > before)
+
+
+def test_a_chore_that_hangs_holds_up_nobody(
+    made: list[TaskThreads], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "STOP", 0.05)
+    held, entered = threading.Event(), threading.Event()
+
+    def hangs() -> bool:
+        entered.set()
+        return held.wait(30) and False
+
+    threads = TaskThreads([PeriodicTask(hangs, 0)])
+    watch = Stopwatch()
+    threads.lead(True)
+    assert entered.wait(10)
+    threads.lead(True)
+    threads.close()
+    assert watch.seconds < 5
+    held.set()
+
+
+def test_a_chore_that_hangs_does_not_stop_the_others(
+    made: list[TaskThreads], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A database that hangs for one: the process leads, so nobody else would do the others."""
+    held, entered, calls = threading.Event(), threading.Event(), [0]
+
+    def hangs() -> bool:
+        entered.set()
+        return held.wait(30) and False
+
+    def counts() -> bool:
+        calls[0] += 1
+        return False
+
+    threads = TaskThreads(
+        [PeriodicTask(hangs, 0, name="the relay"), PeriodicTask(counts, 0, name="the retention")]
+    )
+    made.append(threads)
+    threads.lead(True)
+    assert entered.wait(10)
+    before = calls[0]
+    eventually(lambda: calls[0] > before + 1)
+    assert not threads.hangs()
+    monkeypatch.setattr(maintenance, "HUNG_AFTER", 0.01)
+    eventually(threads.hangs)
+    assert "maintenance: the relay has not come back for 0.01 s; a new process" in caplog.text
+    held.set()
+    eventually(lambda: not threads.hangs())
+
+
+@pytest.mark.parametrize(
+    "error", [DatabaseError("locked"), RedisUnavailable("away"), KeyError("a router's")]
+)
+def test_an_error_is_logged_once_and_tried_again(
+    made: list[TaskThreads], error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[int] = []
+
+    def fails() -> bool:
+        calls.append(1)
+        if len(calls) < 4:
+            raise error
+        return False
+
+    threads = TaskThreads([PeriodicTask(fails, 0)])
+    made.append(threads)
+    with caplog.at_level(logging.ERROR):
+        threads.lead(True)
+        eventually(lambda: len(calls) >= 6)
+    assert sum(str(error) in record.getMessage() for record in caplog.records) == 1
+    assert ("Traceback" in caplog.text) == isinstance(error, KeyError)

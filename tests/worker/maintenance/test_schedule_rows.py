@@ -15,7 +15,7 @@ from django_redisqueue.broker.schedules import ScheduleQueries
 from django_redisqueue.client.placement import shard_of_schedule
 from django_redisqueue.client.schedules import code_schedules, define, pause, run_now
 from django_redisqueue.conf import get_settings
-from django_redisqueue.core.placement import shard_of_key
+from django_redisqueue.core.ids import shard_of_key
 from django_redisqueue.core.redaction import REDACTED
 from django_redisqueue.core.schedules import Schedule, ScheduleData, Source
 from django_redisqueue.exceptions import InvalidOption

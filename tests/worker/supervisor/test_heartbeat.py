@@ -16,7 +16,7 @@ from django_redisqueue.broker.replies import HeartbeatReply, RoleTerm
 from django_redisqueue.conf import Settings, get_settings
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
-from django_redisqueue.core.worker_data import WorkerOrder
+from django_redisqueue.core.records import WorkerOrder
 from django_redisqueue.worker.child_state import ChildState, RoleNote
 from django_redisqueue.worker.supervisor import heartbeat
 from django_redisqueue.worker.supervisor.child_handle import ChildHandle

@@ -14,7 +14,7 @@ from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
-from django_redisqueue.core.worker_data import WorkerOrder, WorkerReport, parse_report
+from django_redisqueue.core.records import WorkerOrder, WorkerReport, parse_report
 from tests.app import tasks as app_tasks
 from tests.support.commands import ROOT
 from tests.support.proxy import Proxy

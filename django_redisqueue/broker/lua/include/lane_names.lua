@@ -1,7 +1,7 @@
 -- lane_names: queued jobs with limits or a share of their queue. A job's field `lane` begins with the name of its lane,
 --   <share>|<limit key>|<limit key>...   a limit key: <kind>:<limit>:<value>, kind c (concurrency), r (rate) or k
 --   (chunk_lanes.lua)
--- and goes on with words <field>=<number> (limits.lua). No part has blanks; client/lanes.py encodes them.
+-- and goes on with words <field>=<number> (limits.lua). No part has blanks; client/policies.py encodes them.
 -- Of a queue: `keyed` has all these ids in order; `lane:<name>` those of one lane; `lanes:<share>` the lanes of a share
 -- that are ready, by their heads; `shares` the shares with ready lanes, by the priority of the first head and the pass
 -- of the share. A lane that a limit has refused is in no `lanes:<share>` but in `parked` (limits.lua).

@@ -6,7 +6,7 @@ import pytest
 from redis import exceptions as redis_errors
 from redis.connection import DefaultParser
 
-from django_redisqueue.broker.redis_errors import translate
+from django_redisqueue.broker.failures import translate
 from django_redisqueue.exceptions import (
     RedisCannotSave,
     RedisFull,

@@ -1,4 +1,5 @@
-"""``Limit`` and ``Rate``, and the lane of a job: the text by which Redis knows its limits.
+"""The policies of a task: ``Limit`` and ``Rate``, the lane of a job, the modes of
+``@task(unique=...)``, and ``Backoff``, how long to wait before the next attempt.
 
 A lane is ``<share>|<limit key>|<limit key>``, and behind it, joined by blanks, the numbers of its
 limits, and what a conflict means. A limit key is ``<kind>:<limit>:<value>``, with the kind ``c``
@@ -8,18 +9,19 @@ limits, and what a conflict means. A limit key is ``<kind>:<limit>:<value>``, wi
 from __future__ import annotations
 
 import hashlib
+import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote, unquote
 
 from ..exceptions import InvalidOption, did_you_mean, short_repr
-from .clock import period_text, to_period_ms
+from .clock import MAX_DURATION, Duration, period_text, to_ms, to_period_ms, to_seconds
 from .codec import dumps
-from .parsing import is_int
-from .statuses import OnConflict
+from .parsing import is_int, is_number
+from .statuses import OnConflict, UniqueMode
 
 MAX_JOBS = 1_000_000  # of a limit
 MAX_WEIGHT = 100
@@ -30,6 +32,12 @@ STRIDE = 100  # by which a share's pass grows, divided by its weight (lane_names
 
 #: A parameter's name, a tuple of names, or a callable that gets the job's arguments
 Key = str | Sequence[str] | Callable[..., Any]
+
+ALL_ARGUMENTS = "arguments"
+MAX_KEY = 200  # characters of what a callable returns, percent-encoded
+IDEMPOTENCY_MS = 86_400_000  # how long the API remembers an Idempotency-Key
+
+MAX_FACTOR = 1_000_000
 
 
 def _check_key(key: object, where: str) -> None:
@@ -274,3 +282,176 @@ def decode_lane(text: str) -> Lane:
     numbers = dict(word.split("=", 1) for word in words if "=" in word)
     choice = next((word[1:] for word in words if word.startswith("!")), OnConflict.WAIT)
     return Lane(name, share, tuple(limits), numbers, OnConflict(choice))
+
+
+@dataclass(frozen=True)
+class For:
+    """``unique=For("1h")``: no second job within this time, however the first ends, unless it is
+    cancelled. ``duration``: seconds, a timedelta, or a text such as "90s" or "1h30m"."""
+
+    duration: Duration | str
+
+    def __post_init__(self) -> None:
+        to_period_ms(self.duration, "For: its duration")
+
+    @property
+    def words(self) -> str:
+        return f"for {to_period_ms(self.duration, 'For')} -"
+
+
+@dataclass(frozen=True)
+class Replace:
+    """``unique=Replace(wait=10, max_wait=60)``: the job runs with the newest arguments, once
+    nothing new has come for ``wait``, and ``max_wait`` after the first at the latest. Both are
+    seconds, timedeltas, or texts such as "90s"."""
+
+    wait: Duration | str
+    max_wait: Duration | str = timedelta(seconds=MAX_DURATION)
+
+    def __post_init__(self) -> None:
+        if to_period_ms(self.wait, "Replace: wait") > self._max_ms:
+            raise InvalidOption(
+                f"Replace: wait ({short_repr(self.wait)}) must not be longer than max_wait "
+                f"({short_repr(self.max_wait)})"
+            )
+
+    @property
+    def _max_ms(self) -> int:
+        return to_period_ms(self.max_wait, "Replace: max_wait")
+
+    @property
+    def wait_ms(self) -> int:
+        return to_period_ms(self.wait, "Replace")
+
+    @property
+    def words(self) -> str:
+        return f"replace {self.wait_ms} {self._max_ms}"
+
+
+Unique = UniqueMode | For | Replace
+UniqueBy = tuple[str, ...] | Callable[..., str]
+
+
+def to_unique(value: object) -> Unique | Literal[False]:
+    """The mode that ``unique`` names; False turns it off. Raises InvalidOption."""
+    if value is False:
+        return False
+    if isinstance(value, For | Replace):
+        return value
+    if isinstance(value, str) and value in set(UniqueMode):
+        return UniqueMode(value)
+    raise InvalidOption(
+        f"unique must be one of {', '.join(UniqueMode)}, For(...), Replace(...), or False, "
+        f"not {short_repr(value)}"
+    )
+
+
+def check_unique_by(value: object) -> UniqueBy | None:
+    """The names of ``unique_by`` as a tuple, or a callable; None for all arguments."""
+    if value == ALL_ARGUMENTS:
+        return None
+    if callable(value):
+        return value
+    names = (value,) if isinstance(value, str) else value
+    if isinstance(names, tuple | list) and names and all(isinstance(name, str) for name in names):
+        return tuple(names)
+    raise InvalidOption(
+        'unique_by must be "arguments", the name of a parameter, a tuple of names, or a callable, '
+        f"not {short_repr(value)}"
+    )
+
+
+def encode_unique(key: str, unique: Unique) -> str:
+    """A key and its mode as unique.lua reads them."""
+    words = unique.words if isinstance(unique, For | Replace) else f"{unique.value} - -"
+    return f"{key} {words}"
+
+
+def encode_idempotency(key: str, fingerprint: str) -> str:
+    """The key of an HTTP request, with which only the same body may come again."""
+    return f"{key} once {IDEMPOTENCY_MS} {fingerprint}"
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueKey:
+    """A key that a job has. ``status``: of that job, or '' when it is gone; ``until_ms``: the end
+    of a key that lasts for a time of its own. Instants are ms since the epoch, by Redis's clock."""
+
+    key: str
+    job_id: str
+    status: str = ""
+    task: str = ""
+    taken_ms: int = 0
+    until_ms: int | None = None
+
+
+def quoted_key(task: str, text: str) -> str:
+    """A key from a text, without blanks. Raises ValueError if it is empty or too long."""
+    quoted = quote(text, safe="-_.~:/@+,=")
+    if not 0 < len(quoted) <= MAX_KEY:
+        raise ValueError(f"it has {len(quoted)} characters, percent-encoded")
+    return f"{task}:{quoted}"
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Exponential delays with jitter: ``base * factor ** (attempt - 1)``, at most ``maximum``.
+
+    ``base`` and ``maximum`` are seconds or timedeltas; ``jitter`` is the fraction by which a delay
+    may vary either way, so that jobs that failed together do not come back together (AWS
+    Architecture Blog, "Exponential Backoff And Jitter", 2015).
+    """
+
+    base: Duration = 2.0
+    factor: float = 2.0
+    maximum: Duration = 600.0
+    jitter: float = 0.2
+
+    def __post_init__(self) -> None:
+        to_seconds(self.base, "Backoff(base=...)")
+        to_seconds(self.maximum, "Backoff(maximum=...)")
+        _check_number(self.factor, "factor", 1, MAX_FACTOR)
+        _check_number(self.jitter, "jitter", 0, 1)
+
+    def delay_ms(self, attempt: int) -> int:
+        """Milliseconds to wait after the ``attempt``-th try (1 is the first) failed."""
+        base, maximum = to_seconds(self.base, "base"), to_seconds(self.maximum, "maximum")
+        try:
+            seconds = min(maximum, base * float(self.factor) ** (attempt - 1))
+        except OverflowError:  # far above maximum
+            seconds = maximum if base else 0.0
+        return round(1000 * seconds * (1 + self.jitter * random.uniform(-1, 1)))
+
+
+def _check_number(value: object, name: str, low: int, high: int) -> None:
+    if not is_number(value, low, high):
+        raise InvalidOption(
+            f"Backoff({name}=...) must be a number from {low} to {high}, not {short_repr(value)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FixedDelays:
+    """A list of delays in milliseconds, one for each attempt; the last repeats."""
+
+    delays_ms: tuple[int, ...]
+
+    def delay_ms(self, attempt: int) -> int:
+        """Milliseconds to wait after the ``attempt``-th try failed."""
+        return self.delays_ms[min(attempt, len(self.delays_ms)) - 1]
+
+
+def to_backoff(value: object) -> Backoff | FixedDelays:
+    """Convert a Backoff, a delay (seconds or a timedelta) or a list of delays. Raises
+    InvalidOption."""
+    if isinstance(value, Backoff | FixedDelays):
+        return value
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes) and value:
+        delays = enumerate(value, 1)
+        return FixedDelays(tuple(to_ms(delay, f"delay {n} of backoff") for n, delay in delays))
+    if isinstance(value, int | float | timedelta) and not isinstance(value, bool):
+        return FixedDelays((to_ms(value, "backoff"),))
+    raise InvalidOption(
+        f"backoff must be a Backoff or a list of delays (seconds or timedeltas), "
+        f"not {short_repr(value)}"
+    )
