@@ -25,7 +25,7 @@ from ..core.ports import ports
 from ..exceptions import NotReplicated, RedisRefused, RedisUnavailable, WrongKeyType
 from .failures import translate
 from .nodes import Address
-from .redis_url import RedisUrl, get_redis_url
+from .redis_url import RedisUrl, get_redis_url, has_one_server
 from .wire import Wire, packed
 
 BLOCK_SECONDS = 5  # how long Redis holds a blocking pop; never 0, so that a dead peer is noticed
@@ -34,6 +34,8 @@ WAIT_SECONDS = 60  # the same of ``wait``, whose caller does not wait for the en
 OVERDUE = 3.0  # s by which the end of such a pop may be late before the peer is taken for dead
 PRODUCER_TIMEOUT = 0.45  # s, for connecting and again for the reply: under 1 s in all
 WORKER_TIMEOUT = 5.0  # s; a worker waits, and sends the same call again
+CHILD_TIMEOUT = 2.0  # s; a child that can run jobs of another server meanwhile
+CONNECT_TIMEOUT = 2.0  # s, of a worker
 ACCEPTED = "it may run, or be lost in a failover; sending it again makes no second job"
 IDLE = 0.01  # s; after this a restart or the server's idle timeout may have cut a connection
 Answer = TypeVar("Answer")
@@ -122,6 +124,8 @@ class RedisConnection:
         self.redis_url = redis_url
         self.shard = shard
         self._timeouts = (timeout, connect_timeout)
+        #: Its server; for a cluster, the node that had the shard when it was last connected.
+        self.server: RedisUrl | Address = redis_url
         self._link = _Link()
         self._links: dict[RedisUrl | Address, _Link] = {redis_url: self._link}  # by server
         self._siblings = {shard: self}  # the same caller's connections, by shard
@@ -393,8 +397,8 @@ class RedisConnection:
 
     def _connect(self) -> AbstractConnection:
         if self.redis_url.is_cluster:  # another shard may have connected to the same node
-            owner = self.redis_url.owner(self._timeouts[1])
-            self._link = self._links.setdefault(owner, _Link())
+            self.server = self.redis_url.owner(self._timeouts[1])
+            self._link = self._links.setdefault(self.server, _Link())
         if self._link.connection is None:
             self._link.connection = self.redis_url.open(*self._timeouts)
             self._link.wire = Wire(self._link.connection)
@@ -461,12 +465,19 @@ def retry_once(act: Callable[..., Answer], *args: Any) -> Answer:
 
 def worker_connection(shard: int = 0) -> RedisConnection:
     """A new connection for a worker, which waits longer and retries."""
-    return RedisConnection(get_redis_url(shard), WORKER_TIMEOUT, 2.0, shard)
+    return RedisConnection(get_redis_url(shard), WORKER_TIMEOUT, CONNECT_TIMEOUT, shard)
+
+
+def child_connection() -> RedisConnection:
+    """A new connection for a child's main loop. With several servers it waits less: while one of
+    them hangs, the child goes on with the others."""
+    timeout = WORKER_TIMEOUT if has_one_server() else CHILD_TIMEOUT
+    return RedisConnection(get_redis_url(), timeout, CONNECT_TIMEOUT)
 
 
 def blocking_connection(shard: int = 0) -> RedisConnection:
     """A new connection for ``wait``, ``script_after_pop`` and ``message``, which block."""
-    return RedisConnection(get_redis_url(shard), BLOCK_SECONDS + 3.0, 2.0, shard)
+    return RedisConnection(get_redis_url(shard), BLOCK_SECONDS + 3.0, CONNECT_TIMEOUT, shard)
 
 
 @cache

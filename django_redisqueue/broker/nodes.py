@@ -3,6 +3,7 @@ connections to one of them."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 import redis
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, ConnectionPool, parse_url
+from redis.exceptions import ConnectionError as NoConnection
 from redis.retry import Retry
 
 Address = tuple[str, int]
@@ -82,3 +84,11 @@ def unconnected_query(
         "decode_responses": True,
     }
     return unconnected(address, options, own)
+
+
+def socket_of(connection: AbstractConnection) -> socket.socket:
+    """The socket, for which redis-py has no public API. Raises its ConnectionError if closed."""
+    found: socket.socket | None = connection._sock
+    if found is None:
+        raise NoConnection("the connection is closed")
+    return found

@@ -19,7 +19,7 @@ from ..core.ids import slot, tag
 from ..exceptions import ConfigurationError
 from .cluster import CLUSTER_SCHEMES, get_cluster_map, parse_cluster_url
 from .embedded import ensure_server
-from .nodes import DRIVER, Address
+from .nodes import DRIVER, Address, socket_of
 from .sentinel import SENTINEL_SCHEMES, get_follower, parse_sentinel_url
 
 
@@ -75,8 +75,17 @@ def _options(timeout: float, connect_timeout: float) -> dict[str, Any]:
         "decode_responses": True,
         "encoding_errors": "surrogateescape",
         "health_check_interval": 0,
+        "redis_connect_func": _log_in,
         **DRIVER,
     }
+
+
+def _log_in(connection: AbstractConnection) -> None:
+    """Log in within the timeout for connecting: a server that hangs accepts connections."""
+    found = socket_of(connection)
+    found.settimeout(connection.socket_connect_timeout)
+    connection.on_connect()
+    found.settimeout(connection.socket_timeout)
 
 
 def _unconnected(url: str, options: dict[str, Any]) -> AbstractConnection:
@@ -91,6 +100,12 @@ REMEDY = (
     "%40, [ is %5B, ] is %5D, % is %25), give a port from 1 to 65535 and a number as the database, "
     "and after a ? only what redis-py takes there, such as ?db=1"
 )
+
+
+def has_one_server() -> bool:
+    """Whether all shards are on one server. Raises ConfigurationError."""
+    urls = redis_urls()
+    return len(urls) == 1 and not urls[0].is_cluster
 
 
 def get_redis_url(shard: int = 0) -> RedisUrl:

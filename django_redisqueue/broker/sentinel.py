@@ -37,7 +37,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.sentinel import MasterNotFoundError
 
 from ..core.parsing import int_or_none, pairs
-from .nodes import Address, parse_nodes_url, unconnected, unconnected_query
+from .nodes import Address, parse_nodes_url, socket_of, unconnected, unconnected_query
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -374,14 +374,6 @@ class SentinelListener:
 def is_open(connection: AbstractConnection) -> bool:
     """Whether the connection has a socket."""
     return connection._sock is not None
-
-
-def socket_of(connection: AbstractConnection) -> socket.socket:
-    """The socket, for which redis-py has no public API. Raises its ConnectionError if closed."""
-    found: socket.socket | None = connection._sock
-    if found is None:
-        raise NoConnection("the connection is closed")
-    return found
 
 
 def cut(connection: AbstractConnection) -> None:

@@ -195,24 +195,23 @@ def all_shards(
     return AllShards(connect, shards).each(act)
 
 
-def agree_on_shards(connection: RedisConnection) -> None:
+def agree_on_shards(every: AllShards) -> None:
     """Compare SHARDS with the number that the data was written with. Without any data, record it:
     in all shards, because one that lacks it later looks as if it was emptied.
 
     Raises ShardMismatch, and without any data the error of a shard that does not answer.
     """
-    shards = get_settings().shards
-    numbers = read_numbers(connection, range(shards))
+    numbers = read_numbers(every)
     if problem := _problem(numbers.by_shard):
         raise ShardMismatch(problem)
     if None in numbers.by_shard.values():
         numbers.complete()
-        record_number(connection, range(shards), shards)
+        record_number(every, get_settings().shards)
 
 
-def number_problem(connection: RedisConnection) -> str:
+def number_problem(every: AllShards) -> str:
     """How SHARDS and the data of the shards disagree, with the remedy; or ''."""
-    return _problem(read_numbers(connection, range(get_settings().shards)).by_shard)
+    return _problem(read_numbers(every).by_shard)
 
 
 def _problem(numbers: Mapping[int, str | None]) -> str:
@@ -230,25 +229,25 @@ def _problem(numbers: Mapping[int, str | None]) -> str:
     )
 
 
-def read_numbers(connection: RedisConnection, shards: Iterable[int]) -> Answers[str | None]:
-    """How many shards there are, as each shard has it; None in one without data."""
+def read_numbers(shards: AllShards) -> Answers[str | None]:
+    """How many shards there are, as each of these has it; None in one without data."""
 
     def read(one: RedisConnection) -> Read[str | None]:
         number: str | None
         [number] = yield Strict([("HGET", _keys(one).meta, FIELD)])
         return number
 
-    return AllShards(connection.at, shards).read(read)
+    return shards.read(read)
 
 
-def record_number(connection: RedisConnection, shards: Iterable[int], number: int) -> None:
+def record_number(shards: AllShards, number: int) -> None:
     """Store in these shards how many there are. Takes one round trip, because a worker that starts
     meanwhile refuses data that has the number in some shards only."""
 
     def write(one: RedisConnection) -> Read[None]:
         yield Strict([("HSET", _keys(one).meta, FIELD, number)])
 
-    AllShards(connection.at, shards).read(write).complete()
+    shards.read(write).complete()
 
 
 def _keys(connection: RedisConnection) -> Keys:

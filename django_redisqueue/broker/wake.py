@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from ..exceptions import RedisQueueError
 from .commands import Commands
-from .connection import BLOCK_SECONDS, IDLE_SECONDS, RedisConnection
+from .connection import BLOCK_SECONDS, CONNECT_TIMEOUT, IDLE_SECONDS, RedisConnection
 from .redis_url import RedisUrl
 
 TICK = 0.2  # s after its timeout by which a server has ended a pop
@@ -20,10 +20,18 @@ OWN_TOKEN_MS = 10_000  # until a token that ended no pop expires
 
 class WakeWait:
     """Blocks until a queue of some shard has a wake token. ``commands`` has those of every
-    shard. For the shards of one server this is one command."""
+    shard. For the shards of one server this is one command.
 
-    def __init__(self, commands: Sequence[Commands], child: str) -> None:
+    ``note_silent`` is called with a shard whose server hangs: it accepts no connection in time."""
+
+    def __init__(
+        self,
+        commands: Sequence[Commands],
+        child: str,
+        note_silent: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._commands = commands
+        self._note_silent = note_silent
         self._connections: dict[RedisUrl, _WakeConnection] = {}
         for one in commands:
             url = one.connection.redis_url
@@ -61,8 +69,12 @@ class WakeWait:
         works would wake nobody."""
         waiting: dict[int, _WakeConnection] = {}
         for url, names in keys.items():
-            with suppress(RedisQueueError):
-                waiting[self._connections[url].begin_pop(names, timeout)] = self._connections[url]
+            connection, began = self._connections[url], time.monotonic()
+            try:
+                waiting[connection.begin_pop(names, timeout)] = connection
+            except RedisQueueError:
+                if time.monotonic() - began > CONNECT_TIMEOUT / 2:
+                    self._note_silent(connection.shard)
         found: list[str] = []
         end = time.monotonic() + timeout + TICK
         while waiting and not found:
@@ -127,7 +139,7 @@ class _WakeConnection(RedisConnection):
 
     def __init__(self, commands: Commands, child: str) -> None:
         other = commands.connection
-        super().__init__(other.redis_url, BLOCK_SECONDS + 3.0, 2.0, other.shard)
+        super().__init__(other.redis_url, BLOCK_SECONDS + 3.0, CONNECT_TIMEOUT, other.shard)
         self._other = other
         self._own = commands.keys.child_wake(child)
         self._has_pushed = False  # and the replies to that are unread

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,14 +13,16 @@ from django.core.checks import CheckMessage
 from ..broker.connection import RedisConnection, worker_connection
 from ..broker.overview import eviction_policy, info_fields
 from ..broker.queries import Queries
-from ..broker.redis_url import RedisUrl
-from ..broker.shards import all_shards, number_problem
+from ..broker.redis_url import RedisUrl, redis_urls
+from ..broker.shards import AllShards, number_problem
 from ..conf import get_settings
 from ..exceptions import ConfigurationError, RedisQueueError, RedisRefused
 from ..health.findings import evicts, unknown_queue
 from .local import LOCAL_NAMES, make_error, make_warning
 
 Version = tuple[int, ...]
+# What INFO says, and whether a cluster stops with one slot; or why it says nothing.
+_Answer = tuple[dict[str, str], bool] | RedisRefused
 OLDEST: Version = (6, 2)
 # The first fixed release of each line for CVE-2025-49844, code execution by Lua. The advised
 # workaround, to forbid EVAL, is not possible here: this package needs scripts.
@@ -31,28 +34,39 @@ def check_network(**_: Any) -> list[CheckMessage]:
     """The deploy check. Invalid settings are reported by ``check_settings`` instead."""
     try:
         connection = worker_connection()
-        shards = [connection.at(shard) for shard in range(get_settings().shards)]
+        redis_urls()
     except ConfigurationError:
         return []
     try:
-        servers = {one.redis_url: one for one in shards}
-        answers = {redis_url: _ask(one) for redis_url, one in servers.items()}
-        # Shards of a cluster may have a node in common: each message once.
-        found = {
-            str(message): message
-            for url, answer in answers.items()
-            for message in _check_server(url, answer)
-        }
-        some_answer = not all(isinstance(one, RedisQueueError) for one in answers.values())
-        return [*found.values(), *(_check_shards(connection) if some_answer else ())]
+        return check_servers(AllShards(connection.at))
     finally:
         connection.close_all()
 
 
-def _ask(connection: RedisConnection) -> tuple[dict[str, str], bool] | RedisQueueError:
+def check_servers(shards: AllShards) -> list[CheckMessage]:
+    """The same, of the servers of these shards. Asks none of a missing shard."""
+    answers: dict[RedisUrl, _Answer] = {}
+
+    def ask(one: RedisConnection) -> None:
+        if one.redis_url not in answers:
+            answers[one.redis_url] = _ask(one)
+
+    with suppress(RedisQueueError):  # no shard is left: each is missing
+        shards.each(ask)
+    found = [_no_answer(error) for error in shards.missing.values()]
+    for url, answer in answers.items():
+        found += _check_server(url, answer)
+    if not all(isinstance(answer, RedisRefused) for answer in answers.values()):
+        found += _check_shards(shards)
+    # Shards may have a server or a node in common: each message once.
+    return list({str(message): message for message in found}.values())
+
+
+def _ask(connection: RedisConnection) -> _Answer:
+    """Raises RedisUnavailable."""
     try:
         return info_fields(connection.call("INFO")), _stops_with_one_slot(connection)
-    except RedisQueueError as error:
+    except RedisRefused as error:
         return error
 
 
@@ -60,10 +74,8 @@ def _no_answer(error: RedisQueueError) -> CheckMessage:
     return make_error(10, f"{error}.", 'Start it, or correct REDISQUEUE["CONNECTION"].')
 
 
-def _check_server(
-    redis_url: RedisUrl, answer: tuple[dict[str, str], bool] | RedisQueueError
-) -> Iterator[CheckMessage]:
-    if isinstance(answer, RedisQueueError):
+def _check_server(redis_url: RedisUrl, answer: _Answer) -> Iterator[CheckMessage]:
+    if isinstance(answer, RedisRefused):
         yield _no_answer(answer)
         return
     info, stops = answer
@@ -78,10 +90,10 @@ def _check_server(
     yield from _coverage(stops, redis_url)
 
 
-def _check_shards(connection: RedisConnection) -> Iterator[CheckMessage]:
+def _check_shards(shards: AllShards) -> Iterator[CheckMessage]:
     try:
-        problem = number_problem(connection)
-        found = all_shards(lambda one: Queries(one).stranded(get_settings().queues), connection.at)
+        problem = number_problem(shards)
+        found = shards.each(lambda one: Queries(one).stranded(get_settings().queues))
     except RedisQueueError as error:
         yield _no_answer(error)
         return

@@ -39,8 +39,11 @@ _RUNNING = struct.Struct(f"q{_TOKEN.size}sq")
 _RUNNING_WORDS = _RUNNING.size // 8
 _WATCHED, _DONE, _OFFERED, _ALIVE_UNTIL, _CHUNK = 0, 1, 2, 3, 4  # words of the state's header
 _WORDS_BYTES = 64
-# Bytes, one a shard each: 1 while it does not answer; a RoleNote; 1 while its leader sleeps.
-_ROLE_NOTES = _WORDS_BYTES + MAX_SHARDS
+# Words, one a shard each: when it last answered a heartbeat, -1 if it did not answer the last one;
+# see `note_silent`. Then bytes: a RoleNote; 1 while its leader sleeps.
+_ANSWERED = _WORDS_BYTES
+_SILENT = _ANSWERED + 8 * MAX_SHARDS
+_ROLE_NOTES = _SILENT + 8 * MAX_SHARDS
 _SLEEPS = _ROLE_NOTES + MAX_SHARDS
 _UNANSWERED = _SLEEPS + MAX_SHARDS  # words, one a shard: see `note_unanswered`
 _HEADER_BYTES = _UNANSWERED + 8 * MAX_SHARDS
@@ -263,8 +266,14 @@ class ChildState:
         self._words[_ALIVE_UNTIL] = mono_ms() + int(seconds * 1000) if seconds else 0
 
     def answers(self, shard: int) -> bool:
-        """Whether the shard answered the supervisor's last heartbeat."""
-        return not self._memory[_WORDS_BYTES + shard]
+        """Whether the shard answered the supervisor's last heartbeat, and one since the child has
+        waited for it in vain."""
+        return self._words[_ANSWERED // 8 + shard] >= self._words[_SILENT // 8 + shard]
+
+    def note_silent(self, shard: int) -> None:
+        """Note that the child has waited for a shard in vain. From then on it is left to the
+        heartbeats, so that it holds up the child once."""
+        self._words[_SILENT // 8 + shard] = mono_ms()
 
     def role_note(self, shard: int) -> RoleNote:
         """What the supervisor's last heartbeat has found of the child's role in a shard."""
@@ -346,7 +355,7 @@ class ChildState:
 
     def note_shard(self, shard: int, answers: bool) -> None:
         """Tell the child whether a shard answers. For any thread."""
-        self._memory[_WORDS_BYTES + shard] = not answers
+        self._words[_ANSWERED // 8 + shard] = mono_ms() if answers else -1
 
     def note_role(self, shard: int, note: RoleNote) -> None:
         """Tell the child what a heartbeat has found of its role. For any thread."""

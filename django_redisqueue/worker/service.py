@@ -7,7 +7,7 @@ import platform
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -81,8 +81,9 @@ class Service:
         ]
         self._child_wakes = WakePipe()
 
-    def run(self) -> int:
-        """Work until told to stop; the exit code. Call in the main thread, before other threads."""
+    def run(self, away: Collection[int] = ()) -> int:
+        """Work until told to stop; the exit code. Call in the main thread, before other threads.
+        ``away``: shards that do not answer."""
         connections.close_all()
         fork_server = ForkServer(self._run_child)
         handles, own_wakes = self._handles, WakePipe()
@@ -91,7 +92,7 @@ class Service:
             self._settings, self._options.supervisor,
         )  # fmt: skip
         heartbeat_file = HeartbeatFile(self._options.heartbeat_file)
-        answers = ShardAnswers(self._settings.shards, heartbeat_file, handles)
+        answers = ShardAnswers(self._settings.shards, heartbeat_file, handles, away)
         reporter = WorkerReporter(supervisor, handles, self._options.child)
         led: dict[Role, RoleInRedis] = {
             "maintenance": RoleInRedis(maintenance.ROLE, maintenance.LEASE_MS),

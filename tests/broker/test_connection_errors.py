@@ -14,6 +14,9 @@ import pytest
 from redis import Redis
 
 from django_redisqueue import JobQueue, get_job
+from django_redisqueue.broker.connection import RedisConnection
+from django_redisqueue.broker.nodes import socket_of
+from django_redisqueue.broker.redis_url import get_redis_url
 from django_redisqueue.exceptions import (
     JobFailed,
     RedisCannotSave,
@@ -113,6 +116,23 @@ def test_a_server_that_hangs(fresh_server: MakeServer, point: Point) -> None:
     finally:
         server.resume()
     tasks.noop.enqueue()
+
+
+@pytest.mark.parametrize("is_tcp", [True, False])
+def test_a_connection_to_a_server_that_hangs_is_not_waited_for_like_a_reply(
+    fresh_server: MakeServer, point: Point, is_tcp: bool
+) -> None:
+    """The kernel accepts it."""
+    server = fresh_server(tcp=is_tcp)
+    point(server.url)
+    connection = RedisConnection(get_redis_url(), timeout=PATIENCE, connect_timeout=0.2)
+    server.pause()
+    with fails(RedisUnavailable, "does not answer"):
+        connection.call("PING")
+    server.resume()
+    assert connection.call("PING") == "PONG"
+    assert socket_of(connection.open()).gettimeout() == PATIENCE
+    connection.close()
 
 
 def test_a_restart_goes_unnoticed(fresh_server: MakeServer, point: Point) -> None:

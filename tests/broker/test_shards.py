@@ -22,7 +22,7 @@ from django_redisqueue.broker.queries import Queries
 from django_redisqueue.broker.redis_url import get_redis_url, redis_address
 from django_redisqueue.broker.replies import Outcome
 from django_redisqueue.broker.schedules import ScheduleQueries
-from django_redisqueue.broker.shards import agree_on_shards, all_shards
+from django_redisqueue.broker.shards import AllShards, agree_on_shards, all_shards
 from django_redisqueue.checks import check_settings
 from django_redisqueue.checks.network import check_network
 from django_redisqueue.core.ids import new_job_id
@@ -149,9 +149,9 @@ def recorded(redis: Redis, settings: dict[str, Any], shards: int = 4) -> list[by
 
 
 def test_the_first_worker_records_the_number(redis: Redis, four: dict[str, Any]) -> None:
-    agree_on_shards(worker_connection())
+    agree_on_shards(AllShards(worker_connection().at))
     assert recorded(redis, four) == [b"4"] * 4
-    agree_on_shards(worker_connection())
+    agree_on_shards(AllShards(worker_connection().at))
 
 
 def test_a_worker_that_starts_meanwhile_finds_the_number_in_all_shards_or_none(
@@ -160,7 +160,7 @@ def test_a_worker_that_starts_meanwhile_finds_the_number_in_all_shards_or_none(
     connection = worker_connection()
     connection.call("PING")
     with round_trips(monkeypatch) as made:
-        agree_on_shards(connection)
+        agree_on_shards(AllShards(connection.at))
     assert len(made) == 2  # one reads, one writes
     assert recorded(redis, four) == [b"4"] * 4
 
@@ -170,11 +170,11 @@ def test_another_number_is_refused(
     redis: Redis, settings: Any, four: dict[str, Any], now: int, then: int
 ) -> None:
     settings.REDISQUEUE = {**four, "SHARDS": then}
-    agree_on_shards(worker_connection())
+    agree_on_shards(AllShards(worker_connection().at))
     before = recorded(redis, four)
     settings.REDISQUEUE = {**four, "SHARDS": now}
     with pytest.raises(ShardMismatch) as refusal:
-        agree_on_shards(worker_connection())
+        agree_on_shards(AllShards(worker_connection().at))
     words = str(refusal.value)
     assert words.startswith(f'REDISQUEUE["SHARDS"] is {now}, and the data in Redis is of {then} ')
     assert "run `manage.py redisqueue_shards --set`" in words
@@ -183,10 +183,10 @@ def test_another_number_is_refused(
 
 
 def test_a_shard_that_was_emptied_is_refused(redis: Redis, four: dict[str, Any]) -> None:
-    agree_on_shards(worker_connection())
+    agree_on_shards(AllShards(worker_connection().at))
     redis.delete(Keys(four["PREFIX"], 2).meta)
     with pytest.raises(ShardMismatch, match=r"shard 2 at unix://.* has no data"):
-        agree_on_shards(worker_connection())
+        agree_on_shards(AllShards(worker_connection().at))
 
 
 def test_a_shard_that_is_away_is_no_mismatch(
@@ -195,9 +195,9 @@ def test_a_shard_that_is_away_is_no_mismatch(
     four: dict[str, Any],
     redis_server: RedisServer,
 ) -> None:
-    agree_on_shards(worker_connection())
+    agree_on_shards(AllShards(worker_connection().at))
     settings.REDISQUEUE = {**four, "CONNECTION": {"URL": [redis_server.url, NOBODY]}}
-    agree_on_shards(worker_connection())
+    agree_on_shards(AllShards(worker_connection().at))
 
 
 def test_the_first_worker_waits_for_all_shards(
@@ -210,7 +210,7 @@ def test_the_first_worker_waits_for_all_shards(
     emptied ones."""
     settings.REDISQUEUE = {**four, "CONNECTION": {"URL": [redis_server.url, NOBODY]}}
     with pytest.raises(RedisUnavailable):
-        agree_on_shards(worker_connection())
+        agree_on_shards(AllShards(worker_connection().at))
     assert recorded(redis, four) == [None] * 4
 
 
@@ -227,7 +227,7 @@ def enqueue_in(shard: int, queue: str = "default") -> str:
 
 
 def test_the_command_shows_every_shard(four: dict[str, Any], redis_server: RedisServer) -> None:
-    agree_on_shards(worker_connection())
+    agree_on_shards(AllShards(worker_connection().at))
     enqueue_in(1)
     enqueue_in(1, "of_another_deploy")
     Commands(worker_connection(2)).cancel([enqueue_in(2)])
@@ -273,11 +273,11 @@ def test_reapqueue_does_its_work_in_the_other_shards_while_one_is_away(
 
 def test_growing(redis: Redis, settings: Any, four: dict[str, Any]) -> None:
     settings.REDISQUEUE = {**four, "SHARDS": 2}
-    agree_on_shards(worker_connection())
+    agree_on_shards(AllShards(worker_connection().at))
     settings.REDISQUEUE = four
     assert shards_command("--set") == "SHARDS is 4 now; it was 2\n"
     assert recorded(redis, four) == [b"4"] * 4
-    agree_on_shards(worker_connection())
+    agree_on_shards(AllShards(worker_connection().at))
 
 
 def test_shrinking_waits_until_the_other_shards_are_empty(
@@ -300,7 +300,7 @@ def test_shrinking_waits_until_the_other_shards_are_empty(
     Commands(worker_connection(3)).finish(ClaimRequest("c", ()), 0, [outcome], 0)
     settings.REDISQUEUE = {**four, "SHARDS": 2}
     assert shards_command("--set") == "SHARDS is 2 now; it was 4\n"
-    agree_on_shards(worker_connection())
+    agree_on_shards(AllShards(worker_connection().at))
     assert get_job(job_id).status == "completed"  # an id leads to its shard as before
 
 
@@ -308,7 +308,7 @@ def test_shrinking_takes_the_schedules_of_the_other_shards(
     redis: Redis, settings: Any, four: dict[str, Any]
 ) -> None:
     """Workers with the former number, which would define them for ever, are old code now."""
-    agree_on_shards(worker_connection())
+    agree_on_shards(AllShards(worker_connection().at))
     commands = Commands(worker_connection(3))
     former = ScheduleDeployment(commands, [definition("of_code", source=Source.CODE)])
     former.run_once()
@@ -323,7 +323,7 @@ def test_shrinking_takes_the_schedules_of_the_other_shards(
 
 
 def test_a_worker_does_not_start_with_another_number(settings: Any, four: dict[str, Any]) -> None:
-    agree_on_shards(worker_connection())
+    agree_on_shards(AllShards(worker_connection().at))
     settings.REDISQUEUE = {**four, "SHARDS": 1}
     with pytest.raises(CommandError, match="is 1, and the data in Redis is of 4 shards"):
         call_command("runworker", "--burst", stdout=StringIO())
@@ -334,7 +334,7 @@ def test_the_deploy_check_compares_the_number(settings: Any, four: dict[str, Any
         return [one.msg for one in check_network() if one.id == "django_redisqueue.E027"]
 
     assert of_shards() == []
-    agree_on_shards(worker_connection())
+    agree_on_shards(AllShards(worker_connection().at))
     assert of_shards() == []
     settings.REDISQUEUE = {**four, "SHARDS": 3}
     (message,) = of_shards()

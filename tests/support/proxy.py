@@ -44,6 +44,7 @@ class Proxy:
     def __init__(self, target: str, listen: str = "127.0.0.1:0", delay_ms: float = 0) -> None:
         self.delay_ms = delay_ms  # in each direction; may be changed at any time
         self.dropped = 0  # replies that were dropped so far: a fault that never fell proves nothing
+        self.accepted = 0  # connections so far
         self._target = target
         self._drops = 0
         self._matching = b""
@@ -149,6 +150,7 @@ class Proxy:
 
     def _accept(self, _: int) -> None:
         sock, _address = self._listener.accept()
+        self.accepted += 1
         client = self._add(sock, is_client=True)
         if self._swallow:
             return

@@ -333,7 +333,6 @@ def test_connections_of_a_worker_are_few(stage: Stage) -> None:
 )
 def test_which_checks_a_worker_logs_at_its_start(
     settings: Any,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     debug: bool,
     silenced: list[str],
@@ -342,8 +341,6 @@ def test_which_checks_a_worker_logs_at_its_start(
     """Advice for production is no news to somebody who tries it out."""
     settings.DEBUG, settings.SILENCED_SYSTEM_CHECKS = debug, silenced
     found = [make_error(10, "It does not answer.", "Start it."), make_warning(14, "It is old.", "")]
-    monkeypatch.setattr(runworker, "check_network", lambda: found)
-    monkeypatch.setattr(runworker, "check_database", list)
     caplog.set_level(logging.INFO, "django_redisqueue")
-    runworker._log_checks()
+    runworker._log_checks(found)
     assert [check for check in ("E010", "W014") if check in caplog.text] == shown

@@ -15,7 +15,7 @@ from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.broker.queries import Queries
 from django_redisqueue.broker.scripts import load
-from django_redisqueue.broker.shards import agree_on_shards
+from django_redisqueue.broker.shards import AllShards, agree_on_shards
 from django_redisqueue.core.codec import encode_payload
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
@@ -201,7 +201,7 @@ def test_burst_waits_for_a_server_that_is_away(
     stage.configure(SHARDS=2, CONNECTION={"URL": [stage.server.url, other.url]})
     shards = Shards(stage)
     ids = {shard: shards.enqueue(shard, f"in{shard}") for shard in range(2)}
-    agree_on_shards(worker_connection())
+    agree_on_shards(AllShards(worker_connection().at))
     other.stop()
     worker = stage.worker("--processes", "1", "--burst")
     shards.until({0: ids[0]})

@@ -13,7 +13,7 @@ from ...broker.commands import Commands
 from ...broker.connection import RedisConnection, worker_connection
 from ...broker.queries import Queries
 from ...broker.schedules import ScheduleQueries
-from ...broker.shards import Answers, all_shards, read_numbers, record_number
+from ...broker.shards import AllShards, Answers, all_shards, read_numbers, record_number
 from ...conf import get_settings
 from ...core.ids import MAX_SHARDS, slot, tag
 from ...core.schedules import Source
@@ -39,7 +39,7 @@ def _read(connection: RedisConnection) -> _State:
     queries = Queries(connection)
     stats = queries.stats(queries.former_queues(()))
     counts = [(status in FINAL, jobs) for queue in stats.values() for status, jobs in queue.items()]
-    (number,) = read_numbers(connection, [connection.shard]).by_shard.values()
+    (number,) = read_numbers(AllShards(connection.at, [connection.shard])).by_shard.values()
     return _State(
         number,
         unfinished=sum(jobs for is_final, jobs in counts if not is_final),
@@ -93,7 +93,7 @@ class Command(QueueCommand):
                 )
         for n in range(shards, len(found)):
             _remove_schedules(Commands(connection.at(n)))
-        record_number(connection, range(shards), shards)
+        record_number(AllShards(connection.at), shards)
         before = sorted({state.number for state in found if state.number is not None})
         self.write(f"SHARDS is {shards} now; it was {' and '.join(before) or 'not recorded'}")
 
@@ -110,6 +110,6 @@ def _remove_schedules(commands: Commands) -> None:
 def _known_shards(connection: RedisConnection) -> int:
     """SHARDS, or more if the data has more."""
     shards = get_settings().shards
-    numbers = read_numbers(connection, range(shards)).by_shard.values()
+    numbers = read_numbers(AllShards(connection.at)).by_shard.values()
     recorded = (int(number) for number in numbers if number and number.isdigit())
     return min(MAX_SHARDS, max(shards, *recorded, 0))

@@ -7,12 +7,13 @@ import os
 import signal
 import sys
 from argparse import ArgumentParser
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from django.conf import settings
-from django.core.checks import ERROR
+from django.core.checks import ERROR, CheckMessage
 from django.core.management.base import CommandError
 
 from ...broker.commands import Commands
@@ -20,7 +21,8 @@ from ...broker.connection import RedisConnection, worker_connection
 from ...broker.failures import retry_until_answered
 from ...broker.redis_url import redis_address
 from ...broker.shards import AllShards, agree_on_shards
-from ...checks import check_database, check_network
+from ...checks import check_database
+from ...checks.network import check_servers
 from ...client import registry
 from ...client.options import MAX_PRIORITY, MIN_PRIORITY
 from ...conf import APP, get_settings
@@ -44,6 +46,7 @@ from ..base import QueueCommand
 
 logger = logging.getLogger("django_redisqueue")
 
+Answer = TypeVar("Answer")
 #: Checks that find a server at which a worker would wait for ever: a replica, a cluster's node.
 WRONG_SERVER = ("django_redisqueue.E011", "django_redisqueue.E024")
 PASSING = (RedisUnavailable, RedisFull, RedisCannotSave)  # what ends without the worker
@@ -114,13 +117,13 @@ class Command(QueueCommand):
         try:
             service = Service(_worker_options(options))
             self._write_banner(service, options)
-            _wait_for_redis()
+            away, messages = _wait_for_redis()
             wait_for_tables(get_settings())
             unsent = _relay_outbox() if options["burst"] else []
-            _log_checks()
+            _log_checks([*messages, *check_database()])
         except KeyboardInterrupt:
             raise CommandError("stopped before it took a job", returncode=130) from None
-        code = service.run()
+        code = service.run(away)
         self.announce("worker stopped" if code == 0 else "worker stopped; see the log")
         if code:
             sys.exit(code)
@@ -165,52 +168,63 @@ def _worker_options(options: dict[str, Any]) -> WorkerOptions:
     )
 
 
-def _wait_for_redis() -> None:
-    """A worker that starts before its Redis, or while Redis refuses writes, waits.
+def _wait_for_redis() -> tuple[Collection[int], list[CheckMessage]]:
+    """A worker that starts before its Redis, or while Redis refuses writes, waits. Returns the
+    shards that do not answer, while others do, and what the deploy check finds.
 
     Raises what waiting cannot change: RedisRefused for a wrong login or a server that is no
     cluster, ConfigurationError for another wrong server, and ShardMismatch.
     """
     connection = worker_connection()
-    refused = retry_until_answered(lambda resent: _ping(connection), who="worker")
-    if refused is not None:
-        raise refused
-    for message in check_network():
+    found = _wait_while_passing(lambda: _look_at_redis(AllShards(connection.at)))
+    connection.close_all()
+    return found
+
+
+def _look_at_redis(shards: AllShards) -> tuple[Collection[int], list[CheckMessage]]:
+    _ping(shards)
+    messages = check_servers(shards)
+    for message in messages:
         if message.id in WRONG_SERVER and not message.is_silenced():
             raise ConfigurationError(f"{message.msg} {message.hint}")
-    _wait_while_passing(lambda: agree_on_shards(connection))
-    connection.close_all()
+    agree_on_shards(shards)
+    return shards.missing.keys(), messages
 
 
-def _ping(connection: RedisConnection) -> RedisRefused | None:
-    """Ask all shards; the error of one that answers and refuses for good. PING is refused as a
-    write while Redis cannot save, but that is an answer."""
-    shards = AllShards(connection.at)
+def _ping(shards: AllShards) -> None:
+    """Ask all shards. Raises the error of one that answers and refuses for good, and
+    RedisUnavailable if none answers."""
     try:
-        shards.each(lambda one: one.call("PING"))
+        shards.each(_ping_one)
     except RedisQueueError:
         if all(isinstance(error, RedisUnavailable) for error in shards.missing.values()):
             raise
-    refused = (error for error in shards.missing.values() if isinstance(error, RedisRefused))
-    return next((error for error in refused if not isinstance(error, RedisCannotSave)), None)
+    for error in shards.missing.values():
+        if isinstance(error, RedisRefused):
+            raise error
 
 
-def _wait_while_passing(ask: Callable[[], object]) -> None:
+def _ping_one(connection: RedisConnection) -> None:
+    with suppress(RedisCannotSave):  # PING is refused as a write, but that is an answer
+        connection.call("PING")
+
+
+def _wait_while_passing(ask: Callable[[], Answer]) -> Answer:
     """Call ``ask`` until Redis answers and takes writes. Raises errors that waiting cannot
     change."""
 
-    def attempt(resent: bool) -> RedisQueueError | None:
+    def attempt(resent: bool) -> Answer | RedisQueueError:
         try:
-            ask()
+            return ask()
         except PASSING:
             raise
         except RedisQueueError as error:
             return error
-        return None
 
-    problem = retry_until_answered(attempt, who="worker")
-    if problem is not None:
-        raise problem
+    found = retry_until_answered(attempt, who="worker")
+    if isinstance(found, RedisQueueError):
+        raise found
+    return found
 
 
 def _relay_outbox() -> list[str]:
@@ -229,12 +243,12 @@ def _relay_all(relay: Relay) -> None:
         continue
 
 
-def _log_checks() -> None:
-    """Run the deploy checks and log their messages, except silenced ones. The worker starts anyway.
+def _log_checks(messages: Iterable[CheckMessage]) -> None:
+    """Log what the deploy checks have found, except silenced messages. The worker starts anyway.
 
     Warnings are advice for production: while DEBUG is on they are shown from verbosity 2 on.
     """
-    for message in [*check_network(), *check_database()]:
+    for message in messages:
         is_advice = settings.DEBUG and message.level < ERROR
         if not message.is_silenced():
             level = logging.DEBUG if is_advice else message.level

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ...broker.commands import ClaimRequest, Commands
-from ...broker.connection import RedisConnection, blocking_connection, worker_connection
+from ...broker.connection import RedisConnection, blocking_connection, child_connection
 from ...broker.failures import (
     BlockedQueues,
     RetryBackoff,
@@ -41,6 +41,7 @@ from .retry_policy import corrupt
 logger = logging.getLogger("django_redisqueue")
 
 STAY = 0.1  # s that a child works in one shard before it looks into the next
+HUNG = 1.0  # s after which a call that has failed is taken for one to a server that hangs
 LOOK = 0.05  # s between two checks whether a shard answers again
 NEAR_BATCH = 36  # jobs; a smaller limit would cost throughput
 SHARED_BATCH = 64  # jobs, divided among all children of a worker
@@ -234,7 +235,7 @@ class Claims:
         settings: Settings,
         is_stopping: Callable[[], bool],
     ) -> None:
-        connection = worker_connection()
+        connection = child_connection()
         self._request = request
         self.shards = [
             ShardClaims(connection.at(shard), request, settings) for shard in range(settings.shards)
@@ -246,6 +247,8 @@ class Claims:
         self._turn = home
         self._stay_until = 0.0
         self._dry: set[int] = set()  # shards that had no jobs when last asked
+        if not self._is_available(self.current):
+            self.go_to(None)
 
     @property
     def is_dry(self) -> bool:
@@ -370,10 +373,13 @@ class Claims:
     def _exchange(self, one: ShardClaims, wanted: int) -> ClaimReply:
         if one.is_unanswered:
             self._state.note_unanswered(one.shard, False)
+        began = time.monotonic()
         try:
             reply = one.exchange(wanted)
         except RedisQueueError:
             self._state.note_unanswered(one.shard, True)
+            if time.monotonic() - began > HUNG:
+                self.note_silent(one.shard)
             raise
         unreported = [outcome for each in self.shards for outcome in each.outcomes]
         self._state.log.keep_only(unreported)
@@ -382,6 +388,11 @@ class Claims:
         elif wanted:
             self._dry.add(one.shard)
         return reply
+
+    def note_silent(self, shard: int) -> None:
+        """Note that the child has waited for the server of this shard in vain."""
+        commands = [one.commands for one in self.shards]
+        note_silent(self._state, commands, commands[shard].connection.server)
 
     def _pause(self) -> None:
         """Sleep until it is time to call a shard again."""
@@ -396,7 +407,7 @@ class Reports:
         self._request = request
         self._state = state
         self._settings = settings
-        connection = worker_connection()
+        connection = child_connection()
         self._by_shard = [
             Commands(connection.at(shard), settings) for shard in range(settings.shards)
         ]
@@ -419,10 +430,14 @@ class Reports:
     def _try(self, shard: int, outcomes: Sequence[Outcome]) -> list[bool]:
         who = shard_label(self._request.child, shard, self._settings)
         if self._state.answers(shard):
+            began = time.monotonic()
             try:
                 written = self._send(shard, outcomes, True)
             except RedisQueueError as error:
                 log_outage(who, error)
+                if time.monotonic() - began > HUNG:
+                    server = self._by_shard[shard].connection.server
+                    note_silent(self._state, self._by_shard, server)
             else:
                 log_recovery(who)
                 return written
@@ -432,6 +447,13 @@ class Reports:
         codes, _ = self._by_shard[shard].finish(self._request, 0, outcomes, 0, resent=resent)
         log_refused(self._request.child, outcomes, codes)
         return [code != FinishCode.UNWRITTEN for code in codes]
+
+
+def note_silent(state: ChildState, by_shard: Sequence[Commands], server: object) -> None:
+    """Note that a child has waited in vain for a server, which may have several shards."""
+    for shard, commands in enumerate(by_shard):
+        if commands.connection.server == server:
+            state.note_silent(shard)
 
 
 def log_refused(child: str, outcomes: Sequence[Outcome], codes: Sequence[int]) -> None:

@@ -68,7 +68,8 @@ class IdleWait:
         self._in_flight = in_flight
         self._wake: WakeWait | None = None  # with one shard, the claim itself waits in Redis
         if len(claims.shards) > 1:
-            self._wake = WakeWait([one.commands for one in claims.shards], claim_request.child)
+            commands = [one.commands for one in claims.shards]
+            self._wake = WakeWait(commands, claim_request.child, claims.note_silent)
         self._ignored: dict[tuple[int, str], float] = {}  # shard and queue -> until when
         self._held_nothing = False
 

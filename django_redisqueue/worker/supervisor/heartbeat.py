@@ -14,7 +14,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -452,22 +452,33 @@ def _part_of(request: WriteRequest, shard: int) -> WriteRequest | None:
 
 
 class ShardAnswers:
-    """Which shards answered their last heartbeat. For the threads of all shards."""
+    """Which shards answered their last heartbeat. For the threads of all shards.
+
+    ``away``: shards that do not answer as the worker starts.
+    """
 
     def __init__(
-        self, shards: int, heartbeat_file: HeartbeatFile, handles: Sequence[ChildHandle]
+        self,
+        shards: int,
+        heartbeat_file: HeartbeatFile,
+        handles: Sequence[ChildHandle],
+        away: Collection[int] = (),
     ) -> None:
-        self._answered = [True] * shards
+        self._answered = [shard not in away for shard in range(shards)]
         self._heartbeat_file = heartbeat_file
         self._handles = handles
         self._guard = threading.Lock()
+        for shard in away:
+            self._tell(shard, False)
 
     def note(self, shard: int, answered: bool) -> None:
         """Note a heartbeat, and tell the children. The file says that Redis answers while any shard
         does."""
         with self._guard:
-            if self._answered[shard] != answered:
-                self._answered[shard] = answered
-                for handle in self._handles:
-                    handle.state.note_shard(shard, answered)
+            self._answered[shard] = answered
+            self._tell(shard, answered)
             self._heartbeat_file.write(answered or any(self._answered))
+
+    def _tell(self, shard: int, answered: bool) -> None:
+        for handle in self._handles:
+            handle.state.note_shard(shard, answered)

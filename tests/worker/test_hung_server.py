@@ -1,0 +1,181 @@
+"""Workers of two servers, one of which hangs: it accepts connections and answers nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import pytest
+
+from django_redisqueue.broker import connection, wake
+from django_redisqueue.broker.commands import ClaimRequest, Commands
+from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.replies import Outcome, OutcomeKind
+from django_redisqueue.broker.shards import AllShards, agree_on_shards
+from django_redisqueue.broker.wake import WakeWait
+from django_redisqueue.conf import get_settings
+from django_redisqueue.core.ids import new_job_id
+from django_redisqueue.worker.child import claims
+from django_redisqueue.worker.child.claims import Claims, Reports
+from django_redisqueue.worker.child_state import ChildState
+from tests.support.proxy import Proxy
+from tests.support.servers import RedisServer, redis_url
+
+from . import tasks
+from .processes import eventually
+from .stage import Stage
+from .test_shards import Shards, names
+
+pytestmark = pytest.mark.one_server("there are two")
+REQUEST = ClaimRequest("c1", ("default",))
+
+
+def two_servers(stage: Stage, url: str) -> Shards:
+    """Shards 0 and 2 are on the stage's server, 1 and 3 at the other URL."""
+    stage.configure(SHARDS=4, CONNECTION={"URL": [stage.server.url, url]}, LEASE=6, HEARTBEAT=2)
+    return Shards(stage)
+
+
+@contextmanager
+def hangs(server: RedisServer) -> Iterator[None]:
+    server.pause()
+    try:
+        yield
+    finally:
+        server.resume()
+
+
+def test_a_worker_starts_while_a_server_hangs(
+    stage: Stage, fresh_server: Callable[..., RedisServer]
+) -> None:
+    """It asks that server once, and runs the jobs of the other."""
+    other = fresh_server()
+    shards = two_servers(stage, other.url)
+    agree_on_shards(AllShards(worker_connection().at))
+    theirs = {shard: shards.enqueue(shard, f"in{shard}") for shard in (1, 3)}
+    with hangs(other):
+        ours = {shard: shards.enqueue(shard, f"in{shard}") for shard in (0, 2)}
+        worker = stage.worker("--processes", "2")
+        eventually(lambda: len(stage.runs()) == 2, 15, why=stage.report)
+        shards.until(ours)
+    shards.until(theirs)
+    worker.term()
+    assert worker.wait() == 0, worker.output
+    assert set(stage.runs().values()) == {1}
+
+
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_jobs_of_the_other_server_go_on(
+    stage: Stage, fresh_server: Callable[..., RedisServer], is_busy: bool
+) -> None:
+    other = fresh_server()
+    shards = two_servers(stage, other.url)
+    stage.worker("--processes", "1").wait_until_up(2)
+    shards.until({shard: shards.enqueue(shard, f"warm{shard}") for shard in range(4)})
+    theirs = {1: shards.enqueue(1, *names(1, 50), task=tasks.run_then_sleep, more=(0.05,))}
+    if is_busy:
+        eventually(lambda: stage.runs()["s1n0"], why=stage.report)
+    else:
+        shards.until(theirs)
+    with hangs(other):
+        for n in range(10):
+            shards.until({n % 2 * 2: shards.enqueue(n % 2 * 2, f"round{n}")})
+    shards.until(theirs)
+    assert set(stage.runs().values()) == {1}
+
+
+class Child(NamedTuple):
+    """What a child has for its main loop, and the proxy in front of shards 1 and 3."""
+
+    proxy: Proxy
+    state: ChildState
+    claims: Claims
+
+
+@pytest.fixture
+def child(
+    stage: Stage, fresh_proxy: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Child]:
+    monkeypatch.setattr(connection, "CHILD_TIMEOUT", 0.3)
+    monkeypatch.setattr(claims, "HUNG", 0.2)
+    other = stage.server
+    proxy = fresh_proxy(other.address)
+    two_servers(stage, redis_url(proxy.address))
+    state = ChildState(0, 1)
+    found = Claims(REQUEST, state, get_settings(), lambda: False)
+    assert not found.claim(1).jobs
+    yield Child(proxy, state, found)
+    found.shards[0].commands.connection.close_all()
+
+
+def test_claims_ask_a_server_that_hangs_once(child: Child) -> None:
+    """Also if it has other shards: until it has answered a heartbeat."""
+    for shard in (1, 3):
+        child.claims.go_to(shard)
+        child.claims.claim(1)
+    before = child.proxy.accepted
+    child.proxy.black_hole()
+    for _ in range(3):
+        for shard in range(4):
+            child.claims.go_to(shard)
+            child.claims.claim(1)
+    assert child.proxy.accepted == before
+    assert sorted(child.claims.available()) == [0, 2]
+    child.proxy.black_hole(False)
+    child.state.note_shard(1, answers=True)
+    child.claims.go_to(1)
+    child.claims.claim(1)
+    assert child.proxy.accepted == before + 1
+
+
+def test_reports_ask_a_server_that_hangs_once(child: Child) -> None:
+    reports = Reports(REQUEST, child.state, get_settings())
+    outcomes = [
+        Outcome(new_job_id(shard), 1, 1, OutcomeKind.COMPLETED, "null") for shard in range(4)
+    ]
+    assert reports.send(outcomes) == [True] * 4  # refused: nobody knows these jobs
+    before = child.proxy.accepted
+    child.proxy.black_hole()
+    for _ in range(3):
+        assert reports.send(outcomes) == [True, False, True, False]
+    assert child.proxy.accepted == before
+    child.proxy.black_hole(False)
+    for shard in (1, 3):
+        child.state.note_shard(shard, answers=True)
+    assert reports.send(outcomes) == [True] * 4
+
+
+def test_an_idle_child_tries_to_reach_a_server_that_hangs_once(
+    child: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake, "CONNECT_TIMEOUT", 0.3)
+    commands = [one.commands for one in child.claims.shards]
+    wait = WakeWait(commands, REQUEST.child, child.claims.note_silent)
+    child.proxy.black_hole()
+    assert wait.wait([(shard, "default") for shard in range(4)], 0.1) == []
+    assert sorted(child.claims.available()) == [0, 2]
+    wait.close()
+
+
+def test_a_child_that_starts_leaves_out_a_server_that_hangs(child: Child) -> None:
+    """Its home may be there."""
+    for shard in (1, 3):
+        child.state.note_shard(shard, answers=False)
+    before = child.proxy.accepted
+    for n in range(8):
+        request = ClaimRequest(f"c{n}", ("default",))
+        started = Claims(request, child.state, get_settings(), lambda: False)
+        started.current.commands.connection.call("PING")
+        assert not started.claim(1).jobs
+        started.current.commands.connection.close_all()
+    assert child.proxy.accepted == before
+
+
+def test_the_next_child_of_a_slot_leaves_it_to_the_heartbeats_too(child: Child) -> None:
+    child.claims.note_silent(1)
+    child.state.reset()
+    assert [child.state.answers(shard) for shard in range(4)] == [True, False, True, False]
+    assert Commands(worker_connection(1)).connection.call("PING") == "PONG"
+    child.state.note_shard(1, answers=True)
+    assert child.state.answers(1)
