@@ -10,11 +10,11 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
+from ..client.decorator import make_task
 from ..client.functions import accepted_parameters, check_exactly_once, check_schedule
 from ..client.options import CALL_CHECKS, TASK_CHECKS, TaskOptions, check_timeout
 from ..client.registry import is_found_by_workers, lookup, register
 from ..client.tasks import Task as OurTask
-from ..client.tasks import make_task
 from ..conf import get_settings
 from ..core.ids import check_task_name
 from ..core.ports import ports

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypedDict
 
 from django.conf import settings as django_settings
 from django.db import DEFAULT_DB_ALIAS, connections
@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from ..conf import get_settings
 from ..core.backoff import Backoff, FixedDelays, to_backoff
-from ..core.clock import MAX_DURATION, ms_of, real_ms, to_ms
+from ..core.clock import MAX_DURATION, Duration, ms_of, real_ms, to_ms
 from ..core.ids import check_job_id, check_queue_name, check_task_name
 from ..core.limits import Key, Limit, Limits, Rate, Rates, check_fair_by, check_limits
 from ..core.parsing import is_int
@@ -25,6 +25,9 @@ from ..exceptions import InvalidOption, did_you_mean, short_repr
 from .chunks import Chunk, check_chunk_option
 
 ExceptionTypes = tuple[type[Exception], ...]
+Names = tuple[str, ...] | list[str]
+OnConflictName = Literal["wait", "discard", "cancel_oldest"]
+UniqueName = Literal["until_started", "until_finished", "keep_last"]
 MIN_PRIORITY, MAX_PRIORITY = -100, 100
 MAX_PARENTS = 99  # of a job outside a workflow: a script looks at 100 jobs at the most
 
@@ -58,11 +61,74 @@ class TaskOptions:
     unique_by: UniqueBy | None = None  # None means all arguments
 
 
+class HasId(Protocol):
+    """A job, or its record."""
+
+    @property
+    def id(self) -> str: ...
+
+
+class TaskKeywords(TypedDict, total=False):
+    """The options of ``@task(...)`` for type checkers, but for those that change how the task is
+    called. TASK_CHECKS is for Python."""
+
+    name: str | None
+    aliases: Names
+    queue_name: str
+    priority: int
+    timeout: Duration
+    max_attempts: int
+    backoff: Backoff | Duration | Sequence[Duration]
+    retry_on: type[Exception] | Sequence[type[Exception]]
+    no_retry_on: type[Exception] | Sequence[type[Exception]]
+    audit: Audit | Literal["all", "final", "failed", "none"]
+    api: bool
+    redact: Names
+    outbox: bool
+    exactly_once: bool
+    using: str
+    concurrency: Limit | Sequence[Limit]
+    rate: Rate | Sequence[Rate]
+    fair_by: Key
+    on_conflict: OnConflict | OnConflictName
+    cron: Cron | str
+    every: Every | Duration | str
+    unique: Unique | UniqueName | Literal[False]
+    unique_by: Sequence[str] | Callable[..., str]
+
+
+class CallKeywords(TypedDict, total=False):
+    """The options of ``using(...)`` for type checkers; None leaves an option as it is."""
+
+    after: HasId | str | Sequence[HasId | str] | None
+    tags: Mapping[str, str] | None
+    on_conflict: OnConflict | OnConflictName | None
+    on_parent_failure: OnParentFailure | Literal["wait", "skip", "go_on"] | None
+    unique: Unique | UniqueName | Literal[False] | None
+    unique_by: Sequence[str] | Callable[..., str] | None
+    queue_name: str | None
+    priority: int | None
+    run_after: datetime | Duration | None
+    timeout: Duration | None
+    max_attempts: int | None
+    on_commit: bool | None
+    outbox: bool | None
+
+
 def unknown_option(name: str, known: Collection[str], where: str) -> InvalidOption:
     """The error for an option that does not exist."""
     return InvalidOption(
         f"{where} has no option {name!r}{did_you_mean(name, known)}; it takes {', '.join(known)}"
     )
+
+
+def check_option(
+    checks: Mapping[str, Callable[[Any], Any]], name: str, value: object, where: str
+) -> Any:
+    """The value of an option, converted. Raises InvalidOption."""
+    if name not in checks:
+        raise unknown_option(name, checks, where)
+    return checks[name](value)
 
 
 def check_integer(value: object, name: str, low: int, high: int) -> int:

@@ -23,12 +23,13 @@ from ..exceptions import (
     WorkflowError,
 )
 from .chunks import Chunk, ChunkItem
+from .decorator import task
 from .events import send_event
 from .gather import Gather, get_gather, listener, publish
 from .jobs import Job, aget_job, get_job
 from .limits import set_limit, set_weight
 from .queue import JobQueue, afind_jobs, find_jobs
-from .tasks import Signature, Task, task
+from .tasks import Signature, Task
 from .unique import release_unique_key, unique_keys
 from .workflows import Workflow, chain, get_workflow, push_many
 
