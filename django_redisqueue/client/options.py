@@ -126,9 +126,14 @@ def check_option(
     checks: Mapping[str, Callable[[Any], Any]], name: str, value: object, where: str
 ) -> Any:
     """The value of an option, converted. Raises InvalidOption."""
-    if name not in checks:
-        raise unknown_option(name, checks, where)
-    return checks[name](value)
+    if name in checks:
+        return checks[name](value)
+    if where == "@task" and name in CALL_CHECKS:
+        raise InvalidOption(f"@task has no option {name!r}, but using() has: it is for one call")
+    known = (*TASK_CHECKS, "name", "aliases")
+    if where != "@task" and name in known:
+        raise InvalidOption(f"{where} has no option {name!r}, but @task has: it is for every call")
+    raise unknown_option(name, known if where == "@task" else checks, where)
 
 
 def check_integer(value: object, name: str, low: int, high: int) -> int:
