@@ -453,6 +453,8 @@ def _refuse_unknown(raw: Mapping[Any, Any], known: Any, where: str, takes: str =
     for key in raw:
         if key not in known:
             close = did_you_mean(key, known)
+            if known is DEFAULTS and key in ("URL", "CACHE"):
+                close = f'; write "CONNECTION": {{"{key}": ...}}'
             raise ConfigurationError(f"{where} has no key {short_repr(key)}{close}{takes}")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
+from ..client.decorator import make_task
 from ..client.options import CALL_CHECKS, TASK_CHECKS, TaskOptions, check_timeout
 from ..client.registry import (
     accepted_parameters,
@@ -20,7 +21,6 @@ from ..client.registry import (
     register,
 )
 from ..client.tasks import Task as OurTask
-from ..client.tasks import make_task
 from ..conf import get_settings
 from ..core.ids import check_task_name
 from ..core.ports import ports

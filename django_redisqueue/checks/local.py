@@ -41,6 +41,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         return [make_error(2, f"{error}.", 'For example {"URL": "redis://localhost:6379/0"}.')]
     return [
         *(message for url in urls for message in _shared_databases(settings, url)),
+        *_misspelt_setting(),
         *_unknown_queues(settings),
         *_unknown_limits(),
         *_tasks_in_several_shards(settings),
@@ -57,6 +58,18 @@ def make_error(number: int, message: str, hint: str) -> CheckMessage:
 
 def make_warning(number: int, message: str, hint: str) -> CheckMessage:
     return Warning(message, hint=hint, id=f"django_redisqueue.W{number:03}")
+
+
+def _misspelt_setting() -> Iterator[CheckMessage]:
+    if hasattr(django_settings, "REDISQUEUE"):
+        return
+    for name in dir(django_settings):
+        if name.replace("_", "").removeprefix("DJANGO").rstrip("S") == "REDISQUEUE":
+            yield make_warning(
+                30,
+                f"The settings module has {name}, but not REDISQUEUE, so all defaults apply.",
+                "Rename it to REDISQUEUE.",
+            )
 
 
 def _shared_databases(settings: Settings, redis_url: RedisUrl) -> Iterator[CheckMessage]:

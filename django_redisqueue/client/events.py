@@ -10,8 +10,8 @@ from ..core.codec import capped, check, dumps
 from ..core.ids import STEP_NAME
 from ..core.job_data import APPROVAL
 from ..exceptions import InvalidName, short_repr
+from .decorator import task
 from .enqueue import call_after_commit
-from .tasks import task
 from .transport import transport
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from asgiref.sync import sync_to_async
 
@@ -36,12 +36,14 @@ from ..exceptions import (
     did_you_mean,
     short_repr,
 )
+from .decorator import task
 from .enqueue import call_after_commit, delivery_mode, submit
 from .jobs import Job
 from .large_results import decode_result
-from .options import check_integer
+from .options import TaskKeywords, check_integer
 from .placement import check_beside
 from .tasks import (
+    ContextTask,
     DjangoTask,
     Signature,
     Task,
@@ -50,7 +52,6 @@ from .tasks import (
     check_callback,
     check_single,
     job_of,
-    task,
 )
 from .transport import transport
 
@@ -59,12 +60,39 @@ MAX_POLLS = 10_000
 # How Redis is called: a running job waits while Redis is away.
 Caller = Callable[[Callable[[], Any]], Any]
 
+P = ParamSpec("P")
+R = TypeVar("R")
+Known = TypeVar("Known", bound=Task | DjangoTask)
+
 _topics: dict[str, dict[str, Task]] = {}
 
 
+class Subscribe(Protocol):
+    """A decorator that makes a function a task, and leaves a task as it is."""
+
+    @overload  # a task can be called, too
+    def __call__(self, what: Known, /) -> Known: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, what: Callable[P, R], /) -> Task[P, R]: ...
+
+
+@overload
 def listener(
-    topic: str, *, listens_as: str | None = None, **options: Any
-) -> Callable[[Callable[..., Any]], Task]:
+    topic: str,
+    *,
+    listens_as: str | None = None,
+    takes_context: Literal[True],
+    **options: Unpack[TaskKeywords],
+) -> Callable[[Callable[Concatenate[Any, P], R]], ContextTask[P, R]]: ...
+@overload
+def listener(
+    topic: str,
+    *,
+    listens_as: str | None = None,
+    takes_context: Literal[False] = False,
+    **options: Unpack[TaskKeywords],
+) -> Subscribe: ...
+def listener(topic: str, *, listens_as: str | None = None, **options: Any) -> Any:
     """Subscribe a function to a topic as a task with these options of ``@task``, or an existing
     task (also one of Django's own) without options.
 
@@ -83,7 +111,8 @@ def listener(
                 f"{known.name} is a task already; give its options ({', '.join(options)}) to its "
                 "@task"
             )
-        made = known if isinstance(known, Task) else task(**options)(what)
+        to_task: Callable[..., Task] = task(**options)
+        made = known if isinstance(known, Task) else to_task(what)
         own = made.func.__name__ if listens_as is None else listens_as
         _subscribe(topic, check_listener_name(own), made)
         return made if known is what else what  # a task of Django's own stays one

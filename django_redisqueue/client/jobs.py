@@ -13,6 +13,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 
 from ..broker.queries import not_found
+from ..conf import is_in_test_run
 from ..core.clock import Deadline, Duration, from_ms
 from ..core.ids import check_job_id
 from ..core.job_data import JobData, JobError, Progress
@@ -290,10 +291,13 @@ class Job:
     def _outcome(self) -> Any:
         """The result, from the data just read."""
         if not self.status.is_final:
-            raise WaitTimeout(f"job {self.id} has not finished: it is {self.status.value}")
+            raise WaitTimeout(
+                f"job {self.id} has not finished: it is {self.status.value}; run it first, for "
+                "example with drain()"
+            )
         if self.status is not Status.COMPLETED:
-            why = self.error or self.data.reason or "no error recorded"
-            raise JobFailed(f"job {self.id} is {self.status.value}: {why}")
+            why = self.error or self.data.reason
+            raise JobFailed(f"job {self.id} is {self.status.value}{f': {why}' if why else ''}")
         return self.result
 
     # The database is asked on the connections that async code uses, Redis in any thread.
@@ -329,9 +333,11 @@ class Job:
 
     def _check_committed(self, verb: str) -> None:
         if self.is_deferred:
+            commit = "captureOnCommitCallbacks" if is_in_test_run() else "the commit"
             raise NotCommitted(
-                f"{verb}: job {self.id} is not in Redis yet because its transaction has not "
-                "committed; ask after the commit, or enqueue with using(on_commit=False)"
+                f"{verb}: job {self.id} is not in Redis, because its transaction has not "
+                f"committed, or was rolled back; ask after {commit}, or enqueue with "
+                "using(on_commit=False)"
             )
 
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from keyword import iskeyword
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypedDict
 
 from django.conf import settings as django_settings
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils import timezone
 
 from ..conf import get_settings
-from ..core.clock import MAX_DURATION, ms_of, real_ms, to_ms
+from ..core.clock import MAX_DURATION, Duration, ms_of, real_ms, to_ms
 from ..core.codec import dumps
 from ..core.ids import check_job_id, check_queue_name, check_task_name
 from ..core.parsing import is_int
@@ -43,6 +43,9 @@ MAX_CHUNK = 100  # jobs that a child may claim at once
 By = str | tuple[str, ...] | Callable[..., Any] | None
 
 ExceptionTypes = tuple[type[Exception], ...]
+Names = tuple[str, ...] | list[str]
+OnConflictName = Literal["wait", "discard", "cancel_oldest"]
+UniqueName = Literal["until_started", "until_finished", "keep_last"]
 MIN_PRIORITY, MAX_PRIORITY = -100, 100
 MAX_PARENTS = 99  # of a job outside a workflow: a script looks at 100 jobs at the most
 
@@ -178,11 +181,79 @@ class TaskOptions:
     unique_by: UniqueBy | None = None  # None means all arguments
 
 
+class HasId(Protocol):
+    """A job, or its record."""
+
+    @property
+    def id(self) -> str: ...
+
+
+class TaskKeywords(TypedDict, total=False):
+    """The options of ``@task(...)`` for type checkers, but for those that change how the task is
+    called. TASK_CHECKS is for Python."""
+
+    name: str | None
+    aliases: Names
+    queue_name: str
+    priority: int
+    timeout: Duration
+    max_attempts: int
+    backoff: Backoff | Duration | Sequence[Duration]
+    retry_on: type[Exception] | Sequence[type[Exception]]
+    no_retry_on: type[Exception] | Sequence[type[Exception]]
+    audit: Audit | Literal["all", "final", "failed", "none"]
+    api: bool
+    redact: Names
+    outbox: bool
+    exactly_once: bool
+    using: str
+    concurrency: Limit | Sequence[Limit]
+    rate: Rate | Sequence[Rate]
+    fair_by: Key
+    on_conflict: OnConflict | OnConflictName
+    cron: Cron | str
+    every: Every | Duration | str
+    unique: Unique | UniqueName | Literal[False]
+    unique_by: Sequence[str] | Callable[..., str]
+
+
+class CallKeywords(TypedDict, total=False):
+    """The options of ``using(...)`` for type checkers; None leaves an option as it is."""
+
+    after: HasId | str | Sequence[HasId | str] | None
+    tags: Mapping[str, str] | None
+    on_conflict: OnConflict | OnConflictName | None
+    on_parent_failure: OnParentFailure | Literal["wait", "skip", "go_on"] | None
+    unique: Unique | UniqueName | Literal[False] | None
+    unique_by: Sequence[str] | Callable[..., str] | None
+    queue_name: str | None
+    priority: int | None
+    run_after: datetime | Duration | None
+    timeout: Duration | None
+    max_attempts: int | None
+    on_commit: bool | None
+    outbox: bool | None
+
+
 def unknown_option(name: str, known: Collection[str], where: str) -> InvalidOption:
     """The error for an option that does not exist."""
     return InvalidOption(
         f"{where} has no option {name!r}{did_you_mean(name, known)}; it takes {', '.join(known)}"
     )
+
+
+def check_option(
+    checks: Mapping[str, Callable[[Any], Any]], name: str, value: object, where: str
+) -> Any:
+    """The value of an option, converted. Raises InvalidOption."""
+    if name in checks:
+        return checks[name](value)
+    if where == "@task" and name in CALL_CHECKS:
+        raise InvalidOption(f"@task has no option {name!r}, but using() has: it is for one call")
+    known = (*TASK_CHECKS, "name", "aliases")
+    if where != "@task" and name in known:
+        raise InvalidOption(f"{where} has no option {name!r}, but @task has: it is for every call")
+    raise unknown_option(name, known if where == "@task" else checks, where)
 
 
 def check_integer(value: object, name: str, low: int, high: int) -> int:

@@ -20,6 +20,7 @@ from ..exceptions import (
     UniqueConflict,
     WorkflowError,
 )
+from .decorator import task
 from .events import send_event
 from .gather import Gather, get_gather, listener, publish
 from .jobs import Job, aget_job, get_job
@@ -27,7 +28,7 @@ from .limits import set_limit, set_weight
 from .options import Chunk, ChunkItem
 from .policies import release_unique_key, unique_keys
 from .queue import JobQueue, afind_jobs, find_jobs
-from .tasks import Signature, Task, task
+from .tasks import Signature, Task
 from .workflows import Workflow, chain, get_workflow, push_many
 
 __all__ = [

@@ -4,7 +4,7 @@ properties."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ParamSpec, overload
 
 from asgiref.sync import sync_to_async
 
@@ -32,6 +32,7 @@ from .transport import jobs_of, transport
 from .workflows import Workflow
 
 MAX_FOUND = 1000  # jobs that find_jobs returns
+P = ParamSpec("P")
 Act = Callable[[Commands, str, str, int, ContinuationStep], StepReply]
 
 
@@ -44,6 +45,10 @@ class JobQueue:
     def __repr__(self) -> str:
         return f"<JobQueue {self.name}>"
 
+    @overload
+    def add_job(self, task: str, *args: Any, **kwargs: Any) -> Job: ...
+    @overload
+    def add_job(self, task: Task[P, Any], *args: P.args, **kwargs: P.kwargs) -> Job: ...
     def add_job(self, task: str | Task, *args: Any, **kwargs: Any) -> Job:
         """Enqueue a task, given as an object or by its registered name, on this queue.
 

@@ -25,7 +25,7 @@ from ..exceptions import (
     did_you_mean,
     short_repr,
 )
-from .options import Chunk, TaskOptions
+from .options import CALL_CHECKS, Chunk, TaskOptions
 
 _tasks: dict[str, Any] = {}
 _discovered: set[str] = set()  # names of modules
@@ -109,7 +109,9 @@ def check_function(func: object, name: str | None) -> None:
     """Raise InvalidTask unless a worker can import the function: it must be at module level."""
     if not inspect.isfunction(func):
         raise InvalidTask(f"@task decorates a function, not {short_repr(func)}")
-    if func.__qualname__ != func.__name__ or func.__name__ == "<lambda>":
+    if func.__name__ == "<lambda>":
+        raise InvalidTask("a lambda has no name by which a worker could find it; use def")
+    if func.__qualname__ != func.__name__:
         raise InvalidTask(
             f"{dotted_path(func)} is not at module level, so a worker could not find it; move the "
             "function out to its module"
@@ -206,9 +208,12 @@ class Parameters:
         try:
             self.signature.bind(*(None,) * before, *args, **kwargs)
         except TypeError as error:
-            result = " (the first is its parent's result)" if before else ""
+            hint = " (the first is its parent's result)" if before else ""
+            options = kwargs.keys() & CALL_CHECKS.keys() - self.signature.parameters.keys()
+            if options:
+                hint += f"; an option of one call is for using({min(options)}=...)"
             raise InvalidArguments(
-                f"{task} cannot be called like this: {error}; it takes {self.signature}{result}"
+                f"{task} cannot be called like this: {error}; it takes {self.signature}{hint}"
             ) from None
 
 

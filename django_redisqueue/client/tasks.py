@@ -1,26 +1,25 @@
-"""``@task``, and the ``Task`` and ``Signature`` that enqueue its jobs."""
+"""``Task`` and ``Signature``, which enqueue jobs."""
 
 from __future__ import annotations
 
 import hashlib
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Protocol, Self, Unpack, cast, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
 
 from ..conf import get_settings
 from ..core import tags
 from ..core.codec import dumps, encode_payload, loads
-from ..core.ids import check_task_name, new_job_id
+from ..core.ids import new_job_id
 from ..core.instruments import is_watched, producing, with_headers
 from ..core.job_data import NewJob
 from ..core.policies import encode_idempotency
 from ..core.ports import ports
-from ..core.redaction import OPTION, REDACTED, Hidden, Redaction, redaction_of, without_frames
-from ..core.statuses import Audit, OnParentFailure
+from ..core.redaction import OPTION, REDACTED, Hidden, Redaction, without_frames
+from ..core.statuses import OnParentFailure
 from ..exceptions import (
     IdempotencyConflict,
     InvalidArguments,
@@ -30,29 +29,32 @@ from ..exceptions import (
 )
 from .enqueue import Deferred, delivery_mode, submit
 from .jobs import Job
-from .options import CALL_CHECKS, TASK_CHECKS, TaskOptions, check_aliases, unknown_option
+from .options import CALL_CHECKS, CallKeywords, TaskOptions, check_option
 from .placement import check_beside, check_placement, place
-from .policies import DIGEST_BYTES, LaneRule, Uniqueness, lane_rule_of, uniqueness_of
-from .registry import (
-    ANY_ARGUMENTS,
-    Parameters,
-    accepted_parameters,
-    check_chunk,
-    check_context,
-    check_exactly_once,
-    check_function,
-    check_schedule,
-    chunk_parameters,
-    dotted_path,
-    register,
-)
+from .policies import DIGEST_BYTES, LaneRule, Uniqueness, uniqueness_of
+from .registry import ANY_ARGUMENTS, Parameters, dotted_path
 
+if TYPE_CHECKING:  # their defaults, which Python 3.13 has, let annotations say plain Task
+    from typing_extensions import ParamSpec, TypeVar
+
+    P = ParamSpec("P", default=...)
+    R_co = TypeVar("R_co", covariant=True, default=Any)
+else:
+    from typing import ParamSpec, TypeVar
+
+    P, R_co = ParamSpec("P"), TypeVar("R_co")
+
+Rest = ParamSpec("Rest")  # the arguments behind the first
+Value = TypeVar("Value")
 WORKER_OPTIONS = ("timeout_ms", "max_attempts")  # options of a call that workers need
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """A registered function with its options; ``using`` makes a copy with options of one call."""
+class Task(Generic[P, R_co]):
+    """A registered function with its options; ``using`` makes a copy with options of one call.
+
+    For type checkers, ``P`` are the arguments of a job, and ``R_co`` is what the function returns.
+    """
 
     func: Callable[..., Any]
     name: str
@@ -79,27 +81,37 @@ class Task:
     def __hash__(self) -> int:
         return hash(self.name)  # some options cannot be hashed
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function here."""
-        return self.func(*args, **kwargs)
+        return self.func(*args, **kwargs)  # type: ignore[no-any-return]
 
     @property
     def origin(self) -> str:
         """Where the function was defined."""
         return dotted_path(self.func)
 
+    @overload
+    def call(self: Task[P, Awaitable[Value]], /, *args: P.args, **kwargs: P.kwargs) -> Value: ...
+    @overload
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
     def call(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the function here, and wait for it if it is async."""
         func: Callable[..., Any] = async_to_sync(self.func) if self.is_async else self.func
         return func(*args, **kwargs)
 
+    @overload
+    async def acall(
+        self: Task[P, Awaitable[Value]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Value: ...
+    @overload
+    async def acall(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
     async def acall(self, /, *args: Any, **kwargs: Any) -> Any:
         """``call`` for async code."""
         if self.is_async:
             return await self.func(*args, **kwargs)
         return await sync_to_async(self.func)(*args, **kwargs)
 
-    def using(self, **options: Any) -> Task:
+    def using(self, **options: Unpack[CallKeywords]) -> Self:
         """A copy with options of one call: queue_name, priority, run_after, timeout, max_attempts,
         on_commit, outbox, tags, after, on_parent_failure, on_conflict, unique, unique_by. As in
         Django's own Tasks, None leaves an option as it is; ``unique=False`` turns the task's own
@@ -113,7 +125,7 @@ class Task:
         Raises InvalidOption, InvalidName or UnknownQueue.
         """
         checked = {
-            name: _check(CALL_CHECKS, name, value, "using()")
+            name: check_option(CALL_CHECKS, name, value, "using()")
             for name, value in options.items()
             if value is not None
         }
@@ -156,7 +168,7 @@ class Task:
             )
         return found
 
-    def enqueue(self, /, *args: Any, **kwargs: Any) -> Job:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Queue one run with these arguments and return its Job; after commit inside ``atomic()``.
 
         Raises InvalidArguments, PayloadTooLarge or UnknownQueue, and without a transaction or the
@@ -169,7 +181,7 @@ class Task:
                 return self._enqueue(args, kwargs)
         except Exception as error:
             if self.redaction is not None:
-                args, kwargs = (REDACTED,), {}
+                del args, kwargs  # error pages show locals
                 without_frames(error)
             raise
 
@@ -177,13 +189,13 @@ class Task:
         new = self._new_job(args, kwargs)
         return job_of(new, submit((new,), delivery_mode(self.on_commit, self.outbox)))
 
-    async def aenqueue(self, /, *args: Any, **kwargs: Any) -> Job:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job:
         """``enqueue`` for async code; sees the transaction of ``sync_to_async`` code."""
         try:
             return await sync_to_async(partial(self.enqueue, *args, **kwargs))()
         except Exception as error:
             if self.redaction is not None:
-                args, kwargs = (REDACTED,), {}
+                del args, kwargs  # error pages show locals
                 without_frames(error)
             raise
 
@@ -221,6 +233,12 @@ class Task:
                 without_frames(error)
             raise
 
+    @overload
+    def s(self, /, *args: P.args, **kwargs: P.kwargs) -> Signature: ...
+    @overload  # in a chain, the first argument is the result of the job before
+    def s(
+        self: Task[Concatenate[Any, Rest], Any], /, *args: Rest.args, **kwargs: Rest.kwargs
+    ) -> Signature: ...
     def s(self, /, *args: Any, **kwargs: Any) -> Signature:
         """This task with these arguments, for a workflow or a chain to enqueue."""
         check_single(self)
@@ -276,6 +294,19 @@ class Task:
         if not is_template:
             new.options = with_headers(new.options, new.id)
         return new
+
+
+if TYPE_CHECKING:
+
+    class ContextTask(Task[P, R_co]):
+        """A task with ``takes_context=True``: only calls of its function have the context."""
+
+        def __call__(self, context: Any, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...  # type: ignore[override]
+        def call(self, context: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any: ...  # type: ignore[override]
+        async def acall(self, context: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any: ...  # type: ignore[override]
+
+else:
+    ContextTask = Task
 
 
 def job_of(new: NewJob, deferred: Deferred | None) -> Job:
@@ -380,86 +411,6 @@ class Signature:
 
 
 _DEFAULTS = TaskOptions()
-
-
-def _check(checks: Mapping[str, Callable[[Any], Any]], name: str, value: Any, where: str) -> Any:
-    if name not in checks:
-        raise unknown_option(name, checks, where)
-    return checks[name](value)
-
-
-@overload
-def task(func: Callable[..., Any], /) -> Task: ...
-@overload
-def task(
-    *, name: str | None = None, aliases: Sequence[str] = (), **options: Any
-) -> Callable[[Callable[..., Any]], Task]: ...
-def task(
-    func: Callable[..., Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    aliases: Sequence[str] = (),
-    **options: Any,
-) -> Task | Callable[[Callable[..., Any]], Task]:
-    """Make a module-level function (sync or async) a task.
-
-    Options: queue_name, priority, timeout, max_attempts, backoff, retry_on, no_retry_on,
-    takes_context, audit, api (may be enqueued through the HTTP API), redact, outbox, exactly_once
-    (with using: the database), concurrency, rate, fair_by, on_conflict (see Limit and Rate), unique
-    and unique_by (see docs/unique.md), chunk (see Chunk), cron or every (it runs by itself: see
-    Cron and Every); ``name`` replaces the dotted path, ``aliases`` keep old names running.
-    Raises InvalidTask, InvalidOption or InvalidName.
-    """
-
-    def decorate(func: Callable[..., Any]) -> Task:
-        return _make_task(func, name, aliases, options)
-
-    return decorate if func is None else decorate(func)
-
-
-def _make_task(
-    func: Callable[..., Any], name: str | None, aliases: Sequence[str], options: Mapping[str, Any]
-) -> Task:
-    check_function(func, name)
-    old_names = check_aliases(aliases)
-    checked = {key: _check(TASK_CHECKS, key, value, "@task") for key, value in options.items()}
-    if "timeout" in checked:
-        checked["timeout_ms"] = checked.pop("timeout")
-    fixed = TaskOptions(**checked)
-    if fixed.takes_context:
-        check_context(func)
-    check_exactly_once(func, fixed)
-    check_chunk(func, fixed)
-    full_name = check_task_name(name or dotted_path(func))
-    parameters = accepted_parameters(func, int(fixed.takes_context))
-    if fixed.chunk is not None:
-        parameters = chunk_parameters(fixed.chunk)
-    check_schedule(full_name, fixed, parameters)
-    made = make_task(func, full_name, fixed, parameters, int(fixed.takes_context))
-    register(made, [full_name, *old_names])
-    return made
-
-
-def make_task(
-    func: Callable[..., Any], name: str, options: TaskOptions, parameters: Parameters, skip: int
-) -> Task:
-    """A task with these options. The first ``skip`` parameters of the function are not arguments of
-    its jobs. Raises InvalidOption."""
-    return Task(
-        func=func,
-        name=name,
-        options=options,
-        queue_name=options.queue_name,
-        priority=options.priority,
-        outbox=options.outbox,
-        audit="" if options.audit is Audit.ALL else options.audit.value,
-        uniqueness=uniqueness_of(name, parameters, options.unique, options.unique_by),
-        is_async=inspect.iscoroutinefunction(func),
-        parameters=parameters,
-        redaction=redaction_of(func, options.redact, skip) if options.redact else None,
-        lane_rule=lane_rule_of(name, parameters, options),
-    )
 
 
 def check_callback(

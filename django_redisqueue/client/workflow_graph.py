@@ -13,7 +13,7 @@ from ..core.job_data import NewJob
 from ..core.records import Push, WorkflowJob
 from ..core.statuses import OnFailure
 from ..exceptions import PayloadTooLarge, WorkflowError
-from .tasks import task
+from .decorator import task
 from .transport import transport
 
 WIDE = 100  # dependants; a parent with more keeps them in a separate list

@@ -408,9 +408,10 @@ def _to_signature(what: object, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     task = as_task(what)
     if isinstance(task, Task):
         return task.s(*args, **kwargs)
-    if isinstance(what, Signature) and not args and not kwargs:
+    if isinstance(what, Signature):
+        if args or kwargs:
+            raise WorkflowError("the arguments belong into the signature: add(task.s(...))")
         return what
     raise WorkflowError(
-        f"add takes a task with its arguments, or a signature (task.s(...)) alone, "
-        f"not {short_repr(what)}"
+        f"a job is a task with its arguments, or a signature (task.s(...)), not {short_repr(what)}"
     )

@@ -188,7 +188,7 @@ def _check(value: object, what: str, levels: int) -> None:
     if isinstance(value, float):
         if not isfinite(value):
             raise InvalidArguments(
-                f"{what} is {value!r}, which JSON cannot carry; pass None instead"
+                f"{what} is {value!r}, which JSON cannot carry; use None instead"
             )
     elif isinstance(value, Mapping):
         _check_mapping(value, what, levels - 1)
@@ -219,19 +219,19 @@ def _check_mapping(value: Mapping[Any, Any], what: str, levels: int) -> None:
 
 def _remedy(value: object) -> str:
     if hasattr(value, "_meta") and hasattr(value, "pk"):
-        return "pass its primary key (.pk) and load it in the task, so that it is never stale"
+        return "use its primary key (.pk), which is never stale"
     if hasattr(value, "values_list"):
-        return 'pass a list of primary keys, list(queryset.values_list("pk", flat=True))'
+        return 'use a list of primary keys, list(queryset.values_list("pk", flat=True))'
     if isinstance(value, bytes | bytearray):
-        return "pass text, or base64 of it"
+        return "use text, or base64 of it"
     if isinstance(value, set | frozenset):
-        return "pass a list of its items"
+        return "use a list of its items"
     if hasattr(value, "__await__"):
         return "await it first"
     if hasattr(value, "isoformat"):
-        return "pass value.isoformat()"
+        return "use value.isoformat()"
     return (
-        "only str, int, float, bool, None, lists, tuples and dicts travel; pass str(value) or an id"
+        "only str, int, float, bool, None, lists, tuples and dicts travel; use str(value) or an id"
     )
 
 

@@ -23,8 +23,8 @@ from ..broker.connection import RedisConnection
 from ..broker.continuations import SINGLE_STEP, STEP
 from ..broker.queries import Queries, UnreadableJob
 from ..broker.shards import Answers, all_shards
+from ..client.decorator import task
 from ..client.jobs import Job
-from ..client.tasks import task
 from ..conf import APP, get_settings
 from ..core.ids import ids_by_shard
 from ..core.job_data import JobData

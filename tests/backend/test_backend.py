@@ -240,7 +240,7 @@ def test_a_queue_that_is_not_ours_is_a_check() -> None:
     [
         (object(), "argument 1 of tests.app.django_tasks.urgent is a builtins.object"),
         (float("nan"), "argument 1 of tests.app.django_tasks.urgent is nan"),
-        (b"\xff", "builtins.bytes: pass text"),
+        (b"\xff", "builtins.bytes: use text"),
         ("\ud800", "lone surrogate"),
     ],
 )

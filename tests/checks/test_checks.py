@@ -67,6 +67,7 @@ def test_good_settings_have_no_messages(settings: Any) -> None:
 WRONG = [
     ([], "REDISQUEUE must be a dict, not list"),
     ({"LAESE": 15}, "REDISQUEUE has no key 'LAESE' (did you mean 'LEASE'?)"),
+    ({"URL": "redis://"}, """REDISQUEUE has no key 'URL'; write "CONNECTION": {"URL": ...}"""),
     ({"LEASE": "15"}, 'REDISQUEUE["LEASE"] must be seconds or a timedelta'),
     ({"LEASE": -1}, 'REDISQUEUE["LEASE"] must be a duration of zero or more'),
     ({"LEASE": 9, "HEARTBEAT": 4}, 'REDISQUEUE["HEARTBEAT"] must be more than 0 and at most a'),
@@ -225,6 +226,14 @@ def test_a_task_for_a_queue_that_is_not_there(settings: Any) -> None:
     message = found("W004", check_settings())
     assert "is for the queue 'defualt'" in message.msg
     assert message.msg.endswith("(did you mean 'default'?).")
+
+
+@pytest.mark.parametrize("name", ["REDIS_QUEUE", "REDISQUEUES", "DJANGO_REDISQUEUE"])
+def test_a_misspelt_name_of_the_setting(settings: Any, name: str) -> None:
+    del settings.REDISQUEUE
+    setattr(settings, name, {})
+    message = found("W030", check_settings())
+    assert f"has {name}, but not REDISQUEUE" in message.msg
 
 
 API = include("django_redisqueue.api.urls")

@@ -62,14 +62,14 @@ ENDLESS: list[Any] = []
 ENDLESS.append(ENDLESS)
 
 UNSERIALISABLE = [
-    (Counter(name="a", pk=1), "tests.app.models.Counter", "pass its primary key (.pk)"),
-    (object(), "builtins.object", "pass str(value) or an id"),
-    (b"\x00", "builtins.bytes", "pass text, or base64"),
-    ({1, 2}, "builtins.set", "pass a list of its items"),
+    (Counter(name="a", pk=1), "tests.app.models.Counter", "use its primary key (.pk)"),
+    (object(), "builtins.object", "use str(value) or an id"),
+    (b"\x00", "builtins.bytes", "use text, or base64"),
+    ({1, 2}, "builtins.set", "use a list of its items"),
     (datetime(2025, 1, 1), "datetime.datetime", "isoformat()"),
     (date(2025, 1, 1), "datetime.date", "isoformat()"),
-    (Decimal("1.5"), "decimal.Decimal", "pass str(value)"),
-    (uuid.uuid4(), "uuid.UUID", "pass str(value)"),
+    (Decimal("1.5"), "decimal.Decimal", "use str(value)"),
+    (uuid.uuid4(), "uuid.UUID", "use str(value)"),
     (float("nan"), "is nan, which JSON cannot carry", "None"),
     (float("inf"), "is inf, which JSON cannot carry", "None"),
     ("a\ud800", "lone surrogate", "argument "),
@@ -230,6 +230,20 @@ def test_an_option_that_does_not_exist() -> None:
         tasks.noop.using(prioritty=1)
     with refused(InvalidOption, "@task has no option 'retries'", "it takes queue_name, priority"):
         task(retries=3)(outside)
+    with refused(InvalidOption, "@task has no option 'alias' (did you mean 'aliases'?)"):
+        task(alias="tasks.old")(outside)
+
+
+def test_an_option_in_the_wrong_place() -> None:
+    with refused(InvalidOption, "@task has no option 'run_after', but using() has: it is for one"):
+        task(run_after=5)(outside)
+    for option in ({"retry_on": OSError}, {"name": "tasks.other"}):
+        with refused(InvalidOption, "but @task has: it is for every call"):
+            tasks.noop.using(**option)
+    with refused(
+        InvalidArguments, "argument 'priority'; it takes (x=None); an option", "using(priority=...)"
+    ):
+        tasks.noop.enqueue(priority=5)
 
 
 @pytest.mark.parametrize(
@@ -404,9 +418,14 @@ def test_a_task_not_at_module_level() -> None:
     def inner() -> None:
         pass
 
-    for func in (inner, Holder.method, lambda: None):
+    for func in (inner, Holder.method):
         with refused(InvalidTask, "is not at module level", "move the function out to its module"):
             task(func)
+
+
+def test_a_lambda() -> None:
+    with refused(InvalidTask, "a lambda has no name", "use def"):
+        task(lambda: None)
 
 
 def test_a_task_of_the_started_program(monkeypatch: pytest.MonkeyPatch) -> None:

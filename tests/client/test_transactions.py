@@ -134,7 +134,8 @@ def test_nothing_can_be_asked_of_a_job_before_the_commit(verb: str) -> None:
     with transaction.atomic():
         job = tasks.noop.enqueue()
         with pytest.raises(
-            NotCommitted, match=f"{verb}: job {job.id} is not in Redis yet because .* ask"
+            NotCommitted,
+            match=f"{verb}: job {job.id} is not in Redis, because .* ask after captureOnCommit",
         ):
             getattr(job, verb)()
         with pytest.raises(NotCommitted):

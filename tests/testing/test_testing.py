@@ -176,7 +176,7 @@ def test_handles_work_without_redis() -> None:
     with capture_jobs() as queue:
         job = tasks.add.enqueue(1, 2)
         assert get_job(job.id) == job
-        with pytest.raises(WaitTimeout, match="has not finished: it is queued"):
+        with pytest.raises(WaitTimeout, match="it is queued; run it first"):
             job.wait(timeout=5)
         queue.drain()
         assert job.wait() == 3

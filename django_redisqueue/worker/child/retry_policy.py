@@ -64,14 +64,17 @@ def resolve_error(
         return Resolution(OutcomeKind.FAILED, text, JobReason.RESULT)
     if isinstance(error, JobSuspended):
         return Resolution(OutcomeKind(error.kind), error.body, error.detail)
-    text = describe(error, settings.max_error_bytes, secrets)
+    spent = attempts + 1
+    # With more attempts, all of them have the same message, by which the page of errors groups.
+    is_vain = max_attempts == 1 and isinstance(error, Retry)
+    suffix = "; no attempt is left, because max_attempts is 1" if is_vain else ""
+    text = describe(error, settings.max_error_bytes, secrets, suffix)
     if isinstance(error, JobCancelled):
         return Resolution(OutcomeKind.CANCELLED, text)
     if isinstance(error, JobAbandoned):
         return Resolution(OutcomeKind.QUEUED)  # Redis refuses it if the lease is lost
     if isinstance(error, RateLimited):
         return _limited(error, text, settings)
-    spent = attempts + 1
     reason = JobReason.TIMEOUT if isinstance(error, JobTimeout) else JobReason.NONE
     if spent >= max_attempts or not _may_retry(error, options):
         return Resolution(OutcomeKind.FAILED, text, reason)
@@ -105,9 +108,11 @@ def _delay_ms(error: BaseException, options: TaskOptions, spent: int) -> int:
     return to_backoff(options.backoff).delay_ms(spent)
 
 
-def describe(error: BaseException, limit: int, secrets: Sequence[str] = ()) -> str:
-    """The error as JSON: class, message and traceback, without the ``secrets`` and without the
-    frames of this package."""
+def describe(
+    error: BaseException, limit: int, secrets: Sequence[str] = (), suffix: str = ""
+) -> str:
+    """The error as JSON: class, message (with the suffix) and traceback, without the ``secrets``
+    and without the frames of this package."""
     frames = error.__traceback__
     while frames is not None:
         package = frames.tb_frame.f_globals.get("__package__")
@@ -125,7 +130,7 @@ def describe(error: BaseException, limit: int, secrets: Sequence[str] = ()) -> s
     message, trace = _message(error), _traceback(error, frames)
     for secret in secrets:
         message, trace = message.replace(secret, REDACTED), trace.replace(secret, REDACTED)
-    return encode_error(name, message, trace, limit)
+    return encode_error(name, message + suffix, trace, limit)
 
 
 def _traceback(error: BaseException, frames: TracebackType | None) -> str:

@@ -114,7 +114,8 @@ def test_a_parent_of_another_workflow_is_named() -> None:
         (lambda: Workflow("a\nb"), InvalidOption, "at most 200 printable"),
         (lambda: Workflow().add(noop, on_failure="stop"), InvalidOption, "fail, skip, go_on"),
         (lambda: Workflow().add(len, []), WorkflowError, "a task with its arguments"),  # type: ignore[arg-type]
-        (lambda: Workflow().add(noop.s(1), 2), WorkflowError, "alone"),
+        (lambda: Workflow().add(noop.s(1), 2), WorkflowError, "belong into the signature"),
+        (lambda: chain(add.call(1, 2), add), WorkflowError, r"job is a task.* signature.*not 3"),
         (lambda: Workflow().add(noop, object()), InvalidArguments, "noop"),
         (lambda: Workflow(ttl=-1), InvalidOption, "ttl"),
         (lambda: Workflow().add(noop, after=42), WorkflowError, "what add.. returned.*not 42"),  # type: ignore[arg-type]

@@ -95,6 +95,12 @@ def test_a_retry_of_somebodys_own_without_a_delay() -> None:
     assert resolve_error(Later()).detail == "2000"
 
 
+def test_a_retry_of_a_task_with_one_attempt() -> None:
+    message = json.loads(resolve_error(Retry(delay=7), max_attempts=1).body)["message"]
+    assert message.endswith("; no attempt is left, because max_attempts is 1")
+    assert "max_attempts" not in resolve_error(Retry(delay=7), 2).body
+
+
 def test_a_task_nobody_knows_is_put_off_for_a_bounded_time() -> None:
     resolutions = [retry_policy.unknown_task("a.b", delays, SETTINGS) for delays in range(13)]
     assert {resolution.kind for resolution in resolutions[:12]} == {OutcomeKind.DELAYED}

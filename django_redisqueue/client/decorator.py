@@ -1,0 +1,107 @@
+"""``@task``, which makes a function a task."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
+
+from ..core.ids import check_task_name
+from ..core.redaction import redaction_of
+from ..core.statuses import Audit
+from .options import TASK_CHECKS, Chunk, TaskKeywords, TaskOptions, check_aliases, check_option
+from .policies import lane_rule_of, uniqueness_of
+from .registry import (
+    Parameters,
+    accepted_parameters,
+    check_chunk,
+    check_context,
+    check_exactly_once,
+    check_function,
+    check_schedule,
+    chunk_parameters,
+    dotted_path,
+    register,
+)
+from .tasks import ContextTask, Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def task(func: Callable[P, R], /) -> Task[P, R]: ...
+@overload  # calls have the arguments of a job, and the function gets many jobs
+def task(
+    *, chunk: Chunk, takes_context: bool = False, **options: Unpack[TaskKeywords]
+) -> Callable[[Callable[..., R]], Task[..., R]]: ...
+@overload
+def task(
+    *, takes_context: Literal[True], **options: Unpack[TaskKeywords]
+) -> Callable[[Callable[Concatenate[Any, P], R]], ContextTask[P, R]]: ...
+@overload
+def task(
+    *, takes_context: Literal[False] = False, **options: Unpack[TaskKeywords]
+) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+def task(func: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a module-level function (sync or async) a task.
+
+    Options: queue_name, priority, timeout, max_attempts, backoff, retry_on, no_retry_on,
+    takes_context, audit, api (may be enqueued through the HTTP API), redact, outbox, exactly_once
+    (with using: the database), concurrency, rate, fair_by, on_conflict (see Limit and Rate), unique
+    and unique_by (see docs/unique.md), chunk (see Chunk), cron or every (it runs by itself: see
+    Cron and Every); ``name`` replaces the dotted path, ``aliases`` keep old names running.
+    Raises InvalidTask, InvalidOption or InvalidName.
+    """
+    name, aliases = options.pop("name", None), options.pop("aliases", ())
+
+    def decorate(func: Callable[..., Any]) -> Task:
+        return _make_task(func, options, name, aliases)
+
+    return decorate if func is None else decorate(func)
+
+
+def _make_task(
+    func: Callable[..., Any], options: Mapping[str, Any], name: str | None, aliases: object
+) -> Task:
+    check_function(func, name)
+    old_names = check_aliases(aliases)
+    checked = {
+        key: check_option(TASK_CHECKS, key, value, "@task") for key, value in options.items()
+    }
+    if "timeout" in checked:
+        checked["timeout_ms"] = checked.pop("timeout")
+    fixed = TaskOptions(**checked)
+    if fixed.takes_context:
+        check_context(func)
+    check_exactly_once(func, fixed)
+    check_chunk(func, fixed)
+    full_name = check_task_name(name or dotted_path(func))
+    parameters = accepted_parameters(func, int(fixed.takes_context))
+    if fixed.chunk is not None:
+        parameters = chunk_parameters(fixed.chunk)
+    check_schedule(full_name, fixed, parameters)
+    made = make_task(func, full_name, fixed, parameters, int(fixed.takes_context))
+    register(made, [full_name, *old_names])
+    return made
+
+
+def make_task(
+    func: Callable[..., Any], name: str, options: TaskOptions, parameters: Parameters, skip: int
+) -> Task:
+    """A task with these options. The first ``skip`` parameters of the function are not arguments of
+    its jobs. Raises InvalidOption."""
+    return Task(
+        func=func,
+        name=name,
+        options=options,
+        queue_name=options.queue_name,
+        priority=options.priority,
+        outbox=options.outbox,
+        audit="" if options.audit is Audit.ALL else options.audit.value,
+        uniqueness=uniqueness_of(name, parameters, options.unique, options.unique_by),
+        is_async=inspect.iscoroutinefunction(func),
+        parameters=parameters,
+        redaction=redaction_of(func, options.redact, skip) if options.redact else None,
+        lane_rule=lane_rule_of(name, parameters, options),
+    )

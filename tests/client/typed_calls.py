@@ -1,0 +1,140 @@
+"""Calls as users write them. ``test_typing`` expects a message of mypy about each line with
+a comment, which contains its text, and none about any other line."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, assert_type
+
+from django_redisqueue import (
+    Backoff,
+    Chunk,
+    ChunkItem,
+    Job,
+    JobQueue,
+    Limit,
+    Task,
+    Workflow,
+    chain,
+    listener,
+    task,
+)
+
+if TYPE_CHECKING:
+    from django_redisqueue.worker.child.context import JobContext
+
+
+@task
+def send(number: int, name: str = "") -> str:
+    return name * number
+
+
+@task(max_attempts=3, retry_on=(OSError,), backoff=Backoff(base=1), unique="until_started")
+async def fetch(url: str) -> bytes:
+    return url.encode()
+
+
+@task(takes_context=True, timeout=timedelta(minutes=1), concurrency=Limit(2), every="5m")
+def report(context: JobContext, day: str = "today") -> None:
+    context.progress(1, 2)
+
+
+@task(takes_context=True, chunk=Chunk(10, parameters=("document_id",)))
+def index(context: Any, items: list[ChunkItem]) -> None: ...
+
+
+@task(max_atempts=3)  # wrong: did you mean "max_attempts"?
+def misspelt() -> None: ...
+
+
+@task(redact="card")  # wrong: No overload variant of "task"
+def bare_string(card: str) -> None: ...
+
+
+assert_type(send.enqueue(1, name="x"), Job)
+send.enqueue("1")  # wrong: incompatible type "str"; expected "int"
+send.enqueue()  # wrong: Missing positional argument "number"
+send.enqueue(1, nam="x")  # wrong: did you mean "name"?
+send.enqueue(1, "x", 2)  # wrong: Too many arguments
+report.enqueue("monday")
+report.enqueue(1)  # wrong: incompatible type "int"; expected "str"
+index.enqueue(1)
+index.enqueue(document_id=1)
+
+send.using(priority=1, run_after=timedelta(1), after=[send.enqueue(1)], queue_name=None).enqueue(1)
+send.using(priority=1).enqueue("1")  # wrong: incompatible type "str"; expected "int"
+report.using(tags={"tenant": "42"}).enqueue(1)  # wrong: expected "str"
+send.using(priorty=1)  # wrong: did you mean "priority"?
+send.using(timeout="5m")  # wrong: incompatible type "str"
+
+assert_type(send(1), str)
+assert_type(send.call(1), str)
+assert_type(fetch.call("/"), bytes)
+send("1")  # wrong: expected "int"
+send.call(name="x")  # wrong: argument
+report.call(None, "monday")
+report("monday", 1)  # wrong: expected "str"
+index(None, [])
+
+
+async def use_async() -> None:
+    assert_type(await send.aenqueue(1, name="x"), Job)
+    await send.aenqueue("1")  # wrong: expected "int"
+    coroutine: Coroutine[Any, Any, bytes] = fetch("/")
+    assert_type(await coroutine, bytes)
+    assert_type(await fetch.acall("/"), bytes)
+    assert_type(await send.acall(1), str)
+    await send.acall("1")  # wrong: expected "int"
+
+
+chain(send.s(1), send.s(), send.s(name="x"), send.s("x"), report.s(), fetch.s())
+send.s(1).taking_result()
+send.s(nam="x")  # wrong: did you mean "name"?
+send.s(1, 2)  # wrong: No overload variant of "s"
+with Workflow(on_complete=report) as flow:
+    flow.add(report.s("monday"), after=flow.add(send, 1))
+
+JobQueue().add_job("shop.tasks.send", 1)
+JobQueue().add_job(send, 1, name="x")
+JobQueue().add_job(send, "1")  # wrong: No overload variant of "add_job"
+
+
+@listener("topic")
+def users(record_id: int) -> int:
+    return record_id
+
+
+@listener("topic", takes_context=True)
+def orders(context: JobContext, record_id: int) -> int:
+    return record_id
+
+
+@listener("topic", listens_as="visits")
+@task(queue_name="slow")
+def visits(record_id: int) -> int:
+    return record_id
+
+
+users.enqueue("1")  # wrong: expected "int"
+orders.enqueue("1")  # wrong: expected "int"
+visits.enqueue("1")  # wrong: expected "int"
+
+
+def any_task(one: Task, other: Task[..., Any], numbers: Task[[int], object]) -> None:
+    one.enqueue("x", 1)
+    numbers.enqueue("x")  # wrong: expected "int"
+
+
+any_task(send, report, users)
+any_task(index, fetch, users)
+any_task(index, fetch, fetch)  # wrong: incompatible type
+every_task: list[Task] = [send, report, index, fetch]
+OPTIONS: dict[str, Any] = {"priority": 1}
+
+
+@task(**OPTIONS)
+def with_options(number: int) -> None: ...
+
+
+with_options.enqueue(1)
