@@ -165,6 +165,14 @@ def backend() -> int:
 
 
 @task
+def backend_until_let_go(gate: str) -> int:
+    """``backend``, which ends once somebody opens the gate, a FIFO, for writing."""
+    pid = backend.func()
+    os.close(os.open(gate, os.O_RDONLY))
+    return pid
+
+
+@task
 def surrogate_result() -> str:
     """A string as os.fsdecode makes it from a file name that is not UTF-8."""
     return "\udcff"
