@@ -360,6 +360,22 @@ async def async_in_plain_thread() -> int:
     return await asyncio.to_thread(backend.func)
 
 
+async def _spin(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        continue
+
+
+async def _spin_in_a_group(seconds: float) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_spin(seconds))
+
+
+@task
+def spin_in_a_group(seconds: float) -> None:
+    asyncio.run(_spin_in_a_group(seconds))
+
+
 @task
 def run_async() -> int:
     """Queries in a coroutine; returns the process at the other end."""
