@@ -210,6 +210,14 @@ class ChildState:
             return True
         return os.fstat(self._tokens).st_ino != self._pipe
 
+    def is_out_of_files(self) -> bool:
+        """Whether this process may open no further file."""
+        try:
+            os.close(os.dup(self._tokens))
+        except OSError:
+            return True
+        return False
+
     def offer(self, jobs: Sequence[ClaimedJob]) -> None:
         """Offer claimed jobs, in order, to `take` and `take_unstarted`."""
         self._words[_OFFERED] = mono_ms()

@@ -16,6 +16,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from uuid import uuid4
 
 from ..conf import Settings
 from ..core.ids import check_worker_name
@@ -77,8 +78,8 @@ def machine() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = os.readlink("/proc/self/ns/pid")
-    except OSError:  # not Linux: nothing is known of other processes
-        boot, namespace = str(os.getpid()), ""
+    except OSError:  # not Linux, or a sandbox: nothing is known of other processes
+        boot, namespace = uuid4().hex, ""
     text = f"{platform.node()} {boot} {namespace}"
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 

@@ -84,7 +84,7 @@ class Service:
     def run(self, away: Collection[int] = ()) -> int:
         """Work until told to stop; the exit code. Call in the main thread, before other threads.
         ``away``: shards that do not answer."""
-        connections.close_all()
+        _close_databases()
         fork_server = ForkServer(self._run_child)
         handles, own_wakes = self._handles, WakePipe()
         supervisor = Supervisor(
@@ -185,6 +185,14 @@ class WorkerReporter:
             for child, pid in found
             if child
         }
+
+
+def _close_databases() -> None:
+    """Close connections and pools: children that inherit a socket would read each other's rows."""
+    for connection in connections.all(initialized_only=True):
+        connection.close()
+        if hasattr(connection, "close_pool"):  # PostgreSQL and Oracle
+            connection.close_pool()
 
 
 def _raise_file_limit(processes: int, slots: int) -> int:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -84,6 +85,29 @@ def close_files(folder: str, name: str, first: int, last: int) -> str:
     trace(folder, name)
     os.closerange(first, last)
     return "closed"
+
+
+@task
+async def async_close_files(folder: str, name: str, first: int, last: int) -> str:
+    return close_files.func(folder, name, first, last)
+
+
+_files: list[int] = []
+
+
+@task
+def leave_files_open(folder: str, name: str) -> str:
+    """Leaves open as many as its process may open."""
+    trace(folder, name)
+    with suppress(OSError):
+        while True:
+            _files.append(os.open(os.devnull, os.O_RDONLY))
+    return "left"
+
+
+@task
+async def async_leave_files_open(folder: str, name: str) -> str:
+    return leave_files_open.func(folder, name)
 
 
 @task

@@ -165,6 +165,14 @@ def backend() -> int:
 
 
 @task
+def backend_until_let_go(gate: str) -> int:
+    """``backend``, which ends once somebody opens the gate, a FIFO, for writing."""
+    pid = backend.func()
+    os.close(os.open(gate, os.O_RDONLY))
+    return pid
+
+
+@task
 def surrogate_result() -> str:
     """A string as os.fsdecode makes it from a file name that is not UTF-8."""
     return "\udcff"
@@ -350,6 +358,22 @@ async def async_transaction(name: str, seconds: float = 0.05) -> int:
 async def async_in_plain_thread() -> int:
     """Queries in a thread that belongs to no job; returns the process at the other end."""
     return await asyncio.to_thread(backend.func)
+
+
+async def _spin(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        continue
+
+
+async def _spin_in_a_group(seconds: float) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_spin(seconds))
+
+
+@task
+def spin_in_a_group(seconds: float) -> None:
+    asyncio.run(_spin_in_a_group(seconds))
 
 
 @task

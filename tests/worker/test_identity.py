@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,25 @@ def test_nothing_is_known_of_processes_of_other_machines() -> None:
     assert not elsewhere.is_gone
     for strange in ("", "alpha", "a.b.c.d.e", "a.b.1.2.3.4"):
         assert parse_child(strange) is None
+
+
+def test_where_the_boot_is_unknown_each_worker_has_a_machine_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sandboxes may share their host name, and in each the worker has the pid 1. One must not take
+    over from another that lives."""
+
+    def is_missing(path: Path) -> str:
+        raise FileNotFoundError(path)
+
+    found = set()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", is_missing)
+        for _ in range(2):
+            machine.cache_clear()
+            found.add(machine())
+    machine.cache_clear()
+    assert len(found) == 2
 
 
 def test_a_process_that_proc_hides_is_not_taken_for_gone(monkeypatch: pytest.MonkeyPatch) -> None:

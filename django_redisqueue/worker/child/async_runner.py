@@ -102,6 +102,8 @@ class AsyncRunner:
                     #: or raised something like SystemExit in a task of its own. The others go on;
                     #: mend the code.
                     logger.error("a task has stopped the event loop it runs on; it goes on")
+            except OSError as error:  # a job has closed its files
+                end_child(error)
             except BaseException:  # such as SystemExit in a task that a job left running
                 #: An async task has stopped the loop that all async jobs of the process share, or
                 #: raised something like SystemExit in a task of its own. The others go on; mend the

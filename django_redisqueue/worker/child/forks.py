@@ -54,6 +54,15 @@ def exit_after_fd_loss(jobs: Sequence[str]) -> NoReturn:
     os._exit(1)
 
 
+def exit_without_files() -> NoReturn:
+    """End this child, in which no job runs: jobs have left open all files that it may open. It may
+    have no connection to report their outcomes, but the supervisor has."""
+    #: Tasks leave files or connections open until their process may open no further one (ulimit
+    #: -n), so that jobs fail. It is replaced; close in the tasks what they open.
+    logger.error("jobs of a child have left open all files that it may open, so it ends")
+    os._exit(1)
+
+
 class ForkGuard:
     """A ``with`` block around a task. A process that the task forks ends here at the latest."""
 

@@ -25,7 +25,7 @@ from .async_runner import AsyncRunner
 from .chunks import perform_chunk, shares_chunk
 from .claims import BatchSize, Claims, Reports, largest_batch, release_outcome
 from .executor import Execution, Executor, Pipeline
-from .forks import exit_after_fd_loss
+from .forks import exit_after_fd_loss, exit_without_files
 from .idle import IdleWait, SuspectPauses
 from .in_flight import InFlight
 from .job_log import logs_completed
@@ -178,6 +178,8 @@ class Child:
         threads = self._thread_runner
 
         def has_room() -> bool:
+            if self._state.is_out_of_files():
+                return False
             if not self._async_runner.free_slots or (threads and not threads.free_slots):
                 return False
             return not (left > 0 and in_flight.count)
@@ -185,6 +187,8 @@ class Child:
         if has_room():
             self._alone_until = 0.0
             return True
+        if self._state.is_out_of_files() and not in_flight.running():
+            exit_without_files()
         self._claims.flush()
         self._interrupts.wait(
             lambda: in_flight.wait(

@@ -59,6 +59,7 @@ def resolve_error(
 ) -> Resolution:
     """Resolve an exception of a job that had spent ``attempts`` before this run. ``secrets`` are
     removed from its text."""
+    error = _unwrapped(error)
     if isinstance(error, UnstorableResult):
         text = describe(error.problem, settings.max_error_bytes, secrets)
         return Resolution(OutcomeKind.FAILED, text, JobReason.RESULT)
@@ -83,6 +84,16 @@ def resolve_error(
     except InvalidOption as wrong:
         return Resolution(OutcomeKind.FAILED, describe(wrong, settings.max_error_bytes), reason)
     return Resolution(OutcomeKind.RETRYING, text, str(delay_ms))
+
+
+def _unwrapped(error: BaseException) -> BaseException:
+    """The interrupt in a group of exceptions, as ``asyncio.TaskGroup`` makes one; else the same."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    found: BaseException | None = error.subgroup((JobTimeout, JobCancelled, JobAbandoned))
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found or error
 
 
 def _limited(error: RateLimited, text: str, settings: Settings) -> Resolution:

@@ -61,6 +61,23 @@ def test_a_connection_that_is_whole_is_kept(
     assert len({stage.ended(tasks.backend.enqueue()).result for _ in range(3)}) == 1
 
 
+def test_children_do_not_share_a_pool_of_connections(
+    stage: Stage, postgres: PostgresServer
+) -> None:
+    """The supervisor has used it, in its checks. They would get each other's rows."""
+    entry = {**postgres.new_database(), "OPTIONS": {"pool": True}}
+    stage.environment["REDISQUEUE_TEST_DATABASES"] = json.dumps({"default": entry})
+    stage.worker("--processes", "2", MIRROR=True)
+    gates = [stage.gate() for _ in range(2)]
+    jobs = [tasks.backend_until_let_go.enqueue(gate) for gate in gates]
+    for gate in gates:
+        stage.let_go(gate)
+    ended = [stage.ended(job) for job in jobs]
+    assert len({job.result for job in ended}) == 2, stage.report()
+    stage.end_workers()
+    postgres.drop(entry)
+
+
 def test_a_job_leaves_alone_the_connections_of_other_threads(
     stage: Stage, database: object
 ) -> None:

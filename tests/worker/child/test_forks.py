@@ -77,22 +77,50 @@ def test_sigterm_to_a_child_itself_is_not_heard(forking: Stage) -> None:
     assert (job.status, forking.runs()["slow"], job.recoveries) == ("completed", 1, 0)
 
 
-@pytest.mark.parametrize(("first", "last"), [(1, 2), (0, 3), (3, 256)])
+@pytest.mark.parametrize(
+    ("first", "last", "task"),
+    [
+        (1, 2, "close_files"), (0, 3, "close_files"), (3, 256, "close_files"),
+        (3, 256, "async_close_files"),
+    ],
+)  # fmt: skip
 def test_a_job_that_closes_the_files_of_its_process_harms_no_other(
-    forking: Stage, first: int, last: int
+    forking: Stage, first: int, last: int, task: str
 ) -> None:
     """Else what another job prints would go into a connection that got the number, and so on."""
     worker = forking.worker("--processes", "1").wait_until_up(2)
-    job = forking.ended(fork_tasks.close_files.enqueue(forking.book, "closes", first, last))
+    closes: Any = getattr(fork_tasks, task)
+    job = forking.ended(closes.enqueue(forking.book, "closes", first, last))
     assert (job.status, job.result, job.recoveries) == ("completed", "closed", 0)
-    tasks.run.enqueue_many([(forking.book, f"after{n}") for n in range(50)])
-    forking.until_done(51, 3)
-    assert set(forking.runs().values()) == {1}
-    after = {forking.pid(f"after{n}") for n in range(50)}
-    assert len(after) == 1
-    assert forking.pid("closes") not in after
-    assert forking.count("recovered_total") == 0
+    check_replaced(forking, "closes")
     assert "died (exit code 1)" in worker.output
+
+
+@pytest.mark.parametrize(
+    ("task", "threads"),
+    [("leave_files_open", 1), ("leave_files_open", 2), ("async_leave_files_open", 1)],
+)
+def test_a_child_is_replaced_when_jobs_have_left_open_all_files_that_it_may_open(
+    forking: Stage, task: str, threads: int
+) -> None:
+    """Else further jobs would fail. In a thread or on an event loop, the job itself could not be
+    reported, for that takes a connection."""
+    worker = forking.worker("--processes", "1", "--threads", str(threads)).wait_until_up(2)
+    job = forking.ended(getattr(fork_tasks, task).enqueue(forking.book, "leaves"))
+    assert (job.status, job.result, job.recoveries) == ("completed", "left", 0)
+    check_replaced(forking, "leaves")
+    assert "left open all files" in worker.output
+
+
+def check_replaced(stage: Stage, before: str) -> None:
+    """Jobs run in another child than the job ``before``, and once."""
+    tasks.run.enqueue_many([(stage.book, f"after{n}") for n in range(50)])
+    stage.until_done(51, 8)
+    assert set(stage.runs().values()) == {1}
+    after = {stage.pid(f"after{n}") for n in range(50)}
+    assert len(after) == 1
+    assert stage.pid(before) not in after
+    assert stage.count("recovered_total") == 0
 
 
 def test_a_task_that_stops_the_event_loop_harms_nobody(forking: Stage) -> None:

@@ -33,6 +33,17 @@ def test_a_timeout_is_raised_inside_the_job(stage: Stage, kind: str) -> None:
     assert worker.children == children  # nobody was killed for it
 
 
+def test_interrupts_that_a_task_group_of_asyncio_wraps(stage: Stage) -> None:
+    stage.worker("--processes", "1")
+    late = stage.ended(tasks.spin_in_a_group.using(timeout=0.4).enqueue(30))
+    assert late.error is not None
+    assert (late.status, late.error.reason) == ("failed", "timeout")
+    cancelled = stage.running(tasks.spin_in_a_group.enqueue(30))
+    assert cancelled.cancel()
+    stage.ended(cancelled)
+    assert cancelled.status == "cancelled"
+
+
 @pytest.mark.slow
 def test_a_job_stuck_in_c_is_killed_and_the_others_go_on(stage: Stage) -> None:
     worker = stage.worker("--processes", "2").wait_until_up(3)
