@@ -271,6 +271,18 @@ def test_a_start_that_was_mirrored_is_not_written_again(full_shard: MirroredShar
     check_records(lab)
 
 
+def test_a_requeue_is_counted(full_shard: MirroredShard) -> None:
+    lab = full_shard.lab
+    lab.end("a", verdict="failed", body=ERROR)
+    full_shard.mirror()
+    lab.store.requeue(["a"])
+    lab.finish(outcome(lab.take()))
+    lab.redis.delete(lab.keys.events)
+    full_shard.mirror()
+    assert full_shard.record("a").requeues == 1
+    check_records(lab)
+
+
 def test_a_job_that_has_moved_in_this_epoch_is_left_to_its_events(
     full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
