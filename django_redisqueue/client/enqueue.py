@@ -278,10 +278,11 @@ def _defer(
     for job in jobs:
         job.is_known = True  # its id is given out now
     for connection in atomic:
-        if not connection.run_on_commit:
-            _hooks.pop(connection, None)  # hooks of an earlier transaction that rolled back
+        hooks = _hooks.setdefault(connection, [])
+        if not connection.run_on_commit:  # drop those of a transaction that rolled back
+            hooks[:] = map(weakref.ref, _alive(hooks))
         hook = _Hook(connection.alias, deferred)
-        _hooks.setdefault(connection, []).append(weakref.ref(hook))
+        hooks.append(weakref.ref(hook))
         _guard_earlier_hooks(connection)
         transaction.on_commit(hook, using=connection.alias)
     return deferred
@@ -298,9 +299,12 @@ def _guard_earlier_hooks(connection: BaseDatabaseWrapper) -> None:
 
 
 def _pop_hooks(connection: BaseDatabaseWrapper, first: _Hook) -> list[_Hook]:
-    """``first`` and the living hooks registered after it; forgets them all."""
-    alive = _alive(_hooks.pop(connection, ()))
-    return alive[alive.index(first) :] if first in alive else [first]
+    """``first`` and the living hooks registered after it, which are then forgotten. Those before it
+    wait behind a hook that is being called, and has begun another transaction."""
+    alive = _alive(_hooks.get(connection, ()))
+    at = alive.index(first) if first in alive else len(alive)
+    _hooks[connection] = [*map(weakref.ref, alive[:at])]
+    return alive[at:] or [first]
 
 
 def _alive(refs: Iterable[weakref.ref[_Hook]]) -> list[_Hook]:

@@ -137,18 +137,22 @@ def collapse_jobs(
 
 def _apply(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
     fields = change.fields
-    if change.status in FINAL:  # requeued, or Redis went back in time
+    is_replaced = "replaced" in event.more
+    # Requeued, or Redis went back in time; or a failed attempt had other arguments.
+    if change.status in FINAL or (is_replaced and change.status == Status.RETRYING):
         fields.update(CLEARED_BY_REQUEUE)
     fields["status"], fields["attempts"] = event.status, event.attempt
     if event.seq == 1:
         sums.enqueued += 1
         fields["priority"] = event.more.get("priority", 0)
         fields["enqueued_at"], fields["requeues"] = event.at_ms, 0  # a lost job may start anew
+    if "requeues" in event.more:
+        fields["requeues"] = event.more["requeues"]
     if "tags" in event.more:
         fields["tags"] = event.more["tags"]
     if "correlation" in event.more:
         fields["correlation_id"] = event.more["correlation"] or None
-    if "replaced" in event.more:
+    if is_replaced:
         change.is_replaced = event.args is None
     if event.args is not None:
         fields["payload"] = event.args
@@ -158,7 +162,6 @@ def _apply(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
 def _queued(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
     if "requeues" in event.more:
         change.fields.update(CLEARED_BY_REQUEUE)
-        change.fields["requeues"] = event.more["requeues"]
     if "replaced" not in event.more or change.queued_ms is None:
         change.fields["queued_at"] = change.queued_ms = event.at_ms
     change.fields["due_at"] = None

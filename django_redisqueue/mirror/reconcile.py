@@ -74,6 +74,7 @@ class Reconciler:
 
     def __init__(self, connection: RedisConnection, settings: Settings) -> None:
         self._connection = connection
+        self._settings = settings
         self._events = EventStream(connection, settings)
         self._queries = Queries(connection, settings)
         self._scanner = Scanner(connection, settings)
@@ -101,9 +102,11 @@ class Reconciler:
         return self._step(cursor)
 
     def _begin(self) -> None:
+        age_ms = self._settings.audit_retention_ms
+        since_ms = self._queries.now_ms() - age_ms if age_ms else 0
         self._parts = (
-            JobReconciler(self._scanner, self._queries, self._writer),
-            WorkflowReconciler(self._scanner, self._queries, self._writer),
+            JobReconciler(self._scanner, self._queries, self._writer, since_ms),
+            WorkflowReconciler(self._scanner, self._queries, self._writer, since_ms),
         )
         self._read_until = self._end_of_stream()
         self._steps = (step for part in self._parts for step in part.steps())
@@ -148,15 +151,19 @@ Record = TypeVar("Record", JobRecord, WorkflowRecord)
 
 
 class RecordReconciler(ABC, Generic[Snapshot, Record]):
-    """Both passes, for jobs or for workflows; ``cursor`` is the bridge's current one."""
+    """Both passes, for jobs or for workflows; ``cursor`` is the bridge's current one. What ended
+    before ``since_ms`` has no record any more, although Redis may still have it."""
 
     label: str
     model: type[Record]
     event_id: str  # the field of an event that holds the record's id
 
-    def __init__(self, scanner: Scanner, queries: Queries, writer: MirrorWriter) -> None:
+    def __init__(
+        self, scanner: Scanner, queries: Queries, writer: MirrorWriter, since_ms: int
+    ) -> None:
         self.scanner = scanner
         self.writer = writer
+        self.since_ms = since_ms
         self.records: QuerySet[Record] = rows_of_shard(
             self.model._default_manager.using(writer.alias), writer.shard
         )
@@ -186,6 +193,10 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
                 yield True
                 self._lose(self._missing(self.still_unfinished(missing)))
             yield False
+
+    def is_kept(self, ended_ms: int | None) -> bool:
+        """Whether retention keeps the record of what ended then, or has not ended."""
+        return ended_ms is None or ended_ms >= self.since_ms
 
     def _missing(self, records: Sequence[Record]) -> list[Record]:
         known = self.has([record.id for record in records])
@@ -272,15 +283,17 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
 class JobReconciler(RecordReconciler[JobSnapshot, JobRecord]):
     label, model, event_id = "job", JobRecord, "job_id"
 
-    def __init__(self, scanner: Scanner, queries: Queries, writer: MirrorWriter) -> None:
-        super().__init__(scanner, queries, writer)
+    def __init__(
+        self, scanner: Scanner, queries: Queries, writer: MirrorWriter, since_ms: int
+    ) -> None:
+        super().__init__(scanner, queries, writer, since_ms)
         self._mirrored_starts: set[tuple[str, int]] = set()  # of the jobs found last
 
     def scan(self, at: str) -> ScanPage[JobSnapshot]:
         return self.scanner.page(at)
 
     def outdated(self, found: Sequence[JobSnapshot]) -> list[JobSnapshot]:
-        jobs = [job for job in found if _is_audited(job)]
+        jobs = [job for job in found if _is_audited(job) and self.is_kept(job.finished_ms)]
         rows = self.records.filter(pk__in=[job.id for job in jobs])
         known = list(
             rows.values_list("pk", "epoch", "started_at", "seq", "status", "reason", "finished_at")
@@ -379,7 +392,11 @@ class WorkflowReconciler(RecordReconciler[WorkflowSnapshot, WorkflowRecord]):
         return self.scanner.workflow_page(at)
 
     def outdated(self, found: Sequence[WorkflowSnapshot]) -> list[WorkflowSnapshot]:
-        workflows = [each for each in found if each.status != WorkflowStatus.BUILDING]
+        workflows = [
+            each
+            for each in found
+            if each.status != WorkflowStatus.BUILDING and self.is_kept(each.ended_ms)
+        ]
         known = self.records.in_bulk([each.id for each in workflows])
         epoch = self.cursor.epoch
         return [each for each in workflows if not _agrees(known.get(each.id), each, epoch)]

@@ -312,6 +312,19 @@ def test_a_conflict_cancels_the_oldest(lab: Lab) -> None:
     assert lab.taken("c2") == ["c"]
 
 
+def test_a_conflict_cancels_the_oldest_of_very_many(lab: Lab) -> None:
+    """A script looks at 100 of them."""
+    lane = "|c:t:1 c:t=120 !cancel_oldest"
+    ids = [f"a{n:03}" for n in range(120)]
+    lab.add(*ids, lane=lane)
+    for _ in range(2):
+        lab.taken(jobs=60)
+    lab.add("new", "newer", lane=lane)
+    assert [job_id for job_id in ids if "cancel_ms" in lab.job(job_id)] == ids[:2]
+    assert (lab.status("new"), lab.status("newer")) == ("queued", "queued")
+    invariants(lab)
+
+
 def test_a_conflict_concerns_only_jobs_that_are_due(lab: Lab) -> None:
     lab.add("a", lane=f"{ONE} !discard")
     lab.add("b", lane=f"{ONE} !discard", when="+1000")

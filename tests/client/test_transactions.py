@@ -84,6 +84,33 @@ def test_a_commit_hook_that_raises_before_ours_keeps_no_job_from_being_sent(
     assert called == ["first", "second"]
 
 
+def test_a_commit_hook_that_enqueues_in_a_transaction_and_raises_keeps_no_job_from_being_sent() -> (
+    None
+):
+    """Its own transaction is committed or rolled back while the jobs behind it still wait."""
+
+    def commit(number: int) -> None:
+        with transaction.atomic():
+            tasks.noop.enqueue(number)
+
+    def fail() -> None:
+        commit(1)
+        with transaction.atomic():
+            tasks.noop.enqueue("never")
+            raise LookupError("no mail server")
+
+    def view() -> None:
+        with transaction.atomic():
+            transaction.on_commit(lambda: commit(0))
+            transaction.on_commit(fail)
+            tasks.noop.enqueue(2)
+            tasks.noop.enqueue(3)
+
+    with pytest.raises(LookupError):
+        view()
+    assert queued() == [0, 1, 2, 3]
+
+
 def test_a_callback_that_raises_keeps_no_workflow_from_being_sent() -> None:
     """Such as a receiver of Django's signal ``task_enqueued``."""
 

@@ -241,3 +241,30 @@ def test_rollups_count_and_time(shard: MirroredShard) -> None:
     assert 30 < (percentile(decode(row.wait), 0.5) or 0) <= 50
     assert 300 < (percentile(decode(row.run), 0.5) or 0) <= 500
     assert sum(decode(Rollup.objects.get(queue="other").run)) == 1
+
+
+def test_a_job_requeued_while_another_parent_has_not_ended(shard: MirroredShard) -> None:
+    lab = shard.lab
+    lab.add("p", "q")
+    lab.add("f", after="skip p q")
+    lab.finish(outcome(lab.take(), "failed", ERROR))
+    assert lab.store.requeue(["f"]) == [1]
+    shard.mirror()
+    assert (shard.record("f").status, shard.record("f").requeues) == ("waiting", 1)
+
+
+def test_newer_arguments_for_a_job_that_has_failed(shard: MirroredShard) -> None:
+    """It starts anew."""
+    lab = shard.lab
+    replaces = {"unique": "k replace 1000 60000", "when": "+1000"}
+    lab.add("a", **replaces)
+    lab.advance(1000)
+    lab.store.promote(["default"])
+    lab.finish(outcome(lab.take(), "retrying", ERROR))
+    shard.mirror()
+    assert shard.record("a").error == ERROR
+    lab.add("b", **replaces)
+    shard.mirror()
+    record = shard.record("a")
+    assert (record.status, record.error, record.error_group) == ("scheduled", "", None)
+    assert (record.started_at, record.worker, record.attempts) == (None, "", 0)

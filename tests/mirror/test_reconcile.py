@@ -12,12 +12,21 @@ import pytest
 from django_redisqueue.broker import scan
 from django_redisqueue.broker.events import EventStream
 from django_redisqueue.conf import get_settings
+from django_redisqueue.core.clock import real_ms
 from django_redisqueue.exceptions import RedisUnavailable
 from django_redisqueue.mirror import reconcile
 from django_redisqueue.mirror.bridge import make_bridge
 from django_redisqueue.mirror.reconcile import Reconciler
 from django_redisqueue.mirror.writer import Cursor, SqliteThrottle
-from django_redisqueue.models import JobEvent, JobRecord, MirrorState, OutboxJob, Rollup
+from django_redisqueue.models import (
+    JobEvent,
+    JobRecord,
+    MirrorState,
+    OutboxJob,
+    Rollup,
+    WorkflowEvent,
+    WorkflowRecord,
+)
 from tests.broker.lab import ERROR, outcome
 from tests.broker.workflows import LabWorkflow
 from tests.worker.processes import eventually
@@ -81,7 +90,7 @@ def test_every_status_is_brought_to_what_redis_says(full_shard: MirroredShard) -
     assert counts()["completed"] == 1  # charts have what the gap hid
 
 
-@pytest.mark.parametrize("other", [{"reason": "cleaned"}, {"finished_ms": 1_700_000_000_000}])
+@pytest.mark.parametrize("other", [{"reason": "cleaned"}, {"finished_ms": 4_000_000_000_000}])
 def test_another_end_under_the_same_number_is_found(
     full_shard: MirroredShard, other: dict[str, str | int]
 ) -> None:
@@ -262,6 +271,18 @@ def test_a_start_that_was_mirrored_is_not_written_again(full_shard: MirroredShar
     check_records(lab)
 
 
+def test_a_requeue_is_counted(full_shard: MirroredShard) -> None:
+    lab = full_shard.lab
+    lab.end("a", verdict="failed", body=ERROR)
+    full_shard.mirror()
+    lab.store.requeue(["a"])
+    lab.finish(outcome(lab.take()))
+    lab.redis.delete(lab.keys.events)
+    full_shard.mirror()
+    assert full_shard.record("a").requeues == 1
+    check_records(lab)
+
+
 def test_a_job_that_has_moved_in_this_epoch_is_left_to_its_events(
     full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -420,3 +441,27 @@ def test_what_is_lost_is_told_of_like_any_event(full_shard: MirroredShard) -> No
     assert (event.job_id, event.status, detail["reason"]) == ("a", "failed", "lost")
     assert detail["error"]["type"] == "JobLost"
     assert f"{event.entry_ms}-{event.entry_no}" == MirrorState.objects.get().position
+
+
+def test_what_is_older_than_the_retention_does_not_come_back(full_shard: MirroredShard) -> None:
+    """Redis may keep a failed job, or an ended workflow, for longer than the database its record.
+    Written again, its signals would be sent again."""
+    lab = full_shard.lab
+    flows = [LabWorkflow(lab, {0: []}, name=name, ttl_ms="0") for name in ("old", "young")]
+    for flow in flows:
+        flow.push()
+    lab.add("old", "young")
+    lab.finish(*[outcome(job, "failed", ERROR, "max_attempts") for job in lab.claim(jobs=4).jobs])
+    reconciler, cursor = begin(full_shard)
+    for model in (JobRecord, JobEvent, WorkflowRecord, WorkflowEvent):
+        model._default_manager.all().delete()
+    old_ms = real_ms() - get_settings().audit_retention_ms - 1000
+    for job_id in ("old", flows[0].job(0)):
+        lab.redis.hset(lab.keys.job(job_id), "finished_ms", old_ms)
+    lab.redis.hset(lab.keys.workflow(flows[0].id), "ended_ms", old_ms)
+    steps(reconciler, cursor)
+    assert set(JobRecord.objects.values_list("pk", flat=True)) == {"young", flows[1].job(0)}
+    assert [one.pk for one in WorkflowRecord.objects.all()] == [flows[1].id]
+    events = JobEvent.objects.values_list("job_id", flat=True)
+    assert set(events) == {"young", flows[1].job(0)}
+    assert [one.workflow_id for one in WorkflowEvent.objects.all()] == [flows[1].id]

@@ -206,7 +206,7 @@ class ScheduleRows:
         seen = (*rows, self._queries.count())
         if seen != self._seen or now >= self._full_at:
             self._compare(alias)
-            rows = self._rows_signature(alias)
+            # With the rows of before: one that was saved meanwhile is compared next time.
             self._seen, self._full_at = (*rows, self._queries.count()), now + FULL
 
     def _rows_signature(self, alias: str) -> tuple[object, ...]:

@@ -13,7 +13,7 @@ from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.broker.schedules import ScheduleQueries
 from django_redisqueue.client.placement import shard_of_schedule
-from django_redisqueue.client.schedules import code_schedules, define, pause, run_now
+from django_redisqueue.client.schedules import code_schedules, define, drop, pause, run_now
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.ids import shard_of_key
 from django_redisqueue.core.redaction import REDACTED
@@ -278,3 +278,36 @@ def test_a_schedule_is_in_one_of_several_shards(
     assert sorted(found) == sorted(known)
     assert "row.q0" in shards[shard_of_key("q1", 4)].queries.names()
     assert dict(PeriodicJob.objects.values_list("name", "pk")) == known
+
+
+@pytest.mark.parametrize("verb", ["create", "change", "delete"])
+def test_what_the_admin_saves_during_a_comparison_is_compared_next_time(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """The comparison has read the rows before, so it takes Redis back to them."""
+    if verb != "create":
+        make()
+        shard.sync()
+        make("other")  # so that there is something to compare
+    names = ScheduleQueries.names
+
+    def save_first(queries: ScheduleQueries) -> list[str]:
+        monkeypatch.setattr(ScheduleQueries, "names", names)
+        if verb == "create":
+            make().put()
+        elif verb == "change":
+            row = PeriodicJob.objects.get(name="row")
+            row.every = "2h"
+            row.save()
+            row.put()
+        else:
+            PeriodicJob.objects.get(name="row").delete()
+            drop("row")
+        return queries.names()
+
+    monkeypatch.setattr(ScheduleQueries, "names", save_first)
+    shard.sync()
+    shard.sync()
+    found = shard.queries.schedule("row")
+    expected = {"create": "1h", "change": "2h", "delete": None}[verb]
+    assert (found.schedule.timing if isinstance(found, ScheduleData) else None) == expected

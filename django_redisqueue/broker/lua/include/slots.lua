@@ -102,17 +102,18 @@ local function crowded_limit(queue, text)
   end
 end
 
--- Of those the oldest: of the running ones that are not to stop already, or the first of the lane. nil when enough
--- are to stop.
+-- Of those the oldest: of the running ones (of 100, by their ids) that are not to stop already, or the first of the
+-- lane. nil when enough are to stop.
 local function oldest_of(queue, text, limit, waiting)
-  local oldest, oldest_ms, staying = nil, math.huge, 0
+  local oldest, oldest_ms, staying = nil, math.huge, limit.used
   local slots = redis.pcall('ZRANGEBYLEX', slots_key, '[' .. limit.key .. ' ', '(' .. limit.key .. '!', 'LIMIT', 0, 100)
   for _, slot in ipairs(slots) do
     local id = string.match(slot, ' (.*)$')
     local started_ms, cancel_ms = unpack(read(id, 'started_ms', 'cancel_ms'))
-    if not cancel_ms then
-      staying = staying + 1
-      if (tonumber(started_ms) or 0) < oldest_ms then oldest, oldest_ms = id, tonumber(started_ms) or 0 end
+    if cancel_ms then
+      staying = staying - 1
+    elseif (tonumber(started_ms) or 0) < oldest_ms then
+      oldest, oldest_ms = id, tonumber(started_ms) or 0
     end
   end
   if staying + waiting < limit.max then return nil end
