@@ -118,8 +118,8 @@ class Child:
                 lambda: self._claims.current.commands.connection.call("PING"), self._siblings
             )
         while not self._is_over():
-            self._state.keep_alive()
-            if not self._has_room():
+            if not self._can_start():
+                self._wait_for_room()
                 continue
             try:
                 claim = self._claim()
@@ -172,30 +172,26 @@ class Child:
             wanted = min(wanted, self._options.max_jobs - self._done)
         return wanted
 
-    def _has_room(self) -> bool:
-        """True if a job may start; else wait a while for jobs in flight to make that possible."""
-        in_flight, left = self._in_flight, self._alone_until - time.monotonic()
+    def _can_start(self) -> bool:
+        """True if a job may start beside those in flight."""
         threads = self._thread_runner
+        if not self._async_runner.free_slots or (threads and not threads.free_slots):
+            return False
+        if self._state.is_out_of_files():
+            return False
+        if self._alone_until and self._in_flight.count:
+            return time.monotonic() >= self._alone_until
+        return True
 
-        def has_room() -> bool:
-            if self._state.is_out_of_files():
-                return False
-            if not self._async_runner.free_slots or (threads and not threads.free_slots):
-                return False
-            return not (left > 0 and in_flight.count)
-
-        if has_room():
-            self._alone_until = 0.0
-            return True
-        if self._state.is_out_of_files() and not in_flight.running():
+    def _wait_for_room(self) -> None:
+        """Report, and wait a while for jobs in flight to make room for others."""
+        if self._state.is_out_of_files() and not self._in_flight.running():
             exit_without_files()
+        self._state.keep_alive()
         self._claims.flush()
-        self._interrupts.wait(
-            lambda: in_flight.wait(
-                has_room, min(BLOCK_SECONDS, left) if left > 0 else BLOCK_SECONDS
-            )
-        )
-        return False
+        left = self._alone_until - time.monotonic()
+        timeout = min(BLOCK_SECONDS, left) if left > 0 else BLOCK_SECONDS
+        self._interrupts.wait(lambda: self._in_flight.wait(self._can_start, timeout))
 
     def _run_batch(self, jobs: list[ClaimedJob]) -> None:
         task = lookup(jobs[0].task)
@@ -208,7 +204,8 @@ class Child:
         others = len(jobs) > 1 or self._in_flight.count or self._claims.unreported
         if others and not state.is_watched:  # none of which must wait behind a slow job
             self._wake_supervisor()
-        ran = self._start_together(jobs) or self._start_in_turn(jobs, begun)
+        ran = self._start_together(jobs) if len(jobs) > 1 else 0
+        ran = ran or self._start_in_turn(jobs, begun)
         if ran:
             self._note_run(jobs, ran, begun)
 
