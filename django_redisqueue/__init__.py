@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .core.formatting import install_log_filter
+from .core.text import install_log_filter
 
 install_log_filter()
 

@@ -18,10 +18,10 @@ from ..client.limits import NO_KEY, parse_key, parse_number, parse_weight, set_l
 from ..client.policies import release_unique_key
 from ..client.queue import JobQueue
 from ..conf import get_settings
-from ..core.formatting import printable
 from ..core.job_data import WaitKind
 from ..core.policies import UniqueKey
 from ..core.schedules import ScheduleData, Source
+from ..core.text import printable
 from .requests import ApiRequest
 from .responses import (
     INSTANT,

@@ -15,9 +15,9 @@ from itertools import chain, islice
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar, overload
 
 from ..conf import Settings, get_settings
-from ..core.formatting import printable
 from ..core.parsing import clock_ms
 from ..core.statuses import Status
+from ..core.text import printable
 from ..exceptions import InvalidOption, LeaseLost, short_repr
 from .connection import RedisConnection, ReplicaWait
 from .keys import Keys

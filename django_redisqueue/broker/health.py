@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..core.formatting import printable
 from ..core.job_data import WaitKind
 from ..core.parsing import clock_ms, pairs, score_ms
+from ..core.text import printable
 from .base import Read, query, together
 from .entries import START, Position, count_events, entry_id, first_position
 from .overview import (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..core.formatting import printable
 from ..core.ids import claims_jobs
 from ..core.parsing import clock_ms, counters, int64_or_none, pairs, score_ms
 from ..core.statuses import Status
+from ..core.text import printable
 from .base import Command, QueryBase, Read, Strict, query, together
 from .entries import count_events
 from .keys import Keys, QueueKeys

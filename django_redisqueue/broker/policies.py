@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.formatting import printable
 from ..core.parsing import clock_ms, int_or_none, pairs, score_ms
 from ..core.policies import RateNumbers, UniqueKey, decode_rate, shown_value
+from ..core.text import printable
 from ..exceptions import InvalidOption
 from .base import CommandBase, Entry, QueryBase, Read, Strict, query, run, together
 from .overview import read_wait

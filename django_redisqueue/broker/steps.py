@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..core.formatting import printable
 from ..core.job_data import WaitKind, split_wait
 from ..core.parsing import int_or_none, pairs
 from ..core.statuses import Status
+from ..core.text import printable
 from .base import CommandBase, Entry, QueryBase, Read, query
 from .replies import WaitReply, WaitState
 

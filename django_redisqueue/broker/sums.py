@@ -13,13 +13,13 @@ from heapq import merge
 from itertools import chain, islice
 from typing import TypeVar
 
-from ..core.formatting import printable
 from ..core.ids import ids_by_shard
 from ..core.job_data import JobData, WaitKind
 from ..core.policies import UniqueKey
 from ..core.records import WorkerReport, WorkerState, parse_report, worker_of
 from ..core.schedules import ScheduleData
 from ..core.statuses import Status
+from ..core.text import printable
 from ..exceptions import InvalidOption
 from .base import Entry, EntryPage, Read, merged, page_after
 from .connection import RedisConnection

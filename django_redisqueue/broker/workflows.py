@@ -8,7 +8,6 @@ from math import inf
 from typing import Any
 
 from ..core.codec import loads
-from ..core.formatting import printable
 from ..core.parsing import int_or_none, pairs
 from ..core.records import (
     WORKFLOW_FIELDS,
@@ -22,6 +21,7 @@ from ..core.records import (
     decode_gather,
     decode_workflow,
 )
+from ..core.text import printable
 from ..exceptions import CorruptJob, ResultGone
 from .base import CommandBase, QueryBase, Read, Strict, query, together
 

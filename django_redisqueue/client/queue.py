@@ -17,11 +17,11 @@ from ..broker.policies import pause_name
 from ..broker.queries import PAGE, Queries, UnreadableJob
 from ..broker.shards import AllShards
 from ..conf import get_settings
-from ..core.formatting import printable
 from ..core.ids import check_queue_name, check_task_name, check_workflow_id
 from ..core.job_data import JobQuery
 from ..core.statuses import UNFINISHED, Status
 from ..core.tags import check_tags
+from ..core.text import printable
 from ..exceptions import InvalidOption, InvalidTask, short_repr
 from .jobs import Job
 from .limits import NO_KEY, limit_keys, share_fields

@@ -9,11 +9,11 @@ from typing import Any
 
 from ..exceptions import CorruptJob
 from .codec import decode_payload, dumps, loads, stored_name
-from .formatting import printable, sanitize
 from .parsing import MAX_INT64, is_number, parse_instant_ms, parse_int
 from .redaction import OPTION, redact
 from .statuses import FINAL, Status
 from .tags import tags_in
+from .text import printable, sanitize
 
 APPROVAL = "approval:"  # begins the events of approvals
 VERSION = 1  # of the hash; a field `v` is stored only when it is higher

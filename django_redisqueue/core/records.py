@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from ..exceptions import CorruptJob
 from .codec import decode_payload, dumps
-from .formatting import printable, sanitize
 from .parsing import (
     MAX_INT32,
     Fields,
@@ -20,6 +19,7 @@ from .parsing import (
     text_or_none,
 )
 from .statuses import GatherReason, GatherStatus, WorkflowStatus
+from .text import printable, sanitize
 
 MAX_TEXT = 255  # characters of a name
 MAX_LISTED = 1000  # queues or children

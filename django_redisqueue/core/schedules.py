@@ -23,11 +23,11 @@ from cronsim import CronSim, CronSimError
 
 from ..exceptions import CorruptJob, InvalidOption, short_repr
 from .clock import UNITS_MS, Duration, period_text, to_ms, to_period_ms
-from .formatting import printable
 from .ids import periodic_prefix
 from .job_data import NewJob
 from .parsing import parse_instant_ms, parse_int
 from .statuses import Misfire, Overlap, check_choice
+from .text import printable
 
 SECOND_MS = 1000
 MAX_JITTER_MS = UNITS_MS["d"]

@@ -16,8 +16,8 @@ from django.http.response import HttpResponseBase
 
 from ..core.clock import from_ms
 from ..core.codec import dumps
-from ..core.formatting import printable
 from ..core.statuses import Status
+from ..core.text import printable
 from ..exceptions import InvalidOption, RedisQueueError
 from .filters import JobFilter, parse_filter
 from .job_detail import JobRow, attempts_begun, max_attempts_of, read_record, row_of

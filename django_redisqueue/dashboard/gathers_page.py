@@ -13,10 +13,10 @@ from ..broker.base import Read
 from ..broker.connection import RedisConnection
 from ..broker.workflows import GatherQueries
 from ..core.clock import from_ms
-from ..core.formatting import printable
 from ..core.ids import check_gather_key
 from ..core.records import ENDED_COUNTS, GatherData
 from ..core.statuses import GatherStatus
+from ..core.text import printable
 from ..exceptions import CorruptJob, InvalidName, RedisQueueError
 from .filters import given, text_of
 from .pages import Page

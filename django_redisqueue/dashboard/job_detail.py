@@ -20,11 +20,11 @@ from ..core import formatting
 from ..core.clock import from_ms, ms_of
 from ..core.codec import dumps, loads
 from ..core.errors import key_of
-from ..core.formatting import printable
 from ..core.instruments import CORRELATION, headers_in
 from ..core.job_data import JobData, JobError, decode_error
 from ..core.parsing import int_or_none, object_or_none
 from ..core.statuses import Status
+from ..core.text import printable
 from ..exceptions import CorruptJob
 from ..mirror.archive import decode_record
 from ..models import ErrorGroup, JobEvent, JobRecord

@@ -23,12 +23,12 @@ from ..client.transport import connection_of
 from ..conf import get_settings
 from ..core.clock import ms_of
 from ..core.codec import decode_payload, loads
-from ..core.formatting import printable
 from ..core.ids import check_job_id, periodic_prefix
 from ..core.job_data import JobData, WaitKind, split_wait
 from ..core.parsing import int_or_none, is_storable
 from ..core.records import worker_of
 from ..core.redaction import REDACTED
+from ..core.text import printable
 from ..exceptions import (
     CorruptJob,
     InvalidName,

@@ -40,8 +40,8 @@ from ..broker.queries import Queries
 from ..broker.shards import AllShards
 from ..conf import APP, get_settings
 from ..core import formatting
-from ..core.formatting import printable
 from ..core.ids import shard_of_id
+from ..core.text import printable
 from ..exceptions import InvalidOption, RedisQueueError, RedisRefused, RedisUnavailable
 from ..health.facts import savepoint
 from ..health.findings import Finding, unreadable

@@ -30,11 +30,11 @@ from ..client.queue import JobQueue
 from ..client.transport import connection_of, transport
 from ..conf import get_settings
 from ..core import formatting
-from ..core.formatting import printable
 from ..core.job_data import WaitKind
 from ..core.parsing import is_storable
 from ..core.policies import UniqueKey
 from ..core.schedules import ScheduleData
+from ..core.text import printable
 from ..exceptions import InvalidOption
 from ..health.policies import SCHEDULE_LATE, WAITS
 from ..models import Approval, PeriodicJob

@@ -12,7 +12,7 @@ from django.http import Http404, HttpResponse, HttpResponseRedirect
 
 from ..client.registry import task_names
 from ..conf import get_settings
-from ..core.formatting import printable
+from ..core.text import printable
 from ..models import ErrorGroup
 from . import job_page, workflows_page
 from .filters import JobFilter, text_of

@@ -12,10 +12,10 @@ from ..broker.queries import Queries
 from ..broker.workflows import WorkflowQueries
 from ..conf import get_settings
 from ..core import formatting
-from ..core.formatting import printable
 from ..core.job_data import JobData, split_wait
 from ..core.policies import decode_lane
 from ..core.statuses import FINAL, Status, WorkflowStatus
+from ..core.text import printable
 from ..exceptions import CorruptJob, RedisQueueError
 from .findings import listed
 from .policies import limit_sentence

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from django.core.management.base import BaseCommand, CommandError
 
 from ..conf import get_settings
-from ..core.formatting import sanitize
+from ..core.text import sanitize
 from ..exceptions import RedisQueueError
 
 MAX_LINE = 4000  # characters

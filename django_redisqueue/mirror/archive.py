@@ -13,12 +13,12 @@ from django.db.models.functions import StrIndex
 from ..conf import get_settings
 from ..core.clock import ms_of
 from ..core.codec import dumps
-from ..core.formatting import sanitize
 from ..core.instruments import CORRELATION
 from ..core.instruments import OPTION as HEADERS
 from ..core.job_data import JobData, JobQuery, decode_job, decode_tags
 from ..core.statuses import Status
 from ..core.tags import OPTION, flatten_tags
+from ..core.text import sanitize
 from ..exceptions import CorruptJob
 from ..models import JobRecord, WorkflowRecord
 from ..models.tables import has_table

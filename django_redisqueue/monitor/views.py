@@ -16,9 +16,9 @@ from typing import IO, Any
 from ..broker.overview import ChildOverview, QueueOverview, Rates
 from ..core import formatting
 from ..core.codec import loads
-from ..core.formatting import MAX_LENGTH, sanitize
 from ..core.parsing import int_or_none
 from ..core.statuses import Status
+from ..core.text import MAX_LENGTH, sanitize
 from ..health.policies import SCHEDULE_LATE, policy_lines
 from .snapshot import Snapshot, as_json, worker_of
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_redisqueue.core.formatting import sanitize
+from django_redisqueue.core.text import sanitize
 from django_redisqueue.monitor.views import duration, line, parse, rate
 
 

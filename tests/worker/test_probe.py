@@ -77,13 +77,15 @@ def test_a_failure_to_write_the_heartbeat_file_is_logged_once(
     heartbeat_file.remove()
 
 
-def test_the_probe_imports_neither_django_nor_redis() -> None:
+def test_the_probe_imports_neither_django_nor_redis_and_little_of_the_package() -> None:
     """It starts every few seconds, often with a part of a core, and has a second to answer."""
     code = (
-        "import sys, django_redisqueue.worker.probe; print(*{'django', 'redis'} & {*sys.modules})"
+        "import sys, django_redisqueue.worker.probe; print(*{'django', 'redis'} & {*sys.modules}, "
+        "*sorted(name for name in sys.modules if name.startswith('django_redisqueue.')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "\n"
+    own = ("core", "core.text", "worker", "worker.probe")
+    assert done.stdout.split() == [f"django_redisqueue.{name}" for name in own]
 
 
 def test_the_package_has_its_public_names_nevertheless() -> None:

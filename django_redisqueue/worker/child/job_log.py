@@ -15,8 +15,8 @@ from typing import Any
 
 from ...broker.replies import ClaimedJob, OutcomeKind
 from ...core.codec import loads
-from ...core.formatting import indented
 from ...core.instruments import CORRELATION, OPTION, headers_in
+from ...core.text import indented
 from .retry_policy import Resolution
 
 logger = logging.getLogger("django_redisqueue.jobs")

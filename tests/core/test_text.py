@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import django_redisqueue
 from django_redisqueue.broker.replies import OutcomeKind
 from django_redisqueue.conf import get_settings
-from django_redisqueue.core.formatting import LOGGERS, SanitizingFilter
+from django_redisqueue.core.text import LOGGERS, SanitizingFilter
 from django_redisqueue.worker.child import retry_policy
 from django_redisqueue.worker.child.job_log import log_outcome
 from django_redisqueue.worker.child.retry_policy import Resolution
@@ -124,6 +124,6 @@ def test_every_logger_of_the_package_is_guarded() -> None:
                     values = [one.value for one in node.args[0].values]  # type: ignore[attr-defined]
                     names_in = [one for one in values if not isinstance(one, str)]
                     assert all(getattr(one, "id", "").isupper() for one in names_in), path
-    assert names == {*LOGGERS, "formatting.py"}
+    assert names == {*LOGGERS, "text.py"}
     for name in LOGGERS:
         assert any(isinstance(f, SanitizingFilter) for f in logging.getLogger(name).filters)
