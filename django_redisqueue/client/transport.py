@@ -3,7 +3,6 @@ client modules need them."""
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import deque
@@ -353,18 +352,19 @@ def _listen_until(has_ended: Callable[[], bool], owner_id: str, deadline: Deadli
     Raises WaitTimeout, what ``has_ended`` raises, and RedisUnavailable when Redis is away at the
     beginning, or for longer than a failover or a restart takes.
     """
-    connection, answered = blocking_connection(shard_of_id(owner_id)), -math.inf
+    connection, answered = blocking_connection(shard_of_id(owner_id)), 0.0
     channel = Queries(connection).keys.done(owner_id)
     try:
         while True:
             try:
                 connection.subscribe(channel)
+                answered = answered or time.monotonic()
                 while not has_ended():
                     answered = time.monotonic()
                     connection.message(deadline.left(RECHECK))
                 return
             except RedisUnavailable:
-                if time.monotonic() - answered > RECHECK + OUTAGE:
+                if not answered or time.monotonic() - answered > RECHECK + OUTAGE:
                     raise
                 connection.close()
                 time.sleep(deadline.left(RECONNECT))

@@ -17,6 +17,7 @@ from django_redisqueue import JobQueue, get_job
 from django_redisqueue.broker.connection import RedisConnection
 from django_redisqueue.broker.nodes import socket_of
 from django_redisqueue.broker.redis_url import get_redis_url
+from django_redisqueue.broker.scripts import load
 from django_redisqueue.exceptions import (
     JobFailed,
     RedisCannotSave,
@@ -212,6 +213,15 @@ def test_lost_replies_of_many_make_each_job_once(proxy: Proxy) -> None:
     assert proxy.dropped == 1
     assert JobQueue().get_stats()["queued"] == 351
     assert {job.status.value for job in jobs[::50]} == {"queued"}
+
+
+def test_a_lost_reply_does_not_end_a_wait_that_has_begun(proxy: Proxy) -> None:
+    job = tasks.noop.enqueue()
+    job.cancel()
+    proxy.drop_replies(1, matching=load("watch").sha.encode())
+    with pytest.raises(JobFailed):
+        job.wait(timeout=PATIENCE)
+    assert proxy.dropped == 1
 
 
 def test_two_lost_replies_are_an_error_and_still_one_job(proxy: Proxy) -> None:

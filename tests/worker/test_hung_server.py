@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Thread
 from typing import NamedTuple
 
 import pytest
@@ -144,6 +145,23 @@ def test_reports_ask_a_server_that_hangs_once(child: Child) -> None:
     for shard in (1, 3):
         child.state.note_shard(shard, answers=True)
     assert reports.send(outcomes) == [True] * 4
+
+
+def test_a_child_that_stops_reports_to_the_other_servers_first(child: Child) -> None:
+    """It waits for the one that hangs until it is killed."""
+    outcomes = [
+        Outcome(new_job_id(shard), 1, 1, OutcomeKind.COMPLETED, "null") for shard in range(4)
+    ]
+    child.claims.note_silent(1)
+    child.proxy.black_hole()
+    child.claims.add(outcomes)
+    flush = Thread(target=lambda: child.claims.flush(wait=True))
+    flush.start()
+    eventually(lambda: not child.claims.shards[2].outcomes)
+    assert child.claims.unreported == 2
+    child.proxy.black_hole(False)
+    flush.join()
+    assert child.claims.unreported == 0
 
 
 def test_an_idle_child_tries_to_reach_a_server_that_hangs_once(

@@ -304,9 +304,9 @@ class Claims:
 
     def flush(self, *, wait: bool = False) -> None:
         """Report what there is. With ``wait``, or if there is one shard, this takes until Redis
-        answers; otherwise shards that do not answer are left out."""
+        answers, last for shards that do not; otherwise these are left out."""
         wait = wait or len(self.shards) == 1
-        for one in self.shards:
+        for one in sorted(self.shards, key=self._is_available, reverse=True):
             for _ in range(0, len(one.outcomes), MAX_BATCH):
                 if not self._report(one, wait):
                     break
