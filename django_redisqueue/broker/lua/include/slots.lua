@@ -110,11 +110,9 @@ local function oldest_of(queue, text, limit, waiting)
   for _, slot in ipairs(slots) do
     local id = string.match(slot, ' (.*)$')
     local started_ms, cancel_ms = unpack(read(id, 'started_ms', 'cancel_ms'))
-    if cancel_ms then
-      staying = staying - 1
-    elseif (tonumber(started_ms) or 0) < oldest_ms then
-      oldest, oldest_ms = id, tonumber(started_ms) or 0
-    end
+    started_ms = tonumber(started_ms) or 0
+    if cancel_ms then staying = staying - 1
+    elseif started_ms < oldest_ms then oldest, oldest_ms = id, started_ms end
   end
   if staying + waiting < limit.max then return nil end
   return oldest or head_of(queue, lane_of(text)) or nil
