@@ -30,6 +30,7 @@ from ..core.policies import (
     encode_unique,
     encode_value,
     quoted_key,
+    text_of,
 )
 from ..core.statuses import OnConflict
 from ..exceptions import InvalidArguments, InvalidOption, did_you_mean, short_repr
@@ -170,7 +171,7 @@ class LaneRule:
         redact = self.options.redact
         is_secret = parameter in redact if parameter else bool(redact)
         try:
-            return encode_value(value, is_secret=is_secret)
+            return encode_secret(value) if is_secret else encode_value(value)
         except (TypeError, ValueError):
             raise InvalidArguments(
                 f"{what} of {self.task} must be a value of JSON, not of type {type(value).__name__}"
@@ -189,6 +190,13 @@ def lane_rule_of(name: str, parameters: Parameters, options: TaskOptions) -> Lan
     if not has_lanes and options.on_conflict is OnConflict.WAIT:
         return None
     return LaneRule(name, parameters, options)
+
+
+def encode_secret(value: object) -> str:
+    """A redacted value as a part of a key. Its hash is keyed, because pages show it, and people
+    could try all values that there are. Raises what ``encode_value`` raises."""
+    mac = salted_hmac("django_redisqueue.limit", text_of(value), algorithm="sha256")
+    return f"~{mac.hexdigest()[:32]}"
 
 
 def names_in(key: str | Sequence[str]) -> tuple[str, ...]:

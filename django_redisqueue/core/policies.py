@@ -191,13 +191,15 @@ def make_named_limit(raw: Mapping[str, Any]) -> NamedLimit:
     )
 
 
-def encode_value(value: object, *, is_secret: bool = False) -> str:
-    """A value as a part of a key: no blank, bar or colon; cut and hashed when it is long or secret.
-    Raises TypeError or ValueError unless it is a value of JSON."""
-    text = value if isinstance(value, str) else dumps(value)
-    if is_secret:
-        return f"~{_digest(text)}"
-    return bounded(quote(text, safe="").replace("~", "%7E") or "~")
+def encode_value(value: object) -> str:
+    """A value as a part of a key: no blank, bar or colon; cut and hashed when it is long. Raises
+    TypeError or ValueError unless it is a value of JSON."""
+    return bounded(quote(text_of(value), safe="").replace("~", "%7E") or "~")
+
+
+def text_of(value: object) -> str:
+    """The same for 42 and "42". Raises TypeError or ValueError unless it is a value of JSON."""
+    return value if isinstance(value, str) else dumps(value)
 
 
 def bounded(encoded: str) -> str:

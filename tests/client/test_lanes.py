@@ -111,6 +111,15 @@ def test_a_redacted_value_is_readable_nowhere(register: Register) -> None:
     assert lane == lane_of(made, 2, card="4000-1234") != lane_of(made, 2, card="4000-1235")
 
 
+def test_a_redacted_value_cannot_be_guessed(register: Register, settings: Any) -> None:
+    """Its hash is shown on pages; whoever tries all card numbers must not find it."""
+    made = register(pay, concurrency=Limit(1, key="card"), redact=("card",))
+    lane = lane_of(made, 1, card="4711")
+    assert lane == lane_of(made, 2, card="4711")
+    settings.SECRET_KEY = "another"
+    assert lane != lane_of(made, 1, card="4711")
+
+
 def test_a_lane_is_read_back() -> None:
     lane = decode_lane("42|c:a:|r:b:7 c:a=5 r:b=100/60000000/1 s:42=3 !discard")
     assert (lane.share, lane.limits) == ("42", ("c:a:", "r:b:7"))

@@ -9,6 +9,7 @@ import pytest
 
 from django_redisqueue import JobQueue, Limit, Rate, Task, set_limit, set_weight, task
 from django_redisqueue.client import registry
+from django_redisqueue.client.policies import encode_secret
 from django_redisqueue.core.policies import encode_value
 from django_redisqueue.exceptions import InvalidOption
 from django_redisqueue.testing import InMemoryQueue, capture_jobs, run_inline
@@ -128,11 +129,11 @@ COMPOSITE = ("tenant", "card")
         ({"fair_by": lambda *_: ("a", "b")}, ["a", "b"], [encode_value(["a", "b"])]),
         (
             {"fair_by": "card", "redact": ["card"]}, "4711",
-            [encode_value("4711", is_secret=True)],
+            [encode_secret("4711")],
         ),
         (
             {"fair_by": COMPOSITE, "redact": ["card"]}, ("a b", "4711"),
-            [f"a%20b,{encode_value('4711', is_secret=True)}"],
+            [f"a%20b,{encode_secret('4711')}"],
         ),
         ({"fair_by": "tenant"}, f"~{'0a' * 16}", [f"~{'0a' * 16}"]),
         ({"fair_by": COMPOSITE}, f"a b,~{'0a' * 16}", [f"a%20b,~{'0a' * 16}"]),
