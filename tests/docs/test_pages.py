@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 from django.core.management import get_commands, load_command_class
@@ -49,6 +50,19 @@ def test_every_signal_is_documented() -> None:
 
 def test_every_permission_is_documented() -> None:
     missing = {name for name, _ in JobRecord._meta.permissions if f"`{name}`" not in ALL_TEXT}
+    assert not missing
+
+
+def test_every_path_of_the_package_exists() -> None:
+    """Those of modules: a logger or a task has the package's name and one more."""
+    paths = {*re.findall(rf"\b{OWN}(?:\.\w+){{2,}}", ALL_TEXT)}
+    assert paths
+    missing = []
+    for path in sorted(paths):
+        try:
+            resolve_name(path)
+        except (AttributeError, ImportError):
+            missing.append(path)
     assert not missing
 
 
