@@ -29,6 +29,7 @@ from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.schedules import Source
 from django_redisqueue.exceptions import RedisUnavailable, ShardMismatch, WrongKeyType
+from django_redisqueue.management.commands import reapqueue
 from django_redisqueue.management.commands.redisqueue_shards import HEADINGS
 from django_redisqueue.worker.maintenance.schedules import ScheduleDeployment
 from tests.support.round_trips import round_trips
@@ -269,6 +270,16 @@ def test_reapqueue_does_its_work_in_the_other_shards_while_one_is_away(
     with pytest.raises(CommandError, match="nonexistent"):
         call_command("reapqueue", *arguments, stdout=out)
     assert out.getvalue().count(text) == 2
+
+
+def test_a_pass_of_reapqueue_asks_a_server_that_is_away_once(
+    settings: Any, four: dict[str, Any], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.REDISQUEUE = {**four, "CONNECTION": {"URL": [NOBODY, redis_server.url]}}
+    monkeypatch.setattr(reapqueue.Command, "_run", lambda self, _: self._pass_everywhere())
+    told = StringIO()
+    call_command("reapqueue", stderr=told)
+    assert told.getvalue().count("trying again") == 1
 
 
 def test_growing(redis: Redis, settings: Any, four: dict[str, Any]) -> None:

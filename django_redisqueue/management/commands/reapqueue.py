@@ -17,7 +17,7 @@ from ...broker.queries import Queries
 from ...broker.redis_url import redis_address
 from ...broker.shards import all_shards
 from ...conf import get_settings
-from ...exceptions import RedisQueueError
+from ...exceptions import RedisQueueError, RedisUnavailable
 from ...mirror.database_errors import explain_error
 from ...mirror.redis_identity import RedisIdentity
 from ...worker.maintenance.upkeep import KnownQueues
@@ -114,12 +114,20 @@ class Command(QueueCommand):
             signal.signal(number, on_signal)
         self.announce(f"reaping at {redis_address()} every {interval:g} s; stop with Ctrl-C")
         while not self._stop.is_set():
-            for commands, reaper in self._reapers.items():
+            self._pass_everywhere()
+            self._stop.wait(interval)
+
+    def _pass_everywhere(self) -> None:
+        away = set()  # servers that hang would hold up the pass once a shard
+        for commands, reaper in self._reapers.items():
+            redis_url = commands.connection.redis_url
+            if redis_url not in away:
                 try:
                     self._pass(commands, reaper, quiet=True)
                 except RedisQueueError as error:
+                    if isinstance(error, RedisUnavailable):
+                        away.add(redis_url)
                     self.announce(f"{error}; trying again", is_error=True)
-            self._stop.wait(interval)
 
     def _pass(self, commands: Commands, reaper: Reaper, quiet: bool = False) -> ReapReport:
         commands.heartbeat([])
