@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any, ClassVar
 
@@ -288,5 +289,8 @@ class Retry(Exception):
     """
 
     def __init__(self, message: str = "", *, delay: object = None) -> None:
+        given: object = message  # a caller may have no type checker
+        if isinstance(given, int | float | timedelta):
+            raise TypeError(f"Retry: write delay={given!r}, after its message if it has one")
         super().__init__(message or "retry asked for by the task")
         self.delay = delay

@@ -330,7 +330,7 @@ def transport_of(job_id: str) -> Transport:
 
 
 def _how_to_find(query: JobQuery, has_properties: bool, missing: Sequence[str]) -> str:
-    mirror = 'turn on the mirror (REDISQUEUE["MIRROR"], and this app in INSTALLED_APPS)'
+    mirror = 'turn on the mirror (REDISQUEUE["MIRROR"], this app in INSTALLED_APPS, migrate)'
     if not has_properties:
         return (
             "without the mirror, jobs are found by a task, a workflow or tags; for the lists of a "

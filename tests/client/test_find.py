@@ -165,6 +165,7 @@ def test_after_the_commit_and_not_after_a_rollback() -> None:
             'add "tags.zone" to REDISQUEUE["INDEXED"] and ask for unfinished jobs only',
         ),
         ({"status": "queued"}, "use JobQueue.get_jobs, or turn on the mirror"),
+        ({"status": "queued"}, "this app in INSTALLED_APPS, migrate)"),
     ],
 )  # fmt: skip
 def test_what_nobody_can_answer_says_what_to_do(query: Any, words: str) -> None:

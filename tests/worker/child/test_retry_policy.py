@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -101,6 +102,12 @@ def test_a_retry_of_somebodys_own_without_a_delay() -> None:
             pass
 
     assert resolve_error(Later()).detail == "2000"
+
+
+@pytest.mark.parametrize("delay", [30, 0.5, timedelta(minutes=1)])
+def test_a_delay_in_the_place_of_the_message(delay: Any) -> None:
+    with pytest.raises(TypeError, match=r"Retry: write delay=.*, after its message"):
+        Retry(delay)
 
 
 def test_a_retry_of_a_task_with_one_attempt() -> None:
