@@ -100,6 +100,16 @@ class Proxy:
 
         self._call(order)
 
+    def forget(self) -> None:
+        """From now on nothing passes in the connections that there are, and they stay open, as when
+        a firewall forgets them. New ones are welcome."""
+
+        def order() -> None:
+            for end in self._ends:
+                end.peer = None
+
+        self._call(order)
+
     def close(self) -> None:
         """Stop listening and close all connections. May be called twice."""
         if self._thread.is_alive():

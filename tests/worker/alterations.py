@@ -22,7 +22,7 @@ from django_redisqueue.worker.child.loop import Child
 from django_redisqueue.worker.child_state import KEEP_ALIVE, ChildState, OutcomeLog
 from django_redisqueue.worker.maintenance import bridge, leader, maintenance
 from django_redisqueue.worker.reaper import Reaper, ReapReport
-from django_redisqueue.worker.supervisor import heartbeat, watchdog
+from django_redisqueue.worker.supervisor import control_listener, heartbeat, watchdog
 from tests.support.constants import replace
 
 # Times
@@ -44,6 +44,11 @@ def quick_rest() -> None:
     replace(leader, AWAKE=0.5, NOTE_CHECK=0.1)
     replace(maintenance, LEASE_MS=1500, RENEW=0.2, PRUNE=0.2, PRUNE_OTHERS=0.2, AUDIT=0.2)
     replace(bridge, LEASE_MS=1500, RENEW=0.2, RETRY=0.2)
+
+
+def quick_control() -> None:
+    """Let the worker open its subscription anew soon after the last message."""
+    replace(control_listener, SILENCE=0.3, BLOCK_SECONDS=0.1)
 
 
 def quick_watchdog() -> None:

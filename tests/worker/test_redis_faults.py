@@ -105,6 +105,22 @@ def test_a_black_hole_is_detected(stage: Stage, proxy: Proxy) -> None:
     assert stage.runs() == {"before": 1, "during": 1}
 
 
+def test_a_subscription_that_the_network_has_forgotten_is_opened_anew(
+    stage: Stage, proxy: Proxy
+) -> None:
+    """Nothing is sent in it, so no timeout detects it: cancels would wait for heartbeats."""
+    stage.configure(LEASE=200, HEARTBEAT=60)
+    stage.alter("quick_control")
+    stage.worker("--processes", "1", address=proxy.address).wait_until_up(2)
+    job = stage.running(tasks.run_then_sleep.enqueue(stage.book, "slow", 60))
+    channel = keys_of().control
+    proxy.forget()
+    eventually(lambda: stage.redis.pubsub_numsub(channel)[0][1] > 1)  # Redis has the old one, too
+    assert job.cancel()
+    stage.ended(job)  # the child has to notice, too, that its connection is dead
+    assert job.status == "cancelled"
+
+
 def test_after_an_outage_longer_than_the_lease_nothing_is_reaped_that_still_runs(
     stage: Stage,
 ) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
@@ -18,6 +19,8 @@ from ...conf import Settings
 from ...exceptions import RedisQueueError
 
 logger = logging.getLogger("django_redisqueue")
+
+SILENCE = 60.0  # s without a message until the subscription is opened anew: it may be dead
 
 
 class ControlListener:
@@ -56,6 +59,7 @@ class ControlListener:
                 connection.subscribe(*channels)
                 backoff.reset()
                 self._listen(connection)
+                connection.close()
             except RedisQueueError as error:
                 #: The worker has lost its subscription, and opens it again. Do nothing.
                 logger.debug("control channel: %s", error)
@@ -63,10 +67,13 @@ class ControlListener:
                 backoff.pause()
 
     def _listen(self, connection: RedisConnection) -> None:
-        while True:
+        """Listen until there was no message for a while."""
+        heard = time.monotonic()
+        while time.monotonic() - heard < SILENCE:
             message = connection.message(BLOCK_SECONDS)
             if message is None:
                 continue
+            heard = time.monotonic()
             match message.split(" "):
                 case ["cancel", child, job_id, _]:
                     self._on_cancel(child, job_id)
