@@ -264,6 +264,9 @@ class _EarlierHook:
                 ours()
             raise
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._hook, name)  # Django logs the __qualname__ of a robust one
+
 
 _hooks: weakref.WeakKeyDictionary[BaseDatabaseWrapper, list[weakref.ref[_Hook]]] = (
     weakref.WeakKeyDictionary()

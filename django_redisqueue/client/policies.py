@@ -252,7 +252,7 @@ class Uniqueness:
         if self.unique is None:
             return self.once
         if callable(self.by):
-            key = _unique_called(self.by, self.task, args, kwargs)
+            key = _unique_called(self.by, self.task, args, kwargs, is_secret)
         else:
             values = self._values(self.by, args, kwargs, before)
             key = f"{self.task}:{_digest(values, self.task, is_secret)}"
@@ -304,29 +304,41 @@ def _digest(values: Mapping[str, Any], task: str, is_secret: bool) -> str:
         check(found, f"the unique key of {task}: {name!r}")
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
     if is_secret:
-        mac = salted_hmac("django_redisqueue.unique", text, algorithm="sha256")
-        return mac.hexdigest()[: 2 * DIGEST_BYTES]
+        return _secret_digest(text)
     return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
 
 
+def _secret_digest(text: str) -> str:
+    mac = salted_hmac("django_redisqueue.unique", text, algorithm="sha256")
+    return mac.hexdigest()[: 2 * DIGEST_BYTES]
+
+
 def _unique_called(
-    by: Callable[..., str], task: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    by: Callable[..., str],
+    task: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    is_secret: bool,
 ) -> str:
+    """The key that a callable makes. If arguments are redacted, neither it nor an error shows what
+    the callable has returned or raised."""
     try:
         text = by(*args, **kwargs)
     except Exception as error:
+        why = type(error).__name__ if is_secret else f"{type(error).__name__}: {error}"
         raise InvalidOption(
-            f"unique_by of {task} raised {type(error).__name__}: {error}; it gets the arguments of "
-            "the job and returns a text"
-        ) from error
+            f"unique_by of {task} raised {why}; it gets the arguments of the job and returns a text"
+        ) from (None if is_secret else error)
     try:
         if not isinstance(text, str):
             raise ValueError(f"it is {short_repr(text)}")
-        return quoted_key(task, text)
+        key = quoted_key(task, text)
     except ValueError as error:  # also for lone surrogates
+        why = "" if is_secret else f": {error}"
         raise InvalidOption(
-            f"unique_by of {task} must return a text of 1 to {MAX_KEY} characters: {error}"
+            f"unique_by of {task} must return a text of 1 to {MAX_KEY} characters{why}"
         ) from None
+    return f"{task}:{_secret_digest(text)}" if is_secret else key
 
 
 def uniqueness_of(

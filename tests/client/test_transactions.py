@@ -111,6 +111,22 @@ def test_a_commit_hook_that_enqueues_in_a_transaction_and_raises_keeps_no_job_fr
     assert queued() == [0, 1, 2, 3]
 
 
+def test_a_robust_hook_stays_robust(caplog: pytest.LogCaptureFixture) -> None:
+    """Django names it in the log, and calls the hooks behind it."""
+    called: list[str] = []
+
+    def fail() -> None:
+        raise LookupError("no mail server")
+
+    with transaction.atomic():
+        transaction.on_commit(fail, robust=True)
+        tasks.noop.enqueue(1)
+        transaction.on_commit(lambda: called.append("behind"))
+    assert called == ["behind"]
+    assert queued() == [1]
+    assert "fail in on_commit()" in caplog.text
+
+
 def test_a_callback_that_raises_keeps_no_workflow_from_being_sent() -> None:
     """Such as a receiver of Django's signal ``task_enqueued``."""
 

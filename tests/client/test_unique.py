@@ -122,6 +122,20 @@ def test_a_key_does_not_reveal_redacted_arguments(hand: Hand) -> None:
     assert not charge.enqueue(1, "4712").is_duplicate
 
 
+def test_the_text_of_a_callable_does_not_reveal_them_either(hand: Hand) -> None:
+    by_card = charge.using(unique="until_finished", unique_by=lambda customer, card: card)
+    job = by_card.enqueue(1, "4711")
+    (key,) = unique_keys()
+    assert "4711" not in key.key
+    assert by_card.enqueue(2, "4711") == job
+    assert release_unique_key(key.key) == job.id
+    with pytest.raises(InvalidOption, match="raised KeyError") as raised:
+        charge.using(unique="until_finished", unique_by=lambda customer, card: {}[card]).enqueue(
+            1, "4711"
+        )
+    assert "4711" not in str(raised.value)
+
+
 def test_a_call_turns_it_off(hand: Hand) -> None:
     first = once.enqueue(1)
     assert once.using(unique=False).enqueue(1).id != first.id
