@@ -73,7 +73,7 @@ class WakeWait:
             try:
                 waiting[connection.begin_pop(names, timeout)] = connection
             except RedisQueueError:
-                if time.monotonic() - began > CONNECT_TIMEOUT / 2:
+                if time.monotonic() - began > CONNECT_TIMEOUT / 4:
                     self._note_silent(connection.shard)
         found: list[str] = []
         end = time.monotonic() + timeout + TICK
