@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeVar, cast
-from weakref import WeakSet
 
 from django.core.signals import setting_changed
 from redis import exceptions as redis_errors
@@ -24,9 +23,10 @@ from ..conf import check_redis_is_meant
 from ..core.ports import ports
 from ..exceptions import NotReplicated, RedisRefused, RedisUnavailable, WrongKeyType
 from .failures import translate
+from .link import HungNode, Link
 from .nodes import Address
 from .redis_url import RedisUrl, get_redis_url, has_one_server
-from .wire import Wire, packed
+from .wire import packed
 
 BLOCK_SECONDS = 5  # how long Redis holds a blocking pop; never 0, so that a dead peer is noticed
 IDLE_SECONDS = 15  # the same of an idle child that waits in several shards
@@ -75,36 +75,12 @@ class _Guard:
     def _fail(self, error: BaseException, *, unsent: bool = False) -> None:
         self._owner.close()
         if isinstance(error, redis_errors.RedisError | OSError):
-            self._owner.redis_url.distrust()
+            if not isinstance(error, HungNode):
+                self._owner.redis_url.distrust()
             translated = translate(error, self._owner.redis_url.address)
             if isinstance(translated, RedisUnavailable):
                 translated.unsent = unsent
             raise translated from error
-
-
-_all_links: WeakSet[_Link] = WeakSet()
-
-
-class _Link:
-    """The socket of one caller to one server."""
-
-    __slots__ = ("__weakref__", "connection", "used", "waiting_until", "wire")
-
-    def __init__(self) -> None:
-        _all_links.add(self)
-        self.connection: AbstractConnection | None = None
-        self.wire: Wire | None = None  # of that connection
-        self.waiting_until = 0.0  # for the reply to a blocking pop (monotonic); 0.0: for none
-        self.used = 0.0  # by `producer_connection`, on the monotonic clock
-
-
-def _forget_sockets() -> None:
-    """In a forked process, such as one of a task: it must not read its parent's replies."""
-    for link in _all_links:
-        link.connection, link.wire, link.waiting_until = None, None, 0.0
-
-
-os.register_at_fork(after_in_child=_forget_sockets)
 
 
 class RedisConnection:
@@ -126,8 +102,8 @@ class RedisConnection:
         self._timeouts = (timeout, connect_timeout)
         #: Its server; for a cluster, the node that had the shard when it was last connected.
         self.server: RedisUrl | Address = redis_url
-        self._link = _Link()
-        self._links: dict[RedisUrl | Address, _Link] = {redis_url: self._link}  # by server
+        self._link = Link()
+        self._links: dict[RedisUrl | Address, Link] = {redis_url: self._link}  # by server
         self._siblings = {shard: self}  # the same caller's connections, by shard
         self._wait_ms = int(
             timeout * 1000 * 2 / 3
@@ -152,7 +128,7 @@ class RedisConnection:
         if connection is not None:
             connection.disconnect()
         if self.redis_url.is_cluster:
-            self._link = _Link()  # the shard may have left the node, unlike others
+            self._link = Link()  # the shard may have left the node, unlike others
 
     def close_all(self) -> None:
         """Close the connection, and those for other shards that ``at`` made."""
@@ -398,10 +374,10 @@ class RedisConnection:
     def _connect(self) -> AbstractConnection:
         if self.redis_url.is_cluster:  # another shard may have connected to the same node
             self.server = self.redis_url.owner(self._timeouts[1])
-            self._link = self._links.setdefault(self.server, _Link())
+            self._link = self._links.setdefault(self.server, Link())
         if self._link.connection is None:
-            self._link.connection = self.redis_url.open(*self._timeouts)
-            self._link.wire = Wire(self._link.connection)
+            self._link.open(self.redis_url, *self._timeouts)
+        assert self._link.connection is not None
         return self._link.connection
 
     def connect(self) -> object:

@@ -155,9 +155,8 @@ class AllShards:
     def _miss(self, connection: RedisConnection, error: RedisUnavailable | RedisRefused) -> None:
         """The shard is missing. So are the others on a server that is away; those of a cluster are
         looked for one by one."""
-        away = {connection.shard}
-        if isinstance(error, RedisUnavailable):
-            url = connection.redis_url
+        away, url = {connection.shard}, connection.redis_url
+        if isinstance(error, RedisUnavailable) and not url.is_cluster:
             away.update(shard for shard in self.numbers if get_redis_url(shard) == url)
         for shard in sorted(away - self.missing.keys()):
             self.missing[shard] = error

@@ -43,12 +43,13 @@ class WakeWait:
         queues: Sequence[tuple[int, str]],
         timeout: float,
         goes_on: Callable[[], bool] = lambda: True,
+        every: float = BLOCK_SECONDS,
     ) -> list[int]:
         """Block until one of the queues, (shard, name), has a token, or for ``timeout`` seconds, at
         most IDLE_SECONDS. Returns the shards whose tokens were taken: on one server at most one,
         that of the first queue with a token.
 
-        Every few seconds it asks whether it ``goes_on``. Once a server has not answered it soon
+        Every so many seconds it asks whether it ``goes_on``. Once a server has not answered it soon
         returns. It returns no shard when Redis is away: the claim that follows meets the same error
         and logs it.
         """
@@ -56,7 +57,7 @@ class WakeWait:
         keys: dict[RedisUrl, list[str]] = {}
         for key, shard in shards.items():
             keys.setdefault(self._commands[shard].connection.redis_url, []).append(key)
-        found = self._pop(keys, min(timeout, IDLE_SECONDS), goes_on)
+        found = self._pop(keys, min(timeout, IDLE_SECONDS), goes_on, every)
         return [shards[key] for key in found if key in shards]
 
     def _pop(
@@ -64,6 +65,7 @@ class WakeWait:
         keys: Mapping[RedisUrl, Sequence[str]],
         timeout: float,
         goes_on: Callable[[], bool],
+        every: float,
     ) -> list[str]:
         """Wait on all servers, then end the pops on the others: a token that came while this child
         works would wake nobody."""
@@ -73,12 +75,12 @@ class WakeWait:
             try:
                 waiting[connection.begin_pop(names, timeout)] = connection
             except RedisQueueError:
-                if time.monotonic() - began > CONNECT_TIMEOUT / 2:
+                if time.monotonic() - began > CONNECT_TIMEOUT / 4:
                     self._note_silent(connection.shard)
         found: list[str] = []
         end = time.monotonic() + timeout + TICK
         while waiting and not found:
-            look = min(end, time.monotonic() + BLOCK_SECONDS + TICK)  # the last behind the pops
+            look = min(end, time.monotonic() + every + TICK)  # the last behind the pops
             found = _read_replies(waiting, look)
             now = time.monotonic()
             if now >= end or (now >= look and (len(waiting) < len(keys) or not goes_on())):

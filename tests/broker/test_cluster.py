@@ -210,6 +210,25 @@ def test_a_shard_that_leaves_the_node_takes_no_other_with_it(
     _check_sockets(cluster)
 
 
+def test_the_shards_of_a_node_that_hangs_wait_for_it_once(
+    four: RedisConnection, cluster: ClusterNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if none of them had a connection."""
+    pair = list(_neighbours(cluster))
+    assert AllShards(four.at, [n for n in range(4) if n not in pair]).read(_meta).missing == {}
+    opened, open_ = list[str](), RedisUrl.open
+    monkeypatch.setattr(RedisUrl, "open", lambda *a: (opened.append(a[0].tag), open_(*a))[1])
+    node = cluster.owner(slot(tag(pair[0])))
+    node.pause()
+    try:
+        answers = AllShards(four.at).read(_meta)
+    finally:
+        node.resume()
+    assert list(answers.missing) == pair
+    assert opened == [tag(pair[0])]
+    eventually(lambda: AllShards(four.at).read(_meta).missing == {})
+
+
 def test_a_reply_that_was_lost_with_the_connection_is_not_waited_for(
     four: RedisConnection, cluster: ClusterNodes
 ) -> None:

@@ -80,21 +80,19 @@ def test_it_waits_in_a_process_with_very_many_open_files(
 
 
 def test_a_long_wait_asks_now_and_then_whether_it_goes_on(
-    servers: list[RedisServer], wait: WakeWait, monkeypatch: pytest.MonkeyPatch
+    servers: list[RedisServer], wait: WakeWait
 ) -> None:
-    monkeypatch.setattr(wake, "BLOCK_SECONDS", 0.05)
     answers = [True, True, False]
-    assert wait.wait(QUEUES, 30, lambda: answers.pop(0)) == []
+    assert wait.wait(QUEUES, 30, lambda: answers.pop(0), every=0.05) == []
     assert answers == []
     enqueue(1)  # its token must not go to the wait that has ended
     assert wait.wait(QUEUES, 30) == [1]
 
 
 def test_a_long_wait_ends_soon_if_a_server_does_not_wait(
-    servers: list[RedisServer], wait: WakeWait, monkeypatch: pytest.MonkeyPatch
+    servers: list[RedisServer], wait: WakeWait
 ) -> None:
     """Its tokens would wake nobody."""
-    monkeypatch.setattr(wake, "BLOCK_SECONDS", 0.05)
     asked = []
 
     def cut_off() -> bool:
@@ -103,7 +101,7 @@ def test_a_long_wait_ends_soon_if_a_server_does_not_wait(
         asked.append(pop)
         return True
 
-    assert wait.wait(QUEUES, 30, cut_off) == []
+    assert wait.wait(QUEUES, 30, cut_off, every=0.05) == []
     assert len(asked) == 1
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Thread
+from threading import Thread, Timer
 from typing import NamedTuple
 
 import pytest
@@ -19,9 +19,13 @@ from django_redisqueue.conf import get_settings
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.worker.child import claims
 from django_redisqueue.worker.child.claims import Claims, Reports
+from django_redisqueue.worker.child.idle import IdleWait
+from django_redisqueue.worker.child.in_flight import InFlight
 from django_redisqueue.worker.child_state import ChildState
+from django_redisqueue.worker.interrupts import Interrupts
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer, redis_url
+from tests.support.stopwatch import Stopwatch
 
 from . import tasks
 from .processes import eventually
@@ -174,6 +178,20 @@ def test_an_idle_child_tries_to_reach_a_server_that_hangs_once(
     assert wait.wait([(shard, "default") for shard in range(4)], 0.1) == []
     assert sorted(child.claims.available()) == [0, 2]
     wait.close()
+
+
+def test_an_idle_child_notices_soon_that_a_server_is_back(child: Child) -> None:
+    for shard in (1, 3):
+        child.state.note_shard(shard, answers=False)
+    in_flight = InFlight(child.state, lambda *_: True, lambda _: [])
+    idle = IdleWait(child.claims, REQUEST, Interrupts(child.state), in_flight)
+    timer = Timer(0.3, child.state.note_shard, [1], {"answers": True})
+    timer.start()
+    watch = Stopwatch()
+    idle.wait(1)
+    assert watch.seconds < 4
+    timer.join()
+    idle.close()
 
 
 def test_a_child_that_starts_leaves_out_a_server_that_hangs(child: Child) -> None:

@@ -41,7 +41,7 @@ from .retry_policy import corrupt
 logger = logging.getLogger("django_redisqueue")
 
 STAY = 0.1  # s that a child works in one shard before it looks into the next
-HUNG = 1.0  # s after which a call that has failed is taken for one to a server that hangs
+HUNG = 0.5  # s after which a call that has failed is taken for one to a server that hangs
 LOOK = 0.05  # s between two checks whether a shard answers again
 NEAR_BATCH = 36  # jobs; a smaller limit would cost throughput
 SHARED_BATCH = 64  # jobs, divided among all children of a worker

@@ -16,6 +16,7 @@ from .in_flight import InFlight
 
 IGNORE_QUEUE = 0.25  # s without a wait for a queue whose jobs this child may not take
 SHORTEST = 0.05  # s of a wait
+LOOK_AWAY = 1.0  # s between two checks whether shards that were away answer again
 POLL_BURST = 0.25  # s between two claims while jobs are in flight or shards away, with burst
 POLL_RELEASED = 0.02  # s between two claims while the supervisor releases jobs
 SUSPECT_WAIT = 30.0  # s that a suspect job waits before a busy child makes room for it
@@ -111,7 +112,9 @@ class IdleWait:
         """The shards whose tokens were taken, if a claim is still to be made there."""
         if self._wake is not None:
             available = self._claims.available()
-            return self._wake.wait(queues, timeout, lambda: self._claims.are_available(available))
+            every = LOOK_AWAY if len(available) < len(self._claims.shards) else BLOCK_SECONDS
+            goes_on = lambda: self._claims.are_available(available)  # noqa: E731
+            return self._wake.wait(queues, timeout, goes_on, every)
         with suppress(RedisQueueError):  # the claim that follows meets it, too, and logs it
             self._claims.current.wait([name for _, name in queues], timeout, wanted)
         return []
