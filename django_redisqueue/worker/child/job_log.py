@@ -55,14 +55,15 @@ def log_outcome(job: ClaimedJob, resolution: Resolution, started_ms: int | None 
         return
     facts, trace = _facts(job, started_ms, resolution)
     line = " ".join(f"{key}={_shown(key, value)}" for key, value in facts.items())
-    record = logger.makeRecord(
-        logger.name, level, __file__, 0, "%s", (line,), None, "log_outcome", facts
-    )
-    if trace:
-        record.exc_text = indented(trace)  # which every formatter writes below the message
     try:
+        record = logger.makeRecord(
+            logger.name, level, __file__, 0, "%s", (line,), None, "log_outcome"
+        )
+        vars(record).update(facts)  # `extra` refuses what the application's record factory sets
+        if trace:
+            record.exc_text = indented(trace)  # which every formatter writes below the message
         logger.handle(record)
-    except Exception:  # of a filter or handler of the application; the outcome must not be lost
+    except Exception:  # of the application's factory, filter or handler: no outcome may be lost
         traceback.print_exc()
 
 

@@ -136,3 +136,20 @@ def test_a_filter_that_raises_costs_no_outcome(
     monkeypatch.setattr(logging.getLogger(LOGGER), "filters", [fail])
     job_log.log_outcome(claimed(), failure(ValueError("no")))
     assert "LookupError: no request here" in capsys.readouterr().err
+
+
+def test_a_record_factory_may_set_attributes_of_its_own(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = logging.getLogRecordFactory()
+
+    def factory(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = before(*args, **kwargs)
+        record.task, record.tenant = "theirs", "a"
+        return record
+
+    monkeypatch.setattr(logging, "_logRecordFactory", factory)
+    job = claimed()
+    job_log.log_outcome(job, failure(ValueError("no")))
+    found: Any = caplog.records[0]
+    assert (found.task, found.tenant) == (job.task, "a")
