@@ -29,7 +29,12 @@ from ..broker.queries import Queries
 from ..conf import get_settings
 from ..core.job_data import NewJob
 from ..core.ports import ports
-from ..exceptions import ConfigurationError, PayloadTooLarge, RedisQueueError
+from ..exceptions import (
+    ConfigurationError,
+    PayloadTooLarge,
+    RedisQueueError,
+    RedisUnavailable,
+)
 from .transport import connection_of, transport
 
 logger = logging.getLogger("django_redisqueue")
@@ -50,6 +55,21 @@ ON_COMMIT = DeliveryMode(after_commit=True, outbox=False)
 THROUGH_OUTBOX = DeliveryMode(after_commit=True, outbox=True)
 
 _outbox_required: ContextVar[bool] = ContextVar("outbox_required", default=False)
+
+
+@dataclass(slots=True)
+class _Sending:
+    """What a commit sends, one thing after the other. Once Redis has not answered, the rest goes
+    into the outbox at once: each further wait would keep the request for up to a second."""
+
+    away: RedisUnavailable | None = None
+
+    def note(self, error: RedisQueueError) -> None:
+        if isinstance(error, RedisUnavailable):
+            self.away = error
+
+
+_sending: ContextVar[_Sending | None] = ContextVar("redisqueue_sending", default=None)
 
 
 @contextmanager
@@ -98,16 +118,20 @@ def submit(jobs: Sequence[NewJob], mode: DeliveryMode) -> Deferred | None:
             return _defer(jobs, atomic, rows)
         if rows:
             stored = Deferred(jobs, set(), rows)
-            _deliver([stored], rows[0])
+            _deliver([stored], rows[0], _Sending())
             return stored
     transport().enqueue(jobs)
     return None
 
 
 def after_commit(
-    send: Callable[[], object], mode: DeliveryMode, row: Callable[[], NewJob]
+    send: Callable[[], object],
+    mode: DeliveryMode,
+    row: Callable[[], NewJob],
+    committed: Callable[[], object] = lambda: None,
 ) -> Sequence[str]:
-    """Call ``send`` now, or after the commit of every alias that is in an atomic block.
+    """Call ``send`` now, or after the commit of every alias that is in an atomic block; then
+    ``committed`` comes first. Behind an outage in the same commit, ``send`` is not called.
 
     ``row`` makes a job for the outbox that does the same. Its row is stored first if the mode says
     so, otherwise only if Redis refuses the call after a commit. Returns the aliases that have the
@@ -124,13 +148,18 @@ def after_commit(
         return ()
 
     def send_or_store() -> None:
+        committed()
+        sending = _sending.get() or _Sending()
         try:
+            if sending.away is not None:
+                raise sending.away
             send()
         except ConfigurationError:
             raise
         except RedisQueueError as error:
             if transport().in_memory:
                 raise
+            sending.note(error)
             if rows:
                 _log_stored(error, [stored_id])
             else:
@@ -238,11 +267,15 @@ class _Hook:
                 deferred.pending.discard(self.alias)
                 if not deferred.pending:
                     ready.append(deferred)
-        if ready:
-            _deliver(ready, self.alias)
-        with ExitStack() as stack:  # calls all of them, whichever raises
-            for callback in reversed([one for deferred in ready for one in deferred.callbacks]):
-                stack.callback(callback)
+        token = _sending.set(sending := _Sending())
+        try:
+            if ready:
+                _deliver(ready, self.alias, sending)
+            with ExitStack() as stack:  # calls all of them, whichever raises
+                for callback in reversed([one for deferred in ready for one in deferred.callbacks]):
+                    stack.callback(callback)
+        finally:
+            _sending.reset(token)
 
 
 class _EarlierHook:
@@ -322,7 +355,7 @@ def uncommitted_jobs() -> list[NewJob]:
     return [job for deferred in dict.fromkeys(found) for job in deferred.jobs]
 
 
-def _deliver(ready: Sequence[Deferred], alias: str) -> None:
+def _deliver(ready: Sequence[Deferred], alias: str, sending: _Sending) -> None:
     """Send jobs that have committed. Jobs that Redis refuses stay in the outbox, or are stored
     there now. Nothing is raised then: the error would reach the view after its commit, and skip the
     other hooks of the transaction."""
@@ -335,6 +368,7 @@ def _deliver(ready: Sequence[Deferred], alias: str) -> None:
     except RedisQueueError as error:
         if transport().in_memory:
             raise
+        sending.note(error)
         stored = [job.id for deferred in ready if deferred.rows for job in deferred.jobs]
         if stored:
             _log_stored(error, stored)

@@ -194,11 +194,11 @@ class Workflow:
         """
         push = self._checked()
         mode = delivery_mode(self._on_commit, None)
-        later = mode.outbox or (mode.after_commit and in_atomic())
         self._deferred.rows = after_commit(
-            lambda: self._send(push._replace(stored=mode.outbox), later),
+            lambda: self._send(push._replace(stored=mode.outbox)),
             mode,
             lambda: to_outbox_row(push),
+            self._deferred.pending.clear,  # if Redis is away, the relay sends it
         )
         self._is_pushed = True  # when sending fails, the same push may be tried again
 
@@ -213,9 +213,7 @@ class Workflow:
             fields += callback_fields(name, signature, f"{self.id}.{name}")
         return Push(self.id, fields, encode_jobs(self._nodes))
 
-    def _send(self, push: Push, later: bool) -> None:
-        if later:  # it has committed; if Redis is away, the relay sends it
-            self._deferred.pending.clear()
+    def _send(self, push: Push) -> None:
         transport().push_workflow(push)
         self._sent()
 

@@ -19,6 +19,7 @@ from django.http import HttpResponse
 
 from ..client.registry import task_names
 from ..conf import get_settings
+from ..core.parsing import is_storable
 from ..core.statuses import Status
 from ..exceptions import InvalidOption
 from ..models import JobRecord
@@ -87,7 +88,7 @@ def parse_key(text: str) -> PageKey | None:
     if not text:
         return None
     micros, _, job_id = text.partition(".")
-    if not micros.isdecimal() or len(micros) > 17 or not job_id:
+    if not micros.isdecimal() or len(micros) > 17 or not job_id or not is_storable(job_id):
         raise InvalidOption(
             f"after: {text!r} is not a place in the records; begin at the first page"
         )

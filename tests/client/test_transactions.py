@@ -17,6 +17,7 @@ from redis import Redis
 
 from django_redisqueue import Job, JobQueue, chain
 from django_redisqueue.client.enqueue import _hooks
+from django_redisqueue.client.transport import RedisTransport
 from django_redisqueue.exceptions import ConfigurationError, NotCommitted, RedisUnavailable
 from django_redisqueue.models import OutboxJob
 from tests.app import tasks
@@ -138,6 +139,28 @@ def test_a_callback_that_raises_keeps_no_workflow_from_being_sent() -> None:
     with pytest.raises(ZeroDivisionError):
         view()
     assert sorted(queued()) == [1, 2]  # perhaps in two shards
+
+
+@pytest.mark.parametrize("first", [tasks.noop.enqueue, lambda: chain(tasks.noop.s())])
+def test_a_commit_waits_only_once_for_a_redis_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, first: Callable[[], object]
+) -> None:
+    """Each further wait would keep the request for another second."""
+    asked: list[object] = []
+
+    def hang(transport: RedisTransport, what: object) -> None:
+        asked.append(what)
+        raise RedisUnavailable("timed out")
+
+    for name in ("enqueue", "push_workflow"):
+        monkeypatch.setattr(RedisTransport, name, hang)
+    for _ in range(2):
+        with transaction.atomic():
+            first()
+            for _ in range(3):
+                chain(tasks.noop.s(2))
+    assert len(asked) == 2
+    assert OutboxJob.objects.count() == 8
 
 
 def test_a_hook_that_raises_before_the_last_commit_sends_nothing() -> None:

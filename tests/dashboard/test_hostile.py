@@ -341,7 +341,7 @@ def test_corrupt_events(
     assert [job_id for job_id in found if job_id in (first.id, last.id)] == [first.id, last.id]
 
 
-ASKED = ["a\0b", "a/b", "\ud800", "é\u202e\r\n", "x" * 5000]
+ASKED = ["a\0b", "1.a\0b", "a/b", "\ud800", "é\u202e\r\n", "x" * 5000]
 
 
 def test_whatever_is_asked_for_on_postgresql(on_postgres: object, site: Site) -> None:
@@ -359,6 +359,17 @@ def test_whatever_is_asked_for_on_postgresql(on_postgres: object, site: Site) ->
             addresses.append(f"{base}/jobrecord/queues/default/queued/?{name}={asked}")
         for name in ("name", "status", "after"):
             addresses.append(f"{base}/jobrecord/workflows/?{name}={asked}")
+        for name in ("task", "queue", "text", "state", "order"):
+            addresses.append(f"{base}/jobrecord/errors/?{name}={asked}")
+        addresses += [
+            f"{base}/jobrecord/errors/{asked}/", f"{base}/jobrecord/errors/e/?after={asked}",
+            f"{base}/jobrecord/search/?q={asked}", f"{base}/jobrecord/tasks/?q={asked}",
+            f"{base}/jobrecord/tasks/task/?name={asked}", f"{base}/jobrecord/gathers/{asked}/",
+            f"{base}/jobrecord/export/?format=csv&task={asked}",
+            f"{base}/jobrecord/policies/limits/?after={asked}",
+            f"{base}/jobrecord/policies/waits/?after={asked}&kind={asked}",
+            f"{base}/jobrecord/workers/?q={asked}&queue={asked}",
+        ]  # fmt: skip
         for address in addresses:
             assert site.client.get(address).status_code in (200, 302, 400, 404), address
 

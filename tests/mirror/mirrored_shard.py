@@ -134,7 +134,9 @@ def check_records(lab: Lab) -> None:
 def job_hashes(lab: Lab) -> dict[str, dict[str, str]]:
     """The hash of each job in Redis, by its id."""
     found = [
-        key for keys in all_keys() for key in lab.redis.scan_iter(f"{keys.base}job:*", count=10_000)
+        key
+        for keys in all_keys()
+        for key in lab.redis.scan_iter(f"{keys.base}job:*", count=10_000, _type="hash")
     ]
     pipeline = lab.redis.pipeline(transaction=False)
     for key in found:
