@@ -82,9 +82,9 @@ def under_way() -> Iterator[list[object]]:
     request_finished.disconnect(ends)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def page(browser: Any) -> Iterator[Any]:
-    """One page for all tests of a module: the first load of a new one costs a second of CPU."""
+    """One page for all tests of this folder: the first load of a new one costs a second of CPU."""
     context = browser.new_context()
     context.set_default_timeout(10_000)
     yield context.new_page()
