@@ -54,7 +54,7 @@ def test_what_it_enqueues_commits_with_it_or_not_at_all(play: Play, tmp_path: Pa
     assert (job.attempts, job.result) == (1, 1)
     assert (value("work"), value("work-later")) == (1, 1)
     assert stage.runs()["work"] == 2
-    assert OutboxJob.objects.count() == 1  # of the job of the second run, for some seconds
+    assert OutboxJob.objects.count() <= 1  # of the job of the second run, until it is settled
 
 
 def test_a_job_enqueued_by_a_job_that_is_killed_behind_its_commit(
