@@ -354,6 +354,11 @@ class RedisConnection:
                     raise
         self.call("SUBSCRIBE", *channels)
 
+    def probe(self) -> None:
+        """Ask the server of a subscription for a sign of life, which ``message`` returns as ''."""
+        with self._guard as connection:
+            connection.send_command("PING")
+
     def message(self, timeout: float) -> str | None:
         """The next message of a channel, or None after ``timeout`` seconds."""
         self._check_open("the subscription's connection was lost")
@@ -363,6 +368,8 @@ class RedisConnection:
             kind, _, *rest = cast(list[str], connection.read_response())
             if kind == "sunsubscribe":  # by the server: the slot has another owner
                 raise redis_errors.ConnectionError("the channel has moved to another node")
+            if kind == "pong":
+                return ""
             return rest[0] if kind in ("message", "smessage") else None
 
     def open(self) -> AbstractConnection:

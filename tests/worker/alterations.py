@@ -47,8 +47,8 @@ def quick_rest() -> None:
 
 
 def quick_control() -> None:
-    """Let the worker open its subscription anew soon after the last message."""
-    replace(control_listener, SILENCE=0.3, BLOCK_SECONDS=0.1)
+    """Let the worker ask soon after the last message whether its subscription is alive."""
+    replace(control_listener, SILENCE=0.3, BLOCK_SECONDS=2)
 
 
 def quick_watchdog() -> None:

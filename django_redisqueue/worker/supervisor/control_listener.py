@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from ...broker.base import keys_at
 from ...broker.connection import BLOCK_SECONDS, RedisConnection, blocking_connection
 from ...broker.failures import RetryBackoff
 from ...broker.redis_url import RedisUrl, get_redis_url
 from ...conf import Settings
-from ...exceptions import RedisQueueError
+from ...exceptions import RedisQueueError, RedisUnavailable
 
 logger = logging.getLogger("django_redisqueue")
 
-SILENCE = 60.0  # s without a message until the subscription is opened anew: it may be dead
+SILENCE = 60.0  # s without a message until the server is asked whether it still listens
 
 
 class ControlListener:
@@ -59,27 +59,32 @@ class ControlListener:
                 connection.subscribe(*channels)
                 backoff.reset()
                 self._listen(connection)
-                connection.close()
             except RedisQueueError as error:
                 #: The worker has lost its subscription, and opens it again. Do nothing.
                 logger.debug("control channel: %s", error)
                 connection.close()
                 backoff.pause()
 
-    def _listen(self, connection: RedisConnection) -> None:
-        """Listen until there was no message for a while."""
-        heard = time.monotonic()
-        while time.monotonic() - heard < SILENCE:
-            message = connection.message(BLOCK_SECONDS)
+    def _listen(self, connection: RedisConnection) -> NoReturn:
+        """Listen until the subscription is lost, which raises RedisQueueError. One that the network
+        has forgotten breaks without an error, so after a silence the server has to answer."""
+        while True:
+            message = connection.message(SILENCE)
             if message is None:
-                continue
-            heard = time.monotonic()
-            match message.split(" "):
-                case ["cancel", child, job_id, _]:
-                    self._on_cancel(child, job_id)
-                case ["order", worker, at_ms, order]:
-                    if worker == self._worker:
-                        self._on_order(f"{at_ms} {order}")
-                case _:
-                    #: A message from a newer version or another program. Do nothing.
-                    logger.debug("control channel: not understood: %r", message)
+                connection.probe()
+                message = connection.message(BLOCK_SECONDS)
+            if message is None:
+                raise RedisUnavailable("the subscription is dead")
+            if message:
+                self._obey(message)
+
+    def _obey(self, message: str) -> None:
+        match message.split(" "):
+            case ["cancel", child, job_id, _]:
+                self._on_cancel(child, job_id)
+            case ["order", worker, at_ms, order]:
+                if worker == self._worker:
+                    self._on_order(f"{at_ms} {order}")
+            case _:
+                #: A message from a newer version or another program. Do nothing.
+                logger.debug("control channel: not understood: %r", message)
