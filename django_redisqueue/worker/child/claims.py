@@ -43,8 +43,8 @@ logger = logging.getLogger("django_redisqueue")
 STAY = 0.1  # s that a child works in one shard before it looks into the next
 HUNG = 0.5  # s after which a call that has failed is taken for one to a server that hangs
 LOOK = 0.05  # s between two checks whether a shard answers again
-NEAR_BATCH = 36  # jobs; a smaller limit would cost throughput
-SHARED_BATCH = 64  # jobs, divided among all children of a worker
+NEAR_BATCHES = {1: 64, 2: 48}  # jobs, by the children of a worker
+NEAR_BATCH = 36  # jobs, with more children; a smaller limit would cost throughput
 FAR_ROUND_TRIP = 0.0005  # s; a Redis that takes longer to answer is far away
 
 
@@ -59,7 +59,9 @@ def largest_batch(ping: Callable[[], object], siblings: int) -> int:
         begun = time.monotonic()
         ping()
         times.append(time.monotonic() - begun)
-    return MAX_BATCH if min(times) > FAR_ROUND_TRIP else max(NEAR_BATCH, SHARED_BATCH // siblings)
+    if min(times) > FAR_ROUND_TRIP:
+        return MAX_BATCH
+    return NEAR_BATCHES.get(siblings, NEAR_BATCH)
 
 
 class BatchSize:

@@ -54,7 +54,7 @@ def test_a_window_of_zero_turns_batches_off() -> None:
     assert batch.jobs() == 1
 
 
-@pytest.mark.parametrize(("siblings", "jobs"), [(1, 64), (2, 36), (64, 36)])
+@pytest.mark.parametrize(("siblings", "jobs"), [(1, 64), (2, 48), (3, 36), (64, 36)])
 def test_the_children_of_a_worker_share_what_a_near_redis_is_held_up_for(
     siblings: int, jobs: int
 ) -> None:
