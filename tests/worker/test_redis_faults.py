@@ -113,6 +113,7 @@ def test_a_subscription_that_the_network_has_forgotten_is_opened_anew(
     stage.alter("quick_control")
     stage.worker("--processes", "1", address=proxy.address).wait_until_up(2)
     job = stage.running(tasks.run_then_sleep.enqueue(stage.book, "slow", 60))
+    eventually(stage.runs)  # else the reply to its claim may be what is forgotten
     channel = keys_of().control
     proxy.forget()
     eventually(lambda: stage.redis.pubsub_numsub(channel)[0][1] > 1)  # Redis has the old one, too
