@@ -355,12 +355,13 @@ class RedisConnection:
         self.call("SUBSCRIBE", *channels)
 
     def probe(self) -> None:
-        """Ask the server of a subscription for a sign of life, which ``message`` returns as ''."""
+        """Ask the server of a subscription to say something, for ``message``."""
         with self._guard as connection:
             connection.send_command("PING")
 
     def message(self, timeout: float) -> str | None:
-        """The next message of a channel, or None after ``timeout`` seconds."""
+        """The next message of a channel, '' for anything else that the server says, such as that
+        it has subscribed, or None after ``timeout`` seconds."""
         self._check_open("the subscription's connection was lost")
         with self._guard as connection:
             if not connection.can_read(timeout):
@@ -368,9 +369,7 @@ class RedisConnection:
             kind, _, *rest = cast(list[str], connection.read_response())
             if kind == "sunsubscribe":  # by the server: the slot has another owner
                 raise redis_errors.ConnectionError("the channel has moved to another node")
-            if kind == "pong":
-                return ""
-            return rest[0] if kind in ("message", "smessage") else None
+            return rest[0] if kind in ("message", "smessage") else ""
 
     def open(self) -> AbstractConnection:
         """redis-py's connection, opened if necessary."""

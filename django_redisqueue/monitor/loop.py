@@ -150,6 +150,7 @@ def _messages(connection: RedisConnection, timeout: float) -> list[str]:
     found: list[str] = []
     message = connection.message(timeout)
     while message is not None:
-        found.append(message)
+        if message:
+            found.append(message)
         message = connection.message(0) if len(found) < MAX_MESSAGES else None
     return found

@@ -158,7 +158,7 @@ class _Subscription:
         if now >= self._read_at:
             self._read_at = now + READ_INTERVAL  # the last read found nothing
         heard = self._connection.message(min(seconds, self._read_at - now))
-        if heard is not None:
+        if heard:
             self._read_at = 0.0
         return self.is_due
 
