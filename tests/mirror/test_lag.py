@@ -28,8 +28,7 @@ def unread(shard: MirroredShard) -> UnreadEvents:
 
 
 def state(shard: MirroredShard) -> MirrorState:
-    [found] = read_facts(shard.lab.connection).mirrors
-    return found
+    return read_facts(shard.lab.connection).mirrors[shard.lab.connection.shard]
 
 
 def test_before_the_first_event_and_before_the_first_bridge(full_shard: MirroredShard) -> None:

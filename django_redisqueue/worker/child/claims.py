@@ -452,9 +452,11 @@ class Reports:
 
 
 def note_silent(state: ChildState, by_shard: Sequence[Commands], server: object) -> None:
-    """Note that a child has waited in vain for a server, which may have several shards."""
-    for shard, commands in enumerate(by_shard):
-        if commands.connection.server == server:
+    """Note that a child has waited in vain for a server, which may have several shards. The only
+    one there is gets another call: perhaps nothing but the connection is dead."""
+    shards = [at for at, one in enumerate(by_shard) if one.connection.server == server]
+    if len(shards) < len(by_shard):
+        for shard in shards:
             state.note_silent(shard)
 
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from ...broker.commands import Commands
-from ...broker.connection import worker_connection
+from ...broker.connection import retry_once, worker_connection
 from ...broker.failures import retry_until_answered, retry_while_unavailable
 from ...broker.replies import ClaimedJob, WaitReply, WaitState
 from ...broker.steps import StepQueries
@@ -84,7 +84,7 @@ class JobRedis:
         def ask(_: bool) -> Any:
             self._keep_alive()
             try:
-                return question()
+                return retry_once(question)
             except self._passing:
                 raise
             except RedisQueueError as error:  # no retry brings it back
