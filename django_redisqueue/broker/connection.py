@@ -36,6 +36,7 @@ PRODUCER_TIMEOUT = 0.45  # s, for connecting and again for the reply: under 1 s 
 WORKER_TIMEOUT = 5.0  # s; a worker waits, and sends the same call again
 CHILD_TIMEOUT = 2.0  # s; a child that can run jobs of another server meanwhile
 CONNECT_TIMEOUT = 2.0  # s, of a worker
+HUNG = 0.5  # s after which a call that has failed is taken for one to a server that hangs
 ACCEPTED = "it may run, or be lost in a failover; sending it again makes no second job"
 IDLE = 0.01  # s; after this a restart or the server's idle timeout may have cut a connection
 Answer = TypeVar("Answer")

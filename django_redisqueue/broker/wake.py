@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from ..exceptions import RedisQueueError
 from .commands import Commands
-from .connection import BLOCK_SECONDS, CONNECT_TIMEOUT, IDLE_SECONDS, RedisConnection
+from .connection import BLOCK_SECONDS, CONNECT_TIMEOUT, HUNG, IDLE_SECONDS, RedisConnection
 from .redis_url import RedisUrl
 
 TICK = 0.2  # s after its timeout by which a server has ended a pop
@@ -75,7 +75,7 @@ class WakeWait:
             try:
                 waiting[connection.begin_pop(names, timeout)] = connection
             except RedisQueueError:
-                if time.monotonic() - began > CONNECT_TIMEOUT / 4:
+                if time.monotonic() - began > HUNG:
                     self._note_silent(connection.shard)
         found: list[str] = []
         end = time.monotonic() + timeout + TICK

@@ -291,10 +291,9 @@ class Job:
     def _outcome(self) -> Any:
         """The result, from the data just read."""
         if not self.status.is_final:
-            raise WaitTimeout(
-                f"job {self.id} has not finished: it is {self.status.value}; run it first, for "
-                "example with drain()"
-            )
+            # In Redis, it has been requeued between its end and the read.
+            hint = "; run it first, for example with drain()" if transport().in_memory else ""
+            raise WaitTimeout(f"job {self.id} has not finished: it is {self.status.value}{hint}")
         if self.status is not Status.COMPLETED:
             why = self.error or self.data.reason
             raise JobFailed(f"job {self.id} is {self.status.value}{f': {why}' if why else ''}")

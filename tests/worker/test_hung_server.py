@@ -172,6 +172,7 @@ def test_an_idle_child_tries_to_reach_a_server_that_hangs_once(
     child: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wake, "CONNECT_TIMEOUT", 0.3)
+    monkeypatch.setattr(wake, "HUNG", 0.1)
     commands = [one.commands for one in child.claims.shards]
     wait = WakeWait(commands, REQUEST.child, child.claims.note_silent)
     child.proxy.black_hole()

@@ -15,7 +15,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ...broker.commands import ClaimRequest, Commands
-from ...broker.connection import RedisConnection, blocking_connection, child_connection
+from ...broker.connection import (
+    HUNG,
+    RedisConnection,
+    blocking_connection,
+    child_connection,
+)
 from ...broker.failures import (
     BlockedQueues,
     RetryBackoff,
@@ -41,7 +46,6 @@ from .retry_policy import corrupt
 logger = logging.getLogger("django_redisqueue")
 
 STAY = 0.1  # s that a child works in one shard before it looks into the next
-HUNG = 0.5  # s after which a call that has failed is taken for one to a server that hangs
 LOOK = 0.05  # s between two checks whether a shard answers again
 NEAR_BATCHES = {1: 64, 2: 48}  # jobs, by the children of a worker
 NEAR_BATCH = 36  # jobs, with more children; a smaller limit would cost throughput
@@ -308,7 +312,8 @@ class Claims:
         """Report what there is. With ``wait``, or if there is one shard, this takes until Redis
         answers, last for shards that do not; otherwise these are left out."""
         wait = wait or len(self.shards) == 1
-        for one in sorted(self.shards, key=self._is_available, reverse=True):
+        unreported = [one for one in self.shards if one.outcomes]
+        for one in sorted(unreported, key=self._is_available, reverse=True):
             for _ in range(0, len(one.outcomes), MAX_BATCH):
                 if not self._report(one, wait):
                     break

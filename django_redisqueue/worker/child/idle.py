@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from ...broker.commands import ClaimRequest
 from ...broker.connection import BLOCK_SECONDS, IDLE_SECONDS
@@ -113,7 +114,7 @@ class IdleWait:
         if self._wake is not None:
             available = self._claims.available()
             every = LOOK_AWAY if len(available) < len(self._claims.shards) else BLOCK_SECONDS
-            goes_on = lambda: self._claims.are_available(available)  # noqa: E731
+            goes_on = partial(self._claims.are_available, available)
             return self._wake.wait(queues, timeout, goes_on, every)
         with suppress(RedisQueueError):  # the claim that follows meets it, too, and logs it
             self._claims.current.wait([name for _, name in queues], timeout, wanted)

@@ -67,8 +67,9 @@ def resolve_error(
         return Resolution(OutcomeKind(error.kind), error.body, error.detail)
     spent = attempts + 1
     # With more attempts, all of them have the same message, by which the page of errors groups.
-    is_vain = max_attempts == 1 and isinstance(error, Retry)
-    suffix = "; no attempt is left, because max_attempts is 1" if is_vain else ""
+    suffix = ""
+    if max_attempts == 1 and isinstance(error, Retry):
+        suffix = "; no attempt is left, because max_attempts is 1"
     text = describe(error, settings.max_error_bytes, secrets, suffix)
     if isinstance(error, JobCancelled):
         return Resolution(OutcomeKind.CANCELLED, text)

@@ -234,7 +234,11 @@ def run_due(tasks: Sequence[PeriodicTask], rest: float = 0.0) -> bool:
 
 class TaskThreads:
     """A thread for each task. They work while this process leads. ``rest``: by how many seconds
-    those that rest come later now."""
+    those that rest come later now.
+
+    A locked table can block a task for seconds. Promotion of due jobs, in the same process, must be
+    on time to 50 ms, and a database that hangs must not stop tasks that use another one.
+    """
 
     def __init__(
         self, tasks: Sequence[PeriodicTask], rest: Callable[[], float] = lambda: 0.0
