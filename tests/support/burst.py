@@ -14,13 +14,14 @@ from django_redisqueue.worker.interrupts import IGNORED_SIGNALS
 HANDLED = (*IGNORED_SIGNALS, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1)
 
 
-def work() -> None:
-    """Run everything that is queued, in all queues, as one child of a worker does."""
+def work(**options: int) -> None:
+    """Run everything that is queued, in all queues, as one child of a worker with these options
+    does."""
     settings = get_settings()
-    options = ChildOptions(queues=tuple(settings.queues), burst=True)
-    state = ChildState(0, options.slots)
+    child_options = ChildOptions(queues=tuple(settings.queues), burst=True, **options)
+    state = ChildState(0, child_options.slots)
     with kept_signals():
-        Child("burst", state, options, settings, lambda: None, siblings=1).run()
+        Child("burst", state, child_options, settings, lambda: None, siblings=1).run()
     state.close()
 
 

@@ -34,6 +34,7 @@ logger = logging.getLogger("django_redisqueue")
 
 Send = Callable[[list[Outcome]], list[bool]]  # returns for each outcome whether it was written
 REPORTED_TOGETHER = 64
+WEIGHT = 0.05  # of the last job in the mean run time
 RESEND_INTERVAL = 0.25  # s until outcomes that could not be written are sent again
 
 
@@ -126,6 +127,7 @@ class InFlight:
         self._without_slot: list[InFlightRun] = []
         self._changed = threading.Condition()
         self._unreported = 0
+        self.mean_ms = 1000.0  #: how long recent jobs ran; long, until many have ended
         self.unwritten = 0  #: outcomes that cannot be written until their queue is repaired
         self._finished: SimpleQueue[FinishedRun] = SimpleQueue()
         self._progress: SimpleQueue[LatestProgress] = SimpleQueue()
@@ -185,6 +187,8 @@ class InFlight:
             outcome = Outcome(job.id, job.lease, job.call, *resolution)
             end = self._log.record(outcome)
             self._unreported += 1
+            if run.started_ms is not None:
+                self.mean_ms += (mono_ms() - run.started_ms - self.mean_ms) * WEIGHT
             self._state.end(run.slot)
             del self._running[outcome.id, outcome.lease]
             self._finished.put(FinishedRun(outcome, end, run.progress))

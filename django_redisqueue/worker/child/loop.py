@@ -35,6 +35,8 @@ from .thread_runner import ThreadRunner
 
 logger = logging.getLogger("django_redisqueue")
 
+FD_LOSS_WAIT = 0.5  # s for jobs that are about to end, such as the one that closed the files
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildOptions:
@@ -107,6 +109,7 @@ class Child:
         self._done = 0
         self._suspects = SuspectPauses()
         self._alone_until = 0.0  # when (monotonic) jobs may again start beside those in flight
+        self._has_more = False  # whether the last claim had jobs, and all of them have started
 
     def run(self) -> bool:
         """Work until ordered to stop, recycled or, with ``burst``, out of work: only then True."""
@@ -118,7 +121,7 @@ class Child:
                 lambda: self._claims.current.commands.connection.call("PING"), self._siblings
             )
         while not self._is_over():
-            if not self._can_start():
+            if not self._can_claim():
                 self._wait_for_room()
                 continue
             try:
@@ -129,7 +132,9 @@ class Child:
             if claim.jobs:
                 self._idle.found_work()
                 self._run_batch(claim.jobs)
-            elif is_drained := self._wait_for_jobs(claim):
+                continue
+            self._has_more = False
+            if self._has_slot() and (is_drained := self._wait_for_jobs(claim)):
                 break
         self._finish_last()
         return is_drained
@@ -164,18 +169,28 @@ class Child:
 
     def _wanted(self) -> int:
         wanted = self._batch.jobs()
-        if self._in_flight.count:
-            wanted = min(wanted, len(self._async_runner.free_slots))
-        if self._thread_runner is not None:  # so a thread is free for each of them
-            wanted = min(wanted, len(self._thread_runner.free_slots))
+        if not self._claims_ahead():
+            if self._in_flight.count:
+                wanted = min(wanted, len(self._async_runner.free_slots))
+            if self._thread_runner is not None:  # so a thread is free for each of them
+                wanted = min(wanted, len(self._thread_runner.free_slots))
         if self._options.max_jobs:
             wanted = min(wanted, self._options.max_jobs - self._done)
         return wanted
 
-    def _can_start(self) -> bool:
-        """True if a job may start beside those in flight."""
+    def _has_slot(self) -> bool:
+        """True if there is room for one more job beside those in flight."""
         threads = self._thread_runner
-        if not self._async_runner.free_slots or (threads and not threads.free_slots):
+        return bool(self._async_runner.free_slots and (threads is None or threads.free_slots))
+
+    def _claims_ahead(self) -> bool:
+        """True if jobs may be claimed before they have a slot: while those in flight end so soon
+        that these will start within the window. Else slots would be empty during each claim."""
+        return self._has_more and self._in_flight.mean_ms < self._settings.batch_window_ms
+
+    def _can_claim(self) -> bool:
+        """True if another job may start now, or soon."""
+        if not self._has_slot() and not self._claims_ahead():
             return False
         if self._state.is_out_of_files():
             return False
@@ -191,7 +206,7 @@ class Child:
         self._claims.flush()
         left = self._alone_until - time.monotonic()
         timeout = min(BLOCK_SECONDS, left) if left > 0 else BLOCK_SECONDS
-        self._interrupts.wait(lambda: self._in_flight.wait(self._can_start, timeout))
+        self._interrupts.wait(lambda: self._in_flight.wait(self._can_claim, timeout))
 
     def _run_batch(self, jobs: list[ClaimedJob]) -> None:
         task = lookup(jobs[0].task)
@@ -204,22 +219,42 @@ class Child:
         others = len(jobs) > 1 or self._in_flight.count or self._claims.unreported
         if others and not state.is_watched:  # none of which must wait behind a slow job
             self._wake_supervisor()
-        ran = self._start_together(jobs) if len(jobs) > 1 else 0
-        ran = ran or self._start_in_turn(jobs, begun)
+        if all(map(self._runs_beside, jobs)):
+            ran = self._start_together(jobs, begun)
+        else:
+            ran = self._start_in_turn(jobs, begun)
+        self._has_more = ran == len(jobs)
         if ran:
             self._note_run(jobs, ran, begun)
 
-    def _start_together(self, jobs: Sequence[ClaimedJob]) -> int:
-        """Start jobs that all run beside the main thread, so that none waits for another; return
-        how many. With one system call for all of them: at each, this thread may have to wait for
-        the jobs on the event loop."""
-        has_room = len(jobs) <= len(self._async_runner.free_slots)
-        if self._interrupts.stopping or not has_room or not all(map(self._runs_beside, jobs)):
-            return 0
-        tokens = self._state.take_several(len(jobs))
-        for job, token in zip(jobs, tokens, strict=False):  # the supervisor releases the rest
-            self._start(job, token)
-        return len(tokens)
+    def _start_together(self, jobs: Sequence[ClaimedJob], begun: float) -> int:
+        """Start jobs that all run beside the main thread; return how many. One system call takes
+        all that have a slot: at each, this thread may have to wait for the jobs on the event loop.
+        """
+        at = 0
+        while at < len(jobs):
+            if not self._wait_for_slot(begun):
+                self._release(jobs[at:])
+                break
+            group = jobs[at : at + self._free_slots()]
+            tokens = self._state.take_several(len(group))
+            for job, token in zip(group, tokens, strict=False):
+                self._start(job, token)
+            at += len(tokens)
+            if len(tokens) < len(group):
+                break  # the supervisor releases the rest
+        return at
+
+    def _wait_for_slot(self, begun: float) -> bool:
+        """Wait for a slot until the window of the batch ends; False if no job may start then."""
+        if not self._has_slot():
+            left = max(0.0, begun + self._window - time.monotonic())
+            self._interrupts.wait(lambda: self._in_flight.wait(self._has_slot, left))
+        return self._has_slot() and not self._interrupts.stopping
+
+    def _free_slots(self) -> int:
+        free = len(self._async_runner.free_slots)
+        return min(free, len(self._thread_runner.free_slots)) if self._thread_runner else free
 
     def _runs_beside(self, job: ClaimedJob) -> bool:
         task = lookup(job.task)
@@ -229,8 +264,7 @@ class Child:
 
     def _start_in_turn(self, jobs: Sequence[ClaimedJob], begun: float) -> int:
         for at, job in enumerate(jobs):
-            is_full = not self._async_runner.free_slots
-            if self._interrupts.stopping or is_full or (at and self._is_late(begun)):
+            if not self._wait_for_slot(begun) or (at and self._is_late(begun)):
                 self._release(jobs[at:])
                 return at
             token = self._state.take()
@@ -241,6 +275,7 @@ class Child:
 
     def _note_run(self, jobs: Sequence[ClaimedJob], ran: int, begun: float) -> None:
         if self._state.has_lost_files():
+            self._in_flight.wait(lambda: not self._in_flight.running(), FD_LOSS_WAIT)
             exit_after_fd_loss([job.id for job in jobs[:ran]])
         self._batch.learn(ran, time.monotonic() - begun, of=len(jobs))
         self._done += ran

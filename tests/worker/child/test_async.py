@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+from typing import Any
 
 import pytest
 
 from django_redisqueue import JobQueue
+from django_redisqueue.broker.replies import ClaimReply
 from django_redisqueue.client.jobs import Job
+from django_redisqueue.worker.child.loop import Child
 from tests.app import tasks as app_tasks
+from tests.support.burst import work
 from tests.support.postgres import PostgresServer
 from tests.support.shards import keys_of
 from tests.support.stopwatch import Stopwatch
@@ -51,6 +55,55 @@ def test_async_jobs_that_do_not_fit_wait_in_the_queue(stage: Stage) -> None:
     stage.until_done(warm + 10)
     assert set(stage.runs().values()) == {1}
     assert other.children
+
+
+def test_jobs_claimed_with_others_that_turn_out_slow_go_back(stage: Stage) -> None:
+    """Many short jobs have shown the child that it may claim more than it has slots for."""
+    stage.worker("--processes", "1", "--async-concurrency", "2").wait_until_up(2)
+    app_tasks.async_sleep.enqueue_many([(0,)] * 300)
+    slow = [(stage.book, f"slow{n}", 1.5) for n in range(2)]
+    short = [(stage.book, f"short{n}", 0.0) for n in range(20)]
+    stage.until_done(300)
+    tasks.async_run.enqueue_many(slow + short)
+    eventually(
+        lambda: (stage.stats()["processing"], stage.stats()["queued"]) == (2, 20),
+        1,
+        why=stage.report,
+    )
+    stage.until_done(322)
+    assert set(stage.runs().values()) == {1}
+    assert stage.count("recovered_total") == 0
+
+
+def claims_without_a_slot(monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[int]:
+    """How many jobs each claim wanted that was made while no slot was free."""
+    found = []
+    claim = Child._claim
+
+    def noted(child: Child) -> ClaimReply:
+        if not child._async_runner.free_slots:
+            found.append(child._wanted())
+        return claim(child)
+
+    monkeypatch.setattr(Child, "_claim", noted)
+    app_tasks.async_sleep.enqueue_many([(seconds,)] * 400)
+    work(async_concurrency=2)
+    assert JobQueue("default").get_stats()["completed"] == 400
+    return found
+
+
+def test_jobs_are_claimed_before_they_have_a_slot_while_jobs_are_short(
+    queue_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else slots would be empty during each claim."""
+    assert max(claims_without_a_slot(monkeypatch, 0.001)) > 1
+
+
+def test_no_job_is_claimed_before_it_has_a_slot_if_it_may_wait_longer_than_the_window(
+    queue_settings: dict[str, Any], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.REDISQUEUE = {**queue_settings, "BATCH_WINDOW_MS": 1}
+    assert claims_without_a_slot(monkeypatch, 0.004) == []
 
 
 def test_timeouts_and_errors_of_async_jobs(stage: Stage) -> None:
