@@ -93,7 +93,9 @@ class Execution:
         redaction = self.task.redaction
         if redaction is None:
             return ()
-        return secrets_in(self.args, self.kwargs, redaction.marks(self.args, self.kwargs))
+        args, kwargs = decode_payload(self.job.payload)  # the task may have changed its own
+        args[:0] = self.args[: len(self.args) - len(args)]  # the result of a parent
+        return secrets_in(args, kwargs, redaction.marks(args, kwargs))
 
     def shown_arguments(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """The arguments, without those that the task redacts."""
