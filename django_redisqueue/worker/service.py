@@ -8,12 +8,13 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from types import FrameType
 
+from django.core.cache import caches
 from django.db import connections
 
 from ..conf import get_settings
@@ -85,6 +86,7 @@ class Service:
         """Work until told to stop; the exit code. Call in the main thread, before other threads.
         ``away``: shards that do not answer."""
         _close_databases()
+        _forget_caches()
         fork_server = ForkServer(self._run_child)
         handles, own_wakes = self._handles, WakePipe()
         supervisor = Supervisor(
@@ -193,6 +195,14 @@ def _close_databases() -> None:
         connection.close()
         if hasattr(connection, "close_pool"):  # PostgreSQL and Oracle
             connection.close_pool()
+
+
+def _forget_caches() -> None:
+    """Close the clients of caches, and forget those that do not close their sockets."""
+    caches.close_all()
+    for alias in caches:
+        with suppress(AttributeError):  # it was not used
+            del caches[alias]
 
 
 def _raise_file_limit(processes: int, slots: int) -> int:

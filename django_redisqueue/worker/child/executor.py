@@ -321,6 +321,7 @@ class Executor:
             # An interrupt may also be raised as the job ends, in one of the lines around it.
             self._interrupts.disarm()
             outcome = self.record(job, self._pipeline.resolve(execution, error), started_ms)
+            databases.after_error()
         else:
             outcome = Outcome(job.id, job.lease, job.call, OutcomeKind.COMPLETED, body)
             state.log.record(outcome)
@@ -350,6 +351,7 @@ class Executor:
         pairs = zip(chunk, resolutions, strict=True)
         outcomes = [self.record(one.job, resolution, started_ms) for one, resolution in pairs]
         state.end_chunk()
+        databases.after_error()
         if databases.is_used:
             databases.after()
         return outcomes

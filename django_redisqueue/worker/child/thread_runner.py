@@ -154,6 +154,8 @@ class ThreadRunner:
         except BaseException as error:
             resolution = self._pipeline.resolve(run.execution, error)
         self._in_flight.finish(run, resolution)
+        if resolution.kind != OutcomeKind.COMPLETED:
+            databases.after_error()
         databases.after()
         self._in_flight.free_slot(run)  # not sooner: the thread has only now room for another job
 
