@@ -118,6 +118,7 @@ class Child:
                 lambda: self._claims.current.commands.connection.call("PING"), self._siblings
             )
         while not self._is_over():
+            self._interrupts.unblock()
             if not self._can_start():
                 self._wait_for_room()
                 continue
