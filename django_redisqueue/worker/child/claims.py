@@ -308,6 +308,11 @@ class Claims:
                 else:  # an empty claim leaves a token if there is work
                     one.commands.claim(self._request, 0, 0)
 
+    def give_back(self) -> None:
+        """Have jobs released, with the next report, that a call has claimed whose reply was lost or
+        has not been looked at: the child has no room for them now."""
+        self.put_back([shard for shard in self.available() if self.shards[shard].is_unanswered])
+
     def flush(self, *, wait: bool = False) -> None:
         """Report what there is. With ``wait``, or if there is one shard, this takes until Redis
         answers, last for shards that do not; otherwise these are left out."""

@@ -142,7 +142,7 @@ class Child:
             self._idle.wait_for_release()
         elif not self._options.burst:
             self._idle.ignore([*claim.leave_out, *claim.broken])
-            self._idle.wait(self._wanted())
+            self._idle.wait(self._wanted(), self._async_runner.patience)
         elif not self._claims.is_dry:
             self._idle.next_shard()
         else:
@@ -176,6 +176,8 @@ class Child:
     def _can_start(self) -> bool:
         """True if a job may start beside those in flight."""
         threads = self._thread_runner
+        if self._async_runner.is_blocked:
+            return False
         if not self._async_runner.free_slots or (threads and not threads.free_slots):
             return False
         if self._state.is_out_of_files():
@@ -185,10 +187,14 @@ class Child:
         return True
 
     def _wait_for_room(self) -> None:
-        """Report, and wait a while for jobs in flight to make room for others."""
+        """Report, and wait a while for jobs in flight to make room for others. Those that wait for
+        one that blocks the event loop go back to the head of their queue."""
         if self._state.is_out_of_files() and not self._in_flight.running():
             exit_without_files()
         self._state.keep_alive()
+        self._claims.give_back()
+        blocked = self._async_runner.withdraw_blocked()
+        self._claims.add([release_outcome(job) for job in reversed(blocked)])
         self._claims.flush()
         left = self._alone_until - time.monotonic()
         timeout = min(BLOCK_SECONDS, left) if left > 0 else BLOCK_SECONDS

@@ -115,6 +115,8 @@ class ThreadRunner:
             self._start_threads()
         run = ThreadRun(execution, self.free_slots, self._requests.put)
         if self._in_flight.begin(run, token):
+            if execution.timeout_ms:
+                self._in_flight.set_deadline(run)
             self._runs.put(run)
             if run.deadline_ms and run.deadline_ms < self._wake_ms:
                 self._requests.put(None)
