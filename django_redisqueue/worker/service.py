@@ -49,6 +49,7 @@ from .supervisor.supervisor import (
 )
 from .supervisor.watchdog import resident_bytes
 
+RECEIVERS = 300.0  # s that the receivers of child_started, or of child_stopping, may take
 OWN_FILES = 32  # that the supervisor may open besides the pipes of its children
 # Returns True if nothing is left to do, with burst: then the child must not be replaced.
 Work = Callable[[], bool]
@@ -123,9 +124,10 @@ class Service:
         self._close_other_slots(slot)
         state = self._handles[slot].state
         sender, work = self._work_of(role, child, state)
+        state.keep_alive(RECEIVERS)
         child_started.send(sender=sender, child=child)
         is_drained = work()
-        state.keep_alive(0)  # receivers of the signal may take any time
+        state.keep_alive(RECEIVERS)
         child_stopping.send(sender=sender, child=child)
         connections.close_all()
         return EXIT_QUEUES_EMPTY if is_drained else EXIT_DONE
