@@ -3,7 +3,6 @@ client modules need them."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,9 +12,8 @@ from typing import Any, TypeVar
 
 from ..broker import sums
 from ..broker.base import BATCH, MAX_CALL_BYTES
-from ..broker.commands import Commands, batches
+from ..broker.commands import Commands
 from ..broker.connection import (
-    PRODUCER_TIMEOUT,
     RedisConnection,
     blocking_connection,
     bulk_connection,
@@ -29,7 +27,7 @@ from ..broker.shards import AllShards, all_shards
 from ..broker.workflows import GatherQueries, WorkflowQueries
 from ..conf import get_settings
 from ..core.clock import Deadline
-from ..core.ids import ids_by_shard, new_job_id, shard_of_id, shard_of_key
+from ..core.ids import ids_by_shard, shard_of_id, shard_of_key
 from ..core.job_data import JobData, JobQuery, NewJob
 from ..core.policies import UniqueKey
 from ..core.ports import Transport, ports
@@ -45,6 +43,7 @@ from ..exceptions import (
     WorkflowNotFound,
 )
 from .large_results import decode_result
+from .spread import enqueue_movable, other_shards
 
 OUTAGE = 5.0  # s that Redis may be away during a wait
 RECONNECT = 0.2  # s between two attempts to reconnect
@@ -72,10 +71,10 @@ class RedisTransport:
 
     def enqueue(self, jobs: Sequence[NewJob]) -> None:
         if len(jobs) == 1:
-            _enqueue_movable(shard_of_id(jobs[0].id), jobs)
+            enqueue_movable(shard_of_id(jobs[0].id), jobs)
             return
         for shard, some in by_shard(jobs).items():
-            _enqueue_movable(shard, some)
+            enqueue_movable(shard, some)
 
     def job(self, job_id: str) -> JobData:
         return Queries(connection_of(job_id)).job(job_id)
@@ -232,79 +231,15 @@ def by_shard(jobs: Sequence[NewJob]) -> dict[int, list[NewJob]]:
     return found
 
 
-class _ThreadCommands(threading.local):
-    """The commands that enqueue, of one thread, by shard."""
-
-    def __init__(self) -> None:
-        self.by_shard: dict[int, Commands] = {}
-
-
-_thread = _ThreadCommands()
-
-
-def _commands_to_enqueue(shard: int) -> Commands:
-    """Commands on this thread's producer connection, made once for each connection."""
-    connection = producer_connection(shard)
-    commands = _thread.by_shard.get(shard)
-    if commands is None or commands.connection is not connection:
-        commands = _thread.by_shard[shard] = Commands(connection)
-    return commands
-
-
-def _enqueue(shard: int, jobs: Sequence[NewJob]) -> None:
-    commands = _commands_to_enqueue(shard)
-    if len(jobs) > 1:
-        retry_once(lambda: commands.enqueue_all(batches(jobs)))
-    elif jobs[0].is_plain and commands.wait is None:
-        retry_once(commands.enqueue_plain, jobs[0])
-    else:
-        retry_once(commands.enqueue, jobs)
-
-
-def _enqueue_movable(shard: int, jobs: Sequence[NewJob]) -> None:
-    """Enqueue jobs in their shard. If its server cannot be reached, jobs of a queue with SPREAD
-    get new ids and go elsewhere, unless their ids were given out. A job that may have been sent is
-    never sent again under another id."""
-    began = time.monotonic()
-    try:
-        _enqueue(shard, jobs)
-        return
-    except RedisUnavailable as error:
-        movable = all(job.is_spread and not job.is_known and not job.stored for job in jobs)
-        if not (error.unsent and movable):
-            raise
-        away, problem = {producer_connection(shard).redis_url}, error
-    for other in _others(shard):
-        redis_url = producer_connection(other).redis_url
-        if redis_url in away:
-            continue
-        for job in jobs:
-            job.id = new_job_id(other)
-        try:
-            _enqueue(other, jobs)
-            return
-        except RedisUnavailable as again:
-            if not again.unsent or time.monotonic() - began > PRODUCER_TIMEOUT:
-                raise
-            away.add(redis_url)
-    raise problem
-
-
 def _of_gather(key: str, read: Callable[[GatherQueries], Answer]) -> Answer:
     """Read a gather in the shard of its key; in the others if it is not there, because it was
     started when there were more or fewer shards."""
     first = shard_of_key(key, get_settings().shards)
-    for shard in (first, *_others(first)):
+    for shard in (first, *other_shards(first)):
         found = read(GatherQueries(producer_connection(shard)))
         if found:
             break
     return found
-
-
-def _others(shard: int) -> list[int]:
-    """The other shards, the next one first."""
-    shards = get_settings().shards
-    return [(shard + n) % shards for n in range(1, shards)]
 
 
 def _follow(job_id: str, act: Callable[[str], int]) -> int:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # A child only listens to its supervisor. Programs that a job starts inherit ignored signals, and so
 # survive Ctrl-C as the job does. SIGTERM has an empty handler instead, which is not inherited.
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGHUP)
+SIGNALS = (signal.SIGALRM, signal.SIGUSR1)
 AT_ONCE = 0.0001  # s, because 0 would set no timer
 
 
@@ -92,6 +93,11 @@ class Interrupts(StoppableWaits):
         self._unraisable_hook = sys.unraisablehook
         sys.unraisablehook = self._on_unraisable
         self._read_messages()  # one may have arrived before there was a handler
+
+    @staticmethod
+    def unblock() -> None:
+        """Let the signals through again, in case a job has left them blocked."""
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def arm(self, job: ClaimedJob, context: JobContext | None, deadline_ms: int) -> None:
         """Interrupt ``job`` from now on; ``deadline_ms`` is monotonic, 0 for none."""

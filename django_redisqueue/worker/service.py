@@ -8,12 +8,13 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from types import FrameType
 
+from django.core.cache import caches
 from django.db import connections
 
 from ..conf import get_settings
@@ -48,6 +49,7 @@ from .supervisor.supervisor import (
 )
 from .supervisor.watchdog import resident_bytes
 
+RECEIVERS = 300.0  # s that the receivers of child_started, or of child_stopping, may take
 OWN_FILES = 32  # that the supervisor may open besides the pipes of its children
 # Returns True if nothing is left to do, with burst: then the child must not be replaced.
 Work = Callable[[], bool]
@@ -85,6 +87,7 @@ class Service:
         """Work until told to stop; the exit code. Call in the main thread, before other threads.
         ``away``: shards that do not answer."""
         _close_databases()
+        _forget_caches()
         fork_server = ForkServer(self._run_child)
         handles, own_wakes = self._handles, WakePipe()
         supervisor = Supervisor(
@@ -121,9 +124,10 @@ class Service:
         self._close_other_slots(slot)
         state = self._handles[slot].state
         sender, work = self._work_of(role, child, state)
+        state.keep_alive(RECEIVERS)
         child_started.send(sender=sender, child=child)
         is_drained = work()
-        state.keep_alive(0)  # receivers of the signal may take any time
+        state.keep_alive(RECEIVERS)
         child_stopping.send(sender=sender, child=child)
         connections.close_all()
         return EXIT_QUEUES_EMPTY if is_drained else EXIT_DONE
@@ -193,6 +197,14 @@ def _close_databases() -> None:
         connection.close()
         if hasattr(connection, "close_pool"):  # PostgreSQL and Oracle
             connection.close_pool()
+
+
+def _forget_caches() -> None:
+    """Close the clients of caches, and forget those that do not close their sockets."""
+    caches.close_all()
+    for alias in caches:
+        with suppress(AttributeError):  # it was not used
+            del caches[alias]
 
 
 def _raise_file_limit(processes: int, slots: int) -> int:

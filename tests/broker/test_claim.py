@@ -200,6 +200,7 @@ def test_a_resent_call_brings_what_it_took_the_first_time(lab: Lab) -> None:
     before = lab.dump()
     assert lab.claim(jobs=2, call=5, resent=True) == first
     assert lab.dump() == before | {lab.keys.resent("c1"): ("string", "5")}
+    assert 0 < lab.redis.pttl(lab.keys.resent("c1")) <= 3_600_000
 
 
 def test_a_resent_call_that_never_arrived_claims(lab: Lab) -> None:

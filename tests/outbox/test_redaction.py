@@ -114,6 +114,21 @@ def test_an_error_about_the_call_does_not_show_them(keys: Keys) -> None:
     assert SECRET not in str(caught.value)
 
 
+@task(redact=("card",))
+def take_apart(card: dict[str, str]) -> None:
+    number = card.pop("number")
+    raise ValueError(f"{number} was refused")
+
+
+def test_an_error_does_not_show_what_the_task_has_taken_out_of_its_argument() -> None:
+    with capture_jobs() as jobs:
+        take_apart.enqueue({"number": SECRET})
+        (job,) = jobs.drain()
+    assert job.error is not None
+    assert job.error.message == "[redacted] was refused"
+    assert SECRET not in job.error.traceback
+
+
 def test_in_the_memory_of_a_test_it_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG), capture_jobs() as jobs:
         tasks.charge.enqueue(1, card=SECRET)

@@ -10,13 +10,17 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from django.dispatch import Signal
+
 from django_redisqueue.broker import connection
 from django_redisqueue.broker.commands import Commands
-from django_redisqueue.signals import child_started
+from django_redisqueue.signals import child_started, child_stopping
+from django_redisqueue.worker import service
 from django_redisqueue.worker.child import idle
 from django_redisqueue.worker.child.loop import Child
 from django_redisqueue.worker.child_state import KEEP_ALIVE, ChildState, OutcomeLog
@@ -83,6 +87,22 @@ def broken_children() -> None:
         raise RuntimeError("this child cannot start")
 
     child_started.connect(die, weak=False)
+
+
+def hanging_receivers() -> None:
+    """Let a receiver of each signal hang once, noted in the folder REDISQUEUE_TEST_GRAVES."""
+    folder = Path(os.environ["REDISQUEUE_TEST_GRAVES"])
+
+    def hang_once(signal: Signal, sender: type, **_: Any) -> None:
+        if sender is Child:
+            with suppress(FileExistsError):
+                (folder / ("start" if signal is child_started else "stop")).touch(exist_ok=False)
+                time.sleep(3600)
+
+    replace(service, RECEIVERS=0.5)
+    replace(watchdog, UNRESPONSIVE_MS=300)
+    for each in (child_started, child_stopping):
+        each.connect(hang_once, weak=False)
 
 
 def slow_recovery() -> None:

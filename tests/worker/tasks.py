@@ -16,10 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count as numbers
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from uuid import uuid4
 
 from asgiref.sync import sync_to_async
 from django.db import connection, transaction
+from django.db.backends.signals import connection_created
+from django.db.backends.sqlite3.base import DatabaseWrapper
 
 from django_redisqueue import Backoff, task
 from django_redisqueue.exceptions import JobCancelled
@@ -287,6 +290,39 @@ async def async_gauge(seconds: float) -> int:
     peak = len(_flying)
     _flying.remove(me)
     return peak
+
+
+@task
+def connect_slowly() -> None:
+    """Is interrupted as its database connection is about to be ready."""
+    init = DatabaseWrapper.init_connection_state
+
+    def init_slowly(self: DatabaseWrapper) -> None:
+        init(self)
+        for _ in range(6000):
+            time.sleep(0.01)
+
+    with patch.object(DatabaseWrapper, "init_connection_state", init_slowly):
+        Counter.objects.count()
+
+
+@task
+def connects() -> bool:
+    """Whether its query has to connect."""
+    made: list[Any] = []
+
+    def note(connection: Any, **_: Any) -> None:
+        made.append(connection)
+
+    connection_created.connect(note)
+    Counter.objects.count()
+    return bool(made)
+
+
+@task
+def block_signals() -> None:
+    """Leaves every signal blocked in its thread."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 
 
 @task

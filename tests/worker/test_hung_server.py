@@ -140,6 +140,8 @@ def test_reports_ask_a_server_that_hangs_once(child: Child) -> None:
         Outcome(new_job_id(shard), 1, 1, OutcomeKind.COMPLETED, "null") for shard in range(4)
     ]
     assert reports.send(outcomes) == [True] * 4  # refused: nobody knows these jobs
+    for one in child.claims.shards:  # no call was sent again: claims would cost more behind one
+        assert not one.commands.connection.call("EXISTS", one.commands.keys.resent(REQUEST.child))
     before = child.proxy.accepted
     child.proxy.black_hole()
     for _ in range(3):

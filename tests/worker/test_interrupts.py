@@ -127,6 +127,18 @@ def test_the_message_to_stop_ends_a_wait_and_no_job(made: Interrupts, state: Chi
     made.wait(lambda: pytest.fail("it waits after it was told to stop"))
 
 
+def test_what_a_job_has_blocked_comes_through_again(made: Interrupts, state: ChildState) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        state.send("stop")
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        assert not made.stopping
+        made.unblock()
+        assert made.stopping
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def test_a_message_from_before_there_was_a_handler_is_found(state: ChildState) -> None:
     state.send("stop")
     with installed(state) as made:

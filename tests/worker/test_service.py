@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from django.core.cache import caches
+from django.core.cache.backends.base import BaseCache
 
+from django_redisqueue.worker import service
 from tests.app import tasks as app_tasks
 from tests.support.commands import migrate
 from tests.support.stopwatch import Stopwatch
@@ -45,6 +49,29 @@ def test_the_suggested_number_of_processes_fits(stage: Stage) -> None:
     job = tasks.limit_of_files.enqueue()
     stage.worker("--processes", "9", prefix=prefix, MIRROR=False)
     assert stage.ended(job).result == 72
+
+
+class CacheClient(BaseCache):
+    """The client of a cache that is used before children are forked."""
+
+    def __init__(self, location: str, params: dict[str, Any]) -> None:
+        super().__init__(params)
+        self.is_closed = False
+
+    def close(self, **kwargs: Any) -> None:
+        self.is_closed = True
+
+
+def test_children_inherit_no_socket_of_a_cache(settings: Any) -> None:
+    """They would read each other's replies."""
+    settings.CACHES = {
+        name: {"BACKEND": f"{__name__}.CacheClient"} for name in ("default", "unused")
+    }
+    before: Any = caches["default"]
+    service._forget_caches()
+    assert before.is_closed
+    assert caches.all(initialized_only=True) == []
+    assert caches["default"] is not before
 
 
 def test_jobs_do_not_inherit_the_raised_limit_of_open_files(stage: Stage) -> None:

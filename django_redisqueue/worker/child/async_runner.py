@@ -1,12 +1,14 @@
 """Runs ``async def`` jobs, many at a time, on one event loop per child.
 
 The event loop has a thread of its own, so a sync job in the main thread does not block async jobs.
+A job that blocks the event loop keeps others from starting: those that wait for it are handed back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -14,7 +16,8 @@ from contextlib import contextmanager, suppress
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
-from ...broker.replies import OutcomeKind
+from ...broker.replies import ClaimedJob, OutcomeKind
+from ...core.clock import mono_ms
 from ...exceptions import Interrupt, JobTimeout, PayloadTooLarge
 from .databases import DatabaseThreads, JobThread, PlainThreads
 from .executor import Execution, Pipeline, encode_large, encode_within_cap
@@ -23,6 +26,8 @@ from .in_flight import InFlight, InFlightRun, end_child
 from .retry_policy import Resolution
 
 logger = logging.getLogger("django_redisqueue")
+
+BLOCKED_AFTER = 0.25  # s in which the event loop starts a job, unless another one blocks it
 
 
 class AsyncRun(InFlightRun):
@@ -51,6 +56,8 @@ class AsyncRun(InFlightRun):
         self.task = asyncio.current_task()
         if self.interrupt is not None:
             raise self.interrupt
+        if timeout_ms := self.execution.timeout_ms:
+            self.timer = self._loop.call_later(timeout_ms / 1000, self.stop, JobTimeout())
 
 
 class AsyncRunner:
@@ -67,6 +74,8 @@ class AsyncRunner:
         self._threads: DatabaseThreads | None = None
         self._fork_guard = ForkGuard()
         self._to_launch: deque[AsyncRun] = deque()
+        self._to_begin: dict[AsyncRun, None] = {}  # whoever takes a run out begins or withdraws it
+        self._is_blocked = False
         self._is_closed = False
 
     def start(self, execution: Execution, token: bytes) -> None:
@@ -74,9 +83,39 @@ class AsyncRunner:
         loop = self._loop or self._start_loop()
         run = AsyncRun(execution, self.free_slots, loop)
         if self._in_flight.begin(run, token):
+            self._to_begin[run] = None
             self._to_launch.append(run)
             if len(self._to_launch) == 1:  # else the loop has been woken, and has not looked yet
                 loop.call_soon_threadsafe(self._launch)
+
+    @property
+    def blocked_after(self) -> float:
+        """Seconds after which the event loop counts as blocked, unless it starts the jobs that wait
+        for it; inf if none does."""
+        return BLOCKED_AFTER if self._to_begin else math.inf
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether a job blocks the event loop, so that no other one may start."""
+        if self._to_begin and not self._is_blocked:
+            since_ms = min((run.started_ms or 0 for run in list(self._to_begin)), default=math.inf)
+            self._is_blocked = mono_ms() - since_ms > BLOCKED_AFTER * 1000
+            if self._is_blocked and self._loop is not None:
+                self._loop.call_soon_threadsafe(self._unblock)
+        return self._is_blocked
+
+    def withdraw_blocked(self) -> list[ClaimedJob]:
+        """Take back the jobs that have not begun because another one blocks the event loop."""
+        withdrawn = []
+        for run in list(self._to_begin) if self._is_blocked else ():
+            if self._take(run):
+                self._in_flight.withdraw(run)
+                withdrawn.append(run.execution.job)
+        return withdrawn
+
+    def _take(self, run: AsyncRun) -> bool:
+        """Decide between the main thread and the event loop; True for the first to ask."""
+        return self._to_begin.pop(run, True) is None
 
     def close(self) -> None:
         """Stop the event loop, once no job is in flight."""
@@ -112,23 +151,28 @@ class AsyncRunner:
 
     # The following methods run on the event loop.
 
+    def _unblock(self) -> None:
+        self._is_blocked = False
+        self._in_flight.wake()
+
     def _launch(self) -> None:
         assert self._loop is not None
         while self._to_launch:
             run = self._to_launch.popleft()
             self._loop.create_task(self._run(run)).add_done_callback(_end_child_if_broken)
-            if run.execution.timeout_ms:
-                late = JobTimeout()
-                run.timer = self._loop.call_later(run.execution.timeout_ms / 1000, run.stop, late)
 
     async def _run(self, run: AsyncRun) -> None:
+        if not self._take(run):
+            return
+        if run.execution.timeout_ms:
+            self._in_flight.set_deadline(run)
         try:
             run.begin()
             self._pipeline.begin(run.execution)
             resolution = Resolution(OutcomeKind.COMPLETED, await self._perform(run))
             self._pipeline.complete(run.execution)
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and run.interrupt is not None:
+            if run.interrupt is not None and isinstance(error, asyncio.CancelledError):
                 error = run.interrupt.with_traceback(error.__traceback__)
             resolution = self._pipeline.resolve(run.execution, error)
         if run.timer is not None:

@@ -159,5 +159,5 @@ def _results(returned: object, size: int) -> Sequence[object]:
 def _complete(pipeline: Pipeline, execution: Execution, result: object) -> Resolution:
     try:
         return Resolution(OutcomeKind.COMPLETED, encode(result, execution.job, pipeline.settings))
-    except Exception as error:
+    except BaseException as error:  # of a method of the result
         return pipeline.resolve(execution, error)

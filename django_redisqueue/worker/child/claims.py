@@ -308,6 +308,11 @@ class Claims:
                 else:  # an empty claim leaves a token if there is work
                     one.commands.claim(self._request, 0, 0)
 
+    def give_back(self) -> None:
+        """Have jobs released, with the next report, that a call has claimed whose reply was lost or
+        has not been looked at: the child has no room for them now."""
+        self.put_back([shard for shard in self.available() if self.shards[shard].is_unanswered])
+
     def flush(self, *, wait: bool = False) -> None:
         """Report what there is. With ``wait``, or if there is one shard, this takes until Redis
         answers, last for shards that do not; otherwise these are left out."""
@@ -423,9 +428,7 @@ class Reports:
         """Report outcomes; return for each whether it was written. With one shard this takes until
         Redis answers. With several, an outcome is not written while its shard does not answer."""
         if len(self._by_shard) == 1:
-            return retry_until_answered(
-                lambda resent: self._send(0, outcomes, resent), who=self._request.child
-            )
+            return retry_until_answered(lambda _: self._send(0, outcomes), who=self._request.child)
         written = [False] * len(outcomes)
         for shard in {shard_of_id(outcome.id) for outcome in outcomes}:
             places = [at for at, one in enumerate(outcomes) if shard_of_id(one.id) == shard]
@@ -439,7 +442,7 @@ class Reports:
         if self._state.answers(shard):
             began = time.monotonic()
             try:
-                written = self._send(shard, outcomes, True)
+                written = self._send(shard, outcomes)
             except RedisQueueError as error:
                 log_outage(who, error)
                 if time.monotonic() - began > HUNG:
@@ -450,8 +453,9 @@ class Reports:
                 return written
         return [False] * len(outcomes)
 
-    def _send(self, shard: int, outcomes: Sequence[Outcome], resent: bool) -> list[bool]:
-        codes, _ = self._by_shard[shard].finish(self._request, 0, outcomes, 0, resent=resent)
+    def _send(self, shard: int, outcomes: Sequence[Outcome]) -> list[bool]:
+        # Never as a call that is sent again: it claims nothing, and outcomes may be repeated.
+        codes, _ = self._by_shard[shard].finish(self._request, 0, outcomes, 0)
         log_refused(self._request.child, outcomes, codes)
         return [code != FinishCode.UNWRITTEN for code in codes]
 

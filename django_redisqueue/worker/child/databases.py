@@ -1,4 +1,4 @@
-"""Database connections of jobs.
+"""Connections of jobs to databases, and to caches.
 
 Sync jobs share the connections of the main thread, one job after another: ``Databases`` checks them
 before each job and closes what must not be reused after it. It does the same for the thread of
@@ -22,10 +22,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
 from asgiref.sync import SyncToAsync
+from django.core.cache import caches
+from django.core.cache.backends.base import BaseCache
+from django.db import Error as DatabaseError
 from django.db import connections, reset_queries
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
@@ -36,11 +40,14 @@ ASGIREF = "redisqueue-asgiref"  # how the name of its thread begins
 
 
 class Databases:
-    """The connections that jobs have opened in this thread, and in that of asgiref."""
+    """The connections that jobs have opened in this thread, and in that of asgiref; and the clients
+    of caches in this thread."""
 
     def __init__(self) -> None:
-        self.is_used = False  #: while it is, there is something to do
+        self._caches = _shared_caches()
+        self.is_used = bool(self._caches)  #: while it is, there is something to do
         self.opened: list[BaseDatabaseWrapper] = []
+        self._others = _open_here()  # before there was a job
         self._thread = threading.get_ident()
         self._asgiref: ThreadPoolExecutor | None = None  # once a job has used it
         self._is_main = threading.current_thread() is threading.main_thread()
@@ -64,20 +71,46 @@ class Databases:
         if self._asgiref is not None:
             self._asgiref.submit(_close_unusable_here)
 
+    def after_error(self) -> None:
+        """Close connections that an interrupt has left half-open: Django has not announced them, so
+        they would never be checked or closed, and perhaps never commit."""
+        for connection in _open_here():
+            if connection not in self.opened and connection not in self._others:
+                _close(connection)
+
     def after(self) -> None:
-        """Close connections that are broken, too old, or were left inside a transaction."""
+        """Close connections that are broken, too old, or were left inside a transaction, and those
+        of caches."""
+        for cache in self._caches:
+            cache.close()
         reset_queries()
         _close_unfit(self.opened)
         self.opened = [c for c in self.opened if c.connection is not None]
         if self._asgiref is not None and self._is_main:  # else other jobs may use it now
             self._asgiref.submit(_close_unfit_here)
-        self.is_used = bool(self.opened) or self._asgiref is not None
+        self.is_used = bool(self.opened or self._caches) or self._asgiref is not None
+
+
+def _open_here() -> list[BaseDatabaseWrapper]:
+    """The open connections of this thread."""
+    return [c for c in connections.all(initialized_only=True) if c.connection is not None]
+
+
+def _shared_caches() -> list[BaseCache]:
+    """Make the clients of caches in this context, which is that of every job in this thread: each
+    would make its own and connect anew. Returns those that Django closes after each request."""
+    made = []
+    for alias in caches:
+        with suppress(Exception):  # a wrong one raises in the jobs that use it
+            made.append(caches[alias])
+    return [cache for cache in made if type(cache).close is not BaseCache.close]
 
 
 def _close_unusable(opened: Iterable[BaseDatabaseWrapper]) -> None:
     for connection in opened:
         if connection.connection is not None and not connection.is_usable():
-            connection.close()
+            with suppress(DatabaseError):  # a job has closed it already
+                connection.close()
 
 
 def _close_unusable_here() -> None:
@@ -92,16 +125,18 @@ def _close_unfit_here() -> None:
 
 def _close_unfit(opened: Iterable[BaseDatabaseWrapper]) -> None:
     for connection in opened:
-        if connection.in_atomic_block:
-            _close(connection)
-        connection.close_if_unusable_or_obsolete()
+        with suppress(DatabaseError):  # then it is forgotten, too
+            if connection.in_atomic_block:
+                _close(connection)
+            connection.close_if_unusable_or_obsolete()
 
 
 def _close(connection: BaseDatabaseWrapper) -> None:
     """Close a connection that an interrupt may have left inside ``atomic()``, where ``close`` alone
-    would not forget it, and its next use would fail."""
-    connection.in_atomic_block = False
-    connection.close()
+    would not forget it, and its next use would fail. So would it if the job has closed it there."""
+    connection.in_atomic_block = connection.closed_in_transaction = False
+    with suppress(DatabaseError):  # it is forgotten nevertheless
+        connection.close()
 
 
 def _close_all() -> None:

@@ -93,7 +93,9 @@ class Execution:
         redaction = self.task.redaction
         if redaction is None:
             return ()
-        return secrets_in(self.args, self.kwargs, redaction.marks(self.args, self.kwargs))
+        args, kwargs = decode_payload(self.job.payload)  # the task may have changed its own
+        args[:0] = self.args[: len(self.args) - len(args)]  # the result of a parent
+        return secrets_in(args, kwargs, redaction.marks(args, kwargs))
 
     def shown_arguments(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """The arguments, without those that the task redacts."""
@@ -319,6 +321,7 @@ class Executor:
             # An interrupt may also be raised as the job ends, in one of the lines around it.
             self._interrupts.disarm()
             outcome = self.record(job, self._pipeline.resolve(execution, error), started_ms)
+            databases.after_error()
         else:
             outcome = Outcome(job.id, job.lease, job.call, OutcomeKind.COMPLETED, body)
             state.log.record(outcome)
@@ -348,6 +351,7 @@ class Executor:
         pairs = zip(chunk, resolutions, strict=True)
         outcomes = [self.record(one.job, resolution, started_ms) for one, resolution in pairs]
         state.end_chunk()
+        databases.after_error()
         if databases.is_used:
             databases.after()
         return outcomes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -82,12 +83,13 @@ class IdleWait:
         for queue in queues:
             self._ignored[self._claims.current.shard, queue] = until
 
-    def wait(self, wanted: int) -> None:
-        """Block until there may be work, or for a few seconds. The next claim goes to the shard
-        that has it; if there is one shard, it has been made then, for as many jobs."""
+    def wait(self, wanted: int, longest: float = math.inf) -> None:
+        """Block until there may be work, or for a few seconds, ``longest`` at most. The next claim
+        goes to the shard that has it; if there is one shard, it has been made then, for as many
+        jobs."""
         now = time.monotonic()
         self._ignored = {key: until for key, until in self._ignored.items() if until > now}
-        longest = min(self._longest(), self._claims.resend_in())
+        longest = min(longest, self._longest(), self._claims.resend_in())
         timeout = max(min(self._ignored.values(), default=now + longest) - now, SHORTEST)
         available = self._claims.available()
         queues = [(shard, queue) for queue in self._claim_request.queues for shard in available]

@@ -56,6 +56,7 @@ class InFlightRun:
         self.execution = execution
         self.free_slots = free_slots
         self.slot = 0
+        self.token = b""
         self.deadline_ms = 0
         self.started_ms: int | None = None
         self.context: JobContext | None = None
@@ -149,7 +150,7 @@ class InFlight:
         A job that already runs here with the same lease goes on: Redis lost the claim, and this
         child claimed the job again.
         """
-        job, timeout_ms = run.execution.job, run.execution.timeout_ms
+        job = run.execution.job
         if not self._has_threads:
             self._start_threads()
         with self._changed:
@@ -160,12 +161,31 @@ class InFlight:
                 #: again; it runs once. Do nothing.
                 logger.warning("job %s was claimed again while it runs here; it goes on", job.id)
                 return False
-            run.slot = run.free_slots.pop()
+            run.slot, run.token = run.free_slots.pop(), token
             self._running[job.id, job.lease] = run
-        now_ms = run.started_ms = mono_ms()
-        run.deadline_ms = now_ms + timeout_ms if timeout_ms else 0
-        self._state.begin(run.slot, token, now_ms, run.deadline_ms)
+        run.started_ms = mono_ms()
+        self._state.begin(run.slot, token, run.started_ms, 0)
         return True
+
+    def set_deadline(self, run: InFlightRun) -> None:
+        """Begin to count the timeout of a run that starts now: until then it may have to wait for
+        another one that blocks its runner."""
+        run.deadline_ms = mono_ms() + run.execution.timeout_ms
+        assert run.started_ms is not None
+        self._state.begin(run.slot, run.token, run.started_ms, run.deadline_ms)
+
+    def withdraw(self, run: InFlightRun) -> None:
+        """Take back a run that its runner has not started."""
+        job = run.execution.job
+        with self._changed:
+            self._state.end(run.slot)
+            del self._running[job.id, job.lease]
+            run.free_slots.append(run.slot)
+
+    def wake(self) -> None:
+        """Have the main thread look again at what it waits for."""
+        with self._changed:
+            self._changed.notify_all()
 
     def add_context(self, run: InFlightRun) -> JobContext:
         """The context of a run whose task takes one. Its progress does not wait for Redis."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
+from contextlib import suppress
 from typing import Any
 
 from ...broker.replies import ClaimedJob, OutcomeKind
@@ -64,7 +65,8 @@ def log_outcome(job: ClaimedJob, resolution: Resolution, started_ms: int | None 
             record.exc_text = indented(trace)  # which every formatter writes below the message
         logger.handle(record)
     except Exception:  # of the application's factory, filter or handler: no outcome may be lost
-        traceback.print_exc()
+        with suppress(Exception):  # a job may have closed standard error
+            traceback.print_exc()
 
 
 def _facts(

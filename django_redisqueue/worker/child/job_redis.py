@@ -35,7 +35,8 @@ class JobRedis:
     """What running jobs ask of Redis, such as their steps: a ``StepStore``.
 
     All but ``report`` wait while Redis is away. A master that knows nothing of the run may be a
-    former one, so it is not asked again.
+    former one, so it is not asked again. Threads that a job has started may ask, too: one at a
+    time, unless each question has a connection of its own.
     """
 
     def __init__(
@@ -54,20 +55,23 @@ class JobRedis:
         self._keep_alive = keep_alive
         is_only = settings.shards == 1
         self._passing = (RedisRefused, RedisUnavailable) if is_only else (RedisRefused,)
+        self._turn: AbstractContextManager[object] = (
+            nullcontext() if any_thread else threading.Lock()
+        )
         connection = worker_connection()  # opens with the first question
         shards = range(0 if any_thread else settings.shards)
         self._by_shard = [Commands(connection.at(shard), settings) for shard in shards]
 
     def unknown_task_delays(self, job_id: str) -> int:
         """How often a job was delayed because no worker knew its task."""
-        with self._commands(job_id) as commands:
+        with self._turn, self._commands(job_id) as commands:
             key = commands.keys.job(job_id)
             delays = self._ask(lambda: commands.connection.call("HGET", key, "delays"))
         return max(0, int64_or_none(delays) or 0)
 
     def parent_result(self, job_id: str) -> Any:
         """The result of the only parent of a job in a chain. Raises ResultGone and LeaseLost."""
-        with self._commands(job_id) as commands:
+        with self._turn, self._commands(job_id) as commands:
             queries = WorkflowQueries(commands.connection, self._settings)
             found = self._ask(lambda: queries.parent_results(job_id, self._decode_result))
         return next(iter(found.values()), None)
@@ -96,7 +100,7 @@ class JobRedis:
         return found
 
     def load(self, job: ClaimedJob) -> dict[str, str]:
-        with self._commands(job.id) as commands:
+        with self._turn, self._commands(job.id) as commands:
             queries = StepQueries(commands.connection, self._settings)
             found = retry_while_unavailable(lambda: queries.steps(self._child, job.id, job.lease))
             if found is None:
@@ -105,7 +109,7 @@ class JobRedis:
             return found
 
     def save(self, job: ClaimedJob, field: str, value: str) -> int:
-        with self._commands(job.id) as commands:
+        with self._turn, self._commands(job.id) as commands:
             code = retry_while_unavailable(
                 lambda: commands.step(self._child, job.id, job.lease, field, value)
             )
@@ -114,7 +118,7 @@ class JobRedis:
             return code
 
     def check_wait(self, job: ClaimedJob, event: str, ms: int | None, *, sleeps: bool) -> WaitReply:
-        with self._commands(job.id) as commands:
+        with self._turn, self._commands(job.id) as commands:
             reply = retry_while_unavailable(
                 lambda: commands.check_wait(
                     self._child, job.id, job.lease, event, ms, sleeps=sleeps
@@ -126,7 +130,7 @@ class JobRedis:
 
     def report(self, job: ClaimedJob, progress: str) -> bool:
         """Store the progress of a job, without waiting. False if its lease is lost."""
-        with self._commands(job.id) as commands:
+        with self._turn, self._commands(job.id) as commands:
             is_ours = commands.progress(self._child, job.id, job.lease, progress)
             if not is_ours:
                 commands.connection.look_again()

@@ -121,6 +121,7 @@ class Child:
                 lambda: self._claims.current.commands.connection.call("PING"), self._siblings
             )
         while not self._is_over():
+            self._interrupts.unblock()
             if not self._can_claim():
                 self._wait_for_room()
                 continue
@@ -146,7 +147,7 @@ class Child:
             self._idle.wait_for_release()
         elif not self._options.burst:
             self._idle.ignore([*claim.leave_out, *claim.broken])
-            self._idle.wait(self._wanted())
+            self._idle.wait(self._wanted(), self._async_runner.blocked_after)
         elif not self._claims.is_dry:
             self._idle.next_shard()
         else:
@@ -190,6 +191,8 @@ class Child:
 
     def _can_claim(self) -> bool:
         """True if another job may start now, or soon."""
+        if self._async_runner.is_blocked:
+            return False
         if not self._has_slot() and not self._claims_ahead():
             return False
         if self._state.is_out_of_files():
@@ -199,10 +202,14 @@ class Child:
         return True
 
     def _wait_for_room(self) -> None:
-        """Report, and wait a while for jobs in flight to make room for others."""
+        """Report, and wait a while for jobs in flight to make room for others. Those that wait for
+        one that blocks the event loop go back to the head of their queue."""
         if self._state.is_out_of_files() and not self._in_flight.running():
             exit_without_files()
         self._state.keep_alive()
+        self._claims.give_back()
+        blocked = self._async_runner.withdraw_blocked()
+        self._claims.add([release_outcome(job) for job in reversed(blocked)])
         self._claims.flush()
         left = self._alone_until - time.monotonic()
         timeout = min(BLOCK_SECONDS, left) if left > 0 else BLOCK_SECONDS

@@ -59,6 +59,20 @@ def resolve_error(
 ) -> Resolution:
     """Resolve an exception of a job that had spent ``attempts`` before this run. ``secrets`` are
     removed from its text."""
+    try:
+        return _resolve(error, options, attempts, max_attempts, settings, secrets)
+    except BaseException:  # of a property of its class, or of a metaclass
+        return Resolution(OutcomeKind.FAILED, _unreadable(settings.max_error_bytes))
+
+
+def _resolve(
+    error: BaseException,
+    options: TaskOptions,
+    attempts: int,
+    max_attempts: int,
+    settings: Settings,
+    secrets: Sequence[str],
+) -> Resolution:
     error = _unwrapped(error)
     if isinstance(error, UnstorableResult):
         text = describe(error.problem, settings.max_error_bytes, secrets)
@@ -88,10 +102,14 @@ def resolve_error(
 
 
 def _unwrapped(error: BaseException) -> BaseException:
-    """The interrupt in a group of exceptions, as ``asyncio.TaskGroup`` makes one; else the same."""
+    """The interrupt in a group of exceptions, as ``asyncio.TaskGroup`` makes one, or the first of a
+    group of nothing but requests for another try; else the same."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     found: BaseException | None = error.subgroup((JobTimeout, JobCancelled, JobAbandoned))
+    if found is None:
+        asked, others = error.split((Retry, RateLimited))
+        found = asked if others is None else None
     while isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]
     return found or error
@@ -125,6 +143,18 @@ def describe(
 ) -> str:
     """The error as JSON: class, message (with the suffix) and traceback, without the ``secrets``
     and without the frames of this package."""
+    try:
+        return _describe(error, limit, secrets, suffix)
+    except BaseException:
+        return _unreadable(limit)
+
+
+def _unreadable(limit: int) -> str:
+    message = "the exception of the task cannot be read: its class raises when it is looked at"
+    return encode_error("UnreadableError", message, "", limit)
+
+
+def _describe(error: BaseException, limit: int, secrets: Sequence[str], suffix: str) -> str:
     frames = error.__traceback__
     while frames is not None:
         package = frames.tb_frame.f_globals.get("__package__")

@@ -115,6 +115,8 @@ class ThreadRunner:
             self._start_threads()
         run = ThreadRun(execution, self.free_slots, self._requests.put)
         if self._in_flight.begin(run, token):
+            if execution.timeout_ms:
+                self._in_flight.set_deadline(run)
             self._runs.put(run)
             if run.deadline_ms and run.deadline_ms < self._wake_ms:
                 self._requests.put(None)
@@ -154,6 +156,8 @@ class ThreadRunner:
         except BaseException as error:
             resolution = self._pipeline.resolve(run.execution, error)
         self._in_flight.finish(run, resolution)
+        if resolution.kind != OutcomeKind.COMPLETED:
+            databases.after_error()
         databases.after()
         self._in_flight.free_slot(run)  # not sooner: the thread has only now room for another job
 

@@ -31,6 +31,8 @@ from ...models.tables import has_table, rows_of_shard
 
 logger = logging.getLogger("django_redisqueue")
 
+PASS = 1.0  # s that promotion may take before schedules and all else have their turn
+AGAIN_MS = 1  # until its next pass then
 STUCK_MS = 1000  # until the next try, if a key of the wrong type blocks promotion
 STEPS_A_PASS = 50  # of at most 100 jobs
 AUDIT_STEPS = 10  # of at most 100 jobs
@@ -52,14 +54,18 @@ class Promoter:
         self.blocked = BlockedQueues("maintenance")  #: by keys of a wrong type
 
     def run_once(self) -> int:
-        """Promote all due jobs. Returns ms until the next is due, -1 if none is scheduled."""
+        """Promote due jobs: all of them, unless that takes longer than a pass. Returns ms until the
+        next pass, -1 if none is scheduled."""
+        end = time.monotonic() + PASS
         while True:
             moved, next_ms, broken, self.schedule_ms = self._commands.promote(self._queues)
             self.blocked.note(broken)
             if next_ms != 0:
                 return next_ms
-            while self._commands.advance():
+            while time.monotonic() < end and self._commands.advance():
                 moved += 1
+            if time.monotonic() >= end:
+                return AGAIN_MS
             if not moved and self._commands.promote(self._queues).next_ms == 0:
                 return STUCK_MS
 

@@ -21,6 +21,7 @@ logger = logging.getLogger("django_redisqueue")
 HARD_GRACE_MS = 5000  # from a job's timeout, when the job is interrupted, to the kill
 BUSY_INTERVAL, IDLE_INTERVAL = 0.01, 0.5  # s between two checks
 WATCH_SECONDS = 0.5  # without anything to watch for, before a child has to wake the supervisor
+STALLED_MS = 1000  # until unstarted jobs go back although none runs, as while a file is read
 UNRESPONSIVE_MS = 2000  # of silence until the kill: this process may have been stopped, too
 MEMORY_INTERVAL = 5.0  # s between two checks of the children's memory
 
@@ -95,7 +96,7 @@ class Watchdog:
             handle.watched_until = now + WATCH_SECONDS
             handle.state.set_watched(True)
         left_ms = since_ms + self._window_ms - now_ms if since_ms else self._window_ms
-        if left_ms <= 0 and (job is not None or handle.state.running()):
+        if left_ms <= 0 and (handle.state.running() or left_ms <= -STALLED_MS):
             self._release_unstarted(handle, job)
         # A batch offered after this check is due a whole window later, so no check is too late.
         self.interval = min(self.interval, left_ms / 1000 if left_ms > 0 else BUSY_INTERVAL)
@@ -107,8 +108,8 @@ class Watchdog:
         return min(filter(None, (handle.state.unstarted_since(), ended_ms)), default=0)
 
     def _release_unstarted(self, handle: ChildHandle, job: RunningJob | None) -> None:
-        """``job`` is None if the main thread runs none, but another thread keeps it from going on
-        (by holding the GIL)."""
+        """``job`` is None if the main thread runs none: another thread keeps it from going on (by
+        holding the GIL), or it prepares one, or stands still."""
         if job is not None:
             handle.released_for = (job.id, job.lease)
         unstarted = handle.state.take_unstarted()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from django_redisqueue.broker.replies import ClaimedJob, Outcome, OutcomeKind
 from django_redisqueue.client.tasks import Task
 from django_redisqueue.conf import load
 from django_redisqueue.exceptions import RedisUnavailable
+from django_redisqueue.worker.child import async_runner
 from django_redisqueue.worker.child.async_runner import AsyncRunner
 from django_redisqueue.worker.child.executor import Execution, Pipeline
 from django_redisqueue.worker.child.in_flight import REPORTED_TOGETHER, InFlight
@@ -87,12 +89,14 @@ class RunnerHarness:
     def free(self) -> int:
         return len(self.runner.free_slots)
 
-    def start(self, job_id: str, *args: Any, task: Task = tasks.async_sleep) -> None:
+    def start(
+        self, job_id: str, *args: Any, task: Task = tasks.async_sleep, timeout_ms: int = 0
+    ) -> None:
         job = ClaimedJob(job_id, "default", task.name, "[[],{}]", 1, 0, 0, "", 1)
         self.state.offer([job])
         token = self.state.take()
         assert token is not None
-        self.runner.start(Execution(job, task, list(args), {}, 0, 1), token)
+        self.runner.start(Execution(job, task, list(args), {}, timeout_ms, 1), token)
 
     def start_progress(self, job_id: str, *args: Any) -> None:
         self.start(job_id, *args, task=worker_tasks.async_progress)
@@ -246,6 +250,51 @@ def test_a_child_takes_a_batch_of_async_jobs_with_one_system_call(
         child._in_flight.interrupt("cancel", one, 1)
     child._in_flight.wait(lambda: not child._in_flight.count, PATIENCE)
     end(child._async_runner)
+
+
+def test_a_job_that_the_loop_has_not_begun_has_no_deadline(
+    harness: RunnerHarness, redis: FakeRedis
+) -> None:
+    """Its timeout would pass while another job blocks the loop, and its process would be killed."""
+    harness.run_to_end("job_first")
+    redis.next_report()
+    go_on = harness.hold_the_loop()
+    harness.start("job_second", 60, timeout_ms=60_000)
+    assert [(job.id, job.deadline_ms) for job in harness.state.running()] == [("job_second", 0)]
+    go_on.set()
+    eventually(lambda: harness.state.running()[0].deadline_ms)
+    harness.in_flight.interrupt("cancel", "job_second", 1)
+    harness.wait()
+
+
+@pytest.mark.parametrize("launched", [False, True])
+def test_jobs_behind_one_that_blocks_the_loop_go_back(
+    monkeypatch: pytest.MonkeyPatch, launched: bool
+) -> None:
+    options = ChildOptions(queues=("default",), async_concurrency=3)
+    child = Child("child", ChildState(0, options.slots), options, load({}), lambda: None, 1)
+    monkeypatch.setattr(child._in_flight, "_send", lambda outcomes: [True] * len(outcomes))
+    runner, go_on = child._async_runner, threading.Event()
+    launch = runner._launch
+    if launched:  # the tasks are there, and the first of them blocks the others
+        monkeypatch.setattr(runner, "_launch", lambda: (launch(), go_on.wait(PATIENCE)))
+    else:
+        runner._start_loop().call_soon_threadsafe(go_on.wait, PATIENCE)
+    name = tasks.async_sleep.name
+    jobs = [ClaimedJob(f"job_{n}", "default", name, "[[60],{}]", 1, 0, 0, "", 1) for n in range(2)]
+    child._run_batch(jobs)
+    assert child._can_start()
+    assert runner.patience < 1
+    monkeypatch.setattr(async_runner, "BLOCKED_AFTER", -1.0)
+    assert not child._can_start()
+    monkeypatch.setattr(child._claims, "flush", go_on.set)
+    child._wait_for_room()  # until the loop goes on
+    outcomes = child._claims.current.outcomes
+    assert [(one.id, one.kind) for one in outcomes] == [("job_1", "queued"), ("job_0", "queued")]
+    assert (child._state.running(), child._in_flight.count) == ([], 0)
+    assert child._can_start()
+    assert (sorted(runner.free_slots), runner.patience) == ([1, 2, 3], math.inf)
+    end(runner)
 
 
 def test_what_can_not_be_written_stays_in_the_log_and_is_sent_again(

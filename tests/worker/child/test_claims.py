@@ -14,6 +14,7 @@ from django_redisqueue.conf import get_settings
 from django_redisqueue.worker.child.claims import FAR_ROUND_TRIP, BatchSize, Claims, largest_batch
 from django_redisqueue.worker.child.idle import IdleWait, SuspectPauses
 from django_redisqueue.worker.child.in_flight import InFlight
+from django_redisqueue.worker.child.loop import Child, ChildOptions
 from django_redisqueue.worker.child_state import MAX_BATCH, ChildState
 from django_redisqueue.worker.interrupts import Interrupts
 from tests.support.shards import keys_of
@@ -141,6 +142,23 @@ def test_a_child_that_stops_gives_back_jobs_that_its_wait_claimed(
     assert stage.redis.lindex(keys_of().queue("default").queued, -1) == jobs[0].id
     assert stage.redis.llen(keys_of().queue("default").wake) == 1
     assert claims.unreported == 0
+
+
+@pytest.mark.one_shard("several shards are waited for first, and then asked")
+def test_a_child_without_room_gives_back_jobs_that_its_wait_claimed(stage: Stage) -> None:
+    """Jobs in flight may have opened all files, or block the event loop, since the wait began."""
+    options = ChildOptions(queues=("default",))
+    state = ChildState(0, options.slots)
+    child = Child("c1", state, options, get_settings(), lambda: None, 1)
+    assert not child._claims.claim(1).jobs
+    tasks.run.enqueue(stage.book, "waiting")
+    child._idle.wait(1)
+    assert stage.stats()["processing"] == 1
+    child._wait_for_room()
+    assert stage.stats() == {**stage.stats(), "queued": 1, "processing": 0}
+    assert child._claims.claim(1).jobs
+    child._claims.current.commands.connection.close()
+    child._claims.current.close_wait()
 
 
 @pytest.mark.one_shard("several shards are waited for first, and then asked")

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.cache import caches
+from django.core.cache.backends.base import BaseCache
+from django.db import InterfaceError, connections
+from django.db.backends.sqlite3.base import DatabaseWrapper
 
+from django_redisqueue import task
 from django_redisqueue.client.tasks import Task
 from django_redisqueue.worker.child.databases import Databases
 from tests.app import tasks as app_tasks
+from tests.support.burst import work
 from tests.support.postgres import PostgresServer
 from tests.worker import tasks
 from tests.worker.processes import eventually
@@ -95,6 +102,42 @@ def test_a_job_leaves_alone_the_connections_of_other_threads(
     assert child in worker.children
 
 
+class CacheClient(BaseCache):
+    """Counts the clients that were made, and how often they were closed."""
+
+    made = closed = 0
+
+    def __init__(self, location: str, params: dict[str, Any]) -> None:
+        super().__init__(params)
+        CacheClient.made += 1
+
+    def close(self, **kwargs: Any) -> None:
+        CacheClient.closed += 1
+
+
+@task
+def use_cache() -> int:
+    return id(caches["default"])
+
+
+def test_jobs_share_the_client_of_a_cache(
+    queue_settings: dict[str, Any], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has a context of its own, in which Django would make another that connects anew."""
+    settings.CACHES = {
+        "default": {"BACKEND": f"{__name__}.CacheClient"},
+        "wrong": {"BACKEND": "nowhere.Cache"},
+    }
+    for count in ("made", "closed"):
+        monkeypatch.setattr(CacheClient, count, 0)
+    jobs = use_cache.enqueue_many([()] * 3)
+    work()
+    for job in jobs:
+        job.refresh()
+    assert len({job.result for job in jobs}) == 1
+    assert (CacheClient.made, CacheClient.closed) == (1, 3)
+
+
 class FakeConnection:
     """As much of a connection as is looked at."""
 
@@ -103,6 +146,7 @@ class FakeConnection:
         self.usable = usable
         self.in_atomic_block = False
         self.calls: list[str] = []
+        self.error: Exception | None = None
 
     def is_usable(self) -> bool:
         return self.usable
@@ -110,9 +154,13 @@ class FakeConnection:
     def close(self) -> None:
         self.calls.append(f"close {'inside' if self.in_atomic_block else 'outside'}")
         self.connection = None
+        if self.error is not None:
+            raise self.error
 
     def close_if_unusable_or_obsolete(self) -> None:
         self.calls.append("check")
+        if self.error is not None:
+            self.close()
 
 
 def test_connections_are_checked_before_and_after_a_job() -> None:
@@ -127,3 +175,34 @@ def test_connections_are_checked_before_and_after_a_job() -> None:
     assert good.calls == ["check"]
     assert inside.calls[0] == "close outside"  # else Django keeps what it has closed
     assert databases.opened == [good]
+
+
+def test_a_connection_that_a_job_has_closed_itself_ends_no_child() -> None:
+    """MySQL's driver refuses to close it again."""
+    databases = Databases()
+    before, after = FakeConnection(usable=False), FakeConnection()
+    for connection in (before, after):
+        connection.error = InterfaceError("it is closed already")
+        databases._remember(connection)  # type: ignore[arg-type]
+    databases.before()
+    databases.after()
+    assert databases.opened == []
+
+
+@pytest.mark.django_db
+def test_a_connection_that_a_job_has_closed_in_a_transaction_can_be_used_again(
+    tmp_path: Path,
+) -> None:
+    """An interrupt may have broken into the end of the transaction."""
+    entry = {"ENGINE": "django.db.backends.sqlite3", "NAME": tmp_path / "db.sqlite3"}
+    connection = DatabaseWrapper(connections.configure_settings({"default": entry})["default"])
+    databases = Databases()
+    databases._remember(connection)
+    connection.connect()
+    connection.set_autocommit(False, force_begin_transaction_with_broken_autocommit=True)
+    connection.in_atomic_block = True
+    connection.close()
+    databases.after()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    connection.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import sys
 from typing import Any
 
 import pytest
@@ -136,6 +138,17 @@ def test_a_filter_that_raises_costs_no_outcome(
     monkeypatch.setattr(logging.getLogger(LOGGER), "filters", [fail])
     job_log.log_outcome(claimed(), failure(ValueError("no")))
     assert "LookupError: no request here" in capsys.readouterr().err
+
+
+def test_a_log_and_a_standard_error_that_both_fail_cost_no_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job may have closed it, or left behind what it had redirected it to."""
+    monkeypatch.setattr(logging.getLogger(LOGGER), "filters", [lambda record: 1 / 0])
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    job_log.log_outcome(claimed(), failure(ValueError("no")))
 
 
 def test_a_record_factory_may_set_attributes_of_its_own(

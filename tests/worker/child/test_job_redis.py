@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import Mock
 
@@ -10,7 +11,7 @@ import pytest
 from redis import Redis
 
 from django_redisqueue.broker.connection import RedisConnection
-from django_redisqueue.broker.replies import WaitState
+from django_redisqueue.broker.replies import ClaimedJob, WaitState
 from django_redisqueue.broker.workflows import WorkflowQueries
 from django_redisqueue.client import large_results
 from django_redisqueue.conf import get_settings
@@ -18,6 +19,8 @@ from django_redisqueue.core.codec import encode_stored
 from django_redisqueue.exceptions import JobAbandoned, RedisUnavailable, WrongKeyType
 from django_redisqueue.worker.child.executor import encode
 from django_redisqueue.worker.child.job_redis import FILE_SECONDS, JobRedis
+from tests.app import tasks
+from tests.support.hand import Hand
 from tests.support.shards import keys_with
 from tests.worker.parts import claimed
 
@@ -91,6 +94,20 @@ def test_a_master_that_does_not_know_the_run_is_not_asked_again(
     else:
         assert not steps.report(job, "{}")
     look_again.assert_called_once()
+
+
+def test_threads_of_a_job_get_their_own_answers(redis: Redis, hand: Hand) -> None:
+    """They share the connection of the main thread."""
+    tasks.noop.enqueue()
+    held = hand.claim_one()
+    steps = JobRedis(hand.claim_request.child, get_settings())
+
+    def ask(job: ClaimedJob) -> set[bool]:
+        return {steps.report(job, "{}") for _ in range(50)}
+
+    with ThreadPoolExecutor(4) as pool:
+        stale = held._replace(lease=7)
+        assert list(pool.map(ask, [held, stale, held, stale])) == [{True}, {False}] * 2
 
 
 def test_nor_is_it_asked_where_a_large_result_goes(

@@ -16,6 +16,7 @@ from django_redisqueue.exceptions import (
     JobAbandoned,
     JobCancelled,
     JobTimeout,
+    RateLimited,
 )
 from django_redisqueue.worker.child import retry_policy
 
@@ -59,6 +60,10 @@ def resolve_error(
             0,
             ("cancelled", ""),
         ),
+        (ExceptionGroup("", [Retry(delay=7)]), {}, 0, ("retrying", "7000")),
+        (ExceptionGroup("", [ExceptionGroup("", [Retry(delay=7)])]), {}, 2, ("failed", "")),
+        (ExceptionGroup("", [RateLimited(retry_after=7)]), {}, 2, ("limited", "7000")),
+        (ExceptionGroup("", [ValueError(), Retry(delay=7)]), {}, 0, ("retrying", "2000")),
         (SystemExit(1), {}, 0, ("failed", "")),
         (KeyboardInterrupt(), {}, 0, ("failed", "")),
     ],
@@ -94,6 +99,43 @@ def test_an_error_whose_traceback_can_not_be_made(raised: type[BaseException]) -
     assert told["type"].endswith("Broken")
     assert "raise Broken" in told["traceback"]
     assert told["traceback"].endswith(f"(the rest cannot be shown: {raised.__name__})\n")
+
+
+def raising(self: Any) -> Any:
+    raise SystemExit("look elsewhere")
+
+
+class Meta(type):
+    def __getattribute__(cls, name: str) -> Any:
+        return raising(cls) if name == "__qualname__" else super().__getattribute__(name)
+
+
+class OfMeta(Exception, metaclass=Meta):
+    pass
+
+
+class WithoutTraceback(Exception):
+    __traceback__ = property(raising)  # type: ignore[assignment]
+
+
+class WithoutClass(Exception):
+    __class__ = property(raising)  # type: ignore[assignment]
+
+
+class WithoutDelay(Retry):
+    delay = property(raising)  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("kind", [OfMeta, WithoutTraceback, WithoutClass, WithoutDelay])
+def test_an_error_that_raises_wherever_it_is_looked_at(kind: type[BaseException]) -> None:
+    first, last = resolve_error(kind()), resolve_error(kind(), 2)
+    assert first.kind in ("retrying", "failed")
+    assert last.kind == "failed"
+    assert json.loads(last.body)["type"]
+    assert json.loads(retry_policy.describe(kind(), 4000))["type"]
 
 
 def test_a_retry_of_somebodys_own_without_a_delay() -> None:

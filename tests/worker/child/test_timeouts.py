@@ -218,6 +218,17 @@ def test_what_a_job_leaves_of_its_connection_does_not_harm_the_next(
     assert good.status == "completed", good.error
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_connection_that_was_interrupted_as_it_opened_is_not_used_again(
+    stage: Stage, database: object, threads: int
+) -> None:
+    """Nothing would check, close or, without autocommit, commit it."""
+    stage.worker("--processes", "1", "--threads", str(threads)).wait_until_up(2)
+    assert stage.ended(tasks.connect_slowly.using(timeout=0.3).enqueue()).status == "failed"
+    jobs = [stage.ended(tasks.connects.enqueue()) for _ in range(threads)]
+    assert [job.result for job in jobs] == [True] * threads
+
+
 def test_a_job_that_clears_the_alarm_takes_no_timeout_from_the_next(stage: Stage) -> None:
     worker = stage.worker("--processes", "1").wait_until_up(2)
     children = worker.children

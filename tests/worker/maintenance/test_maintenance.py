@@ -16,6 +16,7 @@ from django.db import DatabaseError
 from django_redisqueue import JobQueue
 from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.replies import PromoteReply
 from django_redisqueue.broker.schedules import ScheduleQueries
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.ids import shard_of_key
@@ -28,7 +29,7 @@ from django_redisqueue.worker.maintenance.maintenance import (
     TaskThreads,
     run_due,
 )
-from django_redisqueue.worker.maintenance.upkeep import KNOWN_FOR, KnownQueues
+from django_redisqueue.worker.maintenance.upkeep import KNOWN_FOR, KnownQueues, Promoter
 from tests.broker.lab import Lab
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
@@ -186,6 +187,25 @@ def test_redis_is_asked_once_a_minute(lab: Lab, monkeypatch: pytest.MonkeyPatch)
 def test_the_projects_own_are_known_whatever_redis_says(lab: Lab) -> None:
     lab.redis.set(lab.keys.queues, "theirs")
     assert KnownQueues(lab.store, ["default"]).names() == ["default"]
+
+
+def test_a_backlog_of_due_jobs_leaves_time_for_schedules(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = 1000.0
+    monkeypatch.setattr(upkeep.time, "monotonic", lambda: clock)
+    calls: list[str] = []
+
+    def take(verb: str, reply: Any) -> Any:
+        nonlocal clock
+        clock += 0.3
+        calls.append(verb)
+        return reply
+
+    monkeypatch.setattr(lab.store, "promote", lambda _: take("promote", PromoteReply(100, 0, {})))
+    monkeypatch.setattr(lab.store, "advance", lambda: take("advance", True))
+    assert Promoter(lab.store).run_once() == 1
+    assert calls == ["promote", "advance", "advance", "advance"]
 
 
 @pytest.fixture(autouse=True)

@@ -40,6 +40,13 @@ def test_sigterm_lets_the_running_job_finish(stage: Stage) -> None:
     assert "worker stopped" in worker.output
 
 
+def test_a_job_that_has_blocked_all_signals_does_not_hold_up_the_stop(stage: Stage) -> None:
+    worker = stage.worker("--processes", "1", "--grace", "60").wait_until_up(2)
+    stage.ended(tasks.block_signals.enqueue())
+    worker.term()
+    assert worker.wait() == 0
+
+
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
 def test_jobs_claimed_as_the_worker_stops_do_not_start(
     stage: Stage, fresh_proxy: Callable[..., Proxy]

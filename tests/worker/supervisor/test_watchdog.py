@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -218,6 +219,27 @@ def test_a_child_that_has_promised_nothing_is_not_watched(
     for now_ms in (30_000, 60_000, 90_000):
         harness.look_at(now_ms)
     assert killed == []
+
+
+def test_jobs_do_not_wait_for_a_child_that_runs_none_but_does_not_go_on(
+    harness: WatchdogHarness,
+) -> None:
+    """It may read the large result of a parent from a file storage that hangs."""
+    harness.state.offer([SHORT, SLOW, LAST])
+    harness.state.take()
+    assert harness.look_at(1900) == []
+    (request,) = harness.look_at(2100)
+    assert [job_id for job_id, _ in request.unstarted] == [SLOW.id, LAST.id]
+
+
+def test_a_child_in_which_a_receiver_hangs_is_replaced(stage: Stage, tmp_path: Path) -> None:
+    """As it starts, or as it ends: else its slot would stay empty without a word."""
+    stage.environment["REDISQUEUE_TEST_GRAVES"] = str(tmp_path)
+    stage.alter("hanging_receivers")
+    worker = stage.worker("--processes", "1", "--max-jobs", "1")
+    for name in ("behind the start", "behind the stop"):
+        assert stage.ended(tasks.run.enqueue(stage.book, name)).status == "completed"
+    assert worker.output.count("is stopped or stuck") >= 2
 
 
 SLOW_TASKS = {

@@ -1,13 +1,15 @@
 -- resent_claim: a call that a child sends again returns what it returned before. Included by slow_claim.lua.
 -- Once a call was sent again, only one sending of it may claim anything: the network may keep the other back for
--- minutes, and the child would never hear what it claims. The call's number is kept as long as the child's lease.
+-- minutes, and the child would never hear what it claims. The call's number is kept for longer than that, but not for
+-- good: while it is, the child's calls are no single runs (fast_path/single_run.lua).
+local KEPT_BACK_MS = '3600000'
 local function note_resend(request)
   local noted = tonumber(redis.pcall('GET', resent_key(request.child))) or -1
   if tonumber(request.call) <= noted then
     request.jobs = 0
     return
   end
-  redis.call('SET', resent_key(request.child), request.call)
+  redis.call('SET', resent_key(request.child), request.call, 'PX', KEPT_BACK_MS)
   redis.call('ZADD', workers_key, 'NX', whole(now + request.lease_ms), request.child)
 end
 
