@@ -9,7 +9,7 @@ import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from django.db import connections
@@ -21,9 +21,12 @@ from redis import Redis
 from django_redisqueue.broker.cluster import forget_clusters
 from django_redisqueue.conf import DEFAULTS, get_settings
 
+from .support import mariadb as mariadb_module
+from .support import postgres as postgres_module
 from .support.cluster import ClusterNodes, has_cluster, is_on_cluster
 from .support.hand import Hand
-from .support.postgres import FILLED, PostgresServer, as_database, missing
+from .support.mariadb import MariaDBServer
+from .support.postgres import FILLED, PostgresServer, as_database
 from .support.proxy import Proxy
 from .support.servers import RedisServer, program
 from .support.suite import dealt, run_folder
@@ -207,24 +210,49 @@ def queue_settings(redis: Redis, redis_server: RedisServer, settings: Any) -> di
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
+def postgres() -> Iterator[PostgresServer | MariaDBServer]:
     """A PostgreSQL for all tests that need one. Where its programs are missing they are skipped,
-    but not in CI."""
-    problem = missing()
+    but not in CI. With ``REDISQUEUE_TEST_DATABASE=mariadb`` it is a MariaDB."""
+    is_mariadb = os.environ.get("REDISQUEUE_TEST_DATABASE") == "mariadb"
+    _require((mariadb_module if is_mariadb else postgres_module).missing())
+    with MariaDBServer() if is_mariadb else PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDBServer]:
+    """The same for MariaDB."""
+    _require(mariadb_module.missing())
+    with MariaDBServer() as server:
+        yield server
+
+
+def _require(problem: str) -> None:
     if problem:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(problem)
-    with PostgresServer() as server:
-        yield server
 
 
 @pytest.fixture
 def on_postgres(postgres: PostgresServer, django_db_blocker: Any) -> Iterator[PostgresServer]:
     """The alias ``default`` of this process is a fresh, migrated database on PostgreSQL; real
     transactions, and nothing to mark."""
-    entry = postgres.new_database()
+    yield from _on(postgres, django_db_blocker)
+
+
+@pytest.fixture
+def on_mariadb(mariadb: MariaDBServer, django_db_blocker: Any) -> Iterator[MariaDBServer]:
+    """The same for MariaDB."""
+    yield from _on(mariadb, django_db_blocker)
+
+
+Server = TypeVar("Server", PostgresServer, MariaDBServer)
+
+
+def _on(server: Server, django_db_blocker: Any) -> Iterator[Server]:
+    entry = server.new_database()
     with django_db_blocker.unblock(), as_database("default", entry):
-        yield postgres
-    postgres.drop(entry)
+        yield server
+    server.drop(entry)
 
 
 @pytest.fixture

@@ -97,11 +97,22 @@ def sqlite(alias: str) -> dict[str, Any]:
     }
 
 
+def use_pymysql() -> None:
+    """Let Django have PyMySQL, where mysqlclient is not installed: that has to be compiled."""
+    if find_spec("MySQLdb") is None:
+        import pymysql
+
+        pymysql.version_info = (2, 2, 1, "final", 0)  # of mysqlclient, which Django asks for
+        pymysql.install_as_MySQLdb()
+
+
 DATABASES: dict[str, Any] = {
     "default": sqlite("default"),
     "other": sqlite("other"),
     **json.loads(os.environ.get("REDISQUEUE_TEST_DATABASES", "{}")),
 }
+if any("mysql" in database["ENGINE"] for database in DATABASES.values()):
+    use_pymysql()
 
 REDISQUEUE: dict[str, Any] = {
     "CONNECTION": {

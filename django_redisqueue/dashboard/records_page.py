@@ -188,8 +188,7 @@ def _split(wanted: RecordQuery) -> tuple[dict[str, str], dict[str, str]]:
     )
     indexed = set[str]()
     if "correlation_id" in asked:
-        if connections[JobRecord.objects.db].features.supports_partial_indexes:
-            indexed = {"correlation_id"}
+        indexed = {"correlation_id"}
     elif {"queue", "status"} <= asked.keys():
         indexed = {"queue", "status"}
     elif "task" in asked:

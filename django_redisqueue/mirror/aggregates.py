@@ -48,7 +48,8 @@ class RollupBatch:
         """Add the sums to existing rows and insert the others, inside a transaction.
 
         Rows are locked, where the database can, because ``compact`` may be merging them. The bridge
-        of another shard may insert the same row meanwhile.
+        of another shard may insert the same row meanwhile. All insert in the same order, so that
+        two never wait for each other.
         """
         try:
             self._write(table)
@@ -60,7 +61,7 @@ class RollupBatch:
             return
         known = {_key_of(row): row for row in self._rows(table)}
         new, changed = [], []
-        for key, sums in self._sums.items():
+        for key, sums in sorted(self._sums.items()):
             row = known.get(key)
             if row is None:
                 row = Rollup(minute=_minute(key), queue=key[1], task=key[2])
@@ -175,7 +176,7 @@ class ErrorBatch:
 
     def _write(self, instants: InstantAdapter) -> None:
         rows = {row.pk: row for row in self._rows()}
-        new = [_new_group(pk, one) for pk, one in self._groups.items() if pk not in rows]
+        new = [_new_group(pk, one) for pk, one in sorted(self._groups.items()) if pk not in rows]
         if new:
             with transaction.atomic(using=self._table.alias):
                 ErrorGroup.objects.using(self._table.alias).bulk_create(new)

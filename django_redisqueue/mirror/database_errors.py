@@ -25,7 +25,9 @@ LIMIT_EXCEEDED = "54"  # the class "program limit exceeded"
 INTERNAL = "XX"  # the class "internal error"
 OUT_OF_MEMORY = "53200"
 # https://dev.mysql.com/doc/mysql-errors/8.0/en/
-PACKET_TOO_LARGE, GONE_AWAY, LOST_CONNECTION = 1153, 2006, 2013
+# The packet or the row is too large, or the column's character set lacks a character
+MYSQL_CONTENT = frozenset({1118, 1153, 1292, 1300, 1366})
+GONE_AWAY, LOST_CONNECTION = 2006, 2013
 
 
 class ErrorCause(Enum):
@@ -48,7 +50,7 @@ def error_cause(error: Exception, alias: str) -> ErrorCause:
         return ErrorCause.UNCERTAIN if is_uncertain else ErrorCause.DATABASE
     vendor = connections[alias].vendor
     if vendor == "mysql" and error.args and isinstance(error.args[0], int):
-        if error.args[0] == PACKET_TOO_LARGE:
+        if error.args[0] in MYSQL_CONTENT:
             return ErrorCause.CONTENT
         is_uncertain = error.args[0] in (GONE_AWAY, LOST_CONNECTION)
         return ErrorCause.UNCERTAIN if is_uncertain else ErrorCause.DATABASE

@@ -12,8 +12,8 @@ Steps of such a job commit what it has done so far; then the rest goes on in a n
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 
@@ -41,7 +41,7 @@ class UnitOfWork:
         self.job_id = job_id
         self.alias = alias
         self.has_steps = False
-        self._atomic: transaction.Atomic | None = None
+        self._transaction: AbstractContextManager[None] | None = None
 
     def __enter__(self) -> UnitOfWork:
         self._begin()
@@ -55,18 +55,19 @@ class UnitOfWork:
         trace: TracebackType | None,
     ) -> None:
         _current.reset(self._token)
-        atomic, self._atomic = self._atomic, None
-        if atomic is not None:
-            atomic.__exit__(kind, error, trace)
+        whole, self._transaction = self._transaction, None
+        if whole is not None:
+            whole.__exit__(kind, error, trace)
 
     def _begin(self) -> None:
-        atomic = transaction.atomic(using=self.alias)
-        atomic.__enter__()
-        self._atomic = atomic
+        whole = _transaction(self.alias)
+        whole.__enter__()
+        self._transaction = whole
+        self._block = connections[self.alias].atomic_blocks[-1]
 
     def check(self) -> None:
         """Raise StepError inside an ``atomic()`` of the task, where nothing can be committed."""
-        if connections[self.alias].atomic_blocks[-1] is not self._atomic:
+        if connections[self.alias].atomic_blocks[-1] is not self._block:
             raise StepError(
                 "a step or iterate of an exactly_once task commits what was done so far, which is "
                 "impossible inside atomic(): call it outside of the block"
@@ -75,10 +76,25 @@ class UnitOfWork:
     def commit(self) -> None:
         """Commit what was done so far, and begin the next part."""
         self.check()
-        atomic, self._atomic = self._atomic, None
-        assert atomic is not None
-        atomic.__exit__(None, None, None)
+        whole, self._transaction = self._transaction, None
+        assert whole is not None
+        whole.__exit__(None, None, None)
         self._begin()
+
+
+@contextmanager
+def _transaction(alias: str) -> Iterator[None]:
+    """A transaction that commits all of its statements or none.
+
+    After a deadlock MySQL has rolled back the transaction, and what follows is another one. If the
+    task caught that error, its rest would commit alone. The savepoint of an inner block is gone
+    then, which fails that block.
+    """
+    blocks = 2 if connections[alias].vendor == "mysql" else 1
+    with ExitStack() as stack:
+        for _ in range(blocks):
+            stack.enter_context(transaction.atomic(using=alias))
+        yield
 
 
 _current: ContextVar[UnitOfWork | None] = ContextVar("redisqueue_unit_of_work", default=None)
@@ -171,7 +187,7 @@ def run_step(job_id: str, name: str, alias: str, work: Callable[[], str], guard:
         with guard():
             unit.commit()
         return text
-    with through_outbox(), transaction.atomic(using=alias):
+    with through_outbox(), _transaction(alias):
         text = work()
         _create(job_id, name, alias, text)
     return text

@@ -159,7 +159,7 @@ class Relay:
         unmirrored = [row for row in page if row.id not in has_ended]
         # Rows that have to stay only until Redis has their jobs durably
         settled = {row.id for row in page if row.id in has_ended or not waits_for_mirror(row.audit)}
-        settled |= self._duplicates([row for row in unmirrored if row.unique])
+        settled |= self._unmirrorable(unmirrored)
         is_durable = self._durability.accepted([row.id for row in page], wait=bool(settled))
         accepted = [row for row in page if row.id in is_durable]
         lacking = [row for row in page if row.id not in is_durable]
@@ -187,17 +187,17 @@ class Relay:
                     known[row_id] = status in FINAL and reason != JobReason.LOST
         return known
 
-    def _duplicates(self, rows: Sequence[_OutboxRow]) -> set[str]:
-        """The rows whose jobs Redis has not created, because another job had their unique key.
+    def _unmirrorable(self, rows: Sequence[_OutboxRow]) -> set[str]:
+        """The rows whose jobs the mirror will never have.
 
-        Redis forgets the id of a duplicate after a day. If it has neither that nor a job by then,
-        the row's job was a duplicate, or it is so old that nobody needs the row.
+        Redis has not created the job, because another one had its unique key; it forgets the id of
+        a duplicate after a day. Or the job is gone, and the database has refused its events.
         """
         queries = UniqueQueries(self._commands.connection, self._commands.settings)
-        found = set(queries.aliases([row.id for row in rows]))
+        found = set(queries.aliases([row.id for row in rows if row.unique]))
         old = timezone.now() - ORPHAN_AGE
-        statuses = queries.statuses([row.id for row in rows if row.created_at < old])
-        return found | {job_id for job_id, status in statuses.items() if not status}
+        jobs = [row.id for row in rows if row.created_at < old and not is_workflow(row.id)]
+        return found | {job_id for job_id, status in queries.statuses(jobs).items() if not status}
 
     def _delete_safe(self, state: _AliasState, rows: Sequence[_OutboxRow]) -> None:
         """Delete rows with their siblings on other aliases, then let Redis forget their ids. In the

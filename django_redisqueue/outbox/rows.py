@@ -19,7 +19,7 @@ from datetime import datetime
 
 from django.db import models, router
 
-from ..broker.base import slices
+from ..broker.base import MAX_CALL_BYTES, slices
 from ..broker.durability import Durability
 from ..client.transport import connection_of
 from ..conf import get_settings
@@ -152,7 +152,10 @@ def _insert(jobs: Sequence[NewJob], alias: str, all_aliases: Sequence[str]) -> N
         )
         for job in jobs
     ]  # fmt: skip
-    rows_on(alias).bulk_create(rows, batch_size=CHUNK)
+    # MySQL and MariaDB take statements of up to ``max_allowed_packet``: 16 MB, if not less.
+    largest = max((len(job.payload) for job in jobs), default=0) + 1
+    fits = max(1, min(CHUNK, MAX_CALL_BYTES // largest))
+    rows_on(alias).bulk_create(rows, batch_size=fits)
     for job in jobs:
         job.stored = True
 

@@ -9,12 +9,13 @@ import pytest
 from django.db import connection, transaction
 
 from django_redisqueue.conf import get_settings
+from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.metrics.histograms import HOURS, add_hours, last_hours
 from django_redisqueue.mirror import aggregates
 from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.mirror.retention import Retention, mirror_rules
-from django_redisqueue.models import ErrorGroup, JobRecord, MirrorState
+from django_redisqueue.models import ErrorGroup, JobRecord, MirrorState, Rollup
 from django_redisqueue.worker.child.retry_policy import describe
 from tests.broker.lab import T0, outcome
 
@@ -112,6 +113,17 @@ def test_beyond_the_bound_a_task_has_one_more_group(
     found = dict(ErrorGroup.objects.values_list("message", "count"))
     assert found == {"wrong a": 2, "wrong b": 1, "": 2}
     assert shard.record("d").error_group == ErrorGroup.objects.get(message="").pk
+
+
+def test_rows_that_shards_share_are_inserted_in_one_order(shard: MirroredShard) -> None:
+    """Whatever the order of their events, so that two bridges never wait for each other."""
+    for task in ("app.b", "app.c", "app.a"):
+        shard.lab.store.enqueue([NewJob(task, "default", task, "[[],{}]")])
+        fail(shard, task, body("no"))
+    shard.mirror()
+    assert list(Rollup.objects.order_by("pk").values_list("task", flat=True)) == [
+        "app.a", "app.b", "app.c",
+    ]  # fmt: skip
 
 
 def test_old_groups_are_deleted_and_may_come_again(shard: MirroredShard) -> None:

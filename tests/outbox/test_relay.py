@@ -149,6 +149,25 @@ def test_with_a_mirror_rows_stay_until_their_jobs_are_mirrored(lost: Lost, redis
     assert rows() == [two.id]
 
 
+def test_a_row_whose_job_the_mirror_will_never_have_goes_after_a_day(lost: Lost) -> None:
+    """The database refuses its events, or somebody has deleted it before they were read."""
+    lost.configure(MIRROR=True)
+    gone, runs = lost.enqueue(1), lost.enqueue(2)
+    relay = lost.relay()
+    relay.run_once()
+    store = Commands(worker_connection(shard_of()))
+    request = ClaimRequest("child", ("default",))
+    (claimed,) = store.claim(request, 1, 1).jobs
+    outcome = Outcome(gone.id, claimed.lease, 1, OutcomeKind.COMPLETED, "1")
+    store.finish(request, 2, [outcome], 0)
+    assert JobQueue().clear("completed") == 1
+    relay.run_once()
+    assert rows() == [gone.id, runs.id]
+    lost.age(timedelta(days=2))
+    relay.run_once()
+    assert rows() == [runs.id]
+
+
 def test_another_run_of_redis_gets_what_is_not_mirrored_once_more(lost: Lost, redis: Redis) -> None:
     lost.configure(MIRROR=True)
     lost.enqueue(1)

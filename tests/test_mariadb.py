@@ -1,0 +1,243 @@
+"""What a project on MariaDB (or MySQL, whose SQL and errors are the same here) depends on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext, suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import Error, OperationalError, connection, connections, transaction
+from django.utils import timezone
+
+from django_redisqueue.broker import durability
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.mirror.database_errors import ErrorCause, error_cause
+from django_redisqueue.models import (
+    MirrorState,
+    OutboxJob,
+    Receipt,
+    Rollup,
+    StepReceipt,
+)
+from django_redisqueue.outbox.receipts import run_once, run_step
+from django_redisqueue.outbox.relay import Relay
+from tests.app import tasks
+from tests.app.models import Counter
+from tests.app.tasks import bump
+from tests.broker.lab import Lab
+from tests.client.test_transactions import queued
+from tests.dashboard.conftest import redisqueue, site, staff
+from tests.dashboard.site import Site
+from tests.mirror.mirrored_shard import MirroredShard
+from tests.mirror.rows import record
+from tests.support.mariadb import MariaDBServer
+from tests.support.servers import RedisServer
+from tests.support.shards import shard_of
+from tests.worker.processes import eventually
+
+__all__ = ["redisqueue", "site", "staff"]
+
+pytestmark = pytest.mark.usefixtures("on_mariadb")
+AWAY = {"CONNECTION": {"URL": "unix:///nonexistent.sock"}}
+
+
+@pytest.fixture
+def shard(
+    redis_server: RedisServer, queue_settings: dict[str, Any], settings: Any
+) -> Iterator[MirroredShard]:
+    settings.REDISQUEUE = {**queue_settings, "MIRROR": True}
+    made = MirroredShard(Lab(redis_server))
+    yield made
+    made.close()
+
+
+class Rival:
+    """Another connection, in a thread of its own, whose transaction is the larger one: MariaDB ends
+    the smaller one of a deadlock."""
+
+    def __init__(self, first: Callable[[], object], second: Callable[[], object]) -> None:
+        self._first, self._second = first, second
+        self._has_first, self._may_go_on = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Rival:
+        self._thread.start()
+        self._has_first.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._may_go_on.set()
+        self._thread.join()
+
+    def go_on(self) -> None:
+        self._may_go_on.set()
+
+    def _run(self) -> None:
+        with transaction.atomic():
+            Counter.objects.bulk_create(Counter(name=f"large {n}") for n in range(200))
+            self._first()
+            self._has_first.set()
+            self._may_go_on.wait(10)
+            self._second()
+            transaction.set_rollback(True)
+        connections.close_all()
+
+
+def until_one_waits(server: MariaDBServer) -> None:
+    """Wait until a transaction waits for a lock."""
+    waiting = "SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+    # MariaDB shows the same as before to who asks again within 0.1 s.
+    eventually(lambda: bool(server.execute(waiting)), every=0.15)
+
+
+def test_names_that_differ_in_case_are_different(queue_settings: dict[str, Any]) -> None:
+    found = [
+        run_step("j", name, "default", lambda name=name: f'"{name}"', nullcontext)
+        for name in ("Go", "go")
+    ]
+    assert found == ['"Go"', '"go"']
+    assert StepReceipt.objects.count() == 2
+    for name in ("app.Run", "app.run"):
+        Rollup.objects.create(minute=timezone.now().replace(second=0), queue="q", task=name)
+
+
+def test_every_event_has_a_row(shard: MirroredShard) -> None:
+    shard.run_jobs(120)
+    shard.lab.add("strange", payload='[["é€😀 \\\\ \'%s"],{}]')
+    shard.mirror()
+    shard.assert_complete()
+
+
+def test_after_a_deadlock_the_batch_is_written_again(
+    shard: MirroredShard, on_mariadb: MariaDBServer
+) -> None:
+    shard.run_jobs(2, "a")
+    shard.mirror()
+    shard.run_jobs(2, "b")
+    lock, states = Rollup.objects.select_for_update(), MirrorState.objects
+    with Rival(lambda: list(lock), lambda: states.update(fault="rival")) as rival:
+
+        def go_on() -> None:
+            until_one_waits(on_mariadb)
+            rival.go_on()
+
+        watcher = threading.Thread(target=go_on)
+        watcher.start()
+        with pytest.raises(OperationalError, match="Deadlock") as raised:
+            shard.mirror()
+        watcher.join()
+    assert error_cause(raised.value, "default") is ErrorCause.DATABASE
+    shard.bridge.close()
+    shard.mirror()
+    shard.assert_complete()
+    assert MirrorState.objects.get().left_out == 0
+
+
+def test_the_outbox_commits_with_its_transaction_and_is_relayed(
+    queue_settings: dict[str, Any], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durability, "FSYNCED_MS", 0)
+    settings.REDISQUEUE = {**queue_settings, **AWAY, "OUTBOX": True}
+    with suppress(ZeroDivisionError), transaction.atomic():
+        tasks.noop.enqueue("rolled back")
+        raise ZeroDivisionError
+    with transaction.atomic():
+        tasks.noop.enqueue_many([(n,) for n in range(3)])
+    settings.REDISQUEUE = {**queue_settings, "OUTBOX": True}
+    OutboxJob.objects.update(created_at=timezone.now() - timedelta(minutes=1))
+    with closing(worker_connection(shard_of())) as link:
+        Relay(Commands(link), ["default"]).run_once()
+    assert sorted(queued()) == [0, 1, 2]
+    assert not OutboxJob.objects.exists()
+
+
+def test_many_large_rows_of_the_outbox(queue_settings: dict[str, Any], settings: Any) -> None:
+    """Together they are more than MariaDB takes in one statement: a quote takes four bytes."""
+    settings.REDISQUEUE = {**queue_settings, "OUTBOX": True}
+    with transaction.atomic():
+        tasks.noop.enqueue_many([('"' * 100_000,)] * 50)
+        assert OutboxJob.objects.count() == 50
+        transaction.set_rollback(True)
+
+
+def test_exactly_once() -> None:
+    for _ in range(2):
+        assert run_once("j", "default", lambda: str(bump("n"))) == "1"
+    assert (Counter.objects.get().value, Receipt.objects.count()) == (1, 1)
+
+
+def test_a_twin_that_commits_first_wins() -> None:
+    def work() -> str:
+        bump("mine")
+        thread = threading.Thread(target=twin)
+        thread.start()
+        thread.join()
+        return '"mine"'
+
+    def twin() -> None:
+        run_once("j", "default", lambda: '"the twin"')
+        connections.close_all()
+
+    assert run_once("j", "default", work) == '"the twin"'
+    assert not Counter.objects.exists()
+
+
+def test_a_deadlock_that_the_task_hides_commits_nothing() -> None:
+    """MariaDB has rolled back what the task did before, and would commit what it does after."""
+    Counter.objects.bulk_create(Counter(name=name) for name in "ab")
+    rows = Counter.objects.select_for_update()
+
+    def work() -> str:
+        list(rows.filter(name="b"))
+        bump("before")
+        rival.go_on()
+        with suppress(OperationalError):
+            list(rows.filter(name="a"))
+        bump("after")
+        return "1"
+
+    with (
+        Rival(lambda: list(rows.filter(name="a")), lambda: list(rows.filter(name="b"))) as rival,
+        pytest.raises(OperationalError, match="SAVEPOINT"),
+    ):
+        run_once("j", "default", work)
+    assert sorted(Counter.objects.values_list("name", flat=True)) == ["a", "b"]
+    assert not Receipt.objects.exists()
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_pages_of_the_dashboard(redisqueue: None, site: Site) -> None:
+    record(
+        "job_1_a_0", "failed", payload='[["Größe"],{}]', tags='{"shop":"7"}', correlation_id="c-1",
+        error='{"type":"ValueError","message":"no stock","traceback":""}', error_type="ValueError",
+    )  # fmt: skip
+    record("job_2_b_0", task="app.other")
+    for asked in (
+        {"text": "größe"}, {"text": "no stock"}, {"tag": "shop=7"}, {"correlation": "c-1"},
+        {"id": "job_1"}, {"status": "failed"}, {"task": "app.task"},
+    ):  # fmt: skip
+        page = site.text("jobrecord_changelist", **asked)
+        assert ("job_1_a_0" in page, "job_2_b_0" in page) == (True, False), asked
+    for name in ("overview", "overview_charts", "errors", "tasks", "workflows", "workers"):
+        site.get(name)
+    assert "job_1_a_0" in site.text("search", q="job_1")
+
+
+def test_the_cause_of_an_error(redisqueue: None) -> None:
+    table = "CREATE TEMPORARY TABLE t (x varchar(9) CHARACTER SET latin1)"
+    for sql, cause in (
+        ("INSERT INTO t VALUES ('😀')", ErrorCause.CONTENT),
+        ("INSERT INTO t VALUES ('more than nine')", ErrorCause.CONTENT),
+        ("SELECT 1 FROM nothing_here", ErrorCause.DATABASE),
+        ("KILL CONNECTION CONNECTION_ID()", ErrorCause.DATABASE),
+    ):
+        with connection.cursor() as cursor:
+            cursor.execute(table)
+            with pytest.raises(Error, match=r"\(\d+, ") as raised:
+                cursor.execute(sql)
+        connection.close()
+        assert error_cause(raised.value, "default") is cause, sql
