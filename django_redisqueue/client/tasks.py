@@ -12,10 +12,11 @@ from asgiref.sync import async_to_sync, sync_to_async
 
 from ..conf import get_settings
 from ..core import tags
+from ..core.clock import real_ms
 from ..core.codec import dumps, encode_payload, loads
 from ..core.ids import new_job_id
 from ..core.instruments import is_watched, producing, with_headers
-from ..core.job_data import NewJob
+from ..core.job_data import EXPIRES, NewJob, instant_ms
 from ..core.policies import encode_idempotency
 from ..core.ports import ports
 from ..core.redaction import OPTION, REDACTED, Hidden, Redaction, without_frames
@@ -62,6 +63,7 @@ class Task(Generic[P, R_co]):
     queue_name: str
     priority: int
     when: str = ""
+    expires: str = ""  # until when a job may start, in the form of ``when``
     on_commit: bool | None = None
     outbox: bool | None = None
     encoded_options: str = ""
@@ -112,10 +114,11 @@ class Task(Generic[P, R_co]):
         return await sync_to_async(self.func)(*args, **kwargs)
 
     def using(self, **options: Unpack[CallKeywords]) -> Self:
-        """A copy with options of one call: queue_name, priority, run_after, timeout, max_attempts,
-        on_commit, outbox, tags, after, on_parent_failure, on_conflict, unique, unique_by. As in
-        Django's own Tasks, None leaves an option as it is; ``unique=False`` turns the task's own
-        off.
+        """A copy with options of one call: queue_name, priority, run_after, expires, timeout,
+        max_attempts, on_commit, outbox, tags, after, on_parent_failure, on_conflict, unique,
+        unique_by. As in Django's own Tasks, None leaves an option as it is; ``unique=False`` turns
+        the task's own off. ``expires``: until when the job may start, or how long after its
+        enqueue.
 
         ``tags``: up to 10 names with strings, such as ``{"tenant": "42"}``, to find the job by.
 
@@ -142,11 +145,12 @@ class Task(Generic[P, R_co]):
         encoded_options.update(self.marks)
         if merged.get("tags"):
             encoded_options[tags.OPTION] = tags.flatten_tags(merged["tags"])
-        return replace(
+        made = replace(
             self,
             queue_name=merged.get("queue_name", self.queue_name),
             priority=merged.get("priority", self.priority),
             when=merged.get("run_after", self.when),
+            expires=merged.get("expires", self.expires),
             on_commit=merged.get("on_commit", self.on_commit),
             outbox=merged.get("outbox", self.outbox),
             encoded_options=dumps(encoded_options) if encoded_options else "",
@@ -154,6 +158,8 @@ class Task(Generic[P, R_co]):
             uniqueness=uniqueness,
             call_options=merged,
         )
+        check_expiry(made)
+        return made
 
     def _uniqueness(self, merged: Mapping[str, Any]) -> Uniqueness | None:
         found = uniqueness_of(
@@ -268,6 +274,8 @@ class Task(Generic[P, R_co]):
             settings.check_queue(self.queue_name)
         payload = encode_payload(args, kwargs, settings.max_payload_bytes, self.name)
         shards, encoded_options = settings.shards, self.encoded_options
+        if self.expires:
+            encoded_options = _add_option(encoded_options, EXPIRES, self.expires)
         if self.redaction is not None:
             payload = Hidden(payload)
             marks = self.redaction.marks(args, kwargs, before)
@@ -337,6 +345,16 @@ def check_single(task: Task) -> None:
             f"{task.name} is a chunk task: its jobs run many in one call, so it cannot be a part "
             "of a workflow, a callback or a listener; use a plain task there, which may enqueue "
             "this one"
+        )
+
+
+def check_expiry(task: Task) -> None:
+    """Raise InvalidOption for a task whose jobs would expire before they are due."""
+    when, now_ms = (task.uniqueness and task.uniqueness.delay) or task.when, real_ms()
+    if task.expires and when and instant_ms(task.expires, now_ms) <= instant_ms(when, now_ms):
+        raise InvalidOption(
+            f"jobs of {task.name} would expire before they are due: expires counts from the enqueue"
+            ", so make it later than run_after or the wait of Replace"
         )
 
 

@@ -25,7 +25,7 @@ from ..client.transport import connection_of
 from ..conf import get_settings
 from ..core.clock import ms_of, real_ms
 from ..core.codec import decode_payload
-from ..core.job_data import JobData, NewJob, decode_job
+from ..core.job_data import JobData, NewJob, decode_job, fix_expiry, instant_ms
 from ..core.records import Push, WorkflowJob
 from ..core.statuses import Status
 from ..exceptions import ConfigurationError
@@ -144,24 +144,19 @@ def _as_data(job: NewJob | WorkflowJob, created_at: datetime) -> JobData:
 
 def _insert(jobs: Sequence[NewJob], alias: str, all_aliases: Sequence[str]) -> None:
     siblings = ",".join(all_aliases) if len(all_aliases) > 1 else ""
+    now_ms = real_ms()  # a delay starts now, not when the row is sent
     rows = [
         OutboxJob(
-            id=job.id, queue=job.queue, task=job.task, payload=job.payload, options=job.options,
-            priority=job.priority, due_ms=_due_ms(job.when), audit=job.audit, after=job.after,
-            unique=job.unique, lane=job.lane, aliases=siblings,
+            id=job.id, queue=job.queue, task=job.task, payload=job.payload,
+            options=fix_expiry(job.options, job.after, now_ms), priority=job.priority,
+            due_ms=instant_ms(job.when, now_ms) if job.when else None, audit=job.audit,
+            after=job.after, unique=job.unique, lane=job.lane, aliases=siblings,
         )
         for job in jobs
     ]  # fmt: skip
     rows_on(alias).bulk_create(rows, batch_size=CHUNK)
     for job in jobs:
         job.stored = True
-
-
-def _due_ms(when: str) -> int | None:
-    """A delay becomes an instant: it starts now, not when the row is sent."""
-    if not when:
-        return None
-    return real_ms() + int(when) if when.startswith("+") else int(when)
 
 
 def _no_table(aliases: Sequence[str]) -> str:
