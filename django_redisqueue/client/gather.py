@@ -40,11 +40,10 @@ from .decorator import task
 from .enqueue import call_after_commit, delivery_mode, submit
 from .jobs import Job
 from .large_results import decode_result
-from .options import TaskKeywords, check_integer
+from .options import DjangoTask, TaskKeywords, check_integer
 from .placement import check_beside
 from .tasks import (
     ContextTask,
-    DjangoTask,
     Signature,
     Task,
     as_task,

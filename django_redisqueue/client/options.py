@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from keyword import iskeyword
-from typing import Any, Literal, Protocol, TypedDict
+from typing import Any, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
 from django.conf import settings as django_settings
 from django.db import DEFAULT_DB_ALIAS, connections
@@ -183,11 +183,53 @@ class TaskOptions:
     unique_by: UniqueBy | None = None  # None means all arguments
 
 
+A_contra = TypeVar("A_contra", contravariant=True)
+B_contra = TypeVar("B_contra", contravariant=True)
+C_contra = TypeVar("C_contra", contravariant=True)
+D_contra = TypeVar("D_contra", contravariant=True)
+Rest = ParamSpec("Rest")
+
+
+# Tasks by how many arguments a call may have, for ``enqueue_many``. Type checkers find their types
+# by ``enqueue``.
+class Takes0(Protocol):
+    def enqueue(self) -> object: ...
+
+
+class Takes1(Protocol[A_contra]):
+    def enqueue(self, a: A_contra, /) -> object: ...
+
+
+class Takes2(Protocol[A_contra, B_contra]):
+    def enqueue(self, a: A_contra, b: B_contra, /) -> object: ...
+
+
+class Takes3(Protocol[A_contra, B_contra, C_contra]):
+    def enqueue(self, a: A_contra, b: B_contra, c: C_contra, /) -> object: ...
+
+
+class Takes4(Protocol[A_contra, B_contra, C_contra, D_contra]):
+    def enqueue(self, a: A_contra, b: B_contra, c: C_contra, d: D_contra, /) -> object: ...
+
+
+class TakesMore(Protocol[Rest]):
+    def enqueue(
+        self, a: Any, b: Any, c: Any, d: Any, e: Any, /, *args: Rest.args, **kwargs: Rest.kwargs
+    ) -> object: ...
+
+
 class HasId(Protocol):
     """A job, or its record."""
 
     @property
     def id(self) -> str: ...
+
+
+class DjangoTask(Protocol):
+    """A task of Django's own Tasks, of an alias that uses this package's backend."""
+
+    @property
+    def module_path(self) -> str: ...
 
 
 class TaskKeywords(TypedDict, total=False):

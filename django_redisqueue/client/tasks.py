@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Protocol, Self, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Self, Unpack, cast, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
 
@@ -30,7 +30,18 @@ from ..exceptions import (
 )
 from .enqueue import Deferred, delivery_mode, submit
 from .jobs import Job
-from .options import CALL_CHECKS, CallKeywords, TaskOptions, check_option
+from .options import (
+    CALL_CHECKS,
+    CallKeywords,
+    Takes0,
+    Takes1,
+    Takes2,
+    Takes3,
+    Takes4,
+    TakesMore,
+    TaskOptions,
+    check_option,
+)
 from .placement import check_beside, check_placement, place
 from .policies import DIGEST_BYTES, LaneRule, Uniqueness, uniqueness_of
 from .registry import ANY_ARGUMENTS, Parameters, dotted_path
@@ -45,6 +56,10 @@ else:
 
     P, R_co = ParamSpec("P"), TypeVar("R_co")
 
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
 Rest = ParamSpec("Rest")  # the arguments behind the first
 Value = TypeVar("Value")
 WORKER_OPTIONS = ("timeout_ms", "max_attempts")  # options of a call that workers need
@@ -205,6 +220,26 @@ class Task(Generic[P, R_co]):
                 without_frames(error)
             raise
 
+    @overload  # for type checkers, which know the arguments of calls with up to four
+    def enqueue_many(self: Takes0, calls: Iterable[tuple[()]]) -> list[Job]: ...
+    @overload
+    def enqueue_many(self: Takes1[A], calls: Iterable[tuple[A]]) -> list[Job]: ...
+    @overload
+    def enqueue_many(self: Takes2[A, B], calls: Iterable[tuple[A, B]]) -> list[Job]: ...
+    @overload
+    def enqueue_many(
+        self: Takes3[A, B, C],
+        calls: Iterable[tuple[A, B, C]],
+    ) -> list[Job]: ...
+    @overload
+    def enqueue_many(
+        self: Takes4[A, B, C, D],
+        calls: Iterable[tuple[A, B, C, D]],
+    ) -> list[Job]: ...
+    @overload
+    def enqueue_many(self: TakesMore[Rest], calls: Iterable[tuple[Any, ...]]) -> list[Job]: ...
+    @overload
+    def enqueue_many(self, calls: Iterable[list[Any]]) -> list[Job]: ...
     def enqueue_many(self, calls: Iterable[Sequence[Any]]) -> list[Job]:
         """Queue one run for each sequence of positional arguments, in scripts of up to 100 jobs.
 
@@ -366,13 +401,6 @@ def _after(merged: Mapping[str, Any]) -> str:
 def _add_option(encoded_options: str, option: str, value: object) -> str:
     """The encoded options with one more."""
     return dumps({option: value, **(loads(encoded_options) if encoded_options else {})})
-
-
-class DjangoTask(Protocol):
-    """A task of Django's own Tasks, of an alias that uses this package's backend."""
-
-    @property
-    def module_path(self) -> str: ...
 
 
 def as_task(what: object) -> object:

@@ -6,7 +6,7 @@ import random
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
 from ..conf import get_settings
 from ..core.clock import Deadline, Duration, to_ms
@@ -25,11 +25,13 @@ from ..exceptions import (
 )
 from .enqueue import Deferred, after_commit, delivery_mode, in_atomic
 from .jobs import Job
+from .options import DjangoTask
 from .placement import decisive_key
-from .tasks import DjangoTask, Signature, Task, as_task, callback_fields, check_callback
+from .tasks import P, Signature, Task, as_task, callback_fields, check_callback
 from .transport import connection_of, send_workflows, transport
 from .workflow_graph import Node, check_graph, encode_jobs, to_outbox_row
 
+OnFailureName = Literal["fail", "skip", "go_on"]
 TTL = 86_400  # s that an ended workflow stays
 MAX_NAME = 200
 
@@ -92,13 +94,45 @@ class Workflow:
         if kind is None:
             self.push()
 
+    @overload
+    def add(self, what: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Job: ...
+    @overload
+    def add(
+        self,
+        what: Signature,
+        /,
+        *,
+        after: Job | Iterable[Job] | None = None,
+        on_failure: OnFailure | OnFailureName = OnFailure.FAIL,
+    ) -> Job: ...
+    @overload  # in a call with these keywords, no type checker can check the arguments of the task
+    def add(
+        self,
+        what: Task | DjangoTask,
+        /,
+        *args: Any,
+        after: Job | Iterable[Job] | None,
+        on_failure: OnFailure | OnFailureName = OnFailure.FAIL,
+        **kwargs: Any,
+    ) -> Job: ...
+    @overload
+    def add(
+        self,
+        what: Task | DjangoTask,
+        /,
+        *args: Any,
+        on_failure: OnFailure | OnFailureName,
+        **kwargs: Any,
+    ) -> Job: ...
+    @overload
+    def add(self, what: DjangoTask, /, *args: Any, **kwargs: Any) -> Job: ...
     def add(
         self,
         what: Task | Signature | DjangoTask,
         /,
         *args: Any,
-        after: Job | Iterable[Job] | None = None,
-        on_failure: OnFailure | str = OnFailure.FAIL,
+        after: Any = None,
+        on_failure: Any = OnFailure.FAIL,
         **kwargs: Any,
     ) -> Job:
         """Add a job that starts when all jobs in ``after`` are done; returns its handle.
