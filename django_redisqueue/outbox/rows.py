@@ -14,9 +14,12 @@ there, because then all transactions have committed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import models, router
 
 from ..broker.base import slices
@@ -33,11 +36,33 @@ from ..models import OutboxJob, StepReceipt
 from ..models.tables import aliases_with_table, has_table
 
 CHUNK = 500  # ids in one query; some databases take no more than 999
+IN_ASYNC_CODE = (
+    "In async code, await aget_job, afind_jobs, task.aenqueue, job.arefresh, job.acancel or "
+    "job.await_result, and call others of django_redisqueue by sync_to_async."
+)
+
+
+Args = ParamSpec("Args")
+Found = TypeVar("Found")
+
+
+def sync_only(func: Callable[Args, Found]) -> Callable[Args, Found]:
+    """Let Django's error about the database on an event loop name what to call there."""
+
+    @wraps(func)
+    def call(*args: Args.args, **kwargs: Args.kwargs) -> Found:
+        try:
+            return func(*args, **kwargs)
+        except SynchronousOnlyOperation as error:
+            raise SynchronousOnlyOperation(f"{error} {IN_ASYNC_CODE}") from error
+
+    return call
 
 
 class DatabaseOutbox:
     """The port ``core.ports.Outbox``."""
 
+    @sync_only
     def store(self, jobs: Sequence[NewJob], aliases: Sequence[str]) -> Sequence[str]:
         wanted = list(aliases) or [router.db_for_write(OutboxJob)]
         found = [alias for alias in wanted if has_table(OutboxJob, alias)]
@@ -47,6 +72,7 @@ class DatabaseOutbox:
             _insert(jobs, alias, found)
         return found
 
+    @sync_only
     def store_undelivered(self, jobs: Sequence[NewJob], alias: str) -> str:
         wanted = [alias, router.db_for_write(OutboxJob)]
         found = next((alias for alias in wanted if has_table(OutboxJob, alias)), None)
@@ -55,14 +81,17 @@ class DatabaseOutbox:
         _insert(jobs, found, [found])
         return found
 
+    @sync_only
     def find(self, job_id: str) -> NewJob | None:
         row = _row_of(job_id)
         return to_new_job(row) if row else None
 
+    @sync_only
     def find_workflow(self, workflow_id: str) -> Push | None:
         row = _unaccepted(workflow_id)
         return to_push(row) if row else None
 
+    @sync_only
     def forget_steps(self, job_id: str) -> None:
         for alias in aliases_with_table(StepReceipt):
             StepReceipt._base_manager.using(alias).filter(job_id=job_id).delete()
