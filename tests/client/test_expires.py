@@ -32,7 +32,6 @@ from django_redisqueue.core.schedules import Source
 from django_redisqueue.exceptions import InvalidOption, JobFailed
 from django_redisqueue.models import OutboxJob
 from django_redisqueue.testing import capture_jobs
-from django_redisqueue.worker.child.job_redis import JobRedis
 from tests.app import tasks
 from tests.support.burst import work
 from tests.support.hand import Hand
@@ -142,7 +141,8 @@ def starts(hand: Hand, job: Job) -> bool:
     """Whether a worker that claims the job now looks at its time."""
     (claimed,) = hand.claim()
     assert claimed.id == job.id
-    found = JobRedis(hand.claim_request.child, get_settings()).waited_since(claimed)
+    queries = WorkflowQueries(hand.store_of(job.id).connection, get_settings())
+    found = queries.waited_since(job.id)
     hand.settle(claimed, "queued", "", "head")
     return found is None
 
