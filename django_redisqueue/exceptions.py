@@ -170,6 +170,11 @@ class WorkerLost(RedisQueueError):
     type of the job's error."""
 
 
+class JobExpired(RedisQueueError):
+    """No worker claimed the job before it expired. Never raised, only recorded as the type of the
+    job's error."""
+
+
 class CorruptJob(RedisQueueError):
     """A stored job, workflow or gather cannot be read: a field is missing or invalid, or a newer
     version wrote it. ``known``: the readable part of a job (a JobData), or None."""

@@ -10,6 +10,7 @@ from .models.periodic import enabled_rows
 from .outbox import rows
 
 
+@rows.sync_only
 def find(job_id: str, *, in_outbox: bool) -> JobData | None:
     """A job that Redis does not have: it was pruned, or it is still in the outbox."""
     settings = get_settings()
@@ -20,5 +21,5 @@ def find(job_id: str, *, in_outbox: bool) -> JobData | None:
 
 ports.outbox = rows.DatabaseOutbox()
 ports.archive = find
-ports.records = archive.matching
+ports.records = rows.sync_only(archive.matching)
 ports.schedule_rows = enabled_rows

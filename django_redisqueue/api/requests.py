@@ -17,7 +17,13 @@ from django.utils.crypto import salted_hmac
 from django.utils.dateparse import parse_datetime
 
 from ..broker.entries import Positions
-from ..client.options import MAX_PRIORITY, MIN_PRIORITY, check_priority, check_run_after
+from ..client.options import (
+    MAX_PRIORITY,
+    MIN_PRIORITY,
+    check_expires,
+    check_priority,
+    check_run_after,
+)
 from ..client.registry import lookup, task_names
 from ..conf import get_settings
 from ..core.clock import MAX_DURATION
@@ -315,21 +321,30 @@ def _check_value(value: object, where: str) -> None:
         check_json(value, where)
 
 
-def _check_run_after(value: object) -> object:
+def _check_when(value: object, name: str, check: Callable[[object], str]) -> object:
     """Seconds from now, or an instant in ISO 8601 with its offset; within a hundred years."""
-    found = _instant(value) if isinstance(value, str) else value
-    check_run_after(found)
+    found = _instant(value, name) if isinstance(value, str) else value
+    check(found)
     return found
 
 
-def _instant(text: str) -> datetime:
+def _when_schema(least: str) -> dict[str, Any]:
+    return {
+        "oneOf": [
+            {"type": "number", least: 0, "maximum": MAX_DURATION},
+            {"type": "string", "format": "date-time"},
+        ]
+    }
+
+
+def _instant(text: str, name: str) -> datetime:
     try:
         found = parse_datetime(text)
     except ValueError:  # well formed, but for example 31 February
         found = None
     if found is None or found.tzinfo is None:
         raise InvalidOption(
-            "run_after must be seconds from now, or an instant with its offset such as "
+            f"{name} must be seconds from now, or an instant with its offset such as "
             f"2026-01-31T12:00:00Z, not {text!r}"
         )
     return found
@@ -366,14 +381,14 @@ FIELDS: Mapping[str, BodyField] = {
         "Larger first.",
     ),
     "run_after": BodyField(
-        _check_run_after,
-        lambda: {
-            "oneOf": [
-                {"type": "number", "minimum": 0, "maximum": MAX_DURATION},
-                {"type": "string", "format": "date-time"},
-            ]
-        },
+        lambda value: _check_when(value, "run_after", check_run_after),
+        lambda: _when_schema("minimum"),
         "Seconds from now, or an instant with its offset.",
+    ),
+    "expires": BodyField(
+        lambda value: _check_when(value, "expires", check_expires),
+        lambda: _when_schema("exclusiveMinimum"),
+        "Until when it may start: seconds from now, or an instant with its offset.",
     ),
     "tags": BodyField(
         check_tags,

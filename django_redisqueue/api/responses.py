@@ -56,6 +56,7 @@ FAULTS: tuple[tuple[type[Exception], int, str], ...] = (
     (ours.IdempotencyConflict, 422, "idempotency_conflict"),
     (ours.LeaseLost, 409, "lease_lost"),
     (ours.WorkerLost, 409, "worker_lost"),
+    (ours.JobExpired, 409, "job_expired"),
     (ours.CorruptJob, 409, "corrupt_job"),
     (ours.WorkflowError, 400, "invalid_workflow"),
     (ours.WorkflowNotFound, 404, "not_found"),

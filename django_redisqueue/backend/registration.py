@@ -11,7 +11,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 
 from ..client.decorator import make_task
-from ..client.options import CALL_CHECKS, TASK_CHECKS, TaskOptions, check_timeout
+from ..client.options import CALL_CHECKS, TASK_CHECKS, TaskOptions
 from ..client.registry import (
     accepted_parameters,
     check_exactly_once,
@@ -116,8 +116,8 @@ def _register(task: Task[Any, Any], queue_name: str) -> None:
     fixed = {option: given[option] for option in TASK_CHECKS if option in given}
     if DATABASE in given:
         fixed["using"] = given[DATABASE]
-    if "timeout" in fixed:
-        fixed["timeout_ms"] = check_timeout(fixed.pop("timeout"))
+    for option in {"timeout", "expires"} & fixed.keys():
+        fixed[f"{option}_ms"] = TASK_CHECKS[option](fixed.pop(option))
     options = TaskOptions(
         takes_context=True, queue_name=queue_name, priority=int(task.priority), **fixed
     )

@@ -15,7 +15,8 @@ from ..exceptions import InvalidTask as OurInvalidTask
 from .django_tasks import InvalidTask, Task, TaskResult
 
 OVERRIDES = "django"  # the job option with the changes to the task's definition
-OF_ENQUEUE = ("unique", "unique_by", "on_conflict")  # nobody needs them once the job is enqueued
+# Nobody needs these once the job is enqueued.
+OF_ENQUEUE = ("unique", "unique_by", "on_conflict", "expires")
 DATABASE = "database"  # the option ``using`` of @task, which is a method here
 
 
@@ -25,6 +26,7 @@ class RedisQueueTask(Task):  # type: ignore[type-arg]  # Django's own is not gen
     and of its ``using``; ``database`` is the alias that ``exactly_once`` uses."""
 
     timeout: float | timedelta | None = None
+    expires: Any = None
     max_attempts: int | None = None
     backoff: Any = None
     retry_on: Any = None
@@ -49,9 +51,9 @@ class RedisQueueTask(Task):  # type: ignore[type-arg]  # Django's own is not gen
     unique_by: Any = None
 
     def using(self, **options: Any) -> RedisQueueTask:
-        """A copy with options of one call: Django's, and timeout, max_attempts, on_commit, outbox,
-        tags, after, on_parent_failure, on_conflict, unique and unique_by. Raises InvalidTask, and
-        TypeError for unknown options."""
+        """A copy with options of one call: Django's, and expires, timeout, max_attempts, on_commit,
+        outbox, tags, after, on_parent_failure, on_conflict, unique and unique_by. Raises
+        InvalidTask, and TypeError for unknown options."""
         for name in options.keys() - CALL_OPTIONS:
             if name in OPTIONS:
                 raise TypeError(
@@ -82,7 +84,12 @@ OPTIONS = tuple(one.name for one in fields(RedisQueueTask) if one.name not in Ta
 CALL_OPTIONS = frozenset({"priority", "queue_name", "run_after", "backend"}) | (
     CALL_CHECKS.keys() & set(OPTIONS)
 )
-_CHECKS = {**CALL_CHECKS, **TASK_CHECKS, DATABASE: TASK_CHECKS["using"]}
+_CHECKS = {
+    **CALL_CHECKS,
+    **TASK_CHECKS,
+    "expires": CALL_CHECKS["expires"],
+    DATABASE: TASK_CHECKS["using"],
+}
 
 
 def options_of(task: Task[Any, Any]) -> dict[str, Any]:
@@ -99,6 +106,8 @@ def check_options(task: Task[Any, Any]) -> None:
             checked = _CHECKS[name](value)
         except (InvalidOption, InvalidName, OurInvalidTask) as error:
             raise InvalidTask(str(error)) from error
+        if name == "expires":
+            continue  # its text means nothing to a later check
         if name == "timeout":
             checked = value.total_seconds() if isinstance(value, timedelta) else value
         object.__setattr__(task, name, checked)

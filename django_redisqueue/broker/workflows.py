@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from ..core.codec import loads
-from ..core.parsing import int_or_none, pairs
+from ..core.parsing import int_or_none, pairs, parse_int
 from ..core.records import (
     WORKFLOW_FIELDS,
     GatherData,
@@ -193,6 +193,22 @@ class WorkflowQueries(QueryBase):
                 )
             results[parent] = _result(parent, text, decode)
         return results
+
+    def waited_since(self, job_id: str) -> tuple[int, int] | None:
+        """From when the ``expires`` of a job counts (its enqueue, the end of its last parent, or
+        the call that has replaced its arguments), and when the job was claimed. None if it has run
+        before, or if somebody has requeued it. Raises ValueError."""
+        ran, generation, claimed, after, *since = self.connection.call(
+            "HMGET", self.keys.job(job_id), "ran", "generation", "started_ms", "after",
+            "enqueued_ms", "renewed_ms",
+        )  # fmt: skip
+        if ran or generation or not claimed:
+            return None
+        parents = _full((after or "").split(), job_id.rpartition(".")[0])
+        if parents:
+            ends = [("HGET", self.keys.job(parent), "finished_ms") for parent in parents]
+            since += self.connection.pipeline(ends)
+        return max((parse_int(one) for one in since if one), default=0), parse_int(claimed)
 
     def _results(self, ids: Sequence[str]) -> Iterator[tuple[str, str | None]]:
         """The results of jobs as JSON, about a megabyte a round trip."""

@@ -23,7 +23,7 @@ from .registry import (
     dotted_path,
     register,
 )
-from .tasks import ContextTask, Task
+from .tasks import ContextTask, Task, check_expiry
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,11 +46,12 @@ def task(
 def task(func: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a module-level function (sync or async) a task.
 
-    Options: queue_name, priority, timeout, max_attempts, backoff, retry_on, no_retry_on,
-    takes_context, audit, api (may be enqueued through the HTTP API), redact, outbox, exactly_once
-    (with using: the database), concurrency, rate, fair_by, on_conflict (see Limit and Rate), unique
-    and unique_by (see docs/unique.md), chunk (see Chunk), cron or every (it runs by itself: see
-    Cron and Every); ``name`` replaces the dotted path, ``aliases`` keep old names running.
+    Options: queue_name, priority, timeout, expires (until when a job may start), max_attempts,
+    backoff, retry_on, no_retry_on, takes_context, audit, api (may be enqueued through the HTTP
+    API), redact, outbox, exactly_once (with using: the database), concurrency, rate, fair_by,
+    on_conflict (see Limit and Rate), unique and unique_by (see docs/unique.md), chunk (see Chunk),
+    cron or every (it runs by itself: see Cron and Every); ``name`` replaces the dotted path,
+    ``aliases`` keep old names running.
     Raises InvalidTask, InvalidOption or InvalidName.
     """
     name, aliases = options.pop("name", None), options.pop("aliases", ())
@@ -69,8 +70,8 @@ def _make_task(
     checked = {
         key: check_option(TASK_CHECKS, key, value, "@task") for key, value in options.items()
     }
-    if "timeout" in checked:
-        checked["timeout_ms"] = checked.pop("timeout")
+    for option in {"timeout", "expires"} & checked.keys():
+        checked[f"{option}_ms"] = checked.pop(option)
     fixed = TaskOptions(**checked)
     if fixed.takes_context:
         check_context(func)
@@ -91,12 +92,13 @@ def make_task(
 ) -> Task:
     """A task with these options. The first ``skip`` parameters of the function are not arguments of
     its jobs. Raises InvalidOption."""
-    return Task(
+    made = Task(
         func=func,
         name=name,
         options=options,
         queue_name=options.queue_name,
         priority=options.priority,
+        expires=f"+{options.expires_ms}" if options.expires_ms else "",
         outbox=options.outbox,
         audit="" if options.audit is Audit.ALL else options.audit.value,
         uniqueness=uniqueness_of(name, parameters, options.unique, options.unique_by),
@@ -105,3 +107,5 @@ def make_task(
         redaction=redaction_of(func, options.redact, skip) if options.redact else None,
         lane_rule=lane_rule_of(name, parameters, options),
     )
+    check_expiry(made)
+    return made

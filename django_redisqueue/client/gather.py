@@ -22,6 +22,7 @@ from ..core.ids import (
     shard_of_key,
 )
 from ..core.parsing import is_int
+from ..core.ports import Transport
 from ..core.records import GatherData, GatherListener, GatherPlan
 from ..core.statuses import GatherReason, GatherStatus
 from ..exceptions import (
@@ -40,11 +41,10 @@ from .decorator import task
 from .enqueue import call_after_commit, delivery_mode, submit
 from .jobs import Job
 from .large_results import decode_result
-from .options import TaskKeywords, check_integer
+from .options import DjangoTask, TaskKeywords, check_integer
 from .placement import check_beside
 from .tasks import (
     ContextTask,
-    DjangoTask,
     Signature,
     Task,
     as_task,
@@ -53,7 +53,7 @@ from .tasks import (
     check_single,
     job_of,
 )
-from .transport import transport
+from .transport import transport, transport_of
 
 MAX_POLLS = 10_000
 
@@ -255,12 +255,16 @@ class Gather:
     @property
     def data(self) -> GatherData:
         """Everything but the results, read in one round trip."""
-        found: GatherData | None = self._call(partial(transport().gather, self.key))
+        found: GatherData | None = self._call(partial(self._transport().gather, self.key))
         if found is None or found.id != self.id:
             if self._job_id:  # perhaps Redis has forgotten the run, too
                 self._call(partial(transport().gather_key, self._job_id))
             raise _not_found(f"no gather {self.id} under the key {self.key!r}")
         return found
+
+    def _transport(self) -> Transport:
+        """As of its jobs: a test reads it after its block, too."""
+        return transport_of(f"{self.id}.0")
 
     @property
     def status(self) -> GatherStatus:
@@ -293,7 +297,7 @@ class Gather:
         Raises ResultGone when such a file was deleted.
         """
         data = self.data
-        texts = self._call(partial(transport().gather_results, self.key))
+        texts = self._call(partial(self._transport().gather_results, self.key))
         return {name: _value(texts[name]) for name in data.listeners if name in texts}
 
     async def aresults(self) -> dict[str, Any]:
@@ -315,7 +319,7 @@ class Gather:
         """Wait until the threshold is reached. Raises WaitTimeout, or GatherFailed with the missing
         listeners. A message of the gather ends the wait; it does not poll."""
         deadline = Deadline(timeout, lambda _: self._timeout_message())
-        transport().wait_until(lambda: self.status.is_final, self.id, deadline)
+        self._transport().wait_until(lambda: self.status.is_final, self.id, deadline)
         data = self.data
         if data.status is GatherStatus.COLLECTING:
             raise WaitTimeout(self._timeout_message())

@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from keyword import iskeyword
-from typing import Any, Literal, Protocol, TypedDict
+from typing import Any, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
 from django.conf import settings as django_settings
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils import timezone
 
 from ..conf import get_settings
-from ..core.clock import MAX_DURATION, Duration, ms_of, real_ms, to_ms
+from ..core.clock import MAX_DURATION, Duration, ms_of, real_ms, to_ms, to_period_ms
 from ..core.codec import dumps
 from ..core.ids import check_job_id, check_queue_name, check_task_name
 from ..core.parsing import is_int
@@ -154,11 +154,13 @@ def check_chunk_option(value: object) -> Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """The options of ``@task(...)``. ``timeout_ms``: None means the setting TIMEOUT, 0 no limit."""
+    """The options of ``@task(...)``. ``timeout_ms``: None means the setting TIMEOUT, 0 no limit;
+    ``expires_ms``: 0 means never."""
 
     queue_name: str = "default"
     priority: int = 0
     timeout_ms: int | None = None
+    expires_ms: int = 0
     max_attempts: int = 1
     backoff: Backoff | FixedDelays = Backoff()  # noqa: RUF009 - frozen
     retry_on: ExceptionTypes = (Exception,)
@@ -181,11 +183,53 @@ class TaskOptions:
     unique_by: UniqueBy | None = None  # None means all arguments
 
 
+A_contra = TypeVar("A_contra", contravariant=True)
+B_contra = TypeVar("B_contra", contravariant=True)
+C_contra = TypeVar("C_contra", contravariant=True)
+D_contra = TypeVar("D_contra", contravariant=True)
+Rest = ParamSpec("Rest")
+
+
+# Tasks by how many arguments a call may have, for ``enqueue_many``. Type checkers find their types
+# by ``enqueue``.
+class Takes0(Protocol):
+    def enqueue(self) -> object: ...
+
+
+class Takes1(Protocol[A_contra]):
+    def enqueue(self, a: A_contra, /) -> object: ...
+
+
+class Takes2(Protocol[A_contra, B_contra]):
+    def enqueue(self, a: A_contra, b: B_contra, /) -> object: ...
+
+
+class Takes3(Protocol[A_contra, B_contra, C_contra]):
+    def enqueue(self, a: A_contra, b: B_contra, c: C_contra, /) -> object: ...
+
+
+class Takes4(Protocol[A_contra, B_contra, C_contra, D_contra]):
+    def enqueue(self, a: A_contra, b: B_contra, c: C_contra, d: D_contra, /) -> object: ...
+
+
+class TakesMore(Protocol[Rest]):
+    def enqueue(
+        self, a: Any, b: Any, c: Any, d: Any, e: Any, /, *args: Rest.args, **kwargs: Rest.kwargs
+    ) -> object: ...
+
+
 class HasId(Protocol):
     """A job, or its record."""
 
     @property
     def id(self) -> str: ...
+
+
+class DjangoTask(Protocol):
+    """A task of Django's own Tasks, of an alias that uses this package's backend."""
+
+    @property
+    def module_path(self) -> str: ...
 
 
 class TaskKeywords(TypedDict, total=False):
@@ -197,6 +241,7 @@ class TaskKeywords(TypedDict, total=False):
     queue_name: str
     priority: int
     timeout: Duration
+    expires: Duration | str
     max_attempts: int
     backoff: Backoff | Duration | Sequence[Duration]
     retry_on: type[Exception] | Sequence[type[Exception]]
@@ -229,6 +274,7 @@ class CallKeywords(TypedDict, total=False):
     queue_name: str | None
     priority: int | None
     run_after: datetime | Duration | None
+    expires: datetime | Duration | str | None
     timeout: Duration | None
     max_attempts: int | None
     on_commit: bool | None
@@ -330,29 +376,40 @@ def check_run_after(value: object) -> str:
     than a hundred years away.
     """
     if isinstance(value, datetime):
-        if timezone.is_naive(value):
-            if django_settings.USE_TZ:
-                raise InvalidOption(
-                    f"run_after is the naive datetime {value!r}, but USE_TZ is on: pass an aware "
-                    "one, such as timezone.now() + timedelta(minutes=5)"
-                )
-            value = timezone.make_aware(value)
-        due_ms = ms_of(value)
-        _check_near((due_ms - real_ms()) / 1000)
-        return str(due_ms)
+        return _instant(value, "run_after")
     if isinstance(value, int | float | timedelta) and not isinstance(value, bool):
-        _check_near(value.total_seconds() if isinstance(value, timedelta) else value)
+        _check_near(value.total_seconds() if isinstance(value, timedelta) else value, "run_after")
         return f"+{to_ms(value, 'run_after')}"
     raise InvalidOption(
         f"run_after must be an aware datetime, a timedelta or seconds, not {short_repr(value)}"
     )
 
 
-def _check_near(seconds: float) -> None:
+def check_expires(value: object) -> str:
+    """Until when a job may start, in the form of ``check_run_after``. Raises InvalidOption."""
+    if isinstance(value, datetime):
+        return _instant(value, "expires")
+    return f"+{to_period_ms(value, 'expires')}"
+
+
+def _instant(value: datetime, name: str) -> str:
+    if timezone.is_naive(value):
+        if django_settings.USE_TZ:
+            raise InvalidOption(
+                f"{name} is the naive datetime {value!r}, but USE_TZ is on: pass an aware "
+                "one, such as timezone.now() + timedelta(minutes=5)"
+            )
+        value = timezone.make_aware(value)
+    instant_ms = ms_of(value)
+    _check_near((instant_ms - real_ms()) / 1000, name)
+    return str(instant_ms)
+
+
+def _check_near(seconds: float, name: str) -> None:
     """Redis can store instants beyond the range of dates, which no page could show."""
     if abs(seconds) > MAX_DURATION:
         raise InvalidOption(
-            "run_after must be within a hundred years from now (a delay is in seconds); to run a "
+            f"{name} must be within a hundred years from now (a delay is in seconds); to run a "
             "job only on demand, enqueue it when it is wanted"
         )
 
@@ -384,6 +441,7 @@ TASK_CHECKS: dict[str, Callable[[Any], Any]] = {
     "queue_name": check_queue_name,
     "priority": check_priority,
     "timeout": check_timeout,
+    "expires": lambda value: to_period_ms(value, "expires"),
     "max_attempts": lambda value: check_integer(value, "max_attempts", 1, 10_000),
     "backoff": to_backoff,
     "retry_on": lambda value: check_exceptions(value, "retry_on"),
@@ -415,6 +473,7 @@ CALL_CHECKS: dict[str, Callable[[Any], Any]] = {
     "queue_name": lambda value: get_settings().check_queue(value),
     "priority": check_priority,
     "run_after": check_run_after,
+    "expires": check_expires,
     "timeout": check_timeout,
     "max_attempts": lambda value: check_integer(value, "max_attempts", 1, 10_000),
     "on_commit": lambda value: check_flag(value, "on_commit"),

@@ -6,16 +6,17 @@ import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Protocol, Self, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Self, Unpack, cast, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
 
 from ..conf import get_settings
 from ..core import tags
+from ..core.clock import real_ms
 from ..core.codec import dumps, encode_payload, loads
 from ..core.ids import new_job_id
 from ..core.instruments import is_watched, producing, with_headers
-from ..core.job_data import NewJob
+from ..core.job_data import EXPIRES, NewJob, instant_ms
 from ..core.policies import encode_idempotency
 from ..core.ports import ports
 from ..core.redaction import OPTION, REDACTED, Hidden, Redaction, without_frames
@@ -29,7 +30,18 @@ from ..exceptions import (
 )
 from .enqueue import Deferred, delivery_mode, submit
 from .jobs import Job
-from .options import CALL_CHECKS, CallKeywords, TaskOptions, check_option
+from .options import (
+    CALL_CHECKS,
+    CallKeywords,
+    Takes0,
+    Takes1,
+    Takes2,
+    Takes3,
+    Takes4,
+    TakesMore,
+    TaskOptions,
+    check_option,
+)
 from .placement import check_beside, check_placement, place
 from .policies import DIGEST_BYTES, LaneRule, Uniqueness, uniqueness_of
 from .registry import ANY_ARGUMENTS, Parameters, dotted_path
@@ -44,6 +56,10 @@ else:
 
     P, R_co = ParamSpec("P"), TypeVar("R_co")
 
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
 Rest = ParamSpec("Rest")  # the arguments behind the first
 Value = TypeVar("Value")
 WORKER_OPTIONS = ("timeout_ms", "max_attempts")  # options of a call that workers need
@@ -62,6 +78,7 @@ class Task(Generic[P, R_co]):
     queue_name: str
     priority: int
     when: str = ""
+    expires: str = ""  # until when a job may start, in the form of ``when``
     on_commit: bool | None = None
     outbox: bool | None = None
     encoded_options: str = ""
@@ -112,10 +129,11 @@ class Task(Generic[P, R_co]):
         return await sync_to_async(self.func)(*args, **kwargs)
 
     def using(self, **options: Unpack[CallKeywords]) -> Self:
-        """A copy with options of one call: queue_name, priority, run_after, timeout, max_attempts,
-        on_commit, outbox, tags, after, on_parent_failure, on_conflict, unique, unique_by. As in
-        Django's own Tasks, None leaves an option as it is; ``unique=False`` turns the task's own
-        off.
+        """A copy with options of one call: queue_name, priority, run_after, expires, timeout,
+        max_attempts, on_commit, outbox, tags, after, on_parent_failure, on_conflict, unique,
+        unique_by. As in Django's own Tasks, None leaves an option as it is; ``unique=False`` turns
+        the task's own off. ``expires``: until when the job may start, or how long after its
+        enqueue.
 
         ``tags``: up to 10 names with strings, such as ``{"tenant": "42"}``, to find the job by.
 
@@ -142,11 +160,12 @@ class Task(Generic[P, R_co]):
         encoded_options.update(self.marks)
         if merged.get("tags"):
             encoded_options[tags.OPTION] = tags.flatten_tags(merged["tags"])
-        return replace(
+        made = replace(
             self,
             queue_name=merged.get("queue_name", self.queue_name),
             priority=merged.get("priority", self.priority),
             when=merged.get("run_after", self.when),
+            expires=merged.get("expires", self.expires),
             on_commit=merged.get("on_commit", self.on_commit),
             outbox=merged.get("outbox", self.outbox),
             encoded_options=dumps(encoded_options) if encoded_options else "",
@@ -154,6 +173,8 @@ class Task(Generic[P, R_co]):
             uniqueness=uniqueness,
             call_options=merged,
         )
+        check_expiry(made)
+        return made
 
     def _uniqueness(self, merged: Mapping[str, Any]) -> Uniqueness | None:
         found = uniqueness_of(
@@ -199,6 +220,26 @@ class Task(Generic[P, R_co]):
                 without_frames(error)
             raise
 
+    @overload  # for type checkers, which know the arguments of calls with up to four
+    def enqueue_many(self: Takes0, calls: Iterable[tuple[()]]) -> list[Job]: ...
+    @overload
+    def enqueue_many(self: Takes1[A], calls: Iterable[tuple[A]]) -> list[Job]: ...
+    @overload
+    def enqueue_many(self: Takes2[A, B], calls: Iterable[tuple[A, B]]) -> list[Job]: ...
+    @overload
+    def enqueue_many(
+        self: Takes3[A, B, C],
+        calls: Iterable[tuple[A, B, C]],
+    ) -> list[Job]: ...
+    @overload
+    def enqueue_many(
+        self: Takes4[A, B, C, D],
+        calls: Iterable[tuple[A, B, C, D]],
+    ) -> list[Job]: ...
+    @overload
+    def enqueue_many(self: TakesMore[Rest], calls: Iterable[tuple[Any, ...]]) -> list[Job]: ...
+    @overload
+    def enqueue_many(self, calls: Iterable[list[Any]]) -> list[Job]: ...
     def enqueue_many(self, calls: Iterable[Sequence[Any]]) -> list[Job]:
         """Queue one run for each sequence of positional arguments, in scripts of up to 100 jobs.
 
@@ -268,6 +309,8 @@ class Task(Generic[P, R_co]):
             settings.check_queue(self.queue_name)
         payload = encode_payload(args, kwargs, settings.max_payload_bytes, self.name)
         shards, encoded_options = settings.shards, self.encoded_options
+        if self.expires:
+            encoded_options = _add_option(encoded_options, EXPIRES, self.expires)
         if self.redaction is not None:
             payload = Hidden(payload)
             marks = self.redaction.marks(args, kwargs, before)
@@ -340,6 +383,16 @@ def check_single(task: Task) -> None:
         )
 
 
+def check_expiry(task: Task) -> None:
+    """Raise InvalidOption for a task whose jobs would expire before they are due."""
+    when, now_ms = (task.uniqueness and task.uniqueness.delay) or task.when, real_ms()
+    if task.expires and when and instant_ms(task.expires, now_ms) <= instant_ms(when, now_ms):
+        raise InvalidOption(
+            f"jobs of {task.name} would expire before they are due: expires counts from the enqueue"
+            ", so make it later than run_after or the wait of Replace"
+        )
+
+
 def _after(merged: Mapping[str, Any]) -> str:
     policy = merged.get("on_parent_failure", OnParentFailure.WAIT)
     return " ".join((policy, *merged["after"])) if merged.get("after") else ""
@@ -348,13 +401,6 @@ def _after(merged: Mapping[str, Any]) -> str:
 def _add_option(encoded_options: str, option: str, value: object) -> str:
     """The encoded options with one more."""
     return dumps({option: value, **(loads(encoded_options) if encoded_options else {})})
-
-
-class DjangoTask(Protocol):
-    """A task of Django's own Tasks, of an alias that uses this package's backend."""
-
-    @property
-    def module_path(self) -> str: ...
 
 
 def as_task(what: object) -> object:

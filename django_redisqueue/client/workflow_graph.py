@@ -8,8 +8,9 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from ..broker.base import BATCH, MAX_CALL_BYTES
+from ..core.clock import real_ms
 from ..core.codec import dumps
-from ..core.job_data import NewJob
+from ..core.job_data import NewJob, fix_expiry
 from ..core.records import Push, WorkflowJob
 from ..core.statuses import OnFailure
 from ..exceptions import PayloadTooLarge, WorkflowError
@@ -122,7 +123,9 @@ def send_workflow(workflow_id: str, fields: Sequence[str], jobs: Sequence[Sequen
 def to_outbox_row(push: Push) -> NewJob:
     """The workflow as an outbox row: its own id, and its jobs as the payload. Raises
     PayloadTooLarge."""
-    payload = dumps([[push.workflow_id, push.fields, push.jobs], {}])
+    now_ms = real_ms()
+    jobs = [job._replace(options=fix_expiry(job.options, job.after, now_ms)) for job in push.jobs]
+    payload = dumps([[push.workflow_id, push.fields, jobs], {}])
     if len(payload.encode()) > MAX_ROW_BYTES:
         raise PayloadTooLarge(
             f"workflow {push.workflow_id} with its {len(push.jobs)} jobs is too large for the "

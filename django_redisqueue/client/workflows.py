@@ -6,13 +6,13 @@ import random
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
 from ..conf import get_settings
 from ..core.clock import Deadline, Duration, to_ms
 from ..core.ids import check_workflow_id, new_workflow_id, shard_of_id, shard_of_key
 from ..core.job_data import NewJob
-from ..core.ports import ports
+from ..core.ports import Transport, ports
 from ..core.records import Push, WorkflowData
 from ..core.statuses import OnFailure, WorkflowStatus, check_choice
 from ..exceptions import (
@@ -25,11 +25,13 @@ from ..exceptions import (
 )
 from .enqueue import Deferred, after_commit, delivery_mode, in_atomic
 from .jobs import Job
+from .options import DjangoTask
 from .placement import decisive_key
-from .tasks import DjangoTask, Signature, Task, as_task, callback_fields, check_callback
-from .transport import connection_of, send_workflows, transport
+from .tasks import P, Signature, Task, as_task, callback_fields, check_callback
+from .transport import connection_of, send_workflows, transport, transport_of
 from .workflow_graph import Node, check_graph, encode_jobs, to_outbox_row
 
+OnFailureName = Literal["fail", "skip", "go_on"]
 TTL = 86_400  # s that an ended workflow stays
 MAX_NAME = 200
 
@@ -92,13 +94,45 @@ class Workflow:
         if kind is None:
             self.push()
 
+    @overload
+    def add(self, what: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Job: ...
+    @overload
+    def add(
+        self,
+        what: Signature,
+        /,
+        *,
+        after: Job | Iterable[Job] | None = None,
+        on_failure: OnFailure | OnFailureName = OnFailure.FAIL,
+    ) -> Job: ...
+    @overload  # in a call with these keywords, no type checker can check the arguments of the task
+    def add(
+        self,
+        what: Task | DjangoTask,
+        /,
+        *args: Any,
+        after: Job | Iterable[Job] | None,
+        on_failure: OnFailure | OnFailureName = OnFailure.FAIL,
+        **kwargs: Any,
+    ) -> Job: ...
+    @overload
+    def add(
+        self,
+        what: Task | DjangoTask,
+        /,
+        *args: Any,
+        on_failure: OnFailure | OnFailureName,
+        **kwargs: Any,
+    ) -> Job: ...
+    @overload
+    def add(self, what: DjangoTask, /, *args: Any, **kwargs: Any) -> Job: ...
     def add(
         self,
         what: Task | Signature | DjangoTask,
         /,
         *args: Any,
-        after: Job | Iterable[Job] | None = None,
-        on_failure: OnFailure | str = OnFailure.FAIL,
+        after: Any = None,
+        on_failure: Any = OnFailure.FAIL,
         **kwargs: Any,
     ) -> Job:
         """Add a job that starts when all jobs in ``after`` are done; returns its handle.
@@ -231,7 +265,11 @@ class Workflow:
         return found
 
     def _read(self) -> WorkflowData | None:
-        return transport().workflow(self.id)
+        return self._transport().workflow(self.id)
+
+    def _transport(self) -> Transport:
+        """As of its jobs: a test reads it after its block, too."""
+        return transport_of(f"{self.id}.0")
 
     def _read_from_outbox(self) -> WorkflowData | None:
         push = self._outbox_push()
@@ -301,7 +339,7 @@ class Workflow:
         """Wait until it has ended. Raises WaitTimeout, or WorkflowFailed when it failed or was
         cancelled. A message of the workflow ends the wait; it does not poll."""
         deadline = Deadline(timeout, lambda _: self._timeout_message())
-        transport().wait_until(lambda: self.status.is_final, self.id, deadline)
+        self._transport().wait_until(lambda: self.status.is_final, self.id, deadline)
         data = self.data
         if not data.status.is_final:
             raise WaitTimeout(self._timeout_message())

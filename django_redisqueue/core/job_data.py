@@ -15,6 +15,7 @@ from .statuses import FINAL, Status
 from .tags import tags_in
 from .text import printable, sanitize
 
+EXPIRES = "expires"  # the option: until when the job may start, in the form of ``when``
 APPROVAL = "approval:"  # begins the events of approvals
 VERSION = 1  # of the hash; a field `v` is stored only when it is higher
 _HAS_RUN = (Status.PROCESSING, Status.COMPLETED)  # their runs may be on the fast path
@@ -69,6 +70,20 @@ class NewJob:
     def weight(self) -> int:
         """How many jobs a script touches to create it: itself and its parents."""
         return 1 + self.after.count(" ")
+
+
+def instant_ms(when: str, since_ms: int) -> int:
+    """A ``when`` as an instant, for a delay that counts from ``since_ms``."""
+    return since_ms + int(when) if when.startswith("+") else int(when)
+
+
+def fix_expiry(options: str, after: str, now_ms: int) -> str:
+    """The options of a job for its row in the outbox: it expires some time from now, not from when
+    the row is sent. That of a job with parents counts from their ends anyway."""
+    if after or f'"{EXPIRES}":"+' not in options:
+        return options
+    found = loads(options)
+    return dumps({**found, EXPIRES: str(instant_ms(found[EXPIRES], now_ms))})
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ class JobReason(StrEnum):
     PARENT_GONE = "parent_gone"  # a parent is gone
     CLEANED = "cleaned"  # with its workflow
     SUPERSEDED = "superseded"  # a job with newer arguments has its unique key
+    EXPIRED = "expired"  # no worker started it by the time that ``expires`` allows
     CONFLICT = "conflict"  # its concurrency limit was reached, and its on_conflict says so
 
 

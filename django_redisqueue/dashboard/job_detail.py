@@ -21,7 +21,7 @@ from ..core.clock import from_ms, ms_of
 from ..core.codec import dumps, loads
 from ..core.errors import key_of
 from ..core.instruments import CORRELATION, headers_in
-from ..core.job_data import JobData, JobError, decode_error
+from ..core.job_data import EXPIRES, JobData, JobError, decode_error
 from ..core.parsing import int_or_none, object_or_none
 from ..core.statuses import Status
 from ..core.text import printable
@@ -83,6 +83,7 @@ def facts_of(job: JobData) -> dict[str, Any]:
         "waited": between(job.enqueued_ms, job.started_ms),
         "ran": between(job.started_ms, job.finished_ms),
         "wait": "" if job.waits_for is None else wait_text(job),
+        "expires": _expires_text(job),
     }
 
 
@@ -165,6 +166,15 @@ def wait_text(job: JobData) -> str:
     since = f", since {local_time(from_ms(job.parked_ms))}" if job.parked_ms else ""
     until = f", until {local_time(from_ms(job.due_ms))}" if job.due_ms else ""
     return f"{what}{since}{until}"
+
+
+def _expires_text(job: JobData) -> str:
+    """Until when it may start, or how long it may wait for that; '' if it does not expire."""
+    text = str(job.options.get(EXPIRES, ""))
+    ms = int_or_none(text.removeprefix("+"))
+    if ms is None:
+        return ""
+    return f"after {formatting.duration(ms)}" if text.startswith("+") else local_time(from_ms(ms))
 
 
 @dataclass(frozen=True, slots=True)

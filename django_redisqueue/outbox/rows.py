@@ -14,9 +14,12 @@ there, because then all transactions have committed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import models, router
 
 from ..broker.base import MAX_CALL_BYTES, slices
@@ -25,7 +28,7 @@ from ..client.transport import connection_of
 from ..conf import get_settings
 from ..core.clock import ms_of, real_ms
 from ..core.codec import decode_payload
-from ..core.job_data import JobData, NewJob, decode_job
+from ..core.job_data import JobData, NewJob, decode_job, fix_expiry, instant_ms
 from ..core.records import Push, WorkflowJob
 from ..core.statuses import Status
 from ..exceptions import ConfigurationError
@@ -33,11 +36,33 @@ from ..models import OutboxJob, StepReceipt
 from ..models.tables import aliases_with_table, has_table
 
 CHUNK = 500  # ids in one query; some databases take no more than 999
+IN_ASYNC_CODE = (
+    "In async code, await aget_job, afind_jobs, task.aenqueue, job.arefresh, job.acancel or "
+    "job.await_result, and call others of django_redisqueue by sync_to_async."
+)
+
+
+Args = ParamSpec("Args")
+Found = TypeVar("Found")
+
+
+def sync_only(func: Callable[Args, Found]) -> Callable[Args, Found]:
+    """Let Django's error about the database on an event loop name what to call there."""
+
+    @wraps(func)
+    def call(*args: Args.args, **kwargs: Args.kwargs) -> Found:
+        try:
+            return func(*args, **kwargs)
+        except SynchronousOnlyOperation as error:
+            raise SynchronousOnlyOperation(f"{error} {IN_ASYNC_CODE}") from error
+
+    return call
 
 
 class DatabaseOutbox:
     """The port ``core.ports.Outbox``."""
 
+    @sync_only
     def store(self, jobs: Sequence[NewJob], aliases: Sequence[str]) -> Sequence[str]:
         wanted = list(aliases) or [router.db_for_write(OutboxJob)]
         found = [alias for alias in wanted if has_table(OutboxJob, alias)]
@@ -47,6 +72,7 @@ class DatabaseOutbox:
             _insert(jobs, alias, found)
         return found
 
+    @sync_only
     def store_undelivered(self, jobs: Sequence[NewJob], alias: str) -> str:
         wanted = [alias, router.db_for_write(OutboxJob)]
         found = next((alias for alias in wanted if has_table(OutboxJob, alias)), None)
@@ -55,14 +81,17 @@ class DatabaseOutbox:
         _insert(jobs, found, [found])
         return found
 
+    @sync_only
     def find(self, job_id: str) -> NewJob | None:
         row = _row_of(job_id)
         return to_new_job(row) if row else None
 
+    @sync_only
     def find_workflow(self, workflow_id: str) -> Push | None:
         row = _unaccepted(workflow_id)
         return to_push(row) if row else None
 
+    @sync_only
     def forget_steps(self, job_id: str) -> None:
         for alias in aliases_with_table(StepReceipt):
             StepReceipt._base_manager.using(alias).filter(job_id=job_id).delete()
@@ -144,11 +173,13 @@ def _as_data(job: NewJob | WorkflowJob, created_at: datetime) -> JobData:
 
 def _insert(jobs: Sequence[NewJob], alias: str, all_aliases: Sequence[str]) -> None:
     siblings = ",".join(all_aliases) if len(all_aliases) > 1 else ""
+    now_ms = real_ms()  # a delay starts now, not when the row is sent
     rows = [
         OutboxJob(
-            id=job.id, queue=job.queue, task=job.task, payload=job.payload, options=job.options,
-            priority=job.priority, due_ms=_due_ms(job.when), audit=job.audit, after=job.after,
-            unique=job.unique, lane=job.lane, aliases=siblings,
+            id=job.id, queue=job.queue, task=job.task, payload=job.payload,
+            options=fix_expiry(job.options, job.after, now_ms), priority=job.priority,
+            due_ms=instant_ms(job.when, now_ms) if job.when else None, audit=job.audit,
+            after=job.after, unique=job.unique, lane=job.lane, aliases=siblings,
         )
         for job in jobs
     ]  # fmt: skip
@@ -158,13 +189,6 @@ def _insert(jobs: Sequence[NewJob], alias: str, all_aliases: Sequence[str]) -> N
     rows_on(alias).bulk_create(rows, batch_size=fits)
     for job in jobs:
         job.stored = True
-
-
-def _due_ms(when: str) -> int | None:
-    """A delay becomes an instant: it starts now, not when the row is sent."""
-    if not when:
-        return None
-    return real_ms() + int(when) if when.startswith("+") else int(when)
 
 
 def _no_table(aliases: Sequence[str]) -> str:

@@ -98,6 +98,8 @@ def apply_resolution(found: JobHash, resolution: Resolution, attempts: int, now_
         set_fields(found, finished_ms=now_ms)
     elif kind is OutcomeKind.CANCELLED or "cancel_ms" in found:
         set_fields(found, status=Status.CANCELLED, finished_ms=now_ms)
+        if kind is OutcomeKind.CANCELLED and resolution.detail:
+            found["reason"] = resolution.detail
     elif kind is OutcomeKind.RETRYING:
         found.setdefault("first_ms", found["started_ms"])
         found["ran"] = f"{found.get('ran', '')} {found['child']}".strip()

@@ -341,7 +341,10 @@ class InMemoryQueue(CapturedJobs):
             run = self._chunk_of(job_id, by_rate=by_rate)
         else:
             report = partial(self._report, job_id)
-            run = InlineRun(self._claim(job_id), self.parent_results(job_id), report, self._steps)
+            run = InlineRun(
+                self._claim(job_id), self.parent_results(job_id), report, self._steps,
+                self._waited_since,
+            )  # fmt: skip
         outer, self._running = self._running, run
         try:
             with committed():
@@ -356,7 +359,8 @@ class InMemoryQueue(CapturedJobs):
         return True
 
     def _chunk_of(self, first: str, *, by_rate: bool) -> ChunkRun:
-        run = ChunkRun(self._claim(first), self._steps, self._lanes.most_at_once(first))
+        most = self._lanes.most_at_once(first)
+        run = ChunkRun(self._claim(first), self._steps, self._waited_since, most)
         in_order = sorted(self._ready, key=lambda job_id: -int(self.hashes[job_id]["priority"]))
         for job_id in in_order:
             if job_id != first and run.takes(self._as_claimed(job_id)):
@@ -378,6 +382,16 @@ class InMemoryQueue(CapturedJobs):
             started_ms=self.now_ms(),
         )
         return claimed
+
+    def _waited_since(self, job: ClaimedJob) -> tuple[int, int] | None:
+        """As WorkflowQueries.waited_since."""
+        found = self.hashes[job.id]
+        if job.lease > 1 or "generation" in found:
+            return None
+        since = [found["enqueued_ms"], found.get("renewed_ms", "0")]
+        parents = [self.hashes.get(one, {}) for one in found.get("after", "").split()]
+        since += [parent.get("finished_ms", "0") for parent in parents]
+        return max(map(int, since)), self.now_ms()
 
     def _as_claimed(self, job_id: str) -> ClaimedJob:
         """The job as its next claim would return it."""

@@ -351,7 +351,7 @@ class InMemoryUnique:
         job["payload"] = new.payload
         job.pop("options", None)
         if new.options:
-            job["options"] = new.options
+            set_fields(job, options=new.options, renewed_ms=now_ms)
         if job["status"] != Status.QUEUED and "lane" in job and new.lane:
             job["lane"] = new.lane
         if job["status"] == Status.RETRYING:

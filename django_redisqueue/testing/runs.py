@@ -3,7 +3,6 @@ steps, waits and events that they remember, kept as the Lua scripts keep them.""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from ..core.statuses import FINAL, Status
 from ..exceptions import Interrupt
 from ..worker.child.chunks import perform_chunk, shares_chunk
 from ..worker.child.context import JobContext
-from ..worker.child.executor import Execution, Pipeline
+from ..worker.child.executor import Execution, Pipeline, WaitedSince
 from ..worker.child.retry_policy import UNKNOWN_TASK_LIMIT, Resolution
 from ..worker.child.steps import Steps, StepStore
 from .expectations import CapturedJobs
@@ -61,10 +60,13 @@ class InlineRun:
         parent_results: Mapping[str, Any],
         report: Callable[[str], bool],
         steps: InMemorySteps,
+        waited_since: WaitedSince,
     ) -> None:
         # Only the job of a chain, which has one parent, asks for its parent's result.
         of_parent = next(iter(parent_results.values()), None)
-        self._pipeline = Pipeline(get_settings(), lambda _: UNKNOWN_TASK_LIMIT, lambda _: of_parent)
+        self._pipeline = Pipeline(
+            get_settings(), lambda _: UNKNOWN_TASK_LIMIT, lambda _: of_parent, waited_since
+        )
         self._context = JobContext(Job(job.id), job.attempts + 1, report, job, steps)
         self.jobs = [job]
         self.error: BaseException | None = None
@@ -121,8 +123,12 @@ def is_chunk_task(name: str) -> bool:
 class ChunkRun:
     """One call of a chunk task, of ``most`` jobs or fewer; ``error`` is what it raised."""
 
-    def __init__(self, first: ClaimedJob, store: StepStore, most: float = math.inf) -> None:
-        self._pipeline = Pipeline(get_settings(), lambda _: UNKNOWN_TASK_LIMIT, lambda _: None)
+    def __init__(
+        self, first: ClaimedJob, store: StepStore, waited_since: WaitedSince, most: float
+    ) -> None:
+        self._pipeline = Pipeline(
+            get_settings(), lambda _: UNKNOWN_TASK_LIMIT, lambda _: None, waited_since
+        )
         self._steps_of = partial(Steps, store=store)
         self._most = most
         self._chunk: list[Execution] = []

@@ -87,6 +87,17 @@ def test_run_after_takes_seconds_and_instants(api: Api) -> None:
     assert api.post("", {"task": OPEN, "run_after": past}).json()["status"] == "queued"
 
 
+def test_expires_takes_seconds_and_instants(api: Api) -> None:
+    instant = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    for expires in (3600, 3600.5, instant):
+        made = api.post("", {"task": OPEN, "expires": expires}).json()
+        assert "expires" in get_job(made["id"]).data.options
+    for wrong in (0, "10m", "2026-01-31T12:00:00"):
+        assert error(api.post("", {"task": OPEN, "expires": wrong}), 400)["field"] == "expires"
+    early = {"task": OPEN, "expires": 60, "run_after": 60}
+    assert "before they are due" in error(api.post("", early), 400)["message"]
+
+
 def test_a_job_that_is_in_is_never_answered_with_an_error(api: Api) -> None:
     with patch.object(Job, "refresh", side_effect=RedisUnavailable("gone")):
         answer = api.post("", {"task": OPEN, "args": [5], "run_after": 60})

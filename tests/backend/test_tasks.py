@@ -14,6 +14,7 @@ import pytest
 from django.core.checks import run_checks
 from django.db import transaction
 from django.test import override_settings
+from django.utils import timezone
 
 from django_redisqueue import (
     For,
@@ -35,6 +36,7 @@ from tests.app import tasks as our_tasks
 from tests.support.commands import manage
 from tests.support.servers import RedisServer
 
+from ..support.burst import work
 from ..support.hand import Hand
 
 if django.VERSION < (6, 0) and not os.environ.get("CI"):
@@ -318,6 +320,26 @@ def test_options_of_a_call_are_checked() -> None:
         tasks.add.using(max_atempts=1)
     with pytest.raises(TypeError, match="cannot change 'retry_on' of tests"):
         tasks.add.using(retry_on=(ValueError,))
+
+
+def test_a_call_that_expires() -> None:
+    for expires in ("1m", timedelta(minutes=1), timezone.now() + timedelta(minutes=1)):
+        result = tasks.urgent.using(expires=expires).using(priority=2).enqueue("x")
+        assert "expires" in get_job(result.id).data.options
+    late = tasks.urgent.using(expires=timezone.now() - timedelta(minutes=1)).enqueue("x")
+    work()
+    late.refresh()
+    assert late.status is TaskResultStatus.FAILED
+    assert late.errors[0].exception_class_path == "django_redisqueue.exceptions.JobExpired"
+    with pytest.raises(InvalidTask, match="expires must be more than 0"):
+        tasks.urgent.using(expires=0)
+
+
+@needs_options
+def test_a_definition_that_expires(own_registry: None) -> None:
+    assert task(expires="1m")(not_a_task).enqueue(1).id
+    with pytest.raises(InvalidTask, match="expires must be seconds or a timedelta"):
+        task(expires=timezone.now())(per_tenant)
 
 
 @pytest.mark.skipif(django.VERSION < (6, 1), reason="Tasks can be pickled from Django 6.1 on")

@@ -346,6 +346,18 @@ def test_a_service_that_refuses_holds_its_rate(lab: Lab) -> None:
     invariants(lab)
 
 
+def test_a_job_that_has_expired_gives_its_token_back(lab: Lab) -> None:
+    lab.add("a", "b", lane="|r:r: r:r=1/60000000/1")
+    job = lab.take()
+    assert lab.taken() == []
+    assert lab.finish(outcome(job, "cancelled", ERROR, "expired")) == [1]
+    assert (lab.status("a"), lab.job("a")["reason"]) == ("cancelled", "expired")
+    lab.advance(1)
+    lab.store.promote([])
+    assert lab.taken() == ["b"]
+    invariants(lab)
+
+
 def test_a_weight_multiplies_the_turns_of_a_share(lab: Lab) -> None:
     """The weight as of now holds: that of the newest job, and one set for this share before it."""
     weighed = "a s:a=3"

@@ -44,6 +44,14 @@ def report(context: JobContext, day: str = "today") -> None:
 def index(context: Any, items: list[ChunkItem]) -> None: ...
 
 
+@task(expires=60)
+def five(a: int, b: int, c: int, d: int, e: int) -> None: ...
+
+
+@task
+def six(a: int, b: int, c: int, d: int, e: int, f: int) -> None: ...
+
+
 @task(max_atempts=3)  # wrong: did you mean "max_attempts"?
 def misspelt() -> None: ...
 
@@ -62,6 +70,23 @@ report.enqueue(1)  # wrong: incompatible type "int"; expected "str"
 index.enqueue(1)
 index.enqueue(document_id=1)
 
+send.enqueue_many([(1, "x"), (2, "y")])
+send.enqueue_many((number,) for number in range(3))
+send.enqueue_many([[1], [2, "x"]])
+send.enqueue_many([("1",)])  # wrong: expected "tuple[
+send.enqueue_many([(1, 2)])  # wrong: expected "tuple[
+send.enqueue_many([(1, "x", 2)])  # wrong: expected "tuple[
+send.enqueue_many([1])  # wrong: expected "tuple[
+fetch.enqueue_many([("/",), ("/a",)])
+fetch.enqueue_many([(1,)])  # wrong: expected "tuple[
+report.enqueue_many([(), ()])
+report.enqueue_many([("monday",)])
+report.enqueue_many([(1,)])  # wrong: expected "tuple[
+index.enqueue_many([(1,), (2,)])
+five.enqueue_many([(1, 2, 3, 4, 5)])
+six.enqueue_many([(1, 2, 3, 4, 5, 6)])
+
+send.using(expires="5m", run_after=1).enqueue(1)
 send.using(priority=1, run_after=timedelta(1), after=[send.enqueue(1)], queue_name=None).enqueue(1)
 send.using(priority=1).enqueue("1")  # wrong: incompatible type "str"; expected "int"
 report.using(tags={"tenant": "42"}).enqueue(1)  # wrong: expected "str"
@@ -94,6 +119,14 @@ send.s(nam="x")  # wrong: did you mean "name"?
 send.s(1, 2)  # wrong: No overload variant of "s"
 with Workflow(on_complete=report) as flow:
     flow.add(report.s("monday"), after=flow.add(send, 1))
+    flow.add(send, 1, name="x")
+    flow.add(send, 1, after=[flow.add(report)], on_failure="skip")
+    flow.add(send, 1, on_failure="go_on")
+    flow.add(index, 1)
+    flow.add(send, "1")  # wrong: No overload variant of "add"
+    flow.add(send, nam="x")  # wrong: No overload variant of "add"
+    flow.add(send.s(1), 2)  # wrong: No overload variant of "add"
+    flow.add(send, 1, after="a")  # wrong: "after" for "add"
 
 JobQueue().add_job("shop.tasks.send", 1)
 JobQueue().add_job(send, 1, name="x")

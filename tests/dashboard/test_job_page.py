@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -146,6 +147,19 @@ def test_the_time_that_is_left(site: Site, hand: Hand) -> None:
     assert re.search(r"Time left (4 m \d+ s|5 m) of 5 m", site.text("job", job.id))
     hand.settle(running, "retrying", encode_error("E", "no", "", 999), "3600000")
     assert re.search(r"Next attempt in (59 m|1 h)", site.text("job", job.id))
+
+
+def test_until_when_a_job_may_start(site: Site, hand: Hand) -> None:
+    job = tasks.noop.using(expires="10m").enqueue()
+    assert "Expires after 10 m" in site.text("job", job.id)
+    at = tasks.noop.using(expires=datetime(2100, 1, 2, 3, 4, tzinfo=UTC)).enqueue()
+    assert re.search(r"Expires 2100-01-0\d \d\d:\d4", site.text("job", at.id))
+    assert "Expires" not in site.text("job", tasks.noop.enqueue().id)
+    error = encode_error("JobExpired", "no worker claimed it", "", 999)
+    hand.settle(hand.claim_one(), "cancelled", error, "expired")
+    words = site.text("job", job.id)
+    assert "expired" in words
+    assert "JobExpired : no worker claimed it" in words
 
 
 def test_links_to_all_that_a_job_belongs_to(site: Site, hand: Hand) -> None:

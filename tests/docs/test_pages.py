@@ -18,8 +18,8 @@ from tests.support.imports import OWN, ROOT
 
 from .pages import ALL_TEXT, PAGES, anchors, links
 
-TASK_OPTIONS = {field.name for field in fields(TaskOptions)} - {"timeout_ms"}
-TASK_OPTIONS |= {"timeout", "name", "aliases"}
+TASK_OPTIONS = {field.name.removesuffix("_ms") for field in fields(TaskOptions)}
+TASK_OPTIONS |= {"name", "aliases"}
 COMMANDS = {name for name, app in get_commands().items() if app == OWN}
 
 

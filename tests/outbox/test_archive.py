@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from django.core.exceptions import SynchronousOnlyOperation
 from redis import Redis
 
-from django_redisqueue import Job, aget_job, get_job
+from django_redisqueue import Job, aget_job, find_jobs, get_job
 from django_redisqueue.core.job_data import encode_error
 from django_redisqueue.exceptions import CorruptJob, JobFailed, JobNotFound, WaitTimeout
 from django_redisqueue.models import JobEvent, JobRecord, OutboxJob
@@ -100,6 +101,25 @@ def test_async_refresh() -> None:
     asyncio.run(job.arefresh())
     assert job.result == {"pages": 3}
     assert asyncio.run(aget_job(JOB)).result == {"pages": 3}
+
+
+ASKS: dict[str, Callable[[], object]] = {
+    "get_job": lambda: get_job(JOB),
+    "find_jobs": lambda: find_jobs(tags={"tenant": "1"}, status="completed"),
+    "cancel": lambda: Job(JOB).cancel(),
+    "wait": lambda: Job(JOB).wait(),
+}
+
+
+@pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
+def test_an_error_on_an_event_loop_names_what_to_call_there(ask: Callable[[], object]) -> None:
+    record()
+
+    async def wrong() -> None:
+        ask()
+
+    with pytest.raises(SynchronousOnlyOperation, match="In async code, await aget_job, afind_jobs"):
+        asyncio.run(wrong())
 
 
 def test_what_stands_in_redis_goes_before_the_mirror(hand: Hand) -> None:

@@ -23,6 +23,7 @@ from django_redisqueue import (
     push_many,
     task,
 )
+from django_redisqueue.core.ids import new_workflow_id
 from django_redisqueue.core.job_data import NewJob, Progress
 from django_redisqueue.core.ports import ports
 from django_redisqueue.core.statuses import Status
@@ -312,11 +313,12 @@ def test_a_chain_is_kept_and_drained() -> None:
         assert SEEN == ["done"]
         assert get_workflow(workflow.id).jobs() == workflow.jobs()
         assert find_jobs(workflow=workflow, task=tasks.add) == workflow.jobs()[::-1]
+    unknown = new_workflow_id()
     with (
         capture_jobs(),
-        pytest.raises(WorkflowNotFound, match=f"no workflow {workflow.id} in Redis"),
+        pytest.raises(WorkflowNotFound, match=f"no workflow {unknown} in Redis"),
     ):
-        get_workflow(workflow.id)
+        get_workflow(unknown)
 
 
 @run_inline()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.test import SimpleTestCase
 
-from django_redisqueue import Backoff, task
+from django_redisqueue import Backoff, Gather, chain, listener, task
 from django_redisqueue.core.ports import ports
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.exceptions import ConfigurationError, InvalidOption
@@ -28,6 +28,11 @@ def nothing_seen() -> None:
 @task
 def see(x: Any) -> None:
     SEEN.append(x)
+
+
+@listener("travel")
+def hear(x: Any) -> Any:
+    return x
 
 
 @task
@@ -131,6 +136,20 @@ def test_results_can_be_read_after_the_block() -> None:
     assert added.status is Status.COMPLETED
     with pytest.raises(ConfigurationError, match="this is a test"):
         tasks.add.enqueue(1, 2)
+
+
+@pytest.mark.parametrize("block", [capture_jobs, run_inline])
+def test_workflows_and_gathers_can_be_read_after_the_block(block: Any) -> None:
+    for text in ("a", "b"):  # the key of a gather is the same in each block
+        with block() as jobs:
+            flow = chain(tasks.noop.s(text), tasks.noop.s())
+            gather = Gather.start("again", topic="travel", payload={"x": text}, then=tasks.noop)
+            jobs.drain()
+        assert (flow.wait().completed, flow.jobs()[-1].result) == (2, text)
+        assert (gather.status, gather.results) == ("released", {"hear": text})
+        assert gather.wait().done_count == 1
+        assert gather.follow_up is not None
+        assert gather.follow_up.result == text
 
 
 def test_blocks_of_long_ago_are_forgotten() -> None:

@@ -38,6 +38,7 @@ from ...client.transport import transport
 from ...conf import Settings
 from ...core.codec import decode_payload, encode_result, encode_stored, loads
 from ...core.instruments import End, Run, begin, headers_in, is_watched
+from ...core.job_data import EXPIRES
 from ...core.redaction import redact, secrets_in
 from ...exceptions import (
     InvalidArguments,
@@ -69,6 +70,7 @@ ReportProgress = Callable[[ClaimedJob, str], bool]
 COMPLETED = Resolution(OutcomeKind.COMPLETED)
 UnknownTaskDelays = Callable[[str], int]  # how often a job was delayed for its unknown task
 ParentResult = Callable[[str], Any]
+WaitedSince = Callable[[ClaimedJob], tuple[int, int] | None]  # see JobRedis.waited_since
 CallFunction = Callable[[list[Any]], object]  # with these arguments
 
 
@@ -113,10 +115,12 @@ class Pipeline:
         settings: Settings,
         unknown_task_delays: UnknownTaskDelays,
         parent_result: ParentResult,
+        waited_since: WaitedSince = lambda _: None,
     ) -> None:
         self.settings = settings
         self._unknown_task_delays = unknown_task_delays
         self._parent_result = parent_result
+        self._waited_since = waited_since
 
     def prepare(self, job: ClaimedJob) -> Execution | Resolution:
         """Make a claimed job ready to run, or resolve that it cannot run."""
@@ -143,6 +147,10 @@ class Pipeline:
             own = _options_of(job)
             timeout_ms = own.get("timeout_ms", timeout_ms)
             max_attempts = own.get("max_attempts", max_attempts)
+            if EXPIRES in own and (instants := self._waited_since(job)) is not None:
+                expired = retry_policy.check_expiry(own[EXPIRES], *instants, self.settings)
+                if expired is not None:
+                    return expired
             takes_result = own.get("takes_result", False)
             headers = headers_in(own)
         if timeout_ms is None:

@@ -69,6 +69,13 @@ class JobRedis:
             delays = self._ask(lambda: commands.connection.call("HGET", key, "delays"))
         return max(0, int64_or_none(delays) or 0)
 
+    def waited_since(self, job: ClaimedJob) -> tuple[int, int] | None:
+        """From when the ``expires`` of a job counts, and when the job was claimed."""
+        with self._commands(job.id) as commands:
+            queries = WorkflowQueries(commands.connection, self._settings)
+            found: tuple[int, int] | None = self._ask(lambda: queries.waited_since(job.id))
+            return found
+
     def parent_result(self, job_id: str) -> Any:
         """The result of the only parent of a job in a chain. Raises ResultGone and LeaseLost."""
         with self._turn, self._commands(job_id) as commands:

@@ -89,7 +89,10 @@ class Child:
         )
         self._reports = Reports(self._claim_request, state, settings)
         job_redis = JobRedis(child, settings, state.keep_alive)
-        self._pipeline = Pipeline(settings, job_redis.unknown_task_delays, job_redis.parent_result)
+        self._pipeline = Pipeline(
+            settings, job_redis.unknown_task_delays, job_redis.parent_result,
+            job_redis.waited_since,
+        )  # fmt: skip
         self._executor = Executor(self._pipeline, state, self._interrupts, job_redis)
         beside = JobRedis(child, settings, any_thread=True)
         self._in_flight = InFlight(

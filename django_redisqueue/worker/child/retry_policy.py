@@ -11,7 +11,8 @@ from ...broker.replies import OutcomeKind
 from ...client.options import TaskOptions
 from ...conf import Settings
 from ...core.clock import to_ms
-from ...core.job_data import encode_error
+from ...core.formatting import duration
+from ...core.job_data import encode_error, instant_ms
 from ...core.policies import to_backoff
 from ...core.redaction import REDACTED
 from ...core.statuses import JobReason
@@ -201,6 +202,21 @@ def unknown_task(name: str, delays: int, settings: Settings) -> Resolution:
     if delays >= UNKNOWN_TASK_LIMIT:
         return Resolution(OutcomeKind.FAILED, body, JobReason.UNKNOWN_TASK)
     return Resolution(OutcomeKind.DELAYED, body, str(min(_UNKNOWN_TASK_CAP_MS, 5000 * 2**delays)))
+
+
+def check_expiry(
+    expires: str, since_ms: int, claimed_ms: int, settings: Settings
+) -> Resolution | None:
+    """Cancel a job that was claimed after it has expired; None for another. Raises ValueError."""
+    late_ms = claimed_ms - instant_ms(expires, since_ms)
+    if late_ms <= 0:
+        return None
+    message = (
+        f"no worker claimed it before it expired, but {duration(late_ms)} later; requeue it to run "
+        "it anyway"
+    )
+    body = encode_error("JobExpired", message, "", settings.max_error_bytes)
+    return Resolution(OutcomeKind.CANCELLED, body, JobReason.EXPIRED)
 
 
 def corrupt(problem: str, settings: Settings) -> Resolution:

@@ -342,7 +342,7 @@ def work(hand: Hand) -> None:
         claimed = hand.claim()
         for job in claimed:
             parents = results_of(job.id)
-            (resolution,) = InlineRun(job, parents, lambda _: True, steps).run()
+            (resolution,) = InlineRun(job, parents, lambda _: True, steps, lambda _: None).run()
             hand.settle(job, resolution.kind, resolution.body, resolution.detail)
         if not went_on and not claimed:
             return

@@ -3,11 +3,10 @@
 --   write   0 lease lost
 --   4 nothing was written, because a key of the job's queue is of a wrong type: to be sent again
 -- kinds: completed (body = result JSON), retrying (body = error JSON, detail = delay ms),
---   failed (body = error JSON, detail = reason), cancelled (body = error JSON or ''),
+--   failed (body = error JSON, detail = reason), cancelled (body = error JSON or '', detail = reason or ''),
 --   delayed (as retrying, but spends no attempt), limited (so, and no other job of its rates starts before),
 --   queued (back to its queue, spends nothing; detail = head or tail, or '' for a job that has not started, which
---   goes to the head), parked (body = the event that it waits for, or '' to
---   sleep; detail = due ms, or '' for an event without a timeout)
+--   goes to the head), parked (body = its event, or '' to sleep; detail = due ms, or '' for an event without a timeout)
 -- The lease outlives the run, so a repeat still has the right number; a recovered job's child is ''. Callers
 -- read_claim() every job before the first write, and end with drop_settled(child) and flush().
 -- @include "fast_path/implied_fields"
@@ -91,7 +90,8 @@ local function record_outcome(child, id, lease, kind, body, detail)
     redis.call('HSET', job_key(id), 'attempts', claim.attempt)
     end_job(claim, 'failed', 'error', body, detail)
   elseif kind == 'cancelled' or claim.cancel_ms then
-    end_job(claim, 'cancelled', error ~= '' and 'error' or '', error, '')
+    if detail == 'expired' and claim.lane then lanes().give_back_tokens(claim.lane, claim.started_ms) end
+    end_job(claim, 'cancelled', error ~= '' and 'error' or '', error, kind == 'cancelled' and detail or '')
     return kind == 'cancelled' and 1 or 3
   elseif has(claim.watched, 'u') and is_superseded(id) then
     end_job(claim, 'cancelled', error ~= '' and 'error' or '', error, 'superseded')
