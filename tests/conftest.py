@@ -5,14 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sqlite3
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from django.db import connections
+from django.db.backends.sqlite3.creation import DatabaseCreation
 from django.test import TransactionTestCase
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
@@ -24,15 +27,16 @@ from django_redisqueue.conf import DEFAULTS, get_settings
 from .support import mariadb as mariadb_module
 from .support import postgres as postgres_module
 from .support.cluster import ClusterNodes, has_cluster, is_on_cluster
+from .support.commands import migrate
 from .support.hand import Hand
 from .support.mariadb import MariaDBServer
 from .support.postgres import FILLED, PostgresServer, as_database
 from .support.proxy import Proxy
 from .support.servers import RedisServer, program
-from .support.suite import dealt, run_folder
-from .support.warm import remember_version_of_redis_py
+from .support.suite import dealt, run_folder, shared
+from .support.warm import remember_versions
 
-remember_version_of_redis_py()
+remember_versions()
 
 # No test fails because the machine is busy: neither for a slow example, nor for slow generation.
 hypothesis_settings.register_profile(
@@ -108,6 +112,31 @@ def _delete_rows(case: TransactionTestCase) -> None:
 def quick_flush() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransactionTestCase, "_fixture_teardown", _delete_rows)
+        yield
+
+
+@pytest.fixture(scope="session")
+def migrated() -> Path:
+    """A folder with the migrated SQLite file of the alias ``default``."""
+    return shared("migrated", lambda folder: migrate(REDISQUEUE_TEST_FOLDER=str(folder)))
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(migrated: Path) -> Iterator[None]:
+    """The databases in memory are copies of that file: to migrate them takes each process seconds
+    of CPU."""
+
+    def create(creation: DatabaseCreation, **_: object) -> str:
+        connection = creation.connection
+        connection.close()
+        connection.settings_dict["NAME"] = name = creation._get_test_db_name()
+        connection.ensure_connection()
+        with closing(sqlite3.connect(migrated / "default.sqlite3")) as source:
+            source.backup(connection.connection)
+        return name
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DatabaseCreation, "create_test_db", create)
         yield
 
 

@@ -26,8 +26,9 @@ ABORTED = "net::ERR_FAILED"  # of a request that the test itself aborts
 
 
 @pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    made = Site(tmp_path_factory.mktemp("site"), "--address", f"127.0.0.1:{free_port()}")
+def started(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[Site]:
+    address = f"127.0.0.1:{free_port()}"
+    made = Site(tmp_path_factory.mktemp("site"), "--address", address, migrated=migrated)
     yield made
     made.close()
 

@@ -1,4 +1,4 @@
 from tests.outbox.conftest import empty_sqlite, play
-from tests.worker.conftest import migrated, stage
+from tests.worker.conftest import stage
 
-__all__ = ["empty_sqlite", "migrated", "play", "stage"]
+__all__ = ["empty_sqlite", "play", "stage"]

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.embedded import stop_server
 
-from .site import MANAGE
+from .site import MANAGE, copy_tables
 
 
 def compare(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -33,7 +33,8 @@ def compare(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_both_times_are_shown_and_nothing_is_left(tmp_path: Path) -> None:
+def test_both_times_are_shown_and_nothing_is_left(tmp_path: Path, migrated: Path) -> None:
+    copy_tables(migrated, tmp_path)
     try:
         done = compare(tmp_path, "--users", "300", "--rounds", "2")
     finally:

@@ -37,6 +37,7 @@ from example_project.catalogues.tasks import count, measure
 from tests.support.embedded import stop_server
 
 from .plain_count import plain_count
+from .site import copy_tables
 
 DJANGO = Path(django.__file__).parent
 MANAGE = Path(__file__).parents[2] / "example_project" / "manage.py"
@@ -217,9 +218,12 @@ def test_retries_are_the_tries_made_anew() -> None:
 
 
 @pytest.fixture(scope="module")
-def demo_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def demo_environment(
+    tmp_path_factory: pytest.TempPathFactory, migrated: Path
+) -> Iterator[dict[str, str]]:
     """The environment of a demo with a Redis and a database of its own."""
     folder = tmp_path_factory.mktemp("demo")
+    copy_tables(migrated, folder)
     yield {
         **{name: value for name, value in os.environ.items() if name != "MAKELEVEL"},
         "DJANGO_SETTINGS_MODULE": "config.settings",

@@ -24,8 +24,9 @@ from .test_demo_numbers import DJANGO
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    made = Site(tmp_path_factory.mktemp("site"), "--address", f"127.0.0.1:{free_port()}")
+def site(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[Site]:
+    address = f"127.0.0.1:{free_port()}"
+    made = Site(tmp_path_factory.mktemp("site"), "--address", address, migrated=migrated)
     try:
         made.found(r"(Ctrl-C ends both)")
         yield made
@@ -118,6 +119,7 @@ def test_a_port_that_is_taken_is_said_and_leaves_nothing_behind(
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_site_and_its_worker(tmp_path: Path) -> None:
+    """A site that has made its tables itself."""
     site = Site(tmp_path, "--address", f"127.0.0.1:{free_port()}")
     try:
         worker = int(site.found(r"pid (\d+)"))

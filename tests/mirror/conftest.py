@@ -10,13 +10,13 @@ import pytest
 from tests.broker.lab import Lab
 from tests.support.postgres import as_database
 from tests.support.servers import RedisServer
-from tests.worker.conftest import migrated, stage
+from tests.worker.conftest import stage
 from tests.worker.stage import Stage
 
 from .mirror_processes import MirrorProcesses, sqlite_entry
 from .mirrored_shard import MirroredShard
 
-__all__ = ["migrated", "stage"]
+__all__ = ["stage"]
 
 # The bridge settles the outboxes of all aliases; ``other`` is in memory beside PostgreSQL, too.
 ALL_ALIASES = pytest.mark.django_db(transaction=True, databases=["default", "other"])

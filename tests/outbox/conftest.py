@@ -10,10 +10,10 @@ import pytest
 
 from tests.mirror.mirror_processes import sqlite_entry
 from tests.support.postgres import as_database
-from tests.worker.conftest import migrated, stage
+from tests.worker.conftest import stage
 from tests.worker.stage import Stage
 
-__all__ = ["migrated", "stage"]
+__all__ = ["stage"]
 
 MODULES = ["tests.worker.tasks", "tests.outbox.tasks", "tests.outbox.quick"]
 ALIASES = ("default", "other")

@@ -27,26 +27,15 @@ import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import import_module
+from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, NoReturn
 
-from redis import utils
-
 from . import suite
 
 ROOT = Path(__file__).resolve().parents[2]
-
-# What the checks at the start of a command read.
-CHECKED = (
-    "tests.app.urls", "tests.app.middleware", "django.conf.urls", "django.contrib.auth.backends",
-    "django.contrib.auth.middleware", "django.contrib.auth.views",
-    "django.contrib.messages.middleware", "django.contrib.sessions.middleware",
-    "django.core.cache.backends.locmem", "django.core.management.commands.makemigrations",
-    "django.middleware.common", "django.views.csrf", "django.views.defaults",
-)  # fmt: skip
 
 
 # -- the side of the tests
@@ -333,19 +322,35 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def remember_version_of_redis_py() -> None:
-    """Newer releases of redis-py read their version from disk for each connection, in a ms."""
-    if hasattr(utils, "get_lib_version"):
-        utils.get_lib_version = cache(utils.get_lib_version)
+def remember_versions() -> None:
+    """Read the version of a distribution once: it takes ms, which a worker spends at its start, and
+    newer releases of redis-py for each connection."""
+    metadata.version = cache(metadata.version)
+
+
+def check_what_is_common() -> None:
+    """Run the checks that find the same in every process, and load what they read. Those of the
+    package, which read its settings, are left to the processes: all would take half of the CPU
+    that the start of a worker takes."""
+    from django.core.checks import run_checks
+    from django.core.checks.registry import registry
+
+    checks = registry.registered_checks
+    own = {check for check in checks if check.__module__.startswith("django_redisqueue.")}
+    registry.registered_checks = checks - own
+    problems = run_checks()
+    assert not problems, problems
+    registry.registered_checks = own
 
 
 def warm_up() -> None:
     """Load what the processes of tests load, but nothing that settings are to decide."""
     import django
 
-    remember_version_of_redis_py()
+    remember_versions()
+    metadata.version("django-redisqueue")
     django.setup()
-    from django.core.checks.model_checks import check_all_models
+    from django.core.management import get_commands
     from django.db.migrations.loader import MigrationLoader
     from django.template.backends.django import get_installed_libraries
 
@@ -354,13 +359,11 @@ def warm_up() -> None:
     commands = "django_redisqueue.management.commands"
     for module in iter_modules(import_module(commands).__path__):
         import_module(f"{commands}.{module.name}")
-    import_module("django.core.management.commands.migrate")
-    for module in CHECKED:
-        import_module(module)
+    get_commands()
+    check_what_is_common()
     if find_spec("psycopg") is not None:
         import_module("django.db.backends.postgresql.base")
     get_installed_libraries()
-    check_all_models(app_configs=None)  # fields keep their validators
     MigrationLoader(None)  # imports all migrations
     for verb in scripts.names():
         scripts.load(verb)

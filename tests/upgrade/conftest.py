@@ -11,12 +11,9 @@ import pytest
 from tests.mirror.mirror_processes import sqlite_entry
 from tests.support.postgres import as_database
 from tests.support.servers import RedisServer
-from tests.worker.conftest import migrated
 from tests.worker.processes import WorkerProcess
 
 from .site import Site
-
-__all__ = ["migrated"]
 
 
 class Stage:

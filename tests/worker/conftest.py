@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from tests.support.cluster import has_cluster
-from tests.support.commands import migrate
-from tests.support.suite import shared
 
 from .stage import Stage
 
@@ -25,12 +23,6 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path, settings: Any) -> Iter
         server = request.getfixturevalue("fresh_server")()
     with ExitStack() as stack:
         yield Stage(server, tmp_path, settings, stack)
-
-
-@pytest.fixture(scope="session")
-def migrated() -> Path:
-    """A folder with the migrated SQLite file of the alias ``default``."""
-    return shared("migrated", lambda folder: migrate(REDISQUEUE_TEST_FOLDER=str(folder)))
 
 
 @pytest.fixture

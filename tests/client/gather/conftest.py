@@ -1,5 +1,5 @@
 """Gathers with real workers play where the worker's tests do."""
 
-from tests.worker.conftest import database, migrated, stage
+from tests.worker.conftest import database, stage
 
-__all__ = ["database", "migrated", "stage"]
+__all__ = ["database", "stage"]

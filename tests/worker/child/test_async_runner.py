@@ -284,7 +284,7 @@ def test_jobs_behind_one_that_blocks_the_loop_go_back(
     jobs = [ClaimedJob(f"job_{n}", "default", name, "[[60],{}]", 1, 0, 0, "", 1) for n in range(2)]
     child._run_batch(jobs)
     assert child._can_start()
-    assert runner.patience < 1
+    assert runner.blocked_after < 1
     monkeypatch.setattr(async_runner, "BLOCKED_AFTER", -1.0)
     assert not child._can_start()
     monkeypatch.setattr(child._claims, "flush", go_on.set)
@@ -293,7 +293,7 @@ def test_jobs_behind_one_that_blocks_the_loop_go_back(
     assert [(one.id, one.kind) for one in outcomes] == [("job_1", "queued"), ("job_0", "queued")]
     assert (child._state.running(), child._in_flight.count) == ([], 0)
     assert child._can_start()
-    assert (sorted(runner.free_slots), runner.patience) == ([1, 2, 3], math.inf)
+    assert (sorted(runner.free_slots), runner.blocked_after) == ([1, 2, 3], math.inf)
     end(runner)
 
 
