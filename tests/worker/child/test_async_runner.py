@@ -283,16 +283,16 @@ def test_jobs_behind_one_that_blocks_the_loop_go_back(
     name = tasks.async_sleep.name
     jobs = [ClaimedJob(f"job_{n}", "default", name, "[[60],{}]", 1, 0, 0, "", 1) for n in range(2)]
     child._run_batch(jobs)
-    assert child._can_start()
+    assert child._can_claim()
     assert runner.blocked_after < 1
     monkeypatch.setattr(async_runner, "BLOCKED_AFTER", -1.0)
-    assert not child._can_start()
+    assert not child._can_claim()
     monkeypatch.setattr(child._claims, "flush", go_on.set)
     child._wait_for_room()  # until the loop goes on
     outcomes = child._claims.current.outcomes
     assert [(one.id, one.kind) for one in outcomes] == [("job_1", "queued"), ("job_0", "queued")]
     assert (child._state.running(), child._in_flight.count) == ([], 0)
-    assert child._can_start()
+    assert child._can_claim()
     assert (sorted(runner.free_slots), runner.blocked_after) == ([1, 2, 3], math.inf)
     end(runner)
 
