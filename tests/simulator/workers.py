@@ -29,9 +29,14 @@ def _busy(shard: Shard, step: Step) -> Child | None:
 def _ends(step: Step, jobs: list[ClaimedJob]) -> list[Outcome]:
     ends = [ENDS[(step.picks[2] + 7 * n) % len(ENDS)] for n in range(len(jobs))]
     return [
-        outcome(job, end, detail="1000" if end == "limited" else "")
-        for job, end in zip(jobs, ends, strict=True)
+        outcome(job, end, detail=_detail(job, end)) for job, end in zip(jobs, ends, strict=True)
     ]
+
+
+def _detail(job: ClaimedJob, end: str) -> str:
+    if end == "cancelled" and job.lease == 1:
+        return "expired"
+    return "1000" if end == "limited" else ""
 
 
 @verb(14)
