@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, TypeVar
@@ -93,6 +93,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if processes > 1:
         items[:] = dealt(items, processes)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """xdist sends three reports of each test; nobody reads their keywords, a large part of them."""
+    sent = yield
+    if sent and "keywords" in sent:
+        sent["keywords"] = {}
+    return sent
 
 
 def _delete_rows(case: TransactionTestCase) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from django.contrib.admin import site as admin_site
 from django.contrib.admin.models import LogEntry
+from django.contrib.admin.utils import quote
 from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
 from django.db import transaction
@@ -433,15 +434,15 @@ def test_records_are_read_only(keys: Keys) -> None:
     )
     request = RequestFactory().get("/")
     request.user = root
-    client = browser(root)
+    client, quoted = browser(root), quote(job.id)
     for model in (JobRecord, OutboxJob):
         admin = admin_site.get_model_admin(model)
         allowed = admin.get_model_perms(request)
         assert allowed == {"add": False, "change": False, "delete": False, "view": True}
         for name in ("change", "delete"):
-            client.post(page(f"{model._meta.model_name}_{name}", job.id), {"task": "x", "post": 1})
+            client.post(page(f"{model._meta.model_name}_{name}", quoted), {"task": "x", "post": 1})
         assert model.objects.get(pk=job.id).task != "x"  # type: ignore[attr-defined]
-    shown = client.get(page("outboxjob_change", job.id)).content.decode()
+    shown = client.get(page("outboxjob_change", quoted)).content.decode()
     assert job.id in shown
     assert SECRET not in shown + client.get(page("outboxjob_changelist")).content.decode()
 
