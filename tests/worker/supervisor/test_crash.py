@@ -146,6 +146,7 @@ def _stopped_past_its_lease(stage: Stage, seconds: float) -> tuple[WorkerProcess
     frozen = stage.worker("--processes", "1").wait_until_up(2)
     job = tasks.slow_at_first.enqueue(stage.book, "slow", seconds)
     eventually(lambda: stage.runs()["slow"], why=stage.report)
+    stage.pid("slow")  # it has written that, too
     frozen.stop()
     other = stage.worker("--processes", "1")
     stage.ended(job)
