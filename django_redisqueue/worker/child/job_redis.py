@@ -71,7 +71,7 @@ class JobRedis:
 
     def waited_since(self, job: ClaimedJob) -> tuple[int, int] | None:
         """From when the ``expires`` of a job counts, and when the job was claimed."""
-        with self._commands(job.id) as commands:
+        with self._turn, self._commands(job.id) as commands:
             queries = WorkflowQueries(commands.connection, self._settings)
             found: tuple[int, int] | None = self._ask(lambda: queries.waited_since(job.id))
             return found

@@ -105,9 +105,12 @@ def test_threads_of_a_job_get_their_own_answers(redis: Redis, hand: Hand) -> Non
     def ask(job: ClaimedJob) -> set[bool]:
         return {steps.report(job, "{}") for _ in range(50)}
 
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(5) as pool:
+        # Meanwhile the main thread may prepare the next job.
+        instants = pool.submit(lambda: {steps.waited_since(held) for _ in range(50)})
         stale = held._replace(lease=7)
         assert list(pool.map(ask, [held, stale, held, stale])) == [{True}, {False}] * 2
+        assert len(instants.result()) == 1
 
 
 def test_nor_is_it_asked_where_a_large_result_goes(
