@@ -283,7 +283,7 @@ def test_a_worker_takes_over_at_once_from_its_dead_namesake(stage: Stage) -> Non
     assert watch.seconds < 5
     job.refresh()
     assert (job.recoveries, job.attempts) == (1, 0)
-    assert f"job {job.id} of a dead child: recovered" in new.output
+    eventually(lambda: f"job {job.id} of a dead child: recovered" in new.output, why=stage.report)
 
 
 def test_a_worker_takes_nothing_from_its_living_namesake(stage: Stage) -> None:
