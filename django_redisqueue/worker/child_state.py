@@ -208,7 +208,10 @@ class ChildState:
         """
         if any(event & select.POLLNVAL for _, event in self._files.poll(0)):
             return True
-        return os.fstat(self._tokens).st_ino != self._pipe
+        try:
+            return os.fstat(self._tokens).st_ino != self._pipe
+        except OSError:  # a job on the event loop or in a thread has just closed it
+            return True
 
     def is_out_of_files(self) -> bool:
         """Whether this process may open no further file."""

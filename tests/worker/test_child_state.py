@@ -133,3 +133,18 @@ def test_messages_to_a_child_that_never_reads_do_not_block_the_supervisor() -> N
     for _ in range(10_000):
         state.send("cancel job_1_aaaaaaaaaa_0 1")
     assert set(state.read_messages()) >= {"cancel job_1_aaaaaaaaaa_0 1"}
+
+
+def test_files_that_a_job_closes_during_the_check_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job runs beside the thread that checks. An error would end the child before the outcomes
+    of jobs that are about to end are recorded."""
+    state = ChildState(0, 1)
+
+    class Files:
+        def poll(self, _: int) -> list[tuple[int, int]]:
+            os.close(state._tokens)
+            return []
+
+    assert not state.has_lost_files()
+    monkeypatch.setattr(state, "_files", Files())
+    assert state.has_lost_files()
