@@ -1,4 +1,13 @@
+import pytest
+
+from example_project.reports import seeding
 from tests.outbox.conftest import empty_sqlite, play
 from tests.worker.conftest import stage
 
 __all__ = ["empty_sqlite", "play", "stage"]
+
+
+@pytest.fixture(autouse=True)
+def prices_of_a_month(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a year take most of the time in which makereportdata makes data for a test."""
+    monkeypatch.setattr(seeding, "TRADING_DAYS", seeding.TRADING_DAYS[-21:])

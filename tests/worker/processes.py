@@ -45,7 +45,7 @@ def eventually(
         if watch.is_over(timeout):
             told = why() if callable(why) else why
             raise AssertionError(f"not within {timeout:g} s; last answer {found!r}\n{told}")
-        time.sleep(every or min(0.05, max(0.005, watch.elapsed / 10)))
+        time.sleep(every or min(0.1, max(0.01, watch.elapsed / 6)))
 
 
 def holds_for(condition: Callable[[], object], seconds: float) -> None:
