@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from redis import Redis
@@ -22,10 +24,12 @@ from django_redisqueue.worker.supervisor import heartbeat
 from django_redisqueue.worker.supervisor.child_handle import ChildHandle
 from django_redisqueue.worker.supervisor.heartbeat import (
     HeartbeatCallbacks,
+    Heartbeats,
     HeartbeatThread,
     RoleInRedis,
     ShardRoles,
 )
+from django_redisqueue.worker.supervisor.supervisor import Supervisor
 from tests.support.shards import keys_of, shard_of
 
 pytestmark = pytest.mark.usefixtures("queue_settings")
@@ -38,13 +42,22 @@ def _heartbeat(
     on_order: Any = None,
     shard: int | None = None,
 ) -> HeartbeatThread:
-    callbacks = HeartbeatCallbacks(
+    callbacks = _callbacks(running, notify, is_stopping, on_order)
+    shard = shard_of() if shard is None else shard
+    return HeartbeatThread(get_settings(), ("default",), callbacks, shard)
+
+
+def _callbacks(
+    running: Sequence[tuple[str, str, int]] = (),
+    notify: Any = None,
+    is_stopping: bool = False,
+    on_order: Any = None,
+) -> HeartbeatCallbacks:
+    return HeartbeatCallbacks(
         lambda: ["c1"], lambda: list(running), lambda: is_stopping, notify, lambda: {},
         lambda *_: set(), lambda *_: None, "w.m.1.2", lambda: "{}", on_order,
         ShardRoles([], get_settings(), {}),
     )  # fmt: skip
-    shard = shard_of() if shard is None else shard
-    return HeartbeatThread(get_settings(), ("default",), callbacks, shard)
 
 
 def test_a_lost_lease_is_reported_with_its_number() -> None:
@@ -179,3 +192,22 @@ def test_a_heartbeat_says_who_sleeps(handles: list[ChildHandle]) -> None:
     assert roles.terms(1) == []
     handles[1].assign("w.3", 0.0)
     assert roles.terms(1) == [RoleTerm("leader", "w.3", TERM_MS, False)]
+
+
+def test_a_thread_that_breaks_is_what_the_worker_ends_with(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    signals: list[int] = []
+    monkeypatch.setattr(heartbeat.os, "kill", lambda _, number: signals.append(number))
+    heartbeats = Heartbeats(get_settings(), ("default",), replace(_callbacks(), report=broken))
+    supervisor = Supervisor.__new__(Supervisor)
+    supervisor._fork_server, supervisor._heartbeats = cast(Any, Mock()), heartbeats
+    heartbeats.start()
+    assert supervisor._end() == 1
+    assert set(signals) == {signal.SIGTERM}
+    assert "KeyError('lost')" in caplog.records[-1].message
+    assert "Redis" not in caplog.text
+
+
+def broken() -> str:
+    raise KeyError("lost")
