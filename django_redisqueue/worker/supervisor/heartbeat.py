@@ -27,7 +27,7 @@ from ...broker.replies import FinishCode, HeartbeatReply, Outcome, RoleTerm
 from ...client.registry import get_task
 from ...conf import Settings
 from ...core.ids import shard_of_id
-from ...exceptions import CorruptJob, RedisQueueError
+from ...exceptions import CorruptJob, RedisQueueError, WrongKeyType
 from ..child import retry_policy
 from ..child_state import RoleNote
 from ..identity import shard_label
@@ -312,11 +312,17 @@ class HeartbeatThread:
         return True
 
     def _write(self, request: WriteRequest) -> None:
-        """Write a request; defer what a queue refuses because one of its keys has a wrong type."""
-        if isinstance(request, ReleaseUnstarted):
-            rest: WriteRequest | None = self._release(request)
-        else:
-            rest = self._settle_exit(request)
+        """Write a request; defer what is refused because a key of a queue, or the list of the
+        child's jobs, has a wrong type."""
+        rest: WriteRequest | None = request
+        try:
+            if isinstance(request, ReleaseUnstarted):
+                rest = self._release(request)
+            else:
+                rest = self._settle_exit(request)
+            log_recovery(request.child)
+        except WrongKeyType as error:
+            log_outage(request.child, error)
         if rest is None:
             self._unsettled.discard(request.child)
         else:
