@@ -388,7 +388,10 @@ class Executor:
                 self._job_redis, self._interrupts,
             )  # fmt: skip
             args = [context, *args]
-        return self._call(job, context, task.func, args, execution.kwargs)
+        result = self._call(job, context, task.func, args, execution.kwargs)
+        if task.options.exactly_once:
+            self._state.note_commit(0)
+        return result
 
     def _call(
         self,

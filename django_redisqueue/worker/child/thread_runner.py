@@ -170,7 +170,10 @@ class ThreadRunner:
             with self._fork_guard:  # in here: a forked process must not wait for locks of threads
                 return copy_context().run(execution.task.func, *args, **execution.kwargs)
 
-        return run.call(code)
+        result = run.call(code)
+        if execution.task.options.exactly_once:
+            self._in_flight.note_commit(run)
+        return result
 
     # The following methods run in the thread of the interrupts.
 
