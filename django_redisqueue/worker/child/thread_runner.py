@@ -20,6 +20,7 @@ from typing import TypeVar
 from django.db import connections
 
 from ...broker.replies import OutcomeKind
+from ...client.enqueue import interrupt_shield
 from ...core.clock import mono_ms
 from ...exceptions import Interrupt, JobTimeout
 from .databases import Databases
@@ -72,7 +73,11 @@ class ThreadRun(InFlightRun):
 
     @contextmanager
     def shield(self) -> Iterator[None]:
-        """Raise no interrupt in the block; one that comes meanwhile is raised behind it."""
+        """Raise no interrupt in the block; one that comes meanwhile is raised behind it. A thread
+        that the job has started gets none anyway."""
+        if self._thread != threading.get_ident():
+            yield
+            return
         self._close()
         try:
             yield
@@ -165,6 +170,8 @@ class ThreadRunner:
         args = execution.args
         if execution.task.options.takes_context:
             args = [self._in_flight.add_context(run), *args]
+
+        interrupt_shield.set(run.shield)
 
         def code() -> object:
             with self._fork_guard:  # in here: a forked process must not wait for locks of threads
