@@ -105,12 +105,14 @@ class RecordAdmin(ReadOnlyAdmin):
 
     def change_view(self, request: HttpRequest, object_id: str, *_: Any, **__: Any) -> HttpResponse:
         """Redirect to the page of the record."""
-        page = Page(request, self)
-        page.require("view_jobrecord")
-        url = page.optional_url(self.object_page, unquote(object_id))
-        if not url:
-            raise Http404(f"{object_id!r} has no page")
-        return HttpResponseRedirect(url)
+
+        def redirect(page: Page) -> HttpResponse:
+            url = page.optional_url(self.object_page, unquote(object_id))
+            if not url:
+                raise Http404(f"{object_id!r} has no page")
+            return HttpResponseRedirect(url)
+
+        return Page(request, self).answer(redirect)
 
 
 @admin.register(JobRecord)
@@ -123,9 +125,7 @@ class JobRecordAdmin(RecordAdmin):
         return [*dashboard_urls(self), *super().get_urls()]
 
     def changelist_view(self, request: HttpRequest, *_: Any, **__: Any) -> HttpResponse:
-        page = Page(request, self)
-        page.require("view_jobrecord")
-        return record_page(page)
+        return Page(request, self).answer(record_page)
 
 
 @admin.register(Dashboard)
@@ -141,9 +141,7 @@ class DashboardAdmin(RecordAdmin):
         return has_pages and super().has_view_permission(request, obj)
 
     def changelist_view(self, request: HttpRequest, *_: Any, **__: Any) -> HttpResponse:
-        page = Page(request, self)
-        page.require("view_jobrecord")
-        return HttpResponseRedirect(page.url("overview"))
+        return Page(request, self).answer(lambda page: HttpResponseRedirect(page.url("overview")))
 
 
 @admin.register(WorkflowRecord)

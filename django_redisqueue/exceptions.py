@@ -279,18 +279,19 @@ class ItemFailed(Exception):
 
 class RateLimited(Exception):
     """Raise inside a task when a service refuses calls for a while: the job runs again after
-    ``retry_after`` (seconds or a ``timedelta``) and spends no attempt. Until then no other job
+    ``retry_after`` (seconds, a timedelta, or "90s") and spends no attempt. Until then no other job
     starts under the same rates."""
 
     def __init__(self, message: str = "", *, retry_after: object) -> None:
-        super().__init__(message or f"refused for {retry_after} s")
+        after = retry_after if isinstance(retry_after, str) else f"{retry_after} s"
+        super().__init__(message or f"refused; retry after {after}")
         self.retry_after = retry_after
 
 
 class Retry(Exception):
     """Raise inside a task to try again later; spends an attempt.
 
-    ``delay``: seconds (int, float) or ``timedelta``; ``None`` uses the task's backoff.
+    ``delay``: seconds, a timedelta, or "90s"; None uses the task's backoff.
     """
 
     def __init__(self, message: str = "", *, delay: object = None) -> None:

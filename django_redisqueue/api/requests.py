@@ -26,7 +26,7 @@ from ..client.options import (
 )
 from ..client.registry import lookup, task_names
 from ..conf import get_settings
-from ..core.clock import MAX_DURATION
+from ..core.clock import DURATION_TEXT, MAX_DURATION, is_duration_text
 from ..core.codec import check as check_json
 from ..core.ids import MAX_SHARDS, TAG_PATTERN
 from ..core.tags import MAX_TAGS, MAX_VALUE, check_tags
@@ -322,16 +322,18 @@ def _check_value(value: object, where: str) -> None:
 
 
 def _check_when(value: object, name: str, check: Callable[[object], str]) -> object:
-    """Seconds from now, or an instant in ISO 8601 with its offset; within a hundred years."""
-    found = _instant(value, name) if isinstance(value, str) else value
-    check(found)
-    return found
+    """A duration from now, or an instant in ISO 8601 with its offset; within a hundred years."""
+    if isinstance(value, str) and not is_duration_text(value):
+        value = _instant(value, name)
+    check(value)
+    return value
 
 
 def _when_schema(least: str) -> dict[str, Any]:
     return {
-        "oneOf": [
+        "anyOf": [
             {"type": "number", least: 0, "maximum": MAX_DURATION},
+            {"type": "string", "pattern": f"^{DURATION_TEXT}$"},
             {"type": "string", "format": "date-time"},
         ]
     }
@@ -344,8 +346,8 @@ def _instant(text: str, name: str) -> datetime:
         found = None
     if found is None or found.tzinfo is None:
         raise InvalidOption(
-            f"{name} must be seconds from now, or an instant with its offset such as "
-            f"2026-01-31T12:00:00Z, not {text!r}"
+            f"{name} must be seconds from now, a duration such as 1h30m, or an instant with its "
+            f"offset such as 2026-01-31T12:00:00Z, not {text!r}"
         )
     return found
 
@@ -383,12 +385,12 @@ FIELDS: Mapping[str, BodyField] = {
     "run_after": BodyField(
         lambda value: _check_when(value, "run_after", check_run_after),
         lambda: _when_schema("minimum"),
-        "Seconds from now, or an instant with its offset.",
+        "Seconds from now, a duration from now such as 1h30m, or an instant with its offset.",
     ),
     "expires": BodyField(
         lambda value: _check_when(value, "expires", check_expires),
         lambda: _when_schema("exclusiveMinimum"),
-        "Until when it may start: seconds from now, or an instant with its offset.",
+        "Until when it may start: as run_after.",
     ),
     "tags": BodyField(
         check_tags,

@@ -10,7 +10,7 @@ registered under its dotted path when Django validates it, as it does where ``@t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.apps import apps
@@ -22,12 +22,14 @@ from ..client.jobs import Job, get_job
 from ..client.registry import lookup
 from ..client.tasks import Signature
 from ..conf import get_settings
+from ..core.clock import to_ms
 from ..core.codec import encode_payload
 from ..core.job_data import JobData
 from ..exceptions import (
     ConfigurationError,
     InvalidArguments,
     InvalidName,
+    InvalidOption,
     JobNotFound,
     did_you_mean,
 )
@@ -88,8 +90,9 @@ class RedisQueueBackend(BaseTaskBackend):
     def validate_task(self, task: Task[Any, Any]) -> None:
         """Raise Django's InvalidTask unless the task can run here; registers it."""
         run_after: object = task.run_after
-        if isinstance(run_after, timedelta):  # documented, but Django 6.0 and 6.1 refuse it
-            object.__setattr__(task, "run_after", timezone.now() + run_after)
+        if run_after is not None and not isinstance(run_after, datetime):
+            # Django documents a timedelta, and 6.0 and 6.1 refuse it.
+            object.__setattr__(task, "run_after", _from_now(run_after))
         self._check_queue(task.queue_name)
         super().validate_task(task)
         check_options(task)
@@ -210,6 +213,14 @@ def _job_of(result_id: str) -> JobData:
                 "ask after the commit"
             ) from error
         raise TaskResultDoesNotExist(str(error)) from error
+
+
+def _from_now(delay: object) -> datetime:
+    try:
+        delay_ms = to_ms(delay, "run_after, unless a datetime,")
+    except InvalidOption as error:
+        raise InvalidTask(str(error)) from error
+    return timezone.now() + timedelta(milliseconds=delay_ms)
 
 
 def _normalised(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from ..client.options import CALL_CHECKS, TASK_CHECKS
 from ..client.tasks import Signature
+from ..core.clock import Duration, to_seconds
 from ..core.codec import dumps, loads
 from ..exceptions import InvalidName, InvalidOption, did_you_mean
 from ..exceptions import InvalidTask as OurInvalidTask
@@ -25,7 +26,7 @@ class RedisQueueTask(Task):  # type: ignore[type-arg]  # Django's own is not gen
     """What ``@task`` makes for this backend. The options are those of ``django_redisqueue.task``
     and of its ``using``; ``database`` is the alias that ``exactly_once`` uses."""
 
-    timeout: float | timedelta | None = None
+    timeout: Duration | None = None
     expires: Any = None
     max_attempts: int | None = None
     backoff: Any = None
@@ -109,7 +110,7 @@ def check_options(task: Task[Any, Any]) -> None:
         if name == "expires":
             continue  # its text means nothing to a later check
         if name == "timeout":
-            checked = value.total_seconds() if isinstance(value, timedelta) else value
+            checked = to_seconds(value, name)
         object.__setattr__(task, name, checked)
 
 

@@ -343,7 +343,7 @@ class Commands(
             return ReapReply()
         _, name, more, *became = reply
         jobs = list(zip(became[::2], became[1::2], strict=True))
-        return ReapReply(name, more == 1, more == 2, jobs)
+        return ReapReply(name, more == 1, more == 2, jobs, unreadable=more == 3)
 
     def recover_orphans(self, queue: str, position: int) -> tuple[int, list[tuple[str, str, str]]]:
         """Recover jobs whose child does not exist: (where to go on, [(id, child, outcome)])."""

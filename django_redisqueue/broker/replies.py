@@ -139,6 +139,7 @@ class ReapReply:
     stuck: bool = False  # some jobs stay, because a key of their queue has a wrong type
     jobs: Sequence[tuple[str, str]] = ()  # id, what became of it
     wait_ms: int = 0
+    unreadable: bool = False  # the child's processing list has a wrong type
 
 
 class WaitState(IntEnum):

@@ -14,7 +14,7 @@ import threading
 import weakref
 from asyncio import _get_running_loop
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -69,6 +69,10 @@ class _Sending:
             self.away = error
 
 
+#: Raises no interrupt of the job in the block; what a job enqueues must not be lost on its way.
+interrupt_shield: ContextVar[Callable[[], AbstractContextManager[object]]] = ContextVar(
+    "redisqueue_interrupt_shield", default=nullcontext
+)
 _sending: ContextVar[_Sending | None] = ContextVar("redisqueue_sending", default=None)
 
 
@@ -258,8 +262,11 @@ class _Hook:
         self.deferred: Deferred | None = deferred
 
     def __call__(self) -> None:
-        if self.deferred is None:
-            return  # an earlier hook has sent its jobs
+        if self.deferred is not None:  # else an earlier hook has sent its jobs
+            with interrupt_shield.get()():
+                self._send()
+
+    def _send(self) -> None:
         ready: list[Deferred] = []
         for hook in _pop_hooks(connections[self.alias], self):
             deferred, hook.deferred = hook.deferred, None

@@ -265,7 +265,7 @@ class Job:
     def wait(self, timeout: Duration | None = None) -> Any:
         """Wait until the job has ended and return its result.
 
-        ``timeout``: seconds or a timedelta, None for no limit. Raises WaitTimeout, or JobFailed
+        ``timeout``: a duration, None for no limit. Raises WaitTimeout, or JobFailed
         when it failed or was cancelled. A message of the job ends the wait; it does not poll.
         """
         deadline = self._deadline(timeout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from keyword import iskeyword
 from typing import Any, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
@@ -241,7 +241,7 @@ class TaskKeywords(TypedDict, total=False):
     queue_name: str
     priority: int
     timeout: Duration
-    expires: Duration | str
+    expires: Duration
     max_attempts: int
     backoff: Backoff | Duration | Sequence[Duration]
     retry_on: type[Exception] | Sequence[type[Exception]]
@@ -257,7 +257,7 @@ class TaskKeywords(TypedDict, total=False):
     fair_by: Key
     on_conflict: OnConflict | OnConflictName
     cron: Cron | str
-    every: Every | Duration | str
+    every: Every | Duration
     unique: Unique | UniqueName | Literal[False]
     unique_by: Sequence[str] | Callable[..., str]
 
@@ -274,7 +274,7 @@ class CallKeywords(TypedDict, total=False):
     queue_name: str | None
     priority: int | None
     run_after: datetime | Duration | None
-    expires: datetime | Duration | str | None
+    expires: datetime | Duration | None
     timeout: Duration | None
     max_attempts: int | None
     on_commit: bool | None
@@ -322,7 +322,7 @@ def check_priority(value: object) -> int:
 
 
 def check_timeout(value: object) -> int:
-    """Seconds or a timedelta as milliseconds; 0 means no timeout."""
+    """A timeout in milliseconds; 0 means none. Raises InvalidOption."""
     return to_ms(value, "timeout (0 for none)")
 
 
@@ -372,17 +372,12 @@ def check_alias(value: object) -> str:
 def check_run_after(value: object) -> str:
     """When a job is due, as enqueue.lua takes it: '+<ms>' from now by Redis's clock, or an instant.
 
-    Raises InvalidOption for a naive datetime under USE_TZ, for other types, and for instants more
-    than a hundred years away.
+    Raises InvalidOption for a naive datetime under USE_TZ, for what is neither a datetime nor a
+    duration, and for instants more than a hundred years away.
     """
     if isinstance(value, datetime):
         return _instant(value, "run_after")
-    if isinstance(value, int | float | timedelta) and not isinstance(value, bool):
-        _check_near(value.total_seconds() if isinstance(value, timedelta) else value, "run_after")
-        return f"+{to_ms(value, 'run_after')}"
-    raise InvalidOption(
-        f"run_after must be an aware datetime, a timedelta or seconds, not {short_repr(value)}"
-    )
+    return f"+{to_ms(value, 'run_after, unless a datetime,')}"
 
 
 def check_expires(value: object) -> str:
@@ -401,17 +396,13 @@ def _instant(value: datetime, name: str) -> str:
             )
         value = timezone.make_aware(value)
     instant_ms = ms_of(value)
-    _check_near((instant_ms - real_ms()) / 1000, name)
-    return str(instant_ms)
-
-
-def _check_near(seconds: float, name: str) -> None:
-    """Redis can store instants beyond the range of dates, which no page could show."""
-    if abs(seconds) > MAX_DURATION:
+    # Redis can store instants beyond the range of dates, which no page could show.
+    if abs(instant_ms - real_ms()) > MAX_DURATION * 1000:
         raise InvalidOption(
-            f"{name} must be within a hundred years from now (a delay is in seconds); to run a "
-            "job only on demand, enqueue it when it is wanted"
+            f"{name} must be within a hundred years from now; to run a job only on demand, enqueue "
+            "it when it is wanted"
         )
+    return str(instant_ms)
 
 
 def check_after(value: object) -> tuple[str, ...]:

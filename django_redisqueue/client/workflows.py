@@ -41,8 +41,7 @@ class Workflow:
 
     ``queue_name`` and ``priority`` apply to jobs that do not set their own. ``on_complete`` and
     ``on_failure``: a task or signature that is enqueued each time the workflow ends that way.
-    ``ttl``: how long an ended workflow stays before it is cleaned up (seconds or a timedelta; 0 for
-    ever).
+    ``ttl``: how long an ended workflow stays before it is cleaned up (a duration; 0 for ever).
     """
 
     def __init__(

@@ -10,17 +10,19 @@ import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import TypeGuard
 
 from ..exceptions import InvalidOption, WaitTimeout, short_repr
 
-Duration = int | float | timedelta
+Duration = int | float | timedelta | str  # a str such as "90s": see to_seconds
 # s, a hundred years: datetimes would allow more, but setitimer takes 292 years at most.
 MAX_DURATION = 100 * 365 * 86_400
 # Two days within what a datetime can hold, so that every time zone can show these.
 FIRST_MS = -62_135_596_800_000 + 2 * 86_400_000
 LAST_MS = 253_402_300_800_000 - 2 * 86_400_000
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_PERIOD = re.compile(r"(?:[0-9]{1,9}(?:ms|[smhdw]))+")
+# Also what JSON Schema is given, so only what JavaScript reads too.
+DURATION_TEXT = r"(?:[0-9]{1,9}(?:ms|[smhdw]))+"
 _PART = re.compile(r"([0-9]+)(ms|[smhdw])")
 
 
@@ -34,19 +36,30 @@ def mono_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+def is_duration_text(value: object) -> TypeGuard[str]:
+    """Whether this is a text that ``to_seconds`` reads."""
+    return isinstance(value, str) and re.fullmatch(DURATION_TEXT, value) is not None
+
+
 def to_seconds(value: object, name: str) -> float:
-    """A duration in seconds from seconds or a timedelta.
+    """A duration in seconds from seconds, a timedelta, or a text such as "90s", "5m" or "1h30m"
+    (ms, s, m, h, d, w).
 
     Raises InvalidOption, naming ``name``, for anything else, for a negative duration, and for one
     over a hundred years.
     """
     seconds: float
-    if isinstance(value, timedelta):
+    if is_duration_text(value):
+        seconds = sum(int(number) * UNITS_MS[unit] for number, unit in _PART.findall(value)) / 1000
+    elif isinstance(value, timedelta):
         seconds = value.total_seconds()
     elif isinstance(value, int | float) and not isinstance(value, bool):
         seconds = value  # not float(), which raises for an int with 400 digits
     else:
-        raise InvalidOption(f"{name} must be seconds or a timedelta, not {short_repr(value)}")
+        raise InvalidOption(
+            f'{name} must be seconds, a timedelta, or a text such as "90s", "5m" or "1h30m", '
+            f"not {short_repr(value)}"
+        )
     if not 0 <= seconds <= MAX_DURATION:
         bound = "a hundred years at the most" if seconds > 0 else "zero or more"
         raise InvalidOption(f"{name} must be a duration of {bound}, not {short_repr(value)}")
@@ -61,15 +74,7 @@ def to_ms(value: object, name: str) -> int:
 
 
 def to_period_ms(value: object, name: str) -> int:
-    """A period of at least a millisecond, from seconds, a timedelta, or a text such as "90s", "5m"
-    or "1h30m" (ms, s, m, h, d, w). Raises InvalidOption, naming ``name``."""
-    if isinstance(value, str):
-        if not _PERIOD.fullmatch(value):
-            raise InvalidOption(
-                f'{name} must be seconds, a timedelta, or a text such as "90s", "5m" or "1h30m", '
-                f"not {short_repr(value)}"
-            )
-        value = sum(int(number) * UNITS_MS[unit] for number, unit in _PART.findall(value)) / 1000
+    """``to_ms`` for a period, which is at least a millisecond."""
     period_ms = to_ms(value, name)
     if period_ms == 0:
         raise InvalidOption(f"{name} must be more than 0")
@@ -102,7 +107,7 @@ def instant(value_ms: int) -> datetime:
 
 
 class Deadline:
-    """The end of a wait: ``timeout`` seconds (or a timedelta) from now, None for never.
+    """The end of a wait: ``timeout`` from now, None for never.
 
     ``message`` makes the text of the WaitTimeout from the seconds that have passed.
     """

@@ -291,7 +291,7 @@ class For:
     """``unique=For("1h")``: no second job within this time, however the first ends, unless it is
     cancelled. ``duration``: seconds, a timedelta, or a text such as "90s" or "1h30m"."""
 
-    duration: Duration | str
+    duration: Duration
 
     def __post_init__(self) -> None:
         to_period_ms(self.duration, "For: its duration")
@@ -307,8 +307,8 @@ class Replace:
     nothing new has come for ``wait``, and ``max_wait`` after the first at the latest. Both are
     seconds, timedeltas, or texts such as "90s"."""
 
-    wait: Duration | str
-    max_wait: Duration | str = timedelta(seconds=MAX_DURATION)
+    wait: Duration
+    max_wait: Duration = timedelta(seconds=MAX_DURATION)
 
     def __post_init__(self) -> None:
         if to_period_ms(self.wait, "Replace: wait") > self._max_ms:
@@ -399,9 +399,9 @@ def quoted_key(task: str, text: str) -> str:
 class Backoff:
     """Exponential delays with jitter: ``base * factor ** (attempt - 1)``, at most ``maximum``.
 
-    ``base`` and ``maximum`` are seconds or timedeltas; ``jitter`` is the fraction by which a delay
-    may vary either way, so that jobs that failed together do not come back together (AWS
-    Architecture Blog, "Exponential Backoff And Jitter", 2015).
+    ``base`` and ``maximum`` are durations; ``jitter`` is the fraction by which a delay may vary
+    either way, so that jobs that failed together do not come back together (AWS Architecture Blog,
+    "Exponential Backoff And Jitter", 2015).
     """
 
     base: Duration = 2.0
@@ -444,16 +444,10 @@ class FixedDelays:
 
 
 def to_backoff(value: object) -> Backoff | FixedDelays:
-    """Convert a Backoff, a delay (seconds or a timedelta) or a list of delays. Raises
-    InvalidOption."""
+    """Convert a Backoff, a delay or a list of delays. Raises InvalidOption."""
     if isinstance(value, Backoff | FixedDelays):
         return value
     if isinstance(value, Sequence) and not isinstance(value, str | bytes) and value:
         delays = enumerate(value, 1)
         return FixedDelays(tuple(to_ms(delay, f"delay {n} of backoff") for n, delay in delays))
-    if isinstance(value, int | float | timedelta) and not isinstance(value, bool):
-        return FixedDelays((to_ms(value, "backoff"),))
-    raise InvalidOption(
-        f"backoff must be a Backoff or a list of delays (seconds or timedeltas), "
-        f"not {short_repr(value)}"
-    )
+    return FixedDelays((to_ms(value, "backoff, unless a Backoff or a list of delays,"),))

@@ -62,7 +62,7 @@ class Schedule(ABC):
     _: KW_ONLY
     misfire: Misfire | str = Misfire.ONCE
     overlap: Overlap | str = Overlap.QUEUE
-    jitter: Duration | str = 0
+    jitter: Duration = 0
 
     def _check_options(self) -> None:
         where = type(self).__name__
@@ -184,7 +184,7 @@ class Every(Schedule):
     seconds."""
 
     kind: ClassVar[str] = "every"
-    interval: Duration | str
+    interval: Duration
     interval_ms: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -295,7 +295,7 @@ def _zone(name: str) -> ZoneInfo:
 
 
 def _jitter_ms(value: object, name: str) -> int:
-    jitter_ms = to_period_ms(value, name) if isinstance(value, str) else to_ms(value, name)
+    jitter_ms = to_ms(value, name)
     if jitter_ms > MAX_JITTER_MS:
         raise InvalidOption(f"{name} must be a day at the most, not {short_repr(value)}")
     return jitter_ms

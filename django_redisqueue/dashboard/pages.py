@@ -63,17 +63,20 @@ else:
 PageView = Callable[..., HttpResponseBase]
 ReadParts = Callable[[], dict[str, Any]]
 Answer = TypeVar("Answer")
+Response = TypeVar("Response", bound=HttpResponseBase)
 
 
 def route(admin: ModelAdmin[Any], address: str, view: PageView, name: str) -> URLPattern:
     """A URL of the dashboard: it needs the site's login and the permission to view job records."""
 
     def guarded(request: HttpRequest, **arguments: Any) -> HttpResponseBase:
-        page = Page(request, admin)
-        page.require("view_jobrecord")
-        return view(page, **arguments)
+        return Page(request, admin).answer(view, **arguments)
 
     return path(address, admin.admin_site.admin_view(guarded), name=f"{APP}_{name}")
+
+
+class MissingPermission(PermissionDenied):
+    """What ``Page.answer`` shows as a page: Django's own has no text."""
 
 
 @dataclass(slots=True)
@@ -269,7 +272,17 @@ class Page:
 
     def require(self, permission: str) -> None:
         if not self.has_perm(permission):
-            raise PermissionDenied(f"this needs the permission {APP}.{permission}")
+            raise MissingPermission(f"{APP}.{permission}")
+
+    def answer(
+        self, view: Callable[..., Response], **arguments: Any
+    ) -> Response | TemplateResponse:
+        """What the view returns, or a page that names the permission that the user lacks."""
+        try:
+            self.require("view_jobrecord")
+            return view(self, **arguments)
+        except MissingPermission as error:
+            return self.render("forbidden", "Permission denied", code=403, permission=error)
 
     def int_param(self, name: str, default: int) -> int:
         """A whole number from the query string; the default when it is not one or is too long."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from django.core.management.base import BaseCommand, CommandError
 
 from ..conf import get_settings
+from ..core.clock import is_duration_text, to_seconds
 from ..core.text import sanitize
 from ..exceptions import RedisQueueError
 
@@ -89,14 +90,13 @@ def integer(low: int, high: int) -> Callable[[str], int]:
 
 
 def seconds(text: str) -> float:
-    """A duration of zero or more."""
+    """A duration of zero or more: seconds, or a text such as 90s."""
     try:
-        value = float(text)
+        return to_seconds(text if is_duration_text(text) else float(text), "it")
     except ValueError:
-        value = -1.0
-    if not 0 <= value < 1e9:
-        raise argparse.ArgumentTypeError(f"must be seconds of zero or more, not {text!r}")
-    return value
+        raise argparse.ArgumentTypeError(
+            f"must be seconds of zero or more, or a duration such as 90s, not {text!r}"
+        ) from None
 
 
 def interval(text: str) -> float:

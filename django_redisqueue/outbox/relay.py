@@ -25,12 +25,13 @@ from django.utils import timezone
 from ..broker.base import slices
 from ..broker.commands import Commands, batches
 from ..broker.durability import Durability
+from ..broker.entries import EventFeed, Position, parse_position
 from ..broker.policies import UniqueQueries
 from ..client.transport import send_workflows
 from ..core.job_data import NewJob
 from ..core.statuses import FINAL, JobReason
 from ..exceptions import RedisFull, UniqueConflict, WorkflowError, WrongKeyType, first_line
-from ..models import JobRecord, OutboxJob, WorkflowRecord
+from ..models import JobRecord, MirrorState, OutboxJob, WorkflowRecord
 from ..models.tables import has_table, rows_of_shard
 from .rows import (
     CHUNK,
@@ -94,6 +95,8 @@ class Relay:
         )
         self._states: dict[str, _AliasState] = {}
         self._retry_at = 0.0
+        # Jobs that Redis has deleted, each with the last event when this was noticed
+        self._gone: dict[str, Position] = {}
 
     def run_once(self) -> bool:
         """Send waiting jobs and delete the rows of safe ones; True when there is more to do. Raises
@@ -191,13 +194,29 @@ class Relay:
         """The rows whose jobs the mirror will never have.
 
         Redis has not created the job, because another one had its unique key; it forgets the id of
-        a duplicate after a day. Or the job is gone, and the database has refused its events.
+        a duplicate after a day. Or the job is gone, and the mirror has read all events from before
+        that: the database has refused those of the job.
         """
         queries = UniqueQueries(self._commands.connection, self._commands.settings)
         found = set(queries.aliases([row.id for row in rows if row.unique]))
         old = timezone.now() - ORPHAN_AGE
         jobs = [row.id for row in rows if row.created_at < old and not is_workflow(row.id)]
-        return found | {job_id for job_id, status in queries.statuses(jobs).items() if not status}
+        gone = [job_id for job_id, status in queries.statuses(jobs).items() if not status]
+        return found | self._behind_mirror(gone)
+
+    def _behind_mirror(self, gone: Sequence[str]) -> set[str]:
+        """The jobs that were gone already when the last event that the mirror has read came."""
+        alias = router.db_for_read(MirrorState)
+        if not gone or not has_table(MirrorState, alias):
+            return set()
+        connection = self._commands.connection
+        _, last = EventFeed(connection).ends()
+        states = MirrorState._base_manager.using(alias).filter(shard=connection.shard)
+        read = parse_position(states.values_list("position", flat=True).first() or "0-0")
+        found = {job_id for job_id in gone if self._gone.setdefault(job_id, last) <= read}
+        for job_id in found:
+            del self._gone[job_id]
+        return found
 
     def _delete_safe(self, state: _AliasState, rows: Sequence[_OutboxRow]) -> None:
         """Delete rows with their siblings on other aliases, then let Redis forget their ids. In the

@@ -34,7 +34,8 @@ MAX_BATCH = 100  # jobs that a child may claim at once
 # Lease, id: 72 bytes. A whole batch fits into 8 KB, the size of a pipe once its user has very many
 # of them; otherwise a child would wait for room for ever.
 _TOKEN = struct.Struct("q64s")
-# Deadline ms, token, started ms. The start is written last: once it is there, so is the rest.
+# Deadline ms (negative while the job commits), token, started ms. The start is written last: once
+# it is there, so is the rest.
 _RUNNING = struct.Struct(f"q{_TOKEN.size}sq")
 _RUNNING_WORDS = _RUNNING.size // 8
 _WATCHED, _DONE, _OFFERED, _ALIVE_UNTIL, _CHUNK = 0, 1, 2, 3, 4  # words of the state's header
@@ -67,12 +68,16 @@ class RoleNote(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """A job that a child runs now; instants are monotonic ms, ``deadline_ms`` 0 for none."""
+    """A job that a child runs now; instants are monotonic ms, ``deadline_ms`` 0 for none.
+
+    ``commits``: its function has returned, and the transaction of an ``exactly_once`` task commits.
+    """
 
     id: str
     lease: int
     started_ms: int
     deadline_ms: int
+    commits: bool = False
 
 
 class OutcomeLog:
@@ -249,6 +254,11 @@ class ChildState:
         """Remove the job in this slot from the table of running jobs."""
         self._words[self._last_word + slot * _RUNNING_WORDS] = 0
 
+    def note_commit(self, slot: int) -> None:
+        """Note that the function of the job in this slot has returned, and its work commits."""
+        at = self._last_word + (slot - 1) * _RUNNING_WORDS + 1
+        self._words[at] = -self._words[at]
+
     def begin_chunk(self, tokens: Sequence[bytes], started_ms: int, deadline_ms: int) -> None:
         """Enter the jobs of a chunk, the first in slot 0: they run in one call in the main
         thread. The others have slots behind those of all other jobs."""
@@ -333,10 +343,11 @@ class ChildState:
         deadline_ms, token, started_ms = _RUNNING.unpack_from(self._memory, at)
         if not started_ms:
             return None
+        commits, deadline_ms = deadline_ms < 0, abs(deadline_ms)
         if deadline_ms < started_ms:  # read while it was written: the deadline of another job
             deadline_ms = 0
         lease, name = _TOKEN.unpack(token)
-        return RunningJob(_text(name), lease, started_ms, deadline_ms)
+        return RunningJob(_text(name), lease, started_ms, deadline_ms, commits)
 
     def unstarted_since(self) -> int:
         """When (monotonic ms) the unstarted jobs were offered; 0 if there are none."""

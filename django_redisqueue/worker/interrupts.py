@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -117,14 +118,17 @@ class Interrupts(StoppableWaits):
 
     @contextmanager
     def shield(self) -> Iterator[None]:
-        """Raise no interrupt in the block; one that comes meanwhile is raised behind it."""
+        """Raise no interrupt in the block; one that comes meanwhile is raised behind it. Other
+        threads than the main thread get none anyway."""
         job, context, deadline_ms = self.current, self.context, self._deadline_ms
+        if job is None or threading.current_thread() is not threading.main_thread():
+            yield
+            return
         self.disarm()
         try:
             yield
         finally:
-            if job is not None:
-                self.arm(job, context, deadline_ms)
+            self.arm(job, context, deadline_ms)
 
     def _set_alarm(self, deadline_ms: int) -> None:
         self._alarm_ms = deadline_ms

@@ -68,7 +68,7 @@ class Reaper:
         report = ReapReport()
         while True:
             reaped = self._commands.reap()
-            report.add(reaped)
+            self._add(report, reaped)
             if not reaped.child or time.monotonic() >= until:
                 break
         self._log(report)
@@ -85,7 +85,7 @@ class Reaper:
         report = ReapReport()
         while True:
             reaped = self._commands.reap(child, started, keep)
-            report.add(reaped)
+            self._add(report, reaped)
             if not reaped.more:
                 break
         self._log(report)
@@ -120,6 +120,16 @@ class Reaper:
                 "job %s was held by %s, which does not exist: %s", job_id, child, outcome
             )
         return found
+
+    def _add(self, report: ReapReport, reaped: ReapReply) -> None:
+        report.add(reaped)
+        if reaped.unreadable:
+            #: Another program has overwritten the list of the jobs that a dead process held.
+            #: Maintenance recovers these jobs within two leases. Rename or delete the key.
+            logger.error(
+                "child %s is gone, and %s is not its list of jobs: maintenance looks for them",
+                reaped.child, self._commands.keys.child_processing(reaped.child),
+            )  # fmt: skip
 
     def _log(self, report: ReapReport) -> None:
         for job_id, outcome in report.jobs:

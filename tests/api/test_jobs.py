@@ -76,9 +76,9 @@ def test_enqueue_keeps_the_options_of_the_task_unless_told_otherwise(
     assert (told["queue"], told["priority"]) == ("low", -3)
 
 
-def test_run_after_takes_seconds_and_instants(api: Api) -> None:
+def test_run_after_takes_durations_and_instants(api: Api) -> None:
     instant = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-    for run_after in (3600, 3600.5, instant):
+    for run_after in (3600, 3600.5, "1h", "59m60s", instant):
         shown = api.post("", {"task": OPEN, "run_after": run_after}).json()
         assert shown["status"] == "scheduled"
         due = datetime.fromisoformat(shown["due_at"])
@@ -87,12 +87,12 @@ def test_run_after_takes_seconds_and_instants(api: Api) -> None:
     assert api.post("", {"task": OPEN, "run_after": past}).json()["status"] == "queued"
 
 
-def test_expires_takes_seconds_and_instants(api: Api) -> None:
+def test_expires_takes_durations_and_instants(api: Api) -> None:
     instant = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-    for expires in (3600, 3600.5, instant):
+    for expires in (3600, 3600.5, "1h", "59m60s", instant):
         made = api.post("", {"task": OPEN, "expires": expires}).json()
         assert "expires" in get_job(made["id"]).data.options
-    for wrong in (0, "10m", "2026-01-31T12:00:00"):
+    for wrong in (0, "0s", "10 m", "2026-01-31T12:00:00"):
         assert error(api.post("", {"task": OPEN, "expires": wrong}), 400)["field"] == "expires"
     early = {"task": OPEN, "expires": 60, "run_after": 60}
     assert "before they are due" in error(api.post("", early), 400)["message"]

@@ -194,8 +194,9 @@ def test_options_reach_the_job_and_come_back() -> None:
     assert get_job(tasks.urgent.using(priority=0).enqueue().id).priority == 0
 
 
-def test_a_timedelta_is_taken_as_the_documentation_says() -> None:
-    job = get_job(tasks.add.using(run_after=timedelta(hours=1)).enqueue(1, 2).id)
+@pytest.mark.parametrize("delay", [timedelta(hours=1), 3600, "1h"], ids=repr)
+def test_a_delay_is_taken_for_an_instant(delay: Any) -> None:
+    job = get_job(tasks.add.using(run_after=delay).enqueue(1, 2).id)
     assert abs(job.run_after - timezone.now() - timedelta(hours=1)) < timedelta(seconds=5)
 
 
@@ -212,6 +213,9 @@ def test_invalid_tasks_are_refused_and_not_registered() -> None:
         task(lambda: None)
     with pytest.raises(InvalidTask, match="priority must be a whole number"):
         tasks.add.using(priority=101)
+    for wrong in ("soon", -1, True):
+        with pytest.raises(InvalidTask, match="run_after, unless a datetime, must be"):
+            tasks.add.using(run_after=wrong)
     with pytest.raises(InvalidTask, match="aware"):
         tasks.add.using(run_after=datetime(2100, 1, 1))
     assert not get_task("tests.app.django_tasks.add").name.endswith("<lambda>")

@@ -247,7 +247,7 @@ def test_every_option_of_a_task_is_one_of_django_s_too() -> None:
     [
         ({"max_attempts": 0}, "max_attempts must be a whole number from 1"),
         ({"retry_on": (int,)}, "retry_on must be subclasses of Exception"),
-        ({"timeout": "soon"}, "timeout .* must be seconds or a timedelta"),
+        ({"timeout": "soon"}, "timeout .* must be seconds, a timedelta, or a text"),
         ({"redact": ("nothing",)}, "nothing"),
         ({"database": "other"}, "has using='other', which names the database of exactly_once"),
     ],
@@ -338,7 +338,7 @@ def test_a_call_that_expires() -> None:
 @needs_options
 def test_a_definition_that_expires(own_registry: None) -> None:
     assert task(expires="1m")(not_a_task).enqueue(1).id
-    with pytest.raises(InvalidTask, match="expires must be seconds or a timedelta"):
+    with pytest.raises(InvalidTask, match="expires must be seconds, a timedelta, or a text"):
         task(expires=timezone.now())(per_tenant)
 
 

@@ -342,6 +342,27 @@ def test_a_child_whose_jobs_have_to_stay_keeps_no_other_from_being_reaped(lab: L
     invariants(lab)
 
 
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_processing_list_of_another_type_keeps_no_job_from_being_recovered(
+    lab: Lab, is_named: bool
+) -> None:
+    lab.add("a", "b")
+    lab.take("c1")
+    lab.take("c2")
+    key = lab.keys.child_processing("c1")
+    lab.redis.delete(key)
+    lab.redis.set(key, "theirs")
+    lab.steady()
+    reaped = lab.store.reap("c1", ["a"]) if is_named else lab.store.reap()
+    assert reaped == ReapReply("c1", jobs=[], unreadable=True)
+    assert lab.store.reap().jobs == [("b", "recovered")]
+    assert lab.store.reap().child == ""
+    assert lab.store.recover_orphans("default", 0)[1] == [("a", "c1", "recovered")]
+    assert str(lab.redis.get(key)) == "theirs"
+    lab.redis.delete(key)
+    invariants(lab)
+
+
 def test_many_jobs_that_have_to_stay_hide_no_others(lab: Lab) -> None:
     lab.add(*[f"b{n}" for n in range(100)])
     lab.add("a", queue="sound")

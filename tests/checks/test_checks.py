@@ -68,7 +68,7 @@ WRONG = [
     ([], "REDISQUEUE must be a dict, not list"),
     ({"LAESE": 15}, "REDISQUEUE has no key 'LAESE' (did you mean 'LEASE'?)"),
     ({"URL": "redis://"}, """REDISQUEUE has no key 'URL'; write "CONNECTION": {"URL": ...}"""),
-    ({"LEASE": "15"}, 'REDISQUEUE["LEASE"] must be seconds or a timedelta'),
+    ({"LEASE": "15"}, 'REDISQUEUE["LEASE"] must be seconds, a timedelta, or a text'),
     ({"LEASE": -1}, 'REDISQUEUE["LEASE"] must be a duration of zero or more'),
     ({"LEASE": 9, "HEARTBEAT": 4}, 'REDISQUEUE["HEARTBEAT"] must be more than 0 and at most a'),
     ({"HEARTBEAT": 0}, 'REDISQUEUE["HEARTBEAT"] must be more than 0'),
@@ -93,7 +93,7 @@ WRONG = [
         'REDISQUEUE["QUEUES"]["a"]["AGING"] must be more than 0, or None for no aging, not 0',
     ),
     ({"QUEUES": {"a": {"AGING": -1}}}, 'REDISQUEUE["QUEUES"]["a"]["AGING"] must be'),
-    ({"QUEUES": {"a": {"AGING": "1m"}}}, 'REDISQUEUE["QUEUES"]["a"]["AGING"] must be'),
+    ({"QUEUES": {"a": {"AGING": "soon"}}}, 'REDISQUEUE["QUEUES"]["a"]["AGING"] must be'),
     ({"AGING": True}, 'REDISQUEUE["AGING"] must be'),
     ({"QUEUES": {"a": {"LEASE": 1}}}, "'LEASE'; a queue takes KEEP_COMPLETED, KEEP_FAILED, RESULT"),
     ({"QUEUES": {"a": {"RESULT_TTL": "1"}}}, 'REDISQUEUE["QUEUES"]["a"]["RESULT_TTL"] must be'),
@@ -128,7 +128,10 @@ COUNTS, DURATIONS = ("KEEP_COMPLETED", "KEEP_FAILED"), ("RESULT_TTL", "FAILED_TT
 COUNT = "must be a whole number from 0 to 4294967296"
 OF_RETENTION = [
     *[(COUNTS, value, COUNT) for value in ("10", None, True, 1.5, -1, 2**33, timedelta(1))],
-    *[(DURATIONS, value, "must be seconds or a timedelta") for value in ("10", None, True, [1])],
+    *[
+        (DURATIONS, value, "must be seconds, a timedelta, or a text")
+        for value in ("10", None, True, [1])
+    ],
     *[(DURATIONS, value, "must be a duration of zero or more") for value in (-1, float("nan"))],
     *[(DURATIONS, value, "of a hundred years at the most") for value in (10**10, float("inf"))],
 ]

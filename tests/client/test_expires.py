@@ -263,7 +263,7 @@ def test_the_option_of_the_task_and_of_a_call() -> None:
         (0, "expires must be more than 0"),
         (-1, "zero or more"),
         ("soon", "expires must be seconds, a timedelta, or a text"),
-        (True, "expires must be seconds or a timedelta"),
+        (True, "expires must be seconds, a timedelta, or a text"),
         (datetime(2100, 1, 1), "expires is the naive datetime"),
         (datetime(9000, 1, 1, tzinfo=UTC), "expires must be within a hundred years"),
     ],
@@ -275,7 +275,7 @@ def test_wrong_values(value: Any, words: str) -> None:
 
 
 def test_a_task_has_no_instant() -> None:
-    with pytest.raises(InvalidOption, match="expires must be seconds or a timedelta"):
+    with pytest.raises(InvalidOption, match="expires must be seconds, a timedelta, or a text"):
         task(expires=timezone.now())(alert.func)  # type: ignore[call-overload]
 
 

@@ -160,7 +160,7 @@ def test_wait_ends_at_its_timeout(hand: Hand, timeout: float) -> None:
 
 
 def test_wait_with_a_timeout_that_is_none(hand: Hand) -> None:
-    with pytest.raises(InvalidOption, match="timeout must be seconds or a timedelta, not 'long'"):
+    with pytest.raises(InvalidOption, match=r"timeout must be seconds, .* not 'long'"):
         tasks.noop.enqueue().wait(timeout="long")  # type: ignore[arg-type]
 
 

@@ -91,7 +91,7 @@ send.using(priority=1, run_after=timedelta(1), after=[send.enqueue(1)], queue_na
 send.using(priority=1).enqueue("1")  # wrong: incompatible type "str"; expected "int"
 report.using(tags={"tenant": "42"}).enqueue(1)  # wrong: expected "str"
 send.using(priorty=1)  # wrong: did you mean "priority"?
-send.using(timeout="5m")  # wrong: incompatible type "str"
+send.using(timeout=b"5m")  # wrong: incompatible type "bytes"
 
 assert_type(send(1), str)
 assert_type(send.call(1), str)

@@ -38,6 +38,31 @@ def logged_in(user: User, **options: Any) -> Client:
     return client
 
 
+def assert_names(response: Any, permission: str) -> None:
+    """The answer is a page that names the missing permission."""
+    assert response.status_code == 403
+    text = response.content.decode()
+    assert f"the permission django_redisqueue.{permission}" in text.replace("<code>", "")
+    assert "bob" in text
+
+
+@pytest.mark.parametrize("model", ["jobrecord", "workflowrecord", "dashboard"])
+def test_pages_of_records_name_the_missing_permission(
+    staff: Callable[..., User], redisqueue: None, model: str
+) -> None:
+    client = logged_in(staff("retry_job", name="bob"))
+    url = f"/admin/django_redisqueue/{model}/"
+    assert_names(client.get(url, follow=True), "view_jobrecord")
+    if model != "dashboard":
+        assert_names(client.get(f"{url}job_1/change/"), "view_jobrecord")
+
+
+def test_a_refusal_reads_nothing_of_redis(staff: Callable[..., User], settings: Any) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": "redis://localhost:1/0"}}
+    client = logged_in(staff("retry_job", name="bob"))
+    assert_names(client.get(address("overview")), "view_jobrecord")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page[0])
 def test_pages_are_for_staff_that_may_view_jobs(
     staff: Callable[..., User], redisqueue: None, page: tuple[str, ...]
@@ -46,7 +71,8 @@ def test_pages_are_for_staff_that_may_view_jobs(
     anonymous = Client().get(url)
     assert anonymous.status_code == 302
     assert anonymous["Location"].startswith("/admin/login/")
-    assert logged_in(staff("retry_job", name="bob")).get(url).status_code == 403
+    refused = logged_in(staff("retry_job", name="bob")).get(url)
+    assert_names(refused, "view_jobrecord")
     customer = User.objects.create_user("eve", password="x")
     assert logged_in(customer).get(url).status_code == 302
     expected = {
@@ -84,7 +110,7 @@ def test_each_action_needs_its_own_permission(
 ) -> None:
     permission, page, form = everything(failed)[number]
     client = logged_in(staff(*(ALL - {permission}), name="bob"))
-    assert client.post(address(*page), form).status_code == 403
+    assert_names(client.post(address(*page), form), permission)
     assert get_job(failed).status == "failed"
     assert not JobQueue().is_paused
     assert logged() == []

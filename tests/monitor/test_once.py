@@ -148,7 +148,10 @@ def test_a_dead_shard_is_named_and_the_others_are_counted(
         (["--queue", "nope"], "unknown queue 'nope'; REDISQUEUE[\"QUEUES\"] has: default"),
         (["--queue", ","], "name at least one queue"),
         (["--interval", "0"], "must be 0.1 seconds or more, not '0'"),
-        (["--interval", "soon"], "must be seconds of zero or more, not 'soon'"),
+        (
+            ["--interval", "soon"],
+            "must be seconds of zero or more, or a duration such as 90s, not 'soon'",
+        ),
     ],
 )
 def test_bad_arguments(queue_settings: dict[str, Any], arguments: list[str], words: str) -> None:

@@ -101,6 +101,13 @@ def slow_hook_once(name: str) -> int:
     return bump(name)
 
 
+@task(exactly_once=True, timeout=1)
+def endless_hook_once(name: str) -> int:
+    """Hangs behind its commit until its process is killed."""
+    transaction.on_commit(lambda: time.sleep(60))
+    return bump(name)
+
+
 @task(exactly_once=True)
 def bad_hook_once(name: str) -> int:
     """Its work commits, and then a hook of the application raises."""

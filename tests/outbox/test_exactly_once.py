@@ -152,6 +152,20 @@ def test_no_timeout_comes_behind_the_work(play: Play) -> None:
     assert value("slow hook") == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("play", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("options", [(), ("--threads", "2")], ids=["main", "threads"])
+def test_a_job_that_is_killed_behind_its_commit_has_completed(
+    play: Play, options: tuple[str, ...]
+) -> None:
+    job = tasks.endless_hook_once.enqueue("hook")
+    play.stage.worker("--processes", "1", *options)
+    play.stage.until_done(1, timeout=30)
+    job.refresh()
+    assert (job.status, job.result, job.attempts, job.recoveries) == ("completed", 1, 0, 1)
+    assert value("hook") == 1
+
+
 def test_a_result_that_can_not_be_stored_rolls_back(play: Play) -> None:
     stage = play.stage
     job = tasks.bad_result_once.enqueue("bad")

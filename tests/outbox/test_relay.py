@@ -16,9 +16,12 @@ from django_redisqueue import JobQueue
 from django_redisqueue.broker import durability
 from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.entries import EventFeed, format_position
 from django_redisqueue.broker.replies import Outcome, OutcomeKind
+from django_redisqueue.core.ids import shard_of_id
 from django_redisqueue.exceptions import JobNotFound, RedisUnavailable
-from django_redisqueue.models import JobRecord, OutboxJob
+from django_redisqueue.management.commands.runworker import _relay_outbox
+from django_redisqueue.models import JobRecord, MirrorState, OutboxJob
 from django_redisqueue.outbox import relay as relay_module
 from django_redisqueue.outbox.relay import Relay
 from tests.app import tasks
@@ -88,6 +91,17 @@ def test_what_was_left_is_sent_and_a_second_pass_changes_nothing(lost: Lost, usi
     assert (one.status, two.status) == ("queued", "queued")
     assert not relay.run_once()
     assert JobQueue().get_stats()["queued"] == 2
+
+
+@pytest.mark.one_server("has servers of its own")
+def test_a_burst_does_not_wait_for_a_shard_that_is_away(lost: Lost, settings: Any) -> None:
+    url = settings.REDISQUEUE["CONNECTION"]["URL"]
+    lost.configure(SHARDS=2, QUEUES={"default": {"SPREAD": True}})
+    jobs = {shard_of_id(job.id): job.id for job in (lost.enqueue(1), lost.enqueue(2))}
+    lost.configure(CONNECTION={"URL": [url, AWAY["CONNECTION"]["URL"]]})
+    (problem,) = _relay_outbox([1])
+    assert "/nonexistent.sock does not answer" in problem
+    assert rows() == [jobs[1]]
 
 
 def test_a_young_row_is_left_to_its_process(lost: Lost) -> None:
@@ -164,6 +178,11 @@ def test_a_row_whose_job_the_mirror_will_never_have_goes_after_a_day(lost: Lost)
     relay.run_once()
     assert rows() == [gone.id, runs.id]
     lost.age(timedelta(days=2))
+    relay.run_once()
+    assert rows() == [gone.id, runs.id], "the mirror may be away, and read its events later"
+    _, last = EventFeed(worker_connection(shard_of())).ends()
+    MirrorState.objects.create(shard=shard_of(), position=format_position(last))
+    runs.cancel()  # the mirror need not have read this
     relay.run_once()
     assert rows() == [runs.id]
 

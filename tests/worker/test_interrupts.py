@@ -164,6 +164,20 @@ def test_a_shield_holds_interrupts_back(made: Interrupts) -> None:
     assert made.current is None
 
 
+def test_a_shield_in_another_thread_is_not_that_of_the_job(made: Interrupts) -> None:
+    made.arm(job := claimed("job_1"), None, 0)
+    found: list[object] = []
+
+    def enqueue() -> None:
+        with made.shield():
+            found.append(made.current)
+
+    thread = threading.Thread(target=enqueue)
+    thread.start()
+    thread.join()
+    assert found == [job]
+
+
 class SlowToDie:
     def __del__(self) -> None:
         nap(0.05)

@@ -5,8 +5,8 @@
 --      7 '*' when nobody knows what had started (all are blamed), else '='; 8 number of ids that stay with the child
 --      because their outcomes are still to be reported; then those ids; then ids that had started
 -- Reply: { 0 } nothing has lapsed, or { -1, ms to wait } too early to tell, or
---        { 1, child, more left (0 none, 1 yes, 2 only jobs of queues with a key of a wrong type), then pairs of id and
---          what became of it (recover.lua) }
+--        { 1, child, more left (0 none, 1 yes, 2 only jobs of queues with a key of a wrong type, 3 nobody knows: the
+--          child's processing list is of a wrong type), then pairs of id and what became of it (recover.lua) }
 -- Naming a child asserts that its process is dead; then its lease is ignored.
 -- @include "context"
 -- @include "emit"
@@ -23,11 +23,14 @@ if child == '' then
   if wait_ms > 0 then return { -1, wait_ms } end
   child = lapsed[1]
 end
-expect(processing_key(child), 'list')
+local length = length_of(processing_key(child), 'list')
+if not length then  -- recover_orphans finds its jobs
+  redis.call('ZREM', workers_key, child)
+  return { 1, child, 3 }
+end
 
 -- From the end of the list, because each job goes in front of the one before. Never all but one: that one would then
 -- seem to have been alone.
-local length = redis.call('LLEN', processing_key(child))
 local entries = redis.call('LRANGE', processing_key(child), length == 101 and -99 or -100, -1)
 local more = length > #entries
 -- Jobs of broken queues stay with the child, which gets another lease, so that other children are reaped.

@@ -1,12 +1,12 @@
 -- recover_orphans: recovers jobs that are processing but that no reap would find, because a processing list, a lease or
--- a hash was deleted by hand. Reads at most 100 a call, oldest claims first.
+-- a hash was deleted or overwritten by hand. Reads at most 100 a call, oldest claims first.
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 lease ms; 5 MAX_RECOVERIES; 6 queue; 7 position: 0 to begin, else as replied
 -- Reply: { position to go on from (0 at the end), then triples of id, child and what became of it: 'lost' when its hash
 --      is
 --          gone, else see recover.lua }
 -- A claim younger than a lease is ignored: its child may not have had its first heartbeat. A child without a lease
--- whose processing list exists gets one more lease: it renews that, or it is reaped.
+-- whose processing list can be read gets one more lease: it renews that, or it is reaped.
 -- @include "context"
 -- @include "emit"
 -- @include "place"
@@ -44,7 +44,7 @@ for at = 1, #claims, 2 do
   elseif status ~= 'processing' or (its_queue or 'default') ~= queue then
     drop(id)
   elseif not redis.call('ZSCORE', workers_key, child) then
-    if redis.call('EXISTS', processing_key(child)) == 1 then
+    if (length_of(processing_key(child), 'list') or 0) > 0 then
       redis.call('ZADD', workers_key, whole(now + lease_ms), child)
     else
       report(id, child, recover(child, id, true, false, limit))

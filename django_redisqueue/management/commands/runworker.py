@@ -119,7 +119,7 @@ class Command(QueueCommand):
             self._write_banner(service, options)
             away, messages = _wait_for_redis()
             wait_for_tables(get_settings())
-            unsent = _relay_outbox() if options["burst"] else []
+            unsent = _relay_outbox(away) if options["burst"] else []
             _log_checks([*messages, *check_database()])
         except KeyboardInterrupt:
             raise CommandError("stopped before it took a job", returncode=130) from None
@@ -227,15 +227,24 @@ def _wait_while_passing(ask: Callable[[], Answer]) -> Answer:
     return found
 
 
-def _relay_outbox() -> list[str]:
+def _relay_outbox(away: Collection[int]) -> list[str]:
     """Send the jobs of the outbox before a burst, whose children would not wait for the relay.
-    Returns what keeps some of them in the outbox: a full Redis refuses them until jobs have run."""
+    Returns what keeps some of them in the outbox: their shard is ``away`` and tried once, or a full
+    Redis refuses them until jobs have run."""
     connection, settings = worker_connection(), get_settings()
-    relays = [Relay(Commands(connection.at(n), settings)) for n in range(settings.shards)]
-    for relay in relays:
-        _wait_while_passing(partial(_relay_all, relay))
+    problems: list[str] = []
+    for shard in range(settings.shards):
+        relay = Relay(Commands(connection.at(shard), settings))
+        try:
+            if shard in away:
+                _relay_all(relay)
+            else:
+                _wait_while_passing(partial(_relay_all, relay))
+        except RedisUnavailable as error:
+            problems.append(str(error))
+        problems += relay.problems
     connection.close_all()
-    return [problem for relay in relays for problem in relay.problems]
+    return problems
 
 
 def _relay_all(relay: Relay) -> None:

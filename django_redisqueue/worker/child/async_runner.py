@@ -94,9 +94,9 @@ class AsyncRunner:
         for it; inf if none does."""
         return BLOCKED_AFTER if self._to_begin else math.inf
 
-    @property
-    def is_blocked(self) -> bool:
-        """Whether a job blocks the event loop, so that no other one may start."""
+    def check_blocked(self) -> bool:
+        """Whether a job blocks the event loop, so that no other one may start: noted from when this
+        finds it until the event loop answers again."""
         if self._to_begin and not self._is_blocked:
             since_ms = min((run.started_ms or 0 for run in list(self._to_begin)), default=math.inf)
             self._is_blocked = mono_ms() - since_ms > BLOCKED_AFTER * 1000

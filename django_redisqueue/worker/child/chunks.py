@@ -45,7 +45,7 @@ class ChunkContext:
 
     def retry(self, item: int | ChunkItem, delay: object = None) -> None:
         """Try one job again later; spends an attempt, and fails the job if none is left. ``delay``:
-        seconds or a timedelta; None uses the task's backoff."""
+        a duration; None uses the task's backoff."""
         position = self._position(item)
         self.errors[position] = Retry(delay=delay)
         self.failed.discard(position)

@@ -222,7 +222,7 @@ class JobContext:
 
     # Waits
 
-    def sleep(self, duration: Duration | str, *, name: str | None = None) -> None:
+    def sleep(self, duration: Duration, *, name: str | None = None) -> None:
         """Go on after ``duration`` (seconds, a timedelta, "90s"), in another run of the job.
 
         Meanwhile the job holds no child, and it spends no attempt. A sleep is known by its name, or
@@ -233,7 +233,7 @@ class JobContext:
         self._run.use(Kind.SLEEP, name)
         self._run.wait(Kind.SLEEP, name, ms)
 
-    def wait_for(self, event: str, *, timeout: Duration | str | None = None) -> Any:
+    def wait_for(self, event: str, *, timeout: Duration | None = None) -> Any:
         """The payload of an event (``send_event``). While it waits, the job holds no child.
 
         The job goes on from its steps once the event has come, or at once if it came before, and
@@ -250,7 +250,7 @@ class JobContext:
         name: str,
         *,
         permission: str | None = None,
-        timeout: Duration | str | None = None,
+        timeout: Duration | None = None,
         question: str = "",
     ) -> Decision:
         """The decision of a person: ``by`` and ``comment``. The job waits for it as for an event.
@@ -266,7 +266,7 @@ class JobContext:
         name: str,
         *,
         permission: str | None = None,
-        timeout: Duration | str | None = None,
+        timeout: Duration | None = None,
         question: str = "",
     ) -> Decision:
         """``approval`` for async tasks; not inside a task group, ``gather`` or ``wait_for``."""
@@ -283,11 +283,11 @@ class JobContext:
         self._run.use(Kind.APPROVAL, name)
         return question
 
-    async def asleep(self, duration: Duration | str, *, name: str | None = None) -> None:
+    async def asleep(self, duration: Duration, *, name: str | None = None) -> None:
         """``sleep`` for async tasks; not inside a task group, ``gather`` or ``wait_for``."""
         await in_thread(self.sleep)(duration, name=name)
 
-    async def await_for(self, event: str, *, timeout: Duration | str | None = None) -> Any:
+    async def await_for(self, event: str, *, timeout: Duration | None = None) -> Any:
         """``wait_for`` for async tasks; not inside a task group, ``gather`` or ``wait_for``."""
         return await in_thread(self.wait_for)(event, timeout=timeout)
 
@@ -303,7 +303,7 @@ class JobContext:
         chunk: int = 500,
         name: str = "iterate",
         total: int | None = None,
-        max_runtime: Duration | str | None = None,
+        max_runtime: Duration | None = None,
     ) -> Iterator[Any]:
         """Each item of a queryset, list, tuple or range, from where the last run has stopped.
 
@@ -327,7 +327,7 @@ class JobContext:
         chunk: int = 500,
         name: str = "iterate",
         total: int | None = None,
-        max_runtime: Duration | str | None = None,
+        max_runtime: Duration | None = None,
     ) -> AsyncIterator[Any]:
         """``iterate`` for async tasks: ``async for item in context.aiterate(...)``, not inside a
         task group or ``gather``. An item is done when the loop asks for the next one."""
@@ -339,7 +339,7 @@ class JobContext:
         chunk: int,
         name: str,
         total: int | None,
-        max_runtime: Duration | str | None,
+        max_runtime: Duration | None,
     ) -> Walk:
         size = check_integer(chunk, "chunk", 1, MAX_WALK_CHUNK)
         if total is not None:
@@ -412,7 +412,7 @@ def _is_on_event_loop() -> bool:
     return True
 
 
-def _timeout_ms(timeout: Duration | str | None) -> int | None:
+def _timeout_ms(timeout: Duration | None) -> int | None:
     return None if timeout is None else to_period_ms(timeout, "timeout")
 
 

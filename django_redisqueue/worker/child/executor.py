@@ -30,6 +30,7 @@ from typing import Any
 from ...broker.commands import Commands
 from ...broker.failures import retry_until_answered
 from ...broker.replies import ClaimedJob, Outcome, OutcomeKind
+from ...client.enqueue import interrupt_shield
 from ...client.jobs import Job
 from ...client.large_results import free_name, write_result
 from ...client.registry import lookup
@@ -313,6 +314,7 @@ class Executor:
         self._databases = Databases()
         self._fork_guard = ForkGuard()
         self._deadline_ms = 0  # of the running job
+        interrupt_shield.set(interrupts.shield)  # each job runs in a copy of this context
         self.logs_completed = True  #: whether anybody wants a line for a job that completes
 
     def run(self, execution: Execution, token: bytes) -> Outcome:
@@ -388,7 +390,10 @@ class Executor:
                 self._job_redis, self._interrupts,
             )  # fmt: skip
             args = [context, *args]
-        return self._call(job, context, task.func, args, execution.kwargs)
+        result = self._call(job, context, task.func, args, execution.kwargs)
+        if task.options.exactly_once:
+            self._state.note_commit(0)
+        return result
 
     def _call(
         self,

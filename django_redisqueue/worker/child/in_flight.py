@@ -174,6 +174,10 @@ class InFlight:
         assert run.started_ms is not None
         self._state.begin(run.slot, run.token, run.started_ms, run.deadline_ms)
 
+    def note_commit(self, run: InFlightRun) -> None:
+        """Note that the function of a run has returned, and its work commits."""
+        self._state.note_commit(run.slot)
+
     def withdraw(self, run: InFlightRun) -> None:
         """Take back a run that its runner has not started."""
         job = run.execution.job

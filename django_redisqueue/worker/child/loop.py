@@ -194,7 +194,7 @@ class Child:
 
     def _can_claim(self) -> bool:
         """True if another job may start now, or soon."""
-        if self._async_runner.is_blocked:
+        if self._async_runner.check_blocked():
             return False
         if not self._has_slot() and not self._claims_ahead():
             return False

@@ -20,6 +20,7 @@ from typing import TypeVar
 from django.db import connections
 
 from ...broker.replies import OutcomeKind
+from ...client.enqueue import interrupt_shield
 from ...core.clock import mono_ms
 from ...exceptions import Interrupt, JobTimeout
 from .databases import Databases
@@ -72,7 +73,11 @@ class ThreadRun(InFlightRun):
 
     @contextmanager
     def shield(self) -> Iterator[None]:
-        """Raise no interrupt in the block; one that comes meanwhile is raised behind it."""
+        """Raise no interrupt in the block; one that comes meanwhile is raised behind it. A thread
+        that the job has started gets none anyway."""
+        if self._thread != threading.get_ident():
+            yield
+            return
         self._close()
         try:
             yield
@@ -166,11 +171,16 @@ class ThreadRunner:
         if execution.task.options.takes_context:
             args = [self._in_flight.add_context(run), *args]
 
+        interrupt_shield.set(run.shield)
+
         def code() -> object:
             with self._fork_guard:  # in here: a forked process must not wait for locks of threads
                 return copy_context().run(execution.task.func, *args, **execution.kwargs)
 
-        return run.call(code)
+        result = run.call(code)
+        if execution.task.options.exactly_once:
+            self._in_flight.note_commit(run)
+        return result
 
     # The following methods run in the thread of the interrupts.
 

@@ -27,7 +27,7 @@ from ...broker.replies import FinishCode, HeartbeatReply, Outcome, RoleTerm
 from ...client.registry import get_task
 from ...conf import Settings
 from ...core.ids import shard_of_id
-from ...exceptions import CorruptJob, RedisQueueError
+from ...exceptions import CorruptJob, RedisQueueError, WrongKeyType
 from ..child import retry_policy
 from ..child_state import RoleNote
 from ..identity import shard_label
@@ -170,7 +170,7 @@ class HeartbeatThread:
         self._unsettled: set[str] = set()  # children with a deferred request
         self._recoveries_submitted = self._recoveries_done = 0  # each written by one thread
         self._recovered_at = float("inf")  # when (monotonic) jobs last came back; inf: not yet
-        self._failed = False
+        self.fault: BaseException | None = None  # what broke it
         self._asked = 0
 
     # For the main thread
@@ -196,21 +196,21 @@ class HeartbeatThread:
         self._requests.put(None)
 
     def join(self, timeout: float) -> bool:
-        """Wait for the end; False if it takes more than ``timeout`` seconds."""
+        """Wait for the end; False if it takes more than ``timeout`` seconds, or after a fault."""
         self._thread.join(timeout)
-        return not self._thread.is_alive() and not self._failed
+        return not self._thread.is_alive() and self.fault is None
 
     # The thread
 
     def _run(self) -> None:
         try:
             self._loop()
-        except BaseException:
+        except BaseException as error:
             # Without heartbeats other workers take this one for dead, so it must end.
             #: A fault of the worker itself, which stops so that others take over. The service
             #: manager starts it again; report the traceback.
             logger.exception("the heartbeat thread broke; stopping the worker")
-            self._failed = True
+            self.fault = error
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _loop(self) -> None:
@@ -312,11 +312,17 @@ class HeartbeatThread:
         return True
 
     def _write(self, request: WriteRequest) -> None:
-        """Write a request; defer what a queue refuses because one of its keys has a wrong type."""
-        if isinstance(request, ReleaseUnstarted):
-            rest: WriteRequest | None = self._release(request)
-        else:
-            rest = self._settle_exit(request)
+        """Write a request; defer what is refused because a key of a queue, or the list of the
+        child's jobs, has a wrong type."""
+        rest: WriteRequest | None = request
+        try:
+            if isinstance(request, ReleaseUnstarted):
+                rest = self._release(request)
+            else:
+                rest = self._settle_exit(request)
+            log_recovery(request.child)
+        except WrongKeyType as error:
+            log_outage(request.child, error)
         if rest is None:
             self._unsettled.discard(request.child)
         else:
@@ -423,8 +429,14 @@ class Heartbeats:
         still will: a child that found the queues empty then has to look again."""
         return any(thread.may_recover_since(since) for thread in self._threads)
 
+    @property
+    def fault(self) -> BaseException | None:
+        """What broke a thread, if one broke."""
+        return next((thread.fault for thread in self._threads if thread.fault), None)
+
     def stop(self, timeout: float) -> bool:
-        """Write what is left, within ``timeout`` seconds; False if that was too short."""
+        """Write what is left, within ``timeout`` seconds; False if that was too short, or after a
+        fault."""
         end = time.monotonic() + timeout
         for thread in self._threads:
             thread.finish()

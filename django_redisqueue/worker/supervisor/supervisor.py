@@ -393,14 +393,19 @@ class Supervisor:
     def _end(self) -> int:
         """Release what the dead children held; return the exit code."""
         self._fork_server.stop()
-        if not self._heartbeats.stop(timeout=5.0):
+        if self._heartbeats.stop(timeout=5.0):
+            return int(self._is_broken)
+        if (fault := self._heartbeats.fault) is not None:
+            #: A fault of the worker itself, whose traceback is in the log before, has kept it from
+            #: reporting the ends of its last jobs: these run again. Report the traceback.
+            logger.error("%r; unreported jobs are recovered when their leases lapse", fault)
+        else:
             #: A worker stopped while Redis was away, and could not report the ends of its last
             #: jobs: these run again. Bring Redis back.
             logger.error(
                 "Redis does not answer; unreported jobs are recovered when their leases lapse"
             )
-            return 1
-        return int(self._is_broken)
+        return 1
 
 
 def _respawn_delay(handle: ChildHandle, crashed_early: bool, now: float) -> float:

@@ -68,18 +68,22 @@ class Watchdog:
             self._stop_oversized()
 
     def exit_report(self, handle: ChildHandle) -> ExitReport:
-        """What a dead child leaves behind: outcomes to report, and the jobs that ran."""
+        """What a dead child leaves behind: outcomes to report, and the jobs that ran.
+
+        A job that was killed for its timeout while it committed is recovered: the next run finds
+        its receipt, or that there is none.
+        """
         if handle.role != "jobs":
             return ExitReport(handle.child, [], [])
         outcomes = handle.state.outcomes()
         ended = {(outcome.id, outcome.lease) for outcome in outcomes}
-        blamed = [
-            job.id
-            for job in handle.state.running()
-            if (job.id, job.lease) not in ended and not handle.is_killed and not handle.timed_out
-        ]
-        timed_out = [job for job in handle.timed_out if job not in ended]
-        return ExitReport(handle.child, outcomes, blamed, timed_out)
+        running = {(job.id, job.lease): job for job in handle.state.running()}
+        late = [job for job in handle.timed_out if job not in ended]
+        committing = [job for job in late if job in running and running[job].commits]
+        is_crash = not handle.is_killed and not handle.timed_out
+        blamed = [job for job in running if job not in ended] if is_crash else committing
+        timed_out = [job for job in late if job not in committing]
+        return ExitReport(handle.child, outcomes, [job_id for job_id, _ in blamed], timed_out)
 
     def _check_waiting(self, handle: ChildHandle, now: float, now_ms: int) -> None:
         """Let nothing wait behind a slow job: neither unstarted jobs, nor outcomes of others."""

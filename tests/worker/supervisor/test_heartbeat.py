@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from redis import Redis
 
-from django_redisqueue import JobQueue
+from django_redisqueue import JobQueue, get_job
 from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.connection import worker_connection
-from django_redisqueue.broker.replies import HeartbeatReply, RoleTerm
+from django_redisqueue.broker.replies import HeartbeatReply, Outcome, OutcomeKind, RoleTerm
 from django_redisqueue.conf import Settings, get_settings
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.records import WorkerOrder
 from django_redisqueue.worker.child_state import ChildState, RoleNote
+from django_redisqueue.worker.reaper import Reaper
 from django_redisqueue.worker.supervisor import heartbeat
 from django_redisqueue.worker.supervisor.child_handle import ChildHandle
 from django_redisqueue.worker.supervisor.heartbeat import (
+    ExitReport,
     HeartbeatCallbacks,
+    Heartbeats,
     HeartbeatThread,
+    ReleaseUnstarted,
     RoleInRedis,
     ShardRoles,
 )
+from django_redisqueue.worker.supervisor.supervisor import Supervisor
 from tests.support.shards import keys_of, shard_of
 
 pytestmark = pytest.mark.usefixtures("queue_settings")
@@ -38,13 +46,22 @@ def _heartbeat(
     on_order: Any = None,
     shard: int | None = None,
 ) -> HeartbeatThread:
-    callbacks = HeartbeatCallbacks(
+    callbacks = _callbacks(running, notify, is_stopping, on_order)
+    shard = shard_of() if shard is None else shard
+    return HeartbeatThread(get_settings(), ("default",), callbacks, shard)
+
+
+def _callbacks(
+    running: Sequence[tuple[str, str, int]] = (),
+    notify: Any = None,
+    is_stopping: bool = False,
+    on_order: Any = None,
+) -> HeartbeatCallbacks:
+    return HeartbeatCallbacks(
         lambda: ["c1"], lambda: list(running), lambda: is_stopping, notify, lambda: {},
         lambda *_: set(), lambda *_: None, "w.m.1.2", lambda: "{}", on_order,
         ShardRoles([], get_settings(), {}),
     )  # fmt: skip
-    shard = shard_of() if shard is None else shard
-    return HeartbeatThread(get_settings(), ("default",), callbacks, shard)
 
 
 def test_a_lost_lease_is_reported_with_its_number() -> None:
@@ -179,3 +196,61 @@ def test_a_heartbeat_says_who_sleeps(handles: list[ChildHandle]) -> None:
     assert roles.terms(1) == []
     handles[1].assign("w.3", 0.0)
     assert roles.terms(1) == [RoleTerm("leader", "w.3", TERM_MS, False)]
+
+
+def test_a_processing_list_of_another_type_delays_only_its_child(
+    redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its outcomes are kept until the key is gone, and then written."""
+    thread, store = _heartbeat(), Commands(worker_connection(shard_of()))
+    ids = [new_job_id(shard_of()) for _ in range(2)]
+    store.enqueue([NewJob(job_id, "default", "app.task", "[[],{}]") for job_id in ids])
+    jobs = {one: store.claim(ClaimRequest(one, ("default",)), 1, 1).jobs[0] for one in ("c1", "c2")}
+    done = {
+        child: [Outcome(job.id, job.lease, 0, OutcomeKind.COMPLETED, "null")]
+        for child, job in jobs.items()
+    }
+    key = keys_of().child_processing("c1")
+    redis.delete(key)
+    redis.set(key, "theirs")
+    thread.submit(ExitReport("c1", done["c1"], []))
+    thread.submit(ReleaseUnstarted("c1", [(jobs["c1"].id, jobs["c1"].lease)], []))
+    thread.submit(ExitReport("c2", done["c2"], []))
+    assert thread._write_until(time.monotonic() + 0.1)
+    assert [get_job(job.id).status for job in jobs.values()] == ["processing", "completed"]
+    assert f"the key {key} holds a string" in caplog.text
+    assert thread.beat()
+    assert redis.zrange(keys_of().workers, 0, -1) == [b"c1"]
+    redis.delete(key)
+    for request in thread._deferred:
+        thread.submit(request)
+    assert thread._write_until(time.monotonic() + 0.1)
+    assert get_job(jobs["c1"].id).status == "completed"
+
+
+def test_a_dead_child_whose_processing_list_cannot_be_read_is_named(
+    redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = keys_of().child_processing("c1")
+    redis.set(key, "theirs")
+    Reaper(Commands(worker_connection(shard_of()))).reap_dead("c1", [])
+    assert f"child c1 is gone, and {key} is not its list of jobs" in caplog.text
+
+
+def test_a_thread_that_breaks_is_what_the_worker_ends_with(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    signals: list[int] = []
+    monkeypatch.setattr(heartbeat.os, "kill", lambda _, number: signals.append(number))
+    heartbeats = Heartbeats(get_settings(), ("default",), replace(_callbacks(), report=broken))
+    supervisor = Supervisor.__new__(Supervisor)
+    supervisor._fork_server, supervisor._heartbeats = cast(Any, Mock()), heartbeats
+    heartbeats.start()
+    assert supervisor._end() == 1
+    assert set(signals) == {signal.SIGTERM}
+    assert "KeyError('lost')" in caplog.records[-1].message
+    assert "Redis" not in caplog.text
+
+
+def broken() -> str:
+    raise KeyError("lost")

@@ -17,7 +17,12 @@ from django_redisqueue.worker.child_state import ChildState
 from django_redisqueue.worker.supervisor.child_handle import ChildHandle
 from django_redisqueue.worker.supervisor.fork_server import Role
 from django_redisqueue.worker.supervisor.heartbeat import ReleaseUnstarted
-from django_redisqueue.worker.supervisor.watchdog import IDLE_INTERVAL, WATCH_SECONDS, Watchdog
+from django_redisqueue.worker.supervisor.watchdog import (
+    HARD_GRACE_MS,
+    IDLE_INTERVAL,
+    WATCH_SECONDS,
+    Watchdog,
+)
 from tests.worker import tasks
 from tests.worker.parts import claimed, outcome
 from tests.worker.processes import eventually
@@ -86,6 +91,28 @@ def test_a_job_starts_within_a_window_or_is_released(harness: WatchdogHarness) -
     assert harness.look_at(1010) == []
     assert harness.watchdog.interval == 0.010
     assert harness.look_at(1020) == [ReleaseUnstarted("c1", [("job_3", 3)], [])]
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_job_that_is_killed_as_it_commits_is_recovered(
+    harness: WatchdogHarness, monkeypatch: pytest.MonkeyPatch, commits: bool
+) -> None:
+    """Only its receipt tells whether it has committed, so it has not simply timed out."""
+    killed: list[int] = []
+    monkeypatch.setattr("os.kill", lambda pid, _: killed.append(pid))
+    harness.state.offer([SLOW, LAST])
+    for slot, deadline_ms in ((0, 1500), (1, 9000)):
+        harness.state.begin(slot, harness.state.take() or b"", 1000, deadline_ms)
+    if commits:
+        harness.state.note_commit(0)
+    harness.look_at(1500 + HARD_GRACE_MS)
+    assert killed == []
+    harness.look_at(1501 + HARD_GRACE_MS)
+    assert killed == [1]
+    report = harness.watchdog.exit_report(harness.handle)
+    late = ("job_2", 2)
+    expected = (["job_2"], []) if commits else ([], [late])
+    assert (report.blamed, report.timed_out) == expected
 
 
 def test_the_outcome_of_an_async_job_does_not_wait_behind_a_sync_job(
