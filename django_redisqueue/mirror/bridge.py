@@ -33,8 +33,8 @@ KEEP_EVENTS = 10_000  # that stay in the stream for live readers, though the mir
 # event's values, and when the database may be at fault.
 REFUSALS, UNCERTAIN_REFUSALS = 2, 3
 
-#: Called after each commit, after each identity check, and now and then without a commit. Returns
-#: True when it has more to do.
+#: Called after each commit, at the end of the stream after a start, and now and then without a
+#: commit. Returns True when it has more to do.
 CommitHook = Callable[[Cursor], bool]
 
 
@@ -122,9 +122,10 @@ class Bridge:
         return True
 
     def _begin(self) -> Cursor:
+        """Hooks wait for the first page: if one fails again and again, the mirror goes on."""
         cursor = self.writer.cursor()
         self._cursor = self._identity.check(cursor) if self._identity else cursor
-        self._call_hooks()
+        self._hooks_at = 0.0
         return self._cursor
 
     def _call_hooks(self) -> bool:
