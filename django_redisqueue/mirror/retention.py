@@ -133,7 +133,8 @@ class RetentionRule:
         page = list(walk.values_list(*columns)[:ROWS_PER_STEP])
         if page:
             ids = self._to_delete(page)
-            rows.filter(pk__in=ids, **{f"{self.age_column or self.key}__lt": limit}).delete()
+            old = rows.filter(pk__in=ids, **{f"{self.age_column or self.key}__lt": limit})
+            old.only("pk").delete()  # a receiver of every deletion makes Django read the rows
         self._after = page[-1][:2] if len(page) == ROWS_PER_STEP else None
         return self._after is not None
 
