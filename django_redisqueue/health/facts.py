@@ -28,7 +28,7 @@ from ..outbox.rows import unrelayed
 
 FAILURES_OVER = timedelta(minutes=15)
 LIMITS = 10
-OUTBOX_ROWS = 100_000  # that are counted of each outbox, the oldest: an outage may leave millions
+OUTBOX_ROWS = 10_000  # that are counted of each outbox, the oldest: an outage may leave millions
 MIRROR_STATE, OUTBOX = "state of the mirror", "outbox"  # in ``Facts.unreadable``
 Found = TypeVar("Found")
 
