@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from django.db import Error as DatabaseError
 from django.db import connections, router, transaction
-from django.db.models import Model, Sum
+from django.db.models import Count, Min, Model, Q, Sum
 from django.utils import timezone
 
 from ..broker.base import Read
@@ -24,11 +24,12 @@ from ..conf import Settings, get_settings
 from ..exceptions import RedisQueueError
 from ..models import MirrorState, OutboxJob, Rollup
 from ..models.tables import aliases_with_table
+from ..outbox.rows import unrelayed
 
 FAILURES_OVER = timedelta(minutes=15)
 LIMITS = 10
-OUTBOX_ROWS = 100  # that are read of each outbox, the oldest
-MIRROR_STATE = "state of the mirror"  # in ``Facts.unreadable``
+OUTBOX_ROWS = 10_000  # that are counted of each outbox, the oldest: an outage may leave millions
+MIRROR_STATE, OUTBOX = "state of the mirror", "outbox"  # in ``Facts.unreadable``
 Found = TypeVar("Found")
 
 
@@ -37,8 +38,9 @@ class OutboxFacts:
     """The jobs of one database that Redis does not have yet, at most OUTBOX_ROWS of them."""
 
     alias: str
-    oldest: timedelta | None = None  # how long the first has waited; None: there is none
-    refused: int = 0  # jobs that Redis refuses for good
+    waiting: int
+    refused: int  # jobs that Redis refuses for good
+    oldest: timedelta | None  # how long the first has waited; None: there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def read_facts(connection: RedisConnection) -> Facts:
         mirrors = _reading(MIRROR_STATE, unreadable, lambda: _mirrors(settings.shards)) or ()
         ended = _reading("number of failed jobs", unreadable, lambda: _ended(now)) or {}
     outboxes = _reading(
-        "outbox", unreadable, lambda: [_outbox(at, now) for at in aliases_with_table(OutboxJob)]
+        OUTBOX, unreadable, lambda: [_outbox(at, now) for at in aliases_with_table(OutboxJob)]
     )
     shards = AllShards(connection.at, range(settings.shards))
     known = Facts(
@@ -124,12 +126,15 @@ def _ended(now: datetime) -> dict[str, tuple[int, int]]:
 
 
 def _outbox(alias: str, now: datetime) -> OutboxFacts:
+    rows, is_waiting = unrelayed(alias)[:OUTBOX_ROWS], Q(problem="")
     with savepoint(OutboxJob, alias):
-        unsent = OutboxJob.objects.using(alias).filter(relayed_at=None).order_by("created_at")
-        rows = list(unsent.values_list("created_at", "problem")[:OUTBOX_ROWS])
-    refused = sum(1 for _, problem in rows if problem)
-    waiting = [created for created, problem in rows if not problem]
-    return OutboxFacts(alias, now - waiting[0] if waiting else None, refused)
+        found = rows.aggregate(
+            waiting=Count("pk", filter=is_waiting),
+            refused=Count("pk", filter=~is_waiting),
+            oldest=Min("created_at", filter=is_waiting),
+        )
+    oldest = found.pop("oldest")
+    return OutboxFacts(alias, **found, oldest=oldest and now - oldest)
 
 
 @contextmanager

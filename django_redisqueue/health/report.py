@@ -304,7 +304,8 @@ def _outbox(facts: Facts) -> Iterator[Finding]:
                 target,
             )
         if outbox.refused:
-            some = f"{'at least ' if outbox.refused == OUTBOX_ROWS else ''}{outbox.refused}"
+            is_all = outbox.waiting + outbox.refused < OUTBOX_ROWS
+            some = f"{'' if is_all else 'at least '}{outbox.refused}"
             yield Finding(
                 Level.WARNING,
                 FindingId.OUTBOX_REFUSED,

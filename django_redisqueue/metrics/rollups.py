@@ -177,7 +177,7 @@ COMPACTIONS = (
     (timedelta(hours=26), timedelta(hours=1)),
 )
 MAX_AGE = timedelta(days=8)  # no chart shows older rows, so they may stay as they are
-ROWS_PER_STEP = 2000
+ROWS_PER_STEP, MINUTES_PER_STEP = 2000, 500
 
 
 def compact(now: datetime) -> int:
@@ -187,22 +187,22 @@ def compact(now: datetime) -> int:
     """
     deleted = 0
     for age, step in COMPACTIONS:
-        deleted += _compact(now - MAX_AGE, floor(now - age, step), step)
+        deleted += _compact(floor(now - MAX_AGE, step), floor(now - age, step), step)
     return deleted
 
 
 def _compact(first: datetime, end: datetime, step: timedelta) -> int:
     using = router.db_for_write(Rollup)
+    rows = Rollup.objects.using(using).filter(minute__gte=first, minute__lt=end)
+    # A minute may have a row for each of thousands of tasks, and most are compacted already.
+    minutes = rows.order_by("minute").values_list("minute", flat=True).distinct()
+    odd_minutes = [minute for minute in minutes if floor(minute, step) != minute][:MINUTES_PER_STEP]
+    if not odd_minutes:
+        return 0
+    found = rows.filter(minute__in=odd_minutes).order_by("minute").values_list("minute", "pk")
+    odd = found[:ROWS_PER_STEP]
+    starts = {floor(minute, step) for minute, _ in odd}
     with transaction.atomic(using=using):
-        rows = Rollup.objects.using(using).filter(minute__gte=first, minute__lt=end)
-        odd = [
-            (minute, pk)
-            for minute, pk in rows.order_by("minute").values_list("minute", "pk")
-            if floor(minute, step) != minute
-        ][:ROWS_PER_STEP]
-        if not odd:
-            return 0
-        starts = {floor(minute, step) for minute, _ in odd}
         kept = {
             (row.minute, row.queue, row.task): row
             for row in rows.filter(minute__in=starts).select_for_update()

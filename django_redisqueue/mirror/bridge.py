@@ -28,13 +28,16 @@ from .writer import BatchTooLarge, Cursor, CursorMoved, MirrorWriter
 logger = logging.getLogger("django_redisqueue")
 
 HOOK_INTERVAL = 25.0  # s after which hooks are called without a commit
+# After which PostgreSQL ends a wait for a lock. The watchdog would end the process after 30 s, but
+# its connection waits on: each new process would add one for as long as a migration has the lock.
+LOCK_WAIT = "20s"
 KEEP_EVENTS = 10_000  # that stay in the stream for live readers, though the mirror has read them
 # How often the database refuses a single event until it is left out: when the error blames the
 # event's values, and when the database may be at fault.
 REFUSALS, UNCERTAIN_REFUSALS = 2, 3
 
-#: Called after each commit, after each identity check, and now and then without a commit. Returns
-#: True when it has more to do.
+#: Called after each commit, at the end of the stream after a start, and now and then without a
+#: commit. Returns True when it has more to do.
 CommitHook = Callable[[Cursor], bool]
 
 
@@ -122,9 +125,11 @@ class Bridge:
         return True
 
     def _begin(self) -> Cursor:
+        """Hooks wait for the first page: if one fails again and again, the mirror goes on."""
+        limit_lock_waits(self.writer.alias)
         cursor = self.writer.cursor()
         self._cursor = self._identity.check(cursor) if self._identity else cursor
-        self._call_hooks()
+        self._hooks_at = 0.0
         return self._cursor
 
     def _call_hooks(self) -> bool:
@@ -172,6 +177,20 @@ class Bridge:
         logger.error("event %s cannot be mirrored and is left out: %r", place, error)
         fault = EventFault(page.last, f"the database refuses it: {error!r}", is_left_out=True)
         return self.writer.write([], cursor, page.last, faults=[*page.faults, fault])
+
+
+def limit_lock_waits(alias: str) -> None:
+    """Set LOCK_WAIT for the session, unless it has a limit, or others share it (a pooler)."""
+    connection = connections[alias]
+    is_shared = connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
+    if connection.vendor != "postgresql" or is_shared:
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT set_config('lock_timeout', %s, false) "
+            "WHERE current_setting('lock_timeout') = '0'",
+            [LOCK_WAIT],
+        )
 
 
 class StreamTrimmer:

@@ -47,14 +47,16 @@ class JobChange:
     """The change of one job's record: the ``fields`` to write, with instants (``*_at``) in ms."""
 
     __slots__ = (
-        "event", "failures", "fields", "is_new", "is_replaced", "last_error", "order", "queued_ms",
-        "started_ms", "status",
+        "event", "failures", "fields", "is_behind", "is_new", "is_replaced", "last_error", "order",
+        "queued_ms", "started_ms", "status",
     )  # fmt: skip
 
-    def __init__(self, known: KnownJob | None, first: JobStreamEvent) -> None:
+    def __init__(self, known: KnownJob | None, first: JobStreamEvent, epoch: int) -> None:
         self.event = first  # the last one applied
         self.fields: dict[str, Any] = {}
         self.is_new = known is None
+        # Events may be missing between the record and this one: the epoch has risen.
+        self.is_behind = known is not None and known.epoch < epoch
         self.failures: list[JobStreamEvent] = []  # attempts that failed
         self.last_error: str | None = None  # of them, if its event does not carry it
         self.is_replaced = False  # the job got newer arguments, which the event does not carry
@@ -67,8 +69,9 @@ class JobChange:
     @property
     def needs_body(self) -> bool:
         """True when the events left something out that the job's hash holds: it is too large for
-        the stream, or the mirror has not seen the job's first event."""
-        if self.is_replaced or (self.is_new and "payload" not in self.fields):
+        the stream, or the mirror has not seen the job's first event, or events were lost."""
+        lacks_start = self.is_new and "payload" not in self.fields
+        if self.is_replaced or self.is_behind or lacks_start:
             return True
         if self.status == Status.COMPLETED:
             return self.event.result is None
@@ -79,7 +82,8 @@ class JobChange:
     def fill(self, body: JobBody) -> None:
         """Take from the hash what the events left out, if the hash has it."""
         event, fields = self.event, self.fields
-        if self.is_new and "payload" not in fields:
+        is_behind = self.is_behind and body.payload is not None
+        if is_behind or (self.is_new and "payload" not in fields):
             _fill_new(fields, body)
         if self.is_replaced and body.payload is not None:
             fields["payload"] = body.payload
@@ -87,7 +91,8 @@ class JobChange:
             fields["result"] = body.result
         self.last_error = body.error
         # With more attempts than the event counts, the error belongs to a later event.
-        if self.status in STATUSES_WITH_ERROR and body.error and body.attempts <= event.attempt:
+        has_error = is_behind or self.status in STATUSES_WITH_ERROR
+        if has_error and body.error and body.attempts <= event.attempt:
             _set_error(fields, body.error)
 
     def errors(self) -> Iterator[tuple[JobStreamEvent, str]]:
@@ -108,8 +113,8 @@ def _fill_new(fields: dict[str, Any], body: JobBody) -> None:
     fields["tags"], fields["correlation_id"] = body.tags, body.correlation or None
     if body.enqueued_ms is not None:
         fields["enqueued_at"] = body.enqueued_ms
-    if body.started_ms is not None:
-        fields.setdefault("started_at", body.started_ms)
+    if fields.get("started_at") is None:
+        fields["started_at"] = body.started_ms
 
 
 def collapse_jobs(
@@ -124,7 +129,7 @@ def collapse_jobs(
     for event in events:
         change = changes.get(event.job_id)
         if change is None:
-            change = JobChange(known.get(event.job_id), event)
+            change = JobChange(known.get(event.job_id), event, epoch)
             if (epoch, event.seq) <= change.order:
                 continue
             changes[event.job_id] = change

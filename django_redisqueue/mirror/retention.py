@@ -57,11 +57,18 @@ class Cleanup:
         """Take a step if it is time; True while there is more to do."""
         begun = time.monotonic()
         if begun >= self._due:
-            self._more = self._retention.run_once() or compact(datetime.now(UTC)) > 0
+            self._more = self._retention.run_once() or self._compact()
             ended = time.monotonic()
             pause = PAUSE_FACTOR * (ended - begun) if self._more else CLEANUP_INTERVAL
             self._due = ended + pause
         return self._more
+
+    def _compact(self) -> bool:
+        try:
+            return compact(datetime.now(UTC)) > 0
+        except DatabaseError as error:
+            _log_failure(Rollup, router.db_for_write(Rollup), error)
+            return False
 
 
 class Retention:
@@ -90,10 +97,13 @@ class Retention:
         try:
             return rule.step(now, self._age)
         except DatabaseError as error:
-            table = rule.model._meta.db_table
-            #: Old records could not be deleted. They stay until it works; look at the database.
-            logger.error("retention: %s on %s: %s; trying again", table, rule.alias, error)
+            _log_failure(rule.model, rule.alias, error)
             return False  # until the next round
+
+
+def _log_failure(model: type[models.Model], alias: str, error: DatabaseError) -> None:
+    #: Old rows could not be deleted or compacted. They stay until it works; look at the database.
+    logger.error("retention: %s on %s: %s; trying again", model._meta.db_table, alias, error)
 
 
 @dataclass(slots=True)
@@ -123,7 +133,8 @@ class RetentionRule:
         page = list(walk.values_list(*columns)[:ROWS_PER_STEP])
         if page:
             ids = self._to_delete(page)
-            rows.filter(pk__in=ids, **{f"{self.age_column or self.key}__lt": limit}).delete()
+            old = rows.filter(pk__in=ids, **{f"{self.age_column or self.key}__lt": limit})
+            old.only("pk").delete()  # a receiver of every deletion makes Django read the rows
         self._after = page[-1][:2] if len(page) == ROWS_PER_STEP else None
         return self._after is not None
 

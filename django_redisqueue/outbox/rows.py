@@ -200,8 +200,9 @@ def _no_table(aliases: Sequence[str]) -> str:
 
 
 def unrelayed(alias: str) -> models.QuerySet[OutboxJob]:
-    """The rows that Redis is not known to have accepted, oldest first."""
-    return rows_on(alias).filter(relayed_at=None).order_by("created_at")
+    """The rows that Redis is not known to have accepted, oldest first. For PostgreSQL, the order
+    has to name all columns of the index; else it sorts the whole backlog for each page."""
+    return rows_on(alias).filter(relayed_at=None).order_by("relayed_at", "created_at")
 
 
 def row_id_of(job_id: str) -> str:

@@ -15,6 +15,7 @@ from django_redisqueue.broker.base import slices
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.schedules import Source
+from django_redisqueue.health.facts import OUTBOX_ROWS
 from django_redisqueue.models import (
     ErrorGroup,
     JobEvent,
@@ -193,7 +194,9 @@ def test_nothing_is_counted(site: Site, redisqueue: None) -> None:
         if page[0] in ("jobrecord_changelist", "workflows"):
             with CaptureQueriesContext(connection) as queries:
                 site.get(*page, **query)
-            assert not [each["sql"] for each in queries if "COUNT(" in each["sql"]]
+            found = [each["sql"] for each in queries if "COUNT(" in each["sql"]]
+            # The health report counts the outbox, but no more than some rows of it.
+            assert not [sql for sql in found if f"LIMIT {OUTBOX_ROWS}" not in sql]
 
 
 def test_round_trips_are_counted(site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:

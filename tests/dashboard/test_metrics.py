@@ -153,3 +153,28 @@ def test_a_call_folds_a_bounded_number_of_rows(monkeypatch: pytest.MonkeyPatch) 
     while compact(NOW):
         pass
     assert sum(each.completed for each in Rollup.objects.all()) == 10
+
+
+def test_the_oldest_hour_that_is_folded_is_a_whole_one() -> None:
+    week = 8 * 24 * 60
+    row(week + 34, completed=1)  # at 12:00, of which eight days ago was 12:34
+    row(week - 6, completed=2)
+    while compact(NOW):
+        pass
+    assert Rollup.objects.get().completed == 3
+
+
+def test_what_is_folded_already_costs_one_query_for_each_step(
+    monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    """Not one of its rows is read, and SQLite stays unlocked."""
+    for n in range(20):
+        row(34 + 3 * 60, task=f"t{n}")
+    seen: list[datetime] = []
+    monkeypatch.setattr(
+        "django_redisqueue.metrics.rollups.floor",
+        lambda instant, step: seen.append(instant) or floor(instant, step),  # type: ignore[func-returns-value]
+    )
+    with django_assert_num_queries(2):
+        assert compact(NOW) == 0
+    assert len(seen) <= 5

@@ -230,6 +230,17 @@ def test_the_outbox(hand: Hand) -> None:
     assert "A job has waited in the outbox of database default for 5 m" in found("outbox_stuck")
 
 
+def test_refused_rows_of_the_outbox_hide_no_job_that_waits(hand: Hand) -> None:
+    for n in range(150):
+        row = {"queue": "q", "task": "t", "payload": "[]", "problem": "no"}
+        OutboxJob.objects.create(id=f"r{n}", **row)
+    OutboxJob.objects.create(id="a", queue="q", task="t", payload="[]")
+    OutboxJob.objects.update(created_at=timezone.now() - timedelta(minutes=9))
+    OutboxJob.objects.filter(id="a").update(created_at=timezone.now() - timedelta(minutes=5))
+    assert "Redis refuses 150 of the jobs" in found("outbox_refused")
+    assert "A job has waited in the outbox of database default for 5 m" in found("outbox_stuck")
+
+
 def test_a_database_that_cannot_be_read_hides_nothing_else(
     hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from typing import Any
 
 import pytest
-from django.db import connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 
 from django_redisqueue.conf import get_settings
 from django_redisqueue.mirror import bridge as bridge_module
@@ -223,17 +224,28 @@ def test_hooks_are_called_after_each_commit(shard: MirroredShard) -> None:
     shard.bridge = Bridge(get_settings(), hooks=[follow], page=10)
     shard.run_jobs(10)
     shard.mirror()
-    assert [count for _, count in seen][:4] == [0, 10, 20, 30]
-    assert seen[0][0] == Cursor()
-    assert seen[-1][0].position > seen[1][0].position
+    assert [count for _, count in seen][:3] == [10, 20, 30]
+    assert seen[-1][0].position > seen[0][0].position
 
 
 def test_a_hook_with_more_to_do_is_called_again(shard: MirroredShard) -> None:
     answers = [True, True, False]
     shard.bridge = Bridge(get_settings(), hooks=[lambda _: answers.pop(0)])
-    assert shard.bridge.run_once() is True
-    assert shard.bridge.run_once() is False
+    assert [shard.bridge.run_once() for _ in range(3)] == [True, True, False]
     assert answers == []
+
+
+def test_a_hook_that_always_fails_does_not_stop_the_mirror(shard: MirroredShard) -> None:
+    def fail(cursor: Cursor) -> bool:
+        raise OperationalError("canceling statement due to statement timeout")
+
+    shard.bridge = Bridge(get_settings(), hooks=[fail], page=10)
+    shard.run_jobs(10)
+    for pages in (1, 2, 3):
+        with pytest.raises(OperationalError):
+            shard.bridge.run_once()
+        shard.bridge.close()  # as the role does after an error
+        assert JobEvent.objects.count() == 10 * pages
 
 
 def test_the_identity_is_checked_at_the_start_and_after_an_error(shard: MirroredShard) -> None:
@@ -254,3 +266,45 @@ def test_the_identity_is_checked_at_the_start_and_after_an_error(shard: Mirrored
     shard.mirror()
     assert len(asked) == 2
     assert bridge_module.format_position(asked[1].position) == MirrorState.objects.get().position
+
+
+@only_on_postgresql
+def test_a_wait_for_a_lock_of_a_migration_ends_before_the_watchdog_ends_the_process(
+    shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection would wait on, and each new process would add one."""
+    monkeypatch.setattr(bridge_module, "LOCK_WAIT", "50ms")
+    shard.run_jobs(1)
+    other = connection.get_new_connection(connection.get_connection_params())
+    with closing(other), other.cursor() as cursor:
+        cursor.execute(f"LOCK TABLE {JobRecord._meta.db_table}")
+        with pytest.raises(OperationalError, match="lock timeout"):
+            shard.bridge.run_once()
+        shard.bridge.close()
+    shard.mirror()
+    shard.assert_complete()
+
+
+@only_on_postgresql
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("DISABLE_SERVER_SIDE_CURSORS", True, "0"),
+        ("OPTIONS", {"options": "-c lock_timeout=7s"}, "7s"),
+        ("OPTIONS", {}, "20s"),
+    ],
+)
+def test_a_session_that_is_shared_or_has_a_lock_timeout_keeps_its_own(
+    shard: MirroredShard,
+    monkeypatch: pytest.MonkeyPatch,
+    option: str,
+    value: object,
+    expected: str,
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, option, value)
+    connection.close()
+    shard.mirror()
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW lock_timeout")
+        assert cursor.fetchone() == (expected,)
+    connection.close()

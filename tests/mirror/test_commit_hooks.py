@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
 from django_redisqueue.broker.entries import format_position
 from django_redisqueue.conf import get_settings
@@ -216,3 +217,18 @@ def test_cleanup_leaves_the_database_to_others_between_steps(
     monkeypatch.setattr(made._retention, "run_once", lambda: calls.append(1) or True)  # type: ignore[func-returns-value]
     assert [made(Cursor()) for _ in range(50)] == [True] * 50
     assert len(calls) == 1
+
+
+@pytest.mark.django_db
+def test_rollups_that_cannot_be_compacted_wait_for_the_next_round(
+    monkeypatch: pytest.MonkeyPatch, mirrored: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(now: datetime) -> int:
+        raise OperationalError("canceling statement due to statement timeout")
+
+    monkeypatch.setattr(retention, "CLEANUP_INTERVAL", 0.0)
+    monkeypatch.setattr(retention, "compact", refuse)
+    made = Cleanup(get_settings())
+    monkeypatch.setattr(retention, "CLEANUP_INTERVAL", 60.0)
+    assert [made(Cursor()) for _ in range(5)] == [False] * 5
+    assert caplog.text.count("statement timeout") == 1

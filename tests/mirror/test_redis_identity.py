@@ -192,6 +192,25 @@ def test_a_gap_is_counted_said_and_reconciled(
     assert state().gaps == 1
 
 
+def test_a_job_with_events_in_a_gap_and_behind_it(full_shard: MirroredShard) -> None:
+    """Later events do not repeat when it began, or how often it was requeued."""
+    lab = full_shard.lab
+    lab.end("again", verdict="failed", body=ERROR)
+    lab.add("runs")
+    full_shard.mirror()
+    runs = lab.take("c1")
+    lab.store.requeue(["again"])
+    again = lab.take("c2")
+    lab.add("last")
+    trim_all(lab)
+    lab.finish(outcome(runs))
+    lab.finish(outcome(again), child="c2")
+    full_shard.mirror()
+    assert state().gaps == 1
+    assert statuses() == {"again": "completed", "runs": "completed", "last": "queued"}
+    is_in_step(full_shard)
+
+
 def test_a_stream_that_was_deleted_is_a_gap(full_shard: MirroredShard) -> None:
     full_shard.run_jobs(5)
     full_shard.lab.add("waits")

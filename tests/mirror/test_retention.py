@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from django.db import connection, connections, models
 from django.db.backends.utils import CursorWrapper
+from django.db.models.signals import post_delete
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -198,6 +199,24 @@ def test_an_alias_without_our_tables_is_left_alone(caplog: pytest.LogCaptureFixt
     reset_table_cache()
     assert ids() == set()
     assert caplog.records == []
+
+
+def test_a_receiver_of_every_deletion_brings_no_results_into_memory() -> None:
+    """Such as a search engine's: Django then reads the rows before it deletes them."""
+    deleted: list[str] = []
+
+    def receiver(instance: models.Model, **_: Any) -> None:
+        deleted.append(str(instance.pk))
+
+    ended("a", 11)
+    post_delete.connect(receiver)
+    try:
+        with CaptureQueriesContext(connection) as queries:
+            run()
+    finally:
+        post_delete.disconnect(receiver)
+    assert deleted == ["a"]
+    assert not [one for one in queries.captured_queries if "payload" in one["sql"]]
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])

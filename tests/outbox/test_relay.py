@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.db import OperationalError, transaction
+from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 from redis import Redis
 
@@ -24,6 +24,7 @@ from django_redisqueue.management.commands.runworker import _relay_outbox
 from django_redisqueue.models import JobRecord, MirrorState, OutboxJob
 from django_redisqueue.outbox import relay as relay_module
 from django_redisqueue.outbox.relay import Relay
+from django_redisqueue.outbox.rows import unrelayed
 from tests.app import tasks
 from tests.client.test_transactions import queued, rolled_back
 from tests.support.shards import keys_of, shard_of
@@ -492,3 +493,12 @@ def test_it_costs_one_query_an_alias_and_nothing_of_redis_while_there_is_nothing
         with django_assert_num_queries(1, using=using):
             relay.run_once()
     assert redis.info("commandstats").keys() <= {"cmdstat_config|resetstat", "cmdstat_config"}
+
+
+def test_a_page_of_a_large_backlog_is_read_by_the_index(on_postgres: object) -> None:
+    """PostgreSQL takes no column for constant because of ``IS NULL``, and sorted the backlog."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET enable_seqscan = off")
+    plan = unrelayed("default").filter(problem="")[:10].explain()
+    assert "drq_outbox_relayed" in plan
+    assert "Sort" not in plan
