@@ -70,27 +70,27 @@ class SentinelTarget:
         former master for a second more on the sentinel that leads a failover.)"""
         return ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service)
 
-    def ask(self, seconds: float) -> Address:
-        """The master's address, as the sentinel with the newest configuration has it.
+    def ask(self, seconds: float) -> MasterFound:
+        """The master, as the sentinel with the newest configuration has it.
 
         Asks all sentinels: a process that begins to follow during a failover has missed its
         messages, and only the sentinel that leads the failover knows of it. Each gets an equal part
         of ``seconds``, because some may be down. Raises MasterNotFoundError, also during a
         failover.
         """
-        problems, answers = [], []
+        problems, answers = [], {}
         for place in self.sentinels:
             try:
-                answers.append(self._ask_one(place, seconds / len(self.sentinels)))
+                answers[place] = self._ask_one(place, seconds / len(self.sentinels))
             except (RedisError, OSError) as error:
                 problems.append(f"{place[0]}:{place[1]}: {error}")
         if not answers:
             details = f"no sentinel names a live master {self.service!r}: {'; '.join(problems)}"
             raise MasterNotFoundError(details)
-        newest = max(answers, key=lambda answer: (answer.epoch, answer.is_failing_over))
+        newest = max(answers.values(), key=lambda answer: (answer.epoch, answer.is_failing_over))
         if newest.is_failing_over:
             raise MasterNotFoundError(under_way(self.service))
-        return newest.master
+        return MasterFound(newest.master, {place: one.master for place, one in answers.items()})
 
     def _ask_one(self, place: Address, seconds: float) -> SentinelAnswer:
         """Raises RedisError or OSError."""
@@ -143,6 +143,13 @@ class SentinelAnswer(NamedTuple):
     master: Address
 
 
+class MasterFound(NamedTuple):
+    """The master, and whom each sentinel that was asked and has answered names."""
+
+    address: Address
+    by_sentinel: Mapping[Address, Address]
+
+
 def read_answer(found: Sequence[str], sentinel: AbstractConnection) -> SentinelAnswer:
     """Read the reply to SENTINEL MASTER, which an ACL may refuse; ``found``: the master."""
     master = str(found[0]), int(found[1])
@@ -181,7 +188,9 @@ class MasterFollower:
         """
         self._used_at = time.monotonic()
         half = options["socket_connect_timeout"] / 2
-        address = self._known() or self._target.ask(half)
+        known = self._known()
+        found = MasterFound(known, {}) if known else self._target.ask(half)
+        address = found.address
         options = {**options, "socket_connect_timeout": half}
         connection = unconnected(address, options, self._target.of_master)
         try:
@@ -189,7 +198,7 @@ class MasterFollower:
             connection.send_command("INFO", "replication")  # an ACL may well refuse ROLE
             if "role:master" not in connection.read_response():
                 raise MasterNotFoundError(f"{address[0]}:{address[1]} is not the master any more")
-            self._follow(connection, address)
+            self._follow(connection, found)
         except BaseException:
             connection.disconnect()
             raise
@@ -209,21 +218,28 @@ class MasterFollower:
             raise MasterNotFoundError(under_way(self._target.service))
         return self.master if time.monotonic() - self._heard_at < SILENT else None
 
-    def _follow(self, connection: AbstractConnection, address: Address) -> None:
+    def _follow(self, connection: AbstractConnection, found: MasterFound) -> None:
         with self._lock:
-            if self._known() not in (None, address):
+            if self._known() not in (None, found.address):
                 raise NoConnection("the master has changed meanwhile")
-            self._connections[connection] = address
+            if found.by_sentinel:  # most of them may still name the former master
+                self._record(found.address)
+            self._connections[connection] = found.address
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="sentinels", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, args=(found,), name="sentinels", daemon=True
+                )
                 self._thread.start()
 
     # In the thread
 
-    def _run(self) -> None:
+    def _run(self, found: MasterFound) -> None:
         # Signals must reach the main thread, to end its waits.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        listeners = [SentinelListener(self._target, place) for place in self._target.sentinels]
+        listeners = [
+            SentinelListener(self._target, place, found.by_sentinel.get(place))
+            for place in self._target.sentinels
+        ]
         while self._is_wanted():
             try:
                 self._listen(listeners)
@@ -242,7 +258,7 @@ class MasterFollower:
             )
             if is_used and not self._is_stopped:
                 return True
-            self._thread = None
+            self._thread, self._heard_at = None, 0.0  # the next one begins with what `ask` finds
             return False
 
     def _listen(self, listeners: list[SentinelListener]) -> None:
@@ -286,19 +302,20 @@ class MasterFollower:
                 self.move(address)
 
     def move(self, address: Address) -> None:
-        """Record the address of the master."""
+        """Record the address of the master, and cut the connections to others."""
         with self._lock:
-            self._heard_at = time.monotonic()
-            if self.master != address:
-                if self.master is not None:
-                    #: A failover: from now on this process writes to the new master. Do nothing.
-                    logger.info(
-                        "sentinels: the master of %r is %s:%d", self._target.service, *address
-                    )
-                self.master, self._moved_at, self._held_until = address, self._heard_at, 0.0
-            for connection, server in self._connections.items():
-                if server != address:
-                    cut(connection)
+            self._record(address)
+
+    def _record(self, address: Address) -> None:
+        self._heard_at = time.monotonic()
+        if self.master != address:
+            if self.master is not None:
+                #: A failover: from now on this process writes to the new master. Do nothing.
+                logger.info("sentinels: the master of %r is %s:%d", self._target.service, *address)
+            self.master, self._moved_at, self._held_until = address, self._heard_at, 0.0
+        for connection, server in self._connections.items():
+            if server != address:
+                cut(connection)
 
     def _hold(self) -> None:
         with self._lock:
@@ -310,8 +327,10 @@ class MasterFollower:
 class SentinelListener:
     """One sentinel's two connections in the thread: a subscription, and one for queries."""
 
-    def __init__(self, target: SentinelTarget, place: Address) -> None:
-        self.master: Address | None = None  # by its last reply
+    def __init__(
+        self, target: SentinelTarget, place: Address, master: Address | None = None
+    ) -> None:
+        self.master = master  # by its last reply
         self._target = target
         self._place = place
         self._subscription: AbstractConnection | None = None

@@ -15,6 +15,7 @@ from django_redisqueue.broker.entries import parse_entry
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.exceptions import WrongKeyType
 
+from ..support.servers import RedisServer
 from ..support.stream import entries
 from .lab import Lab, long_id, outcome
 from .workflows import LabWorkflow
@@ -195,3 +196,22 @@ def test_a_key_of_another_type_is_named_and_nothing_is_written(
     with pytest.raises(WrongKeyType, match=re.escape(f"the key {key} holds a string")):
         acts[act]()
     assert lab.dump() == before
+
+
+def test_a_user_that_may_not_publish_loses_no_job(lab: Lab, redis_server: RedisServer) -> None:
+    lab.redis.execute_command(
+        "ACL SETUSER", "silent", "on", ">word", "~*", "+@all", "resetchannels"
+    )
+    silent = Lab(redis_server, redis_server.url.replace("://", "://silent:word@"))
+    try:
+        for name in "abc":  # the first job of a queue is created on the slow path
+            assert silent.add(name) == [True]
+        assert silent.add("d", "e") == [True, True]
+        assert silent.store.watch("a") == "queued"
+        jobs = silent.claim(jobs=5).jobs
+        assert silent.store.cancel([jobs[-1].id]) == [2]
+        assert silent.finish(*map(outcome, jobs)) == [1] * 5
+        assert lab.ids("completed") == [job.id for job in reversed(jobs)]
+    finally:
+        silent.close()
+        lab.redis.acl_deluser("silent")

@@ -159,8 +159,35 @@ def test_who_begins_to_follow_during_a_failover_is_not_sent_to_the_former_master
         assert _named(watched) == found
 
 
+def test_who_has_just_begun_to_follow_stays_at_the_new_master(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of three sentinels do not know of the failover yet; the former master accepts writes."""
+    heard: set[SentinelListener] = set()
+    handle = MasterFollower.handle
+
+    def note(follower: MasterFollower, *args: Any) -> None:
+        handle(follower, *args)
+        heard.add(args[1])
+
+    monkeypatch.setattr(MasterFollower, "handle", note)
+    with (
+        RedisServer(tcp=True) as former,
+        RedisServer(tcp=True) as new,
+        RedisSentinel(new.address, epoch=1) as leader,
+        RedisSentinel(former.address) as one,
+        RedisSentinel(former.address) as two,
+    ):
+        places = ",".join(sentinel.address for sentinel in (one, two, leader))
+        url = f"redis+sentinel://{places}/jobs"
+        _enqueue_at(url, settings)
+        eventually(lambda: len(heard) == 3)
+        tasks.noop.enqueue()
+        assert (former.client().dbsize(), JobQueue().get_stats()["queued"]) == (0, 2)
+
+
 def _named(watched: SentinelTarget) -> str:
-    host, port = watched.ask(1)
+    host, port = watched.ask(1).address
     return f"{host}:{port}"
 
 
@@ -311,7 +338,7 @@ def test_tls(tls: dict[str, str], tls_master: str, settings: Any) -> None:
 def test_tls_to_the_sentinel_and_to_the_master(
     tls: dict[str, str], tls_master: str, settings: Any
 ) -> None:
-    own = {**tls, "tls_replication": "yes", "tls_port": free_port()}
+    own: dict[str, Any] = {**tls, "tls_replication": "yes", "tls_port": free_port()}
     with RedisSentinel(tls_master, **own) as sentinel:
         place = f"rediss+sentinel://{sentinel.address}/jobs"
         _enqueue_at(f"{place}?ssl_ca_certs={tls['tls_ca_cert_file']}", settings)

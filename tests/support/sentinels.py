@@ -19,14 +19,21 @@ FLEET_DOWN_MS = 1500
 
 
 class RedisSentinel(Program):
-    """Watches the master at ``master`` (host:port) under the name "jobs".
+    """Watches the master at ``master`` (host:port) under the name "jobs". ``epoch``: that of the
+    last failover it knows of.
 
     ``options`` are those of its configuration file with underscores, ``requirepass="secret"``;
     with ``tls_port`` it is heard there only.
     """
 
     def __init__(
-        self, master: str, *, quorum: int = 1, down_ms: int = OWN_DOWN_MS, **options: str | int
+        self,
+        master: str,
+        *,
+        quorum: int = 1,
+        down_ms: int = OWN_DOWN_MS,
+        epoch: int = 0,
+        **options: str | int,
     ) -> None:
         super().__init__("drq-s-")
         host, _, port = master.rpartition(":")
@@ -35,7 +42,7 @@ class RedisSentinel(Program):
         lines = [f"{name.replace('_', '-')} {value}" for name, value in options.items()]
         lines += ["bind 127.0.0.1", f"sentinel monitor jobs {host} {port} {quorum}"]
         lines += [f"sentinel down-after-milliseconds jobs {down_ms}"]
-        lines += ["sentinel failover-timeout jobs 2000"]
+        lines += ["sentinel failover-timeout jobs 2000", f"sentinel config-epoch jobs {epoch}"]
         # It writes into this file what it learns.
         (self.folder / "sentinel.conf").write_text("\n".join(lines) + "\n")
         scheme, query = "redis", ""

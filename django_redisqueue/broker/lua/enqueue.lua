@@ -64,5 +64,5 @@ if tokens == 0 then redis.call('LPUSH', wake_key, '1') end
 local channel, message = ARGV[2], '{"jobId":"' .. id .. '",' .. event
 -- publish() of context.lua
 local heard = string.sub(channel, 1, #base) == base and redis.pcall('SPUBLISH', channel, message)
-if type(heard) ~= 'number' then redis.call('PUBLISH', channel, message) end
+if type(heard) ~= 'number' then redis.pcall('PUBLISH', channel, message) end
 return 1
