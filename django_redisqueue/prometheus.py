@@ -26,7 +26,7 @@ from .broker.shards import AllShards
 from .conf import get_settings
 from .core.job_data import WaitKind
 from .exceptions import RedisQueueError
-from .health.facts import MIRROR_STATE, OUTBOX, Facts
+from .health.facts import MIRROR_STATE, OUTBOX_OF, Facts
 from .health.findings import FindingId
 from .health.report import HealthReport, read_health
 from .metrics.rollups import Span, figures
@@ -78,7 +78,7 @@ class Collector:
         up = _gauge("up", "1 when the source could be read for this scrape.", "source")
         for source, read in self._sources(read_health(producer_connection())):
             try:
-                found = list(read())
+                yield from read()
             except (RedisQueueError, DatabaseError) as error:
                 #: A scrape is without the metrics of Redis or the database, and redisqueue_up is 0
                 #: for that source. Look at what does not answer.
@@ -86,7 +86,6 @@ class Collector:
                 up.add_metric([source], 0)
             else:
                 up.add_metric([source], 1)
-                yield from found
         yield up
 
     def _sources(
@@ -102,8 +101,6 @@ class Collector:
 
 
 def _outbox(facts: Facts) -> Iterator[Metric]:
-    if OUTBOX in facts.unreadable:
-        raise facts.unreadable[OUTBOX]
     rows = _gauge("outbox_jobs", "Jobs in the outbox.", "database", "state")
     oldest = _gauge(
         "outbox_oldest_seconds", "How long the oldest job has waited in the outbox.", "database"
@@ -115,6 +112,9 @@ def _outbox(facts: Facts) -> Iterator[Metric]:
         oldest.add_metric([outbox.alias], max(0, age))
     yield rows
     yield oldest
+    for source, error in facts.unreadable.items():
+        if source.startswith(OUTBOX_OF):
+            raise error
 
 
 def _findings(health: HealthReport) -> Iterator[Metric]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TypeVar
 
 from django.db import Error as DatabaseError
@@ -23,13 +24,14 @@ from ..broker.sums import limit_states
 from ..conf import Settings, get_settings
 from ..exceptions import RedisQueueError
 from ..models import MirrorState, OutboxJob, Rollup
-from ..models.tables import aliases_with_table
+from ..models.tables import has_table
 from ..outbox.rows import unrelayed
 
 FAILURES_OVER = timedelta(minutes=15)
 LIMITS = 10
 OUTBOX_ROWS = 10_000  # that are counted of each outbox, the oldest: an outage may leave millions
-MIRROR_STATE, OUTBOX = "state of the mirror", "outbox"  # in ``Facts.unreadable``
+MIRROR_STATE = "state of the mirror"  # in ``Facts.unreadable``
+OUTBOX_OF = "outbox of database "  # there, followed by the alias
 Found = TypeVar("Found")
 
 
@@ -70,13 +72,15 @@ def read_facts(connection: RedisConnection) -> Facts:
     if settings.mirror:
         mirrors = _reading(MIRROR_STATE, unreadable, lambda: _mirrors(settings.shards)) or ()
         ended = _reading("number of failed jobs", unreadable, lambda: _ended(now)) or {}
-    outboxes = _reading(
-        OUTBOX, unreadable, lambda: [_outbox(at, now) for at in aliases_with_table(OutboxJob)]
-    )
+    read = [
+        _reading(f"{OUTBOX_OF}{alias}", unreadable, partial(_outbox, alias, now))
+        for alias in connections
+    ]
+    outboxes = [outbox for outbox in read if outbox is not None]
     shards = AllShards(connection.at, range(settings.shards))
     known = Facts(
         settings, now, missing=shards.missing, mirrors=mirrors, ended=ended,
-        outboxes=outboxes or (), unreadable=unreadable,
+        outboxes=outboxes, unreadable=unreadable,
     )  # fmt: skip
     try:
         shard, limits = _of_shards(shards, settings, mirrors)
@@ -125,7 +129,10 @@ def _ended(now: datetime) -> dict[str, tuple[int, int]]:
         return {queue: (completed, failed) for queue, completed, failed in sums}
 
 
-def _outbox(alias: str, now: datetime) -> OutboxFacts:
+def _outbox(alias: str, now: datetime) -> OutboxFacts | None:
+    """None if the database has none."""
+    if not has_table(OutboxJob, alias):
+        return None
     rows, is_waiting = unrelayed(alias)[:OUTBOX_ROWS], Q(problem="")
     with savepoint(OutboxJob, alias):
         found = rows.aggregate(

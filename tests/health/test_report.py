@@ -251,8 +251,19 @@ def test_a_database_that_cannot_be_read_hides_nothing_else(
     with connection.execute_wrapper(fail), connections["other"].execute_wrapper(fail):
         words, known = found("database_unreadable"), ids()
     assert "The state of the mirror cannot be read (OperationalError: disk full)." in words
-    assert "The outbox cannot be read" in words
+    assert "The outbox of database default cannot be read" in words
     assert "no_worker" in known
+
+
+def test_an_outbox_that_cannot_be_read_hides_no_other(hand: Hand) -> None:
+    def fail(*_: object) -> None:
+        raise OperationalError("disk full")
+
+    OutboxJob.objects.create(id="job_1_a_0", queue="default", task="a", payload="[[],{}]")
+    OutboxJob.objects.update(created_at=timezone.now() - timedelta(minutes=5))
+    with connections["other"].execute_wrapper(fail):
+        assert "The outbox of database other cannot be read" in found("database_unreadable")
+        assert "has waited in the outbox of database default for 5 m" in found("outbox_stuck")
 
 
 def test_the_worst_comes_first(hand: Hand) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import OperationalError, connections
 from django.utils import timezone
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -217,6 +218,17 @@ def test_the_outbox_of_each_database(hand: Hand) -> None:
     assert found["outbox_jobs", "other", "waiting"] == 0
     assert found["outbox_jobs", "other", "refused"] == 1
     assert found["outbox_oldest_seconds", "other"] == 0
+
+
+def test_an_outbox_that_cannot_be_read_hides_no_other(hand: Hand) -> None:
+    def fail(*_: object) -> None:
+        raise OperationalError("disk full")
+
+    OutboxJob.objects.create(id="job_1_a_0", queue="default", task="a", payload="[[],{}]")
+    with connections["other"].execute_wrapper(fail):
+        found = scrape()
+    assert (found["up", "outbox"], found["outbox_jobs", "default", "waiting"]) == (0, 1)
+    assert ("outbox_jobs", "other", "waiting") not in found
 
 
 def test_a_scrape_does_not_fail_when_redis_is_away(settings: Any) -> None:
