@@ -474,6 +474,7 @@ def test_a_result_of_a_module_that_is_not_imported_is_there(
 
 def test_an_app_that_is_not_installed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django.apps.apps.is_installed", lambda name: False)
+    monkeypatch.setattr(registration, "_unimported", {})  # tests leave tasks there
     (message,) = default_task_backend.check()
     assert message.id == "django_redisqueue.E009"
     assert "not in INSTALLED_APPS" in message.msg
