@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -146,13 +146,13 @@ def test_a_message_from_before_there_was_a_handler_is_found(state: ChildState) -
 
 
 def test_a_shield_holds_interrupts_back(made: Interrupts) -> None:
-    made.arm(claimed("job_1"), None, in_ms(20))
+    made.arm(claimed("job_1"), None, in_ms(100))
     passed = False
 
     def commit() -> None:
         nonlocal passed
         with made.shield():
-            nap(0.04)
+            nap(0.15)
             passed = True
         nap(1)
 
@@ -178,14 +178,17 @@ def test_a_shield_in_another_thread_is_not_that_of_the_job(made: Interrupts) -> 
     assert found == [job]
 
 
-class SlowToDie:
+class InterruptedInDel:
+    def __init__(self, interrupt: Callable[[], object]) -> None:
+        self.interrupt = interrupt
+
     def __del__(self) -> None:
+        self.interrupt()
         nap(0.05)
 
 
-def drop_slowly() -> None:
-    thing: object = SlowToDie()
-    del thing
+def drop(thing: list[object]) -> None:
+    thing.clear()
     nap(1)
 
 
@@ -194,13 +197,16 @@ def test_an_interrupt_that_python_drops_is_raised_again(
     made: Interrupts, state: ChildState, how: str
 ) -> None:
     """In ``__del__`` nobody could catch it."""
-    context = JobContext(Job("job_1"), 1, lambda _: True)
-    made.arm(claimed("job_1"), context, in_ms(20) if how == "timeout" else 0)
-    if how == "cancel":
-        state.send("cancel job_1 1")
-        threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+
+    def interrupt() -> None:
+        context = JobContext(Job("job_1"), 1, lambda _: True)
+        made.arm(claimed("job_1"), context, in_ms(5) if how == "timeout" else 0)
+        if how == "cancel":
+            state.send("cancel job_1 1")
+            os.kill(os.getpid(), signal.SIGUSR1)
+
     with pytest.raises(JobTimeout if how == "timeout" else JobCancelled):
-        drop_slowly()
+        drop([InterruptedInDel(interrupt)])
     nap(0.02)  # raised once
 
 
