@@ -283,7 +283,7 @@ class RateLimited(Exception):
     starts under the same rates."""
 
     def __init__(self, message: str = "", *, retry_after: object) -> None:
-        after = retry_after if isinstance(retry_after, str) else f"{retry_after} s"
+        after = f"{retry_after} s" if isinstance(retry_after, int | float) else retry_after
         super().__init__(message or f"refused; retry after {after}")
         self.retry_after = retry_after
 

@@ -66,7 +66,7 @@ class Collector:
     """Register it once. A scrape costs five round trips to Redis (nine while lanes are parked),
     three queries, and one for each database with an outbox, whatever the number of jobs.
 
-    A source that cannot be read is left out, and ``redisqueue_up`` says so: a scrape never fails.
+    What cannot be read is left out, and ``redisqueue_up`` of its source is 0: a scrape never fails.
     """
 
     def describe(self) -> list[Metric]:

@@ -54,6 +54,7 @@ def test_commands_take_seconds_and_texts() -> None:
 def test_an_error_with_a_delay_shows_it_as_written() -> None:
     assert str(RateLimited(retry_after="90s")) == "refused; retry after 90s"
     assert str(RateLimited(retry_after=90)) == "refused; retry after 90 s"
+    assert str(RateLimited(retry_after=timedelta(seconds=90))) == "refused; retry after 0:01:30"
     assert to_ms(Retry(delay="90s").delay, "delay") == 90_000
 
 
