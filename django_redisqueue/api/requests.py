@@ -68,7 +68,7 @@ class Parameter(ABC):
 
     @abstractmethod
     def read(self, text: str | None) -> Any:
-        """The value of ``text``, or the default for None. Raises ApiError naming the parameter."""
+        """The value of ``text``, or the default for None. Raises InvalidOption, or UnknownQueue."""
 
     @abstractmethod
     def schema(self) -> dict[str, Any]:
@@ -86,10 +86,9 @@ class IntegerParameter(Parameter):
             return self.default
         value = int(text) if _INTEGER.fullmatch(text) else -1
         if not self.low <= value <= self.high:
-            raise ApiError(
-                400, "invalid_option", f"{self.name} must be a whole number from {self.low} to "
-                f"{self.high}, not {text!r}", self.name,
-            )  # fmt: skip
+            raise InvalidOption(
+                f"{self.name} must be a whole number from {self.low} to {self.high}, not {text!r}"
+            )
         return value
 
     def schema(self) -> dict[str, Any]:
@@ -101,8 +100,7 @@ class IntegerParameter(Parameter):
 @dataclass(frozen=True, slots=True)
 class QueueParameter(Parameter):
     def read(self, text: str | None) -> str:
-        with errors_for(self.name):
-            return get_settings().check_queue("default" if text is None else text)
+        return get_settings().check_queue("default" if text is None else text)
 
     def schema(self) -> dict[str, Any]:
         queues = sorted(get_settings().queues)
@@ -114,13 +112,10 @@ class QueueParameter(Parameter):
 @dataclass(frozen=True, slots=True)
 class TextParameter(Parameter):
     def read(self, text: str | None) -> str:
-        if text is None and self.required:
-            raise ApiError(400, "missing_parameter", f"{self.name} is missing", self.name)
         if text is not None and not 0 < len(text) <= MAX_TEXT:
-            raise ApiError(
-                400, "invalid_option", f"{self.name} must have 1 to {MAX_TEXT} characters, not "
-                f"{len(text)}", self.name,
-            )  # fmt: skip
+            raise InvalidOption(
+                f"{self.name} must have 1 to {MAX_TEXT} characters, not {len(text)}"
+            )
         return text or ""
 
     def schema(self) -> dict[str, Any]:
@@ -137,10 +132,9 @@ class ChoiceParameter(Parameter):
         if text is None:
             return self.choices[0]
         if text not in self.choices:
-            raise ApiError(
-                400, "invalid_option", f"{self.name} must be one of {', '.join(self.choices)}, "
-                f"not {text!r}", self.name,
-            )  # fmt: skip
+            raise InvalidOption(
+                f"{self.name} must be one of {', '.join(self.choices)}, not {text!r}"
+            )
         return text
 
     def schema(self) -> dict[str, Any]:
@@ -159,9 +153,8 @@ class LastEventIdParameter(Parameter):
         return {"type": "string", "pattern": f"^{one}(,{one}){{0,{MAX_SHARDS - 1}}}$"}
 
 
-def to_positions(text: str, field: str) -> Positions:
-    """The positions in the streams of all shards that are the id of an event. Raises ApiError
-    naming ``field``.
+def to_positions(text: str, name: str) -> Positions:
+    """The positions in the streams of all shards that are the id of an event. Raises InvalidOption.
 
     An id from before SHARDS grew has no positions for the new shards. Those get its latest instant,
     so "0-0" is the beginning everywhere.
@@ -169,10 +162,9 @@ def to_positions(text: str, field: str) -> Positions:
     matches = [_POSITION.fullmatch(part) for part in text.split(",", MAX_SHARDS - 1)]
     found = [(int(match[1]), int(match[2])) if match else (2**63, 0) for match in matches]
     if max(map(max, found)) >= 2**63:  # the limit of a database's integers
-        raise ApiError(
-            400, "invalid_option", f"{field} must be the id of an event, such as "
-            f"1760000000000-0, not {text!r}", field,
-        )  # fmt: skip
+        raise InvalidOption(
+            f"{name} must be the id of an event, such as 1760000000000-0, not {text!r}"
+        )
     shards = get_settings().shards
     return (*found, *[(max(found)[0], 0)] * (shards - len(found)))[:shards]
 
@@ -189,7 +181,13 @@ def read_query(query: QueryDict, parameters: Sequence[Parameter]) -> Mapping[str
             )  # fmt: skip
         if len(values) > 1:
             raise ApiError(400, "invalid_option", f"{name} is given {len(values)} times", name)
-    return {name: parameter.read(query.get(name)) for name, parameter in known.items()}
+    found = {}
+    for name, parameter in known.items():
+        if parameter.required and name not in query:
+            raise ApiError(400, "missing_parameter", f"{name} is missing", name)
+        with errors_for(name):
+            found[name] = parameter.read(query.get(name))
+    return found
 
 
 def check_content_type(request: HttpRequest) -> None:

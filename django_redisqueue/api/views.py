@@ -186,7 +186,8 @@ def events(request: ApiRequest) -> HttpResponseBase:
     after = request.query["last_event_id"]
     header = request.http.headers.get("Last-Event-ID", "").strip()
     if header:
-        after = to_positions(header, "Last-Event-ID")
+        with errors_for("Last-Event-ID"):
+            after = to_positions(header, "Last-Event-ID")
     headers = {"X-Accel-Buffering": "no"}  # otherwise nginx buffers the events
     content_type = "text/event-stream; charset=utf-8"
     if not isinstance(request.http, ASGIRequest):
