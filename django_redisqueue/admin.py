@@ -17,16 +17,11 @@ from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db import router, transaction
 from django.db.models import QuerySet
-from django.http import (
-    Http404,
-    HttpRequest,
-    HttpResponse,
-    HttpResponseNotAllowed,
-    HttpResponseRedirect,
-)
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.html import format_html
+from django.views.decorators.http import require_POST
 
 from .conf import APP
 from .core.statuses import ApprovalStatus
@@ -196,7 +191,7 @@ class ApprovalAdmin(ReadOnlyAdmin):
     readonly_fields = fields
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.decide_view)
+        view = self.admin_site.admin_view(require_POST(self.decide_view))
         decide = path("<path:object_id>/decide/", view, name=f"{APP}_approval_decide")
         return [decide, *super().get_urls()]
 
@@ -234,8 +229,6 @@ class ApprovalAdmin(ReadOnlyAdmin):
 
     def decide_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """What the buttons of a row's page send."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
         row = self.get_object(request, unquote(object_id))
         if row is None or not self.has_view_permission(request, row):
             raise PermissionDenied

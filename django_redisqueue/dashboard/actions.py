@@ -20,7 +20,7 @@ from ..core.statuses import Status
 from ..exceptions import InvalidOption, RedisQueueError
 from ..models import SavedFilter
 from . import bulk
-from .bulk import VERBS, Acted, Verb
+from .bulk import VERBS, Verb
 from .filters import parse_filter, text_of
 from .pages import Page, PageView
 from .queue_page import check_list
@@ -104,9 +104,9 @@ def act_on_list(page: Page, queue: str, status: str) -> HttpResponse:
         action = bulk.BulkAction(verb, name, which_status, before_ms(page), which)
         what = f"{verb.label} all {status} jobs{f' that match {which}' if which else ''}"
         return perform_bulk(page, action, count, what, here, partial(page.log, f"queue {name}"))
-    acted = verb.act(ids)
-    page.log_jobs(acted.ids, f"{verb.label} (queue {name}, {status})")
-    _report(page, verb, acted, len(ids))
+    acted, problem = verb.act(ids)
+    page.log_jobs(acted, f"{verb.label} (queue {name}, {status})")
+    _report(page, verb, len(acted), len(ids), problem)
     return HttpResponseRedirect(here)
 
 
@@ -150,13 +150,12 @@ def perform_bulk(
     return HttpResponseRedirect(here)
 
 
-def _report(page: Page, verb: Verb, acted: Acted, asked: int) -> None:
-    done = len(acted.ids)
+def _report(page: Page, verb: Verb, done: int, asked: int, problem: str) -> None:
     if done:
         messages.success(page.request, f"{formatting.jobs(done)} {verb.done}.")
     left, were = formatting.jobs(asked - done), "was" if asked - done == 1 else "were"
-    if acted.problem:
-        messages.error(page.request, f"{left} {were} left alone. {acted.problem}.")
+    if problem:
+        messages.error(page.request, f"{left} {were} left alone. {problem}.")
     elif done < asked:
         messages.warning(page.request, f"{left} {verb.why_left}, and {were} left alone.")
 

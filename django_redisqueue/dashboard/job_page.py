@@ -215,7 +215,7 @@ def act_on_job(page: Page, job_id: str) -> HttpResponse:
         return _enqueue_copy(page, job, is_live, [*job.args], {**job.kwargs})
     job = _known(page, check_job_id(job_id))
     verb = requested_verb(page, job.status)
-    done = verb.act([job.id]).ids
+    done, _ = verb.act([job.id])
     page.log_jobs(done, verb.label)
     if done:
         messages.success(page.request, f"The job was {verb.done}.")
