@@ -94,11 +94,13 @@ def act_on_list(page: Page, queue: str, status: str) -> HttpResponse:
     count = bulk.count_jobs(name, which_status) if wants_all else len(ids)
     if (wants_all or verb.needs_confirmation) and form.get("confirmed") != "yes":
         jobs = formatting.jobs(count)
-        return page.render(
-            "confirm", f"{verb.label}: are you sure?", verb=verb, ids=ids, which=which,
-            fields=which.query(), queue=name, status=status, scope="all" if wants_all else "some",
-            jobs=jobs, button=f"{verb.label} {'those that match' if which else jobs}", here=here,
-            at_once=count <= bulk.INLINE, before_ms=bulk.now_ms(),
+        button = f"{verb.label} {'those that match' if which else jobs}"
+        scope = "all" if wants_all else "some"
+        fields = {"verb": verb.name, "scope": scope, "before_ms": bulk.now_ms(), **which.query()}
+        return page.confirm(
+            "jobs", verb.label, button, here, fields, is_dangerous=verb.needs_confirmation,
+            verb=verb, ids=ids, which=which, queue=name, status=status, jobs=jobs,
+            at_once=count <= bulk.INLINE,
         )  # fmt: skip
     if wants_all:
         action = bulk.BulkAction(verb, name, which_status, before_ms(page), which)

@@ -147,10 +147,11 @@ def act_on_error(page: Page, group: str) -> HttpResponse:
     wanted = bulk.BulkAction(verb, "", Status.FAILED, 0, group=group)
     count = bulk.records_of(wanted).count()
     if page.request.POST.get("confirmed") != "yes":
-        return page.render(
-            "confirm_error", f"{verb.label}: are you sure?", verb=verb, row=ErrorRow(found),
-            jobs=formatting.jobs(count), here=here, at_once=count <= bulk.INLINE,
-            before_ms=bulk.now_ms(),
+        jobs = formatting.jobs(count)
+        return page.confirm(
+            "error", verb.label, f"{verb.label} {jobs}", here,
+            {"verb": verb.name, "before_ms": bulk.now_ms()}, is_dangerous=verb.needs_confirmation,
+            verb=verb, row=ErrorRow(found), jobs=jobs, at_once=count <= bulk.INLINE,
         )  # fmt: skip
     action = bulk.BulkAction(verb, "", Status.FAILED, before_ms(page), group=group)
     what = f"{verb.label} its failed jobs"

@@ -337,6 +337,25 @@ class Page:
             status=code,
         )
 
+    def confirm(
+        self,
+        what: str,
+        name: str,
+        button: str,
+        here: str,
+        fields: Mapping[str, object],
+        *,
+        is_dangerous: bool = True,
+        **context: Any,
+    ) -> TemplateResponse:
+        """Ask whether to go on, with ``confirm_<what>.html``: the form sends the same fields again,
+        or leads back ``here``."""
+        return self.render(
+            f"confirm_{what}", f"{name}: are you sure?", button=button, here=here,
+            fields={key: str(value) for key, value in fields.items()}, is_dangerous=is_dangerous,
+            **context,
+        )  # fmt: skip
+
     def fragments(self, names: Sequence[str], **context: Any) -> dict[str, str]:
         """Parts of a page, by the ids of the elements that they replace."""
         context["page"] = self

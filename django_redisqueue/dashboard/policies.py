@@ -226,10 +226,10 @@ def change_limit(page: Page) -> HttpResponse:
     change = changes[verb](fields)
     here = page.url("limits")
     if form.get("confirmed") != "yes":
-        return page.render(
-            "confirm_limit", "Limits: are you sure?", text=change.text, fields=fields, verb=verb,
-            here=here,
-        )  # fmt: skip
+        button = f"Yes, {change.text}"
+        return page.confirm(
+            "limit", "Limits", button, here, {**fields, "verb": verb}, text=change.text
+        )
     if change.act(page.request.user.get_username()):
         page.log(change.name, capfirst(change.text))
         messages.success(page.request, f"Done: {change.text}.")

@@ -288,8 +288,10 @@ def act_on_workflow(page: Page, workflow_id: str) -> HttpResponse:
             f"{verb.label} would change nothing now: the workflow is {_state(workflow)}"
         )
     if verb.warning and page.request.POST.get("confirmed") != "yes":
-        title = f"{verb.label}: are you sure?"
-        return page.render("confirm_workflow", title, verb=verb, workflow=workflow, here=here)
+        return page.confirm(
+            "workflow", verb.label, f"{verb.label} the workflow", here, {"verb": verb.name},
+            verb=verb, workflow=workflow,
+        )  # fmt: skip
     if verb is RETRY:
         _retry(page, workflow)
         return HttpResponseRedirect(here)
