@@ -30,7 +30,7 @@ from ..core.clock import DURATION_TEXT, MAX_DURATION, is_duration_text
 from ..core.codec import check as check_json
 from ..core.ids import MAX_SHARDS, TAG_PATTERN
 from ..core.tags import MAX_TAGS, MAX_VALUE, check_tags
-from ..exceptions import InvalidOption, did_you_mean
+from ..exceptions import InvalidArguments, InvalidOption, UnknownTask, did_you_mean
 from .responses import ApiError, errors_for
 
 MAX_TEXT = 1000  # characters of a parameter
@@ -285,10 +285,10 @@ def check_task(value: object) -> Any:
     """The task, if the API may enqueue it. The error does not reveal whether it exists."""
     task = lookup(value) if isinstance(value, str) else None
     if task is None or not task.options.api:
-        raise ApiError(
-            400, "unknown_task", f"{value!r} is not a task that may be enqueued here; a task opts "
-            "in with @task(api=True)", "task",
-        )  # fmt: skip
+        raise UnknownTask(
+            f"{value!r} is not a task that may be enqueued here; a task opts in with "
+            "@task(api=True)"
+        )
     return task
 
 
@@ -299,7 +299,7 @@ def open_tasks() -> list[str]:
 
 def _check_args(value: object) -> list[Any]:
     if not isinstance(value, list):
-        raise ApiError(400, "invalid_arguments", "args must be a JSON array", "args")
+        raise InvalidArguments("args must be a JSON array")
     for at, item in enumerate(value):
         _check_value(item, f"args[{at}]")
     return value
@@ -307,7 +307,7 @@ def _check_args(value: object) -> list[Any]:
 
 def _check_kwargs(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ApiError(400, "invalid_arguments", "kwargs must be a JSON object", "kwargs")
+        raise InvalidArguments("kwargs must be a JSON object")
     for name, item in value.items():
         _check_value(name, "kwargs")
         _check_value(item, f"kwargs.{name}"[:100])
