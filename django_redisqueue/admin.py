@@ -9,7 +9,7 @@ its entry in the list of apps.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
@@ -25,7 +25,7 @@ from django.views.decorators.http import require_POST
 
 from .conf import APP
 from .core.statuses import ApprovalStatus
-from .dashboard.pages import TEMPLATES, BaseAdmin, Page
+from .dashboard.pages import TEMPLATES, Page
 from .dashboard.periodic import PeriodicJobAdmin
 from .dashboard.records_page import record_page
 from .dashboard.urls import dashboard_urls
@@ -56,13 +56,7 @@ MAX_COMMENT = 2000  # characters
 TOKEN_FACTS = ("hint", "created_at", "last_used_at")
 
 
-if TYPE_CHECKING:
-    BasePaginator = Paginator[Any]
-else:
-    BasePaginator = Paginator
-
-
-class BoundedPaginator(BasePaginator):
+class BoundedPaginator(Paginator):  # type: ignore[type-arg]  # Django's is not generic
     """Counts at most MAX_COUNT rows, so that a list costs the same however long it is."""
 
     @cached_property
@@ -70,10 +64,10 @@ class BoundedPaginator(BasePaginator):
         return cast("QuerySet[Any]", self.object_list)[:MAX_COUNT].count()
 
 
-class ReadOnlyAdmin(BaseAdmin):
+class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # Django's is not generic
     """Rows that only the package writes."""
 
-    paginator: ClassVar[type[BasePaginator]] = BoundedPaginator
+    paginator: ClassVar[type[Paginator[Any]]] = BoundedPaginator
     show_full_result_count = False
     actions: Any = None
 
@@ -257,7 +251,7 @@ class ApprovalAdmin(ReadOnlyAdmin):
 
 
 @admin.register(ApiToken)
-class ApiTokenAdmin(BaseAdmin):
+class ApiTokenAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Superusers manage everybody's tokens, other users only their own: a token has all the
     permissions of its user."""
 

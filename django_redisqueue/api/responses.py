@@ -316,11 +316,13 @@ def to_api_error(error: ours.RedisQueueError, field: str = "") -> ApiError:
 
 
 @contextmanager
-def errors_for(field: str) -> Iterator[None]:
+def errors_for(
+    field: str, kind: type[ours.RedisQueueError] = ours.RedisQueueError
+) -> Iterator[None]:
     """Turn errors of the package into ApiErrors that name this field of the request."""
     try:
         yield
-    except ours.RedisQueueError as error:
+    except kind as error:
         raise to_api_error(error, field) from error
 
 

@@ -46,12 +46,9 @@ def posted(view: PageView) -> PageView:
 
 
 def _origin(page: Page, arguments: Mapping[str, Any]) -> str:
-    if "job_id" in arguments:
-        return page.url("job", arguments["job_id"])
-    if "workflow_id" in arguments:
-        return page.url("workflow", arguments["workflow_id"])
-    if "group" in arguments:
-        return page.url("error", arguments["group"])
+    for argument, name in {"job_id": "job", "workflow_id": "workflow", "group": "error"}.items():
+        if argument in arguments:
+            return page.url(name, arguments[argument])
     if "worker" in page.request.POST:
         return page.url("workers")
     if "queue" not in arguments:

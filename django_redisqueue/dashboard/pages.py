@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.contrib import messages
@@ -54,11 +54,6 @@ STRIP = 10  # problems on top of a page
 LIFETIME = 300.0  # s of a stream; the browser then reconnects, and its login is checked again
 
 logger = logging.getLogger("django_redisqueue")
-
-if TYPE_CHECKING:
-    BaseAdmin = ModelAdmin[Any]
-else:
-    BaseAdmin = ModelAdmin
 
 PageView = Callable[..., HttpResponseBase]
 ReadParts = Callable[[], dict[str, Any]]

@@ -27,7 +27,7 @@ from ..core.ids import due_ms_of, periodic_prefix
 from ..core.schedules import Cron, ScheduleData, Source, make_schedule
 from ..exceptions import InvalidOption, RedisQueueError
 from ..models import JobRecord, PeriodicJob
-from .pages import TEMPLATES, BaseAdmin, local_time
+from .pages import TEMPLATES, local_time
 
 PREVIEW = 5  # due times
 HISTORY = 20  # runs
@@ -48,7 +48,7 @@ class PeriodicJobChangeList(ChangeList):
 
 
 @admin.register(PeriodicJob)
-class PeriodicJobAdmin(BaseAdmin):
+class PeriodicJobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # Django's is not generic
     """Rows of the admin can be changed; those of the code can be paused and run."""
 
     change_form_template = f"{TEMPLATES}/periodicjob/change_form.html"

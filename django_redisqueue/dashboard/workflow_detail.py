@@ -86,11 +86,9 @@ class WorkflowDetail:
     def progress(self) -> str:
         """As text: ``3 of 5 jobs completed, 1 failed``"""
         completed = formatting.number(self.counts.get("completed", 0))
-        parts = [f"{completed} of {formatting.jobs(self.total)} completed"]
-        for name in ("failed", "cancelled"):
-            if count := self.counts.get(name):
-                parts.append(f"{formatting.number(count)} {name}")
-        return ", ".join(parts)
+        ended = [(name, self.counts.get(name)) for name in ("failed", "cancelled")]
+        others = [f"{formatting.number(count)} {name}" for name, count in ended if count]
+        return ", ".join([f"{completed} of {formatting.jobs(self.total)} completed", *others])
 
 
 def from_redis(data: WorkflowData) -> WorkflowDetail:
