@@ -144,17 +144,13 @@ class Page:
         return Queries(producer_connection(shard))
 
     def ask(
-        self, begin: Callable[[RedisConnection], Read[Answer]], shards: Iterable[int] = ()
+        self, begin: Callable[[RedisConnection], Read[Answer]], shards: Iterable[int] | None = None
     ) -> Mapping[int, Answer]:
-        """The answers of all shards, or of these, except those that have failed to answer this
-        request; those that fail now are missing from now on. Takes as many round trips as one read.
-        After any other error, which the page shows, there are no answers."""
-        known = self.missing
-        asked = [one for one in shards or range(get_settings().shards) if one not in known]
+        """The answers of all shards, or of these; see ``reading``. Takes as many round trips as one
+        read. After an error that the page shows, there are no answers."""
         found: Mapping[int, Answer] = {}
-        if asked:
-            with self._noting(AllShards(shards=asked)) as every:
-                found = every.read(begin).by_shard
+        with self.reading() as every:
+            found = every.read(begin, shards).by_shard
         return found
 
     def ask_for(
@@ -174,11 +170,6 @@ class Page:
         missing from now on. The page shows any other error of the block."""
         shards = AllShards()
         shards.missing.update(self.missing)
-        with self._noting(shards):
-            yield shards
-
-    @contextmanager
-    def _noting(self, shards: AllShards) -> Iterator[AllShards]:
         try:
             yield shards
         except (RedisUnavailable, RedisRefused):

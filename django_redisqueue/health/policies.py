@@ -109,17 +109,14 @@ def policy_lines(facts: Facts) -> list[tuple[str, str]]:
     """The label and a summary of each kind of policy that is in use."""
     if facts.shard is None:
         return []
+    unique_keys = facts.shard.policies.unique_keys
     found = [
         ("Limits", _limit_lines(facts)),
-        ("Unique keys", _count(facts.shard.policies.unique_keys)),
+        ("Unique keys", formatting.number(unique_keys) if unique_keys else ""),
         ("Schedules", _schedule_line(facts.shard)),
         ("Waits", _wait_line(facts.shard)),
     ]
     return [(label, text) for label, text in found if text]
-
-
-def _count(count: int) -> str:
-    return formatting.number(count) if count else ""
 
 
 def _limit_lines(facts: Facts) -> str:
