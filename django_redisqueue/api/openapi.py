@@ -213,8 +213,7 @@ def _schemas(tasks: list[str]) -> dict[str, Any]:
 def _error_schema() -> Mapping[str, Any]:
     codes = sorted({*OTHER_CODES, *(code for _, _, code in FAULTS)})
     field = {"type": "string", "description": "The part of the request that is wrong."}
-    made = an_object(code={"type": "string", "enum": codes}, message=TEXT)
-    return {**made, "properties": {**made["properties"], "field": field}}
+    return an_object({"field": field}, code={"type": "string", "enum": codes}, message=TEXT)
 
 
 def _new_job(tasks: list[str]) -> dict[str, Any]:

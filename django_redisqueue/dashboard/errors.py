@@ -24,7 +24,7 @@ from . import bulk
 from .actions import before_ms, perform_bulk, posted, requested_verb
 from .bulk import DELETE, RETRY
 from .filters import given, text_of
-from .job_detail import read_record, row_of
+from .job_detail import row_of_record
 from .pages import Page
 from .records_page import RecordPage, RecordQuery, parse_key, search
 
@@ -122,7 +122,7 @@ def error_page(page: Page, group: str) -> HttpResponse:
         "error",
         row.group.exception or "Other errors",
         row=row,
-        rows=[row_of(read_record(record), record.enqueued_at) for record in jobs.rows],
+        rows=list(map(row_of_record, jobs.rows)),
         verbs=page.allowed([RETRY, DELETE]),
         may_silence=page.has_perm(SILENCE),
         next_url=page.url("error", group, after=jobs.following.text()) if jobs.following else "",

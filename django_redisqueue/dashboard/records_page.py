@@ -24,7 +24,7 @@ from ..core.statuses import Status
 from ..exceptions import InvalidOption
 from ..models import JobRecord
 from .filters import EVERYTHING, JobFilter, given, parse_filter, status_of, text_of
-from .job_detail import choices_of, read_record, row_of
+from .job_detail import choices_of, row_of_record
 from .pages import Page
 
 SIZE = 50  # records per page
@@ -54,7 +54,7 @@ def record_page(page: Page) -> HttpResponse:
         found = search(wanted)
     query = wanted.query()
     following = found.following.text() if found.following else ""
-    rows = [row_of(read_record(record), record.enqueued_at) for record in found.rows]
+    rows = list(map(row_of_record, found.rows))
     return page.render(
         "records",
         "Job records",
