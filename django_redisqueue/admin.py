@@ -9,7 +9,7 @@ its entry in the list of apps.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
@@ -17,20 +17,15 @@ from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db import router, transaction
 from django.db.models import QuerySet
-from django.http import (
-    Http404,
-    HttpRequest,
-    HttpResponse,
-    HttpResponseNotAllowed,
-    HttpResponseRedirect,
-)
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.html import format_html
+from django.views.decorators.http import require_POST
 
 from .conf import APP
 from .core.statuses import ApprovalStatus
-from .dashboard.pages import TEMPLATES, BaseAdmin, Page
+from .dashboard.pages import TEMPLATES, Page
 from .dashboard.periodic import PeriodicJobAdmin
 from .dashboard.records_page import record_page
 from .dashboard.urls import dashboard_urls
@@ -61,13 +56,7 @@ MAX_COMMENT = 2000  # characters
 TOKEN_FACTS = ("hint", "created_at", "last_used_at")
 
 
-if TYPE_CHECKING:
-    BasePaginator = Paginator[Any]
-else:
-    BasePaginator = Paginator
-
-
-class BoundedPaginator(BasePaginator):
+class BoundedPaginator(Paginator):  # type: ignore[type-arg]  # Django's is not generic
     """Counts at most MAX_COUNT rows, so that a list costs the same however long it is."""
 
     @cached_property
@@ -75,10 +64,10 @@ class BoundedPaginator(BasePaginator):
         return cast("QuerySet[Any]", self.object_list)[:MAX_COUNT].count()
 
 
-class ReadOnlyAdmin(BaseAdmin):
+class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # Django's is not generic
     """Rows that only the package writes."""
 
-    paginator: ClassVar[type[BasePaginator]] = BoundedPaginator
+    paginator: ClassVar[type[Paginator[Any]]] = BoundedPaginator
     show_full_result_count = False
     actions: Any = None
 
@@ -196,7 +185,7 @@ class ApprovalAdmin(ReadOnlyAdmin):
     readonly_fields = fields
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.decide_view)
+        view = self.admin_site.admin_view(require_POST(self.decide_view))
         decide = path("<path:object_id>/decide/", view, name=f"{APP}_approval_decide")
         return [decide, *super().get_urls()]
 
@@ -234,8 +223,6 @@ class ApprovalAdmin(ReadOnlyAdmin):
 
     def decide_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """What the buttons of a row's page send."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
         row = self.get_object(request, unquote(object_id))
         if row is None or not self.has_view_permission(request, row):
             raise PermissionDenied
@@ -264,7 +251,7 @@ class ApprovalAdmin(ReadOnlyAdmin):
 
 
 @admin.register(ApiToken)
-class ApiTokenAdmin(BaseAdmin):
+class ApiTokenAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Superusers manage everybody's tokens, other users only their own: a token has all the
     permissions of its user."""
 

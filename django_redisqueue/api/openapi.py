@@ -15,7 +15,7 @@ from ..core.statuses import Status
 from . import policies, requests, responses, views
 from .requests import ApiRequest, Parameter
 from .responses import FAULTS, INTEGER, TEXT, an_object, partial_object
-from .table import ENDPOINTS, VIEW, Endpoint, Operation
+from .table import ENDPOINTS, Endpoint, Operation
 
 ALWAYS = (400, 401, 403, 500, 503)  # errors that any operation may return
 MEANINGS = {
@@ -47,11 +47,8 @@ def document(request: ApiRequest) -> HttpResponseBase:
     return JsonResponse(build(above or "/", f"/{name}", tasks))
 
 
-DOCUMENT = Endpoint("/openapi.json", {
-    "GET": Operation(
-        name="openapi", summary="This document.", view=document, permission=VIEW, answer="Document"
-    ),
-})  # fmt: skip
+_DOCUMENT = Operation("GET", "/openapi.json", "openapi", "This document.", document, "Document")
+DOCUMENT = Endpoint(_DOCUMENT.path, {"GET": _DOCUMENT})
 
 
 def build(server: str, mount: str, tasks: list[str]) -> dict[str, Any]:
@@ -63,7 +60,7 @@ def build(server: str, mount: str, tasks: list[str]) -> dict[str, Any]:
         "security": [{"token": []}, {"session": []}],
         "paths": {
             f"{mount}{endpoint.path}": {
-                method.lower(): _operation(method, endpoint, operation)
+                method.lower(): _operation(operation)
                 for method, operation in endpoint.operations.items()
             }
             for endpoint in (DOCUMENT, *ENDPOINTS)
@@ -82,15 +79,15 @@ def build(server: str, mount: str, tasks: list[str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _operation(method: str, endpoint: Endpoint, operation: Operation) -> dict[str, Any]:
-    errors = {*ALWAYS, *operation.errors, *({415} if method == "POST" else ())}
-    if "{" in endpoint.path:
+def _operation(operation: Operation) -> dict[str, Any]:
+    errors = {*ALWAYS, *operation.errors, *({415} if operation.method == "POST" else ())}
+    if "{" in operation.path:
         errors.add(404)
     described: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
         "description": f"Needs the permission {APP}.{operation.permission}.",
-        "parameters": [*_path(endpoint), *map(_parameter, operation.query)],
+        "parameters": [*_path(operation.path), *map(_parameter, operation.query)],
         "responses": {
             "201" if operation.is_enqueue else "200": _success(operation),
             **{str(status): _ref("responses", str(status)) for status in sorted(errors)},
@@ -112,11 +109,11 @@ def _operation(method: str, endpoint: Endpoint, operation: Operation) -> dict[st
     return described
 
 
-def _path(endpoint: Endpoint) -> list[dict[str, Any]]:
+def _path(path: str) -> list[dict[str, Any]]:
     return [
         {"name": name, "in": "path", "required": True, "schema": {**TEXT, "pattern": form}}
         for name, form in (("id", JOB_ID_PATTERN), ("flow", WORKFLOW_ID_PATTERN))
-        if f"{{{name}}}" in endpoint.path
+        if f"{{{name}}}" in path
     ]
 
 
@@ -216,8 +213,7 @@ def _schemas(tasks: list[str]) -> dict[str, Any]:
 def _error_schema() -> Mapping[str, Any]:
     codes = sorted({*OTHER_CODES, *(code for _, _, code in FAULTS)})
     field = {"type": "string", "description": "The part of the request that is wrong."}
-    made = an_object(code={"type": "string", "enum": codes}, message=TEXT)
-    return {**made, "properties": {**made["properties"], "field": field}}
+    return an_object({"field": field}, code={"type": "string", "enum": codes}, message=TEXT)
 
 
 def _new_job(tasks: list[str]) -> dict[str, Any]:

@@ -3,7 +3,7 @@ schemas of their answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from django.http import JsonResponse
@@ -132,6 +132,27 @@ def release(request: ApiRequest) -> HttpResponseBase:
     return JsonResponse({"key": key, "job": printable(job_id)})
 
 
+SCHEDULE_FIELDS: Mapping[str, Schema] = {
+    "name": TEXT,
+    "task": TEXT_OR_NULL,
+    "queue": TEXT_OR_NULL,
+    "source": {"type": ["string", "null"], "enum": [*Source, None]},
+    "due": {
+        **TEXT_OR_NULL,
+        "description": "A cron expression with its time zone, or a period.",
+    },
+    "error": {**TEXT_OR_NULL, "description": "Why it does not run."},
+    "paused_at": INSTANT,
+    "next_due_at": {**INSTANT, "description": "Null if it is paused or has an error."},
+    "last_due_at": INSTANT,
+    "last_run_at": {**INSTANT, "description": "When the job of the last due time was created."},
+    "last_job": TEXT_OR_NULL,
+    "runs": COUNT_OR_NULL,
+    "missed": {**COUNT_OR_NULL, "description": "Due times without a run: no worker was there."},
+    "skipped": {**COUNT_OR_NULL, "description": "Due times while the last run went on."},
+}
+
+
 def schedules(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/schedules"""
     return _page(request, "schedules", sums.schedules, _schedule_json, total=sums.schedule_count)
@@ -139,7 +160,7 @@ def schedules(request: ApiRequest) -> HttpResponseBase:
 
 def _schedule_json(found: ScheduleData | UnreadableSchedule) -> dict[str, Any]:
     if isinstance(found, UnreadableSchedule):
-        known = dict.fromkeys(_schedule_fields())
+        known = dict.fromkeys(SCHEDULE_FIELDS)
         return {**known, "name": printable(found.name), "error": found.problem}
     return {
         "name": printable(found.name), "task": found.task, "queue": found.queue,
@@ -152,30 +173,8 @@ def _schedule_json(found: ScheduleData | UnreadableSchedule) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _schedule_fields() -> dict[str, Schema]:
-    return {
-        "name": TEXT,
-        "task": TEXT_OR_NULL,
-        "queue": TEXT_OR_NULL,
-        "source": {"type": ["string", "null"], "enum": [*Source, None]},
-        "due": {
-            **TEXT_OR_NULL,
-            "description": "A cron expression with its time zone, or a period.",
-        },
-        "error": {**TEXT_OR_NULL, "description": "Why it does not run."},
-        "paused_at": INSTANT,
-        "next_due_at": {**INSTANT, "description": "Null if it is paused or has an error."},
-        "last_due_at": INSTANT,
-        "last_run_at": {**INSTANT, "description": "When the job of the last due time was created."},
-        "last_job": TEXT_OR_NULL,
-        "runs": COUNT_OR_NULL,
-        "missed": {**COUNT_OR_NULL, "description": "Due times without a run: no worker was there."},
-        "skipped": {**COUNT_OR_NULL, "description": "Due times while the last run went on."},
-    }
-
-
 def schedules_schema() -> Schema:
-    schedule = an_object(**_schedule_fields())
+    schedule = an_object(**SCHEDULE_FIELDS)
     return partial_object(total=INTEGER, next=NEXT, schedules={"type": "array", "items": schedule})
 
 

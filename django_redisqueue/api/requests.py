@@ -30,7 +30,7 @@ from ..core.clock import DURATION_TEXT, MAX_DURATION, is_duration_text
 from ..core.codec import check as check_json
 from ..core.ids import MAX_SHARDS, TAG_PATTERN
 from ..core.tags import MAX_TAGS, MAX_VALUE, check_tags
-from ..exceptions import InvalidOption, did_you_mean
+from ..exceptions import InvalidArguments, InvalidOption, UnknownTask, did_you_mean
 from .responses import ApiError, errors_for
 
 MAX_TEXT = 1000  # characters of a parameter
@@ -68,7 +68,7 @@ class Parameter(ABC):
 
     @abstractmethod
     def read(self, text: str | None) -> Any:
-        """The value of ``text``, or the default for None. Raises ApiError naming the parameter."""
+        """The value of ``text``, or the default for None. Raises InvalidOption, or UnknownQueue."""
 
     @abstractmethod
     def schema(self) -> dict[str, Any]:
@@ -86,10 +86,9 @@ class IntegerParameter(Parameter):
             return self.default
         value = int(text) if _INTEGER.fullmatch(text) else -1
         if not self.low <= value <= self.high:
-            raise ApiError(
-                400, "invalid_option", f"{self.name} must be a whole number from {self.low} to "
-                f"{self.high}, not {text!r}", self.name,
-            )  # fmt: skip
+            raise InvalidOption(
+                f"{self.name} must be a whole number from {self.low} to {self.high}, not {text!r}"
+            )
         return value
 
     def schema(self) -> dict[str, Any]:
@@ -101,8 +100,7 @@ class IntegerParameter(Parameter):
 @dataclass(frozen=True, slots=True)
 class QueueParameter(Parameter):
     def read(self, text: str | None) -> str:
-        with errors_for(self.name):
-            return get_settings().check_queue("default" if text is None else text)
+        return get_settings().check_queue("default" if text is None else text)
 
     def schema(self) -> dict[str, Any]:
         queues = sorted(get_settings().queues)
@@ -114,13 +112,10 @@ class QueueParameter(Parameter):
 @dataclass(frozen=True, slots=True)
 class TextParameter(Parameter):
     def read(self, text: str | None) -> str:
-        if text is None and self.required:
-            raise ApiError(400, "missing_parameter", f"{self.name} is missing", self.name)
         if text is not None and not 0 < len(text) <= MAX_TEXT:
-            raise ApiError(
-                400, "invalid_option", f"{self.name} must have 1 to {MAX_TEXT} characters, not "
-                f"{len(text)}", self.name,
-            )  # fmt: skip
+            raise InvalidOption(
+                f"{self.name} must have 1 to {MAX_TEXT} characters, not {len(text)}"
+            )
         return text or ""
 
     def schema(self) -> dict[str, Any]:
@@ -137,10 +132,9 @@ class ChoiceParameter(Parameter):
         if text is None:
             return self.choices[0]
         if text not in self.choices:
-            raise ApiError(
-                400, "invalid_option", f"{self.name} must be one of {', '.join(self.choices)}, "
-                f"not {text!r}", self.name,
-            )  # fmt: skip
+            raise InvalidOption(
+                f"{self.name} must be one of {', '.join(self.choices)}, not {text!r}"
+            )
         return text
 
     def schema(self) -> dict[str, Any]:
@@ -159,9 +153,8 @@ class LastEventIdParameter(Parameter):
         return {"type": "string", "pattern": f"^{one}(,{one}){{0,{MAX_SHARDS - 1}}}$"}
 
 
-def to_positions(text: str, field: str) -> Positions:
-    """The positions in the streams of all shards that are the id of an event. Raises ApiError
-    naming ``field``.
+def to_positions(text: str, name: str) -> Positions:
+    """The positions in the streams of all shards that are the id of an event. Raises InvalidOption.
 
     An id from before SHARDS grew has no positions for the new shards. Those get its latest instant,
     so "0-0" is the beginning everywhere.
@@ -169,10 +162,9 @@ def to_positions(text: str, field: str) -> Positions:
     matches = [_POSITION.fullmatch(part) for part in text.split(",", MAX_SHARDS - 1)]
     found = [(int(match[1]), int(match[2])) if match else (2**63, 0) for match in matches]
     if max(map(max, found)) >= 2**63:  # the limit of a database's integers
-        raise ApiError(
-            400, "invalid_option", f"{field} must be the id of an event, such as "
-            f"1760000000000-0, not {text!r}", field,
-        )  # fmt: skip
+        raise InvalidOption(
+            f"{name} must be the id of an event, such as 1760000000000-0, not {text!r}"
+        )
     shards = get_settings().shards
     return (*found, *[(max(found)[0], 0)] * (shards - len(found)))[:shards]
 
@@ -189,7 +181,13 @@ def read_query(query: QueryDict, parameters: Sequence[Parameter]) -> Mapping[str
             )  # fmt: skip
         if len(values) > 1:
             raise ApiError(400, "invalid_option", f"{name} is given {len(values)} times", name)
-    return {name: parameter.read(query.get(name)) for name, parameter in known.items()}
+    found = {}
+    for name, parameter in known.items():
+        if parameter.required and name not in query:
+            raise ApiError(400, "missing_parameter", f"{name} is missing", name)
+        with errors_for(name):
+            found[name] = parameter.read(query.get(name))
+    return found
 
 
 def check_content_type(request: HttpRequest) -> None:
@@ -287,10 +285,10 @@ def check_task(value: object) -> Any:
     """The task, if the API may enqueue it. The error does not reveal whether it exists."""
     task = lookup(value) if isinstance(value, str) else None
     if task is None or not task.options.api:
-        raise ApiError(
-            400, "unknown_task", f"{value!r} is not a task that may be enqueued here; a task opts "
-            "in with @task(api=True)", "task",
-        )  # fmt: skip
+        raise UnknownTask(
+            f"{value!r} is not a task that may be enqueued here; a task opts in with "
+            "@task(api=True)"
+        )
     return task
 
 
@@ -301,7 +299,7 @@ def open_tasks() -> list[str]:
 
 def _check_args(value: object) -> list[Any]:
     if not isinstance(value, list):
-        raise ApiError(400, "invalid_arguments", "args must be a JSON array", "args")
+        raise InvalidArguments("args must be a JSON array")
     for at, item in enumerate(value):
         _check_value(item, f"args[{at}]")
     return value
@@ -309,7 +307,7 @@ def _check_args(value: object) -> list[Any]:
 
 def _check_kwargs(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ApiError(400, "invalid_arguments", "kwargs must be a JSON object", "kwargs")
+        raise InvalidArguments("kwargs must be a JSON object")
     for name, item in value.items():
         _check_value(name, "kwargs")
         _check_value(item, f"kwargs.{name}"[:100])

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from django.http import HttpResponse, JsonResponse
@@ -109,8 +110,11 @@ def _short_error(job: JobData) -> dict[str, Any] | None:
     return None if error is None else {key: error[key] for key in ("type", "message", "reason")}
 
 
-def an_object(**properties: Schema) -> Schema:
-    return {"type": "object", "properties": properties, "required": list(properties)}
+def an_object(
+    optional: Mapping[str, Schema] = MappingProxyType({}), /, **required: Schema
+) -> Schema:
+    properties = {**required, **optional}
+    return {"type": "object", "properties": properties, "required": list(required)}
 
 
 def answer(shards: AllShards, document: Mapping[str, Any]) -> JsonResponse:
@@ -124,13 +128,12 @@ def answer(shards: AllShards, document: Mapping[str, Any]) -> JsonResponse:
 
 def partial_object(**properties: Schema) -> Schema:
     """The schema of such an answer."""
-    made = an_object(**properties)
     missing: Schema = {
         "type": "array",
         "items": an_object(shard=INTEGER, error=TEXT),
         "description": "Only if some shards did not answer: the rest is without what they have.",
     }
-    return {**made, "properties": {**made["properties"], MISSING: missing}}
+    return an_object({MISSING: missing}, **properties)
 
 
 def _or_null(schema: Schema) -> Schema:
@@ -316,11 +319,13 @@ def to_api_error(error: ours.RedisQueueError, field: str = "") -> ApiError:
 
 
 @contextmanager
-def errors_for(field: str) -> Iterator[None]:
+def errors_for(
+    field: str, kind: type[ours.RedisQueueError] = ours.RedisQueueError
+) -> Iterator[None]:
     """Turn errors of the package into ApiErrors that name this field of the request."""
     try:
         yield
-    except ours.RedisQueueError as error:
+    except kind as error:
         raise to_api_error(error, field) from error
 
 

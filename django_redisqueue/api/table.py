@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any
+from itertools import chain, groupby
+from operator import attrgetter
 
 from django.http.response import HttpResponseBase
 
@@ -28,29 +28,32 @@ VIEW = "view_jobrecord"
 OperationView = Callable[[ApiRequest], HttpResponseBase]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path. ``answer`` names a schema of the OpenAPI document; ``errors`` are the
-    statuses besides those that every operation may return."""
+    """One method of one path below the mount, such as ``/{id}/retry``. ``answer`` names a schema of
+    the OpenAPI document; ``errors`` are the statuses besides those that every operation may return.
+    """
 
+    method: str
+    path: str
     name: str
     summary: str
     view: OperationView
-    permission: str
     answer: str
+    permission: str = VIEW
     query: tuple[Parameter, ...] = ()
     errors: tuple[int, ...] = ()
+    fixed: Mapping[str, str] = field(default_factory=dict)  # path arguments for the view
     is_stream: bool = False
     is_enqueue: bool = False  # takes a body and an Idempotency-Key; 200 says that the job existed
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One path below the mount, such as ``/{id}/retry``, with its operations by method."""
+    """One path with its operations, by method."""
 
     path: str
     operations: Mapping[str, Operation]
-    fixed: Mapping[str, str] = field(default_factory=dict)  # path arguments for the views
 
     def find(self, method: str) -> Operation | None:
         """The operation; HEAD is GET, except for streams."""
@@ -87,157 +90,124 @@ LAST_EVENT_ID = LastEventIdParameter(
 )
 
 
-def _get(
-    path: str,
-    name: str,
-    summary: str,
-    view: OperationView,
-    answer: str,
-    *query: Parameter,
-    **more: Any,
-) -> Endpoint:
-    return Endpoint(path, {"GET": _read(name, summary, view, answer, *query, **more)})
-
-
-def _read(
-    name: str, summary: str, view: OperationView, answer: str, *query: Parameter, **more: Any
-) -> Operation:
-    return Operation(
-        name=name, summary=summary, view=view, permission=VIEW, answer=answer, query=query, **more
-    )
-
-
-def _post(
-    path: str,
-    name: str,
-    summary: str,
-    view: OperationView,
-    answer: str,
-    permission: str,
-    *query: Parameter,
-    fixed: Mapping[str, str] = MappingProxyType({}),
-    **more: Any,
-) -> Endpoint:
-    operation = Operation(
-        name=name, summary=summary, view=view, permission=permission, answer=answer, query=query,
-        **more,
+def _of_status(status: Status) -> Iterator[Operation]:
+    path, fixed = f"/{status}", {"status": status.value}
+    yield Operation(
+        "GET", path, f"list_{status}", f"A page of the {status} jobs of a queue.",
+        views.page, "Page", query=(QUEUE, START, LIMIT), fixed=fixed,
     )  # fmt: skip
-    return Endpoint(path, {"POST": operation}, fixed)
-
-
-def _of_status(status: Status) -> Endpoint:
-    summary = f"A page of the {status} jobs of a queue."
-    operations = {"GET": _read(f"list_{status}", summary, views.page, "Page", QUEUE, START, LIMIT)}
     if status not in (Status.PROCESSING, Status.WAITING):
         effect = "Delete" if status.is_final else "Cancel"
-        operations["DELETE"] = Operation(
-            name=f"clear_{status}",
-            summary=f"{effect} the {status} jobs of a queue, up to {views.CLEARED} a request.",
-            view=views.clear,
-            permission="clear_queue",
-            answer="Cleared",
-            query=(QUEUE,),
-        )
-    return Endpoint(f"/{status}", operations, {"status": status.value})
+        yield Operation(
+            "DELETE", path, f"clear_{status}",
+            f"{effect} the {status} jobs of a queue, up to {views.CLEARED} a request.",
+            views.clear, "Cleared", "clear_queue", (QUEUE,), fixed=fixed,
+        )  # fmt: skip
 
 
-def _of_pauses(verb: str, summary: str) -> Endpoint:
-    return _post(
-        f"/pauses/{verb}", verb, summary, policies.pause, "Changed", "pause_queue",
-        QUEUE, SHARE, LIMIT_NAME, LIMIT_KEY, fixed={"verb": verb},
+def _of_pauses(verb: str, summary: str) -> Operation:
+    return Operation(
+        "POST", f"/pauses/{verb}", verb, summary, policies.pause, "Changed", "pause_queue",
+        (QUEUE, SHARE, LIMIT_NAME, LIMIT_KEY), fixed={"verb": verb},
     )  # fmt: skip
 
 
-def _of_workflow(command: str, summary: str, permission: str) -> Endpoint:
-    return _post(
-        f"/workflows/{{flow}}/{command}", f"{command}_workflow", summary, views.control_workflow,
-        "Workflow", permission, errors=(404, 409), fixed={"command": command},
+def _of_workflow(command: str, summary: str, permission: str) -> Operation:
+    return Operation(
+        "POST", f"/workflows/{{flow}}/{command}", f"{command}_workflow", summary,
+        views.control_workflow, "Workflow", permission, errors=(404, 409),
+        fixed={"command": command},
     )  # fmt: skip
 
 
-ENDPOINTS: tuple[Endpoint, ...] = (
-    _post(
-        "", "enqueue", "Enqueue a task that has api=True.",
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        "POST", "", "enqueue", "Enqueue a task that has api=True.",
         views.enqueue, "JobOrProblem", "enqueue_job",
         is_enqueue=True, errors=(413, 422),
     ),
-    _get(
-        "/stats", "stats", "How many jobs each queue has in each status.", views.stats, "Stats",
+    Operation(
+        "GET", "/stats", "stats", "How many jobs each queue has in each status.",
+        views.stats, "Stats",
     ),
-    _get(
-        "/health", "health",
+    Operation(
+        "GET", "/health", "health",
         "What is wrong: workers, queues, Redis and the mirror, each with its remedy.",
         views.health, "Health",
     ),
-    _get(
-        "/events", "events",
+    Operation(
+        "GET", "/events", "events",
         "Events as they come (server-sent events; go on with Last-Event-ID).",
-        views.events, "events", LAST_EVENT_ID, errors=(429,), is_stream=True,
+        views.events, "events", query=(LAST_EVENT_ID,), errors=(429,), is_stream=True,
     ),
-    _get(
-        "/errors", "errors", "A page of the errors of jobs in groups, the latest first.",
-        views.error_groups, "Errors", SKIP, ROWS,
+    Operation(
+        "GET", "/errors", "errors", "A page of the errors of jobs in groups, the latest first.",
+        views.error_groups, "Errors", query=(SKIP, ROWS),
     ),
-    *(_of_status(status) for status in Status),
-    _get(
-        "/limits", "limits", "A page of the limits that jobs hold or wait for.",
-        policies.limits, "Limits", AFTER, ROWS,
+    *chain.from_iterable(map(_of_status, Status)),
+    Operation(
+        "GET", "/limits", "limits", "A page of the limits that jobs hold or wait for.",
+        policies.limits, "Limits", query=(AFTER, ROWS),
     ),
-    _post(
-        "/limits/set", "set_limit",
+    Operation(
+        "POST", "/limits/set", "set_limit",
         "Set the number of a limit by hand, or remove it again with none.",
-        policies.set_number, "Changed", "pause_queue", SET_LIMIT, LIMIT_KEY, NUMBER,
+        policies.set_number, "Changed", "pause_queue", (SET_LIMIT, LIMIT_KEY, NUMBER),
     ),
-    _post(
-        "/shares/set", "set_weight",
+    Operation(
+        "POST", "/shares/set", "set_weight",
         "Set the weight of a share by hand, or remove it again with none.",
-        policies.set_share_weight, "Changed", "pause_queue", SET_SHARE, WEIGHT,
+        policies.set_share_weight, "Changed", "pause_queue", (SET_SHARE, WEIGHT),
     ),
-    _get(
-        "/pauses", "pauses", "What is paused: queues, and shares and limits in them.",
+    Operation(
+        "GET", "/pauses", "pauses", "What is paused: queues, and shares and limits in them.",
         policies.pauses, "Pauses",
     ),
     _of_pauses(
         "pause", "Let no worker claim the jobs of a queue, or of one share or limit in it."
     ),
     _of_pauses("resume", "Let workers claim again what was paused."),
-    _get(
-        "/unique-keys", "unique_keys",
+    Operation(
+        "GET", "/unique-keys", "unique_keys",
         "A page of the unique keys that jobs have, the oldest first.",
-        policies.unique_keys, "UniqueKeys", AFTER, ROWS,
+        policies.unique_keys, "UniqueKeys", query=(AFTER, ROWS),
     ),
-    _post(
-        "/unique-keys/release", "release_unique_key",
+    Operation(
+        "POST", "/unique-keys/release", "release_unique_key",
         "Free a unique key. The job that had it goes on.",
-        policies.release, "Released", "cancel_job", KEY, errors=(404,),
+        policies.release, "Released", "cancel_job", (KEY,), errors=(404,),
     ),
-    _get(
-        "/schedules", "schedules",
+    Operation(
+        "GET", "/schedules", "schedules",
         "A page of the schedules by their next due times, stopped ones last.",
-        policies.schedules, "Schedules", AFTER, ROWS,
+        policies.schedules, "Schedules", query=(AFTER, ROWS),
     ),
-    _get(
-        "/waits", "waits",
+    Operation(
+        "GET", "/waits", "waits",
         "A page of the jobs that are parked for an event, an approval or a sleep.",
-        policies.waits, "Waits", WAIT, AFTER, ROWS,
+        policies.waits, "Waits", query=(WAIT, AFTER, ROWS),
     ),
-    _get(
-        "/workflows/{flow}", "workflow", "One workflow, with its counts.",
+    Operation(
+        "GET", "/workflows/{flow}", "workflow", "One workflow, with its counts.",
         views.workflow, "Workflow", errors=(404,),
     ),
     _of_workflow("pause", "Let no more jobs of a workflow start.", "pause_queue"),
     _of_workflow("release", "Let a paused workflow go on.", "pause_queue"),
     _of_workflow("cancel", "Cancel what of a workflow has not ended.", "cancel_job"),
-    _get(
-        "/{id}", "job", "One job, and why it does not run.",
+    Operation(
+        "GET", "/{id}", "job", "One job, and why it does not run.",
         views.job, "JobInDetailOrProblem", errors=(404,),
     ),
-    _post(
-        "/{id}/retry", "retry", "Send a failed or cancelled job back to its queue.",
+    Operation(
+        "POST", "/{id}/retry", "retry", "Send a failed or cancelled job back to its queue.",
         views.retry, "JobOrProblem", "retry_job", errors=(404, 409),
     ),
-    _post(
-        "/{id}/cancel", "cancel", "Cancel a job, or ask it to stop if it runs.",
+    Operation(
+        "POST", "/{id}/cancel", "cancel", "Cancel a job, or ask it to stop if it runs.",
         views.cancel, "JobOrProblem", "cancel_job", errors=(404, 409),
     ),
 )  # fmt: skip
+ENDPOINTS = tuple(
+    Endpoint(path, {one.method: one for one in operations})
+    for path, operations in groupby(OPERATIONS, attrgetter("path"))
+)

@@ -47,7 +47,6 @@ from .responses import (
     errors_for,
     instant,
     job_json,
-    to_api_error,
     workflow_json,
 )
 from .streaming import ends_of_streams, poll, stream
@@ -68,8 +67,8 @@ def enqueue(request: ApiRequest) -> HttpResponseBase:
             sent = task.using(**body)
         if idempotency_key:
             sent = once_per_request(sent, f"{request.user.pk} {idempotency_key}", fingerprint)
-        with errors_for("args"):
-            job = _enqueue(sent, args, kwargs)
+        with errors_for("args"), errors_for(IDEMPOTENCY_KEY, IdempotencyConflict):
+            job = sent.enqueue(*args, **kwargs)
     except Exception as error:
         if task.redaction is not None:
             args, kwargs = [REDACTED], {}
@@ -79,13 +78,6 @@ def enqueue(request: ApiRequest) -> HttpResponseBase:
     here = request.http.path.rstrip("/")
     status = 200 if job.is_duplicate else 201
     return JsonResponse(document, status=status, headers={"Location": f"{here}/{job.id}"})
-
-
-def _enqueue(task: Task, args: list[Any], kwargs: dict[str, Any]) -> Job:
-    try:
-        return task.enqueue(*args, **kwargs)
-    except IdempotencyConflict as error:
-        raise to_api_error(error, IDEMPOTENCY_KEY) from error
 
 
 def _accepted(
@@ -186,7 +178,8 @@ def events(request: ApiRequest) -> HttpResponseBase:
     after = request.query["last_event_id"]
     header = request.http.headers.get("Last-Event-ID", "").strip()
     if header:
-        after = to_positions(header, "Last-Event-ID")
+        with errors_for("Last-Event-ID"):
+            after = to_positions(header, "Last-Event-ID")
     headers = {"X-Accel-Buffering": "no"}  # otherwise nginx buffers the events
     content_type = "text/event-stream; charset=utf-8"
     if not isinstance(request.http, ASGIRequest):

@@ -99,10 +99,9 @@ def _check_shards(shards: AllShards) -> Iterator[CheckMessage]:
         return
     if problem:
         yield make_error(27, f"{problem}.", "docs/scale.md explains how the number is changed.")
-    stranded: Counter[str] = Counter()
-    for jobs in found.by_shard.values():
-        stranded.update(jobs)
-    yield from _stranded(stranded)
+    for queue, jobs in sum(map(Counter, found.by_shard.values()), Counter[str]()).items():
+        stranded = unknown_queue(queue, jobs)
+        yield make_warning(19, stranded.text, stranded.remedy)
 
 
 def _role(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage]:
@@ -215,12 +214,6 @@ def _coverage(stops: bool, redis_url: RedisUrl) -> Iterator[CheckMessage]:
             "master and its replicas are down, all others refuse everything, too.",
             "Set cluster-require-full-coverage no on all nodes.",
         )
-
-
-def _stranded(queues: Mapping[str, int]) -> Iterator[CheckMessage]:
-    for queue, jobs in queues.items():
-        found = unknown_queue(queue, jobs)
-        yield make_warning(19, found.text, found.remedy)
 
 
 def _server(info: Mapping[str, str]) -> tuple[str, Version]:

@@ -20,7 +20,7 @@ from ..core.statuses import Status
 from ..exceptions import InvalidOption, RedisQueueError
 from ..models import SavedFilter
 from . import bulk
-from .bulk import VERBS, Acted, Verb
+from .bulk import VERBS, Verb
 from .filters import parse_filter, text_of
 from .pages import Page, PageView
 from .queue_page import check_list
@@ -46,12 +46,9 @@ def posted(view: PageView) -> PageView:
 
 
 def _origin(page: Page, arguments: Mapping[str, Any]) -> str:
-    if "job_id" in arguments:
-        return page.url("job", arguments["job_id"])
-    if "workflow_id" in arguments:
-        return page.url("workflow", arguments["workflow_id"])
-    if "group" in arguments:
-        return page.url("error", arguments["group"])
+    for argument, name in {"job_id": "job", "workflow_id": "workflow", "group": "error"}.items():
+        if argument in arguments:
+            return page.url(name, arguments[argument])
     if "worker" in page.request.POST:
         return page.url("workers")
     if "queue" not in arguments:
@@ -94,19 +91,21 @@ def act_on_list(page: Page, queue: str, status: str) -> HttpResponse:
     count = bulk.count_jobs(name, which_status) if wants_all else len(ids)
     if (wants_all or verb.needs_confirmation) and form.get("confirmed") != "yes":
         jobs = formatting.jobs(count)
-        return page.render(
-            "confirm", f"{verb.label}: are you sure?", verb=verb, ids=ids, which=which,
-            fields=which.query(), queue=name, status=status, scope="all" if wants_all else "some",
-            jobs=jobs, button=f"{verb.label} {'those that match' if which else jobs}", here=here,
-            at_once=count <= bulk.INLINE, before_ms=bulk.now_ms(),
+        button = f"{verb.label} {'those that match' if which else jobs}"
+        scope = "all" if wants_all else "some"
+        fields = {"verb": verb.name, "scope": scope, "before_ms": bulk.now_ms(), **which.query()}
+        return page.confirm(
+            "jobs", verb.label, button, here, fields, is_dangerous=verb.needs_confirmation,
+            verb=verb, ids=ids, which=which, queue=name, status=status, jobs=jobs,
+            at_once=count <= bulk.INLINE,
         )  # fmt: skip
     if wants_all:
         action = bulk.BulkAction(verb, name, which_status, before_ms(page), which)
         what = f"{verb.label} all {status} jobs{f' that match {which}' if which else ''}"
         return perform_bulk(page, action, count, what, here, partial(page.log, f"queue {name}"))
-    acted = verb.act(ids)
-    page.log_jobs(acted.ids, f"{verb.label} (queue {name}, {status})")
-    _report(page, verb, acted, len(ids))
+    acted, problem = verb.act(ids)
+    page.log_jobs(acted, f"{verb.label} (queue {name}, {status})")
+    _report(page, verb, len(acted), len(ids), problem)
     return HttpResponseRedirect(here)
 
 
@@ -150,13 +149,12 @@ def perform_bulk(
     return HttpResponseRedirect(here)
 
 
-def _report(page: Page, verb: Verb, acted: Acted, asked: int) -> None:
-    done = len(acted.ids)
+def _report(page: Page, verb: Verb, done: int, asked: int, problem: str) -> None:
     if done:
         messages.success(page.request, f"{formatting.jobs(done)} {verb.done}.")
     left, were = formatting.jobs(asked - done), "was" if asked - done == 1 else "were"
-    if acted.problem:
-        messages.error(page.request, f"{left} {were} left alone. {acted.problem}.")
+    if problem:
+        messages.error(page.request, f"{left} {were} left alone. {problem}.")
     elif done < asked:
         messages.warning(page.request, f"{left} {verb.why_left}, and {were} left alone.")
 

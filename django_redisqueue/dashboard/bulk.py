@@ -42,14 +42,6 @@ OnProgress = Callable[[int, int], bool]  # (jobs looked at, jobs in all) -> whet
 
 
 @dataclass(frozen=True, slots=True)
-class Acted:
-    """The jobs that an action was applied to, and which shards did not answer, or ''."""
-
-    ids: Sequence[str]
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Verb:
     """``call`` takes at most BATCH ids and returns a code for each, above 0 where it acted."""
 
@@ -62,16 +54,16 @@ class Verb:
     needs_confirmation: bool = True
     why_left: str = "had changed or gone meanwhile"
 
-    def act(self, ids: Sequence[str]) -> Acted:
-        """Act on any number of jobs, each in its shard; return those that were in the right status.
-        Raises the error of a shard if none answers."""
+    def act(self, ids: Sequence[str]) -> tuple[list[str], str]:
+        """Act on any number of jobs, each in its shard; return those that were in the right status,
+        and which shards did not answer, or ''. Raises the error of a shard if none answers."""
         parts = ids_by_shard(ids)
 
         def act(connection: RedisConnection) -> list[str]:
             return self.act_here(Commands(connection), parts[connection.shard])
 
         found = all_shards(act, shards=parts)
-        return Acted([*chain.from_iterable(found.by_shard.values())], found.problem)
+        return [*chain.from_iterable(found.by_shard.values())], found.problem
 
     def act_here(self, commands: Commands, ids: Sequence[str]) -> list[str]:
         """``act`` on jobs of one shard."""

@@ -14,6 +14,7 @@ from ..core import formatting
 from ..metrics.histograms import Sums
 from ..metrics.rollups import SPANS, Figures, Span, chart, figures
 from ..models import Rollup
+from .filters import given
 from .pages import Page
 
 CHARTED = ("enqueued", "completed", "failed", "retried")
@@ -36,7 +37,7 @@ class ChartChoice:
         mine = {
             "span": self.span.name, "queue": self.queue, "task": self.task, "scale": self.scale
         }  # fmt: skip
-        return {name: value for name, value in {**mine, **change}.items() if value}
+        return given(**{**mine, **change})
 
     def read(self) -> Charts:
         """Raises DatabaseError."""

@@ -24,7 +24,7 @@ from . import bulk
 from .actions import before_ms, perform_bulk, posted, requested_verb
 from .bulk import DELETE, RETRY
 from .filters import given, text_of
-from .job_detail import read_record, row_of
+from .job_detail import row_of_record
 from .pages import Page
 from .records_page import RecordPage, RecordQuery, parse_key, search
 
@@ -122,7 +122,7 @@ def error_page(page: Page, group: str) -> HttpResponse:
         "error",
         row.group.exception or "Other errors",
         row=row,
-        rows=[row_of(read_record(record), record.enqueued_at) for record in jobs.rows],
+        rows=list(map(row_of_record, jobs.rows)),
         verbs=page.allowed([RETRY, DELETE]),
         may_silence=page.has_perm(SILENCE),
         next_url=page.url("error", group, after=jobs.following.text()) if jobs.following else "",
@@ -147,10 +147,11 @@ def act_on_error(page: Page, group: str) -> HttpResponse:
     wanted = bulk.BulkAction(verb, "", Status.FAILED, 0, group=group)
     count = bulk.records_of(wanted).count()
     if page.request.POST.get("confirmed") != "yes":
-        return page.render(
-            "confirm_error", f"{verb.label}: are you sure?", verb=verb, row=ErrorRow(found),
-            jobs=formatting.jobs(count), here=here, at_once=count <= bulk.INLINE,
-            before_ms=bulk.now_ms(),
+        jobs = formatting.jobs(count)
+        return page.confirm(
+            "error", verb.label, f"{verb.label} {jobs}", here,
+            {"verb": verb.name, "before_ms": bulk.now_ms()}, is_dangerous=verb.needs_confirmation,
+            verb=verb, row=ErrorRow(found), jobs=jobs, at_once=count <= bulk.INLINE,
         )  # fmt: skip
     action = bulk.BulkAction(verb, "", Status.FAILED, before_ms(page), group=group)
     what = f"{verb.label} its failed jobs"

@@ -20,7 +20,7 @@ from ..core.statuses import Status
 from ..core.text import printable
 from ..exceptions import InvalidOption, RedisQueueError
 from .filters import JobFilter, parse_filter
-from .job_detail import JobRow, attempts_begun, max_attempts_of, read_record, row_of
+from .job_detail import JobRow, attempts_begun, max_attempts_of, row_of_record
 from .pages import Page
 from .queue_page import check_list, list_jobs, parse_place
 from .records_page import RecordQuery, parse_record_query, search
@@ -95,7 +95,7 @@ def _listed(page: Page, queue: str, status: Status, which: JobFilter) -> Rows:
 def _recorded(wanted: RecordQuery) -> Rows:
     for _ in range(READS):
         found = search(wanted)
-        yield [row_of(read_record(record), record.enqueued_at) for record in found.rows]
+        yield list(map(row_of_record, found.rows))
         if found.following is None:
             return
         wanted = replace(wanted, after=found.following)

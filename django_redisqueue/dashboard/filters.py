@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from django.utils import timezone
@@ -36,20 +37,14 @@ class JobFilter:
 
     def matches(self, job: JobData) -> bool:
         at_ms = instant_of(job)
-        if self.since_ms is not None and at_ms < self.since_ms:
-            return False
-        if self.until_ms is not None and at_ms > self.until_ms:
-            return False
-        if self.is_exact_task:
-            if job.task != self.task:
-                return False
-        elif not _is_part(self.task, job.task):
-            return False
-        if self.worker and not _is_part(self.worker, job.child):
-            return False
-        if self.tag and not any(_is_part(self.tag, f"{name}={v}") for name, v in job.tags.items()):
-            return False
-        return not self.text or _is_part(self.text, searched_text(job))
+        return (
+            (self.since_ms is None or self.since_ms <= at_ms)
+            and (self.until_ms is None or at_ms <= self.until_ms)
+            and (job.task == self.task if self.is_exact_task else _is_part(self.task, job.task))
+            and _is_part(self.worker, job.child)
+            and (not self.tag or any(_is_part(self.tag, f"{n}={v}") for n, v in job.tags.items()))
+            and (not self.text or _is_part(self.text, searched_text(job)))
+        )
 
     @property
     def is_exact_task(self) -> bool:
@@ -125,6 +120,14 @@ def text_of(query: Mapping[str, Any], name: str) -> str:
     if not is_storable(found):
         raise InvalidOption(f"{name}: {found!r} has a character that no text can have")
     return found
+
+
+def status_of(query: Mapping[str, Any], statuses: type[StrEnum]) -> str:
+    """The status in a request, or ''. Raises InvalidOption."""
+    status = str(query.get("status", ""))
+    if status and status not in set(statuses):
+        raise InvalidOption(f"{status!r} is not a status; use one of {', '.join(statuses)}")
+    return status
 
 
 def _instant(query: Mapping[str, Any], name: str) -> int | None:

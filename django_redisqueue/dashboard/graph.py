@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from ..core import formatting
@@ -130,22 +132,17 @@ def _box(
 
 
 def layers_of(parents: Parents) -> dict[int, int]:
-    """The length of the longest path to each job. Jobs in a cycle, which only corrupt data has, are
-    in layer 0."""
-    children: dict[int, list[int]] = defaultdict(list)
-    waits = {n: len(found) for n, found in parents.items()}
-    for n, found in parents.items():
-        for parent in found:
-            children[parent].append(n)
+    """The length of the longest path to each job. Jobs in a cycle, which only corrupt data has, and
+    those after it are in layer 0."""
     layers = dict.fromkeys(parents, 0)
-    ready = [n for n, count in waits.items() if not count]
-    for n in ready:  # grows while it is read
-        for child in children[n]:
-            layers[child] = max(layers[child], layers[n] + 1)
-            waits[child] -= 1
-            if not waits[child]:
-                ready.append(child)
-    return {n: layer if not waits[n] else 0 for n, layer in layers.items()}
+    sorter = TopologicalSorter(parents)
+    with suppress(CycleError):  # it still sorts the jobs before the cycle
+        sorter.prepare()
+    while ready := sorter.get_ready():
+        for n in ready:
+            layers[n] = max((layers[parent] + 1 for parent in parents[n]), default=0)
+        sorter.done(*ready)
+    return layers
 
 
 def _groups(

@@ -216,6 +216,11 @@ def row_of(job: JobData | UnreadableJob, at: datetime | None = None) -> JobRow:
     )
 
 
+def row_of_record(record: JobRecord) -> JobRow:
+    """The row of a job as the mirror last saw it, with the time it was enqueued."""
+    return row_of(read_record(record), record.enqueued_at)
+
+
 def _row_detail(job: JobData) -> str:
     """Its progress, when it is due, or why it failed."""
     text = str(job.error) if job.error else job.reason

@@ -71,7 +71,7 @@ def job_page(page: Page, job_id: str) -> HttpResponse:
     detail = find(page, job_id)
     job = detail.job
     events = list(JobEvent.objects.filter(job_id=job_id).order_by("-id")[:EVENTS])
-    parents, dependants = _relatives(page, detail)
+    parents, dependants = _relatives(detail)
     context: dict[str, Any] = {
         "detail": detail,
         "job": job,
@@ -123,7 +123,7 @@ def find(page: Page, job_id: str) -> JobDetail:
     raise Http404(f"no job {job_id}, neither in Redis nor in the mirror")
 
 
-def _relatives(page: Page, detail: JobDetail) -> tuple[list[str], list[str]]:
+def _relatives(detail: JobDetail) -> tuple[list[str], list[str]]:
     """The ids of its parents and dependants, as far as Redis still has them."""
     if not detail.is_live:
         return [], []
@@ -213,9 +213,9 @@ def act_on_job(page: Page, job_id: str) -> HttpResponse:
         page.require("enqueue_job")
         job, is_live = _original(page, job_id)
         return _enqueue_copy(page, job, is_live, [*job.args], {**job.kwargs})
-    job = _known(page, check_job_id(job_id))
+    job = _known(check_job_id(job_id))
     verb = requested_verb(page, job.status)
-    done = verb.act([job.id]).ids
+    done, _ = verb.act([job.id])
     page.log_jobs(done, verb.label)
     if done:
         messages.success(page.request, f"The job was {verb.done}.")
@@ -226,7 +226,7 @@ def act_on_job(page: Page, job_id: str) -> HttpResponse:
     return HttpResponseRedirect(page.url("job", job.id))
 
 
-def _known(page: Page, job_id: str) -> JobData:
+def _known(job_id: str) -> JobData:
     """The job, even if only parts of it can be read."""
     try:
         return Queries(connection_of(job_id)).job(job_id)

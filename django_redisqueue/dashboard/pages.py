@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.contrib import messages
@@ -54,11 +54,6 @@ STRIP = 10  # problems on top of a page
 LIFETIME = 300.0  # s of a stream; the browser then reconnects, and its login is checked again
 
 logger = logging.getLogger("django_redisqueue")
-
-if TYPE_CHECKING:
-    BaseAdmin = ModelAdmin[Any]
-else:
-    BaseAdmin = ModelAdmin
 
 PageView = Callable[..., HttpResponseBase]
 ReadParts = Callable[[], dict[str, Any]]
@@ -149,17 +144,13 @@ class Page:
         return Queries(producer_connection(shard))
 
     def ask(
-        self, begin: Callable[[RedisConnection], Read[Answer]], shards: Iterable[int] = ()
+        self, begin: Callable[[RedisConnection], Read[Answer]], shards: Iterable[int] | None = None
     ) -> Mapping[int, Answer]:
-        """The answers of all shards, or of these, except those that have failed to answer this
-        request; those that fail now are missing from now on. Takes as many round trips as one read.
-        After any other error, which the page shows, there are no answers."""
-        known = self.missing
-        asked = [one for one in shards or range(get_settings().shards) if one not in known]
+        """The answers of all shards, or of these; see ``reading``. Takes as many round trips as one
+        read. After an error that the page shows, there are no answers."""
         found: Mapping[int, Answer] = {}
-        if asked:
-            with self._noting(AllShards(shards=asked)) as every:
-                found = every.read(begin).by_shard
+        with self.reading() as every:
+            found = every.read(begin, shards).by_shard
         return found
 
     def ask_for(
@@ -179,11 +170,6 @@ class Page:
         missing from now on. The page shows any other error of the block."""
         shards = AllShards()
         shards.missing.update(self.missing)
-        with self._noting(shards):
-            yield shards
-
-    @contextmanager
-    def _noting(self, shards: AllShards) -> Iterator[AllShards]:
         try:
             yield shards
         except (RedisUnavailable, RedisRefused):
@@ -336,6 +322,25 @@ class Page:
             {**site.each_context(self.request), "title": title, "page": self, **context},
             status=code,
         )
+
+    def confirm(
+        self,
+        what: str,
+        name: str,
+        button: str,
+        here: str,
+        fields: Mapping[str, object],
+        *,
+        is_dangerous: bool = True,
+        **context: Any,
+    ) -> TemplateResponse:
+        """Ask whether to go on, with ``confirm_<what>.html``: the form sends the same fields again,
+        or leads back ``here``."""
+        return self.render(
+            f"confirm_{what}", f"{name}: are you sure?", button=button, here=here,
+            fields={key: str(value) for key, value in fields.items()}, is_dangerous=is_dangerous,
+            **context,
+        )  # fmt: skip
 
     def fragments(self, names: Sequence[str], **context: Any) -> dict[str, str]:
         """Parts of a page, by the ids of the elements that they replace."""

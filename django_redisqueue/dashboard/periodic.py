@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -11,10 +12,11 @@ from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import JSONField, QuerySet
 from django.forms import Textarea
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
+from django.views.decorators.http import require_POST
 
 from ..broker.schedules import ScheduleQueries, UnreadableSchedule
 from ..broker.shards import AllShards
@@ -25,7 +27,7 @@ from ..core.ids import due_ms_of, periodic_prefix
 from ..core.schedules import Cron, ScheduleData, Source, make_schedule
 from ..exceptions import InvalidOption, RedisQueueError
 from ..models import JobRecord, PeriodicJob
-from .pages import TEMPLATES, BaseAdmin, local_time
+from .pages import TEMPLATES, local_time
 
 PREVIEW = 5  # due times
 HISTORY = 20  # runs
@@ -46,7 +48,7 @@ class PeriodicJobChangeList(ChangeList):
 
 
 @admin.register(PeriodicJob)
-class PeriodicJobAdmin(BaseAdmin):
+class PeriodicJobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # Django's is not generic
     """Rows of the admin can be changed; those of the code can be paused and run."""
 
     change_form_template = f"{TEMPLATES}/periodicjob/change_form.html"
@@ -87,10 +89,12 @@ class PeriodicJobAdmin(BaseAdmin):
             row.delete()
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view
+        def posted(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+            return self.admin_site.admin_view(require_POST(view))
+
         return [
-            path("preview/", view(self.preview_view), name=f"{APP}_periodicjob_preview"),
-            path("<path:object_id>/do/", view(self.do_view), name=f"{APP}_periodicjob_do"),
+            path("preview/", posted(self.preview_view), name=f"{APP}_periodicjob_preview"),
+            path("<path:object_id>/do/", posted(self.do_view), name=f"{APP}_periodicjob_do"),
             *super().get_urls(),
         ]
 
@@ -120,45 +124,40 @@ class PeriodicJobAdmin(BaseAdmin):
 
     @admin.action(description="Run now", permissions=["change"])
     def run_selected(self, request: HttpRequest, queryset: QuerySet[PeriodicJob]) -> None:
-        self._do_all(request, queryset, "run")
+        self._do(request, queryset, "run")
 
     @admin.action(description="Pause", permissions=["change"])
     def pause_selected(self, request: HttpRequest, queryset: QuerySet[PeriodicJob]) -> None:
-        self._do_all(request, queryset, "pause")
+        self._do(request, queryset, "pause")
 
     @admin.action(description="Resume", permissions=["change"])
     def resume_selected(self, request: HttpRequest, queryset: QuerySet[PeriodicJob]) -> None:
-        self._do_all(request, queryset, "resume")
+        self._do(request, queryset, "resume")
 
-    def _do_all(self, request: HttpRequest, rows: QuerySet[PeriodicJob], verb: str) -> None:
+    def _do(self, request: HttpRequest, rows: Iterable[PeriodicJob], verb: str) -> None:
+        """Run, pause or resume each; says what became of it, and logs it."""
         for row in rows:
-            self._do(request, row, verb)
-
-    def _do(self, request: HttpRequest, row: PeriodicJob, verb: str) -> None:
-        """Run, pause or resume one; says what became of it, and logs it."""
-        try:
-            if verb == "run":
-                done = f"Run as job {schedules.run_now(row.name).id}."
-            else:
-                row.is_enabled = verb == "resume"
-                row.save(update_fields=["is_enabled", "updated_at"])
-                done = "Resumed." if row.is_enabled else "Paused."
-        except RedisQueueError as error:
-            self.message_user(request, f"{row.name}: {error}", messages.ERROR)
-            return
-        self.log_change(request, row, done)
-        self.message_user(request, f"{row.name}: {done}", messages.SUCCESS)
+            try:
+                if verb == "run":
+                    done = f"Run as job {schedules.run_now(row.name).id}."
+                else:
+                    row.is_enabled = verb == "resume"
+                    row.save(update_fields=["is_enabled", "updated_at"])
+                    done = "Resumed." if row.is_enabled else "Paused."
+            except RedisQueueError as error:
+                self.message_user(request, f"{row.name}: {error}", messages.ERROR)
+                continue
+            self.log_change(request, row, done)
+            self.message_user(request, f"{row.name}: {done}", messages.SUCCESS)
 
     def do_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """The buttons of the page of one."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
         row = self.get_object(request, unquote(object_id))
         if row is None or not self.has_change_permission(request, row):
             raise PermissionDenied
         verb = request.POST.get("verb", "")
         if verb in ("run", "pause", "resume"):
-            self._do(request, row, verb)
+            self._do(request, [row], verb)
         page = f"{self.admin_site.name}:{APP}_periodicjob_change"
         return HttpResponseRedirect(reverse(page, args=[row.pk]))
 
@@ -166,8 +165,6 @@ class PeriodicJobAdmin(BaseAdmin):
 
     def preview_view(self, request: HttpRequest) -> HttpResponse:
         """The next due times of the form as it is filled in, or what is wrong with it."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
         if not (self.has_add_permission(request) or self.has_change_permission(request)):
             raise PermissionDenied
         due, error = preview(request.POST)

@@ -102,7 +102,8 @@ def schedules(page: Page) -> HttpResponse:
 def waits(page: Page) -> HttpResponse:
     """The jobs that are parked, the oldest first: those that wait for an event, or with ``kind`` in
     the query for approvals, or that sleep."""
-    kind = _wait_kind(page)
+    asked = page.request.GET.get("kind")
+    kind = WaitKind(asked) if asked in set(WaitKind) else WaitKind.EVENT
     found: Sequence[Wait] = ()
     following, counts = "", dict.fromkeys(WaitKind, 0)
     with page.reading() as shards:
@@ -116,13 +117,6 @@ def waits(page: Page) -> HttpResponse:
         page, "waits", _wait_rows(page, found), following, kept={"kind": kind}, wait_kind=kind,
         wait_tabs=tabs,
     )  # fmt: skip
-
-
-def _wait_kind(page: Page) -> WaitKind:
-    try:
-        return WaitKind(page.request.GET.get("kind", WaitKind.EVENT))
-    except ValueError:
-        return WaitKind.EVENT
 
 
 def _wait_rows(page: Page, found: Sequence[Wait]) -> list[dict[str, Any]]:
@@ -226,10 +220,10 @@ def change_limit(page: Page) -> HttpResponse:
     change = changes[verb](fields)
     here = page.url("limits")
     if form.get("confirmed") != "yes":
-        return page.render(
-            "confirm_limit", "Limits: are you sure?", text=change.text, fields=fields, verb=verb,
-            here=here,
-        )  # fmt: skip
+        button = f"Yes, {change.text}"
+        return page.confirm(
+            "limit", "Limits", button, here, {**fields, "verb": verb}, text=change.text
+        )
     if change.act(page.request.user.get_username()):
         page.log(change.name, capfirst(change.text))
         messages.success(page.request, f"Done: {change.text}.")

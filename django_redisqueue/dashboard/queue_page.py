@@ -28,7 +28,7 @@ from ..models import JobRecord
 from .bulk import verbs_for
 from .charts import chart_context, chart_options, parse_choice
 from .filters import EVERYTHING, JobFilter, parse_filter
-from .job_detail import JobRowPage, choices_of, read_record, row_of
+from .job_detail import JobRowPage, choices_of, row_of, row_of_record
 from .pages import Page
 from .records_page import RecordQuery, search
 
@@ -129,7 +129,7 @@ def _recorded_jobs(queue: str, status: Status, which: JobFilter) -> JobRowPage:
     if get_settings().mirror:
         with suppress(DatabaseError), savepoint(JobRecord):  # the health strip says so
             records = search(RecordQuery(which, status.value, queue)).rows
-    return JobRowPage([row_of(read_record(record), record.enqueued_at) for record in records])
+    return JobRowPage(list(map(row_of_record, records)))
 
 
 def check_list(queue: str, status: str) -> tuple[str, Status]:

@@ -23,8 +23,8 @@ from ..core.parsing import is_storable
 from ..core.statuses import Status
 from ..exceptions import InvalidOption
 from ..models import JobRecord
-from .filters import EVERYTHING, JobFilter, given, parse_filter, text_of
-from .job_detail import choices_of, read_record, row_of
+from .filters import EVERYTHING, JobFilter, given, parse_filter, status_of, text_of
+from .job_detail import choices_of, row_of_record
 from .pages import Page
 
 SIZE = 50  # records per page
@@ -54,7 +54,7 @@ def record_page(page: Page) -> HttpResponse:
         found = search(wanted)
     query = wanted.query()
     following = found.following.text() if found.following else ""
-    rows = [row_of(read_record(record), record.enqueued_at) for record in found.rows]
+    rows = list(map(row_of_record, found.rows))
     return page.render(
         "records",
         "Job records",
@@ -133,9 +133,7 @@ class RecordQuery:
 
 def parse_record_query(query: Mapping[str, Any]) -> RecordQuery:
     """Raises InvalidOption for an invalid time, status or place."""
-    status = str(query.get("status", ""))
-    if status and status not in set(Status):
-        raise InvalidOption(f"{status!r} is not a status; use one of {', '.join(Status)}")
+    status = status_of(query, Status)
     return RecordQuery(
         parse_filter(query),
         status,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import islice
 
 from django.db.models import Q
 from django.http import Http404, HttpResponse, HttpResponseRedirect
@@ -56,8 +55,10 @@ def _address_of(page: Page, words: str) -> str:
 def _finds(page: Page, words: str) -> Iterator[Find]:
     """Names of queues and tasks, keys of gathers, error groups and ids that have the words; and
     searches for them in the records, which are bounded."""
-    yield from islice(_queues(page, words.casefold()), SHOWN)
-    yield from islice(_tasks(page, words.casefold()), SHOWN)
+    for name in _with_part(words, sorted(get_settings().queues)):
+        yield "Queue", name, page.url("queue", name, "queued")
+    for name in _with_part(words, task_names()):
+        yield "Task", name, page.url("jobrecord_changelist", task=name)
     for key in search_gathers(page, words)[:SHOWN]:
         if url := page.optional_url("gather", key):
             yield "Gather", printable(key), url
@@ -71,16 +72,8 @@ def _finds(page: Page, words: str) -> Iterator[Find]:
     yield from _searches(page, words)
 
 
-def _queues(page: Page, part: str) -> Iterator[Find]:
-    for name in sorted(get_settings().queues):
-        if part in name.casefold():
-            yield "Queue", name, page.url("queue", name, "queued")
-
-
-def _tasks(page: Page, part: str) -> Iterator[Find]:
-    for name in task_names():
-        if part in name.casefold():
-            yield "Task", name, page.url("jobrecord_changelist", task=name)
+def _with_part(words: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if words.casefold() in name.casefold()][:SHOWN]
 
 
 def _searches(page: Page, words: str) -> Iterator[Find]:

@@ -21,7 +21,7 @@ from ..exceptions import RedisQueueError, RedisUnavailable
 from ..mirror.changes import LOST
 from ..models import JobRecord, WorkflowRecord
 from . import graph
-from .job_detail import JobRow, JobRowPage, percent_of, read_record, row_of
+from .job_detail import JobRow, JobRowPage, percent_of, row_of, row_of_record
 
 CHUNK = 500  # jobs per round trip, and per query
 DRAWN = 5000  # jobs that are read for a drawing
@@ -86,11 +86,9 @@ class WorkflowDetail:
     def progress(self) -> str:
         """As text: ``3 of 5 jobs completed, 1 failed``"""
         completed = formatting.number(self.counts.get("completed", 0))
-        parts = [f"{completed} of {formatting.jobs(self.total)} completed"]
-        for name in ("failed", "cancelled"):
-            if count := self.counts.get(name):
-                parts.append(f"{formatting.number(count)} {name}")
-        return ", ".join(parts)
+        ended = [(name, self.counts.get(name)) for name in ("failed", "cancelled")]
+        others = [f"{formatting.number(count)} {name}" for name, count in ended if count]
+        return ", ".join([f"{completed} of {formatting.jobs(self.total)} completed", *others])
 
 
 def from_redis(data: WorkflowData) -> WorkflowDetail:
@@ -189,13 +187,10 @@ def rows_by_number(
     jobs = queries.outlines([f"{workflow_id}.{node.number}" for node in nodes])
     gone = [job.id for job in jobs if isinstance(job, UnreadableJob)]
     records = JobRecord.objects.in_bulk(gone) if gone else {}
-    rows = {}
-    for node, job in zip(nodes, jobs, strict=True):
-        record = records.get(job.id)
-        rows[node.number] = (
-            row_of(read_record(record), record.enqueued_at) if record else row_of(job)
-        )
-    return rows
+    return {
+        node.number: row_of_record(records[job.id]) if job.id in records else row_of(job)
+        for node, job in zip(nodes, jobs, strict=True)
+    }
 
 
 def list_workflow_jobs(

@@ -29,7 +29,7 @@ from ..exceptions import CorruptJob, InvalidName, InvalidOption, RedisQueueError
 from ..models import WorkflowEvent, WorkflowRecord
 from .actions import chosen, posted
 from .bulk import RETRY as RETRY_JOBS
-from .filters import given, text_of
+from .filters import given, status_of, text_of
 from .job_detail import JobRow, JobRowPage
 from .pages import Page
 from .records_page import PageKey, after_key, cut_page, parse_key
@@ -79,10 +79,7 @@ def workflow_list(page: Page) -> HttpResponse:
 
 def parse_workflow_query(query: Mapping[str, Any]) -> tuple[dict[str, str], PageKey | None]:
     """The filter and the place in a URL. Raises InvalidOption for an invalid status or place."""
-    status = str(query.get("status", ""))
-    if status and status not in set(WorkflowStatus):
-        raise InvalidOption(f"{status!r} is not a status; use one of {', '.join(WorkflowStatus)}")
-    after = parse_key(str(query.get("after", "")))
+    status, after = status_of(query, WorkflowStatus), parse_key(str(query.get("after", "")))
     return given(status=status, name=text_of(query, "name")), after
 
 
@@ -291,8 +288,10 @@ def act_on_workflow(page: Page, workflow_id: str) -> HttpResponse:
             f"{verb.label} would change nothing now: the workflow is {_state(workflow)}"
         )
     if verb.warning and page.request.POST.get("confirmed") != "yes":
-        title = f"{verb.label}: are you sure?"
-        return page.render("confirm_workflow", title, verb=verb, workflow=workflow, here=here)
+        return page.confirm(
+            "workflow", verb.label, f"{verb.label} the workflow", here, {"verb": verb.name},
+            verb=verb, workflow=workflow,
+        )  # fmt: skip
     if verb is RETRY:
         _retry(page, workflow)
         return HttpResponseRedirect(here)
@@ -318,7 +317,7 @@ def _log(page: Page, workflow: WorkflowDetail, what: str) -> None:
 def _retry(page: Page, workflow: WorkflowDetail) -> None:
     queries, limit = WorkflowQueries(connection_of(workflow.id)), min(workflow.failed, RETRIED)
     ids = ids_with_status(queries, workflow.id, min(workflow.total, SEARCHED), "failed", limit)
-    done = RETRY_JOBS.act(ids).ids
+    done, _ = RETRY_JOBS.act(ids)
     _log(page, workflow, f"{RETRY.label}: {formatting.jobs(len(done))}")
     messages.success(page.request, f"{formatting.jobs(len(done))} {RETRY_JOBS.done}.")
     if len(done) < workflow.failed:

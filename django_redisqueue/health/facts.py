@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import partial
-from typing import TypeVar
 
 from django.db import Error as DatabaseError
 from django.db import connections, router, transaction
@@ -32,7 +30,6 @@ LIMITS = 10
 OUTBOX_ROWS = 10_000  # that are counted of each outbox, the oldest: an outage may leave millions
 MIRROR_STATE = "state of the mirror"  # in ``Facts.unreadable``
 OUTBOX_OF = "outbox of database "  # there, followed by the alias
-Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +66,16 @@ def read_facts(connection: RedisConnection) -> Facts:
     unreadable: dict[str, DatabaseError] = {}
     mirrors: Sequence[MirrorState] = ()
     ended: Mapping[str, tuple[int, int]] = {}
+    outboxes: list[OutboxFacts] = []
     if settings.mirror:
-        mirrors = _reading(MIRROR_STATE, unreadable, lambda: _mirrors(settings.shards)) or ()
-        ended = _reading("number of failed jobs", unreadable, lambda: _ended(now)) or {}
-    read = [
-        _reading(f"{OUTBOX_OF}{alias}", unreadable, partial(_outbox, alias, now))
-        for alias in connections
-    ]
-    outboxes = [outbox for outbox in read if outbox is not None]
+        with _noting(unreadable, MIRROR_STATE), savepoint(MirrorState):
+            mirrors = _mirrors(settings.shards)
+        with _noting(unreadable, "number of failed jobs"), savepoint(Rollup):
+            ended = _ended(now)
+    for alias in connections:
+        with _noting(unreadable, f"{OUTBOX_OF}{alias}"):
+            if has_table(OutboxJob, alias):
+                outboxes.append(_outbox(alias, now))
     shards = AllShards(connection.at, range(settings.shards))
     known = Facts(
         settings, now, missing=shards.missing, mirrors=mirrors, ended=ended,
@@ -105,34 +104,27 @@ def _of_shards(
     return whole, limit_states(shards, parked, whole.policies.most_parked(LIMITS))
 
 
-def _mirrors(shards: int) -> list[MirrorState]:
-    """The row of each shard; an unsaved one before the mirror has written anything."""
-    with savepoint(MirrorState):
-        rows = {row.shard: row for row in MirrorState.objects.filter(shard__lt=shards)}
-        return [rows.get(shard) or MirrorState(shard=shard) for shard in range(shards)]
-
-
-def _reading(
-    what: str, unreadable: dict[str, DatabaseError], read: Callable[[], Found]
-) -> Found | None:
+@contextmanager
+def _noting(unreadable: dict[str, DatabaseError], what: str) -> Iterator[None]:
     try:
-        return read()
+        yield
     except DatabaseError as error:
         unreadable[what] = error
-        return None
+
+
+def _mirrors(shards: int) -> list[MirrorState]:
+    """The row of each shard; an unsaved one before the mirror has written anything."""
+    rows = {row.shard: row for row in MirrorState.objects.filter(shard__lt=shards)}
+    return [rows.get(shard) or MirrorState(shard=shard) for shard in range(shards)]
 
 
 def _ended(now: datetime) -> dict[str, tuple[int, int]]:
-    with savepoint(Rollup):
-        rows = Rollup.objects.filter(minute__gt=now - FAILURES_OVER, minute__lte=now)
-        sums = rows.values_list("queue").annotate(Sum("completed"), Sum("failed"))
-        return {queue: (completed, failed) for queue, completed, failed in sums}
+    rows = Rollup.objects.filter(minute__gt=now - FAILURES_OVER, minute__lte=now)
+    sums = rows.values_list("queue").annotate(Sum("completed"), Sum("failed"))
+    return {queue: (completed, failed) for queue, completed, failed in sums}
 
 
-def _outbox(alias: str, now: datetime) -> OutboxFacts | None:
-    """None if the database has none."""
-    if not has_table(OutboxJob, alias):
-        return None
+def _outbox(alias: str, now: datetime) -> OutboxFacts:
     rows, is_waiting = unrelayed(alias)[:OUTBOX_ROWS], Q(problem="")
     with savepoint(OutboxJob, alias):
         found = rows.aggregate(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 from django.db import Error as DatabaseError
 
@@ -79,9 +80,12 @@ class Finding:
     queue: str = ""
 
 
+make_error = partial(Finding, Level.ERROR)
+make_warning = partial(Finding, Level.WARNING)
+
+
 def redis_away(error: RedisQueueError) -> Finding:
-    return Finding(
-        Level.ERROR,
+    return make_error(
         FindingId.REDIS_AWAY,
         f"{error}.",
         'Start it, or correct REDISQUEUE["CONNECTION"]. Workers reconnect by themselves.',
@@ -90,8 +94,7 @@ def redis_away(error: RedisQueueError) -> Finding:
 
 
 def evicts(policy: str) -> Finding:
-    return Finding(
-        Level.ERROR,
+    return make_error(
         FindingId.REDIS_EVICTS,
         f"Redis has the maxmemory-policy {policy}: when its memory is full it deletes jobs.",
         "Set maxmemory-policy noeviction; a full Redis then refuses new jobs, with a clear error, "
@@ -100,8 +103,7 @@ def evicts(policy: str) -> Finding:
 
 
 def unknown_queue(name: str, jobs: int) -> Finding:
-    return Finding(
-        Level.WARNING,
+    return make_warning(
         FindingId.UNKNOWN_QUEUE,
         f"Queue {name} has unfinished jobs in Redis ({formatting.number(jobs)}), and is not in "
         'REDISQUEUE["QUEUES"]: no worker of this project runs them.',
@@ -113,8 +115,7 @@ def unknown_queue(name: str, jobs: int) -> Finding:
 
 def unreadable(what: str, error: DatabaseError) -> Finding:
     """The finding for something whose query failed."""
-    return Finding(
-        Level.ERROR,
+    return make_error(
         FindingId.DATABASE,
         f"The {what} cannot be read ({first_line(error)}).",
         "Start the database, or run manage.py migrate if a table is missing. Running workers go on "

@@ -11,7 +11,7 @@ from ..core import formatting
 from ..core.ids import shard_of_id
 from ..core.job_data import WaitKind
 from .facts import Facts
-from .findings import NAMED, Finding, FindingId, Level, listed
+from .findings import NAMED, Finding, FindingId, listed, make_error, make_warning
 
 SCHEDULE_LATE = 60_000  # ms
 WAITS = {
@@ -28,8 +28,7 @@ def schedule_trouble(facts: Facts) -> Iterator[Finding]:
     errors = facts.shard.policies.errors
     if errors:
         named = listed([f"{name} ({error})" for name, error in errors.items()])
-        yield Finding(
-            Level.ERROR,
+        yield make_error(
             FindingId.SCHEDULE_ERROR,
             f"{_schedules(len(errors))} not run: {named}.",
             "Correct the code, the setting SCHEDULES or the row that defines it.",
@@ -38,8 +37,7 @@ def schedule_trouble(facts: Facts) -> Iterator[Finding]:
     late = facts.shard.policies.late(facts.shard.now_ms - SCHEDULE_LATE)
     if late:
         name, ms = late[0]
-        yield Finding(
-            Level.ERROR,
+        yield make_error(
             FindingId.SCHEDULE_LATE,
             f"Schedule {name} was due {formatting.duration(ms + SCHEDULE_LATE)} ago and has not "
             "fired.",
@@ -66,8 +64,7 @@ def limit_trouble(facts: Facts) -> Iterator[Finding]:
 
 def _stuck(state: LimitState, keys: Keys) -> Finding:
     named = listed(state.stuck)
-    return Finding(
-        Level.ERROR,
+    return make_error(
         FindingId.LIMIT_STUCK,
         f"Limit {state.name} has slots of jobs that do not run ({named}), so fewer others start.",
         "Something else has written into Redis. Give each back: "
@@ -77,8 +74,7 @@ def _stuck(state: LimitState, keys: Keys) -> Finding:
 
 
 def _late(state: LimitState, oldest_ms: int, most: float) -> Finding:
-    return Finding(
-        Level.WARNING,
+    return make_warning(
         FindingId.LIMIT_LATE,
         f"A job has waited for {formatting.duration(oldest_ms)} for {limit_sentence(state)}, "
         f"longer than {formatting.duration(most)} (ALERT_WAIT).",
@@ -113,17 +109,14 @@ def policy_lines(facts: Facts) -> list[tuple[str, str]]:
     """The label and a summary of each kind of policy that is in use."""
     if facts.shard is None:
         return []
+    unique_keys = facts.shard.policies.unique_keys
     found = [
         ("Limits", _limit_lines(facts)),
-        ("Unique keys", _count(facts.shard.policies.unique_keys)),
+        ("Unique keys", formatting.number(unique_keys) if unique_keys else ""),
         ("Schedules", _schedule_line(facts.shard)),
         ("Waits", _wait_line(facts.shard)),
     ]
     return [(label, text) for label, text in found if text]
-
-
-def _count(count: int) -> str:
-    return formatting.number(count) if count else ""
 
 
 def _limit_lines(facts: Facts) -> str:

@@ -22,6 +22,8 @@ from .findings import (
     Level,
     evicts,
     listed,
+    make_error,
+    make_warning,
     redis_away,
     unknown_queue,
     unreadable,
@@ -83,8 +85,7 @@ def _redis(facts: Facts) -> Iterator[Finding]:
 
 def _shards_away(shards: Sequence[int], error: RedisQueueError) -> Finding:
     one = len(shards) == 1
-    return Finding(
-        Level.ERROR,
+    return make_error(
         FindingId.SHARD_AWAY,
         f"{'Shard' if one else 'Shards'} {', '.join(map(str, shards))} "
         f"{'does' if one else 'do'} not answer, so what is shown is without "
@@ -109,8 +110,7 @@ def _workers(facts: Facts) -> Iterator[Finding]:
         yield from _no_worker(unfinished, f" in shard {shard}")
     lapsed = facts.shard.lapsed
     if lapsed:
-        yield Finding(
-            Level.WARNING,
+        yield make_warning(
             FindingId.LAPSED,
             f"{_children(len(lapsed))}: dead, or without a connection to Redis ({listed(lapsed)}).",
             "The next heartbeat of a living worker recovers what they ran.",
@@ -126,8 +126,7 @@ def _children(count: int) -> str:
 
 def _no_worker(unfinished: int, where: str = "") -> Iterator[Finding]:
     if unfinished:
-        yield Finding(
-            Level.ERROR,
+        yield make_error(
             FindingId.NO_WORKER,
             f"No worker is alive{where}, and {formatting.jobs(unfinished)} "
             f"{'waits' if unfinished == 1 else 'wait'} for one.",
@@ -136,8 +135,7 @@ def _no_worker(unfinished: int, where: str = "") -> Iterator[Finding]:
 
 
 def _not_served(queue: QueueOverview) -> Finding:
-    return Finding(
-        Level.ERROR,
+    return make_error(
         FindingId.NOT_SERVED,
         f"No worker serves queue {queue.name}, which has {formatting.jobs(queue.counts['queued'])} "
         "queued.",
@@ -162,8 +160,7 @@ def _queues(facts: Facts) -> Iterator[Finding]:
 
 
 def _broken(queue: QueueOverview) -> Finding:
-    return Finding(
-        Level.ERROR,
+    return make_error(
         FindingId.BROKEN,
         f"Queue {queue.name} stands still: {', '.join(queue.wrong_keys)} should be of another "
         "type. Another program writes under this PREFIX.",
@@ -174,8 +171,7 @@ def _broken(queue: QueueOverview) -> Finding:
 
 def _paused(queue: QueueOverview) -> Finding:
     queued = queue.counts["queued"]
-    return Finding(
-        Level.WARNING,
+    return make_warning(
         FindingId.PAUSED,
         f"Queue {queue.name} was paused {paused_ago(queue)}"
         + (f", and has {formatting.jobs(queued)} queued." if queued else "."),
@@ -196,8 +192,7 @@ def paused_ago(queue: QueueOverview) -> str:
 def _late(queue: QueueOverview, settings: QueueSettings) -> Iterator[Finding]:
     most = settings.alert_wait_ms
     if most is not None and queue.oldest_ms is not None and queue.oldest_ms > most:
-        yield Finding(
-            Level.ERROR,
+        yield make_error(
             FindingId.LATE,
             f"The oldest job of queue {queue.name} has waited for "
             f"{formatting.duration(queue.oldest_ms)}, longer than {formatting.duration(most)} "
@@ -212,8 +207,7 @@ def _failures(name: str, settings: QueueSettings, completed: int, failed: int) -
     most = settings.alert_failed
     if most is not None and failed >= MIN_FAILED and failed > most * (completed + failed):
         share = f"{failed / (completed + failed):.0%}"
-        yield Finding(
-            Level.WARNING,
+        yield make_warning(
             FindingId.FAILURES,
             f"{formatting.number(failed)} jobs of queue {name} ({share} of those that ended) have "
             f"failed in the last {formatting.duration(FAILURES_OVER.total_seconds() * 1000)}, more "
@@ -240,8 +234,7 @@ def _mirror(facts: Facts) -> Iterator[Finding]:
         yield from _mirror_of_shard(facts, state)
     lag_ms = facts.shard.unread.oldest_ms if facts.shard and facts.mirrors else 0
     if lag_ms > MIRROR_LATE and not any(state.problem for state in facts.mirrors):
-        yield Finding(
-            Level.WARNING,
+        yield make_warning(
             FindingId.MIRROR_LATE,
             f"The mirror is {formatting.duration(lag_ms)} behind.",
             "Is a worker, or manage.py bridgeevents, running?",
@@ -251,7 +244,7 @@ def _mirror(facts: Facts) -> Iterator[Finding]:
 def _mirror_of_shard(facts: Facts, state: MirrorState) -> Iterator[Finding]:
     if state.problem:
         text = f"{_mirror_name(state)} stands still: {state.problem}"
-        yield Finding(Level.ERROR, FindingId.MIRROR_STOPPED, text, target=MIRROR_PAGE)
+        yield make_error(FindingId.MIRROR_STOPPED, text, target=MIRROR_PAGE)
     if state.gaps:
         level = _level_of_fault(state.gap_at, facts.now, still=state.unreconciled)
         yield Finding(level, FindingId.MIRROR_GAPS, _gaps(state), target=MIRROR_PAGE)
@@ -296,8 +289,7 @@ def _outbox(facts: Facts) -> Iterator[Finding]:
     for outbox in facts.outboxes:
         if outbox.oldest is not None and outbox.oldest > OUTBOX_LATE:
             waited = formatting.duration(outbox.oldest.total_seconds() * 1000)
-            yield Finding(
-                Level.ERROR,
+            yield make_error(
                 FindingId.OUTBOX_STUCK,
                 f"A job has waited in the outbox of database {outbox.alias} for {waited}.",
                 "Workers send such jobs to Redis: is one running?",
@@ -306,8 +298,7 @@ def _outbox(facts: Facts) -> Iterator[Finding]:
         if outbox.refused:
             is_all = outbox.waiting + outbox.refused < OUTBOX_ROWS
             some = f"{'' if is_all else 'at least '}{outbox.refused}"
-            yield Finding(
-                Level.WARNING,
+            yield make_warning(
                 FindingId.OUTBOX_REFUSED,
                 f"Redis refuses {some} of the jobs in the outbox of database {outbox.alias}.",
                 "Each row says why. Remove the cause, and it is sent; to give the job up, delete "

@@ -12,7 +12,7 @@ from django.test import Client
 from django.utils import timezone
 
 from django_redisqueue import chain, get_job
-from django_redisqueue.api.table import ENDPOINTS
+from django_redisqueue.api.table import OPERATIONS
 from django_redisqueue.models import ApiToken
 from django_redisqueue.models.users import digest_of
 from tests.app import tasks
@@ -82,9 +82,8 @@ def test_the_calls_are_those_of_the_table() -> None:
         for method, path, permission, _ in CALLS if path != "/openapi.json"
     }  # fmt: skip
     made = {
-        (method, "/<status>" if "status" in endpoint.fixed else endpoint.path, operation.permission)
-        for endpoint in ENDPOINTS
-        for method, operation in endpoint.operations.items()
+        (one.method, "/<status>" if "status" in one.fixed else one.path, one.permission)
+        for one in OPERATIONS
     }
     assert made == known
 
