@@ -65,6 +65,9 @@ class _Sending:
     away: RedisUnavailable | None = None
 
     def note(self, error: RedisQueueError) -> None:
+        """Note what Redis has answered. Raises ``error`` if the outbox is no remedy."""
+        if isinstance(error, ConfigurationError) or transport().in_memory:
+            raise error
         if isinstance(error, RedisUnavailable):
             self.away = error
 
@@ -158,11 +161,7 @@ def after_commit(
             if sending.away is not None:
                 raise sending.away
             send()
-        except ConfigurationError:
-            raise
         except RedisQueueError as error:
-            if transport().in_memory:
-                raise
             sending.note(error)
             if rows:
                 _log_stored(error, [stored_id])
@@ -370,16 +369,16 @@ def _deliver(ready: Sequence[Deferred], alias: str, sending: _Sending) -> None:
     try:
         if jobs:
             transport().enqueue(jobs)
-    except ConfigurationError:
-        raise
     except RedisQueueError as error:
-        if transport().in_memory:
-            raise
         sending.note(error)
         stored = [job.id for deferred in ready if deferred.rows for job in deferred.jobs]
         if stored:
             _log_stored(error, stored)
-        _store_undelivered([deferred for deferred in ready if not deferred.rows], alias, error)
+        unstored = [deferred for deferred in ready if not deferred.rows]
+        if missing := [job for deferred in unstored for job in deferred.jobs]:
+            rows = _store_undelivered(missing, alias, error)
+            for deferred in unstored:
+                deferred.rows = rows
 
 
 def _store(jobs: Sequence[NewJob], atomic: Sequence[BaseDatabaseWrapper]) -> Sequence[str]:
@@ -396,15 +395,12 @@ def _store_row(row: Callable[[], NewJob], alias: str, error: RedisQueueError) ->
     except PayloadTooLarge as problem:
         error.add_note(f"What was to be sent is lost, too large for the outbox: {problem}")
         raise error from problem
-    _store_undelivered([Deferred((job,), set())], alias, error)
+    _store_undelivered([job], alias, error)
 
 
-def _store_undelivered(ready: Sequence[Deferred], alias: str, error: RedisQueueError) -> None:
-    """Store jobs that Redis refused and that have no row yet. Raises ``error`` if that fails too:
-    then the jobs are lost."""
-    jobs = [job for deferred in ready for job in deferred.jobs]
-    if not jobs:
-        return
+def _store_undelivered(jobs: Sequence[NewJob], alias: str, error: RedisQueueError) -> Sequence[str]:
+    """Store jobs that Redis refused and that have no row yet; returns the aliases that have them.
+    Raises ``error`` if that fails too: then the jobs are lost."""
     ids = [job.id for job in jobs]
     try:
         if ports.outbox is None:
@@ -416,11 +412,10 @@ def _store_undelivered(ready: Sequence[Deferred], alias: str, error: RedisQueueE
         #: table.
         logger.error("jobs are lost: %s; and no outbox: %s: %s", error, problem, ", ".join(ids))
         raise error from problem
-    for deferred in ready:
-        deferred.rows = (stored_on,)
     #: Redis did not accept jobs after their commit; they are kept in the database and sent when it
     #: does. Bring Redis back.
     logger.warning("%s; put into the outbox of database %r: %s", error, stored_on, _shortened(ids))
+    return (stored_on,)
 
 
 def _log_stored(error: RedisQueueError, ids: Sequence[str]) -> None:
