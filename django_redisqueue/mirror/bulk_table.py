@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from django.db import connections, models
+from django.db import connections, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..broker.base import slices
@@ -57,6 +57,12 @@ class BulkTable:
         else:
             for some in slices(keys, KEYS_PER_QUERY):
                 yield rows.filter(pk__in=some)
+
+    def create(self, rows: Sequence[models.Model]) -> None:
+        """Add rows, or none: an error leaves the transaction intact."""
+        if rows:
+            with transaction.atomic(using=self.alias):
+                self._model._default_manager.using(self.alias).bulk_create(rows)
 
     def insert(self, columns: Columns, rows: Sequence[Values]) -> None:
         """Add rows, in this order."""
