@@ -43,7 +43,7 @@ from ..exceptions import (
     WorkflowNotFound,
 )
 from .large_results import decode_result
-from .spread import enqueue_movable, other_shards
+from .placement import enqueue_movable, other_shards
 
 OUTAGE = 5.0  # s that Redis may be away during a wait
 RECONNECT = 0.2  # s between two attempts to reconnect
