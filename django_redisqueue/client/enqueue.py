@@ -13,7 +13,7 @@ import os
 import threading
 import weakref
 from asyncio import _get_running_loop
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -298,9 +298,8 @@ class _EarlierHook:
         try:
             self._hook()
         except BaseException:
-            ours = next(iter(_alive(_hooks.get(connections[self._alias], ()))), None)
-            if ours is not None:
-                ours()
+            if ours := _living_hooks(connections[self._alias]):
+                ours[0]()
             raise
 
     def __getattr__(self, name: str) -> Any:
@@ -322,7 +321,7 @@ def _defer(
     for connection in atomic:
         hooks = _hooks.setdefault(connection, [])
         if not connection.run_on_commit:  # drop those of a transaction that rolled back
-            hooks[:] = map(weakref.ref, _alive(hooks))
+            hooks[:] = map(weakref.ref, _living_hooks(connection))
         hook = _Hook(connection.alias, deferred)
         hooks.append(weakref.ref(hook))
         _guard_earlier_hooks(connection)
@@ -343,20 +342,20 @@ def _guard_earlier_hooks(connection: BaseDatabaseWrapper) -> None:
 def _pop_hooks(connection: BaseDatabaseWrapper, first: _Hook) -> list[_Hook]:
     """``first`` and the living hooks registered after it, which are then forgotten. Those before it
     wait behind a hook that is being called, and has begun another transaction."""
-    alive = _alive(_hooks.get(connection, ()))
+    alive = _living_hooks(connection)
     at = alive.index(first) if first in alive else len(alive)
     _hooks[connection] = [*map(weakref.ref, alive[:at])]
     return alive[at:] or [first]
 
 
-def _alive(refs: Iterable[weakref.ref[_Hook]]) -> list[_Hook]:
-    return [hook for ref in refs if (hook := ref()) is not None]
+def _living_hooks(connection: BaseDatabaseWrapper) -> list[_Hook]:
+    return [hook for ref in _hooks.get(connection, ()) if (hook := ref()) is not None]
 
 
 def uncommitted_jobs() -> list[NewJob]:
     """The jobs that wait for commits of this thread's connections."""
-    hooks = [ref() for c in open_connections() for ref in _hooks.get(c, ())]
-    found = [hook.deferred for hook in hooks if hook is not None and hook.deferred is not None]
+    hooks = [hook for connection in open_connections() for hook in _living_hooks(connection)]
+    found = [hook.deferred for hook in hooks if hook.deferred is not None]
     # A Deferred that waits for two aliases has two hooks.
     return [job for deferred in dict.fromkeys(found) for job in deferred.jobs]
 
