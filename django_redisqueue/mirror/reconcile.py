@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Any, Generic, TypeVar
 
 from django.db import Error
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 
 from ..broker.connection import RedisConnection
 from ..broker.entries import START, Position
@@ -46,7 +46,7 @@ from ..core.statuses import (
     WorkflowTransition,
 )
 from ..models import JobRecord, WorkflowRecord
-from ..models.tables import rows_of_shard
+from ..models.tables import rows_behind, rows_of_shard
 from ..outbox.rows import ids_with_rows
 from .changes import LOST
 from .database_errors import CONTENT_ERRORS, ErrorCause, error_cause
@@ -288,9 +288,8 @@ def _pages(rows: QuerySet[Record], key: str) -> Iterator[list[Record]]:
     page = list(rows[:RECORDS_PER_STEP])
     while page:
         yield page
-        at, pk = getattr(page[-1], key), page[-1].pk
-        is_later = Q(**{f"{key}__gt": at}) | Q(pk__gt=pk)
-        page = list(rows.filter(is_later, **{f"{key}__gte": at})[:RECORDS_PER_STEP])
+        behind = rows_behind(key, getattr(page[-1], key), page[-1].pk)
+        page = list(rows.filter(behind)[:RECORDS_PER_STEP])
 
 
 class JobReconciler(RecordReconciler[JobSnapshot, JobRecord]):
