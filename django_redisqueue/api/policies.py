@@ -14,8 +14,15 @@ from ..broker.policies import HOLDERS, QUEUES, LimitState
 from ..broker.schedules import UnreadableSchedule
 from ..broker.shards import AllShards
 from ..broker.steps import Wait
-from ..client.limits import NO_KEY, parse_key, parse_number, parse_weight, set_limit, set_weight
-from ..client.policies import release_unique_key
+from ..client.limits import (
+    NO_KEY,
+    parse_key,
+    parse_number,
+    parse_weight,
+    release_unique_key,
+    set_limit,
+    set_weight,
+)
 from ..client.queue import JobQueue
 from ..conf import get_settings
 from ..core.job_data import WaitKind

@@ -13,7 +13,7 @@ import os
 import threading
 import weakref
 from asyncio import _get_running_loop
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -65,6 +65,9 @@ class _Sending:
     away: RedisUnavailable | None = None
 
     def note(self, error: RedisQueueError) -> None:
+        """Note what Redis has answered. Raises ``error`` if the outbox is no remedy."""
+        if isinstance(error, ConfigurationError) or transport().in_memory:
+            raise error
         if isinstance(error, RedisUnavailable):
             self.away = error
 
@@ -158,11 +161,7 @@ def after_commit(
             if sending.away is not None:
                 raise sending.away
             send()
-        except ConfigurationError:
-            raise
         except RedisQueueError as error:
-            if transport().in_memory:
-                raise
             sending.note(error)
             if rows:
                 _log_stored(error, [stored_id])
@@ -299,9 +298,8 @@ class _EarlierHook:
         try:
             self._hook()
         except BaseException:
-            ours = next(iter(_alive(_hooks.get(connections[self._alias], ()))), None)
-            if ours is not None:
-                ours()
+            if ours := _living_hooks(connections[self._alias]):
+                ours[0]()
             raise
 
     def __getattr__(self, name: str) -> Any:
@@ -323,7 +321,7 @@ def _defer(
     for connection in atomic:
         hooks = _hooks.setdefault(connection, [])
         if not connection.run_on_commit:  # drop those of a transaction that rolled back
-            hooks[:] = map(weakref.ref, _alive(hooks))
+            hooks[:] = map(weakref.ref, _living_hooks(connection))
         hook = _Hook(connection.alias, deferred)
         hooks.append(weakref.ref(hook))
         _guard_earlier_hooks(connection)
@@ -344,20 +342,20 @@ def _guard_earlier_hooks(connection: BaseDatabaseWrapper) -> None:
 def _pop_hooks(connection: BaseDatabaseWrapper, first: _Hook) -> list[_Hook]:
     """``first`` and the living hooks registered after it, which are then forgotten. Those before it
     wait behind a hook that is being called, and has begun another transaction."""
-    alive = _alive(_hooks.get(connection, ()))
+    alive = _living_hooks(connection)
     at = alive.index(first) if first in alive else len(alive)
     _hooks[connection] = [*map(weakref.ref, alive[:at])]
     return alive[at:] or [first]
 
 
-def _alive(refs: Iterable[weakref.ref[_Hook]]) -> list[_Hook]:
-    return [hook for ref in refs if (hook := ref()) is not None]
+def _living_hooks(connection: BaseDatabaseWrapper) -> list[_Hook]:
+    return [hook for ref in _hooks.get(connection, ()) if (hook := ref()) is not None]
 
 
 def uncommitted_jobs() -> list[NewJob]:
     """The jobs that wait for commits of this thread's connections."""
-    hooks = [ref() for c in open_connections() for ref in _hooks.get(c, ())]
-    found = [hook.deferred for hook in hooks if hook is not None and hook.deferred is not None]
+    hooks = [hook for connection in open_connections() for hook in _living_hooks(connection)]
+    found = [hook.deferred for hook in hooks if hook.deferred is not None]
     # A Deferred that waits for two aliases has two hooks.
     return [job for deferred in dict.fromkeys(found) for job in deferred.jobs]
 
@@ -370,16 +368,16 @@ def _deliver(ready: Sequence[Deferred], alias: str, sending: _Sending) -> None:
     try:
         if jobs:
             transport().enqueue(jobs)
-    except ConfigurationError:
-        raise
     except RedisQueueError as error:
-        if transport().in_memory:
-            raise
         sending.note(error)
         stored = [job.id for deferred in ready if deferred.rows for job in deferred.jobs]
         if stored:
             _log_stored(error, stored)
-        _store_undelivered([deferred for deferred in ready if not deferred.rows], alias, error)
+        unstored = [deferred for deferred in ready if not deferred.rows]
+        if missing := [job for deferred in unstored for job in deferred.jobs]:
+            rows = _store_undelivered(missing, alias, error)
+            for deferred in unstored:
+                deferred.rows = rows
 
 
 def _store(jobs: Sequence[NewJob], atomic: Sequence[BaseDatabaseWrapper]) -> Sequence[str]:
@@ -396,15 +394,12 @@ def _store_row(row: Callable[[], NewJob], alias: str, error: RedisQueueError) ->
     except PayloadTooLarge as problem:
         error.add_note(f"What was to be sent is lost, too large for the outbox: {problem}")
         raise error from problem
-    _store_undelivered([Deferred((job,), set())], alias, error)
+    _store_undelivered([job], alias, error)
 
 
-def _store_undelivered(ready: Sequence[Deferred], alias: str, error: RedisQueueError) -> None:
-    """Store jobs that Redis refused and that have no row yet. Raises ``error`` if that fails too:
-    then the jobs are lost."""
-    jobs = [job for deferred in ready for job in deferred.jobs]
-    if not jobs:
-        return
+def _store_undelivered(jobs: Sequence[NewJob], alias: str, error: RedisQueueError) -> Sequence[str]:
+    """Store jobs that Redis refused and that have no row yet; returns the aliases that have them.
+    Raises ``error`` if that fails too: then the jobs are lost."""
     ids = [job.id for job in jobs]
     try:
         if ports.outbox is None:
@@ -416,11 +411,10 @@ def _store_undelivered(ready: Sequence[Deferred], alias: str, error: RedisQueueE
         #: table.
         logger.error("jobs are lost: %s; and no outbox: %s: %s", error, problem, ", ".join(ids))
         raise error from problem
-    for deferred in ready:
-        deferred.rows = (stored_on,)
     #: Redis did not accept jobs after their commit; they are kept in the database and sent when it
     #: does. Bring Redis back.
     logger.warning("%s; put into the outbox of database %r: %s", error, stored_on, _shortened(ids))
+    return (stored_on,)
 
 
 def _log_stored(error: RedisQueueError, ids: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Limits and weights of shares that are changed while workers run."""
+"""Limits, weights of shares and unique keys, which are changed while workers run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..core.codec import loads
 from ..core.parsing import int_or_none, is_int
-from ..core.policies import MAX_WEIGHT, Limit, Rate, encode_share, encode_shown
+from ..core.policies import MAX_WEIGHT, Limit, Rate, UniqueKey, encode_share, encode_shown
 from ..exceptions import InvalidOption, did_you_mean, short_repr
 from .policies import LaneRule
 from .registry import get_task, task_names
@@ -16,6 +16,7 @@ from .transport import transport
 
 _NUMBER = re.compile(r"\s*(\d{1,9})(?:\s+in\s+(\w{1,20})(?:\s+burst\s+(\d{1,9}))?)?\s*", re.ASCII)
 NO_KEY = object()  # where None is a value
+PAGE = 100  # unique keys a page at the most
 Kinds = tuple[type[Limit] | type[Rate], ...]
 
 
@@ -178,3 +179,15 @@ def set_weight(share: object, weight: int | None) -> bool:
     number = "" if weight is None else str(weight)
     changed = [transport().set_limit(field, number) for field in share_fields(share)]
     return any(changed)
+
+
+def unique_keys(start: int = 0, count: int = PAGE) -> Sequence[UniqueKey]:
+    """A page of at most 100 keys, oldest first. It may be shorter than ``count``, because keys that
+    are free again are left out."""
+    return transport().unique_keys(start, min(count, PAGE))
+
+
+def release_unique_key(key: str) -> str:
+    """Free a key so that a new job may take it. Returns the id of the job that had it (which goes
+    on), or ''."""
+    return transport().release_unique(key)

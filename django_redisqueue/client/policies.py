@@ -25,7 +25,6 @@ from ..core.policies import (
     Replace,
     Unique,
     UniqueBy,
-    UniqueKey,
     bounded,
     encode_unique,
     encode_value,
@@ -36,11 +35,9 @@ from ..core.statuses import OnConflict
 from ..exceptions import InvalidArguments, InvalidOption, did_you_mean, short_repr
 from .options import TaskOptions
 from .registry import Parameters
-from .transport import transport
 
 _UNKNOWN = object()  # stands for the result of a parent, which is prepended when the job runs
 _NAMED = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-PAGE = 100  # keys a page at the most
 DIGEST_BYTES = 16
 
 
@@ -358,15 +355,3 @@ def uniqueness_of(
                 f"{did_you_mean(name, found)}; it takes {parameters.signature}"
             )
     return Uniqueness(task, parameters, unique, by or ())
-
-
-def unique_keys(start: int = 0, count: int = PAGE) -> Sequence[UniqueKey]:
-    """A page of at most 100 keys, oldest first. It may be shorter than ``count``, because keys that
-    are free again are left out."""
-    return transport().unique_keys(start, min(count, PAGE))
-
-
-def release_unique_key(key: str) -> str:
-    """Free a key so that a new job may take it. Returns the id of the job that had it (which goes
-    on), or ''."""
-    return transport().release_unique(key)

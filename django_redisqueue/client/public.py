@@ -24,9 +24,8 @@ from .decorator import task
 from .events import send_event
 from .gather import Gather, get_gather, listener, publish
 from .jobs import Job, aget_job, get_job
-from .limits import set_limit, set_weight
+from .limits import release_unique_key, set_limit, set_weight, unique_keys
 from .options import Chunk, ChunkItem
-from .policies import release_unique_key, unique_keys
 from .queue import JobQueue, afind_jobs, find_jobs
 from .tasks import Signature, Task
 from .workflows import Workflow, chain, get_workflow, push_many

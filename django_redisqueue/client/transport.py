@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -43,7 +44,7 @@ from ..exceptions import (
     WorkflowNotFound,
 )
 from .large_results import decode_result
-from .spread import enqueue_movable, other_shards
+from .placement import enqueue_movable, other_shards
 
 OUTAGE = 5.0  # s that Redis may be away during a wait
 RECONNECT = 0.2  # s between two attempts to reconnect
@@ -373,47 +374,44 @@ def _push_calls(
     calls: dict[int, _PushCall] = {}
     for push in pushes:
         shard = shard_of_id(push.workflow_id)
-        call = calls.setdefault(shard, _PushCall(Commands(connection.at(shard))))
         # Jobs with unique keys must be in the first call, which creates all of them or none.
         batches = list(_job_batches(sorted(push.jobs, key=lambda job: not job.unique)))
         for at, (jobs, size) in enumerate(batches):
             is_end = at == len(batches) - 1
-            if not call.has_room(len(jobs), size):
-                yield call.close()
+            call = calls.get(shard)
+            if call is None or not call.has_room(len(jobs), size):
+                if call is not None:
+                    yield call.encoded()
+                call = calls[shard] = _PushCall(Commands(connection.at(shard)))
             fields = () if at else push.fields
             part = WorkflowPart(
                 push.workflow_id, fields, jobs, at == 0, is_end and starts, push.stored
             )
             call.add(part, size, is_end)
-    yield from (call.close() for call in calls.values() if call.parts)
+    yield from (call.encoded() for call in calls.values())
 
 
+@dataclass(slots=True)
 class _PushCall:
     """A call of enqueue_workflow.lua for one shard, as it fills."""
 
-    def __init__(self, commands: Commands) -> None:
-        self._commands = commands
-        self._clear()
-
-    def _clear(self) -> None:
-        self.parts: list[WorkflowPart] = []
-        self._sent: _Sent = []
-        self._jobs = self._size = 0
+    commands: Commands
+    parts: list[WorkflowPart] = field(default_factory=list)
+    sent: _Sent = field(default_factory=list)
+    jobs: int = 0
+    size: int = 0
 
     def has_room(self, jobs: int, size: int) -> bool:
-        fits = self._jobs + jobs <= BATCH and self._size + size <= MAX_CALL_BYTES
-        return fits or not self.parts
+        return self.jobs + jobs <= BATCH and self.size + size <= MAX_CALL_BYTES
 
     def add(self, part: WorkflowPart, size: int, is_end: bool) -> None:
         self.parts.append(part)
-        self._sent.append((part.workflow_id, is_end))
-        self._jobs += len(part.jobs)
-        self._size += size
+        self.sent.append((part.workflow_id, is_end))
+        self.jobs += len(part.jobs)
+        self.size += size
 
-    def close(self) -> tuple[_Sent, tuple[Any, ...]]:
-        sent, call = self._sent, self._commands.enqueue_workflows_call(self.parts)
-        self._clear()
-        return sent, call
+    def encoded(self) -> tuple[_Sent, tuple[Any, ...]]:
+        return self.sent, self.commands.enqueue_workflows_call(self.parts)
 
 
 def _job_batches(jobs: Iterable[WorkflowJob]) -> Iterator[tuple[list[WorkflowJob], int]]:

@@ -3,14 +3,14 @@ their error groups."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 
 from ..broker.base import slices
 from ..broker.events import JobStreamEvent
@@ -34,15 +34,11 @@ class RollupBatch:
     """The sums of a page, by minute, queue and task."""
 
     def __init__(self) -> None:
-        self._sums: dict[RollupKey, Sums] = {}
+        self._sums: defaultdict[RollupKey, Sums] = defaultdict(Sums)
 
     def sums(self, at_ms: int, queue: str, task: str) -> Sums:
         """The sums of this instant's minute, to be added to."""
-        key = (at_ms // MINUTE_MS, queue, task)
-        sums = self._sums.get(key)
-        if sums is None:
-            sums = self._sums[key] = Sums()
-        return sums
+        return self._sums[at_ms // MINUTE_MS, queue, task]
 
     def write(self, table: BulkTable) -> None:
         """Add the sums to existing rows and insert the others, inside a transaction.
@@ -69,9 +65,7 @@ class RollupBatch:
             else:
                 changed.append(row)
             add_to_row(row, sums)
-        if new:
-            with transaction.atomic(using=table.alias):
-                Rollup.objects.using(table.alias).bulk_create(new)
+        table.create(new)
         table.update(COLUMNS, list(map(attrgetter(*COLUMNS, "pk"), changed)))
 
     def _rows(self, table: BulkTable) -> Iterator[Rollup]:
@@ -177,9 +171,7 @@ class ErrorBatch:
     def _write(self, instants: InstantAdapter) -> None:
         rows = {row.pk: row for row in self._rows()}
         new = [_new_group(pk, one) for pk, one in sorted(self._groups.items()) if pk not in rows]
-        if new:
-            with transaction.atomic(using=self._table.alias):
-                ErrorGroup.objects.using(self._table.alias).bulk_create(new)
+        self._table.create(new)
         for pk, row in rows.items():
             _add_to_group(row, self._groups[pk])
         self._table.update(ERROR_COLUMNS, [_group_values(row, instants) for row in rows.values()])

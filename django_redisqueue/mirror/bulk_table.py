@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from django.db import connections, models
+from django.db import connections, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..broker.base import slices
@@ -39,6 +39,8 @@ class BulkTable:
         self.alias = alias
         self._model = model
         self._meta = model._meta
+        assert self._meta.pk is not None
+        self._key = self._meta.pk.name
         connection: Any = self._connection
         self._takes_json = connection.vendor == "postgresql"
         # psycopg2 has no copy() and sends new rows as JSON, too.
@@ -51,12 +53,17 @@ class BulkTable:
         one parameter a key costs more than the rest of the query."""
         rows = self._model._default_manager.using(self.alias)
         if self._takes_json:
-            assert self._meta.pk is not None
-            where = f"{self._name}.{self._column(self._meta.pk.name)} = ANY(%s)"
+            where = f"{self._name}.{self._column(self._key)} = ANY(%s)"
             yield rows.extra(where=[where], params=[list(keys)])
         else:
             for some in slices(keys, KEYS_PER_QUERY):
                 yield rows.filter(pk__in=some)
+
+    def create(self, rows: Sequence[models.Model]) -> None:
+        """Add rows, or none: an error leaves the transaction intact."""
+        if rows:
+            with transaction.atomic(using=self.alias):
+                self._model._default_manager.using(self.alias).bulk_create(rows)
 
     def insert(self, columns: Columns, rows: Sequence[Values]) -> None:
         """Add rows, in this order."""
@@ -101,8 +108,7 @@ class BulkTable:
         return f"{into} VALUES ({', '.join(['%s'] * len(columns))})"
 
     def _update_sql(self, columns: Columns) -> str:
-        assert self._meta.pk is not None
-        names = (*columns, self._meta.pk.name)
+        names = (*columns, self._key)
         values = self._json_values(names) if self._takes_json else ["%s"] * len(names)
         *changes, key = (
             f"{self._column(name)} = {value}" for name, value in zip(names, values, strict=True)

@@ -43,23 +43,23 @@ def error_cause(error: Exception, alias: str) -> ErrorCause:
     if isinstance(error, CONTENT_ERRORS):
         return ErrorCause.CONTENT
     state = getattr(error.__cause__, "sqlstate", None) or getattr(error.__cause__, "pgcode", None)
-    if state:
-        if state.startswith(LIMIT_EXCEEDED):
-            return ErrorCause.CONTENT
-        is_uncertain = state.startswith(INTERNAL) or state == OUT_OF_MEMORY
-        return ErrorCause.UNCERTAIN if is_uncertain else ErrorCause.DATABASE
     vendor = connections[alias].vendor
-    if vendor == "mysql" and error.args and isinstance(error.args[0], int):
-        if error.args[0] in MYSQL_CONTENT:
-            return ErrorCause.CONTENT
-        is_uncertain = error.args[0] in (GONE_AWAY, LOST_CONNECTION)
-        return ErrorCause.UNCERTAIN if is_uncertain else ErrorCause.DATABASE
-    if isinstance(error, InterfaceError | InternalError):
-        return ErrorCause.UNCERTAIN
-    # Without a code the connection was lost, perhaps because the values were too much. SQLite has
-    # no connection to lose.
-    is_lost = isinstance(error, OperationalError) and vendor != "sqlite"
-    return ErrorCause.UNCERTAIN if is_lost else ErrorCause.DATABASE
+    code = error.args[0] if vendor == "mysql" and error.args else None
+    if state:
+        is_content = state.startswith(LIMIT_EXCEEDED)
+        is_uncertain = state.startswith(INTERNAL) or state == OUT_OF_MEMORY
+    elif isinstance(code, int):
+        is_content = code in MYSQL_CONTENT
+        is_uncertain = code in (GONE_AWAY, LOST_CONNECTION)
+    else:
+        # Without a code the connection was lost, perhaps because the values were too much. SQLite
+        # has no connection to lose.
+        is_content = False
+        is_lost = isinstance(error, OperationalError) and vendor != "sqlite"
+        is_uncertain = is_lost or isinstance(error, InterfaceError | InternalError)
+    if is_content:
+        return ErrorCause.CONTENT
+    return ErrorCause.UNCERTAIN if is_uncertain else ErrorCause.DATABASE
 
 
 def explain_error(alias: str, error: Exception) -> str:

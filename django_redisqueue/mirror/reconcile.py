@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Any, Generic, TypeVar
 
 from django.db import Error
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 
 from ..broker.connection import RedisConnection
 from ..broker.entries import START, Position
@@ -46,7 +46,7 @@ from ..core.statuses import (
     WorkflowTransition,
 )
 from ..models import JobRecord, WorkflowRecord
-from ..models.tables import rows_of_shard
+from ..models.tables import rows_behind, rows_of_shard
 from ..outbox.rows import ids_with_rows
 from .changes import LOST
 from .database_errors import CONTENT_ERRORS, ErrorCause, error_cause
@@ -104,9 +104,10 @@ class Reconciler:
     def _begin(self) -> None:
         age_ms = self._settings.audit_retention_ms
         since_ms = self._queries.now_ms() - age_ms if age_ms else 0
+        scanner, common = self._scanner, (self._queries, self._writer, since_ms)
         self._parts = (
-            JobReconciler(self._scanner, self._queries, self._writer, since_ms),
-            WorkflowReconciler(self._scanner, self._queries, self._writer, since_ms),
+            JobReconciler(scanner.page, scanner.knows, *common),
+            WorkflowReconciler(scanner.workflow_page, scanner.knows_workflows, *common),
         )
         self._read_until = self._end_of_stream()
         self._steps = (step for part in self._parts for step in part.steps())
@@ -151,17 +152,26 @@ Record = TypeVar("Record", JobRecord, WorkflowRecord)
 
 
 class RecordReconciler(ABC, Generic[Snapshot, Record]):
-    """Both passes, for jobs or for workflows; ``cursor`` is the bridge's current one. What ended
-    before ``since_ms`` has no record any more, although Redis may still have it."""
+    """Both passes, for jobs or for workflows; ``cursor`` is the bridge's current one.
+
+    ``scan`` takes one step of a SCAN over Redis, and ``has`` tells which ids Redis knows. What
+    ended before ``since_ms`` has no record any more, although Redis may still have it.
+    """
 
     label: str
     model: type[Record]
     event_id: str  # the field of an event that holds the record's id
 
     def __init__(
-        self, scanner: Scanner, queries: Queries, writer: MirrorWriter, since_ms: int
+        self,
+        scan: Callable[[str], ScanPage[Snapshot]],
+        has: Callable[[Sequence[str]], list[bool]],
+        queries: Queries,
+        writer: MirrorWriter,
+        since_ms: int,
     ) -> None:
-        self.scanner = scanner
+        self.scan: Callable[[str], ScanPage[Snapshot]] = scan
+        self.has = has
         self.writer = writer
         self.since_ms = since_ms
         self.records: QuerySet[Record] = rows_of_shard(
@@ -247,10 +257,6 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
         self.writer.count_faults([EventFault(self.cursor.position, each) for each in problems])
 
     @abstractmethod
-    def scan(self, at: str) -> ScanPage[Snapshot]:
-        """One step of a SCAN over Redis."""
-
-    @abstractmethod
     def outdated(self, found: Sequence[Snapshot]) -> list[Snapshot]:
         """Those whose records are missing, or differ and are from an earlier epoch: a record of
         this epoch follows the events."""
@@ -268,10 +274,6 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
         """Those of these records that no event has changed meanwhile."""
 
     @abstractmethod
-    def has(self, ids: Sequence[str]) -> list[bool]:
-        """Whether Redis has each of these."""
-
-    @abstractmethod
     def loss(self, record: Record, now_ms: int) -> Any:
         """The event that marks this record as lost."""
 
@@ -280,17 +282,20 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
         """Write these events without moving the cursor."""
 
 
+def _pages(rows: QuerySet[Record], key: str) -> Iterator[list[Record]]:
+    """All rows in the order of an indexed key, a page at a time."""
+    rows = rows.order_by(key, "pk")
+    page = list(rows[:RECORDS_PER_STEP])
+    while page:
+        yield page
+        behind = rows_behind(key, getattr(page[-1], key), page[-1].pk)
+        page = list(rows.filter(behind)[:RECORDS_PER_STEP])
+
+
 class JobReconciler(RecordReconciler[JobSnapshot, JobRecord]):
     label, model, event_id = "job", JobRecord, "job_id"
 
-    def __init__(
-        self, scanner: Scanner, queries: Queries, writer: MirrorWriter, since_ms: int
-    ) -> None:
-        super().__init__(scanner, queries, writer, since_ms)
-        self._mirrored_starts: set[tuple[str, int]] = set()  # of the jobs found last
-
-    def scan(self, at: str) -> ScanPage[JobSnapshot]:
-        return self.scanner.page(at)
+    _mirrored_starts: Set[tuple[str, int]] = frozenset()  # of the jobs found last
 
     def outdated(self, found: Sequence[JobSnapshot]) -> list[JobSnapshot]:
         jobs = [job for job in found if _is_audited(job) and self.is_kept(job.finished_ms)]
@@ -339,13 +344,7 @@ class JobReconciler(RecordReconciler[JobSnapshot, JobRecord]):
     def unfinished_pages(self) -> Iterator[list[JobRecord]]:
         for status in UNFINISHED_STATUSES:
             rows = self.records.filter(status=status).only(*UNFINISHED_FIELDS)
-            rows = rows.order_by("enqueued_at", "pk")
-            page = list(rows[:RECORDS_PER_STEP])
-            while page:
-                yield page
-                at, pk = page[-1].enqueued_at, page[-1].pk
-                later = rows.filter(Q(enqueued_at__gt=at) | Q(pk__gt=pk), enqueued_at__gte=at)
-                page = list(later[:RECORDS_PER_STEP])
+            yield from _pages(rows, "enqueued_at")
 
     def still_unfinished(self, records: Sequence[JobRecord]) -> list[JobRecord]:
         orders = {record.pk: (record.epoch, record.seq) for record in records}
@@ -353,9 +352,6 @@ class JobReconciler(RecordReconciler[JobSnapshot, JobRecord]):
         return [
             row for row in rows.only(*UNFINISHED_FIELDS) if (row.epoch, row.seq) == orders[row.pk]
         ]
-
-    def has(self, ids: Sequence[str]) -> list[bool]:
-        return self.scanner.knows(ids)
 
     def loss(self, record: JobRecord, now_ms: int) -> JobStreamEvent:
         # If an outbox enqueues the job again, its first event must win over this one.
@@ -388,9 +384,6 @@ def _is_audited(job: JobSnapshot) -> bool:
 class WorkflowReconciler(RecordReconciler[WorkflowSnapshot, WorkflowRecord]):
     label, model, event_id = "workflow", WorkflowRecord, "workflow_id"
 
-    def scan(self, at: str) -> ScanPage[WorkflowSnapshot]:
-        return self.scanner.workflow_page(at)
-
     def outdated(self, found: Sequence[WorkflowSnapshot]) -> list[WorkflowSnapshot]:
         workflows = [
             each
@@ -413,22 +406,11 @@ class WorkflowReconciler(RecordReconciler[WorkflowSnapshot, WorkflowRecord]):
         ]  # fmt: skip
 
     def unfinished_pages(self) -> Iterator[list[WorkflowRecord]]:
-        rows = self.records.filter(status__in=UNFINISHED_WORKFLOW_STATUSES).order_by("pk")
-        page = list(rows[:RECORDS_PER_STEP])
-        while page:
-            yield page
-            page = list(rows.filter(pk__gt=page[-1].pk)[:RECORDS_PER_STEP])
+        return _pages(self.records.filter(status__in=UNFINISHED_WORKFLOW_STATUSES), "pk")
 
     def still_unfinished(self, records: Sequence[WorkflowRecord]) -> list[WorkflowRecord]:
-        rows = self.records.filter(
-            pk__in=[record.pk for record in records],
-            status__in=UNFINISHED_WORKFLOW_STATUSES,
-            cleaned_at=None,
-        )
-        return list(rows)
-
-    def has(self, ids: Sequence[str]) -> list[bool]:
-        return self.scanner.knows_workflows(ids)
+        rows = self.records.filter(status__in=UNFINISHED_WORKFLOW_STATUSES, cleaned_at=None)
+        return list(rows.filter(pk__in=[record.pk for record in records]))
 
     def loss(self, record: WorkflowRecord, now_ms: int) -> WorkflowStreamEvent:
         return WorkflowStreamEvent(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -32,7 +32,7 @@ from ..models import (
     WorkflowEvent,
     WorkflowRecord,
 )
-from ..models.tables import aliases_with_table
+from ..models.tables import aliases_with_table, rows_behind
 from .writer import Cursor
 
 logger = logging.getLogger("django_redisqueue")
@@ -128,26 +128,17 @@ class RetentionRule:
         oldest = now - max(age, self.min_age)
         limit = ms_of(oldest) if self.in_ms else oldest
         rows = self.model._default_manager.using(self.alias)
-        walk = rows.filter(self._behind(), **{f"{self.key}__lt": limit}).order_by(self.key, "pk")
+        behind = rows_behind(self.key, *self._after) if self._after else Q()
+        walk = rows.filter(behind, **{f"{self.key}__lt": limit}).order_by(self.key, "pk")
         columns = (self.key, "pk", *(("job_id",) if self.keep else ()))
         page = list(walk.values_list(*columns)[:ROWS_PER_STEP])
         if page:
-            ids = self._to_delete(page)
+            kept = self.keep({row[2] for row in page}) if self.keep else ()
+            ids = [row[1] for row in page if not kept or row[2] not in kept]
             old = rows.filter(pk__in=ids, **{f"{self.age_column or self.key}__lt": limit})
             old.only("pk").delete()  # a receiver of every deletion makes Django read the rows
         self._after = page[-1][:2] if len(page) == ROWS_PER_STEP else None
         return self._after is not None
-
-    def _to_delete(self, page: Sequence[Sequence[Any]]) -> list[Any]:
-        kept = self.keep({row[2] for row in page}) if self.keep else ()
-        return [row[1] for row in page if not self.keep or row[2] not in kept]
-
-    def _behind(self) -> Q:
-        if self._after is None:
-            return Q()
-        key, pk = self._after
-        # `key > a OR key = a AND pk > b` is the same, but SQLite would sort all rows that are left.
-        return Q(**{f"{self.key}__gte": key}) & (Q(**{f"{self.key}__gt": key}) | Q(pk__gt=pk))
 
 
 def mirror_rules() -> list[RetentionRule]:

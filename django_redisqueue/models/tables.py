@@ -1,12 +1,13 @@
-"""Which tables exist (not every alias has every table, and migrations may be pending), and which
-rows belong to a shard: those whose ids end with its number."""
+"""Which tables exist (not every alias has every table, and migrations may be pending), which rows
+belong to a shard (those whose ids end with its number), and which come next in a walk."""
 
 from __future__ import annotations
 
 import time
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from django.db import connections, models, router
+from django.db.models import Q
 
 RECHECK_AFTER = 60.0  # s, for a missing table
 
@@ -64,3 +65,11 @@ def rows_of_shard(
         return rows.filter(**{f"{field}__regex": f"{_MADE}{shard}{_END}"})
     # Also ids of another form belong to shard 0.
     return rows.exclude(**{f"{field}__regex": f"{_MADE}[1-9][0-9]?{_END}"})
+
+
+def rows_behind(key: str, at: Any, pk: Any) -> Q:
+    """The rows behind this one in the order of ``key`` and the primary key.
+
+    `key > at OR key = at AND pk > pk` is the same, but SQLite would sort all rows that are left.
+    """
+    return Q(**{f"{key}__gte": at}) & (Q(**{f"{key}__gt": at}) | Q(pk__gt=pk))

@@ -12,10 +12,10 @@ Steps of such a job commit what it has done so far; then the rest goes on in a n
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar
-from types import TracebackType
+from typing import Any
 
 from django.db import Error as DatabaseError
 from django.db import IntegrityError, connections, transaction
@@ -41,28 +41,18 @@ class UnitOfWork:
         self.job_id = job_id
         self.alias = alias
         self.has_steps = False
-        self._transaction: AbstractContextManager[None] | None = None
 
     def __enter__(self) -> UnitOfWork:
         self._begin()
         self._token = _current.set(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         _current.reset(self._token)
-        whole, self._transaction = self._transaction, None
-        if whole is not None:
-            whole.__exit__(kind, error, trace)
+        self._transaction.__exit__(*error)
 
     def _begin(self) -> None:
-        whole = _transaction(self.alias)
-        whole.__enter__()
-        self._transaction = whole
+        self._transaction = _transaction(self.alias)
         self._block = connections[self.alias].atomic_blocks[-1]
 
     def check(self) -> None:
@@ -76,25 +66,21 @@ class UnitOfWork:
     def commit(self) -> None:
         """Commit what was done so far, and begin the next part."""
         self.check()
-        whole, self._transaction = self._transaction, None
-        assert whole is not None
-        whole.__exit__(None, None, None)
+        self._transaction.close()
         self._begin()
 
 
-@contextmanager
-def _transaction(alias: str) -> Iterator[None]:
-    """A transaction that commits all of its statements or none.
+def _transaction(alias: str) -> ExitStack:
+    """Begin a transaction that commits all of its statements or none.
 
     After a deadlock MySQL has rolled back the transaction, and what follows is another one. If the
     task caught that error, its rest would commit alone. The savepoint of an inner block is gone
     then, which fails that block.
     """
-    blocks = 2 if connections[alias].vendor == "mysql" else 1
-    with ExitStack() as stack:
-        for _ in range(blocks):
-            stack.enter_context(transaction.atomic(using=alias))
-        yield
+    with ExitStack() as blocks:
+        for _ in range(2 if connections[alias].vendor == "mysql" else 1):
+            blocks.enter_context(transaction.atomic(using=alias))
+        return blocks.pop_all()
 
 
 _current: ContextVar[UnitOfWork | None] = ContextVar("redisqueue_unit_of_work", default=None)

@@ -41,6 +41,7 @@ from .rows import (
     is_workflow,
     row_id_of,
     rows_on,
+    rows_with,
     to_new_job,
     to_push,
     unrelayed,
@@ -88,10 +89,9 @@ class Relay:
     def __init__(self, commands: Commands, aliases: Sequence[str] = ()) -> None:
         self._commands = commands
         self._aliases = aliases
+        settings = commands.settings
         self._durability = Durability(
-            commands.connection,
-            commands.settings,
-            replicas=commands.settings.wait_replicas,
+            commands.connection, settings, replicas=settings.wait_replicas
         )
         self._states: dict[str, _AliasState] = {}
         self._retry_at = 0.0
@@ -169,9 +169,9 @@ class Relay:
         safe = [row for row in accepted if row.id in settled and is_durable[row.id]]
         safe += [row for row in lacking if has_ended.get(row.id)]
         self._delete_safe(state, safe)
-        _mark_relayed(state.alias, [row.id for row in accepted])
-        for some in slices([row.id for row in lacking if not has_ended.get(row.id)], CHUNK):
-            rows = rows_on(state.alias).filter(pk__in=some)
+        _mark_relayed([state.alias], [row.id for row in accepted])
+        lost = [row.id for row in lacking if not has_ended.get(row.id)]
+        for rows in rows_with(lost, state.alias):
             self._relay(state, list(rows.order_by("created_at")))
 
     def _mirrored(self, page: Sequence[_OutboxRow]) -> Mapping[str, bool]:
@@ -179,13 +179,11 @@ class Relay:
         alias = router.db_for_read(JobRecord)
         if not self._commands.settings.mirror or not has_table(JobRecord, alias):
             return {}
-        ids, known = [row.id for row in page], {}
-        for model, some in (
-            (JobRecord, [row_id for row_id in ids if not is_workflow(row_id)]),
-            (WorkflowRecord, [row_id for row_id in ids if is_workflow(row_id)]),
-        ):
-            for part in slices(some, CHUNK):
-                found = model._base_manager.using(alias).filter(pk__in=part)
+        known = {}
+        for model, holds_workflows in ((JobRecord, False), (WorkflowRecord, True)):
+            ids = [row.id for row in page if is_workflow(row.id) is holds_workflows]
+            for some in slices(ids, CHUNK):
+                found = model._base_manager.using(alias).filter(pk__in=some)
                 for row_id, status, reason in found.values_list("pk", "status", "reason"):
                     known[row_id] = status in FINAL and reason != JobReason.LOST
         return known
@@ -243,15 +241,17 @@ class Relay:
         # A row's siblings on other aliases are marked with it.
         aliases = {state.alias, *_sibling_aliases(whole)}
         for alias in aliases:
-            _mark_resent(alias, [row.id for row in whole])
-        for row in [row for row in whole if is_workflow(row.id)]:
-            self._push(state, aliases, row)
-        whole = [row for row in whole if not is_workflow(row.id)]
-        for batch in batches([to_new_job(row) for row in whole]):
+            for found in rows_with([row.id for row in whole], alias):
+                found.filter(resent=False).update(resent=True)
+        jobs = []
+        for row in whole:
+            if is_workflow(row.id):
+                self._push(state, aliases, row)
+            else:
+                jobs.append(to_new_job(row))
+        for batch in batches(jobs):
             problems = self._send(batch)
-            sent = [job.id for job in batch if job.id not in problems]
-            for alias in aliases:
-                _mark_relayed(alias, sent)
+            _mark_relayed(aliases, [job.id for job in batch if job.id not in problems])
             for job_id, problem in problems.items():
                 self._record_refusal(state, job_id, problem)
 
@@ -305,8 +305,7 @@ class Relay:
         except (UniqueConflict, WorkflowError, WrongKeyType) as error:
             self._record_refusal(state, row.id, str(error))
             return
-        for alias in aliases:
-            _mark_relayed(alias, [row.id])
+        _mark_relayed(aliases, [row.id])
 
     def _record_refusal(self, state: _AliasState, job_id: str, problem: str) -> None:
         if state.refused.get(job_id) != problem:
@@ -336,15 +335,10 @@ def _sibling_aliases(rows: Iterable[OutboxJob | _OutboxRow]) -> set[str]:
     return {name for name in named if name in connections and has_table(OutboxJob, name)}
 
 
-def _mark_relayed(alias: str, ids: Sequence[str]) -> None:
-    for some in slices(ids, CHUNK):
-        found = rows_on(alias).filter(pk__in=some, relayed_at=None)
-        found.update(relayed_at=timezone.now(), problem="")
-
-
-def _mark_resent(alias: str, ids: Sequence[str]) -> None:
-    for some in slices(ids, CHUNK):
-        rows_on(alias).filter(pk__in=some, resent=False).update(resent=True)
+def _mark_relayed(aliases: Iterable[str], ids: Sequence[str]) -> None:
+    for alias in aliases:
+        for rows in rows_with(ids, alias):
+            rows.filter(relayed_at=None).update(relayed_at=timezone.now(), problem="")
 
 
 def _log_problem(state: _AliasState, problem: str) -> None:

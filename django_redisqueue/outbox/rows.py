@@ -107,10 +107,15 @@ def rows_on(alias: str) -> models.QuerySet[OutboxJob]:
     return OutboxJob._base_manager.using(alias)
 
 
+def rows_with(ids: Sequence[str], alias: str) -> Iterable[models.QuerySet[OutboxJob]]:
+    """Queries for the rows with these ids on this alias."""
+    return (rows_on(alias).filter(pk__in=some) for some in slices(ids, CHUNK))
+
+
 def delete(ids: Sequence[str], alias: str) -> None:
     """Delete rows by id."""
-    for some in slices(ids, CHUNK):
-        rows_on(alias).filter(pk__in=some).delete()
+    for rows in rows_with(ids, alias):
+        rows.delete()
 
 
 def find(job_id: str) -> JobData | None:
@@ -213,8 +218,8 @@ def row_id_of(job_id: str) -> str:
 
 def ids_on(alias: str, row_ids: Sequence[str]) -> set[str]:
     """Which of these rows are on this alias."""
-    rows = (rows_on(alias).filter(pk__in=some) for some in slices(row_ids, CHUNK))
-    return {row_id for found in rows for row_id in found.values_list("pk", flat=True)}
+    found = rows_with(row_ids, alias)
+    return {row_id for rows in found for row_id in rows.values_list("pk", flat=True)}
 
 
 def ids_with_rows(ids: Iterable[str]) -> set[str]:

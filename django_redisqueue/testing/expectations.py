@@ -20,7 +20,7 @@ from ..core.clock import real_ms
 from ..core.codec import decode_payload, encode_payload
 from ..core.job_data import JobData, JobQuery, NewJob, decode_job
 from ..core.statuses import JobReason
-from ..exceptions import InvalidArguments, InvalidOption, InvalidTask, JobNotFound, short_repr
+from ..exceptions import InvalidArguments, InvalidOption, InvalidTask, short_repr
 from .hashes import JobHash, new_hash
 
 WHERE = "assert_enqueued()"
@@ -53,16 +53,9 @@ class CapturedJobs(ABC):
     @property
     def jobs(self) -> list[Job]:
         """Handles to all jobs in the order of their arrival, as they are now."""
-        return [Job(job_id, data=self.job(job_id)) for job_id in self.hashes]
-
-    def job(self, job_id: str) -> JobData:
-        """One job. Raises JobNotFound."""
-        if job_id not in self.hashes:
-            raise JobNotFound(f"no job {job_id} was enqueued in this test")
-        return decode_job(job_id, self.hashes[job_id])
-
-    def has_job(self, job_id: str) -> bool:
-        return job_id in self.hashes
+        return [
+            Job(job_id, data=decode_job(job_id, found)) for job_id, found in self.hashes.items()
+        ]
 
     def find(self, query: JobQuery) -> list[JobData]:
         """The newest jobs that match."""

@@ -90,12 +90,13 @@ def apply_resolution(found: JobHash, resolution: Resolution, attempts: int, now_
         found.pop("error", None)
         set_fields(found, status=Status.COMPLETED, result=resolution.body, finished_ms=now_ms)
         return
-    waits_for = resolution.body
     if kind is not OutcomeKind.PARKED and resolution.body:
         found["error"] = resolution.body
     if kind is OutcomeKind.FAILED:
-        set_fields(found, status=Status.FAILED, reason=resolution.detail, attempts=attempts + 1)
-        set_fields(found, finished_ms=now_ms)
+        set_fields(
+            found, status=Status.FAILED, reason=resolution.detail, attempts=attempts + 1,
+            finished_ms=now_ms,
+        )  # fmt: skip
     elif kind is OutcomeKind.CANCELLED or "cancel_ms" in found:
         set_fields(found, status=Status.CANCELLED, finished_ms=now_ms)
         if kind is OutcomeKind.CANCELLED and resolution.detail:
@@ -103,12 +104,12 @@ def apply_resolution(found: JobHash, resolution: Resolution, attempts: int, now_
     elif kind is OutcomeKind.RETRYING:
         found.setdefault("first_ms", found["started_ms"])
         found["ran"] = f"{found.get('ran', '')} {found['child']}".strip()
-        set_fields(found, status=Status.RETRYING, attempts=attempts + 1)
-        set_fields(found, due_ms=now_ms + int(resolution.detail))
+        due_ms = now_ms + int(resolution.detail)
+        set_fields(found, status=Status.RETRYING, attempts=attempts + 1, due_ms=due_ms)
     elif kind is OutcomeKind.LIMITED:
         set_fields(found, status=Status.RETRYING, due_ms=now_ms + int(resolution.detail))
     elif kind is OutcomeKind.PARKED:
-        set_fields(found, status=Status.SCHEDULED, waits_for=waits_for, parked_ms=now_ms)
+        set_fields(found, status=Status.SCHEDULED, waits_for=resolution.body, parked_ms=now_ms)
         found["due_ms"] = resolution.detail or str(FOR_EVER_MS)
     else:
         set_fields(found, status=Status.QUEUED)

@@ -12,12 +12,12 @@ from ..broker.replies import ClaimedJob, OutcomeKind
 from ..client.jobs import UNIQUE_CONFLICT, Job
 from ..client.transport import check_pushed
 from ..core.clock import Deadline, to_ms
-from ..core.job_data import JobData, NewJob
+from ..core.job_data import JobData, NewJob, decode_job
 from ..core.policies import UniqueKey, decode_lane
 from ..core.ports import use_transport
 from ..core.records import GatherData, GatherPlan, Push, WorkflowData
 from ..core.statuses import JobReason, OnConflict, Status
-from ..exceptions import InvalidOption, JobFailed, short_repr
+from ..exceptions import InvalidOption, JobFailed, JobNotFound, short_repr
 from ..worker.child.retry_policy import Resolution
 from .expectations import CapturedJobs
 from .hashes import (
@@ -189,7 +189,10 @@ class InMemoryQueue(CapturedJobs):
     def job(self, job_id: str) -> JobData:
         """One job; for the id of a duplicate, the job that has its unique key. Raises
         JobNotFound."""
-        return super().job(self._unique.resolve(job_id))
+        owner = self._unique.resolve(job_id)
+        if owner not in self.hashes:
+            raise JobNotFound(f"no job {owner} was enqueued in this test")
+        return decode_job(owner, self.hashes[owner])
 
     def cancel(self, job_id: str) -> int:
         return self._then_run(self.cancel_job(self._unique.resolve(job_id)))
@@ -198,7 +201,7 @@ class InMemoryQueue(CapturedJobs):
         return self._then_run(self._requeue(self._unique.resolve(job_id)))
 
     def has_job(self, job_id: str) -> bool:
-        return super().has_job(self._unique.resolve(job_id))
+        return self._unique.resolve(job_id) in self.hashes
 
     def duplicate_of(self, job_id: str) -> str:
         owner = self._unique.resolve(job_id)
@@ -275,8 +278,8 @@ class InMemoryQueue(CapturedJobs):
         for name in OF_A_RUN:
             found.pop(name, None)
         back = Status.WAITING if found.get("waits") else Status.QUEUED
-        set_fields(found, status=back, ready_ms=self.now_ms())
-        set_fields(found, generation=int(found.get("generation", 0)) + 1)
+        generation = int(found.get("generation", 0)) + 1
+        set_fields(found, status=back, ready_ms=self.now_ms(), generation=generation)
         self._unique.take(job_id, unique)
         self._workflows.revive(job_id)
         self._go_on()
@@ -375,12 +378,9 @@ class InMemoryQueue(CapturedJobs):
             self._steps.end_sleep(job_id)
         self._lanes.start(job_id)
         set_fields(
-            self.hashes[job_id],
-            status=Status.PROCESSING,
-            child="test",
-            lease=claimed.lease,
+            self.hashes[job_id], status=Status.PROCESSING, child="test", lease=claimed.lease,
             started_ms=self.now_ms(),
-        )
+        )  # fmt: skip
         return claimed
 
     def _waited_since(self, job: ClaimedJob) -> tuple[int, int] | None:
@@ -413,8 +413,7 @@ class InMemoryQueue(CapturedJobs):
             if resolution.kind is OutcomeKind.PARKED and found["status"] == Status.SCHEDULED:
                 self._steps.parked(job.id)
             if resolution.kind is OutcomeKind.LIMITED:
-                until_ms = self.now_ms() + int(resolution.detail)
-                self._lanes.postpone(job.id, until_ms)
+                self._lanes.postpone(job.id, self.now_ms() + int(resolution.detail))
             self._unique.supersede(job.id)
             if Status(found["status"]).is_final:
                 self._ended(job.id)

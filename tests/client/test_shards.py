@@ -33,7 +33,7 @@ from django_redisqueue import (
 from django_redisqueue.broker.connection import PRODUCER_TIMEOUT, producer_connection
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.broker.link import HANGS
-from django_redisqueue.client import enqueue, registry, schedules, spread, transport
+from django_redisqueue.client import enqueue, placement, registry, schedules, transport
 from django_redisqueue.client import gather as gathers
 from django_redisqueue.client.placement import shard_of_schedule
 from django_redisqueue.client.schedules import define
@@ -540,9 +540,9 @@ def test_a_server_that_hangs_holds_up_one_enqueue_a_second(
             error.unsent = True
             raise error
 
-    monkeypatch.setattr(spread, "_enqueue", hang)
-    monkeypatch.setattr(spread, "_hang_until", {})
-    monkeypatch.setattr(spread.time, "monotonic", lambda: clock)
+    monkeypatch.setattr(placement, "_enqueue", hang)
+    monkeypatch.setattr(placement, "_hang_until", {})
+    monkeypatch.setattr(placement.time, "monotonic", lambda: clock)
     jobs = [tasks.noop.using(queue_name="hot").enqueue() for _ in range(20)]
     assert {shard(job) for job in jobs} == {0, 2}
     assert len([one for one in asked if one in (1, 3)]) == 1
@@ -561,7 +561,7 @@ def test_after_a_lost_reply_the_job_goes_nowhere_else(
         sent.extend(job.id for job in jobs)
         raise RedisUnavailable("the reply was lost")
 
-    monkeypatch.setattr(spread, "_enqueue", lose)
+    monkeypatch.setattr(placement, "_enqueue", lose)
     with pytest.raises(RedisUnavailable, match="lost"):
         tasks.noop.using(queue_name="hot").enqueue()
     assert len(sent) == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from ...client.policies import PAGE, release_unique_key, unique_keys
+from ...client.limits import PAGE, release_unique_key, unique_keys
 from ...core.clock import instant
 from ...core.policies import UniqueKey
 from ..base import QueueCommand, integer
