@@ -31,7 +31,7 @@ local function call_back(key, which, id, gather_key, replaces_cancelled)
   if when ~= '' then add_field(fields, 'when', when) end
   if before then add_successor(fields, before) end
   redis.call('HSET', job_key(id), unpack(fields))
-  index_unchecked(id, options)
+  index(id, options)
   if unique ~= '' then take_keys(id, unique) end
   if is_sound(queue) then count_enqueued(queue, 1) end
   if before then
