@@ -15,7 +15,6 @@ from ..core.records import (
     GatherListener,
     GatherPlan,
     WorkflowData,
-    WorkflowJob,
     WorkflowNode,
     WorkflowPart,
     decode_gather,
@@ -39,27 +38,9 @@ _OUTLINE = (
 class WorkflowCommands(CommandBase):
     """Creates, controls and advances workflows."""
 
-    def enqueue_workflow(
-        self,
-        workflow_id: str,
-        fields: Sequence[str],
-        jobs: Sequence[WorkflowJob],
-        *,
-        first: bool,
-        last: bool,
-        stored: bool = False,
-    ) -> int:
-        """Make up to 100 jobs of a workflow; returns the code of enqueue_workflow.lua.
-
-        ``fields``: names and values of the workflow itself; ``stored``: it has a row in an outbox.
-        Repeating a call changes nothing."""
-        part = WorkflowPart(workflow_id, fields, jobs, first, last, stored)
-        (code,) = self._accept(self.enqueue_workflows_call([part]))
-        return code
-
-    def enqueue_workflows_call(self, parts: Iterable[WorkflowPart]) -> tuple[Any, ...]:
+    def enqueue_workflow(self, parts: Iterable[WorkflowPart]) -> tuple[Any, ...]:
         """The arguments of one script call that creates several workflows, or a part of one: up to
-        100 jobs. Its reply is a list of their codes.
+        100 jobs. Its reply is a list of their codes. Repeating a call changes nothing.
 
         What jobs have in common, all but id and payload, is sent once."""
         kinds: dict[tuple[Any, ...], int] = {}

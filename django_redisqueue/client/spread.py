@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from ..broker.commands import Commands, batches
 from ..broker.connection import PRODUCER_TIMEOUT, producer_connection, retry_once
-from ..broker.link import HANGS
 from ..broker.redis_url import RedisUrl
+from ..broker.wire import HANGS
 from ..conf import get_settings
 from ..core.ids import new_job_id
 from ..core.job_data import NewJob

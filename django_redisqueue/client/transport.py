@@ -411,7 +411,7 @@ class _PushCall:
         self._size += size
 
     def close(self) -> tuple[_Sent, tuple[Any, ...]]:
-        sent, call = self._sent, self._commands.enqueue_workflows_call(self.parts)
+        sent, call = self._sent, self._commands.enqueue_workflow(self.parts)
         self._clear()
         return sent, call
 

@@ -1,5 +1,5 @@
--- audit_lanes: mends what was changed by hand: slots of jobs that are not processing, and lanes with queued jobs that no
--- claim would ever look at. At most 100 slots, rates or jobs a call; the first call of a round begins with the slots
+-- audit_lanes: mends what was changed by hand: slots of jobs that are not processing, and lanes with queued jobs that
+-- no claim would ever look at. At most 100 slots, rates or jobs a call; the first call of a round begins with the slots
 -- (c:...) and goes on with the rates (r:...).
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 queue to go on from, '' for the slots; 5 position there, as replied; both '' to begin
