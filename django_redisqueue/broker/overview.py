@@ -15,17 +15,10 @@ from .keys import Keys, QueueKeys
 from .replies import id_in
 
 COUNTED = (
-    ("LLEN", "queued"),
-    ("ZCARD", "priority"),
-    ("ZCARD", "keyed"),
-    ("ZCARD", "processing"),
-    ("ZCARD", "completed"),
-    ("ZCARD", "failed"),
-    ("ZCARD", "cancelled"),
-    ("ZCARD", "scheduled"),
-    ("ZCARD", "retrying"),
-    ("ZCARD", "waiting"),
-)
+    ("LLEN", "queued"), ("ZCARD", "priority"), ("ZCARD", "keyed"), ("ZCARD", "processing"),
+    ("ZCARD", "completed"), ("ZCARD", "failed"), ("ZCARD", "cancelled"), ("ZCARD", "scheduled"),
+    ("ZCARD", "retrying"), ("ZCARD", "waiting"),
+)  # fmt: skip
 FLEET = 10_000  # children that are sorted
 FORMER = 100  # queues that have left the settings
 MAX_NAME = 150  # characters of who paused a queue
@@ -344,11 +337,7 @@ def read_queue(keys: Keys, name: str) -> Read[QueueOverview]:
         name,
         now_ms,
         _counts(lengths, meta.get("lingering")),
-        {
-            field.removesuffix("_total"): value
-            for field, value in meta.items()
-            if field.endswith("_total")
-        },
+        {name[:-6]: value for name, value in meta.items() if name.endswith("_total")},
         meta.get("paused"),
         oldest_ms,
         tuple(getattr(key, one) for one in wrong),
