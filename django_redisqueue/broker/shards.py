@@ -224,7 +224,7 @@ def read_numbers(shards: AllShards) -> Answers[str | None]:
 
     def read(one: RedisConnection) -> Read[str | None]:
         number: str | None
-        [number] = yield Strict([("HGET", _keys(one).meta, FIELD)])
+        [number] = yield Strict(("HGET", _keys(one).meta, FIELD))
         return number
 
     return shards.read(read)
@@ -235,7 +235,7 @@ def record_number(shards: AllShards, number: int) -> None:
     meanwhile refuses data that has the number in some shards only."""
 
     def write(one: RedisConnection) -> Read[None]:
-        yield Strict([("HSET", _keys(one).meta, FIELD, number)])
+        yield Strict(("HSET", _keys(one).meta, FIELD, number))
 
     shards.read(write).complete()
 

@@ -271,11 +271,9 @@ class GatherQueries(QueryBase):
     def gather(self, key: str) -> Read[GatherData | None]:
         """A gather without its results, or None when no gather has this key."""
         raw, there, done = yield Strict(
-            [
-                ("HGETALL", self.keys.gather_plan(key)),
-                ("HKEYS", self.keys.gather(key)),
-                ("HGET", self.keys.gather(key), DONE_COUNT),
-            ]
+            ("HGETALL", self.keys.gather_plan(key)),
+            ("HKEYS", self.keys.gather(key)),
+            ("HGET", self.keys.gather(key), DONE_COUNT),
         )
         fields = pairs(raw)
         return decode_gather(key, fields, there, done) if "id" in fields else None
@@ -283,9 +281,7 @@ class GatherQueries(QueryBase):
     @query
     def newest(self, count: int) -> Read[list[tuple[str, float]]]:
         """The keys of the gathers that were started last, the last one first, with the instants."""
-        (found,) = yield Strict(
-            [("ZREVRANGE", self.keys.newest_gathers, 0, count - 1, "WITHSCORES")]
-        )
+        (found,) = yield Strict(("ZREVRANGE", self.keys.newest_gathers, 0, count - 1, "WITHSCORES"))
         return [(key, float(at)) for key, at in pairs(found).items()]
 
     @query
@@ -293,10 +289,8 @@ class GatherQueries(QueryBase):
         """The keys among the ``count`` newest that contain ``text``, with the instants of their
         starts; and the key ``text`` itself, with an infinite instant."""
         known, newest = yield Strict(
-            [
-                ("HEXISTS", self.keys.gather_plan(text), "id"),
-                ("ZREVRANGE", self.keys.newest_gathers, 0, count - 1, "WITHSCORES"),
-            ]
+            ("HEXISTS", self.keys.gather_plan(text), "id"),
+            ("ZREVRANGE", self.keys.newest_gathers, 0, count - 1, "WITHSCORES"),
         )
         part, exact = text.casefold(), {text: inf} if known else {}
         found = {key: float(at) for key, at in pairs(newest).items() if part in key.casefold()}
