@@ -23,9 +23,7 @@ local function call_back(key, which, id, gather_key, replaces_cancelled)
     owner, _, before = admit(new, ALIAS_MS)
   end
   if owner then return false end
-  local watched = watched_from(options, unique, lane)
-  local fields = new_job_fields('waiting', queue, task, payload, options, priority, audit, watched)
-  add_conditions(fields, unique, lane)
+  local fields = new_job_fields('waiting', queue, task, payload, options, priority, audit, unique, lane)
   note_lane(lane)
   if gather_key then add_field(fields, 'gather', gather_key) end
   if when ~= '' then add_field(fields, 'when', when) end
