@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 from django.conf import settings as django_settings
 from django.core.signals import setting_changed
@@ -215,9 +215,17 @@ class _Reader:
     values: Mapping[str, Any]
     where: str = field(default="REDISQUEUE")
 
-    def _wrong(self, key: str, allowed: str) -> ConfigurationError:
+    def _refuse(self, key: str, allowed: str) -> NoReturn:
         given = short_repr(self.values[key])
-        return ConfigurationError(f'{self.where}["{key}"] must be {allowed}, not {given}')
+        raise ConfigurationError(f'{self.where}["{key}"] must be {allowed}, not {given}')
+
+    def mapping(self, key: str, allowed: str) -> Mapping[Any, Any]:
+        value = self.values[key]
+        return value if isinstance(value, Mapping) else self._refuse(key, f"a dict {allowed}")
+
+    def sequence(self, key: str, allowed: str) -> Sequence[Any]:
+        value = self.values[key]
+        return value if isinstance(value, list | tuple) else self._refuse(key, allowed)
 
     def duration(self, key: str) -> int:
         try:
@@ -232,42 +240,34 @@ class _Reader:
         value = self.values[key]
         if value is None or is_number(value, 0, 1):
             return value
-        raise self._wrong(key, "a number from 0 to 1, or None for no alarm")
+        self._refuse(key, "a number from 0 to 1, or None for no alarm")
 
     def positive_duration(self, key: str) -> int:
-        duration = self.duration(key)
-        if duration < 1:
-            raise self._wrong(key, "more than 0")
-        return duration
+        return self.duration(key) or self._refuse(key, "more than 0")
 
     def aging(self) -> int | None:
-        duration = self.optional_duration("AGING")
-        if duration is None or duration > 0:
-            return duration
-        raise self._wrong("AGING", "more than 0, or None for no aging")
+        if self.optional_duration("AGING") == 0:
+            self._refuse("AGING", "more than 0, or None for no aging")
+        return self.optional_duration("AGING")
 
     def integer(self, key: str, low: int, high: int) -> int:
         value = self.values[key]
         if is_int(value, low, high):
             return value
-        raise self._wrong(key, f"a whole number from {low} to {high}")
+        self._refuse(key, f"a whole number from {low} to {high}")
 
     def flag(self, key: str) -> bool:
         value = self.values[key]
-        if not isinstance(value, bool):
-            raise self._wrong(key, "True or False")
-        return value
+        return value if isinstance(value, bool) else self._refuse(key, "True or False")
 
     def names(self, key: str) -> tuple[str, ...]:
-        value = self.values[key]
-        if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
-            raise self._wrong(key, "a list of dotted paths")
+        value = self.sequence(key, allowed := "a list of dotted paths")
+        if not all(isinstance(name, str) for name in value):
+            self._refuse(key, allowed)
         return tuple(value)
 
     def properties(self, key: str) -> tuple[str, ...]:
-        value = self.values[key]
-        if not isinstance(value, list | tuple):
-            raise self._wrong(key, 'a list such as ["task", "tags.tenant"]')
+        value = self.sequence(key, 'a list such as ["task", "tags.tenant"]')
         for name in value:
             if not (isinstance(name, str) and (name in PROPERTIES or _is_tag(name))):
                 raise ConfigurationError(
@@ -316,11 +316,8 @@ class _Reader:
             ) from None
 
     def queues(self) -> Mapping[str, QueueSettings]:
-        raw = self.values["QUEUES"]
-        if not isinstance(raw, Mapping) or not raw:
-            raise self._wrong(
-                "QUEUES", 'a dict of queue name to its settings, such as {"default": {}}'
-            )
+        allowed = 'of queue name to its settings, such as {"default": {}}'
+        raw = self.mapping("QUEUES", allowed) or self._refuse("QUEUES", f"a dict {allowed}")
         self.retention()  # report a wrong default even if no queue uses it
         return {_queue_name(name): self._queue(name, raw[name]) for name in raw}
 
@@ -333,27 +330,19 @@ class _Reader:
         return replace(own.retention(), spread=own.flag("SPREAD"))
 
     def schedules(self) -> Mapping[str, ScheduleSettings]:
-        raw = self.values["SCHEDULES"]
-        if not isinstance(raw, Mapping):
-            raise self._wrong(
-                "SCHEDULES",
-                'a dict of name to schedule, such as {"nightly": {"task": "shop.tasks.report", '
-                '"cron": "0 4 * * *"}}',
-            )
+        raw = self.mapping(
+            "SCHEDULES",
+            'of name to schedule, such as {"nightly": {"task": "shop.tasks.report", '
+            '"cron": "0 4 * * *"}}',
+        )
         return {name: _schedule(name, raw[name]) for name in raw}
 
     def limits(self) -> Mapping[str, NamedLimit]:
-        raw = self.values["LIMITS"]
-        if not isinstance(raw, Mapping):
-            raise self._wrong(
-                "LIMITS", 'a dict of name to limit, such as {"stripe": {"concurrency": 5}}'
-            )
+        raw = self.mapping("LIMITS", 'of name to limit, such as {"stripe": {"concurrency": 5}}')
         return {_limit_name(name): _named_limit(name, raw[name]) for name in raw}
 
     def weights(self) -> Mapping[str, int]:
-        raw = self.values["WEIGHTS"]
-        if not isinstance(raw, Mapping):
-            raise self._wrong("WEIGHTS", 'a dict of share to weight, such as {"gold": 3}')
+        raw = self.mapping("WEIGHTS", 'of share to weight, such as {"gold": 3}')
         for share, weight in raw.items():
             if not is_int(weight, 1, MAX_WEIGHT):
                 raise ConfigurationError(

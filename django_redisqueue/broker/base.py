@@ -115,6 +115,9 @@ class QueryBase:
 class Strict(list[Command]):
     """Commands for which a key of a wrong type is an error."""
 
+    def __init__(self, *commands: Command) -> None:
+        super().__init__(commands)
+
 
 class Reading(Generic[Answer]):
     """A read under way: the commands that it asks next, until it has its answer."""
@@ -156,7 +159,7 @@ def together(reads: Iterable[Read[Answer]]) -> Read[list[Answer]]:
     while left := [one for one in readings if not one.has_ended]:
         commands = list(chain.from_iterable(one.commands for one in left))
         is_lenient = any(one.is_lenient for one in left)
-        replies = iter((yield commands if is_lenient else Strict(commands)))
+        replies = iter((yield commands if is_lenient else Strict(*commands)))
         for one in left:
             one.advance(list(islice(replies, len(one.commands))))
     return [one.answer for one in readings]
@@ -242,7 +245,7 @@ def page_after(key: str, after: str, count: int) -> Read[EntryPage]:
     old place. A binary search finds it among those with the same score, with a round trip a step.
     """
     start = (yield from _start(key, after)) if after else 0
-    [raw] = yield Strict([("ZRANGE", key, start, start + count, "WITHSCORES")])
+    [raw] = yield Strict(("ZRANGE", key, start, start + count, "WITHSCORES"))
     found = [Entry(*pair) for pair in zip(raw[::2], raw[1::2], strict=True)]
     return EntryPage(found[:count], len(found) > count)
 
@@ -255,19 +258,17 @@ def _start(key: str, after: str) -> Read[int]:
         )
     score, member = match.groups()
     rank, found, low, high = yield Strict(
-        [
-            ("ZRANK", key, member),
-            ("ZSCORE", key, member),
-            ("ZCOUNT", key, "-inf", f"({score}"),
-            ("ZCOUNT", key, "-inf", score),
-        ]
+        ("ZRANK", key, member),
+        ("ZSCORE", key, member),
+        ("ZCOUNT", key, "-inf", f"({score}"),
+        ("ZCOUNT", key, "-inf", score),
     )
     if found is not None and float(found) == float(score):
         return int(rank) + 1
     wanted = member.encode(*AS_READ)
     while low < high:
         middle = (low + high) // 2
-        [there] = yield Strict([("ZRANGE", key, middle, middle)])
+        [there] = yield Strict(("ZRANGE", key, middle, middle))
         if there and there[0].encode(*AS_READ) <= wanted:
             low = middle + 1
         else:

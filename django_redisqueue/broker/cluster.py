@@ -100,11 +100,7 @@ class ClusterMap:
         address = self.owner(slot(tag), half)
         options = {**options, "socket_connect_timeout": half}
         connection = unconnected(address, options, self._target.common)
-        try:
-            connection.connect()
-        except BaseException:
-            connection.disconnect()
-            raise
+        connection.connect()
         return connection
 
     def owner(self, number: int, seconds: float) -> Address:

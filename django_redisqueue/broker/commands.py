@@ -84,16 +84,6 @@ class Commands(
         sha, source, *shared = self._head("enqueue")
         return packed_head(("EVALSHA", sha, 1, *shared), PLAIN_ARGUMENTS), (source, *shared)
 
-    def enqueue_with_conditions(
-        self, jobs: Sequence[NewJob], *, allow_missing_parents: bool = False
-    ) -> list[bool]:
-        """``enqueue`` by the script that also takes jobs with parents, a unique key or a lane."""
-        call = (
-            *self._head("enqueue_with_conditions"),
-            *self._with_conditions(jobs, allow_missing_parents),
-        )
-        return self._created(jobs, self._accept(call))
-
     def enqueue_all(self, batches: Iterable[Sequence[NewJob]]) -> int:
         """Create any number of jobs in batches of up to 100; return how many were new. Raises what
         ``enqueue`` raises.
@@ -112,10 +102,7 @@ class Commands(
         if len(jobs) == 1 and jobs[0].is_plain:
             return (*self._head("enqueue"), *_plain_arguments(jobs[0]))
         if any(job.after or job.unique or job.lane for job in jobs):
-            return (
-                *self._head("enqueue_with_conditions"),
-                *self._with_conditions(jobs, allow_missing_parents),
-            )
+            return self.enqueue_with_conditions(jobs, allow_missing_parents)
         return (*self._head("enqueue"), int(jobs[0].stored), *_arguments(jobs))
 
     def _created(self, jobs: Sequence[NewJob], reply: int | Sequence[int | str]) -> list[bool]:
@@ -132,15 +119,17 @@ class Commands(
                 )
         return [code == 1 for code in codes]
 
-    def _with_conditions(self, jobs: Sequence[NewJob], allow_missing_parents: bool) -> list[Any]:
-        """The arguments of enqueue_with_conditions.lua."""
+    def enqueue_with_conditions(
+        self, jobs: Sequence[NewJob], allow_missing_parents: bool
+    ) -> tuple[Any, ...]:
+        """The script call that also creates jobs with parents, a unique key or a lane."""
         is_known = any(job.is_known or job.stored for job in jobs)
         keep_ms = ALIAS_MS if is_known else max(1, self.settings.resend_window_ms)
         arguments: list[Any] = [int(allow_missing_parents), int(jobs[0].stored), keep_ms]
         for job in jobs:
             arguments += _arguments((job,))
             arguments += (job.after, job.unique, job.lane)
-        return arguments
+        return (*self._head("enqueue_with_conditions"), *arguments)
 
     def claim(
         self, claim_request: ClaimRequest, call: int, jobs: int, *, resent: bool = False

@@ -23,10 +23,9 @@ from ..conf import check_redis_is_meant
 from ..core.ports import ports
 from ..exceptions import NotReplicated, RedisRefused, RedisUnavailable, WrongKeyType
 from .failures import translate
-from .link import HungNode, Link
 from .nodes import Address
 from .redis_url import RedisUrl, get_redis_url, has_one_server
-from .wire import packed
+from .wire import HungNode, Link, packed
 
 BLOCK_SECONDS = 5  # how long Redis holds a blocking pop; never 0, so that a dead peer is noticed
 IDLE_SECONDS = 15  # the same of an idle child that waits in several shards
@@ -106,9 +105,7 @@ class RedisConnection:
         self._link = Link()
         self._links: dict[RedisUrl | Address, Link] = {redis_url: self._link}  # by server
         self._siblings = {shard: self}  # the same caller's connections, by shard
-        self._wait_ms = int(
-            timeout * 1000 * 2 / 3
-        )  # for replicas; shorter than the timeout of the reply
+        self._wait_ms = int(timeout * 1000 * 2 / 3)  # for replicas; the reply has to come in time
         self._guard = _Guard(self)
 
     def at(self, shard: int) -> RedisConnection:
@@ -177,11 +174,11 @@ class RedisConnection:
         """``script``, which also waits in the same round trip until replicas have what it wrote.
         Raises NotReplicated."""
         with self._guard as connection:
-            self._send_and_wait(connection, wait, ("EVALSHA", sha, 1, key, *args))
-            reply, reached = self._read(connection), self._read_wait(connection)
-            if isinstance(reply, redis_errors.NoScriptError):
-                self._send_and_wait(connection, wait, ("EVAL", source, 1, key, *args))
+            for script in (("EVALSHA", sha), ("EVAL", source)):
+                self._send_and_wait(connection, wait, (*script, 1, key, *args))
                 reply, reached = self._read(connection), self._read_wait(connection)
+                if not isinstance(reply, redis_errors.NoScriptError):
+                    break
             for answer in (reply, reached):
                 if isinstance(answer, Exception):
                     raise answer
@@ -226,7 +223,7 @@ class RedisConnection:
 
         With ``lenient``, the reply for a key of a wrong type is None.
         """
-        with self._guard as connection:
+        with self._guard as connection:  # an interrupt between both must close it, too
             connection.send_packed_command([b"".join(map(packed, map(tuple, commands)))])
             replies = [self._read(connection) for _ in commands]
         return self.check_replies(replies, lenient=lenient)

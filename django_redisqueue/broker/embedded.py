@@ -21,7 +21,7 @@ import stat
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from enum import Enum, auto
 from pathlib import Path
 
@@ -185,11 +185,8 @@ def _has_run(home: Path) -> bool:
         return False
 
 
-@contextmanager
-def _client(socket: str, timeout: float = 2.0) -> Iterator[Redis]:
-    client = Redis(unix_socket_path=socket, socket_timeout=timeout, retry=Retry(NoBackoff(), 0))
-    with closing(client):
-        yield client
+def _client(socket: str, timeout: float = 2.0) -> Redis:
+    return Redis(unix_socket_path=socket, socket_timeout=timeout, retry=Retry(NoBackoff(), 0))
 
 
 def _home(folder: Path | str) -> Path:

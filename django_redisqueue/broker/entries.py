@@ -170,8 +170,8 @@ class EventFeed(QueryBase):
     def ends(self) -> Read[Ends]:
         """The positions of the first and the last event, START for none. One round trip."""
         first, last = yield Strict(
-            [("XRANGE", self.keys.events, "-", "+", "COUNT", "1"),
-             ("XREVRANGE", self.keys.events, "+", "-", "COUNT", "1")]
+            ("XRANGE", self.keys.events, "-", "+", "COUNT", "1"),
+             ("XREVRANGE", self.keys.events, "+", "-", "COUNT", "1")
         )  # fmt: skip
         if not first or not last:
             return START, START

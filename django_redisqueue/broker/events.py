@@ -361,10 +361,8 @@ def _more(fields: Fields) -> dict[str, Any]:
         more["dueMs"] = fields.instant_ms("dueMs")
     if "reason" in fields:
         more["reason"] = fields.text("reason", MAX_REASON)
-    if "progress" in fields:
-        progress = _progress(fields)
-        if progress is not None:
-            more["progress"] = progress
+    if "progress" in fields and (progress := _progress(fields)) is not None:
+        more["progress"] = progress
     if "options" in fields:
         more["tags"] = _tags(fields["options"], fields)
     if "correlationId" in fields:

@@ -15,17 +15,10 @@ from .keys import Keys, QueueKeys
 from .replies import id_in
 
 COUNTED = (
-    ("LLEN", "queued"),
-    ("ZCARD", "priority"),
-    ("ZCARD", "keyed"),
-    ("ZCARD", "processing"),
-    ("ZCARD", "completed"),
-    ("ZCARD", "failed"),
-    ("ZCARD", "cancelled"),
-    ("ZCARD", "scheduled"),
-    ("ZCARD", "retrying"),
-    ("ZCARD", "waiting"),
-)
+    ("LLEN", "queued"), ("ZCARD", "priority"), ("ZCARD", "keyed"), ("ZCARD", "processing"),
+    ("ZCARD", "completed"), ("ZCARD", "failed"), ("ZCARD", "cancelled"), ("ZCARD", "scheduled"),
+    ("ZCARD", "retrying"), ("ZCARD", "waiting"),
+)  # fmt: skip
 FLEET = 10_000  # children that are sorted
 FORMER = 100  # queues that have left the settings
 MAX_NAME = 150  # characters of who paused a queue
@@ -150,7 +143,7 @@ class OverviewQueries(QueryBase):
     def stats(self, queues: Sequence[str]) -> Read[dict[str, dict[str, int]]]:
         """Counts by status of several queues, in one round trip."""
         counts = yield from together(
-            read_counts(self.keys.queue(queue), Strict) for queue in queues
+            read_counts(self.keys.queue(queue), is_strict=True) for queue in queues
         )
         return dict(zip(queues, counts, strict=True))
 
@@ -159,10 +152,8 @@ class OverviewQueries(QueryBase):
         """How many ids a list has: that of queued jobs also those of cancelled ones that linger."""
         key = self.keys.queue(queue)
         names = ("queued", "priority", "keyed") if status is Status.QUEUED else (status.value,)
-        found = yield Strict(
-            (command, getattr(key, name)) for command, name in COUNTED if name in names
-        )
-        return sum(found)
+        counted = ((command, getattr(key, name)) for command, name in COUNTED if name in names)
+        return sum((yield Strict(*counted)))
 
     def former_queues(self, queues: Collection[str]) -> list[str]:
         """The queues that Redis knows besides these: they were removed from QUEUES, or belong to
@@ -183,14 +174,14 @@ class OverviewQueries(QueryBase):
     @query
     def meta(self, queue: str) -> Read[dict[str, int]]:
         """A queue's counters since it began, and ``paused`` (the instant in ms) if it is."""
-        [raw] = yield Strict([("HGETALL", self.keys.queue(queue).meta)])
+        [raw] = yield Strict(("HGETALL", self.keys.queue(queue).meta))
         return counters(raw)
 
     @query
     def workers(self) -> Read[list[tuple[str, int]]]:
         """All children with the instant in ms at which their lease ends. The cost grows with the
         number of children."""
-        [ends] = yield Strict([("ZRANGE", self.keys.workers, 0, -1, "WITHSCORES")])
+        [ends] = yield Strict(("ZRANGE", self.keys.workers, 0, -1, "WITHSCORES"))
         return [(printable(child), score_ms(until)) for child, until in pairs(ends).items()]
 
     def held(self, children: Sequence[str]) -> dict[str, list[str]]:
@@ -218,11 +209,9 @@ class OverviewQueries(QueryBase):
         """What is left of the leases of up to FLEET children that claim jobs, or of all. The cost
         grows with their number (0.1 ms for 1,000)."""
         now, every, total = yield Strict(
-            [
-                ("TIME",),
-                ("ZRANGE", self.keys.workers, 0, FLEET - 1, "WITHSCORES"),
-                ("ZCARD", self.keys.workers),
-            ]
+            ("TIME",),
+            ("ZRANGE", self.keys.workers, 0, FLEET - 1, "WITHSCORES"),
+            ("ZCARD", self.keys.workers),
         )
         now_ms = clock_ms(now)
         read = pairs(every)
@@ -244,7 +233,7 @@ class OverviewQueries(QueryBase):
 
     def _child(self, child: str, lease_ms: int) -> Read[ChildOverview]:
         key = self.keys.child_processing(child)
-        clock, held, first = yield Strict([("TIME",), ("LLEN", key), ("LRANGE", key, 0, 0)])
+        clock, held, first = yield Strict(("TIME",), ("LLEN", key), ("LRANGE", key, 0, 0))
         job = id_in(first[0]) if first else ""
         # Without a job it asks for the key of no job, which does not exist.
         [details] = yield [("HMGET", self.keys.job(job), "task", "started_ms")]
@@ -267,11 +256,9 @@ class OverviewQueries(QueryBase):
     def server(self) -> Read[ServerOverview]:
         """The state of the Redis server, and how many events its stream holds. One round trip."""
         info, total, entries = yield Strict(
-            [
-                ("INFO",),
-                ("HGET", self.keys.meta, "events"),
-                ("XRANGE", self.keys.events, "-", "+", "COUNT", 1),
-            ]
+            ("INFO",),
+            ("HGET", self.keys.meta, "events"),
+            ("XRANGE", self.keys.events, "-", "+", "COUNT", 1),
         )
         server = info_fields(info)
         valkey = server.get("valkey_version", "")
@@ -298,9 +285,10 @@ def eviction_policy(info: Mapping[str, str]) -> str:
     return info.get("maxmemory_policy", "noeviction")
 
 
-def read_counts(key: QueueKeys, kind: type[list[Command]] = list) -> Read[dict[str, int]]:
-    """The number of jobs by status; ``kind`` may be Strict."""
-    *lengths, lingering = yield kind([*_lengths(key), ("HGET", key.meta, "lingering")])
+def read_counts(key: QueueKeys, *, is_strict: bool = False) -> Read[dict[str, int]]:
+    """The number of jobs by status."""
+    commands = [*_lengths(key), ("HGET", key.meta, "lingering")]
+    *lengths, lingering = yield Strict(*commands) if is_strict else commands
     return _counts(lengths, int64_or_none(lingering))
 
 
@@ -344,11 +332,7 @@ def read_queue(keys: Keys, name: str) -> Read[QueueOverview]:
         name,
         now_ms,
         _counts(lengths, meta.get("lingering")),
-        {
-            field.removesuffix("_total"): value
-            for field, value in meta.items()
-            if field.endswith("_total")
-        },
+        {name[:-6]: value for name, value in meta.items() if name.endswith("_total")},
         meta.get("paused"),
         oldest_ms,
         tuple(getattr(key, one) for one in wrong),

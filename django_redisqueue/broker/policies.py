@@ -142,9 +142,9 @@ class LimitQueries(QueryBase):
         if len(after) > MAX_AFTER:
             raise InvalidOption("after must be what the page before gave as the next one")
         start = f"({after}!" if after else "-"  # '!' follows the blank behind a key
+        keys = (self.keys.slots, self.keys.waiting_limits, self.keys.rates)
         entries = yield Strict(
-            ("ZRANGEBYLEX", key, start, "+", "LIMIT", 0, CHUNK)
-            for key in (self.keys.slots, self.keys.waiting_limits, self.keys.rates)
+            *(("ZRANGEBYLEX", key, start, "+", "LIMIT", 0, CHUNK) for key in keys)
         )
         found = [_split(entry)[0] for some in entries for entry in some]
         full = [_split(some[-1])[0] for some in entries if len(some) == CHUNK]
@@ -279,7 +279,7 @@ class UniqueQueries(QueryBase):
     def count(self) -> Read[int]:
         """How many keys are taken. Some may be free already: those of jobs that are gone."""
         found: int
-        [found] = yield Strict([("ZCARD", self.keys.uniques)])
+        [found] = yield Strict(("ZCARD", self.keys.uniques))
         return found
 
     def page(self, start: int = 0, count: int = PAGE) -> list[UniqueKey]:
@@ -304,7 +304,7 @@ class UniqueQueries(QueryBase):
     @query
     def find(self, key: str) -> Read[UniqueKey | None]:
         """The job that has a key, or None. Three round trips."""
-        [taken] = yield Strict([("ZSCORE", self.keys.uniques, key)])
+        [taken] = yield Strict(("ZSCORE", self.keys.uniques, key))
         found = yield from self._described({key: score_ms(taken) if taken is not None else 0})
         return found[0] if found else None
 
@@ -321,10 +321,8 @@ class UniqueQueries(QueryBase):
         if not taken:
             return []
         owners, ends = yield Strict(
-            [
-                ("MGET", *map(self.keys.unique, taken)),
-                ("ZMSCORE", self.keys.unique_lifetimes, *taken),
-            ]
+            ("MGET", *map(self.keys.unique, taken)),
+            ("ZMSCORE", self.keys.unique_lifetimes, *taken),
         )
         ids = [owner.partition(" ")[0] if owner else "" for owner in owners]
         asked = (("HMGET", self.keys.job(one), "status", "task") for one in ids)

@@ -113,7 +113,7 @@ class Queries(OverviewQueries):
         if status is Status.QUEUED:
             return list(enumerate((yield from self._queued(key, start, stop)), start))
         command, sign = ("ZREVRANGE", -1) if status.is_final else ("ZRANGE", 1)
-        [found] = yield Strict([(command, getattr(key, status.value), start, stop, "WITHSCORES")])
+        [found] = yield Strict((command, getattr(key, status.value), start, stop, "WITHSCORES"))
         return [(sign * float(score), job_id) for job_id, score in pairs(found).items()]
 
     def _queued(self, key: QueueKeys, start: int, stop: int) -> Read[list[str]]:
@@ -123,11 +123,9 @@ class Queries(OverviewQueries):
         Takes two round trips and reads no more than the page, however deep it is.
         """
         high, plain, ranked = yield Strict(
-            [
-                ("ZCOUNT", key.priority, "-inf", f"({MIDDLE}"),
-                ("LLEN", key.queued),
-                ("ZCARD", key.priority),
-            ]
+            ("ZCOUNT", key.priority, "-inf", f"({MIDDLE}"),
+            ("LLEN", key.queued),
+            ("ZCARD", key.priority),
         )
         before, others = high + plain, plain + ranked
         parts = Strict()

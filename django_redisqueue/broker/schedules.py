@@ -112,7 +112,7 @@ class ScheduleQueries(QueryBase):
     def count(self) -> Read[int]:
         """How many schedules there are."""
         found: int
-        [found] = yield Strict([("ZCARD", self.keys.schedules)])
+        [found] = yield Strict(("ZCARD", self.keys.schedules))
         return found
 
     def defined_set(self) -> str | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -64,16 +65,13 @@ class AllShards:
         for shard in self.numbers:
             if shard not in self.missing:
                 connection = self._connect(shard)
-                try:
+                with self._missing_on_error(connection):
                     answers[shard] = act(connection)
-                except (RedisUnavailable, RedisRefused) as error:
-                    self._miss(connection, error)
         return self._answers(answers)
 
     def require_all(self) -> None:
         """Raise the error of a missing shard: without it, what was read would be false."""
-        for error in self.missing.values():
-            raise error
+        self._answers({}).complete()
 
     def read(
         self,
@@ -117,40 +115,33 @@ class AllShards:
         servers: dict[object, list[_Reading[Any]]] = {}
         for one in reads:
             if one.shard not in self.missing:
-                try:
+                with self._missing_on_error(one.connection):
                     servers.setdefault(one.connection.connect(), []).append(one)
-                except (RedisUnavailable, RedisRefused) as error:
-                    self._miss(one.connection, error)
         return list(servers.values())
 
     def _send(self, group: Sequence[_Reading[Any]]) -> bool:
-        try:
+        with self._missing_on_error(*(one.connection for one in group)):
             group[0].connection.send([command for one in group for command in one.commands])
-        except (RedisUnavailable, RedisRefused) as error:
-            self._miss_all(group, error)
-            return False
-        return True
+        return group[0].shard not in self.missing
 
     def _receive(self, group: Sequence[_Reading[Any]]) -> dict[int, list[Any]]:
         found: dict[int, list[Any]] = {}
-        try:
+        with self._missing_on_error(*(one.connection for one in group)):
             replies = iter(group[0].connection.receive(sum(len(one.commands) for one in group)))
-        except (RedisUnavailable, RedisRefused) as error:
-            self._miss_all(group, error)
-            return found
-        for one in group:
-            own = list(islice(replies, len(one.commands)))
-            try:
-                found[one.shard] = one.check(own)
-            except (RedisUnavailable, RedisRefused) as error:
-                self._miss(one.connection, error)
+            for one in group:
+                own = list(islice(replies, len(one.commands)))
+                with self._missing_on_error(one.connection):
+                    found[one.shard] = one.check(own)
         return found
 
-    def _miss_all(
-        self, group: Sequence[_Reading[Any]], error: RedisUnavailable | RedisRefused
-    ) -> None:
-        for one in group:
-            self._miss(one.connection, error)
+    @contextmanager
+    def _missing_on_error(self, *connections: RedisConnection) -> Iterator[None]:
+        """The shards of these connections are missing if Redis cannot answer in the block."""
+        try:
+            yield
+        except (RedisUnavailable, RedisRefused) as error:
+            for connection in connections:
+                self._miss(connection, error)
 
     def _miss(self, connection: RedisConnection, error: RedisUnavailable | RedisRefused) -> None:
         """The shard is missing. So are the others on a server that is away; those of a cluster are
@@ -233,7 +224,7 @@ def read_numbers(shards: AllShards) -> Answers[str | None]:
 
     def read(one: RedisConnection) -> Read[str | None]:
         number: str | None
-        [number] = yield Strict([("HGET", _keys(one).meta, FIELD)])
+        [number] = yield Strict(("HGET", _keys(one).meta, FIELD))
         return number
 
     return shards.read(read)
@@ -244,7 +235,7 @@ def record_number(shards: AllShards, number: int) -> None:
     meanwhile refuses data that has the number in some shards only."""
 
     def write(one: RedisConnection) -> Read[None]:
-        yield Strict([("HSET", _keys(one).meta, FIELD, number)])
+        yield Strict(("HSET", _keys(one).meta, FIELD, number))
 
     shards.read(write).complete()
 

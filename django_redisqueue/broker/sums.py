@@ -21,8 +21,9 @@ from ..core.schedules import ScheduleData
 from ..core.statuses import Status
 from ..core.text import printable
 from ..exceptions import InvalidOption
-from .base import Entry, EntryPage, Read, merged, page_after
+from .base import Entry, QueryBase, Read, merged, page_after
 from .connection import RedisConnection
+from .keys import Keys
 from .overview import ChildOverview, Fleet, Leases, QueueOverview, ServerOverview
 from .policies import LanePause, LimitQueries, LimitState, UniqueQueries, first_keys
 from .queries import Queries, UnreadableJob
@@ -313,11 +314,9 @@ def _add_limit(parts: Sequence[LimitState]) -> LimitState:
 def unique_keys(shards: AllShards, after: str, count: int) -> tuple[list[UniqueKey], str]:
     """A page of the unique keys, the oldest first, and its ``after``. Four round trips."""
     return _page(
-        shards,
-        count,
-        lambda one: page_after(UniqueQueries(one).keys.uniques, after, count),
-        lambda entries, one: UniqueQueries(one).described.read(entries),
-    )
+        shards, after, count,
+        lambda keys: keys.uniques, lambda one: UniqueQueries(one).described.read,
+    )  # fmt: skip
 
 
 def unique_key(shards: AllShards, key: str) -> list[UniqueKey]:
@@ -340,11 +339,9 @@ def schedules(
 ) -> tuple[list[ScheduleData | UnreadableSchedule], str]:
     """A page of the schedules by their next due times, and its ``after``. Three round trips."""
     return _page(
-        shards,
-        count,
-        lambda one: page_after(ScheduleQueries(one).keys.schedules, after, count),
-        lambda entries, one: ScheduleQueries(one).described.read(entries),
-    )
+        shards, after, count,
+        lambda keys: keys.schedules, lambda one: ScheduleQueries(one).described.read,
+    )  # fmt: skip
 
 
 def schedule_count(shards: AllShards) -> int:
@@ -356,11 +353,9 @@ def waits(shards: AllShards, kind: WaitKind, after: str, count: int) -> tuple[li
     """A page of the jobs that wait for something of a kind, the oldest first, and its ``after``.
     Three round trips."""
     return _page(
-        shards,
-        count,
-        lambda one: page_after(WaitQueries(one).keys.waits(kind), after, count),
-        lambda entries, one: WaitQueries(one).described.read(entries),
-    )
+        shards, after, count,
+        lambda keys: keys.waits(kind), lambda one: WaitQueries(one).described.read,
+    )  # fmt: skip
 
 
 def wait_counts(shards: AllShards) -> dict[WaitKind, int]:
@@ -370,16 +365,17 @@ def wait_counts(shards: AllShards) -> dict[WaitKind, int]:
 
 def _page(
     shards: AllShards,
+    after: str,
     count: int,
-    read: Callable[[RedisConnection], Read[EntryPage]],
-    describe: Callable[[Sequence[Entry], RedisConnection], Read[dict[Entry, Row]]],
+    key: Callable[[Keys], str],
+    describe: Callable[[RedisConnection], Callable[[Sequence[Entry]], Read[dict[Entry, Row]]]],
 ) -> tuple[list[Row], str]:
     """A page of a sorted set that is spread over the shards. Each shard describes its own rows."""
-    pages = shards.read(read).by_shard
+    pages = shards.read(lambda one: page_after(key(QueryBase(one).keys), after, count)).by_shard
     page = merged(pages.values(), count)
     wanted = dict.fromkeys(page.entries)
     parts = {shard: [e for e in part.entries if e in wanted] for shard, part in pages.items()}
-    found = shards.read(lambda one: describe(parts[one.shard], one), parts).by_shard
+    found = shards.read(lambda one: describe(one)(parts[one.shard]), parts).by_shard
     rows: dict[Entry, list[Row]] = defaultdict(list)
     for part in found.values():
         for entry, row in part.items():

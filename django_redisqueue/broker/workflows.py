@@ -15,7 +15,6 @@ from ..core.records import (
     GatherListener,
     GatherPlan,
     WorkflowData,
-    WorkflowJob,
     WorkflowNode,
     WorkflowPart,
     decode_gather,
@@ -39,27 +38,9 @@ _OUTLINE = (
 class WorkflowCommands(CommandBase):
     """Creates, controls and advances workflows."""
 
-    def enqueue_workflow(
-        self,
-        workflow_id: str,
-        fields: Sequence[str],
-        jobs: Sequence[WorkflowJob],
-        *,
-        first: bool,
-        last: bool,
-        stored: bool = False,
-    ) -> int:
-        """Make up to 100 jobs of a workflow; returns the code of enqueue_workflow.lua.
-
-        ``fields``: names and values of the workflow itself; ``stored``: it has a row in an outbox.
-        Repeating a call changes nothing."""
-        part = WorkflowPart(workflow_id, fields, jobs, first, last, stored)
-        (code,) = self._accept(self.enqueue_workflows_call([part]))
-        return code
-
-    def enqueue_workflows_call(self, parts: Iterable[WorkflowPart]) -> tuple[Any, ...]:
+    def enqueue_workflow(self, parts: Iterable[WorkflowPart]) -> tuple[Any, ...]:
         """The arguments of one script call that creates several workflows, or a part of one: up to
-        100 jobs. Its reply is a list of their codes.
+        100 jobs. Its reply is a list of their codes. Repeating a call changes nothing.
 
         What jobs have in common, all but id and payload, is sent once."""
         kinds: dict[tuple[Any, ...], int] = {}
@@ -290,11 +271,9 @@ class GatherQueries(QueryBase):
     def gather(self, key: str) -> Read[GatherData | None]:
         """A gather without its results, or None when no gather has this key."""
         raw, there, done = yield Strict(
-            [
-                ("HGETALL", self.keys.gather_plan(key)),
-                ("HKEYS", self.keys.gather(key)),
-                ("HGET", self.keys.gather(key), DONE_COUNT),
-            ]
+            ("HGETALL", self.keys.gather_plan(key)),
+            ("HKEYS", self.keys.gather(key)),
+            ("HGET", self.keys.gather(key), DONE_COUNT),
         )
         fields = pairs(raw)
         return decode_gather(key, fields, there, done) if "id" in fields else None
@@ -302,9 +281,7 @@ class GatherQueries(QueryBase):
     @query
     def newest(self, count: int) -> Read[list[tuple[str, float]]]:
         """The keys of the gathers that were started last, the last one first, with the instants."""
-        (found,) = yield Strict(
-            [("ZREVRANGE", self.keys.newest_gathers, 0, count - 1, "WITHSCORES")]
-        )
+        (found,) = yield Strict(("ZREVRANGE", self.keys.newest_gathers, 0, count - 1, "WITHSCORES"))
         return [(key, float(at)) for key, at in pairs(found).items()]
 
     @query
@@ -312,10 +289,8 @@ class GatherQueries(QueryBase):
         """The keys among the ``count`` newest that contain ``text``, with the instants of their
         starts; and the key ``text`` itself, with an infinite instant."""
         known, newest = yield Strict(
-            [
-                ("HEXISTS", self.keys.gather_plan(text), "id"),
-                ("ZREVRANGE", self.keys.newest_gathers, 0, count - 1, "WITHSCORES"),
-            ]
+            ("HEXISTS", self.keys.gather_plan(text), "id"),
+            ("ZREVRANGE", self.keys.newest_gathers, 0, count - 1, "WITHSCORES"),
         )
         part, exact = text.casefold(), {text: inf} if known else {}
         found = {key: float(at) for key, at in pairs(newest).items() if part in key.casefold()}

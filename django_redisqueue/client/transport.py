@@ -411,7 +411,7 @@ class _PushCall:
         self.size += size
 
     def encoded(self) -> tuple[_Sent, tuple[Any, ...]]:
-        return self.sent, self.commands.enqueue_workflows_call(self.parts)
+        return self.sent, self.commands.enqueue_workflow(self.parts)
 
 
 def _job_batches(jobs: Iterable[WorkflowJob]) -> Iterator[tuple[list[WorkflowJob], int]]:

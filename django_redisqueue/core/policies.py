@@ -40,15 +40,19 @@ IDEMPOTENCY_MS = 86_400_000  # how long the API remembers an Idempotency-Key
 MAX_FACTOR = 1_000_000
 
 
+def _names(value: object) -> tuple[str, ...]:
+    """A name or several as a tuple; () for anything else."""
+    names = (value,) if isinstance(value, str) else value
+    is_several = isinstance(names, tuple | list) and all(isinstance(name, str) for name in names)
+    return tuple(names) if is_several else ()  # type: ignore[arg-type]
+
+
 def _check_key(key: object, where: str) -> None:
-    names = (key,) if isinstance(key, str) else key
-    if key is None or callable(key):
-        return
-    if isinstance(names, tuple | list) and names and all(isinstance(name, str) for name in names):
-        return
-    raise InvalidOption(
-        f"{where} must be a parameter's name, a tuple of names or a callable, not {short_repr(key)}"
-    )
+    if not (key is None or callable(key) or _names(key)):
+        raise InvalidOption(
+            f"{where} must be a parameter's name, a tuple of names or a callable, "
+            f"not {short_repr(key)}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,9 +358,8 @@ def check_unique_by(value: object) -> UniqueBy | None:
         return None
     if callable(value):
         return value
-    names = (value,) if isinstance(value, str) else value
-    if isinstance(names, tuple | list) and names and all(isinstance(name, str) for name in names):
-        return tuple(names)
+    if names := _names(value):
+        return names
     raise InvalidOption(
         'unique_by must be "arguments", the name of a parameter, a tuple of names, or a callable, '
         f"not {short_repr(value)}"

@@ -50,16 +50,6 @@ BREAKS: dict[str, Callable[[Lab], object]] = {
     "the parked lanes": lambda lab: lab.redis.delete(lab.keys.queue("default").parked_at(KEY)),
     "the limits that are waited for": lambda lab: lab.redis.delete(lab.keys.waiting_limits),
     "the rates that are waited for": lambda lab: lab.redis.delete(lab.keys.due_limits),
-    "the slots": lambda lab: lab.redis.delete(lab.keys.slots),
-    "one slot": lambda lab: lab.redis.zpopmin(lab.keys.slots),
-    "the list of the queued jobs": lambda lab: lab.redis.delete(lab.keys.queue("default").keyed),
-    "the list and the mark of the queue": lambda lab: (
-        lab.redis.delete(lab.keys.queue("default").keyed),
-        lab.redis.hdel(lab.keys.queue("default").meta, "keyed"),
-    ),
-    "some of the queued jobs": lambda lab: lab.redis.zremrangebyrank(
-        lab.keys.queue("default").keyed, 2, 12
-    ),
     "the lanes": lambda lab: lab.redis.delete(*lab.redis.keys(f"{lab.keys.base}q:default:lane:*")),
     "the mark of the queue": lambda lab: lab.redis.hdel(lab.keys.queue("default").meta, "keyed"),
 }
@@ -99,17 +89,6 @@ def test_jobs_that_no_list_has_run_all_the_same(lab: Lab) -> None:
     assert lab.redis.hexists(lab.keys.queue("default").meta, "keyed")
     assert drain(lab) == ["a", "c", "b"]
     assert not lab.redis.hexists(lab.keys.queue("default").meta, "keyed")
-    invariants(lab)
-
-
-def test_a_long_lane_that_no_list_has(lab: Lab) -> None:
-    for at in range(0, 300, 100):
-        lab.add(*[f"a{n}" for n in range(at, at + 100)], lane="a")
-    lab.add("b", "c", lane="b")
-    before = lab.ids("keyed")
-    lab.redis.delete(lab.keys.queue("default").keyed)
-    assert audit(lab) == 302
-    assert lab.ids("keyed") == before
     invariants(lab)
 
 

@@ -182,7 +182,7 @@ def _neighbours(cluster: ClusterNodes) -> tuple[int, int]:
 
 
 def _meta(one: RedisConnection) -> Read[Any]:
-    found = yield Strict([("HGET", keys_at(one, get_settings()).meta, "shards")])
+    found = yield Strict(("HGET", keys_at(one, get_settings()).meta, "shards"))
     return found
 
 

@@ -155,7 +155,7 @@ def test_an_orphan_that_nobody_can_be_told_of_has_an_end(
     lab: Lab, policy: str, status: str
 ) -> None:
     new = NewJob("c", "default", "app.task", PAYLOAD, after=f"{policy} gone")
-    assert lab.store.enqueue_with_conditions([new], allow_missing_parents=True) == [True]
+    assert lab.store.enqueue([new], allow_missing_parents=True) == [True]
     assert lab.status("c") == status
     if status == "cancelled":
         assert lab.job("c")["reason"] == "parent_gone"

@@ -308,7 +308,7 @@ def part(workflow: LabWorkflow) -> WorkflowPart:
 
 
 def push_together(lab: Lab, *workflows: LabWorkflow) -> list[int | str]:
-    call = lab.store.enqueue_workflows_call([part(workflow) for workflow in workflows])
+    call = lab.store.enqueue_workflow([part(workflow) for workflow in workflows])
     found: list[int | str] = lab.connection.script(*call)
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_redisqueue.broker.base import Command, Read, Strict, page_after, run, together
+from django_redisqueue.broker.base import Read, Strict, page_after, run, together
 from django_redisqueue.broker.queries import UnreadableJob
 from django_redisqueue.core.job_data import JobData
 from django_redisqueue.core.statuses import Status
@@ -82,11 +82,12 @@ def test_broken_and_missing_jobs_are_outlines_that_say_so(lab: Lab) -> None:
     assert isinstance(d, UnreadableJob)
 
 
-def values(*keys: str, kind: type[list[Command]] = list) -> Read[list[str | None]]:
+def values(*keys: str, is_strict: bool = False) -> Read[list[str | None]]:
     """Reads one key after the other."""
     found: list[str | None] = []
     for key in keys:
-        [value] = yield kind([("GET", key)])
+        command = ("GET", key)
+        [value] = yield Strict(command) if is_strict else [command]
         found.append(value)
     return found
 
@@ -106,10 +107,12 @@ def test_reads_together_take_as_many_round_trips_as_the_longest(
 def test_reads_together_are_strict_if_all_of_them_are(lab: Lab) -> None:
     lab.redis.set("a", 1)
     lab.redis.lpush("wrong", "theirs")
-    strict, others = values("a", "wrong", kind=Strict), values("wrong", "a")
+    strict, others = values("a", "wrong", is_strict=True), values("wrong", "a")
     assert run(lab.connection, together([strict, others])) == [["1", None], [None, "1"]]
     with pytest.raises(WrongKeyType):
-        run(lab.connection, together([values("wrong", kind=Strict), values("a", kind=Strict)]))
+        run(
+            lab.connection, together([values("wrong", is_strict=True), values("a", is_strict=True)])
+        )
 
 
 def test_the_server_says_what_it_is(lab: Lab) -> None:

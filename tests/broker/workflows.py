@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django_redisqueue.broker.replies import ClaimedJob, Outcome
-from django_redisqueue.core.records import WorkflowData, WorkflowJob
+from django_redisqueue.core.records import WorkflowData, WorkflowJob, WorkflowPart
 
 from .lab import ERROR, FINISHED, PAYLOAD, Lab, outcome
 
@@ -61,9 +61,10 @@ class LabWorkflow:
 
     def push_batch(self, start: int, stop: int, *, first: bool = False, last: bool = False) -> int:
         fields = self._fields if first else []
-        return self.lab.store.enqueue_workflow(
-            self.id, fields, self.jobs[start:stop], first=first, last=last
-        )
+        part = WorkflowPart(self.id, fields, self.jobs[start:stop], first, last)
+        code: int
+        (code,) = self.lab.store.connection.script(*self.lab.store.enqueue_workflow([part]))
+        return code
 
     def advance(self) -> None:
         for _ in self.lab.advancing():

@@ -1,14 +1,14 @@
--- audit_lanes: mends what was changed by hand: slots of jobs that are not processing, jobs that are and hold none,
--- lanes with queued jobs that no claim would ever look at, and jobs of lanes that no list has. At most 100 slots, rates
--- or jobs a call; the first call of a round begins with the slots (c:...) and goes on with the rates (r:...).
+-- audit_lanes: mends what was changed by hand: slots of jobs that are not processing, and lanes with queued jobs that
+-- no claim would ever look at. At most 100 slots, rates or jobs a call; the first call of a round begins with the slots
+-- (c:...) and goes on with the rates (r:...).
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 queue to go on from, '' for the slots; 5 position there, as replied; both '' to begin
 -- Reply: { things mended, queue, position }, both '' at the end of the round
--- Nothing lists queued jobs that stand neither in `keyed` nor in their lane, and lanes of a queue with a broken key
--- stay as they are.
+-- Queued jobs that are not in `keyed`, processing jobs without their slots, and lanes of a queue with a broken key stay
+-- as they are.
 -- @include "context"
 -- @include "place"
--- @include "job_audit"
+-- @include "lane_audit"
 local queue, position = ARGV[4], ARGV[5]
 for _, name in ipairs({ 'limits', 'limits:changed', 'limits:passes' }) do expect(base .. name, 'hash') end
 for _, name in ipairs({ 'slots', 'limits:waiting', 'limits:due', 'limits:rates', 'chunks:waiting' }) do
@@ -31,7 +31,7 @@ local queues = redis.call('SMEMBERS', queues_key)
 table.sort(queues)
 for _, name in ipairs(queues) do
   if name >= queue and is_sound(name) then
-    position, left = audit_queue(name, name == queue and position or '', left)
+    position, left = audit_keyed(name, name == queue and position or '', left)
     if left <= 0 then return { mended, name, position } end
   end
 end

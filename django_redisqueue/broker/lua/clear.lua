@@ -21,13 +21,9 @@ if not may_continue(ARGV[9], ARGV[10], ARGV[11] == '1') then return { 0, 0 } end
 write_even_when_full()
 
 local function cancel(id)
-  local now_status, task, attempts, seq, audit, watched, lingers, dependants = unpack(
-    read(id, 'status', 'task', 'attempts', 'seq', 'audit', 'watched', 'lingers', 'then'))
+  local now_status, lingers = unpack(read(id, 'status', 'lingers'))
   if lingers then stop_lingering(queue, id, now_status) end
-  if now_status ~= status then return end
-  end_job({ id = id, queue = queue, task = task or '', child = '', attempt = integer(attempts) or 0,
-    seq = integer(seq) or 1, audit = audit, watched = watched, from = status, dependants = dependants },
-    'cancelled', '', '', '')
+  if now_status == status then cancel_idle(id, status, '') end
 end
 
 local resend_ms, mirrored_ms = tonumber(ARGV[7]), mirrored_until(ARGV[8] == '1')

@@ -11,7 +11,7 @@
 local resend_ms = tonumber(ARGV[4])
 local ids = { unpack(ARGV, 6) }
 expect_queues_of(ids)
-for _, id in ipairs(ids) do expect_deleted(read(id, 'queue')[1] or 'default') end
+for _, id in ipairs(ids) do expect_queue(read(id, 'queue')[1] or 'default', 'deleted') end
 write_even_when_full()
 
 local codes, mirrored_ms = {}, mirrored_until(ARGV[5] == '1')

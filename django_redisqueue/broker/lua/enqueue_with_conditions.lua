@@ -74,9 +74,8 @@ local function make(id, queue, task, payload, options, priority, when, audit, af
   local waits = #found.waiting + (before and 1 or 0)
   if waits == 0 and due <= now then found.reason = found.reason or resolve_conflict(queue, lane) end
   local status = (waits > 0 or found.reason) and 'waiting' or due > now and 'scheduled' or 'queued'
-  local watched = (after ~= '' and 'a' or '') .. watched_from(options, unique, lane)
-  local fields = new_job_fields(status, queue, task, payload, options, priority, audit, watched)
-  add_conditions(fields, unique, lane)
+  local fields = new_job_fields(status, queue, task, payload, options, priority, audit, unique, lane,
+    after ~= '' and 'a' or '')
   note_lane(lane)
   if status == 'waiting' and when ~= '' then add_field(fields, 'when', when) end
   if status == 'scheduled' then add_field(fields, 'due_ms', whole(due)) end

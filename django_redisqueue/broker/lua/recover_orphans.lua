@@ -3,8 +3,7 @@
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 lease ms; 5 MAX_RECOVERIES; 6 queue; 7 position: 0 to begin, else as replied
 -- Reply: { position to go on from (0 at the end), then triples of id, child and what became of it: 'lost' when its hash
---      is
---          gone, else see recover.lua }
+--      is gone, else see recover.lua }
 -- A claim younger than a lease is ignored: its child may not have had its first heartbeat. A child without a lease
 -- whose processing list can be read gets one more lease: it renews that, or it is reaped.
 -- @include "context"

@@ -49,9 +49,8 @@ end
 
 local function requeue(id)
   local key = job_key(id)
-  local status, queue, task, priority, old_seq, audit, old_generation, bytes, lingers, waits, watched, options,
-    lane = unpack(
-    read(id, 'status', 'queue', 'task', 'priority', 'seq', 'audit', 'generation', 'bytes', 'lingers', 'waits',
+  local status, queue, task, priority, old_seq, audit, old_generation, bytes, lingers, waits, watched, options, lane =
+    unpack(read(id, 'status', 'queue', 'task', 'priority', 'seq', 'audit', 'generation', 'bytes', 'lingers', 'waits',
       'watched', 'options', 'lane'))
   queue = queue or 'default'
   if not status then return -1 end

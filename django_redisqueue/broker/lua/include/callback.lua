@@ -23,15 +23,13 @@ local function call_back(key, which, id, gather_key, replaces_cancelled)
     owner, _, before = admit(new, ALIAS_MS)
   end
   if owner then return false end
-  local watched = watched_from(options, unique, lane)
-  local fields = new_job_fields('waiting', queue, task, payload, options, priority, audit, watched)
-  add_conditions(fields, unique, lane)
+  local fields = new_job_fields('waiting', queue, task, payload, options, priority, audit, unique, lane)
   note_lane(lane)
   if gather_key then add_field(fields, 'gather', gather_key) end
   if when ~= '' then add_field(fields, 'when', when) end
   if before then add_successor(fields, before) end
   redis.call('HSET', job_key(id), unpack(fields))
-  index_unchecked(id, options)
+  index(id, options)
   if unique ~= '' then take_keys(id, unique) end
   if is_sound(queue) then count_enqueued(queue, 1) end
   if before then

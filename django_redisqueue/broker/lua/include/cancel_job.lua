@@ -6,8 +6,8 @@
 -- @include "lanes"
 local function cancel_job(id, reason)
   local key = job_key(id)
-  local status, queue, task, child, lease, attempts, seq, audit, priority, watched, dependants = unpack(
-    read(id, 'status', 'queue', 'task', 'child', 'lease', 'attempts', 'seq', 'audit', 'priority', 'watched', 'then'))
+  local status, queue, child, lease, priority, watched = unpack(
+    read(id, 'status', 'queue', 'child', 'lease', 'priority', 'watched'))
   if not status then return -1 end
   queue = queue or 'default'
   if status == 'processing' then
@@ -32,8 +32,6 @@ local function cancel_job(id, reason)
     if status ~= 'completed' and has(watched, 'f') and is_past_retry(id) then defer('gone:' .. id) end
     return 0
   end
-  end_job({ id = id, queue = queue, task = task or '', child = '', attempt = integer(attempts) or 0,
-    seq = seq_of(status, seq, lease), audit = audit, watched = watched, from = status, dependants = dependants },
-    'cancelled', '', '', reason)
+  cancel_idle(id, status, reason)
   return 1
 end

@@ -79,6 +79,16 @@ local function write_even_when_full() redis.call('DEL', base .. 'nothing') end
 -- keys of its first writes looks at this one before them, so that it does not stop half-way.
 local function refuse_when_moving() redis.call('EXISTS', base .. 'nothing') end
 
+-- Wakes the timer: it has to come back sooner than it knows.
+local function wake_timer()
+  if redis.call('EXISTS', timer_key) == 0 then redis.call('LPUSH', timer_key, '1') end
+end
+
+-- The same if a member is now the first of a ZSET of instants.
+local function wake_timer_if_first(key, member)
+  if redis.pcall('ZRANGE', key, 0, 0)[1] == member then wake_timer() end
+end
+
 -- Publishes and returns how many clients listen. On a cluster channels have the shard's tag and are sharded, because
 -- PUBLISH counts the listeners of its own node only. Redis 6.2 has no sharded channels. A user without permission for
 -- the channel (from Redis 7.0 on a new one has none) must not stop a script half-way: a message is only a hint.

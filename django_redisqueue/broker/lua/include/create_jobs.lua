@@ -40,8 +40,7 @@ local function create(id, queue, task, payload, options, priority, when, audit)
   if accepted[id] then return 0 end
   if redis.call('EXISTS', key) == 1 then return redis.call('TYPE', key).ok == 'hash' and 0 or -1 end
   local status = due > now and 'scheduled' or 'queued'
-  local watched = is_indexed(options) and 'i' or ''
-  local fields = new_job_fields(status, queue, task, payload, options, priority, audit, watched)
+  local fields = new_job_fields(status, queue, task, payload, options, priority, audit, '', '')
   if due > now then add_field(fields, 'due_ms', whole(due)) end
   redis.call('HSET', key, unpack(fields))
   put(id, queue, priority, due)

@@ -79,7 +79,7 @@ local function apply_conditions(new, kind, id, name)
   if kind.unique ~= '' then slow_path().take_keys(id, kind.unique) end
   for parent in string.gmatch(kind.joins, '%S+') do redis.call('RPUSH', then_key(new.id .. parent), name) end
   if kind.lane ~= '' then slow_path().note_lane(kind.lane) end
-  if kind.options ~= '' then index_unchecked(id, kind.options) end
+  if kind.options ~= '' then index(id, kind.options) end
 end
 
 local function create_job(new, key, name, kind, payload)

@@ -61,8 +61,6 @@ local function mirrored_until(has_mirror)
   return tonumber(string.match(position, '^%d+')) - LONGEST_SCRIPT_MS
 end
 
-local function expect_deleted(queue) expect_queue(queue, 'deleted') end
-
 -- Deletes a job on request. Until the mirror has read its end the hash stays, because it may be the only place of the
 -- arguments, result and error: without `status`, so that everybody else takes it for gone, and with its id among the
 -- queue's `deleted`, from which prune deletes it.

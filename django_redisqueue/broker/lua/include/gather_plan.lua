@@ -25,10 +25,8 @@ end
 
 local function has_results(plan) return redis.call('TYPE', results_key(plan.key)).ok == 'hash' end
 
--- Sets the instant of a gather's next check; wakes the timer when it is now the first.
+-- Sets the instant of a gather's next check.
 local function check_later(key, at)
   redis.call('ZADD', gathers_key, whole(at), key)
-  if redis.call('ZRANGE', gathers_key, 0, 0)[1] == key and redis.call('EXISTS', timer_key) == 0 then
-    redis.call('LPUSH', timer_key, '1')
-  end
+  wake_timer_if_first(gathers_key, key)
 end

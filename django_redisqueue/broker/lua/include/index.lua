@@ -12,22 +12,16 @@ local function expect_index(options)
   for entry in entries_of(options) do expect(index_key(entry), 'set') end
 end
 
+-- pcall: a key of a wrong type must not stop a script half-way.
 local function index(id, options)
   if options == '' then return end
-  for entry in entries_of(options) do redis.call('SADD', index_key(entry), id) end
+  for entry in entries_of(options) do redis.pcall('SADD', index_key(entry), id) end
 end
 
--- pcall: a key of a wrong type must not stop the end of a job half-way.
 local function unindex(id)
   for entry in entries_of(redis.call('HGET', job_key(id), 'options')) do
     redis.pcall('SREM', index_key(entry), id)
   end
-end
-
--- The same when the types of the sets have not been checked.
-local function index_unchecked(id, options)
-  if options == '' then return end
-  for entry in entries_of(options) do redis.pcall('SADD', index_key(entry), id) end
 end
 
 -- What the first event of a job has of its options: its tags, for which it has them all, and its correlation id.

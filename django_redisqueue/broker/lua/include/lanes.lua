@@ -20,14 +20,12 @@ local function lanes()
     enter_lane = enter_lane, leave_lane = leave_lane, free_slots = free_slots, call_due_lanes = call_due_lanes,
     lane_named = lane_named, has_lanes = has_lanes, stride_of = stride_of, queue_pass = queue_pass,
     refresh_share = refresh_share, ready_key = ready_key, lane_key = lane_key, limit_of = limit_of, room_of = room_of,
-    take = take, plan_start = plan_start, forget_plan = forget_plan,
-    ready_score = ready_score, write_slots = write_slots, park = park, call_lanes = call_lanes,
-    call_lanes_in = call_lanes_in,
-    pause_of = pause_of, call_lanes_of = call_lanes_of, write_pass = write_pass,
-    give_back_tokens = give_back_tokens, crowded_limit = crowded_limit, oldest_of = oldest_of,
-    note_numbers = note_numbers, hold_rates = hold_rates,
-    call_changed_lanes = call_changed_lanes, chunk_numbers = chunk_numbers,
-    first_of_bands = first_of_bands, aged_instant = aged_instant, first_by_age = first_by_age,
+    take = take, plan_start = plan_start, forget_plan = forget_plan, ready_score = ready_score,
+    write_slots = write_slots, park = park, call_lanes = call_lanes, call_lanes_in = call_lanes_in,
+    pause_of = pause_of, call_lanes_of = call_lanes_of, write_pass = write_pass, give_back_tokens = give_back_tokens,
+    crowded_limit = crowded_limit, oldest_of = oldest_of, note_numbers = note_numbers, hold_rates = hold_rates,
+    call_changed_lanes = call_changed_lanes, chunk_numbers = chunk_numbers, first_of_bands = first_of_bands,
+    aged_instant = aged_instant, first_by_age = first_by_age,
   }
   return lanes_built
 end

@@ -45,7 +45,7 @@ local function note_numbers(text)
       common_numbers[field] = number
       if before then
         redis.call('HSET', changed_limits_key, field, '[' .. field .. ':')
-        if redis.call('EXISTS', timer_key) == 0 then redis.call('LPUSH', timer_key, '1') end
+        wake_timer()
       end
     end
   end

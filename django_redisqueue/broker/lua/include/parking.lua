@@ -7,8 +7,7 @@ local function parked_key(queue, key) return queue_key(queue, 'parked:' .. key) 
 
 local function due_at(key, instant)
   redis.pcall('ZADD', due_limits_key, whole(instant), key)
-  if redis.call('EXISTS', timer_key) == 1 then return end
-  if redis.pcall('ZRANGE', due_limits_key, 0, 0)[1] == key then redis.call('LPUSH', timer_key, '1') end
+  wake_timer_if_first(due_limits_key, key)
 end
 
 local function park(queue, lane, limit, score)

@@ -28,13 +28,11 @@ local function place(queue, id, priority, at_head)
   end
 end
 
--- Puts an id among those due later; wakes the timer when it is now the first.
+-- Puts an id among those due later.
 local function postpone(queue, list, id, due)
   local key = queue_key(queue, list)
   redis.call('ZADD', key, whole(due), id)
-  if redis.call('ZRANGE', key, 0, 0)[1] == id and redis.call('EXISTS', timer_key) == 0 then
-    redis.call('LPUSH', timer_key, '1')
-  end
+  wake_timer_if_first(key, id)
 end
 
 -- Moves finished jobs that must stay behind the newest, so that the oldest are others next time.

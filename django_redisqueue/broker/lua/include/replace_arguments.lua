@@ -54,7 +54,7 @@ local function replace_arguments(found, new)
   if new.options == '' then redis.call('HDEL', key, 'options') end
   if string.find(new.options, '"expires":"+', 1, true) then redis.call('HSET', key, 'renewed_ms', now_text) end
   if is_indexed(new.options) and not has(watched, 'i') then redis.call('HSET', key, 'watched', watched .. 'i') end
-  index_unchecked(id, new.options)
+  index(id, new.options)
   if status ~= 'queued' and lane and new.lane ~= '' then  -- one in its queue stays in its lane
     note_lane(new.lane)
     redis.call('HSET', key, 'lane', new.lane)

@@ -19,12 +19,10 @@ end
 
 local function current_set() return redis.call('ZRANGE', sets_key, -1, -1)[1] end
 
--- Puts a schedule where its state belongs; wakes the timer when it is now the first.
+-- Puts a schedule where its state belongs.
 local function sort_schedule(name)
   local next_ms, paused, problem = unpack(redis.call('HMGET', schedule_key(name), 'next_ms', 'paused', 'error'))
   local due = not paused and (problem or '') == '' and integer(next_ms)
   redis.call('ZADD', schedules_key, due and whole(due) or 'inf', name)
-  if due and redis.call('ZRANGE', schedules_key, 0, 0)[1] == name and redis.call('EXISTS', timer_key) == 0 then
-    redis.call('LPUSH', timer_key, '1')
-  end
+  if due then wake_timer_if_first(schedules_key, name) end
 end

@@ -48,9 +48,7 @@ end
 local function hold_for_workflow(workflow, queue, id, task, seq, audit, attempts)
   if not workflow or workflow.cleaning or workflow.status == 'cancelled' then
     local reason = workflow and workflow.status == 'cancelled' and '' or 'cleaned'
-    local dependants, watched = unpack(read(id, 'then', 'watched'))
-    return end_job({ id = id, queue = queue, task = task, child = '', attempt = attempts, seq = seq, audit = audit,
-      from = 'queued', dependants = dependants, watched = watched }, 'cancelled', '', '', reason)
+    return cancel_idle(id, 'queued', reason)
   end
   redis.call('HSET', job_key(id), 'status', 'waiting', 'seq', seq + 1)
   redis.call('HDEL', job_key(id), 'when')  -- a delay that has passed

@@ -12,6 +12,15 @@ local function leave_waiting(queue, id)
   if not workflow_id_of(id) then redis.call('ZREM', queue_key(queue, 'waiting'), id) end
 end
 
+-- Cancels a job that does not run. from: its status; skips: whether its dependants are to be skipped.
+local function cancel_idle(id, from, reason, skips)
+  local queue, task, attempts, seq, audit, watched, dependants = unpack(
+    read(id, 'queue', 'task', 'attempts', 'seq', 'audit', 'watched', 'then'))
+  end_job({ id = id, queue = queue or 'default', task = task or '', child = '', attempt = integer(attempts) or 0,
+    seq = integer(seq) or 1, audit = audit, watched = watched, from = from, skips = skips, dependants = dependants },
+    'cancelled', '', '', reason)
+end
+
 -- Moves a waiting job into its queue, or among the scheduled ones. job.was_there: it was not created just now.
 local function release_waiting(id, job)
   local queue, seq, priority = job.queue or 'default', (integer(job.seq) or 1) + 1, tonumber(job.priority) or 0
@@ -47,8 +56,5 @@ local function cancel_waiting(id, job, reason, skips)
   if not is_sound(job.queue or 'default') then return defer('end:' .. id) end
   moved = moved + 1
   leave_waiting(job.queue or 'default', id)
-  local attempts, watched, dependants = unpack(read(id, 'attempts', 'watched', 'then'))
-  end_job({ id = id, queue = job.queue or 'default', task = job.task or '', child = '',
-    attempt = integer(attempts) or 0, seq = integer(job.seq) or 1, audit = job.audit, watched = watched,
-    from = 'waiting', skips = skips, dependants = dependants }, 'cancelled', '', '', reason)
+  cancel_idle(id, 'waiting', reason, skips)
 end

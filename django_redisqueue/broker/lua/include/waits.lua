@@ -5,27 +5,21 @@
 -- @include "workflow"
 -- @include "fast_path/implied_fields"
 -- @include "steps"
+-- @include "promote"
 local FOR_EVER = 9e13  -- ms, as the due instant of a job that waits without a timeout
 local NO_LIMIT = 2 ^ 40  -- bytes: of a payload, whose size was checked when it was sent
 local function wait_field(event) return 'wait:' .. event end
 
 -- Gives an event to a job that waits for it, and moves the job to the tail of its queue.
 local function wake_waiting(id, event, payload)
-  local status, waits_for, queue, task, priority, attempts, seq, audit, lane = unpack(
-    read(id, 'status', 'waits_for', 'queue', 'task', 'priority', 'attempts', 'seq', 'audit', 'lane'))
+  local status, waits_for, queue = unpack(read(id, 'status', 'waits_for', 'queue'))
   if waits_for ~= event or status ~= 'scheduled' and status ~= 'queued' and status ~= 'processing' then return end
   if payload then remember(id, wait_field(event), 'event ' .. payload, NO_LIMIT) end
   if status ~= 'scheduled' then return end  -- its timeout has passed, but it has not asked yet
   queue = queue or 'default'
   if not is_sound(queue) then return defer('wake:' .. id .. ' ' .. event) end
-  redis.call('ZREM', queue_key(queue, 'scheduled'), id)
-  leave_wait_list(id, event)
-  line_up(queue, id, tonumber(priority) or 0, false, lane)
+  promote_job(queue, 'scheduled', id)
   wake(queue)
-  seq = (integer(seq) or 1) + 1
-  redis.call('HSET', job_key(id), 'status', 'queued', 'seq', text(seq), 'ready_ms', now_text)
-  redis.call('HDEL', job_key(id), 'due_ms')
-  emit(id, 'queued', queue, task or '', '', integer(attempts) or 0, seq, audit)
   moved = moved + 1
 end
 

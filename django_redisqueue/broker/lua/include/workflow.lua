@@ -91,7 +91,7 @@ end
 
 local function defer(entry)
   redis.call('RPUSH', deferred_key, entry)
-  if redis.call('EXISTS', timer_key) == 0 then redis.call('LPUSH', timer_key, '1') end
+  wake_timer()
 end
 
 -- Emits a workflow's own transition, with its present counts. Its name is a user's text and stands beside the JSON.

@@ -33,9 +33,8 @@ end
 
 local PAYLOAD_AT = 4  -- where `fields` of a kind has the payload
 local function fields_of(kind, status)
-  local watched = watched_from(kind.options, kind.unique, kind.lane)
-  local fields = new_job_fields(status, kind.queue, kind.task, '', kind.options, kind.priority, kind.audit, watched)
-  add_conditions(fields, kind.unique, kind.lane)
+  local fields = new_job_fields(status, kind.queue, kind.task, '', kind.options, kind.priority, kind.audit, kind.unique,
+    kind.lane)
   if kind.when ~= '' then add_field(fields, 'when', kind.when) end
   if kind.waits ~= '0' then add_field(fields, 'waits', kind.waits) end
   if kind.names ~= '' then add_field(fields, 'then', kind.names) end
