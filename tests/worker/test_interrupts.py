@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -27,11 +26,9 @@ def installed(state: ChildState) -> Iterator[Interrupts]:
     """Installed in this process; the former handlers are restored."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1)
     before = {number: signal.getsignal(number) for number in numbers}
-    hook = sys.unraisablehook
     made = Interrupts(state)
     made.install()
     yield made
-    sys.unraisablehook = hook
     signal.setitimer(signal.ITIMER_REAL, 0)
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -176,38 +173,6 @@ def test_a_shield_in_another_thread_is_not_that_of_the_job(made: Interrupts) -> 
     thread.start()
     thread.join()
     assert found == [job]
-
-
-class InterruptedInDel:
-    def __init__(self, interrupt: Callable[[], object]) -> None:
-        self.interrupt = interrupt
-
-    def __del__(self) -> None:
-        self.interrupt()
-        nap(0.05)
-
-
-def drop(thing: list[object]) -> None:
-    thing.clear()
-    nap(1)
-
-
-@pytest.mark.parametrize("how", ["timeout", "cancel"])
-def test_an_interrupt_that_python_drops_is_raised_again(
-    made: Interrupts, state: ChildState, how: str
-) -> None:
-    """In ``__del__`` nobody could catch it."""
-
-    def interrupt() -> None:
-        context = JobContext(Job("job_1"), 1, lambda _: True)
-        made.arm(claimed("job_1"), context, in_ms(5) if how == "timeout" else 0)
-        if how == "cancel":
-            state.send("cancel job_1 1")
-            os.kill(os.getpid(), signal.SIGUSR1)
-
-    with pytest.raises(JobTimeout if how == "timeout" else JobCancelled):
-        drop([InterruptedInDel(interrupt)])
-    nap(0.02)  # raised once
 
 
 def test_a_cancel_waits_for_the_end_of_an_item(made: Interrupts, state: ChildState) -> None:
