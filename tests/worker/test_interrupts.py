@@ -11,7 +11,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from django_redisqueue.client.jobs import Job
 from django_redisqueue.exceptions import JobAbandoned, JobCancelled, JobTimeout
 from django_redisqueue.worker.child.context import JobContext
 from django_redisqueue.worker.child_state import ChildState
@@ -88,7 +87,7 @@ def send(state: ChildState, message: str) -> None:
 def test_a_cancel_is_for_its_lease_only(made: Interrupts, state: ChildState) -> None:
     others: list[tuple[str, str, int]] = []
     made.on_unmatched = lambda *message: others.append(message)
-    context = JobContext(Job("job_1"), 1, lambda _: True)
+    context = JobContext(claimed(), lambda _: True, Memory())
     made.arm(claimed("job_1", lease=2), context, 0)
     send(state, "cancel job_1 1")
     send(state, "cancel job_9 2")
@@ -109,7 +108,7 @@ def test_a_message_that_comes_before_its_job_starts_waits_for_it(
     made.arm(claimed("job_1", lease=6), None, 0)  # another job first: not interrupted
     made.disarm()
     send(state, "cancel job_2 7")
-    context = JobContext(Job("job_2"), 1, lambda _: True)
+    context = JobContext(claimed("job_2"), lambda _: True, Memory())
     with pytest.raises(JobCancelled):
         made.arm(claimed("job_2", lease=7), context, 0)
     assert context.cancelled
@@ -176,7 +175,7 @@ def test_a_shield_in_another_thread_is_not_that_of_the_job(made: Interrupts) -> 
 
 
 def test_a_cancel_waits_for_the_end_of_an_item(made: Interrupts, state: ChildState) -> None:
-    context = JobContext(Job("job_1"), 1, lambda _: True, claimed("job_1"), Memory())
+    context = JobContext(claimed("job_1"), lambda _: True, Memory())
     walk = context.iterate(range(2))
     assert next(walk) == 0
     made.arm(claimed("job_1"), context, 0)
