@@ -26,8 +26,8 @@ from ...broker.replies import FinishCode, HeartbeatReply, Outcome, RoleTerm
 from ...client.registry import get_task
 from ...conf import Settings
 from ...core.ids import shard_of_id
-from ...exceptions import CorruptJob, RedisQueueError, WrongKeyType
-from ..child import retry_policy
+from ...exceptions import CorruptJob, JobTimeout, RedisQueueError, WrongKeyType
+from ..child.retry_policy import resolve_error
 from ..child_state import RoleNote
 from ..identity import shard_label
 from ..probe import HeartbeatFile
@@ -369,14 +369,15 @@ class HeartbeatThread:
             return []
         options = task.options
         timeout_ms = job.options.get("timeout_ms", options.timeout_ms)
-        resolution = retry_policy.timed_out(
-            options,
-            job.attempts,
-            job.options.get("max_attempts", options.max_attempts),
-            self._settings.timeout_ms if timeout_ms is None else timeout_ms,
-            self._settings,
+        if timeout_ms is None:
+            timeout_ms = self._settings.timeout_ms
+        timeout = JobTimeout(
+            f"ran longer than its timeout of {timeout_ms / 1000:g} s and did not stop when told; "
+            "its process was killed"
         )
-        return [Outcome(job_id, lease, 0, resolution.kind, resolution.body, resolution.detail)]
+        max_attempts = job.options.get("max_attempts", options.max_attempts)
+        resolution = resolve_error(timeout, options, job.attempts, max_attempts, self._settings)
+        return [Outcome(job_id, lease, 0, *resolution)]
 
     def _log_unwritten(self) -> None:
         while not self._requests.empty():  # resubmitted behind the request to stop
