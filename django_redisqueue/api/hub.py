@@ -344,7 +344,7 @@ class Reader:
 
         is_only = len(self.shards) == get_settings().shards
         who = "events" if is_only else f"events of shard {', '.join(map(str, self.shards))}"
-        return retry_until_answered(ask, who=who, give_up=lambda: not hub.streams)
+        return retry_until_answered(ask, who=who, give_up=lambda _: not hub.streams)
 
     def _publish(self, rings: Sequence[Ring]) -> None:
         self.rings = dict(zip(self.shards, rings, strict=True))

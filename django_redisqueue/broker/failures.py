@@ -171,18 +171,21 @@ class RetryBackoff:
 
 
 def retry_until_answered(
-    ask: Callable[[bool], Answer], *, who: str, give_up: Callable[[], bool] = lambda: False
+    ask: Callable[[bool], Answer],
+    *,
+    who: str,
+    give_up: Callable[[RedisQueueError], bool] = lambda _: False,
 ) -> Answer:
     """Call ``ask(resent)`` until Redis answers; ``resent`` is True from the second call on.
 
-    Raises the last error if ``give_up()`` is True after a failure.
+    Raises an error for which ``give_up(error)`` is True.
     """
     backoff = RetryBackoff()
     while True:
         try:
             answer = ask(backoff.failures > 0)
         except RedisQueueError as error:
-            if give_up():
+            if give_up(error):
                 raise
             log_outage(who, error)
             backoff.pause()

@@ -15,7 +15,6 @@ from asgiref.sync import async_to_sync
 
 from ..broker.replies import ClaimedJob, OutcomeKind, WaitReply, WaitState
 from ..client.enqueue import open_connections
-from ..client.jobs import Job
 from ..client.registry import lookup
 from ..conf import get_settings
 from ..core.statuses import FINAL, Status
@@ -67,7 +66,7 @@ class InlineRun:
         self._pipeline = Pipeline(
             get_settings(), lambda _: UNKNOWN_TASK_LIMIT, lambda _: of_parent, waited_since
         )
-        self._context = JobContext(Job(job.id), job.attempts + 1, report, job, steps)
+        self._context = JobContext(job, report, steps)
         self.jobs = [job]
         self.error: BaseException | None = None
 

@@ -1,30 +1,25 @@
 """Signals in a child: SIGALRM for timeouts, SIGUSR1 for messages of the supervisor.
 
 An interrupt is raised only while the job it is meant for runs, at most once per run, and never in
-the next job: the handler checks ``current`` and clears it as it raises. Python drops an exception
-that is raised in ``__del__`` or a callback of a weak reference; then it is raised again at once,
-until the job has it. The timer is lazy: it is only set if a job's deadline is sooner than the alarm
-already set, so a thousand short jobs with the same timeout cost one system call, not two thousand.
+the next job: the handler checks ``current`` and clears it as it raises. The timer is lazy: it is
+only set if a job's deadline is sooner than the alarm already set, so a thousand short jobs with the
+same timeout cost one system call, not two thousand.
 """
 
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import NoReturn
 
 from ..broker.replies import ClaimedJob
 from ..exceptions import Interrupt, JobAbandoned, JobCancelled, JobTimeout
 from .child.context import JobContext
 from .child_state import ChildState
-
-if TYPE_CHECKING:
-    from sys import UnraisableHookArgs
 
 # A child only listens to its supervisor. Programs that a job starts inherit ignored signals, and so
 # survive Ctrl-C as the job does. SIGTERM has an empty handler instead, which is not inherited.
@@ -80,8 +75,6 @@ class Interrupts(StoppableWaits):
         self._deadline_ms = 0
         self._alarm_ms = 0
         self._pending: tuple[str, str, int] | None = None
-        self._raised: tuple[ClaimedJob, Interrupt] | None = None  # in the job that runs
-        self._dropped: tuple[ClaimedJob, Interrupt] | None = None  # due again
         self._state = state
 
     def install(self) -> None:
@@ -91,8 +84,6 @@ class Interrupts(StoppableWaits):
         signal.signal(signal.SIGTERM, lambda *_: None)
         signal.signal(signal.SIGALRM, self._on_alarm)
         signal.signal(signal.SIGUSR1, self._on_message)
-        self._unraisable_hook = sys.unraisablehook
-        sys.unraisablehook = self._on_unraisable
         self._read_messages()  # one may have arrived before there was a handler
 
     @staticmethod
@@ -114,7 +105,7 @@ class Interrupts(StoppableWaits):
 
     def disarm(self) -> None:
         """The job has ended."""
-        self.current = self._raised = None
+        self.current = None
 
     @contextmanager
     def shield(self) -> Iterator[None]:
@@ -137,14 +128,12 @@ class Interrupts(StoppableWaits):
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
         self._alarm_ms = 0
-        job = self.current
-        if job is None or not self._deadline_ms:
+        if self.current is None or not self._deadline_ms:
             return
         if time.monotonic() * 1000 < self._deadline_ms:
             self._set_alarm(self._deadline_ms)  # the alarm was that of an earlier job
             return
-        dropped, self._dropped = self._dropped, None
-        self._raise(job, dropped[1] if dropped and dropped[0] is job else JobTimeout())
+        self._raise(JobTimeout())
 
     def _on_message(self, number: int, frame: FrameType | None) -> None:
         self._read_messages()
@@ -171,17 +160,8 @@ class Interrupts(StoppableWaits):
             self.context.mark_cancelled()
             if self.context.defers_cancel:
                 return  # it looks between two items
-        self._raise(job, to_interrupt(verb))
+        self._raise(to_interrupt(verb))
 
-    def _raise(self, job: ClaimedJob, interrupt: Interrupt) -> None:
-        self.current, self._raised = None, (job, interrupt)
+    def _raise(self, interrupt: Interrupt) -> NoReturn:
+        self.current = None
         raise interrupt
-
-    def _on_unraisable(self, ignored: UnraisableHookArgs) -> None:
-        if self._raised is None or ignored.exc_value is not self._raised[1]:
-            self._unraisable_hook(ignored)
-            return
-        self._dropped, self._raised = self._raised, None
-        self.current = self._dropped[0]
-        self._deadline_ms = int(time.monotonic() * 1000)
-        self._set_alarm(self._deadline_ms)

@@ -7,7 +7,7 @@ import platform
 import resource
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,7 +30,7 @@ from .maintenance.bridge import BridgeRole
 from .maintenance.leader import STOP, MakeRole, run_in_child
 from .maintenance.maintenance import Maintenance
 from .probe import HeartbeatFile
-from .supervisor.child_handle import ChildHandle, children_without_reply, unreported_jobs
+from .supervisor.child_handle import ChildHandle, unreported_jobs
 from .supervisor.control_listener import ControlListener
 from .supervisor.fork_server import ForkServer, Role
 from .supervisor.heartbeat import (
@@ -82,10 +82,13 @@ class Service:
             for slot, role in enumerate(roles)
         ]
         self._child_wakes = WakePipe()
+        self._version = version("django-redisqueue")
+        self._started_ms = 0
 
     def run(self, away: Collection[int] = ()) -> int:
         """Work until told to stop; the exit code. Call in the main thread, before other threads.
         ``away``: shards that do not answer."""
+        self._started_ms = int(time.time() * 1000)
         _close_databases()
         _forget_caches()
         fork_server = ForkServer(self._run_child)
@@ -96,16 +99,14 @@ class Service:
         )  # fmt: skip
         heartbeat_file = HeartbeatFile(self._options.heartbeat_file)
         answers = ShardAnswers(self._settings.shards, heartbeat_file, handles, away)
-        reporter = WorkerReporter(supervisor, handles, self._options.child)
         led: dict[Role, RoleInRedis] = {
             "maintenance": RoleInRedis(maintenance.ROLE, maintenance.LEASE_MS),
             "bridge": RoleInRedis(bridge.ROLE, bridge.LEASE_MS),
         }
         callbacks = HeartbeatCallbacks(
             supervisor.children, supervisor.running, supervisor.is_stopping, supervisor.notify,
-            partial(unreported_jobs, handles), partial(children_without_reply, handles),
-            answers.note,
-            self.worker.id, reporter.text, supervisor.on_order,
+            partial(unreported_jobs, handles), answers.note,
+            self.worker.id, partial(self._report, supervisor), supervisor.on_order,
             ShardRoles(handles, self._settings, led),
         )  # fmt: skip
         heartbeats = Heartbeats(self._settings, self._options.child.queues, callbacks)
@@ -117,6 +118,21 @@ class Service:
             code = supervisor.run(heartbeats)
         heartbeat_file.remove()
         return code
+
+    def _report(self, supervisor: Supervisor) -> str:
+        """The description of the worker, as JSON. For any thread."""
+        # The main thread may change a handle meanwhile: read each attribute once.
+        found = [(handle.child, handle.pid) for handle in self._handles]
+        memory = {
+            child.rpartition(".")[2]: resident_bytes(pid) if pid else 0
+            for child, pid in found
+            if child
+        }
+        options = self._options
+        return WorkerReport(
+            platform.node(), self._version, self._started_ms, supervisor.state.value,
+            options.child.queues, options.processes, options.child.threads, memory,
+        ).text()  # fmt: skip
 
     def _run_child(self, role: Role, slot: int, child: str) -> int:
         """The life of a freshly forked child; returns its exit code."""
@@ -158,37 +174,6 @@ class Service:
                 handle.state.close()
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (self._file_limit, hard))
-
-
-class WorkerReporter:
-    """Describes a supervisor and its children. For any thread."""
-
-    def __init__(
-        self, supervisor: Supervisor, handles: Sequence[ChildHandle], options: ChildOptions
-    ) -> None:
-        self._supervisor = supervisor
-        self._handles = handles
-        self._options = options
-        self._processes = sum(handle.role == "jobs" for handle in handles)
-        self._started_ms = int(time.time() * 1000)
-        self._version = version("django-redisqueue")
-
-    def text(self) -> str:
-        """The report as JSON."""
-        return WorkerReport(
-            platform.node(), self._version, self._started_ms, self._supervisor.state.value,
-            self._options.queues, self._processes, self._options.threads, self._children(),
-        ).text()  # fmt: skip
-
-    def _children(self) -> dict[str, int]:
-        """The resident bytes of each child, by the last part of its id."""
-        # The main thread may change a handle meanwhile: read each attribute once.
-        found = [(handle.child, handle.pid) for handle in self._handles]
-        return {
-            child.rpartition(".")[2]: resident_bytes(pid) if pid else 0
-            for child, pid in found
-            if child
-        }
 
 
 def _close_databases() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import pytest
 
@@ -41,6 +40,5 @@ def test_a_call_may_be_given_up() -> None:
     def ask(resent: bool) -> None:
         raise RedisUnavailable("gone")
 
-    give_up: Callable[[], bool] = lambda: True  # noqa: E731
     with pytest.raises(RedisUnavailable):
-        retry_until_answered(ask, who="child", give_up=give_up)
+        retry_until_answered(ask, who="child", give_up=lambda _: True)

@@ -12,7 +12,6 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from django_redisqueue.client.jobs import Job
 from django_redisqueue.conf import get_settings
 from django_redisqueue.exceptions import JobAbandoned, StepError
 from django_redisqueue.models import Receipt, StepReceipt
@@ -32,7 +31,7 @@ from .conftest import MODULES, Play
 
 def _context() -> JobContext:
     store: Any = SimpleNamespace(save=lambda *_: 1)
-    return JobContext(Job("job_1"), 1, lambda _: True, claimed(), store)
+    return JobContext(claimed(), lambda _: True, store)
 
 
 def values() -> dict[str, int]:

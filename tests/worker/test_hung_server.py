@@ -28,6 +28,7 @@ from tests.support.servers import RedisServer, redis_url
 from tests.support.stopwatch import Stopwatch
 
 from . import tasks
+from .child.test_steps import Memory
 from .processes import eventually
 from .stage import Stage
 from .test_shards import Shards, names
@@ -186,7 +187,7 @@ def test_an_idle_child_tries_to_reach_a_server_that_hangs_once(
 def test_an_idle_child_notices_soon_that_a_server_is_back(child: Child) -> None:
     for shard in (1, 3):
         child.state.note_shard(shard, answers=False)
-    in_flight = InFlight(child.state, lambda *_: True, lambda _: [])
+    in_flight = InFlight(child.state, lambda *_: True, lambda _: [], Memory())
     idle = IdleWait(child.claims, REQUEST, Interrupts(child.state), in_flight)
     timer = Timer(0.3, child.state.note_shard, [1], {"answers": True})
     timer.start()

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from django_redisqueue.client.jobs import Job
 from django_redisqueue.exceptions import JobAbandoned, JobCancelled, JobTimeout
 from django_redisqueue.worker.child.context import JobContext
 from django_redisqueue.worker.child_state import ChildState
@@ -27,11 +25,9 @@ def installed(state: ChildState) -> Iterator[Interrupts]:
     """Installed in this process; the former handlers are restored."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1)
     before = {number: signal.getsignal(number) for number in numbers}
-    hook = sys.unraisablehook
     made = Interrupts(state)
     made.install()
     yield made
-    sys.unraisablehook = hook
     signal.setitimer(signal.ITIMER_REAL, 0)
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -91,7 +87,7 @@ def send(state: ChildState, message: str) -> None:
 def test_a_cancel_is_for_its_lease_only(made: Interrupts, state: ChildState) -> None:
     others: list[tuple[str, str, int]] = []
     made.on_unmatched = lambda *message: others.append(message)
-    context = JobContext(Job("job_1"), 1, lambda _: True)
+    context = JobContext(claimed(), lambda _: True, Memory())
     made.arm(claimed("job_1", lease=2), context, 0)
     send(state, "cancel job_1 1")
     send(state, "cancel job_9 2")
@@ -112,7 +108,7 @@ def test_a_message_that_comes_before_its_job_starts_waits_for_it(
     made.arm(claimed("job_1", lease=6), None, 0)  # another job first: not interrupted
     made.disarm()
     send(state, "cancel job_2 7")
-    context = JobContext(Job("job_2"), 1, lambda _: True)
+    context = JobContext(claimed("job_2"), lambda _: True, Memory())
     with pytest.raises(JobCancelled):
         made.arm(claimed("job_2", lease=7), context, 0)
     assert context.cancelled
@@ -178,40 +174,8 @@ def test_a_shield_in_another_thread_is_not_that_of_the_job(made: Interrupts) -> 
     assert found == [job]
 
 
-class InterruptedInDel:
-    def __init__(self, interrupt: Callable[[], object]) -> None:
-        self.interrupt = interrupt
-
-    def __del__(self) -> None:
-        self.interrupt()
-        nap(0.05)
-
-
-def drop(thing: list[object]) -> None:
-    thing.clear()
-    nap(1)
-
-
-@pytest.mark.parametrize("how", ["timeout", "cancel"])
-def test_an_interrupt_that_python_drops_is_raised_again(
-    made: Interrupts, state: ChildState, how: str
-) -> None:
-    """In ``__del__`` nobody could catch it."""
-
-    def interrupt() -> None:
-        context = JobContext(Job("job_1"), 1, lambda _: True)
-        made.arm(claimed("job_1"), context, in_ms(5) if how == "timeout" else 0)
-        if how == "cancel":
-            state.send("cancel job_1 1")
-            os.kill(os.getpid(), signal.SIGUSR1)
-
-    with pytest.raises(JobTimeout if how == "timeout" else JobCancelled):
-        drop([InterruptedInDel(interrupt)])
-    nap(0.02)  # raised once
-
-
 def test_a_cancel_waits_for_the_end_of_an_item(made: Interrupts, state: ChildState) -> None:
-    context = JobContext(Job("job_1"), 1, lambda _: True, claimed("job_1"), Memory())
+    context = JobContext(claimed("job_1"), lambda _: True, Memory())
     walk = context.iterate(range(2))
     assert next(walk) == 0
     made.arm(claimed("job_1"), context, 0)

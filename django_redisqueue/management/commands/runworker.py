@@ -212,19 +212,9 @@ def _ping_one(connection: RedisConnection) -> None:
 def _wait_while_passing(ask: Callable[[], Answer]) -> Answer:
     """Call ``ask`` until Redis answers and takes writes. Raises errors that waiting cannot
     change."""
-
-    def attempt(resent: bool) -> Answer | RedisQueueError:
-        try:
-            return ask()
-        except PASSING:
-            raise
-        except RedisQueueError as error:
-            return error
-
-    found = retry_until_answered(attempt, who="worker")
-    if isinstance(found, RedisQueueError):
-        raise found
-    return found
+    return retry_until_answered(
+        lambda _: ask(), who="worker", give_up=lambda error: not isinstance(error, PASSING)
+    )
 
 
 def _relay_outbox(away: Collection[int]) -> list[str]:

@@ -6,11 +6,11 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS
@@ -36,6 +36,7 @@ from ...exceptions import (
     StepError,
     short_repr,
 )
+from ...outbox.receipts import Guard
 from .iterate import Cursor, Walk, source_of
 from .steps import (
     Decision,
@@ -59,43 +60,32 @@ Report = Callable[[str], bool]
 Answer = TypeVar("Answer")
 
 
-class RunControl(Protocol):
-    """What a worker tells the job that runs."""
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the worker ends after the running job."""
-
-    def shield(self) -> AbstractContextManager[None]:
-        """Raise no interrupt in the block."""
-
-
 class JobContext:
     """The running job as its task sees it."""
 
     __slots__ = (
-        "_cancelled", "_control", "_parent_results", "_report", "_reported", "_steps", "_store",
-        "_walks", "attempt", "claimed", "job",
+        "_cancelled", "_is_stopping", "_parent_results", "_report", "_reported", "_shield",
+        "_steps", "_store", "_walks", "attempt", "claimed", "job",
     )  # fmt: skip
 
     def __init__(
         self,
-        job: Job,
-        attempt: int,
+        claimed: ClaimedJob,
         report: Report,
-        claimed: ClaimedJob | None = None,
-        store: StepStore | None = None,
-        control: RunControl | None = None,
+        store: StepStore,
+        is_stopping: Callable[[], bool] = lambda: False,
+        shield: Guard = nullcontext,
     ) -> None:
-        self.job = job  #: the handle of this job
-        self.attempt = attempt  #: 1 for the first try
+        self.job = Job(claimed.id)  #: the handle of this job
+        self.attempt = claimed.attempts + 1  #: 1 for the first try
         self.claimed = claimed  # for tasks of Django's own tasks framework
         self._report = report
         self._reported = 0.0
         self._cancelled = False
         self._parent_results: dict[str, Any] | None = None
         self._store = store
-        self._control = control
+        self._is_stopping = is_stopping
+        self._shield = shield
         self._walks = 0  # how many are under way
         self._steps: Steps | None = None
 
@@ -136,7 +126,7 @@ class JobContext:
     @property
     def stopping(self) -> bool:
         """True once the worker stops, as for a deploy: the job has the grace period to end."""
-        return self._control is not None and self._control.stopping
+        return self._is_stopping()
 
     def progress(self, done: float, total: float, note: str = "") -> None:
         """Report the progress of the job, at most every 0.1 s, and always if ``done >= total``.
@@ -167,9 +157,7 @@ class JobContext:
     def _run(self) -> Steps:
         """The steps of this run, created on first use."""
         if self._steps is None:
-            assert self.claimed is not None
-            assert self._store is not None
-            self._steps = Steps(self.claimed, self._store, self._guard)
+            self._steps = Steps(self.claimed, self._store, self._shield)
         return self._steps
 
     def step(
@@ -278,7 +266,6 @@ class JobContext:
             raise
 
     def _question(self, name: str, text: str, permission: str | None) -> Question:
-        assert self.claimed is not None
         question = check_question(self.claimed, name, text, permission)
         self._run.use(Kind.APPROVAL, name)
         return question
@@ -290,9 +277,6 @@ class JobContext:
     async def await_for(self, event: str, *, timeout: Duration | None = None) -> Any:
         """``wait_for`` for async tasks; not inside a task group, ``gather`` or ``wait_for``."""
         return await in_thread(self.wait_for)(event, timeout=timeout)
-
-    def _guard(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._control is None else self._control.shield()
 
     # Iteration
 
@@ -318,7 +302,7 @@ class JobContext:
                 "iterate would block the event loop; in async code use async for ... in "
                 "context.aiterate(...)"
             )
-        return self._walk(self._new_walk(items, chunk, name, total, max_runtime))
+        return iter(self._new_walk(items, chunk, name, total, max_runtime))
 
     def aiterate(
         self,
@@ -331,7 +315,7 @@ class JobContext:
     ) -> AsyncIterator[Any]:
         """``iterate`` for async tasks: ``async for item in context.aiterate(...)``, not inside a
         task group or ``gather``. An item is done when the loop asks for the next one."""
-        return self._awalk(self._new_walk(items, chunk, name, total, max_runtime))
+        return aiter(self._new_walk(items, chunk, name, total, max_runtime))
 
     def _new_walk(
         self,
@@ -348,34 +332,25 @@ class JobContext:
         if max_runtime is not None:
             end = time.monotonic() + to_period_ms(max_runtime, "max_runtime") / 1000
         source, field = source_of(items), self._run.use(Kind.CURSOR, name)
-        cursor = Cursor(self._run, field, self._guard)
-        return Walk(source, cursor, size, total, lambda: self._must_stop(end), self.progress)
+        cursor = Cursor(self._run, field, self._shield)
+        return Walk(
+            source, cursor, size, total, self._walking, lambda: self._must_stop(end), self.progress
+        )
 
-    def _walk(self, walk: Walk) -> Iterator[Any]:
+    @contextmanager
+    def _walking(self) -> Iterator[None]:
         self._walks += 1
         try:
-            yield from walk
+            yield
         finally:
             self._walks -= 1
-        self._check_cancelled()
-
-    async def _awalk(self, walk: Walk) -> AsyncIterator[Any]:
-        self._walks += 1
-        try:
-            async for item in walk:
-                yield item
-        finally:
-            self._walks -= 1
-        self._check_cancelled()
+        if self._cancelled:
+            raise JobCancelled
 
     @property
     def defers_cancel(self) -> bool:
         """Whether a cancel waits for the end of the present item of a walk."""
         return self._walks > 0
-
-    def _check_cancelled(self) -> None:
-        if self._cancelled:
-            raise JobCancelled
 
     def _must_stop(self, end: float) -> BaseException | None:
         """What ends this run between two items, or None."""

@@ -69,7 +69,7 @@ class Databases:
         """Close connections that the server has closed since the last job."""
         _close_unusable(self.opened)
         if self._asgiref is not None:
-            self._asgiref.submit(_close_unusable_here)
+            self._asgiref.submit(_close_unusable)
 
     def after_error(self) -> None:
         """Close connections that an interrupt has left half-open: Django has not announced them, so
@@ -87,7 +87,7 @@ class Databases:
         _close_unfit(self.opened)
         self.opened = [c for c in self.opened if c.connection is not None]
         if self._asgiref is not None and self._is_main:  # else other jobs may use it now
-            self._asgiref.submit(_close_unfit_here)
+            self._asgiref.submit(_close_unfit)
         self.is_used = bool(self.opened or self._caches) or self._asgiref is not None
 
 
@@ -106,25 +106,17 @@ def _shared_caches() -> list[BaseCache]:
     return [cache for cache in made if type(cache).close is not BaseCache.close]
 
 
-def _close_unusable(opened: Iterable[BaseDatabaseWrapper]) -> None:
-    for connection in opened:
+def _close_unusable(opened: Iterable[BaseDatabaseWrapper] | None = None) -> None:
+    """Close those that the server has closed; by default of all connections of this thread."""
+    for connection in connections.all(initialized_only=True) if opened is None else opened:
         if connection.connection is not None and not connection.is_usable():
             with suppress(DatabaseError):  # a job has closed it already
                 connection.close()
 
 
-def _close_unusable_here() -> None:
-    """Those of this thread."""
-    _close_unusable(connections.all(initialized_only=True))
-
-
-def _close_unfit_here() -> None:
-    """Those of this thread."""
-    _close_unfit(connections.all(initialized_only=True))
-
-
-def _close_unfit(opened: Iterable[BaseDatabaseWrapper]) -> None:
-    for connection in opened:
+def _close_unfit(opened: Iterable[BaseDatabaseWrapper] | None = None) -> None:
+    """Close those that must not be reused; by default of all connections of this thread."""
+    for connection in connections.all(initialized_only=True) if opened is None else opened:
         with suppress(DatabaseError):  # then it is forgotten, too
             if connection.in_atomic_block:
                 _close(connection)
@@ -154,11 +146,11 @@ class PlainThreads(ThreadPoolExecutor):
 
 
 def _with_usable_connections(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    _close_unusable_here()
+    _close_unusable()
     try:
         return fn(*args, **kwargs)
     finally:
-        _close_unfit_here()
+        _close_unfit()
 
 
 class DatabaseThreads:

@@ -31,7 +31,6 @@ from ...broker.commands import Commands
 from ...broker.failures import retry_until_answered
 from ...broker.replies import ClaimedJob, Outcome, OutcomeKind
 from ...client.enqueue import interrupt_shield
-from ...client.jobs import Job
 from ...client.large_results import free_name, write_result
 from ...client.registry import lookup
 from ...client.tasks import Task
@@ -386,8 +385,8 @@ class Executor:
         args = execution.args
         if task.options.takes_context:
             context = JobContext(
-                Job(job.id), job.attempts + 1, partial(self._job_redis.report, job), job,
-                self._job_redis, self._interrupts,
+                job, partial(self._job_redis.report, job), self._job_redis,
+                lambda: self._interrupts.stopping, self._interrupts.shield,
             )  # fmt: skip
             args = [context, *args]
         result = self._call(job, context, task.func, args, execution.kwargs)

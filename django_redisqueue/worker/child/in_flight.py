@@ -17,7 +17,6 @@ from queue import SimpleQueue
 from typing import NamedTuple, NoReturn
 
 from ...broker.replies import Outcome
-from ...client.jobs import Job
 from ...core.clock import mono_ms
 from ...core.ids import shard_of_id
 from ...exceptions import Interrupt, JobCancelled, RedisQueueError, RedisUnavailable
@@ -62,12 +61,6 @@ class InFlightRun:
         self.context: JobContext | None = None
         self.progress: LatestProgress | None = None
         self.interrupt: Interrupt | None = None  #: the first one; others are ignored
-        self.is_stopping: Callable[[], bool] = lambda: False
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the worker ends after the jobs that run."""
-        return self.is_stopping()
 
     def shield(self) -> AbstractContextManager[None]:
         """Raise no interrupt in the block."""
@@ -111,7 +104,7 @@ class InFlight:
         state: ChildState,
         report: ReportProgress,
         send: Send,
-        steps: StepStore | None = None,
+        steps: StepStore,
         is_stopping: Callable[[], bool] = lambda: False,
         *,
         several_shards: bool = False,
@@ -195,10 +188,7 @@ class InFlight:
         """The context of a run whose task takes one. Its progress does not wait for Redis."""
         job = run.execution.job
         run.progress = LatestProgress(lambda text: self._report(job, text), self._progress.put)
-        run.is_stopping = self._is_stopping
-        run.context = JobContext(
-            Job(job.id), job.attempts + 1, run.progress.give, job, self._steps, run
-        )
+        run.context = JobContext(job, run.progress.give, self._steps, self._is_stopping, run.shield)
         return run.context
 
     def finish(self, run: InFlightRun, resolution: Resolution) -> None:

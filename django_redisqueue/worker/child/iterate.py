@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -185,7 +186,8 @@ class Cursor:
 
 
 class Walk:
-    """One walk. ``stop`` raises when the job must stop here; ``report`` takes done and total."""
+    """One walk, inside a block of ``walking``. ``stop`` returns what ends the job here, or None;
+    ``report`` takes done and total."""
 
     def __init__(
         self,
@@ -193,6 +195,7 @@ class Walk:
         cursor: Cursor,
         size: int,
         total: int | None,
+        walking: Callable[[], AbstractContextManager[None]],
         stop: Callable[[], BaseException | None],
         report: Callable[[int, int], None],
     ) -> None:
@@ -200,44 +203,47 @@ class Walk:
         self._cursor = cursor
         self._size = size
         self._total = total
+        self._walking = walking
         self._stop = stop
         self._report = report
         self._saved_at = time.monotonic()
 
     def __iter__(self) -> Iterator[Any]:
-        at = _position(self._cursor.read())
-        if at is None:
-            at = Position(total=self._count())
-        while not at.is_over:
-            page = self._source.page(at.after, self._size)
-            for item, key in page:
-                yield item
-                at = at.behind(key)
-                stopped = self._stop()
-                if stopped is not None or self._is_late():
-                    self._save(at)
-                if stopped is not None:
-                    raise stopped
-            at = replace(at, is_over=len(page) < self._size)
-            self._save(at)
+        with self._walking():
+            at = _position(self._cursor.read())
+            if at is None:
+                at = Position(total=self._count())
+            while not at.is_over:
+                page = self._source.page(at.after, self._size)
+                for item, key in page:
+                    yield item
+                    at = at.behind(key)
+                    stopped = self._stop()
+                    if stopped is not None or self._is_late():
+                        self._save(at)
+                    if stopped is not None:
+                        raise stopped
+                at = replace(at, is_over=len(page) < self._size)
+                self._save(at)
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         """The same walk; it reads the source and the cursor in threads."""
-        at = _position(await in_thread(self._cursor.read)())
-        if at is None:
-            at = Position(total=await self._of_source(self._count))
-        while not at.is_over:
-            page = await self._of_source(self._source.page, at.after, self._size)
-            for item, key in page:
-                yield item
-                at = at.behind(key)
-                stopped = self._stop()
-                if stopped is not None or self._is_late():
-                    await self._asave(at)
-                if stopped is not None:
-                    raise stopped
-            at = replace(at, is_over=len(page) < self._size)
-            await self._asave(at)
+        with self._walking():
+            at = _position(await in_thread(self._cursor.read)())
+            if at is None:
+                at = Position(total=await self._of_source(self._count))
+            while not at.is_over:
+                page = await self._of_source(self._source.page, at.after, self._size)
+                for item, key in page:
+                    yield item
+                    at = at.behind(key)
+                    stopped = self._stop()
+                    if stopped is not None or self._is_late():
+                        await self._asave(at)
+                    if stopped is not None:
+                        raise stopped
+                at = replace(at, is_over=len(page) < self._size)
+                await self._asave(at)
 
     def _count(self) -> int:
         return self._source.count() if self._total is None else self._total

@@ -21,7 +21,6 @@ from ...core.ids import shard_of_id
 from ...core.parsing import int64_or_none
 from ...exceptions import (
     JobAbandoned,
-    RedisQueueError,
     RedisRefused,
     RedisUnavailable,
 )
@@ -94,17 +93,11 @@ class JobRedis:
 
         def ask(_: bool) -> Any:
             self._keep_alive()
-            try:
-                return retry_once(question)
-            except self._passing:
-                raise
-            except RedisQueueError as error:  # no retry brings it back
-                return error
+            return retry_once(question)
 
-        found = retry_until_answered(ask, who=self._child)
-        if isinstance(found, RedisQueueError):
-            raise found
-        return found
+        return retry_until_answered(
+            ask, who=self._child, give_up=lambda error: not isinstance(error, self._passing)
+        )
 
     def load(self, job: ClaimedJob) -> dict[str, str]:
         with self._turn, self._commands(job.id) as commands:

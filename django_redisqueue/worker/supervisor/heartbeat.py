@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from ...broker.base import slices
 from ...broker.commands import ClaimRequest, Commands
@@ -27,12 +26,12 @@ from ...broker.replies import FinishCode, HeartbeatReply, Outcome, RoleTerm
 from ...client.registry import get_task
 from ...conf import Settings
 from ...core.ids import shard_of_id
-from ...exceptions import CorruptJob, RedisQueueError, WrongKeyType
-from ..child import retry_policy
+from ...exceptions import CorruptJob, JobTimeout, RedisQueueError, WrongKeyType
+from ..child.retry_policy import resolve_error
 from ..child_state import RoleNote
 from ..identity import shard_label
 from ..probe import HeartbeatFile
-from ..reaper import Reaper, RewoundClaims, UnansweredClaims, UnreportedJobs
+from ..reaper import Reaper, RewoundClaims, UnreportedJobs
 from .child_handle import ChildHandle
 from .fork_server import Role
 
@@ -130,7 +129,6 @@ class HeartbeatCallbacks:
     is_stopping: Callable[[], bool]  # its queues are announced as served until then
     notify: Notify
     unreported: UnreportedJobs
-    without_reply: Callable[[int, int], set[str]]  # see `children_without_reply`
     on_beat: Callable[[int, bool], None]  # a shard, and whether it answered
     worker: str  # its id
     report: Callable[[], str]  # its description, as JSON
@@ -154,10 +152,6 @@ class HeartbeatThread:
         self._queries = Queries(self._commands.connection, settings)
         self._reaper = Reaper(self._commands)
         self._rewound_claims = RewoundClaims(self._commands, callbacks.unreported)
-        self._unanswered_claims = UnansweredClaims(
-            self._commands, callbacks.unreported,
-            partial(callbacks.without_reply, shard, settings.lease_ms),
-        )  # fmt: skip
         self._queues = queues
         self._callbacks = callbacks
         self._who = shard_label("supervisor", shard, settings)
@@ -258,7 +252,6 @@ class HeartbeatThread:
             until = time.monotonic() + self._settings.heartbeat_ms / 2000
             self._try_reaping(lambda: self._reaper.run_once(until))
         self._rewound_claims.after_beat(reply.steady_ms)
-        self._unanswered_claims.after_beat()
         return True
 
     def _jobs_to_ask_after(self) -> list[tuple[str, str, int]]:
@@ -376,14 +369,15 @@ class HeartbeatThread:
             return []
         options = task.options
         timeout_ms = job.options.get("timeout_ms", options.timeout_ms)
-        resolution = retry_policy.timed_out(
-            options,
-            job.attempts,
-            job.options.get("max_attempts", options.max_attempts),
-            self._settings.timeout_ms if timeout_ms is None else timeout_ms,
-            self._settings,
+        if timeout_ms is None:
+            timeout_ms = self._settings.timeout_ms
+        timeout = JobTimeout(
+            f"ran longer than its timeout of {timeout_ms / 1000:g} s and did not stop when told; "
+            "its process was killed"
         )
-        return [Outcome(job_id, lease, 0, resolution.kind, resolution.body, resolution.detail)]
+        max_attempts = job.options.get("max_attempts", options.max_attempts)
+        resolution = resolve_error(timeout, options, job.attempts, max_attempts, self._settings)
+        return [Outcome(job_id, lease, 0, *resolution)]
 
     def _log_unwritten(self) -> None:
         while not self._requests.empty():  # resubmitted behind the request to stop

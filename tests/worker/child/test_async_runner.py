@@ -28,6 +28,8 @@ from tests.app import tasks
 from tests.worker import tasks as worker_tasks
 from tests.worker.processes import eventually
 
+from .test_steps import Memory
+
 PATIENCE = 10
 PIPELINE = Pipeline(load({}), lambda job_id: 0, lambda job_id: None)
 
@@ -82,7 +84,7 @@ class RunnerHarness:
     def __init__(self) -> None:
         self.redis = FakeRedis()
         self.state = ChildState(0, 3)
-        self.in_flight = InFlight(self.state, self.redis.progress, self.redis.report)
+        self.in_flight = InFlight(self.state, self.redis.progress, self.redis.report, Memory())
         self.runner = AsyncRunner(PIPELINE, self.in_flight, 2, 1)
 
     @property

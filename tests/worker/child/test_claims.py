@@ -19,6 +19,7 @@ from django_redisqueue.worker.child_state import MAX_BATCH, ChildState
 from django_redisqueue.worker.interrupts import Interrupts
 from tests.support.shards import keys_of
 from tests.worker import tasks
+from tests.worker.child.test_steps import Memory
 from tests.worker.parts import outcome
 from tests.worker.processes import eventually
 from tests.worker.stage import Stage
@@ -90,7 +91,7 @@ def claims(stage: Stage) -> Iterator[Claims]:
 @pytest.fixture
 def idle(claims: Claims) -> IdleWait:
     state = ChildState(0, 1)
-    in_flight = InFlight(state, lambda *_: True, lambda _: [])
+    in_flight = InFlight(state, lambda *_: True, lambda _: [], Memory())
     return IdleWait(claims, CLAIM_REQUEST, Interrupts(state), in_flight)
 
 
@@ -178,7 +179,7 @@ def test_a_child_with_several_shards_waits_long_unless_it_has_something_to_repor
     stage.configure(SHARDS=shards)
     state, waited = ChildState(0, 1), list[float]()
     claims = Claims(CLAIM_REQUEST, state, get_settings(), lambda: False)
-    in_flight = InFlight(state, lambda *_: True, lambda _: [])
+    in_flight = InFlight(state, lambda *_: True, lambda _: [], Memory())
     idle = IdleWait(claims, CLAIM_REQUEST, Interrupts(state), in_flight)
     monkeypatch.setattr(WakeWait, "wait", lambda *given: waited.append(given[2]) or [])
     monkeypatch.setattr(claims.current, "wait", lambda _, seconds, __: waited.append(seconds))

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from django_redisqueue.client import gather
-from django_redisqueue.client.jobs import Job
 from django_redisqueue.exceptions import (
     GatherNotFound,
     InvalidArguments,
@@ -20,11 +19,14 @@ from django_redisqueue.exceptions import (
 )
 from django_redisqueue.worker.child import context as context_module
 from django_redisqueue.worker.child.context import JobContext
+from tests.worker.parts import claimed
+
+from .test_steps import Memory
 
 
 def test_progress_is_cheap_and_its_last_report_is_never_left_out() -> None:
     reports: list[str] = []
-    context = JobContext(Job("job_1"), 1, lambda text: reports.append(text) is None)
+    context = JobContext(claimed(), lambda text: reports.append(text) is None, Memory())
     for done in range(1, 1001):
         context.progress(done, 1000)
     assert len(reports) <= 3
@@ -36,7 +38,7 @@ NO_NUMBERS = ["half", None, True, -1, -0.5, 2**63 + 1, float("nan"), float("inf"
 
 @pytest.mark.parametrize("value", NO_NUMBERS, ids=repr)
 def test_progress_of_what_is_no_number_is_refused_and_not_reported(value: Any) -> None:
-    context = JobContext(Job("job_1"), 1, lambda _: pytest.fail("reported"))
+    context = JobContext(claimed(), lambda _: pytest.fail("reported"), Memory())
     words = re.escape(f"must be a number from 0 to 2**63, not {value!r}")
     with pytest.raises(InvalidArguments, match=f"progress: done {words}"):
         context.progress(value, 1)
@@ -53,7 +55,7 @@ def test_progress_of_what_is_no_number_is_refused_and_not_reported(value: Any) -
     ],
 )
 def test_a_note_that_is_no_text_is_refused_and_not_reported(note: Any, words: str) -> None:
-    context = JobContext(Job("job_1"), 1, lambda _: pytest.fail("reported"))
+    context = JobContext(claimed(), lambda _: pytest.fail("reported"), Memory())
     with pytest.raises(InvalidArguments) as caught:
         context.progress(1, 2, note)
     assert str(caught.value) == words
@@ -62,20 +64,20 @@ def test_a_note_that_is_no_text_is_refused_and_not_reported(note: Any, words: st
 @pytest.mark.parametrize(("done", "total"), [(0, 0), (3, 2), (0.5, 2**63)])
 def test_unusual_progress_is_reported(done: float, total: float) -> None:
     reports: list[str] = []
-    JobContext(Job("job_1"), 1, lambda text: reports.append(text) is None).progress(done, total)
+    JobContext(claimed(), lambda text: reports.append(text) is None, Memory()).progress(done, total)
     assert [json.loads(text) for text in reports] == [{"done": done, "total": total, "note": ""}]
 
 
 @pytest.mark.parametrize("left_out", [0, 1, 10_000])
 def test_a_note_that_is_too_long_is_cut_and_shows_it(left_out: int) -> None:
     reports: list[str] = []
-    context = JobContext(Job("job_1"), 1, lambda text: reports.append(text) is None)
+    context = JobContext(claimed(), lambda text: reports.append(text) is None, Memory())
     context.progress(1, 1, "x" * (1000 + left_out))
     assert json.loads(reports[0])["note"] == ("x" * 999 + "…" if left_out else "x" * 1000)
 
 
 def test_progress_of_a_job_that_another_worker_has_ends_this_run() -> None:
-    context = JobContext(Job("job_1"), 1, lambda _: False)
+    context = JobContext(claimed(), lambda _: False, Memory())
     with pytest.raises(JobAbandoned):
         context.progress(1, 1)
 
@@ -84,7 +86,7 @@ def test_progress_without_redis_does_not_end_the_run() -> None:
     def away(_: str) -> bool:
         raise RedisUnavailable("gone")
 
-    JobContext(Job("job_1"), 1, away).progress(1, 1)
+    JobContext(claimed(), away, Memory()).progress(1, 1)
 
 
 def test_parents_results_are_waited_for_while_redis_is_away(
@@ -100,7 +102,7 @@ def test_parents_results_are_waited_for_while_redis_is_away(
             return dict(answer)
 
     monkeypatch.setattr(context_module, "transport", Transport)
-    assert JobContext(Job("job_1"), 1, lambda _: True).parent_results == {"job_0": 7}
+    assert JobContext(claimed(), lambda _: True, Memory()).parent_results == {"job_0": 7}
     assert answers == []
 
 
@@ -119,7 +121,7 @@ def test_a_run_that_redis_does_not_know_is_no_failure(
     monkeypatch.setattr(context_module, "transport", Transport)
     monkeypatch.setattr(gather, "transport", Transport)
     with pytest.raises(JobAbandoned, match=r"does not know that job gather_1\.0 runs"):
-        getattr(JobContext(Job("gather_1.0"), 1, lambda _: True), name)
+        getattr(JobContext(claimed("gather_1.0"), lambda _: True, Memory()), name)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,7 @@ def test_a_gather_that_is_gone_ends_the_run_if_its_job_is_gone_too(
 
     monkeypatch.setattr(gather, "transport", Transport)
     monkeypatch.setattr(gather, "transport_of", lambda _: Transport())
-    found = JobContext(Job("gather_1.0"), 1, lambda _: True).gather
+    found = JobContext(claimed("gather_1.0"), lambda _: True, Memory()).gather
     assert found is not None
     with pytest.raises(error):
         found.results  # noqa: B018

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.db.models import F, QuerySet
 
-from django_redisqueue.client.jobs import Job
 from django_redisqueue.exceptions import (
     InvalidOption,
     JobCancelled,
@@ -37,26 +35,14 @@ def nothing(item: object) -> None:
     """What a walk does with an item that does not matter."""
 
 
-class Control:
-    """A worker that stops when it is told to."""
-
-    stopping = False
-
-    @contextmanager
-    def shield(self) -> Iterator[None]:
-        yield
-
-
 class Run(JobContext):
     """A run of a job, and what it reports."""
 
     def __init__(self, memory: Memory, lease: int = 1) -> None:
         self.reports: list[tuple[int, int]] = []
         self.seen: list[Any] = []
-        self.worker = Control()
-        super().__init__(
-            Job("job_1"), 1, self._keep, claimed(lease=lease), memory, self.worker
-        )  # fmt: skip
+        self.worker_stops = False
+        super().__init__(claimed(lease=lease), self._keep, memory, lambda: self.worker_stops)
 
     def _keep(self, text: str) -> bool:
         found = json.loads(text)
@@ -99,7 +85,7 @@ def walk(new_run: NewRun, items: Any, stop_at: int, **options: Any) -> list[list
         runs.append(run.seen)
 
         def stop(_: object, run: Run = run) -> None:
-            run.worker.stopping = len(run.seen) == stop_at
+            run.worker_stops = len(run.seen) == stop_at
 
         try:
             run.walk(items, stop, **options)
@@ -155,7 +141,7 @@ def test_progress_follows_what_is_saved_and_is_counted_once(new_run: NewRun) -> 
     run = new_run(memory)
 
     def stop_at_5(item: int) -> None:
-        run.worker.stopping = item == 5
+        run.worker_stops = item == 5
 
     with pytest.raises(JobSuspended):
         run.walk(range(10), stop_at_5, chunk=4)
@@ -178,7 +164,7 @@ def test_an_item_that_raises_comes_again(new_run: NewRun) -> None:
 
 def test_a_stop_gives_the_job_back_without_an_attempt(new_run: NewRun) -> None:
     run = new_run(Memory())
-    run.worker.stopping = True
+    run.worker_stops = True
     with pytest.raises(JobSuspended) as stopped:
         run.walk(range(3))
     options: Any = None

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from django_redisqueue import Retry, task
-from django_redisqueue.client.jobs import Job
 from django_redisqueue.exceptions import InvalidArguments, JobAbandoned, PayloadTooLarge, StepError
 from django_redisqueue.testing import capture_jobs
 from django_redisqueue.worker.child import steps as steps_module
@@ -40,7 +39,7 @@ class Memory:
 
 def run(memory: Memory | None = None, lease: int = 1) -> JobContext:
     """The context of a run."""
-    return JobContext(Job("job_1"), 1, lambda _: True, claimed(lease=lease), memory or Memory())
+    return JobContext(claimed(lease=lease), lambda _: True, memory or Memory())
 
 
 def call(name: str, result: Any = None) -> Any:

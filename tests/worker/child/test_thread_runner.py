@@ -26,6 +26,8 @@ from django_redisqueue.worker.child_state import ChildState
 from tests.app import tasks
 from tests.worker.parts import claimed
 
+from .test_steps import Memory
+
 PATIENCE = 10
 PIPELINE = Pipeline(load({}), lambda job_id: 0, lambda job_id: None)
 FIRST_SLOT, THREADS = 5, 2
@@ -55,7 +57,7 @@ class RunnerHarness:
         self.state = ChildState(0, FIRST_SLOT + THREADS)
         self.sent: SimpleQueue[Outcome] = SimpleQueue()
         self.progress: list[str] = []
-        self.in_flight = InFlight(self.state, self._report, self._send)
+        self.in_flight = InFlight(self.state, self._report, self._send, Memory())
         self.runner = ThreadRunner(PIPELINE, self.in_flight, THREADS, FIRST_SLOT)
 
     def _send(self, outcomes: list[Outcome]) -> list[bool]:

@@ -11,7 +11,6 @@ from django.db import transaction
 
 from django_redisqueue import send_event, task
 from django_redisqueue.broker.replies import WaitReply, WaitState
-from django_redisqueue.client.jobs import Job
 from django_redisqueue.exceptions import (
     EventTimeout,
     InvalidArguments,
@@ -179,7 +178,7 @@ def test_through_the_outbox_it_is_a_job_of_its_own(settings: Any, redis_server: 
 def run(reply: WaitReply, lease: int = 1) -> JobContext:
     memory = Memory()
     memory.check_wait = lambda *_, **__: reply  # type: ignore[attr-defined]
-    return JobContext(Job("job_1"), 1, lambda _: True, claimed(lease=lease), memory)  # type: ignore[arg-type]
+    return JobContext(claimed(lease=lease), lambda _: True, memory)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
