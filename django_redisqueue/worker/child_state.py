@@ -46,7 +46,8 @@ _ANSWERED = _WORDS_BYTES
 _SILENT = _ANSWERED + 8 * MAX_SHARDS
 _ROLE_NOTES = _SILENT + 8 * MAX_SHARDS
 _SLEEPS = _ROLE_NOTES + MAX_SHARDS
-_HEADER_BYTES = _SLEEPS + MAX_SHARDS
+_UNANSWERED = _SLEEPS + MAX_SHARDS  # words, one a shard: see `note_unanswered`
+_HEADER_BYTES = _UNANSWERED + 8 * MAX_SHARDS
 KEEP_ALIVE = 20.0  # s in which a child's main loop completes a pass, whatever Redis does
 FILES_PER_CHILD = 4  # both ends of two pipes
 
@@ -303,6 +304,11 @@ class ChildState:
         """Tell the supervisor whether the child leads a shard and does nothing but wait."""
         self._memory[_SLEEPS + shard] = sleeps
 
+    def note_unanswered(self, shard: int, unanswered: bool) -> None:
+        """Tell the supervisor whether the last call to a shard got no reply, so that it may have
+        claimed jobs. False while it is sent again."""
+        self._words[_UNANSWERED // 8 + shard] = mono_ms() if unanswered else 0
+
     def read_messages(self) -> list[str]:
         """The messages that have arrived since the last call."""
         return _read(self._messages, 65536).decode(*AS_READ).splitlines()
@@ -380,6 +386,11 @@ class ChildState:
     def sleeps(self, shard: int) -> bool:
         """Whether the child leads a shard and does nothing but wait. For any thread."""
         return bool(self._memory[_SLEEPS + shard])
+
+    def unanswered_since(self, shard: int) -> int:
+        """When (monotonic ms) the child last called a shard without a reply; 0 if it got one. For
+        any thread."""
+        return self._words[_UNANSWERED // 8 + shard]
 
     def send(self, message: str) -> None:
         """Write a message for the child; the caller then sends the signal."""

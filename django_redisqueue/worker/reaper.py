@@ -1,7 +1,8 @@
 """Recovers jobs that Redis ascribes to a child that does not run them.
 
 ``Reaper`` recovers those of dead children: in every heartbeat, and in the command ``reapqueue``.
-``RewoundClaims`` releases those that a living child has ended already.
+``RewoundClaims`` releases those that a living child has ended already, ``UnansweredClaims`` those
+whose claim it got no reply to.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -25,6 +26,7 @@ from .identity import machine, parse_child
 logger = logging.getLogger("django_redisqueue")
 
 COMPARED_AFTER = (1, 2, 4, 8, 16, 32, 64)  # leases after an outage (RewoundClaims)
+AT_ANY_TIME = 2**53  # ms, later than any claim
 
 UnreportedJobs = Callable[[], Mapping[str, set[str]]]  # child -> ids, see `unreported_jobs`
 
@@ -182,24 +184,58 @@ class RewoundClaims:
 
     def _release_all(self, before_ms: int) -> None:
         for child, known in self._unreported().items():
-            try:
-                self._release(child, before_ms, sorted(known))
-            except RedisQueueError as error:
-                #: Jobs that a process holds and does not run could not be released, because Redis
-                #: refuses writes or a key has a wrong type. Remove the reason; the jobs wait until
-                #: then.
-                logger.error("jobs that child %s no longer runs stay with it: %s", child, error)
-
-    def _release(self, child: str, before_ms: int, known: Sequence[str]) -> None:
-        """Release what the child has held since before an instant, except for ``known`` jobs."""
-        more = True
-        while more:
-            ids = self._commands.release_unknown(child, before_ms, known)
-            more = len(ids) == BATCH
-            for job_id in ids:
+            for job_id in release_unknown(self._commands, child, before_ms, known):
                 #: Redis lost its last writes in a crash or a failover, so a job that has ended runs
                 #: again. Make the task idempotent, or use appendfsync always.
                 logger.warning(
                     "job %s ended in child %s, but Redis lost that write: it runs again",
                     job_id, child,
                 )  # fmt: skip
+
+
+class UnansweredClaims:
+    """Releases what children have claimed in a shard by calls that got no reply.
+
+    A child sends such a call again to learn what it has claimed. With several shards it may run a
+    job of another shard first, for however long. So after a lease, what it holds and does not know
+    goes back.
+    """
+
+    def __init__(
+        self,
+        commands: Commands,
+        unreported: UnreportedJobs,
+        without_reply: Callable[[], set[str]],
+    ) -> None:
+        self._commands = commands
+        self._unreported = unreported
+        self._without_reply = without_reply
+
+    def after_beat(self) -> None:
+        if not (children := self._without_reply()):
+            return
+        for child, known in self._unreported().items():
+            if child in children:
+                for job_id in release_unknown(self._commands, child, AT_ANY_TIME, known):
+                    #: A process has claimed a job, but the reply was lost, and it runs a job of
+                    #: another shard. The job goes back to its queue; do nothing.
+                    logger.warning(
+                        "job %s: child %s got no reply when it claimed it: released", job_id, child
+                    )
+
+
+def release_unknown(
+    commands: Commands, child: str, before_ms: int, known: set[str]
+) -> Iterator[str]:
+    """Release what a child has held since before an instant, except for ``known`` jobs. Yields the
+    released ones."""
+    more = True
+    try:
+        while more:
+            ids = commands.release_unknown(child, before_ms, sorted(known))
+            yield from ids
+            more = len(ids) == BATCH
+    except RedisQueueError as error:
+        #: Jobs that a process holds and does not run could not be released, because Redis refuses
+        #: writes or a key has a wrong type. Remove the reason; the jobs wait until then.
+        logger.error("jobs that child %s no longer runs stay with it: %s", child, error)

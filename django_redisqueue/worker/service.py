@@ -30,7 +30,7 @@ from .maintenance.bridge import BridgeRole
 from .maintenance.leader import STOP, MakeRole, run_in_child
 from .maintenance.maintenance import Maintenance
 from .probe import HeartbeatFile
-from .supervisor.child_handle import ChildHandle, unreported_jobs
+from .supervisor.child_handle import ChildHandle, children_without_reply, unreported_jobs
 from .supervisor.control_listener import ControlListener
 from .supervisor.fork_server import ForkServer, Role
 from .supervisor.heartbeat import (
@@ -105,7 +105,8 @@ class Service:
         }
         callbacks = HeartbeatCallbacks(
             supervisor.children, supervisor.running, supervisor.is_stopping, supervisor.notify,
-            partial(unreported_jobs, handles), answers.note,
+            partial(unreported_jobs, handles), partial(children_without_reply, handles),
+            answers.note,
             self.worker.id, partial(self._report, supervisor), supervisor.on_order,
             ShardRoles(handles, self._settings, led),
         )  # fmt: skip

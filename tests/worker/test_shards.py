@@ -12,6 +12,7 @@ import pytest
 
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.keys import Keys
 from django_redisqueue.broker.queries import Queries
 from django_redisqueue.broker.scripts import load
 from django_redisqueue.broker.shards import AllShards, agree_on_shards
@@ -92,6 +93,28 @@ def test_a_claim_whose_reply_was_lost_is_sent_again_before_an_idle_wait(
 
 
 @pytest.mark.one_server("a proxy stands before it")
+def test_a_claim_whose_reply_was_lost_is_released_while_its_child_runs_a_job_of_another_shard(
+    shards: Shards, fresh_proxy: Callable[..., Proxy]
+) -> None:
+    stage, gate = shards.stage, shards.stage.gate()
+    proxy = fresh_proxy(stage.server.address)
+    stage.worker("--processes", "1", address=proxy.address).wait_until_up(2)
+    key = Keys(shard=1).meta
+    call = f"{load('finish').sha}\r\n$1\r\n1\r\n${len(key)}\r\n{key}"  # from shard 1
+    proxy.drop_replies(1000, matching=call.encode())
+    (lost,) = shards.enqueue(1, "lost")
+    eventually(lambda: shards.status(lost, 1) == "processing", why=stage.report)
+    held = shards.enqueue(2, "held", task=tasks.run_until_let_go, more=(gate,))
+    eventually(lambda: stage.runs()["held"], why=stage.report)
+    proxy.drop_replies(0)
+    stage.worker("--processes", "1")
+    shards.until({1: [lost]})
+    stage.let_go(gate)
+    shards.until({2: held})
+    assert stage.runs() == {"lost": 1, "held": 1}
+
+
+@pytest.mark.one_server("there are two")
 def test_an_outcome_does_not_wait_for_a_job_of_another_shard(
     stage: Stage, fresh_server: Callable[..., RedisServer]
 ) -> None:

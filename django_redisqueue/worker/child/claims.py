@@ -383,10 +383,13 @@ class Claims:
         return self._state.answers(one.shard) and time.monotonic() >= one.retry_at
 
     def _exchange(self, one: ShardClaims, wanted: int) -> ClaimReply:
+        if one.is_unanswered:
+            self._state.note_unanswered(one.shard, False)
         began = time.monotonic()
         try:
             reply = one.exchange(wanted)
         except RedisQueueError:
+            self._state.note_unanswered(one.shard, True)
             if time.monotonic() - began > HUNG:
                 self.note_silent(one.shard)
             raise

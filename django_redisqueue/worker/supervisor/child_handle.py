@@ -8,6 +8,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...core.clock import mono_ms
 from ..child_state import ChildState
 from .fork_server import Role
 
@@ -76,3 +77,14 @@ def unreported_jobs(handles: Sequence[ChildHandle]) -> dict[str, set[str]]:
             if handle.child == child:
                 found[child] = ids
     return found
+
+
+def children_without_reply(handles: Sequence[ChildHandle], shard: int, for_ms: int) -> set[str]:
+    """The children whose last call to a shard got no reply and was not sent again for so long,
+    because they run a job of another shard. Any thread may call this."""
+    before_ms = mono_ms() - for_ms
+    return {
+        handle.child
+        for handle in handles
+        if handle.role == "jobs" and 0 < handle.state.unanswered_since(shard) < before_ms
+    }

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ...broker.base import slices
 from ...broker.commands import ClaimRequest, Commands
@@ -31,7 +32,7 @@ from ..child.retry_policy import resolve_error
 from ..child_state import RoleNote
 from ..identity import shard_label
 from ..probe import HeartbeatFile
-from ..reaper import Reaper, RewoundClaims, UnreportedJobs
+from ..reaper import Reaper, RewoundClaims, UnansweredClaims, UnreportedJobs
 from .child_handle import ChildHandle
 from .fork_server import Role
 
@@ -129,6 +130,7 @@ class HeartbeatCallbacks:
     is_stopping: Callable[[], bool]  # its queues are announced as served until then
     notify: Notify
     unreported: UnreportedJobs
+    without_reply: Callable[[int, int], set[str]]  # see `children_without_reply`
     on_beat: Callable[[int, bool], None]  # a shard, and whether it answered
     worker: str  # its id
     report: Callable[[], str]  # its description, as JSON
@@ -152,6 +154,10 @@ class HeartbeatThread:
         self._queries = Queries(self._commands.connection, settings)
         self._reaper = Reaper(self._commands)
         self._rewound_claims = RewoundClaims(self._commands, callbacks.unreported)
+        self._unanswered_claims = UnansweredClaims(
+            self._commands, callbacks.unreported,
+            partial(callbacks.without_reply, shard, settings.lease_ms),
+        )  # fmt: skip
         self._queues = queues
         self._callbacks = callbacks
         self._who = shard_label("supervisor", shard, settings)
@@ -252,6 +258,7 @@ class HeartbeatThread:
             until = time.monotonic() + self._settings.heartbeat_ms / 2000
             self._try_reaping(lambda: self._reaper.run_once(until))
         self._rewound_claims.after_beat(reply.steady_ms)
+        self._unanswered_claims.after_beat()
         return True
 
     def _jobs_to_ask_after(self) -> list[tuple[str, str, int]]:

@@ -59,7 +59,7 @@ def _callbacks(
 ) -> HeartbeatCallbacks:
     return HeartbeatCallbacks(
         lambda: ["c1"], lambda: list(running), lambda: is_stopping, notify, lambda: {},
-        lambda *_: None, "w.m.1.2", lambda: "{}", on_order,
+        lambda *_: set(), lambda *_: None, "w.m.1.2", lambda: "{}", on_order,
         ShardRoles([], get_settings(), {}),
     )  # fmt: skip
 
