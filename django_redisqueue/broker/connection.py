@@ -23,9 +23,10 @@ from ..conf import check_redis_is_meant
 from ..core.ports import ports
 from ..exceptions import NotReplicated, RedisRefused, RedisUnavailable, WrongKeyType
 from .failures import translate
+from .link import HungNode, Link
 from .nodes import Address
 from .redis_url import RedisUrl, get_redis_url, has_one_server
-from .wire import HungNode, Link, packed
+from .wire import packed
 
 BLOCK_SECONDS = 5  # how long Redis holds a blocking pop; never 0, so that a dead peer is noticed
 IDLE_SECONDS = 15  # the same of an idle child that waits in several shards

@@ -21,6 +21,7 @@ from .cluster import CLUSTER_SCHEMES, get_cluster_map, parse_cluster_url
 from .embedded import ensure_server
 from .nodes import DRIVER, Address, socket_of
 from .sentinel import SENTINEL_SCHEMES, get_follower, parse_sentinel_url
+from .wire import Packer
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ def _options(timeout: float, connect_timeout: float) -> dict[str, Any]:
         "encoding_errors": "surrogateescape",
         "health_check_interval": 0,
         "redis_connect_func": _log_in,
+        "command_packer": Packer(),
         **DRIVER,
     }
 

@@ -1,5 +1,5 @@
 """Commands and replies as bytes: encodes commands, and asks Redis on the socket of a connection of
-redis-py; and what is known of a caller's socket to a server.
+redis-py.
 
 redis-py's own ``send_packed_command`` and ``read_response`` take twice as many instructions, which
 are a tenth of an enqueue. Its connection remains: it logs in, and everything else goes by it. Every
@@ -8,34 +8,40 @@ call reads all of its replies, so neither of the two finds any that the other sh
 
 from __future__ import annotations
 
-import os
-import time
 from functools import lru_cache
-from typing import Any, cast
-from weakref import WeakSet
+from typing import Any
 
 from hiredis import Reader, pack_command
 from redis import exceptions as redis_errors
-from redis.connection import AbstractConnection
-
-from .redis_url import RedisUrl
 
 #: The codec of replies and arguments. Bytes that are not UTF-8 come and go unchanged.
 AS_READ = ("utf-8", "surrogateescape")
 READ_BYTES = 32768
-HANGS = 1.0  # s in which no further connection to a node that hangs is tried
+NUMBERS = frozenset({int, float, bool})
 _INCOMPLETE = object()
 
 
 def packed(command: tuple[Any, ...]) -> bytes:
     """Encode a command. Bytes that were not UTF-8 came as lone surrogates and go back as the same
-    bytes, so that even an id that another program made can be read and deleted."""
+    bytes, so that even an id that another program made can be read and deleted.
+
+    hiredis gets no numbers: to write one, it lets Python call signal handlers, and if one raises,
+    as that of a timeout does, hiredis crashes the process.
+    """
+    parts: Any = tuple([str(each) if type(each) in NUMBERS else each for each in command])
     try:
-        data: bytes = pack_command(cast(Any, command))
+        data: bytes = pack_command(parts)
     except UnicodeEncodeError:
-        parts: Any = (each.encode(*AS_READ) if isinstance(each, str) else each for each in command)
-        data = pack_command(tuple(parts))
+        parts = tuple([each.encode(*AS_READ) if isinstance(each, str) else each for each in parts])
+        data = pack_command(parts)
     return data
+
+
+class Packer:
+    """Encodes the commands that redis-py itself sends on a connection."""
+
+    def pack(self, name: str, *arguments: Any) -> list[bytes]:
+        return [packed((*name.split(), *arguments))]
 
 
 def bulk(text: str) -> bytes:
@@ -85,48 +91,3 @@ class Wire:
         if isinstance(reply, Exception):
             raise reply
         return reply
-
-
-class HungNode(redis_errors.TimeoutError):
-    """A node of a cluster has not accepted a connection a moment ago."""
-
-
-_all: WeakSet[Link] = WeakSet()
-
-
-class Link:
-    """The socket of one caller to one server."""
-
-    __slots__ = ("__weakref__", "connection", "hangs_until", "used", "waiting_until", "wire")
-
-    def __init__(self) -> None:
-        _all.add(self)
-        self.connection: AbstractConnection | None = None
-        self.wire: Wire | None = None  # of that connection
-        self.waiting_until = 0.0  # for the reply to a blocking pop (monotonic); 0.0: for none
-        self.used = 0.0  # by `producer_connection`, on the monotonic clock
-        self.hangs_until = 0.0  # a node of a cluster that has not accepted a connection (monotonic)
-
-    def open(self, redis_url: RedisUrl, timeout: float, connect_timeout: float) -> None:
-        """Connect. The shards of a node that hangs wait for it once: all but the first fail at
-        once."""
-        began = time.monotonic()
-        if began < self.hangs_until:
-            raise HungNode("another shard has waited for its node in vain")
-        try:
-            self.connection = redis_url.open(timeout, connect_timeout)
-        except (redis_errors.RedisError, OSError):
-            now = time.monotonic()
-            if redis_url.is_cluster and now - began > connect_timeout / 4:
-                self.hangs_until = now + HANGS
-            raise
-        self.wire = Wire(self.connection)
-
-
-def _forget_sockets() -> None:
-    """In a forked process, such as one of a task: it must not read its parent's replies."""
-    for link in _all:
-        link.connection, link.wire, link.waiting_until = None, None, 0.0
-
-
-os.register_at_fork(after_in_child=_forget_sockets)

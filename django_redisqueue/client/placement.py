@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from ..broker.base import BATCH
 from ..broker.commands import Commands, batches
 from ..broker.connection import PRODUCER_TIMEOUT, producer_connection, retry_once
+from ..broker.link import HANGS
 from ..broker.redis_url import RedisUrl
-from ..broker.wire import HANGS
 from ..conf import Settings, get_settings
 from ..core.ids import new_job_id, shard_of_id, shard_of_key
 from ..core.job_data import NewJob
