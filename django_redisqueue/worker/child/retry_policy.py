@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
+from types import TracebackType
 from typing import NamedTuple
 
 from ...broker.replies import OutcomeKind
@@ -59,6 +60,20 @@ def resolve_error(
 ) -> Resolution:
     """Resolve an exception of a job that had spent ``attempts`` before this run. ``secrets`` are
     removed from its text."""
+    try:
+        return _resolve(error, options, attempts, max_attempts, settings, secrets)
+    except BaseException:  # of a property of its class, or of a metaclass
+        return Resolution(OutcomeKind.FAILED, _unreadable(settings.max_error_bytes))
+
+
+def _resolve(
+    error: BaseException,
+    options: TaskOptions,
+    attempts: int,
+    max_attempts: int,
+    settings: Settings,
+    secrets: Sequence[str],
+) -> Resolution:
     error = _unwrapped(error)
     if isinstance(error, UnstorableResult):
         text = describe(error.problem, settings.max_error_bytes, secrets)
@@ -129,6 +144,18 @@ def describe(
 ) -> str:
     """The error as JSON: class, message (with the suffix) and traceback, without the ``secrets``
     and without the frames of this package."""
+    try:
+        return _describe(error, limit, secrets, suffix)
+    except BaseException:
+        return _unreadable(limit)
+
+
+def _unreadable(limit: int) -> str:
+    message = "the exception of the task cannot be read: its class raises when it is looked at"
+    return encode_error("UnreadableError", message, "", limit)
+
+
+def _describe(error: BaseException, limit: int, secrets: Sequence[str], suffix: str) -> str:
     frames = error.__traceback__
     while frames is not None:
         package = frames.tb_frame.f_globals.get("__package__")
@@ -143,15 +170,25 @@ def describe(
         if kind.__module__ == "builtins"
         else f"{kind.__module__}.{kind.__qualname__}"
     )
-    try:
-        message = str(error)
-        trace = "".join(traceback.format_exception(kind, error, frames))
-    except BaseException as broken:  # an exception of an application may raise in its __str__
-        message = f"<{kind.__name__} whose text cannot be made: {type(broken).__name__}>"
-        trace = "".join(traceback.format_tb(frames))
+    message, trace = _message(error), _traceback(error, frames)
     for secret in secrets:
         message, trace = message.replace(secret, REDACTED), trace.replace(secret, REDACTED)
     return encode_error(name, message + suffix, trace, limit)
+
+
+def _traceback(error: BaseException, frames: TracebackType | None) -> str:
+    try:
+        return "".join(traceback.format_exception(type(error), error, frames))
+    except BaseException as broken:  # such as a SyntaxError that was raised without its details
+        frames_alone = "".join(traceback.format_tb(frames))
+        return f"{frames_alone}(the rest cannot be shown: {type(broken).__name__})\n"
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException as broken:  # __str__ of an application's exception may raise anything
+        return f"<{type(error).__name__} whose text cannot be made: {type(broken).__name__}>"
 
 
 def unknown_task(name: str, delays: int, settings: Settings) -> Resolution:

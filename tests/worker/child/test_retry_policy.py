@@ -98,7 +98,44 @@ def test_an_error_whose_traceback_can_not_be_made(raised: type[BaseException]) -
         told = json.loads(resolve_error(error, 2).body)
     assert told["type"].endswith("Broken")
     assert "raise Broken" in told["traceback"]
-    assert told["message"] == f"<Broken whose text cannot be made: {raised.__name__}>"
+    assert told["traceback"].endswith(f"(the rest cannot be shown: {raised.__name__})\n")
+
+
+def raising(self: Any) -> Any:
+    raise SystemExit("look elsewhere")
+
+
+class Meta(type):
+    def __getattribute__(cls, name: str) -> Any:
+        return raising(cls) if name == "__qualname__" else super().__getattribute__(name)
+
+
+class OfMeta(Exception, metaclass=Meta):
+    pass
+
+
+class WithoutTraceback(Exception):
+    __traceback__ = property(raising)  # type: ignore[assignment]
+
+
+class WithoutClass(Exception):
+    __class__ = property(raising)  # type: ignore[assignment]
+
+
+class WithoutDelay(Retry):
+    delay = property(raising)  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("kind", [OfMeta, WithoutTraceback, WithoutClass, WithoutDelay])
+def test_an_error_that_raises_wherever_it_is_looked_at(kind: type[BaseException]) -> None:
+    first, last = resolve_error(kind()), resolve_error(kind(), 2)
+    assert first.kind in ("retrying", "failed")
+    assert last.kind == "failed"
+    assert json.loads(last.body)["type"]
+    assert json.loads(retry_policy.describe(kind(), 4000))["type"]
 
 
 def test_a_retry_of_somebodys_own_without_a_delay() -> None:
