@@ -246,9 +246,10 @@ class _Reader:
         return self.duration(key) or self._refuse(key, "more than 0")
 
     def aging(self) -> int | None:
-        if self.optional_duration("AGING") == 0:
+        duration = self.optional_duration("AGING")
+        if duration == 0:
             self._refuse("AGING", "more than 0, or None for no aging")
-        return self.optional_duration("AGING")
+        return duration
 
     def integer(self, key: str, low: int, high: int) -> int:
         value = self.values[key]

@@ -332,7 +332,11 @@ def read_queue(keys: Keys, name: str) -> Read[QueueOverview]:
         name,
         now_ms,
         _counts(lengths, meta.get("lingering")),
-        {name[:-6]: value for name, value in meta.items() if name.endswith("_total")},
+        {
+            field.removesuffix("_total"): value
+            for field, value in meta.items()
+            if field.endswith("_total")
+        },
         meta.get("paused"),
         oldest_ms,
         tuple(getattr(key, one) for one in wrong),

@@ -202,17 +202,10 @@ def order_worker(page: Page) -> HttpResponse:
         raise InvalidOption(f"{worker[:200]!r} is not the id of a worker")
     text = TEXTS[order]
     if order is not WorkerOrder.RESUME and form.get("confirmed") != "yes":
-        fields = {"worker": worker, "order": order}
         return page.confirm(
-            "worker",
-            "Workers",
-            f"Yes, {order}",
-            here,
-            fields,
-            worker=worker,
-            order=order,
-            text=text,
-        )
+            "worker", "Workers", f"Yes, {order}", here, {"worker": worker, "order": order},
+            worker=worker, order=order, text=text,
+        )  # fmt: skip
     if tell(worker, order):
         page.log(f"worker {worker}", f"told to {text}")
         messages.success(page.request, f"Worker {worker} was told to {text}.")
