@@ -53,6 +53,20 @@ def test_every_permission_is_documented() -> None:
     assert not missing
 
 
+def test_the_readme_has_the_rates_of_the_comparison() -> None:
+    """To two digits: those of no-op jobs, with an append-only file."""
+    page = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    table = page.partition("\nAppend-only file:\n\n")[2].partition("\n\n")[0].splitlines()[2:]
+    rates = {row.split()[1]: row.split("|")[3].strip(" *") for row in table}
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    names = "process|Huey|BullMQ|taskiq|Dramatiq|Celery|RQ"
+    said = re.findall(rf"\b({names}) (?:runs )?(\d[\d,]*\d)", text)
+    assert len(said) == 11
+    for name, rate in said:
+        measured = int(rates[OWN if name == "process" else name.lower()].replace(",", ""))
+        assert rate == f"{float(format(measured, '.2g')):,.0f}", name
+
+
 def test_every_path_of_the_package_exists() -> None:
     """Those of modules: a logger or a task has the package's name and one more."""
     paths = {*re.findall(rf"\b{OWN}(?:\.\w+){{2,}}", ALL_TEXT)}
