@@ -209,6 +209,7 @@ def test_a_deadlock_that_the_task_hides_commits_nothing() -> None:
     assert not Receipt.objects.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(databases=["default", "other"])
 def test_pages_of_the_dashboard(redisqueue: None, site: Site) -> None:
     record(

@@ -32,7 +32,7 @@ from tests.support.shards import keys_of, keys_with
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
-generated = settings(max_examples=20)
+generated = settings(max_examples=8)
 POLL = 0.02  # s between two looks of a stream
 Pairs = Sequence[tuple[bytes, bytes]]
 
@@ -95,6 +95,7 @@ def alike(rest: bytes) -> tuple[bytes, bytes]:
     return b":alike", b'{"status":"failed",%b}' % rest
 
 
+@pytest.mark.slow
 @generated
 @given(pairs=ENTRIES)
 @example(pairs=[alike(b'"seq":NaN'), (b"job_1_x_0", b"")])
@@ -169,6 +170,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "POLL", POLL * 1000)
 
 
+@pytest.mark.slow
 @generated
 @given(fields=st.dictionaries(FIELDS, BYTES, min_size=1, max_size=3))
 @example(fields={"payload": b"[[" + nested(500).encode() + b"],{}]"})

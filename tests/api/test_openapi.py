@@ -130,7 +130,7 @@ def test_the_api_does_what_the_document_says(
     operation = schema[f"/jobs{path}"][method]
 
     @settings(
-        max_examples=20 if method == "POST" else 8,
+        max_examples=10 if method == "POST" else 5,
         derandomize=True,
         database=None,
     )

@@ -440,7 +440,7 @@ def _machine(lab: Lab) -> type[Machine]:
 
 @pytest.mark.slow
 def test_any_order_of_verbs_keeps_the_laws(lab: Lab) -> None:
-    limits = settings(max_examples=100, stateful_step_count=50, **BUDGET)
+    limits = settings(max_examples=60, stateful_step_count=50, **BUDGET)
     run_state_machine_as_test(_machine(lab), settings=limits)
 
 

@@ -131,6 +131,7 @@ def test_who_has_news_is_believed_and_not_most(monkeypatch: pytest.MonkeyPatch) 
     assert master_when((2, "two"), (2, "one"), (1, "two"), (0, "two")) == "two"
 
 
+@pytest.mark.slow
 def test_who_begins_to_follow_during_a_failover_is_not_sent_to_the_former_master() -> None:
     """It has missed the messages, and two of three sentinels still name the former master."""
     with Fleet() as fleet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
@@ -129,6 +130,7 @@ def _machine(lab: Lab) -> type[WaitMachine]:
     return type("WaitMachine", (WaitMachine,), {"lab": lab})
 
 
+@pytest.mark.slow
 def test_a_waiting_job_is_in_one_place(lab: Lab) -> None:
-    limits = settings(max_examples=25, stateful_step_count=40, **BUDGET)
+    limits = settings(max_examples=15, stateful_step_count=40, **BUDGET)
     run_state_machine_as_test(_machine(lab), settings=limits)

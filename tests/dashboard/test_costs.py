@@ -172,6 +172,7 @@ def fill(hand: Hand, first: int, last: int) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_page_costs_the_same_whatever_there_is(
     site: Site, hand: Hand, cost: Callable[[Page, dict[str, object]], tuple[int, int]]
 ) -> None:

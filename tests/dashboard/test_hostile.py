@@ -40,7 +40,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Generating overly large repr"),  # of generated content
 ]
 
-generated = settings(max_examples=15)
+generated = settings(max_examples=8)
 Restore = Callable[[], object]
 
 JOB_FIELDS = st.sampled_from(
@@ -177,6 +177,7 @@ def test_corrupt_keys_of_a_queue_and_of_workers(
     assert all(line.isprintable() for line in out.getvalue().split("\n"))
 
 
+@pytest.mark.slow
 @generated
 @given(member=BYTES, score=st.floats(allow_nan=False), value=BYTES)
 @example(member=b"\xff/\n<b>", score=float("-inf"), value=b"\xfe \xff")
@@ -242,6 +243,7 @@ def test_a_corrupt_record(site: Site, redis: Redis, fields: Mapping[str, str], d
     assert {"job_1_first_0", "job_1_last_0"} <= set(found)
 
 
+@pytest.mark.slow
 @generated
 @given(
     fields=st.dictionaries(
@@ -344,6 +346,7 @@ def test_corrupt_events(
 ASKED = ["a\0b", "1.a\0b", "a/b", "\ud800", "é\u202e\r\n", "x" * 5000]
 
 
+@pytest.mark.slow
 def test_whatever_is_asked_for_on_postgresql(on_postgres: object, site: Site) -> None:
     base = "/admin/django_redisqueue"
     for text in ASKED:

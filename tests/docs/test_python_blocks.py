@@ -42,6 +42,7 @@ def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     registry._tasks.update(known)  # beside those of modules that were first imported meanwhile
 
 
+@pytest.mark.slow
 @pytest.mark.one_shard("the projects of the pages have one, or say how many they have")
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
 @pytest.mark.parametrize("page", READ, ids=lambda page: prelude_of(page).stem)

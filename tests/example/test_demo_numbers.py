@@ -59,6 +59,7 @@ def test_every_catalogue_is_found(counted: dict[str, Counter[str]]) -> None:
     assert find_catalogues() == sorted(counted)
 
 
+@pytest.mark.slow
 def test_measure_agrees_with_a_plain_loop(counted: dict[str, Counter[str]]) -> None:
     for path, numbers in counted.items():
         result = measure(path)

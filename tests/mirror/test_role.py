@@ -105,6 +105,7 @@ def test_a_stopped_worker_mirrors_how_its_jobs_ended(processes: MirrorProcesses)
     processes.assert_complete()
 
 
+@pytest.mark.slow
 @on_sqlite
 @pytest.mark.one_shard("counts the scripts of one")
 @pytest.mark.one_server("looks at its server's commands")

@@ -19,6 +19,7 @@ def first_failure(labs: list[SimulatedLab]) -> Failure | None:
     return next((failure for failure in found if failure is not None), None)
 
 
+@pytest.mark.slow
 def test_no_history_breaks_a_law(labs: list[SimulatedLab]) -> None:
     failure = first_failure(labs)
     assert failure is None, str(failure)

@@ -93,6 +93,7 @@ class Fault:
     loses: bool = False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "shards"),
     [

@@ -112,6 +112,7 @@ def test_the_command_has_a_second_name_and_logs_each_job_when_asked(stage: Stage
     assert re.search(r" INFO \d+ id=.* attempt=1 ms=\d+ outcome=completed$", line)
 
 
+@pytest.mark.slow
 @pytest.mark.one_server("looks at its server's clients and commands")
 def test_an_idle_worker_asks_redis_little(stage: Stage) -> None:
     """Once a second, and once more for each shard."""

@@ -173,6 +173,7 @@ def resting_worker(stage: Stage) -> WorkerProcess:
     return stage.worker("--processes", "1").wait_until_up(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, SHARDS])
 def test_idle_shards_cost_their_heartbeats(stage: Stage, shards: int) -> None:
     """And what comes several seconds apart: children wait anew, and schedules are announced."""
@@ -186,6 +187,7 @@ def test_idle_shards_cost_their_heartbeats(stage: Stage, shards: int) -> None:
     assert worker.wait() == 0, worker.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fate", ["killed", "stopped"])
 def test_a_leader_that_rested_is_replaced(stage: Stage, fate: str) -> None:
     first = resting_worker(stage)

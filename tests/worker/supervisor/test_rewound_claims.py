@@ -109,6 +109,7 @@ def test_what_a_former_master_with_a_clock_ahead_knew_is_compared_later(
     assert (compared[0], leases) == (500_000, [0, 1, 3, 7, 15, 31, 63])
 
 
+@pytest.mark.slow
 def test_finishes_of_async_jobs_that_redis_has_forgotten(stage: Stage) -> None:
     stage.worker("--processes", "1").wait_until_up(2)
     jobs = [tasks.async_run.enqueue(stage.book, f"short{n}", 1.0) for n in range(3)]
