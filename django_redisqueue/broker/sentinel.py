@@ -100,7 +100,7 @@ class SentinelTarget:
             sentinel.send_command(*self.query)
             found = sentinel.read_response()
             if not found:
-                raise MasterNotFoundError("No such master with that name")
+                raise MasterNotFoundError("it monitors none of that name; correct the URL")
             sentinel.send_command("SENTINEL", "MASTER", self.service)
             return read_answer(found, sentinel)
         finally:
