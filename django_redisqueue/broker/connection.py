@@ -415,9 +415,9 @@ def producer_connection(shard: int = 0) -> RedisConnection:
     """
     if getattr(_local, "made", None) != (os.getpid(), _generation()):
         _check_redis_is_meant()
-        made = RedisConnection(get_redis_url(), PRODUCER_TIMEOUT, PRODUCER_TIMEOUT)
-        _local.connection, _local.lifetime = made, _Lifetime()
-        finalize(_local.lifetime, made.close_all)
+        own = RedisConnection(get_redis_url(), PRODUCER_TIMEOUT, PRODUCER_TIMEOUT)
+        _local.connection, _local.lifetime = own, _Lifetime()
+        finalize(_local.lifetime, own.close_all)
         _local.made = (os.getpid(), _generation())
     connection: RedisConnection = _local.connection.at(shard)
     connection.refresh()
