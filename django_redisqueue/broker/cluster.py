@@ -28,7 +28,7 @@ from redis.exceptions import AuthenticationError, ClusterDownError, RedisError, 
 from redis.exceptions import ConnectionError as NoConnection
 
 from ..core.ids import slot
-from .nodes import Address, parse_nodes_url, unconnected, unconnected_query
+from .nodes import Address, connected, parse_nodes_url, unconnected, unconnected_query
 
 CLUSTER_SCHEMES = ("redis+cluster://", "rediss+cluster://")
 PORT = 6379
@@ -99,9 +99,7 @@ class ClusterMap:
         half = options["socket_connect_timeout"] / 2
         address = self.owner(slot(tag), half)
         options = {**options, "socket_connect_timeout": half}
-        connection = unconnected(address, options, self._target.common)
-        connection.connect()
-        return connection
+        return connected(address, options, self._target.common)
 
     def owner(self, number: int, seconds: float) -> Address:
         """The owner of a slot; asks the nodes if what is known may be out of date. Raises

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeVar, cast
+from weakref import finalize
 
 from django.core.signals import setting_changed
 from redis import exceptions as redis_errors
@@ -402,6 +403,11 @@ class RedisConnection:
 _local = threading.local()
 
 
+class _Lifetime:
+    """Dies with its thread, whose connections would otherwise stay open until the garbage collector
+    finds them: they refer to each other."""
+
+
 def producer_connection(shard: int = 0) -> RedisConnection:
     """This thread's connection to a shard for web requests, which fails within a second.
 
@@ -409,7 +415,9 @@ def producer_connection(shard: int = 0) -> RedisConnection:
     """
     if getattr(_local, "made", None) != (os.getpid(), _generation()):
         _check_redis_is_meant()
-        _local.connection = RedisConnection(get_redis_url(), PRODUCER_TIMEOUT, PRODUCER_TIMEOUT)
+        own = RedisConnection(get_redis_url(), PRODUCER_TIMEOUT, PRODUCER_TIMEOUT)
+        _local.connection, _local.lifetime = own, _Lifetime()
+        finalize(_local.lifetime, own.close_all)
         _local.made = (os.getpid(), _generation())
     connection: RedisConnection = _local.connection.at(shard)
     connection.refresh()

@@ -61,6 +61,11 @@ def translate(error: Exception, address: str) -> RedisQueueError:
         )
     if "cluster support disabled" in text:
         return RedisRefused(f"Redis at {address} is no node of a cluster; use redis:// ({text})")
+    if text.startswith("unknown command"):
+        return RedisRefused(
+            f"Redis at {address} lacks a command: it is a sentinel (use redis+sentinel://), is too "
+            f"old, or is configured without it ({text})"
+        )
     code = _code(error, text)
     if code:
         kind, meaning = _MEANINGS[code]

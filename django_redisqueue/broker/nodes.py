@@ -14,6 +14,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, ConnectionPool, parse_url
 from redis.exceptions import ConnectionError as NoConnection
+from redis.exceptions import TimeoutError as NoAnswer
 from redis.retry import Retry
 
 Address = tuple[str, int]
@@ -70,6 +71,19 @@ def unconnected(
     merged = {**DRIVER, **own, **options}
     pool = ConnectionPool(host=address[0], port=address[1], **merged)
     return cast(AbstractConnection, pool.make_connection())
+
+
+def connected(
+    address: Address, options: Mapping[str, Any], own: Mapping[str, Any]
+) -> AbstractConnection:
+    """The same, connected. Raises what redis-py raises, naming the address: others have announced
+    it, and it may be one that only they can reach."""
+    connection = unconnected(address, options, own)
+    try:
+        connection.connect()
+    except NoAnswer as error:
+        raise NoAnswer(f"{address[0]}:{address[1]}: {error}") from error
+    return connection
 
 
 def unconnected_query(

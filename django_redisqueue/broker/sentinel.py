@@ -37,7 +37,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.sentinel import MasterNotFoundError
 
 from ..core.parsing import int_or_none, pairs
-from .nodes import Address, parse_nodes_url, socket_of, unconnected, unconnected_query
+from .nodes import Address, connected, parse_nodes_url, socket_of, unconnected, unconnected_query
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -100,7 +100,7 @@ class SentinelTarget:
             sentinel.send_command(*self.query)
             found = sentinel.read_response()
             if not found:
-                raise MasterNotFoundError("No such master with that name")
+                raise MasterNotFoundError("it monitors none of that name; correct the URL")
             sentinel.send_command("SENTINEL", "MASTER", self.service)
             return read_answer(found, sentinel)
         finally:
@@ -192,9 +192,8 @@ class MasterFollower:
         found = MasterFound(known, {}) if known else self._target.ask(half)
         address = found.address
         options = {**options, "socket_connect_timeout": half}
-        connection = unconnected(address, options, self._target.of_master)
+        connection = connected(address, options, self._target.of_master)
         try:
-            connection.connect()
             connection.send_command("INFO", "replication")  # an ACL may well refuse ROLE
             if "role:master" not in connection.read_response():
                 raise MasterNotFoundError(f"{address[0]}:{address[1]} is not the master any more")

@@ -246,8 +246,8 @@ def _keys(connection: RedisConnection) -> Keys:
 
 def _mismatch(shards: int, recorded: list[str]) -> str:
     return (
-        f'REDISQUEUE["SHARDS"] is {shards}, and the data in Redis is of {" and ".join(recorded)} '
-        f"shards. To change the number, run {COMMAND} with the new one: before the workers get it "
-        "if there will be more shards, and producers last; if there will be fewer, producers "
-        "first, and workers once the other shards are empty (docs/scale.md). Else correct SHARDS"
+        f'REDISQUEUE["SHARDS"] is {shards}, but the data in Redis has {" and ".join(recorded)}. '
+        f"To change the number, run {COMMAND} with the new one: before the workers get it if there "
+        "will be more shards, and producers last; if there will be fewer, producers first, and "
+        "workers once the other shards are empty (docs/scale.md). Else correct SHARDS"
     )

@@ -262,7 +262,8 @@ def _tables(settings: Settings) -> Iterator[CheckMessage]:
 
 def _mirror() -> Iterator[CheckMessage]:
     states = apps.get_model(APP, "MirrorState")._default_manager
-    for problem in states.exclude(problem="").values_list("problem", flat=True):
+    problems = states.exclude(problem="").values_list("problem", flat=True)
+    for problem in sorted(set(problems)):
         yield make_error(
             21,
             f"The mirror stands still: {problem}",

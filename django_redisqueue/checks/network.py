@@ -71,7 +71,8 @@ def _ask(connection: RedisConnection) -> _Answer:
 
 
 def _no_answer(error: RedisQueueError) -> CheckMessage:
-    return make_error(10, f"{error}.", 'Start it, or correct REDISQUEUE["CONNECTION"].')
+    remedy = 'Start it, or correct REDISQUEUE["CONNECTION"] (with TLS: rediss://).'
+    return make_error(10, f"{error}.", remedy)
 
 
 def _check_server(redis_url: RedisUrl, answer: _Answer) -> Iterator[CheckMessage]:

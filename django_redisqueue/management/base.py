@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, SystemCheckError
 
 from ..conf import get_settings
 from ..core.clock import is_duration_text, to_seconds
@@ -32,6 +32,8 @@ class QueueCommand(BaseCommand):
     def execute(self, *args: Any, **options: Any) -> Any:
         try:
             return super().execute(*args, **options)
+        except SystemCheckError:  # lines about settings
+            raise
         except CommandError as error:  # its text may come from Redis
             raise CommandError(
                 sanitize(error, MAX_LINE), returncode=error.returncode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
 import time
@@ -14,7 +15,7 @@ import pytest
 from redis import Redis
 
 from django_redisqueue import JobQueue, get_job
-from django_redisqueue.broker.connection import RedisConnection
+from django_redisqueue.broker.connection import RedisConnection, producer_connection
 from django_redisqueue.broker.nodes import socket_of
 from django_redisqueue.broker.redis_url import get_redis_url
 from django_redisqueue.broker.scripts import load
@@ -368,3 +369,24 @@ def test_other_refusals(
             tasks.noop.enqueue()
         with fails(kind, words):
             JobQueue().get_stats()
+
+
+# --- ended threads --------------------------------------------------------------------------------
+
+
+def test_the_connections_of_a_thread_are_closed_at_its_end(
+    redis_server: RedisServer, point: Point
+) -> None:
+    """Under ASGI each request has a thread of its own for its sync code."""
+    point(redis_server.url)
+    sockets: list[socket.socket] = []
+    gc.disable()
+    try:
+        thread = threading.Thread(
+            target=lambda: sockets.append(socket_of(producer_connection().open()))
+        )
+        thread.start()
+        thread.join()
+        assert [one.fileno() for one in sockets] == [-1]
+    finally:
+        gc.enable()

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import socket
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from django.core.checks import Error
 from redis import utils
+from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection
+from redis.exceptions import TimeoutError as NoAnswer
+from redis.retry import Retry
 
 from django_redisqueue.broker import redis_url
 from django_redisqueue.broker.connection import bulk_connection, producer_connection
-from django_redisqueue.broker.nodes import unconnected
+from django_redisqueue.broker.nodes import connected, unconnected
 from django_redisqueue.broker.redis_url import get_redis_url, masked
 from django_redisqueue.checks import check_settings
 from django_redisqueue.exceptions import ConfigurationError
@@ -210,3 +215,15 @@ def test_no_enqueue_reads_the_url_again(
     producer_connection()
     with pytest.raises(TypeError):
         bulk_connection()  # a connection of its own has a target of its own
+
+
+def test_an_announced_address_that_does_not_answer_is_named() -> None:
+    """Such as the internal one of a container."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as stack:
+        address = full.getsockname()
+        for _ in range(2):  # the kernel drops what does not fit into the backlog
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(address)
+        with pytest.raises(NoAnswer, match=f"127.0.0.1:{address[1]}: Timeout connecting"):
+            connected(address, {"socket_connect_timeout": 0.05, "retry": Retry(NoBackoff(), 0)}, {})

@@ -99,7 +99,7 @@ def test_sentinel_and_master_have_a_password_each(settings: Any) -> None:
         for wrong, problem in (("", "[Aa]uth"), ("?sentinel_password=no", "invalid.*password")):
             with pytest.raises(RedisUnavailable, match=f"{named}.*{problem}"):
                 _enqueue_at(place + wrong, settings)
-        with pytest.raises(RedisUnavailable, match="No such master with that name"):
+        with pytest.raises(RedisUnavailable, match="monitors none of that name"):
             _enqueue_at(
                 f"redis+sentinel://{sentinel.address}/other?sentinel_password=own", settings
             )

@@ -177,7 +177,7 @@ def test_another_number_is_refused(
     with pytest.raises(ShardMismatch) as refusal:
         agree_on_shards(AllShards(worker_connection().at))
     words = str(refusal.value)
-    assert words.startswith(f'REDISQUEUE["SHARDS"] is {now}, and the data in Redis is of {then} ')
+    assert words.startswith(f'REDISQUEUE["SHARDS"] is {now}, but the data in Redis has {then}.')
     assert "run `manage.py redisqueue_shards --set`" in words
     assert "producers" in words
     assert recorded(redis, four) == before
@@ -336,7 +336,7 @@ def test_shrinking_takes_the_schedules_of_the_other_shards(
 def test_a_worker_does_not_start_with_another_number(settings: Any, four: dict[str, Any]) -> None:
     agree_on_shards(AllShards(worker_connection().at))
     settings.REDISQUEUE = {**four, "SHARDS": 1}
-    with pytest.raises(CommandError, match="is 1, and the data in Redis is of 4 shards"):
+    with pytest.raises(CommandError, match="is 1, but the data in Redis has 4"):
         call_command("runworker", "--burst", stdout=StringIO())
 
 
@@ -349,7 +349,7 @@ def test_the_deploy_check_compares_the_number(settings: Any, four: dict[str, Any
     assert of_shards() == []
     settings.REDISQUEUE = {**four, "SHARDS": 3}
     (message,) = of_shards()
-    assert message.startswith('REDISQUEUE["SHARDS"] is 3, and the data in Redis is of 4 shards.')
+    assert message.startswith('REDISQUEUE["SHARDS"] is 3, but the data in Redis has 4.')
 
 
 def test_the_deploy_check_asks_every_server(

@@ -339,8 +339,11 @@ def test_the_checks_are_registered(settings: Any) -> None:
     settings.REDISQUEUE = {"LAESE": 1}
     found("E001", run_checks())
     found("E001", run_checks(tags=["redisqueue"]))
-    with pytest.raises(SystemCheckError, match=r"django_redisqueue.E001\) REDISQUEUE has no key"):
+    named = r"\n.*django_redisqueue.E001\) REDISQUEUE has no key"
+    with pytest.raises(SystemCheckError, match=named):
         call_command("check", stderr=StringIO())
+    with pytest.raises(SystemCheckError, match=named):
+        call_command("reapqueue", skip_checks=False)
 
 
 def test_only_deploy_checks_need_redis(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:

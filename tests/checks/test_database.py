@@ -130,7 +130,8 @@ def test_a_project_without_a_database(
 def test_a_mirror_that_stands_still(sqlite: Callable[..., None], settings: Any) -> None:
     settings.REDISQUEUE = MIRROR
     sqlite(**GOOD)
-    MirrorState.objects.create(shard=0, problem="this is another Redis than before")
+    for shard in range(2):  # whose server is the same: it is named once
+        MirrorState.objects.create(shard=shard, problem="this is another Redis than before")
     (message,) = check_database()
     assert message.id == "django_redisqueue.E021"
     assert message.msg == "The mirror stands still: this is another Redis than before"

@@ -112,8 +112,10 @@ class Fleet:
     def client(self, **options: Any) -> Redis:
         """A client of the master, whichever it is. Closed with the fleet."""
         addresses = [tuple(sentinel.address.split(":")) for sentinel in self.sentinels]
-        client: Redis = Sentinel(addresses).master_for("jobs", socket_timeout=10, **options)
-        self._stack.callback(client.close)
+        finder = Sentinel(addresses)
+        client: Redis = finder.master_for("jobs", socket_timeout=10, **options)
+        for one in (client, *finder.sentinels):
+            self._stack.callback(one.close)
         return client
 
     def fail_over(self) -> None:
