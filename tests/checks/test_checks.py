@@ -33,7 +33,6 @@ from django_redisqueue.checks.network import (
 )
 from django_redisqueue.client import registry
 from django_redisqueue.core.job_data import NewJob
-from django_redisqueue.worker import readiness
 from tests.support.servers import RedisServer, redis_url
 
 from ..broker.test_connection_errors import answering
@@ -344,7 +343,7 @@ def test_the_checks_are_registered(settings: Any) -> None:
 
 
 def test_only_deploy_checks_need_redis(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "task_names", list)  # a task may need a database
+    monkeypatch.setattr(registry, "_tasks", {})  # a task may need a database
     settings.REDISQUEUE = {
         "CONNECTION": {"URL": "unix:///nonexistent.sock"}, "MIRROR": False,
     }  # fmt: skip
