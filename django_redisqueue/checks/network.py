@@ -194,9 +194,8 @@ def _replicas(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMes
     if there.isdigit() and int(there) < wanted:
         yield make_warning(
             31,
-            f"The master at {redis_url.address} has {there} replicas, and "
-            f'REDISQUEUE["WAIT_REPLICAS"] is {wanted}: enqueues raise NotReplicated, and the '
-            "mirror waits.",
+            f"The master at {redis_url.address} has {there} of the {wanted} replicas of "
+            'REDISQUEUE["WAIT_REPLICAS"]: enqueues raise NotReplicated, and the mirror waits.',
             "Bring the replicas back, or lower WAIT_REPLICAS.",
         )
 

@@ -495,7 +495,7 @@ def test_fewer_replicas_than_an_enqueue_waits_for(settings: Any, there: str, too
     assert ids(messages) == ({"W031"} if too_few else set())
     if too_few:
         message = found("W031", messages)
-        assert f'has {there} replicas, and REDISQUEUE["WAIT_REPLICAS"] is 2' in message.msg
+        assert f'{there} of the 2 replicas of REDISQUEUE["WAIT_REPLICAS"]' in message.msg
 
 
 def test_missing_fields_of_info_are_no_problem() -> None:
