@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -247,9 +248,9 @@ def check_database(**_: Any) -> list[CheckMessage]:
 
 
 def _tables(settings: Settings) -> Iterator[CheckMessage]:
-    mirror = {_mirror_alias()} if settings.mirror else set()
-    for alias in sorted({*needed_aliases(settings), *mirror}):
-        problem = table_problem(alias)
+    tables = _needed_tables(settings)
+    for alias in sorted({*needed_aliases(settings), *tables}):
+        problem = table_problem(alias, tables[alias])
         if problem:
             yield make_error(
                 20,
@@ -258,6 +259,21 @@ def _tables(settings: Settings) -> Iterator[CheckMessage]:
                 'stands still. Without mirror and outbox (REDISQUEUE["MIRROR"] and ["OUTBOX"] '
                 "False) the tables are not needed.",
             )
+
+
+def _needed_tables(settings: Settings) -> defaultdict[str, set[str]]:
+    """By alias; of the outbox, an enqueue names what is missing."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    if settings.mirror:
+        found[_mirror_alias()].add(_table("JobRecord"))
+    for task in _tasks():
+        if task.options.exactly_once:
+            found[task.options.using].add(_table("Receipt"))
+    return found
+
+
+def _table(model: str) -> str:
+    return str(apps.get_model(APP, model)._meta.db_table)
 
 
 def _mirror() -> Iterator[CheckMessage]:

@@ -87,6 +87,7 @@ def _check_server(redis_url: RedisUrl, answer: _Answer) -> Iterator[CheckMessage
     yield from _password(redis_url)
     yield from _persistence(info, redis_url)
     yield from _split(info, redis_url)
+    yield from _replicas(info, redis_url)
     yield from _node(info, redis_url)
     yield from _coverage(stops, redis_url)
 
@@ -186,6 +187,17 @@ def _split(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessag
             "replicas it goes on taking jobs, which are lost when it comes back.",
             "Set min-replicas-to-write 1 (and min-replicas-max-lag 10) on all servers: without "
             "replicas a master then refuses jobs, and workers wait.",
+        )
+
+
+def _replicas(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage]:
+    wanted, there = get_settings().wait_replicas, info.get("connected_slaves", "")
+    if there.isdigit() and int(there) < wanted:
+        yield make_warning(
+            31,
+            f"The master at {redis_url.address} has {there} of the {wanted} replicas of "
+            'REDISQUEUE["WAIT_REPLICAS"]: enqueues raise NotReplicated, and the mirror waits.',
+            "Bring the replicas back, or lower WAIT_REPLICAS.",
         )
 
 

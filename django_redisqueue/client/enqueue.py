@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from django.db import Error as DatabaseError
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import TransactionManagementError
 
 from ..broker.commands import Commands
 from ..broker.queries import Queries
@@ -201,17 +202,27 @@ def in_atomic() -> bool:
 
 
 def _atomic_connections() -> list[BaseDatabaseWrapper]:
-    """The connections that are in a transaction of the application's own.
-
-    That of a ``TestCase`` never commits, and outside tests it would not exist.
-    ``atomic(durable=True)`` ignores it in the same way.
-    """
+    """The connections that are in a transaction of the application's own. Raises
+    TransactionManagementError if the application commits one by hand."""
     return [
         connection
         for connection in open_connections()
-        if connection.in_atomic_block
-        and not all(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
+        if not connection.autocommit and _is_in_transaction(connection)
     ]
+
+
+def _is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
+    """The transaction of a ``TestCase`` never commits, and outside tests it would not exist.
+    ``atomic(durable=True)`` ignores it in the same way."""
+    if connection.in_atomic_block:
+        return not all(getattr(one, "_from_testcase", False) for one in connection.atomic_blocks)
+    if connection.connection is not None:
+        raise TransactionManagementError(
+            f"the database {connection.alias!r} has autocommit off (set_autocommit, AUTOCOMMIT), "
+            "where nothing tells when a transaction commits: enqueue inside atomic(), or after "
+            "commit() with using(on_commit=False)"
+        )
+    return False
 
 
 def open_connections() -> Sequence[BaseDatabaseWrapper]:

@@ -23,6 +23,7 @@ from ..core.parsing import is_storable
 from ..core.statuses import Status
 from ..exceptions import InvalidOption
 from ..models import JobRecord
+from ..models.tables import to_column
 from .filters import EVERYTHING, JobFilter, given, parse_filter, status_of, text_of
 from .job_detail import choices_of, row_of_record
 from .pages import Page
@@ -201,9 +202,9 @@ def _split(wanted: RecordQuery) -> tuple[dict[str, str], dict[str, str]]:
 def _in_order(wanted: RecordQuery, indexed: Mapping[str, str]) -> QuerySet[JobRecord]:
     found = JobRecord.objects.only(*COLUMNS).filter(**indexed).order_by(*ORDER)
     if wanted.which.since:
-        found = found.filter(enqueued_at__gte=wanted.which.since)
+        found = found.filter(enqueued_at__gte=to_column(wanted.which.since))
     if wanted.which.until:
-        found = found.filter(enqueued_at__lte=wanted.which.until)
+        found = found.filter(enqueued_at__lte=to_column(wanted.which.until))
     if wanted.after:
         found = after_key(found, "enqueued_at", wanted.after)
     return found

@@ -292,7 +292,9 @@ def _outbox(facts: Facts) -> Iterator[Finding]:
             yield make_error(
                 FindingId.OUTBOX_STUCK,
                 f"A job has waited in the outbox of database {outbox.alias} for {waited}.",
-                "Workers send such jobs to Redis: is one running?",
+                "Workers send such jobs to Redis: is one running? A row that names several "
+                "databases waits for the commits of all; if one was rolled back, it goes after a "
+                "day.",
                 target,
             )
         if outbox.refused:

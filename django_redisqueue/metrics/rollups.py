@@ -15,9 +15,10 @@ from itertools import zip_longest
 from typing import Any
 
 from django.db import router, transaction
-from django.db.models import Sum
+from django.db.models import QuerySet, Sum
 
 from ..models import Rollup
+from ..models.tables import to_column
 from .histograms import COLUMNS, COUNTS, Sums, add_to_row, decode, decode_all
 
 RollupRow = tuple[Any, ...]  # COUNTS, wait and run
@@ -64,7 +65,7 @@ class Figures:
         """How many minutes each point covers. The last one has not ended: it covers fewer, and None
         if too few have passed to tell a rate."""
         whole = self.span.step.total_seconds() / 60
-        passed = (self.now - floor(self.now, self.span.step)).total_seconds() / 60
+        passed = (self.now.timestamp() - floor(self.now, self.span.step).timestamp()) / 60
         last = passed if passed >= whole / LEAST else None
         return [whole] * (len(self.by_point) - 1) + [last]
 
@@ -117,9 +118,13 @@ def task_figures(span: Span, now: datetime, tasks: Sequence[str]) -> dict[str, F
 
 def task_totals(span: Span, now: datetime) -> dict[str, Sums]:
     """The counts of every task in the last ``span``, without durations, by one query."""
-    rows = Rollup.objects.filter(minute__gte=_first(span, now), minute__lte=now)
-    sums = rows.values_list("task").annotate(*map(Sum, COUNTS))
+    sums = _rows(span, now).values_list("task").annotate(*map(Sum, COUNTS))
     return {task: Sums(*counts) for task, *counts in sums}
+
+
+def _rows(span: Span, now: datetime) -> QuerySet[Rollup]:
+    first, last = to_column(_first(span, now)), to_column(now)
+    return Rollup.objects.filter(minute__gte=first, minute__lte=last)
 
 
 def _first(span: Span, now: datetime) -> datetime:
@@ -135,7 +140,7 @@ def _read(
     span: Span, now: datetime, **wanted: object
 ) -> Iterator[tuple[datetime, str, str, RollupRow]]:
     """(start of the point, queue, task, row)"""
-    rows = Rollup.objects.filter(minute__gte=_first(span, now), minute__lte=now, **wanted)
+    rows = _rows(span, now).filter(**wanted)
     starts: dict[datetime, datetime] = {}
     for minute, queue, task, *row in rows.values_list("minute", "queue", "task", *COLUMNS):
         if minute not in starts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import Enum
 
 from django.db import (
@@ -86,8 +87,27 @@ def missing_migrations(alias: str) -> str:
     names = sorted(key[1] for key in known if key not in loader.applied_migrations)
     if not names:
         return ""
-    option = "" if alias == DEFAULT_DB_ALIAS else f" --database {alias}"
     return (
         f"the database {alias!r} lacks migrations of {APP} ({', '.join(names)}); "
-        f"run: manage.py migrate{option}"
+        f"run: manage.py migrate{_option(alias)}"
     )
+
+
+def missing_table(alias: str, tables: Collection[str]) -> str:
+    """A message that names one of these tables that is not there, and the remedy, or ''. Django
+    notes a migration as applied even if a router has kept it from making its tables.
+
+    Raises django.db.Error.
+    """
+    missing = sorted({*tables}.difference(connections[alias].introspection.table_names()))
+    if not missing:
+        return ""
+    return (
+        f"the database {alias!r} has no table {missing[0]}, although it was migrated: let "
+        f"allow_migrate of the database routers allow {APP} there, and run: "
+        f"manage.py migrate{_option(alias)} {APP} zero --fake, and migrate{_option(alias)}"
+    )
+
+
+def _option(alias: str) -> str:
+    return "" if alias == DEFAULT_DB_ALIAS else f" --database {alias}"

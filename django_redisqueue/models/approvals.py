@@ -19,6 +19,7 @@ from ..core.clock import instant
 from ..core.job_data import APPROVAL
 from ..core.statuses import ApprovalStatus
 from ..exceptions import InvalidOption, RedisQueueError, WrongState, did_you_mean
+from .tables import to_column
 
 MODEL_BACKEND = ["django.contrib.auth.backends.ModelBackend"]
 UNDECIDED = (ApprovalStatus.PENDING, ApprovalStatus.EXPIRED, ApprovalStatus.CLOSED)
@@ -196,10 +197,7 @@ def check_permission(name: str) -> None:
 
 def expiry_of(due: str) -> datetime | None:
     """When a question expires, as the database takes it. ``due``: the instant in ms, or ''."""
-    expires_at = instant(int(due)) if due else None
-    if expires_at is None or settings.USE_TZ:
-        return expires_at
-    return timezone.make_naive(expires_at)
+    return to_column(instant(int(due))) if due else None
 
 
 def event_of(job_id: str, name: str) -> str:

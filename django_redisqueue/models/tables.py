@@ -1,13 +1,17 @@
 """Which tables exist (not every alias has every table, and migrations may be pending), which rows
-belong to a shard (those whose ids end with its number), and which come next in a walk."""
+belong to a shard (those whose ids end with its number), and which come next in a walk; and how
+their columns take instants."""
 
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from typing import Any, TypeVar
 
+from django.conf import settings
 from django.db import connections, models, router
 from django.db.models import Q
+from django.utils import timezone
 
 RECHECK_AFTER = 60.0  # s, for a missing table
 
@@ -65,6 +69,12 @@ def rows_of_shard(
         return rows.filter(**{f"{field}__regex": f"{_MADE}{shard}{_END}"})
     # Also ids of another form belong to shard 0.
     return rows.exclude(**{f"{field}__regex": f"{_MADE}[1-9][0-9]?{_END}"})
+
+
+def to_column(instant: datetime) -> datetime:
+    """An instant as the database takes it: naive without USE_TZ."""
+    is_fit = settings.USE_TZ or timezone.is_naive(instant)
+    return instant if is_fit else timezone.make_naive(instant)
 
 
 def rows_behind(key: str, at: Any, pk: Any) -> Q:

@@ -176,7 +176,7 @@ class Relay:
 
     def _mirrored(self, page: Sequence[_OutboxRow]) -> Mapping[str, bool]:
         """The rows that the mirror has; True for those that have ended, except as ``lost``."""
-        alias = router.db_for_read(JobRecord)
+        alias = router.db_for_write(JobRecord)  # replicas lag
         if not self._commands.settings.mirror or not has_table(JobRecord, alias):
             return {}
         known = {}
@@ -204,7 +204,7 @@ class Relay:
 
     def _behind_mirror(self, gone: Sequence[str]) -> set[str]:
         """The jobs that were gone already when the last event that the mirror has read came."""
-        alias = router.db_for_read(MirrorState)
+        alias = router.db_for_write(MirrorState)
         if not gone or not has_table(MirrorState, alias):
             return set()
         connection = self._commands.connection

@@ -20,7 +20,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import models, router
+from django.db import connections, models, router
 
 from ..broker.base import MAX_CALL_BYTES, slices
 from ..broker.durability import Durability
@@ -68,6 +68,8 @@ class DatabaseOutbox:
         found = [alias for alias in wanted if has_table(OutboxJob, alias)]
         if not found:
             raise ConfigurationError(_no_table(wanted))
+        if len(found) > 1:
+            _check_apart(found)
         for alias in found:
             _insert(jobs, alias, found)
         return found
@@ -194,6 +196,21 @@ def _insert(jobs: Sequence[NewJob], alias: str, all_aliases: Sequence[str]) -> N
     rows_on(alias).bulk_create(rows, batch_size=fits)
     for job in jobs:
         job.stored = True
+
+
+def _check_apart(aliases: Sequence[str]) -> None:
+    """Raise ConfigurationError if two aliases are one database: its two transactions would insert
+    the same row, and the second would wait for the end of the first for ever."""
+    places: dict[tuple[object, ...], str] = {}
+    for alias in aliases:
+        entry = connections[alias].settings_dict
+        place = tuple(entry[name] for name in ("ENGINE", "HOST", "PORT", "NAME"))
+        if (other := places.setdefault(place, alias)) != alias:
+            raise ConfigurationError(
+                f"{other!r} and {alias!r} are one database, and a job of transactions on both "
+                "cannot be in its outbox twice: let allow_migrate of a database router return "
+                f"False for django_redisqueue on {alias!r}"
+            )
 
 
 def _no_table(aliases: Sequence[str]) -> str:

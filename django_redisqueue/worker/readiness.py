@@ -6,7 +6,7 @@ Deployments often start workers while ``migrate`` still runs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, Error, connections, router
@@ -14,7 +14,7 @@ from django.db import DEFAULT_DB_ALIAS, Error, connections, router
 from ..broker.failures import RetryBackoff
 from ..client.registry import get_task, task_names
 from ..conf import APP, Settings
-from ..mirror.database_errors import explain_outage, missing_migrations
+from ..mirror.database_errors import explain_outage, missing_migrations, missing_table
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -37,10 +37,10 @@ def _may_have_tables(alias: str) -> bool:
     return engine != "django.db.backends.dummy" and bool(router.allow_migrate(alias, APP))
 
 
-def table_problem(alias: str) -> str:
-    """What the database lacks, and the remedy; "" if it is ready."""
+def table_problem(alias: str, tables: Collection[str] = ()) -> str:
+    """What the database lacks, and the remedy; "" if it is ready and has these tables."""
     try:
-        return missing_migrations(alias)
+        return missing_migrations(alias) or missing_table(alias, tables)
     except (Error, ImproperlyConfigured) as error:
         return explain_outage(alias, error)
 

@@ -28,12 +28,12 @@ from django_redisqueue.checks.network import (
     _is_vulnerable,
     _password,
     _persistence,
+    _replicas,
     _role,
     _vulnerability,
 )
 from django_redisqueue.client import registry
 from django_redisqueue.core.job_data import NewJob
-from django_redisqueue.worker import readiness
 from tests.support.servers import RedisServer, redis_url
 
 from ..broker.test_connection_errors import answering
@@ -347,7 +347,7 @@ def test_the_checks_are_registered(settings: Any) -> None:
 
 
 def test_only_deploy_checks_need_redis(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "task_names", list)  # a task may need a database
+    monkeypatch.setattr(registry, "_tasks", {})  # a task may need a database
     settings.REDISQUEUE = {
         "CONNECTION": {"URL": "unix:///nonexistent.sock"}, "MIRROR": False,
     }  # fmt: skip
@@ -489,8 +489,20 @@ def test_no_password_on_another_machine(url: str, open_door: bool) -> None:
     assert ids(list(_password(RedisUrl(url, url)))) == ({"W015"} if open_door else set())
 
 
+@pytest.mark.parametrize(("there", "too_few"), [("0", True), ("1", True), ("2", False)])
+def test_fewer_replicas_than_an_enqueue_waits_for(settings: Any, there: str, too_few: bool) -> None:
+    info = {"connected_slaves": there}
+    assert list(_replicas(info, HERE)) == []
+    settings.REDISQUEUE = {"WAIT_REPLICAS": 2}
+    messages = list(_replicas(info, HERE))
+    assert ids(messages) == ({"W031"} if too_few else set())
+    if too_few:
+        message = found("W031", messages)
+        assert f'{there} of the 2 replicas of REDISQUEUE["WAIT_REPLICAS"]' in message.msg
+
+
 def test_missing_fields_of_info_are_no_problem() -> None:
-    for check in (_role, _persistence):
+    for check in (_role, _persistence, _replicas):
         assert list(check({}, HERE)) == []
     assert list(_eviction({})) == []
 

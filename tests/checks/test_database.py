@@ -18,6 +18,7 @@ from django_redisqueue.conf import get_settings
 from django_redisqueue.models import MirrorState
 from django_redisqueue.worker import readiness
 from django_redisqueue.worker.readiness import needed_aliases
+from tests.outbox.tasks import count_once
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MIRROR = {"MIRROR": True}
@@ -31,6 +32,7 @@ def ids(messages: list[CheckMessage]) -> list[str]:
 def _no_tasks_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their exactly_once tasks would need databases, too."""
     monkeypatch.setattr(readiness, "task_names", list)
+    monkeypatch.setattr(local, "_tasks", list)
 
 
 @pytest.fixture
@@ -78,6 +80,34 @@ def test_tables_that_are_missing(sqlite: Callable[..., None], settings: Any) -> 
         assert "workers take no jobs" in str(message.hint)
 
 
+class NotHere:
+    """A router that keeps this app from every database."""
+
+    def allow_migrate(self, alias: str, app: str, **_: Any) -> bool | None:
+        return False if app == "django_redisqueue" else None
+
+
+def test_tables_that_a_router_forbids(
+    sqlite: Callable[..., None], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Django calls the database migrated, nevertheless."""
+    settings.DATABASE_ROUTERS = [NotHere()]
+    sqlite(**GOOD)
+    settings.REDISQUEUE = MIRROR
+    (message,) = check_database()
+    assert message.id == "django_redisqueue.E020"
+    assert "has no table django_redisqueue_jobrecord, although it was migrated" in message.msg
+    settings.REDISQUEUE = {"MIRROR": False}
+    assert check_database() == []
+    monkeypatch.setattr(local, "_tasks", lambda: [count_once])
+    (message,) = check_database()
+    assert "has no table django_redisqueue_receipt" in message.msg
+    settings.DATABASE_ROUTERS = []
+    call_command("migrate", "django_redisqueue", "zero", fake=True, verbosity=0)
+    call_command("migrate", "django_redisqueue", verbosity=0)
+    assert check_database() == []
+
+
 def test_a_database_that_is_away(sqlite: Callable[..., None], settings: Any) -> None:
     settings.REDISQUEUE = MIRROR
     sqlite(migrated=False, name="/nonexistent/db.sqlite3")
@@ -92,7 +122,7 @@ def test_a_database_that_ends_between_two_checks(
     """A worker that starts just then must not end: it waits for its tables."""
 
     def end() -> None:
-        monkeypatch.setattr(local, "table_problem", lambda alias: f"no answer of {alias!r}")
+        monkeypatch.setattr(local, "table_problem", lambda alias, _: f"no answer of {alias!r}")
         raise OperationalError("server closed the connection unexpectedly")
 
     settings.REDISQUEUE = MIRROR

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
+from django.db.transaction import TransactionManagementError
 from django.test import TestCase
 from redis import Redis
 
@@ -333,6 +334,26 @@ def test_two_databases_of_which_one_rolls_back(failing: str, key_count: Callable
             tasks.noop.enqueue()
         transaction.on_commit(lambda: None, using=holding)
     assert key_count() == 0
+
+
+@pytest.mark.parametrize("outbox", [False, True])
+def test_a_transaction_that_the_application_commits_by_hand(outbox: bool) -> None:
+    """Django calls no hook at its commit, and refuses on_commit() in it, too."""
+    add = tasks.noop.using(outbox=outbox)
+    transaction.set_autocommit(False)
+    try:
+        with pytest.raises(TransactionManagementError, match=r"atomic\(\), or after commit\(\)"):
+            add.enqueue("never")
+        with transaction.atomic():
+            add.enqueue(1)
+        tasks.noop.using(on_commit=False).enqueue(2)
+        transaction.commit()
+        assert queued() == [2]
+    finally:
+        transaction.set_autocommit(True)
+    assert queued() == [2, 1]
+    add.enqueue(3)
+    assert queued() == [2, 1, 3]
 
 
 def test_on_commit_off_by_call(key_count: Callable[[], int]) -> None:

@@ -167,6 +167,18 @@ def test_how_many_events_are_kept(site: Site, hand: Hand) -> None:
     assert "Events kept not known" in site.text("overview")
 
 
+@pytest.mark.parametrize(
+    ("name", "query"),
+    [("overview", {}), ("tasks", {}), ("jobrecord_changelist", {"since": "2026-01-31 14:30"})],
+)
+def test_without_time_zones_a_page_still_answers(
+    site: Site, settings: Any, name: str, query: Any
+) -> None:
+    """Then there is no mirror, and most databases refuse aware instants."""
+    settings.USE_TZ = False
+    assert site.text(name, **query)
+
+
 def test_without_redis_the_page_still_answers(site: Site, settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent/redis.sock"}}
     words = site.text("overview")

@@ -449,6 +449,19 @@ def test_two_databases_have_a_row_each_and_the_job_waits_for_both() -> None:
     assert left("default") == rows("other") == []
 
 
+def test_two_aliases_of_one_database_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its second transaction would wait for the row of the first one, for ever."""
+    name = connections["default"].settings_dict["NAME"]
+    monkeypatch.setitem(connections["other"].settings_dict, "NAME", name)
+    tasks.noop.enqueue(1)
+    with transaction.atomic(), transaction.atomic(using="other"):
+        with pytest.raises(ConfigurationError, match="'default' and 'other' are one database"):
+            tasks.noop.enqueue("never")
+        tasks.noop.using(outbox=False).enqueue(2)
+    assert queued() == [1, 2]
+    assert OutboxJob.objects.using("other").count() == 0
+
+
 @pytest.mark.parametrize("failing", BOTH)
 def test_one_of_two_databases_rolls_back(failing: str) -> None:
     holding = next(alias for alias in BOTH if alias != failing)

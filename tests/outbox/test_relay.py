@@ -236,9 +236,21 @@ def test_a_row_stays_until_redis_would_keep_its_job_through_a_crash(
     assert rows() == []
 
 
+class LaggingReplica:
+    """A router that reads from a copy, which does not have the last rows yet."""
+
+    def db_for_read(self, *_: Any, **__: Any) -> str:
+        return "other"
+
+    def db_for_write(self, *_: Any, **__: Any) -> str:
+        return "default"
+
+
+@pytest.mark.parametrize("routers", [[], [LaggingReplica()]])
 def test_what_redis_has_lost_is_sent_again_unless_the_mirror_knows_its_end(
-    lost: Lost, redis: Redis
+    lost: Lost, redis: Redis, settings: Any, routers: Any
 ) -> None:
+    settings.DATABASE_ROUTERS = routers
     lost.configure(MIRROR=True)
     jobs = {name: lost.enqueue(name) for name in ("new", "runs", "ended", "lost")}
     relay = lost.relay()

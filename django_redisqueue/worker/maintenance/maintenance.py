@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from django.db import Error as DatabaseError
-from django.db import connections
+from django.db import close_old_connections, connections
 
 from ...broker.commands import Commands
 from ...broker.connection import WAIT_SECONDS, blocking_connection, worker_connection
@@ -308,6 +308,7 @@ class _TaskThread(threading.Thread):
         self._began = time.monotonic()
         try:
             more = run_due([self._task], self._threads.rest())
+            close_old_connections()  # a pool may have fewer than there are threads
         except Exception as error:  # such as any error of a project's database router
             problem = first_line(error)
             if problem != self._logged:

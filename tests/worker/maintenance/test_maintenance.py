@@ -8,10 +8,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import DatabaseError
+from django.db import DatabaseError, connections
 
 from django_redisqueue import JobQueue
 from django_redisqueue.broker.commands import ClaimRequest, Commands
@@ -31,6 +32,8 @@ from django_redisqueue.worker.maintenance.maintenance import (
 )
 from django_redisqueue.worker.maintenance.upkeep import KNOWN_FOR, KnownQueues, Promoter
 from tests.broker.lab import Lab
+from tests.mirror.mirror_processes import sqlite_entry
+from tests.support.postgres import as_database
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
 from tests.support.shards import keys_of, shard_of
@@ -260,6 +263,23 @@ def test_it_works_only_while_this_process_leads(made: list[TaskThreads]) -> None
     before = len(calls)
     threads.lead(True)
     eventually(lambda: len(calls) > before)
+
+
+def test_a_chore_gives_back_its_connection(tmp_path: Path, django_db_blocker: Any) -> None:
+    """Django's pool may have fewer connections than there are chores: one would never get any."""
+    were_open: list[bool] = []
+
+    def queries() -> bool:
+        were_open.append(connections["pooled"].connection is not None)
+        connections["pooled"].ensure_connection()
+        return True
+
+    with as_database("pooled", sqlite_entry(tmp_path / "db")), django_db_blocker.unblock():
+        threads = TaskThreads([PeriodicTask(queries, 0)])
+        threads.lead(True)
+        eventually(lambda: len(were_open) > 2)
+        threads.close()
+    assert not any(were_open)
 
 
 def test_a_chore_that_hangs_holds_up_nobody(
