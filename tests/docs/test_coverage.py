@@ -23,9 +23,9 @@ def metric_names() -> set[str]:
     found = {f"redisqueue_{name}_total" for name in totals}
     for node in ast.walk(ast.parse(Path(prometheus.__file__).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            suffix = {"_gauge": "", "_counter": "_total"}.get(ast.unparse(node.func))
-            if suffix is not None:
-                found.add(f"redisqueue_{node.args[0].value}{suffix}")
+            suffixes = {"_gauge": "", "_summary": "", "_counter": "_total"}
+            if (kind := ast.unparse(node.func)) in suffixes:
+                found.add(f"redisqueue_{node.args[0].value}{suffixes[kind]}")
     return found
 
 
