@@ -87,7 +87,8 @@ def missing_migrations(alias: str) -> str:
     if not names:
         return ""
     option = "" if alias == DEFAULT_DB_ALIAS else f" --database {alias}"
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return (
-        f"the database {alias!r} lacks migrations of {APP} ({', '.join(names)}); "
+        f"the database {alias!r} lacks migrations of {APP} ({names[0]}{more}); "
         f"run: manage.py migrate{option}"
     )
