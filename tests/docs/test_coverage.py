@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from django_redisqueue import prometheus
+from django_redisqueue.client.options import CALL_CHECKS, TASK_CHECKS
 from tests.support.imports import OWN, ROOT
 from tests.support.log_lines import LINES, PAGE, listing, log_calls
 
@@ -36,6 +37,14 @@ def test_every_metric_is_documented_and_no_other() -> None:
     # docs/scale.md and others name them, too
     named = set(re.findall(r"\bredisqueue_[a-z_]+(?:_total|_seconds|_events)\b", ALL_TEXT))
     assert named <= names
+
+
+def test_the_readme_has_every_option_of_a_task_and_of_a_call() -> None:
+    section = (ROOT / "README.md").read_text().partition("### Tasks")[2].partition("### Queues")[0]
+    rows = re.findall(r"^\| (`[^|]*) \|", section, re.M)
+    assert set(re.findall(r"\w+", " ".join(rows))) == {*TASK_CHECKS, "name", "aliases"}
+    call = section.partition("`using(...)` takes ")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", call)) == CALL_CHECKS.keys()
 
 
 def test_every_check_is_documented_and_no_other() -> None:
