@@ -263,14 +263,15 @@ def _mirror(facts: Facts) -> Iterator[Metric]:
 
 
 def _durations() -> Iterator[Metric]:
-    """Gauges, because rollups are deleted: a counter summed from them would fall."""
-    wait = _gauge("wait_seconds", "From queued to started, last 5 minutes.", "queue", "quantile")
-    run = _gauge("run_seconds", "From started to ended, last 5 minutes.", "queue", "quantile")
+    """Summaries without sums, because rollups are deleted: a counter of them would fall."""
+    wait = _summary("wait_seconds", "From queued to started, last 5 minutes.")
+    run = _summary("run_seconds", "From started to ended, last 5 minutes.")
     for queue, of_queue in figures(RECENT, timezone.now()).queues.items():
         for q in QUANTILES:
             for family, ms in ((wait, of_queue.wait_ms(q)), (run, of_queue.run_ms(q))):
                 if ms is not None:
-                    family.add_metric([queue, f"{q:g}"], ms / 1000)
+                    labels = {"queue": queue, "quantile": f"{q:g}"}
+                    family.add_sample(family.name, labels, ms / 1000)
     yield from (wait, run)
 
 
@@ -280,3 +281,7 @@ def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
 
 def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
     return CounterMetricFamily(f"redisqueue_{name}", text, labels=labels)
+
+
+def _summary(name: str, text: str) -> Metric:
+    return Metric(f"redisqueue_{name}", text, "summary")

@@ -280,7 +280,8 @@ class Job:
             time.sleep(deadline.left(OUTBOX_RECHECK))  # it is in the outbox
 
     def _deadline(self, timeout: Duration | None) -> Deadline:
-        return Deadline(timeout, lambda s: f"job {self.id} was not finished after {s:g} s")
+        hint = "redisqueue_doctor says whether a worker serves its queue"
+        return Deadline(timeout, lambda s: f"job {self.id} was not finished after {s:g} s; {hint}")
 
     def _await_end(self, deadline: Deadline) -> None:
         """Wait for the job to end, and read it. Raises JobNotFound or WaitTimeout."""

@@ -87,8 +87,9 @@ def missing_migrations(alias: str) -> str:
     names = sorted(key[1] for key in known if key not in loader.applied_migrations)
     if not names:
         return ""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return (
-        f"the database {alias!r} lacks migrations of {APP} ({', '.join(names)}); "
+        f"the database {alias!r} lacks migrations of {APP} ({names[0]}{more}); "
         f"run: manage.py migrate{_option(alias)}"
     )
 

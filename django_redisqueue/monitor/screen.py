@@ -127,6 +127,7 @@ class Controls:
             self.selected = min(max(self.selected + step, 0), len(self._queues) - 1)
         elif key == "f":
             self.failures_only = not self.failures_only
+            self._done = "Failed attempts only" if self.failures_only else "All events"
         elif key == "r":
             self._is_asking = True
         elif key == "p":

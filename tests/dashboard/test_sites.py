@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from django.contrib.admin import AdminSite
 from django.contrib.auth.models import User
 from django.test import AsyncClient, Client
 from django.urls import path
+from django.utils import translation
 
 from django_redisqueue import chain
 from django_redisqueue.admin import JobRecordAdmin
@@ -53,6 +55,31 @@ def test_a_site_of_ones_own_has_all_pages_under_its_name(
     assert response["Location"] == f"{base}jobs/{job.id}/"
     job.refresh()
     assert job.status == "cancelled"
+
+
+def test_english_runs_from_left_to_right_in_an_admin_that_does_not(site: Site) -> None:
+    with translation.override("he"):
+        text = site.get("overview")
+    assert '<html lang="he" dir="rtl"' in text
+    assert text.partition('<div lang="en" dir="ltr">')[2].count("<h1>") == 1
+    assert ">Home<" not in text  # Django knows the word
+
+
+def luminance(colour: str) -> float:
+    parts = (int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5))
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_coloured_words_have_the_contrast_that_wcag_asks_for() -> None:
+    style = (ROOT / "django_redisqueue/static/django_redisqueue/dashboard.css").read_text()
+    schemes = re.findall(r"{([^{}]*--drq-red-bg:[^{}]*)}", style)
+    assert len(schemes) == 3
+    for scheme in schemes:
+        colours = dict(re.findall(r"--drq-([\w-]+): (#\w{6});", scheme))
+        for name in ("blue", "green", "amber", "red"):
+            darker, lighter = sorted(luminance(colours[key]) for key in (name, f"{name}-bg"))
+            assert (lighter + 0.05) / (darker + 0.05) >= 4.5, (name, scheme)
 
 
 WITHOUT_ADMIN = """

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from django_redisqueue import prometheus
+from django_redisqueue.client.options import CALL_CHECKS, TASK_CHECKS
 from tests.support.imports import OWN, ROOT
 from tests.support.log_lines import LINES, PAGE, listing, log_calls
 
@@ -23,9 +24,9 @@ def metric_names() -> set[str]:
     found = {f"redisqueue_{name}_total" for name in totals}
     for node in ast.walk(ast.parse(Path(prometheus.__file__).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            suffix = {"_gauge": "", "_counter": "_total"}.get(ast.unparse(node.func))
-            if suffix is not None:
-                found.add(f"redisqueue_{node.args[0].value}{suffix}")
+            suffixes = {"_gauge": "", "_summary": "", "_counter": "_total"}
+            if (kind := ast.unparse(node.func)) in suffixes:
+                found.add(f"redisqueue_{node.args[0].value}{suffixes[kind]}")
     return found
 
 
@@ -36,6 +37,14 @@ def test_every_metric_is_documented_and_no_other() -> None:
     # docs/scale.md and others name them, too
     named = set(re.findall(r"\bredisqueue_[a-z_]+(?:_total|_seconds|_events)\b", ALL_TEXT))
     assert named <= names
+
+
+def test_the_readme_has_every_option_of_a_task_and_of_a_call() -> None:
+    section = (ROOT / "README.md").read_text().partition("### Tasks")[2].partition("### Queues")[0]
+    rows = re.findall(r"^\| (`[^|]*) \|", section, re.M)
+    assert set(re.findall(r"\w+", " ".join(rows))) == {*TASK_CHECKS, "name", "aliases"}
+    call = section.partition("`using(...)` takes ")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", call)) == CALL_CHECKS.keys()
 
 
 def test_every_check_is_documented_and_no_other() -> None:

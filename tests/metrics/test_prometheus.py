@@ -200,6 +200,8 @@ def test_durations_of_the_last_minutes(mirrored: Hand) -> None:
     assert 0.003 <= found["wait_seconds", "0.5", "default"] <= 0.004
     assert found["wait_seconds", "0.99", "default"] <= 0.004
     assert ("run_seconds", "0.5", "default") not in found
+    labelled = {one.type for one in Collector().collect() if "'quantile'" in str(one.samples)}
+    assert labelled == {"summary"}  # the only type that may have this label
 
 
 def test_the_outbox_of_each_database(hand: Hand) -> None:

@@ -163,7 +163,8 @@ def test_keys_show_failures_pause_queues_and_retry(
     assert (harness.hand.complete_one(), harness.hand.fail_one()) == (good.id, bad.id)
     monitor.until_drawn(good.id, "failed      default")
     monitor.press("f")
-    eventually(lambda: good.id not in monitor.last_screen and bad.id in monitor.last_screen)
+    monitor.until_drawn("Failed attempts only", bad.id)
+    assert good.id not in monitor.last_screen
     monitor.press("p")
     monitor.until_drawn("default paused", "default (paused)")
     monitor.press("p\x1b[Bp")  # and the next queue
