@@ -121,9 +121,9 @@ class Command(QueueCommand):
             wait_for_tables(get_settings())
             unsent = _relay_outbox(away) if options["burst"] else []
             _log_checks([*messages, *check_database()])
-        except KeyboardInterrupt:
+            code = service.run(away)
+        except KeyboardInterrupt:  # which `run` handles itself once it has children
             raise CommandError("stopped before it took a job", returncode=130) from None
-        code = service.run(away)
         self.announce("worker stopped" if code == 0 else "worker stopped; see the log")
         if code:
             sys.exit(code)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 from ...broker.commands import Commands
-from ...broker.connection import retry_once, worker_connection
+from ...broker.connection import RedisConnection, retry_once, worker_connection
 from ...broker.failures import retry_until_answered, retry_while_unavailable
 from ...broker.replies import ClaimedJob, WaitReply, WaitState
 from ...broker.steps import StepQueries
@@ -34,8 +34,7 @@ class JobRedis:
     """What running jobs ask of Redis, such as their steps: a ``StepStore``.
 
     All but ``report`` wait while Redis is away. A master that knows nothing of the run may be a
-    former one, so it is not asked again. Threads that a job has started may ask, too: one at a
-    time, unless each question has a connection of its own.
+    former one, so it is not asked again. Any thread may ask.
     """
 
     def __init__(
@@ -43,41 +42,33 @@ class JobRedis:
         child: str,
         settings: Settings,
         keep_alive: Callable[..., None] = lambda *_: None,
-        *,
-        any_thread: bool = False,
     ) -> None:
         """``keep_alive`` is called before a job has started: while Redis is away, and with the
-        seconds that a file may take to read. With ``any_thread`` each question has a connection of
-        its own, so any thread may ask."""
+        seconds that a file may take to read."""
         self._child = child
         self._settings = settings
         self._keep_alive = keep_alive
         is_only = settings.shards == 1
         self._passing = (RedisRefused, RedisUnavailable) if is_only else (RedisRefused,)
-        self._turn: AbstractContextManager[object] = (
-            nullcontext() if any_thread else threading.Lock()
-        )
-        connection = worker_connection()  # opens with the first question
-        shards = range(0 if any_thread else settings.shards)
-        self._by_shard = [Commands(connection.at(shard), settings) for shard in shards]
+        self._unused: list[RedisConnection] = []  # as many as threads have asked at a time
 
     def unknown_task_delays(self, job_id: str) -> int:
         """How often a job was delayed because no worker knew its task."""
-        with self._turn, self._commands(job_id) as commands:
+        with self._commands(job_id) as commands:
             key = commands.keys.job(job_id)
             delays = self._ask(lambda: commands.connection.call("HGET", key, "delays"))
         return max(0, int64_or_none(delays) or 0)
 
     def waited_since(self, job: ClaimedJob) -> tuple[int, int] | None:
         """From when the ``expires`` of a job counts, and when the job was claimed."""
-        with self._turn, self._commands(job.id) as commands:
+        with self._commands(job.id) as commands:
             queries = WorkflowQueries(commands.connection, self._settings)
             found: tuple[int, int] | None = self._ask(lambda: queries.waited_since(job.id))
             return found
 
     def parent_result(self, job_id: str) -> Any:
         """The result of the only parent of a job in a chain. Raises ResultGone and LeaseLost."""
-        with self._turn, self._commands(job_id) as commands:
+        with self._commands(job_id) as commands:
             queries = WorkflowQueries(commands.connection, self._settings)
             found = self._ask(lambda: queries.parent_results(job_id, self._decode_result))
         return next(iter(found.values()), None)
@@ -100,7 +91,7 @@ class JobRedis:
         )
 
     def load(self, job: ClaimedJob) -> dict[str, str]:
-        with self._turn, self._commands(job.id) as commands:
+        with self._commands(job.id) as commands:
             queries = StepQueries(commands.connection, self._settings)
             found = retry_while_unavailable(lambda: queries.steps(self._child, job.id, job.lease))
             if found is None:
@@ -109,7 +100,7 @@ class JobRedis:
             return found
 
     def save(self, job: ClaimedJob, field: str, value: str) -> int:
-        with self._turn, self._commands(job.id) as commands:
+        with self._commands(job.id) as commands:
             code = retry_while_unavailable(
                 lambda: commands.step(self._child, job.id, job.lease, field, value)
             )
@@ -118,7 +109,7 @@ class JobRedis:
             return code
 
     def check_wait(self, job: ClaimedJob, event: str, ms: int | None, *, sleeps: bool) -> WaitReply:
-        with self._turn, self._commands(job.id) as commands:
+        with self._commands(job.id) as commands:
             reply = retry_while_unavailable(
                 lambda: commands.check_wait(
                     self._child, job.id, job.lease, event, ms, sleeps=sleeps
@@ -130,16 +121,25 @@ class JobRedis:
 
     def report(self, job: ClaimedJob, progress: str) -> bool:
         """Store the progress of a job, without waiting. False if its lease is lost."""
-        with self._turn, self._commands(job.id) as commands:
+        with self._commands(job.id) as commands:
             is_ours = commands.progress(self._child, job.id, job.lease, progress)
             if not is_ours:
                 commands.connection.look_again()
             return is_ours
 
-    def _commands(self, job_id: str) -> AbstractContextManager[Commands]:
-        if self._by_shard:
-            return nullcontext(self._by_shard[shard_of_id(job_id)])
-        return commands_of(job_id, self._settings)
+    @contextmanager
+    def _commands(self, job_id: str) -> Iterator[Commands]:
+        """The commands of a job's shard, on a connection that no other thread uses meanwhile."""
+        try:
+            connection = self._unused.pop()
+        except IndexError:
+            connection = worker_connection()
+        try:
+            here = connection.at(shard_of_id(job_id))
+            here.refresh()
+            yield Commands(here, self._settings)
+        finally:
+            self._unused.append(connection)
 
 
 @contextmanager

@@ -94,9 +94,9 @@ class Child:
             job_redis.waited_since,
         )  # fmt: skip
         self._executor = Executor(self._pipeline, state, self._interrupts, job_redis)
-        beside = JobRedis(child, settings, any_thread=True)
         self._in_flight = InFlight(
-            state, beside.report, self._reports.send, beside, lambda: self._interrupts.stopping,
+            state, job_redis.report, self._reports.send, job_redis,
+            lambda: self._interrupts.stopping,
             several_shards=settings.shards > 1,
         )  # fmt: skip
         capacity, connections = options.async_concurrency, options.async_db_connections

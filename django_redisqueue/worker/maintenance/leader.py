@@ -41,6 +41,7 @@ STOP_CHECK = 0.5  # s until a waiting thread checks whether to stop; no command 
 # connection is gone, which takes the next token.
 AWAKE = WAIT_SECONDS + 5.0
 STOP = 10.0  # s that the threads may take to end
+RECOVERY_WAIT = 0.1  # s of the first wait after an error
 
 Block = Callable[[float], object]  # waits for some seconds at most; True ends the wait
 Wait = Callable[[Block, float], object]  # runs such a wait, which an order to stop may end
@@ -85,6 +86,7 @@ class LeaderRole(ABC):
         self._leads = False
         self._renew_at = 0.0  # 0.0: ask Redis, whatever heartbeats say
         self._awake_until = 0.0
+        self._backoff = RetryBackoff()
 
     def run(self, is_over: Callable[[], bool]) -> None:
         """Run passes until ``is_over()``, then hand the role over."""
@@ -93,7 +95,7 @@ class LeaderRole(ABC):
 
     def start(self, is_over: Callable[[], bool]) -> None:
         """Run passes until ``is_over()``. After an error, retry for as long as it takes."""
-        backoff = RetryBackoff()
+        backoff = self._backoff
         while not is_over():
             try:
                 self.run_once()
@@ -101,7 +103,7 @@ class LeaderRole(ABC):
                 self._renew_at = 0.0  # another process may lead by now
                 self._awake_until = time.monotonic() + AWAKE
                 self.failed(error)
-                self.idle(time.sleep, backoff.next_pause())
+                self._host.wait(time.sleep, backoff.next_pause())
             else:
                 if backoff.failures:
                     self.recovered(backoff.failures)
@@ -157,8 +159,10 @@ class LeaderRole(ABC):
 
     def idle(self, block: Block, seconds: float) -> None:
         """Run a wait that an order to stop may end. Heartbeats renew the lease of a leader
-        meanwhile."""
+        meanwhile. After an error it is short, so that the end of an outage is noted soon."""
         host = self._host
+        if self._backoff.failures:
+            seconds = min(seconds, RECOVERY_WAIT)
         host.keep_alive(KEEP_ALIVE)
         state = host.state if self._leads and self._renew_at else None  # not after an error
         if state is not None:

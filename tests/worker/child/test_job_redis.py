@@ -96,8 +96,7 @@ def test_a_master_that_does_not_know_the_run_is_not_asked_again(
     look_again.assert_called_once()
 
 
-def test_threads_of_a_job_get_their_own_answers(redis: Redis, hand: Hand) -> None:
-    """They share the connection of the main thread."""
+def test_threads_get_their_own_answers(redis: Redis, hand: Hand) -> None:
     tasks.noop.enqueue()
     held = hand.claim_one()
     steps = JobRedis(hand.claim_request.child, get_settings())
@@ -122,6 +121,18 @@ def test_nor_is_it_asked_where_a_large_result_goes(
     with pytest.raises(JobAbandoned, match="was taken over"):
         encode(large, claimed(), get_settings())
     look_again.assert_called_once()
+
+
+@pytest.mark.one_server("counts its server's connections")
+def test_threads_do_not_connect_for_each_question(redis: Redis, hand: Hand) -> None:
+    """A connection costs several round trips, and with TLS much more."""
+    tasks.noop.enqueue()
+    held = hand.claim_one()
+    job_redis = JobRedis(hand.claim_request.child, get_settings())
+    before = redis.info("stats")["total_connections_received"]
+    with ThreadPoolExecutor(2) as pool:
+        assert all(pool.map(lambda _: job_redis.report(held, "{}"), range(50)))
+    assert redis.info("stats")["total_connections_received"] - before <= 2
 
 
 @pytest.mark.one_server("looks at its server's clients and commands")

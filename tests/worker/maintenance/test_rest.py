@@ -9,7 +9,9 @@ import pytest
 
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.broker.replies import LeadReply
 from django_redisqueue.conf import get_settings
+from django_redisqueue.exceptions import RedisUnavailable
 from django_redisqueue.worker.child_state import ChildState, RoleNote
 from django_redisqueue.worker.maintenance import leader, maintenance
 from django_redisqueue.worker.maintenance.leader import RoleHost
@@ -206,3 +208,30 @@ def test_a_leader_that_rested_is_replaced(stage: Stage, fate: str) -> None:
     eventually(lambda: stage.runs()["later"], why=stage.report)
     job.refresh()
     assert job.status in ("processing", "completed")
+
+
+def test_the_end_of_an_outage_is_noted_before_the_next_long_wait(
+    role: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass waits for up to a minute, which used to count as a part of the outage."""
+    calls, maintenance = list[object](), role.maintenance
+    errors = [RedisUnavailable("away")]
+
+    def wait(seconds: float) -> bool:
+        calls.append(seconds > leader.RECOVERY_WAIT)
+        return False
+
+    def lead(*_: object) -> LeadReply:
+        if errors:
+            raise errors.pop()
+        return LeadReply.YES
+
+    monkeypatch.setattr(maintenance, "_renew", 60.0)
+    monkeypatch.setattr(leader, "RECOVERY_WAIT", 0.01)
+    monkeypatch.setattr(maintenance, "_wait_for_token", wait)
+    monkeypatch.setattr(maintenance, "recovered", lambda tries: calls.append("recovered"))
+    monkeypatch.setattr(maintenance._commands, "lead", lead)
+    role.note(RoleNote.ASK)
+    maintenance._renew_at = 0.0
+    maintenance.start(lambda: len(calls) == 3)
+    assert calls == [False, "recovered", True]
