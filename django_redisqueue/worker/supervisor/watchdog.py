@@ -114,13 +114,10 @@ class Watchdog:
     def _release_unstarted(self, handle: ChildHandle, job: RunningJob | None) -> None:
         """``job`` is None if the main thread runs none: another thread keeps it from going on (by
         holding the GIL), or it prepares one, or stands still."""
-        unstarted = handle.state.take_unstarted()
         if job is not None:
             handle.released_for = (job.id, job.lease)
-            ended = handle.state.outcomes()
-        else:  # what other threads run: their reporter sends the last progress before an outcome
-            ended = handle.state.log.read()
-        self._heartbeats.submit(ReleaseUnstarted(handle.child, unstarted, ended))
+        unstarted = handle.state.take_unstarted()
+        self._heartbeats.submit(ReleaseUnstarted(handle.child, unstarted, handle.state.outcomes()))
 
     def _kill_if_timed_out(self, handle: ChildHandle, now_ms: int) -> None:
         late = [
