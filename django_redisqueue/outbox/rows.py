@@ -200,11 +200,15 @@ def _insert(jobs: Sequence[NewJob], alias: str, all_aliases: Sequence[str]) -> N
 
 def _check_apart(aliases: Sequence[str]) -> None:
     """Raise ConfigurationError if two aliases are one database: its two transactions would insert
-    the same row, and the second would wait for the end of the first for ever."""
+    the same row, and the second would wait for the end of the first for ever.
+
+    PostgreSQL's options may name another service or another schema (``search_path``).
+    """
     places: dict[tuple[object, ...], str] = {}
     for alias in aliases:
         entry = connections[alias].settings_dict
-        place = tuple(entry[name] for name in ("ENGINE", "HOST", "PORT", "NAME"))
+        apart = [entry["OPTIONS"].get(name) for name in ("service", "options")]
+        place = (*(entry[name] for name in ("ENGINE", "HOST", "PORT", "NAME")), *apart)
         if (other := places.setdefault(place, alias)) != alias:
             raise ConfigurationError(
                 f"{other!r} and {alias!r} are one database, and a job of transactions on both "

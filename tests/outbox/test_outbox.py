@@ -462,6 +462,19 @@ def test_two_aliases_of_one_database_are_refused(monkeypatch: pytest.MonkeyPatch
     assert OutboxJob.objects.using("other").count() == 0
 
 
+@pytest.mark.parametrize("options", [{"service": "b"}, {"options": "-c search_path=b"}])
+def test_two_schemas_or_services_are_two_databases(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
+) -> None:
+    name = connections["default"].settings_dict["NAME"]
+    with transaction.atomic(), transaction.atomic(using="other"), monkeypatch.context() as patch:
+        patch.setitem(connections["other"].settings_dict, "NAME", name)
+        patch.setitem(connections["other"].settings_dict, "OPTIONS", options)
+        job = tasks.noop.enqueue(1)
+        assert rows("default") == rows("other") == [job.id]
+    assert queued() == [1]
+
+
 @pytest.mark.parametrize("failing", BOTH)
 def test_one_of_two_databases_rolls_back(failing: str) -> None:
     holding = next(alias for alias in BOTH if alias != failing)
