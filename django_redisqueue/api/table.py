@@ -13,15 +13,7 @@ from ..broker.queries import PAGE
 from ..core.job_data import WaitKind
 from ..core.statuses import Status
 from . import policies, views
-from .requests import (
-    ApiRequest,
-    ChoiceParameter,
-    IntegerParameter,
-    LastEventIdParameter,
-    Parameter,
-    QueueParameter,
-    TextParameter,
-)
+from .requests import ApiRequest, Parameter, a_choice, a_queue, a_text, an_event_id, an_integer
 
 VIEW = "view_jobrecord"
 
@@ -68,24 +60,24 @@ class Endpoint:
         return ", ".join(m for m in ("GET", "HEAD", "POST", "DELETE") if self.find(m))
 
 
-START = IntegerParameter("start", "How many jobs to skip.", 0, 0, 10_000_000)
-LIMIT = IntegerParameter("limit", "How many jobs to show.", 50, 1, PAGE)
-QUEUE = QueueParameter("queue", "A queue of the settings.")
-SKIP = IntegerParameter("start", "How many rows to skip.", 0, 0, 100_000)
-ROWS = IntegerParameter("limit", "How many rows to show.", 50, 1, PAGE)
-AFTER = TextParameter("after", "The `next` of the page before.")
-KEY = TextParameter("key", "A unique key, as the list has it.", required=True)
-WAIT = ChoiceParameter("kind", "What the jobs wait for.", tuple(WaitKind))
-LIMIT_NAME = TextParameter("limit", "A limit of REDISQUEUE, or a task that has one.")
-SET_LIMIT = TextParameter("limit", LIMIT_NAME.help, required=True)
-LIMIT_KEY = TextParameter(
+START = an_integer("start", "How many jobs to skip.", 0, 0, 10_000_000)
+LIMIT = an_integer("limit", "How many jobs to show.", 50, 1, PAGE)
+QUEUE = a_queue("queue", "A queue of the settings.")
+SKIP = an_integer("start", "How many rows to skip.", 0, 0, 100_000)
+ROWS = an_integer("limit", "How many rows to show.", 50, 1, PAGE)
+AFTER = a_text("after", "The `next` of the page before.")
+KEY = a_text("key", "A unique key, as the list has it.", required=True)
+WAIT = a_choice("kind", "What the jobs wait for.", tuple(WaitKind))
+LIMIT_NAME = a_text("limit", "A limit of REDISQUEUE, or a task that has one.")
+SET_LIMIT = a_text("limit", LIMIT_NAME.help, required=True)
+LIMIT_KEY = a_text(
     "key", "The value of the limit's key; a JSON array for a key of several parameters."
 )
-NUMBER = TextParameter("number", "10, 100 in 1m, 100 in 1m burst 10, or none.", required=True)
-SHARE = TextParameter("share", "A share, by the value of fair_by.")
-SET_SHARE = TextParameter("share", SHARE.help, required=True)
-WEIGHT = TextParameter("weight", "From 1 to 100, or none.", required=True)
-LAST_EVENT_ID = LastEventIdParameter(
+NUMBER = a_text("number", "10, 100 in 1m, 100 in 1m burst 10, or none.", required=True)
+SHARE = a_text("share", "A share, by the value of fair_by.")
+SET_SHARE = a_text("share", SHARE.help, required=True)
+WEIGHT = a_text("weight", "From 1 to 100, or none.", required=True)
+LAST_EVENT_ID = an_event_id(
     "last_event_id", "For a first request: go on behind this event. The header Last-Event-ID wins."
 )
 
