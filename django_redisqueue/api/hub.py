@@ -51,49 +51,42 @@ class TooManyStreams(Exception):
         self.status = status
 
 
-@dataclass(eq=False, frozen=True, slots=True)
-class StreamSlot:
-    user_id: object
-
-
 class StreamLimiter:
     """Counts the open streams of this process. There is one, ``stream_limiter``."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._slots: set[StreamSlot] = set()
+        self._lock = threading.RLock()
+        self._users: dict[object, object] = {}  # by slot
 
     def check(self, user_id: object) -> None:
         """Raise TooManyStreams when this user may not open another stream."""
         with self._lock:
-            self._check(user_id)
-
-    def acquire(self, user_id: object) -> StreamSlot:
-        """Open a stream. Raises TooManyStreams."""
-        with self._lock:
-            self._check(user_id)
-            slot = StreamSlot(user_id)
-            self._slots.add(slot)
-            return slot
-
-    def release(self, slot: StreamSlot) -> None:
-        """Close a stream. Releasing a slot twice does nothing."""
-        with self._lock:
-            self._slots.discard(slot)
-
-    @property
-    def open_streams(self) -> int:
-        return len(self._slots)
-
-    def _check(self, user_id: object) -> None:
-        if sum(slot.user_id == user_id for slot in self._slots) >= STREAMS_A_USER:
+            users = list(self._users.values())
+        if users.count(user_id) >= STREAMS_A_USER:
             raise TooManyStreams(
                 f"this user has {STREAMS_A_USER} streams open already; close one", 429
             )
-        if len(self._slots) >= STREAMS:
+        if len(users) >= STREAMS:
             raise TooManyStreams(
                 f"this process has {STREAMS} streams open already; try again later", 503
             )
+
+    def acquire(self, user_id: object) -> object:
+        """Open a stream, and return its slot. Raises TooManyStreams."""
+        with self._lock:
+            self.check(user_id)
+            slot = object()
+            self._users[slot] = user_id
+            return slot
+
+    def release(self, slot: object) -> None:
+        """Close a stream. Releasing a slot twice does nothing."""
+        with self._lock:
+            self._users.pop(slot, None)
+
+    @property
+    def open_streams(self) -> int:
+        return len(self._users)
 
 
 stream_limiter = StreamLimiter()
@@ -202,7 +195,7 @@ class Ring:
 class Subscriber:
     """One open stream. ``task`` sends it; ``sending`` is when it began to send its latest chunk."""
 
-    slot: StreamSlot
+    slot: object
     loop: asyncio.AbstractEventLoop
     task: asyncio.Task[Any]
     updated: asyncio.Event = field(default_factory=asyncio.Event)
@@ -290,10 +283,13 @@ class Reader:
 
         Raises RedisQueueError.
         """
-        with self._paging:
-            connection = self._connection.at(shard)
-            connection.drop_if_cut()
-            return next_page(EventFeed(connection), after)
+        try:
+            with self._paging:
+                connection = self._connection.at(shard)
+                connection.drop_if_cut()
+                return next_page(EventFeed(connection), after)
+        finally:
+            close_connections()
 
     def _run(self) -> None:
         while True:

@@ -17,7 +17,6 @@ from .hub import (
     PAGE,
     RETRY_AFTER,
     EventPage,
-    Reader,
     Subscriber,
     TooManyStreams,
     close_connections,
@@ -132,10 +131,6 @@ async def stream(user_id: object, after: Positions) -> AsyncIterator[bytes]:
         hub.unsubscribe(subscriber)
 
 
-class _TooSlow(Exception):
-    """The client is too slow: events have left the ring before they were sent."""
-
-
 async def _events(subscriber: Subscriber, after: Positions) -> AsyncIterator[bytes]:
     end = time.monotonic() + LIFETIME
     place, live = Place(after), set[int]()
@@ -143,22 +138,27 @@ async def _events(subscriber: Subscriber, after: Positions) -> AsyncIterator[byt
         subscriber.updated.clear()
         has_moved = False
         for shard in range(len(after)):
-            try:
-                page = await _next(shard, place.positions[shard], live)
-            except _TooSlow:
+            page = await _next(shard, place.positions[shard], live)
+            if page is None:
                 yield b": too slow, events have passed by; come back for them\n\n"
                 return
             if chunk := place.frame(shard, page):
                 yield chunk
             has_moved = has_moved or bool(page.events)
-        if not has_moved and not await _news(subscriber):
+        if has_moved:
+            continue
+        try:
+            async with asyncio.timeout(KEEP_ALIVE):
+                await subscriber.updated.wait()
+        except TimeoutError:
             away = [shard for shard, reader in hub.readers.items() if reader.is_away]
             yield _without(away) or b": still here\n\n"
 
 
-async def _next(shard: int, after: Position, live: set[int]) -> EventPage:
+async def _next(shard: int, after: Position, live: set[int]) -> EventPage | None:
     """The next events of a shard: from the ring, or from before it until the stream is ``live``
-    there. An empty page while the shard does not answer."""
+    there. An empty page while the shard does not answer; None if events have left the ring of a
+    live stream before they were sent: its client is too slow."""
     reader = hub.readers.get(shard)
     ring = reader.rings.get(shard) if reader else None
     if reader is None or ring is None:
@@ -168,31 +168,14 @@ async def _next(shard: int, after: Position, live: set[int]) -> EventPage:
         live.add(shard)
         return EventPage(new)
     if shard in live:
-        raise _TooSlow
+        return None
     if reader.is_away:
         return EventPage([])
     try:
-        page = await sync_to_async(_page)(reader, shard, after)
+        page = await sync_to_async(reader.page)(shard, after)
     except RedisQueueError:
         if len(hub.readers) == 1:
             raise
         return EventPage([])
     # Without events in between, continue at the start of the ring.
     return page if page.events else EventPage([(max(after, ring.floor), "")])
-
-
-async def _news(subscriber: Subscriber) -> bool:
-    """Wait for events; False when it is time for a keep-alive comment instead."""
-    try:
-        async with asyncio.timeout(KEEP_ALIVE):
-            await subscriber.updated.wait()
-    except TimeoutError:
-        return False
-    return True
-
-
-def _page(reader: Reader, shard: int, after: Position) -> EventPage:
-    try:
-        return reader.page(shard, after)
-    finally:
-        close_connections()
