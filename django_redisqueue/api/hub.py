@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -181,13 +182,8 @@ class Ring:
     def extended(self, new: Sequence[EventLine]) -> Ring:
         """The ring with new events, and without the oldest ones if there are too many."""
         events = [*self.events, *new]
-        room, keep = RING_BYTES, 0
-        for _, text in reversed(events[-RING:]):
-            room -= len(text)
-            if room < 0:
-                break
-            keep += 1
-        gone = len(events) - keep
+        sizes = accumulate(len(text) for _, text in reversed(events[-RING:]))
+        gone = len(events) - sum(size <= RING_BYTES for size in sizes)
         return Ring(events[gone - 1][0] if gone else self.floor, events[gone:])
 
 
