@@ -20,16 +20,10 @@ PROCESSES = 2
 
 def run(environment: Environment, options: Options) -> Iterator[Row]:
     jobs = options.jobs_or(500)
-    waits: dict[str, list[list[float]]] = {"ours": [], "huey": []}
-
-    def take(name: str, found: list[float]) -> float:
-        waits[name].append(found)
-        return 0.0
-
-    interleaved(
+    waits = interleaved(
         options.rounds_or(3),
-        ours=lambda: take("ours", worker(environment, jobs)),
-        huey=lambda: take("huey", huey(environment, jobs)),
+        ours=lambda: worker(environment, jobs),
+        huey=lambda: huey(environment, jobs),
     )
     yield percentiles("pick-up, p50", waits["ours"], 0.5, at_most=1)
     yield percentiles("pick-up, p99", waits["ours"], 0.99, at_most=5)
