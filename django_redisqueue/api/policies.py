@@ -214,7 +214,7 @@ def set_share_weight(request: ApiRequest) -> HttpResponseBase:
     return JsonResponse({"changed": changed})
 
 
-def pause(request: ApiRequest) -> HttpResponseBase:
+def pause(verb: str, request: ApiRequest) -> HttpResponseBase:
     """POST /jobs/pauses/pause, resume"""
     queue, share, limit = (request.query[name] for name in ("queue", "share", "limit"))
     with errors_for("limit"):
@@ -224,7 +224,7 @@ def pause(request: ApiRequest) -> HttpResponseBase:
             "key": parse_key(request.query["key"]),
         }
         found = JobQueue(queue)
-        act = found.pause if request.path["verb"] == "pause" else found.resume
+        act = found.pause if verb == "pause" else found.resume
         changed = act(by=request.caller, **part)
     return JsonResponse({"changed": changed})
 

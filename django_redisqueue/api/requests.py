@@ -222,13 +222,8 @@ def read_idempotency_key(request: HttpRequest) -> str:
     return text
 
 
-def limit() -> int:
-    """The largest body, in bytes."""
-    return get_settings().max_payload_bytes + ENVELOPE
-
-
 def _bytes(request: HttpRequest) -> bytes:
-    most = limit()
+    most = get_settings().max_payload_bytes + ENVELOPE
     try:
         data = b"" if _length(request) > most else request.read(most + 1)
     except UnreadablePostError:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain, groupby
 from operator import attrgetter
 
@@ -35,7 +36,6 @@ class Operation:
     permission: str = VIEW
     query: tuple[Parameter, ...] = ()
     errors: tuple[int, ...] = ()
-    fixed: Mapping[str, str] = field(default_factory=dict)  # path arguments for the view
     is_stream: bool = False
     is_enqueue: bool = False  # takes a body and an Idempotency-Key; 200 says that the job existed
 
@@ -83,32 +83,32 @@ LAST_EVENT_ID = an_event_id(
 
 
 def _of_status(status: Status) -> Iterator[Operation]:
-    path, fixed = f"/{status}", {"status": status.value}
+    path = f"/{status}"
     yield Operation(
         "GET", path, f"list_{status}", f"A page of the {status} jobs of a queue.",
-        views.page, "Page", query=(QUEUE, START, LIMIT), fixed=fixed,
+        partial(views.page, status), "Page", query=(QUEUE, START, LIMIT),
     )  # fmt: skip
     if status not in (Status.PROCESSING, Status.WAITING):
         effect = "Delete" if status.is_final else "Cancel"
         yield Operation(
             "DELETE", path, f"clear_{status}",
             f"{effect} the {status} jobs of a queue, up to {views.CLEARED} a request.",
-            views.clear, "Cleared", "clear_queue", (QUEUE,), fixed=fixed,
+            partial(views.clear, status), "Cleared", "clear_queue", (QUEUE,),
         )  # fmt: skip
 
 
 def _of_pauses(verb: str, summary: str) -> Operation:
     return Operation(
-        "POST", f"/pauses/{verb}", verb, summary, policies.pause, "Changed", "pause_queue",
-        (QUEUE, SHARE, LIMIT_NAME, LIMIT_KEY), fixed={"verb": verb},
+        "POST", f"/pauses/{verb}", verb, summary,
+        partial(policies.pause, verb), "Changed", "pause_queue",
+        (QUEUE, SHARE, LIMIT_NAME, LIMIT_KEY),
     )  # fmt: skip
 
 
 def _of_workflow(command: str, summary: str, permission: str) -> Operation:
     return Operation(
         "POST", f"/workflows/{{flow}}/{command}", f"{command}_workflow", summary,
-        views.control_workflow, "Workflow", permission, errors=(404, 409),
-        fixed={"command": command},
+        partial(views.control_workflow, command), "Workflow", permission, errors=(404, 409),
     )  # fmt: skip
 
 

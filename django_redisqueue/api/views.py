@@ -123,13 +123,12 @@ def health(request: ApiRequest) -> HttpResponseBase:
     return JsonResponse(as_json(read_health(producer_connection())))
 
 
-def page(request: ApiRequest) -> HttpResponseBase:
+def page(status: Status, request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/<status>"""
     queue, start, limit = (request.query[name] for name in ("queue", "start", "limit"))
-    status = request.path["status"]
     shards = AllShards()
     with errors_for("start"):
-        ids = sums.job_ids(shards, queue, Status(status), start, start + limit - 1)
+        ids = sums.job_ids(shards, queue, status, start, start + limit - 1)
     rows = [job_json(job, JOB_IN_PAGE) for job in sums.outlines(shards, ids)]
     return answer(shards, {
         "queue": queue, "status": status, "start": start, "limit": limit,
@@ -137,9 +136,9 @@ def page(request: ApiRequest) -> HttpResponseBase:
     })  # fmt: skip
 
 
-def clear(request: ApiRequest) -> HttpResponseBase:
+def clear(status: Status, request: ApiRequest) -> HttpResponseBase:
     """DELETE /jobs/<status>"""
-    queue, status = JobQueue(request.query["queue"]), request.path["status"]
+    queue = JobQueue(request.query["queue"])
     cleared = queue.clear(status, limit=CLEARED)
     left = queue.get_stats()[status]
     return JsonResponse({"queue": queue.name, "status": status, "cleared": cleared, "left": left})
@@ -212,9 +211,9 @@ def workflow(request: ApiRequest) -> HttpResponseBase:
     return JsonResponse(to_json(WORKFLOW, found))
 
 
-def control_workflow(request: ApiRequest) -> HttpResponseBase:
+def control_workflow(command: str, request: ApiRequest) -> HttpResponseBase:
     """POST /jobs/workflows/<id>/pause, release, cancel"""
-    workflow_id, command = request.path["flow"], request.path["command"]
+    workflow_id = request.path["flow"]
     connection = producer_connection(shard_of_id(workflow_id))
     code = Commands(connection).control_workflow_and_advance(workflow_id, command, STEPS_A_REQUEST)
     if code < 0:
