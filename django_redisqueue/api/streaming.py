@@ -48,22 +48,17 @@ class Place:
         The id of each is the position behind it. An event named ``gap`` says that the client has
         missed some. Line breaks in JSON can only be white space.
         """
-        if not page.events:
-            return b""
-        texts = [format_position(position) for position in self.positions]
-        before, behind = ("".join(f"{text}," for text in texts[:shard]), ["", *texts[shard + 1 :]])
-        ids = [
-            f"id: {before}{format_position(position)}{','.join(behind)}"
-            for position, _ in page.events
-        ]
-        self.positions[shard] = page.events[-1][0]
-        gap = f"event: gap\n{ids[0]}\ndata: {GAP}\n\n" if page.gap else ""
-        frames = (
-            f"{event_id}\ndata: {text.translate(_NO_LINES)}\n\n"
-            for event_id, (_, text) in zip(ids, page.events, strict=True)
-            if text
-        )
-        return f"{gap}{''.join(frames)}".encode("utf-8", "backslashreplace")
+        ids = [format_position(position) for position in self.positions]
+        frames = []
+        for number, (position, text) in enumerate(page.events):
+            self.positions[shard] = position
+            ids[shard] = format_position(position)
+            event_id = f"id: {','.join(ids)}"
+            if page.gap and number == 0:
+                frames.append(f"event: gap\n{event_id}\ndata: {GAP}\n\n")
+            if text:
+                frames.append(f"{event_id}\ndata: {text.translate(_NO_LINES)}\n\n")
+        return "".join(frames).encode("utf-8", "backslashreplace")
 
 
 _NO_LINES = {10: " ", 13: " "}
@@ -133,15 +128,12 @@ async def stream(user_id: object, after: Positions) -> AsyncIterator[bytes]:
 
 async def _events(subscriber: Subscriber, after: Positions) -> AsyncIterator[bytes]:
     end = time.monotonic() + LIFETIME
-    place, live = Place(after), set[int]()
+    place = Place(after)
     while time.monotonic() < end:
         subscriber.updated.clear()
         has_moved = False
         for shard in range(len(after)):
-            page = await _next(shard, place.positions[shard], live)
-            if page is None:
-                yield b": too slow, events have passed by; come back for them\n\n"
-                return
+            page = await _next(shard, place.positions[shard])
             if chunk := place.frame(shard, page):
                 yield chunk
             has_moved = has_moved or bool(page.events)
@@ -155,20 +147,16 @@ async def _events(subscriber: Subscriber, after: Positions) -> AsyncIterator[byt
             yield _without(away) or b": still here\n\n"
 
 
-async def _next(shard: int, after: Position, live: set[int]) -> EventPage | None:
-    """The next events of a shard: from the ring, or from before it until the stream is ``live``
-    there. An empty page while the shard does not answer; None if events have left the ring of a
-    live stream before they were sent: its client is too slow."""
+async def _next(shard: int, after: Position) -> EventPage:
+    """The next events of a shard: from the ring, or from before it for a new or a slow client. An
+    empty page while the shard does not answer."""
     reader = hub.readers.get(shard)
     ring = reader.rings.get(shard) if reader else None
     if reader is None or ring is None:
         return EventPage([])
     new = ring.after(after)
     if new is not None:
-        live.add(shard)
         return EventPage(new)
-    if shard in live:
-        return None
     if reader.is_away:
         return EventPage([])
     try:
