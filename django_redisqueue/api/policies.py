@@ -14,7 +14,6 @@ from ..broker import sums
 from ..broker.policies import HOLDERS, QUEUES
 from ..broker.schedules import UnreadableSchedule
 from ..broker.shards import AllShards
-from ..broker.steps import Wait
 from ..client.limits import (
     NO_KEY,
     parse_key,
@@ -72,7 +71,7 @@ def _page(
     request: ApiRequest,
     name: str,
     read: Callable[[AllShards, str, int], tuple[list[Row], str]],
-    to_json: Callable[[Row], dict[str, Any]],
+    to_row: Callable[[Row], dict[str, Any]],
     **totals: Callable[[AllShards], Any],
 ) -> HttpResponseBase:
     """The page that the query names: ``totals``, the rows, and the ``after`` of the next page."""
@@ -82,7 +81,7 @@ def _page(
     return answer(shards, {
         **{name: count(shards) for name, count in totals.items()},
         "next": printable(following) or None,
-        name: [to_json(row) for row in rows],
+        name: [to_row(row) for row in rows],
     })  # fmt: skip
 
 
@@ -189,11 +188,10 @@ WAIT_TOTALS = an_object(**dict.fromkeys(WaitKind, INTEGER))
 def waits(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/waits"""
     kind = WaitKind(request.query["kind"])
-
-    def read(shards: AllShards, after: str, count: int) -> tuple[list[Wait], str]:
-        return sums.waits(shards, kind, after, count)
-
-    return _page(request, "waits", read, partial(to_json, WAIT), totals=sums.wait_counts)
+    return _page(
+        request, "waits", lambda shards, *page: sums.waits(shards, kind, *page),
+        partial(to_json, WAIT), totals=sums.wait_counts,
+    )  # fmt: skip
 
 
 def set_number(request: ApiRequest) -> HttpResponseBase:
