@@ -28,6 +28,7 @@ from ..core.codec import dumps, loads
 from ..exceptions import RedisQueueError
 from ..models import JobEvent
 from ..models.tables import rows_of_shard
+from .responses import ApiError
 
 logger = logging.getLogger("django_redisqueue.api")
 
@@ -44,12 +45,12 @@ PAUSE = 0.05  # s between reads, so that a flood of events does not wake the str
 STALL_TIMEOUT = 30.0  # s that a client may take to accept what it is sent
 
 
-class TooManyStreams(Exception):
-    """No further stream may be opened. ``status`` is the HTTP status of the refusal."""
+class TooManyStreams(ApiError):
+    """No further stream may be opened."""
 
-    def __init__(self, text: str, status: int) -> None:
-        super().__init__(text)
-        self.status = status
+    def __init__(self, status: int, text: str) -> None:
+        headers = {"Retry-After": str(RETRY_AFTER)}
+        super().__init__(status, "too_many_streams", text, headers=headers)
 
 
 class StreamLimiter:
@@ -65,11 +66,11 @@ class StreamLimiter:
             users = list(self._users.values())
         if users.count(user_id) >= STREAMS_A_USER:
             raise TooManyStreams(
-                f"this user has {STREAMS_A_USER} streams open already; close one", 429
+                429, f"this user has {STREAMS_A_USER} streams open already; close one"
             )
         if len(users) >= STREAMS:
             raise TooManyStreams(
-                f"this process has {STREAMS} streams open already; try again later", 503
+                503, f"this process has {STREAMS} streams open already; try again later"
             )
 
     def acquire(self, user_id: object) -> object:

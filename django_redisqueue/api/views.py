@@ -27,7 +27,7 @@ from ..health.report import as_json, read_health
 from ..health.waiting import read_why
 from ..mirror.archive import find_workflow
 from ..models import ErrorGroup
-from .hub import RETRY_AFTER, TooManyStreams, stream_limiter
+from .hub import stream_limiter
 from .requests import (
     IDEMPOTENCY_KEY,
     ApiRequest,
@@ -186,11 +186,7 @@ def events(request: ApiRequest) -> HttpResponseBase:
     content_type = "text/event-stream; charset=utf-8"
     if not isinstance(request.http, ASGIRequest):
         return HttpResponse(poll(after), content_type=content_type, headers=headers)
-    try:
-        stream_limiter.check(request.user.pk)
-    except TooManyStreams as error:
-        headers = {"Retry-After": str(RETRY_AFTER)}
-        raise ApiError(error.status, "too_many_streams", str(error), headers=headers) from error
+    stream_limiter.check(request.user.pk)
     try:
         begin = ends_of_streams() if after is None else after
     finally:
