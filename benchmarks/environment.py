@@ -17,9 +17,7 @@ from django_redisqueue import Job
 from tests.support.servers import RedisServer
 
 from .measure import until
-from .processes import Process, line_of, running
-
-ROOT = Path(__file__).resolve().parent.parent
+from .processes import ROOT, Process, line_of, running
 
 
 @dataclass(frozen=True, slots=True)

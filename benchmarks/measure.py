@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+Result = TypeVar("Result")
 LOOK = 0.004  # s between two looks at a counter
 PATIENCE = 120.0  # s without progress after which something is broken
 
@@ -15,9 +17,9 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[max(0, min(len(ordered) - 1, round(share * len(ordered) + 0.5) - 1))]
 
 
-def interleaved(rounds: int, **cases: Callable[[], float]) -> dict[str, list[float]]:
+def interleaved(rounds: int, **cases: Callable[[], Result]) -> dict[str, list[Result]]:
     """Run the cases in turn, ``rounds`` times, so that drift affects all of them."""
-    results: dict[str, list[float]] = {name: [] for name in cases}
+    results: dict[str, list[Result]] = {name: [] for name in cases}
     for _ in range(rounds):
         for name, case in cases.items():
             results[name].append(case())
@@ -58,6 +60,16 @@ def until(condition: Callable[[], object], what: str, timeout: float = 30.0) -> 
         if time.monotonic() > end:
             raise TimeoutError(f"waited {timeout:g} s in vain: {what}")
         time.sleep(0.002)
+
+
+def rate(call: Callable[[int], object], calls: int) -> float:
+    """Calls a second, each with its number."""
+
+    def loop() -> None:
+        for number in range(calls):
+            call(number)
+
+    return calls / timed(loop)
 
 
 def timed(action: Callable[[], object]) -> float:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from ..environment import Environment, Options
-from ..measure import interleaved, ratios, timed
+from ..measure import interleaved, rate, ratios, timed
 from ..project import huey_app, tasks
 from ..report import Row, of_rounds
 
@@ -32,22 +32,15 @@ def run(environment: Environment, options: Options) -> Iterator[Row]:
 
 def many(environment: Environment, rounds: int) -> Iterator[Row]:
     """100,000 at once, with another client's PINGs meanwhile."""
-    rates: list[float] = []
-    waits: list[dict[str, float]] = []
     calls = [(n,) for n in range(AT_ONCE)]
-    for _ in range(rounds):
+
+    def once() -> tuple[float, dict[str, float]]:
         environment.empty()
         with environment.pinging() as ping:
-            rates.append(AT_ONCE / timed(lambda: tasks.noop.enqueue_many(calls)))
-        waits.append(ping)
+            rate = AT_ONCE / timed(lambda: tasks.noop.enqueue_many(calls))
+        return rate, ping
+
+    rates, waits = zip(*(once() for _ in range(rounds)), strict=True)
     yield of_rounds("enqueue_many of 100,000", rates, "jobs/s", at_least=60_000)
     yield of_rounds("PING meanwhile, p50", [wait["p50"] for wait in waits], "ms")
     yield of_rounds("PING meanwhile, p99", [wait["p99"] for wait in waits], "ms", at_most=3)
-
-
-def rate(call: Callable[[int], object], calls: int) -> float:
-    def loop() -> None:
-        for n in range(calls):
-            call(n)
-
-    return calls / timed(loop)

@@ -16,7 +16,7 @@ from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.replies import Outcome, OutcomeKind
 
 from ..environment import Environment, Options
-from ..measure import timed
+from ..measure import rate, timed
 from ..project import tasks
 from ..report import Row, of_rounds
 from .drain import fill, worker
@@ -44,7 +44,7 @@ def by_depth(environment: Environment, depths: Sequence[int], rounds: int) -> It
     for wanted in depths:
         fill(wanted - depth)
         depth = wanted
-        one = [enqueue_rate(1000) for _ in range(rounds)]
+        one = [rate(tasks.noop.enqueue, 1000) for _ in range(rounds)]
         turn = [turn_over(20_000) for _ in range(rounds)]
         yield of_rounds(f"enqueue, {wanted:,} queued", one, "jobs/s")
         yield of_rounds(f"turn over, {wanted:,} queued", turn, "jobs/s")
@@ -54,14 +54,6 @@ def by_depth(environment: Environment, depths: Sequence[int], rounds: int) -> It
     for name, rates in (("enqueue", enqueues), ("turn over", turnovers)):
         what = f"{name}: best with {last:,} / best with {first:,}"
         yield Row(what, rates[last] / rates[first], at_least=0.9)
-
-
-def enqueue_rate(calls: int) -> float:
-    def loop() -> None:
-        for n in range(calls):
-            tasks.noop.enqueue(n)
-
-    return calls / timed(loop)
 
 
 def turn_over(jobs: int) -> float:
@@ -80,7 +72,7 @@ def turn_over(jobs: int) -> float:
             ]
             _, claim = commands.finish(claim_request, call, outcomes, BATCH)
 
-    rate = jobs / timed(loop)
+    seconds = timed(loop)
     commands.release(claim_request.child, [(job.id, job.lease) for job in claim.jobs])
     commands.connection.close()
-    return rate
+    return jobs / seconds

@@ -15,7 +15,6 @@ from .drain import worker
 
 def run(environment: Environment, options: Options) -> Iterator[Row]:
     jobs = options.jobs_or(100_000)
-
     trips: list[float] = []
 
     def far() -> float:

@@ -20,22 +20,17 @@ PROCESSES = 2
 
 def run(environment: Environment, options: Options) -> Iterator[Row]:
     jobs = options.jobs_or(500)
-    waits: dict[str, list[list[float]]] = {"ours": [], "huey": []}
-
-    def take(name: str, found: list[float]) -> float:
-        waits[name].append(found)
-        return 0.0
-
-    interleaved(
+    waits = interleaved(
         options.rounds_or(3),
-        ours=lambda: take("ours", worker(environment, jobs)),
-        huey=lambda: take("huey", huey(environment, jobs)),
+        ours=lambda: worker(environment, [0.0] * jobs),
+        huey=lambda: huey(environment, jobs),
     )
     yield percentiles("pick-up, p50", waits["ours"], 0.5, at_most=1)
     yield percentiles("pick-up, p99", waits["ours"], 0.99, at_most=5)
     yield percentiles("Huey, p50", waits["huey"], 0.5)
     yield percentiles("Huey, p99", waits["huey"], 0.99)
-    late = due(environment, jobs)
+    chance = random.Random(7)
+    late = worker(environment, [chance.randint(200, 1000) / 1000 for _ in range(jobs)])
     yield Row("due job late, p50", percentile(late, 0.5), "ms")
     yield Row("due job late, p99", percentile(late, 0.99), "ms")
     yield Row("due job late, max", max(late), "ms", at_most=50)
@@ -45,14 +40,17 @@ def percentiles(what: str, found: list[list[float]], share: float, **target: flo
     return of_rounds(what, [percentile(waits, share) for waits in found], "ms", **target)
 
 
-def worker(environment: Environment, jobs: int) -> list[float]:
+def worker(environment: Environment, delays: Sequence[float]) -> list[float]:
+    """One job for each delay, in seconds; 0 is due at once."""
     environment.empty()
     with environment.worker(PROCESSES, ready=True):
         made = []
-        for _ in range(jobs):
+        for delay in delays:
             time.sleep(PAUSE)
-            made.append((time.time(), tasks.stamp.enqueue()))
-        until(lambda: environment.completed() == jobs, "all jobs")
+            called = time.time()
+            task = tasks.stamp.using(run_after=delay) if delay else tasks.stamp
+            made.append((called + delay, task.enqueue()))
+        until(lambda: environment.completed() == len(delays), "all jobs")
     return milliseconds([(begun, job.result) for begun, job in made])
 
 
@@ -64,21 +62,6 @@ def huey(environment: Environment, jobs: int) -> list[float]:
             time.sleep(PAUSE)
             made.append((time.time(), huey_app.stamp()))
         return milliseconds([(begun, result.get(blocking=True)) for begun, result in made])
-
-
-def due(environment: Environment, jobs: int) -> list[float]:
-    """Jobs that fall due 0.2 to 1 s ahead, in random order."""
-    environment.empty()
-    chance = random.Random(7)
-    with environment.worker(PROCESSES, ready=True):
-        made = []
-        for _ in range(jobs):
-            delay = chance.randint(200, 1000) / 1000
-            time.sleep(PAUSE)
-            called = time.time()
-            made.append((called + delay, tasks.stamp.using(run_after=delay).enqueue()))
-        until(lambda: environment.completed() == jobs, "all jobs")
-    return milliseconds([(begun, job.result) for begun, job in made])
 
 
 def milliseconds(spans: Sequence[tuple[float, float]]) -> list[float]:

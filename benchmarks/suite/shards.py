@@ -76,25 +76,22 @@ def drains(
     environment: Environment, options: Options, url: str, masters: Sequence[Redis]
 ) -> Iterator[Row]:
     jobs = options.jobs_or(60_000)
-    found: dict[str, list[Drain]] = {"one shard": [], "four shards": [], "three masters": []}
-
-    def measure(name: str, shards: int, url: str, servers: Sequence[Redis]) -> float:
-        found[name].append(drain(environment, jobs, shards, url, servers))
-        return found[name][-1].rate
-
     own = (environment.server.url, [environment.redis])
-    rates = interleaved(
-        options.rounds_or(3),
-        one=partial(measure, "one shard", 1, *own),
-        four=partial(measure, "four shards", SHARDS, *own),
-        cluster=partial(measure, "three masters", SHARDS, url, masters),
-    )
+    measure = partial(drain, environment, jobs)
+    cases = {
+        "one shard": partial(measure, 1, *own),
+        "four shards": partial(measure, SHARDS, *own),
+        "three masters": partial(measure, SHARDS, url, masters),
+    }
+    found = interleaved(options.rounds_or(3), **cases)
+    rates = {name: [one.rate for one in rounds] for name, rounds in found.items()}
     for name, rounds in found.items():
-        yield of_rounds(f"{name}: drain", [one.rate for one in rounds], "jobs/s")
+        yield of_rounds(f"{name}: drain", rates[name], "jobs/s")
         yield of_rounds("  CPU of Redis", [one.redis for one in rounds], "us a job")
         yield of_rounds("  CPU of the worker", [one.worker for one in rounds], "us a job")
-    yield of_rounds("four shards / one", ratios(rates["four"], rates["one"]))
-    yield of_rounds("three masters / one shard", ratios(rates["cluster"], rates["one"]))
+    one = rates["one shard"]
+    yield of_rounds("four shards / one", ratios(rates["four shards"], one))
+    yield of_rounds("three masters / one shard", ratios(rates["three masters"], one))
 
 
 def drain(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from threading import Thread
+from concurrent.futures import ThreadPoolExecutor
 
 from ..environment import Environment, Options
 from ..measure import interleaved
@@ -41,12 +41,9 @@ def worker(environment: Environment, jobs: int) -> float:
 
 
 def bare(sleeps: int) -> float:
-    threads = [Thread(target=loop, args=[sleeps // CHILDREN]) for _ in range(CHILDREN)]
     begun = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(CHILDREN) as threads:
+        threads.map(loop, [sleeps // CHILDREN] * CHILDREN)
     return sleeps / (time.perf_counter() - begun)
 
 

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 
 from ..environment import Environment, Options, python
-from ..measure import until
+from ..measure import interleaved, until
 from ..report import Row, of_rounds
 from .drain import fill
 
@@ -27,11 +27,7 @@ def run(environment: Environment, options: Options) -> Iterator[Row]:
         "a drain by one child": lambda: draining(environment, jobs, 1),
         "a drain by two children": lambda: draining(environment, jobs, 2),
     }
-    found: dict[str, list[Waits]] = {name: [] for name in cases}
-    for _ in range(options.rounds_or(3)):
-        for name, case in cases.items():
-            found[name].append(case())
-    for name, waits in found.items():
+    for name, waits in interleaved(options.rounds_or(3), **cases).items():
         yield of_rounds(f"beside {name}, p50", [wait["p50"] for wait in waits], "ms")
         target = {"at_most": 3.0} if "drain" in name else {}
         yield of_rounds(f"beside {name}, p99", [wait["p99"] for wait in waits], "ms", **target)

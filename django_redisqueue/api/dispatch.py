@@ -72,9 +72,8 @@ def _answer(
             check_csrf(request)
     check_permission(user, operation.permission)
     query = read_query(request.GET, operation.query)
-    arguments = {**operation.fixed, **_checked(path)}
     response = operation.view(
-        ApiRequest(request, user, arguments, query, token.name if token else "")
+        ApiRequest(request, user, _checked(path), query, token.name if token else "")
     )
     if request.method not in SAFE:
         #: A request has changed something: the record of who did what through the HTTP API. Do

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ from ..core.codec import dumps, loads
 from ..exceptions import RedisQueueError
 from ..models import JobEvent
 from ..models.tables import rows_of_shard
+from .responses import ApiError
 
 logger = logging.getLogger("django_redisqueue.api")
 
@@ -43,57 +45,50 @@ PAUSE = 0.05  # s between reads, so that a flood of events does not wake the str
 STALL_TIMEOUT = 30.0  # s that a client may take to accept what it is sent
 
 
-class TooManyStreams(Exception):
-    """No further stream may be opened. ``status`` is the HTTP status of the refusal."""
+class TooManyStreams(ApiError):
+    """No further stream may be opened."""
 
-    def __init__(self, text: str, status: int) -> None:
-        super().__init__(text)
-        self.status = status
-
-
-@dataclass(eq=False, frozen=True, slots=True)
-class StreamSlot:
-    user_id: object
+    def __init__(self, status: int, text: str) -> None:
+        headers = {"Retry-After": str(RETRY_AFTER)}
+        super().__init__(status, "too_many_streams", text, headers=headers)
 
 
 class StreamLimiter:
     """Counts the open streams of this process. There is one, ``stream_limiter``."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._slots: set[StreamSlot] = set()
+        self._lock = threading.RLock()
+        self._users: dict[object, object] = {}  # by slot
 
     def check(self, user_id: object) -> None:
         """Raise TooManyStreams when this user may not open another stream."""
         with self._lock:
-            self._check(user_id)
+            users = list(self._users.values())
+        if users.count(user_id) >= STREAMS_A_USER:
+            raise TooManyStreams(
+                429, f"this user has {STREAMS_A_USER} streams open already; close one"
+            )
+        if len(users) >= STREAMS:
+            raise TooManyStreams(
+                503, f"this process has {STREAMS} streams open already; try again later"
+            )
 
-    def acquire(self, user_id: object) -> StreamSlot:
-        """Open a stream. Raises TooManyStreams."""
+    def acquire(self, user_id: object) -> object:
+        """Open a stream, and return its slot. Raises TooManyStreams."""
         with self._lock:
-            self._check(user_id)
-            slot = StreamSlot(user_id)
-            self._slots.add(slot)
+            self.check(user_id)
+            slot = object()
+            self._users[slot] = user_id
             return slot
 
-    def release(self, slot: StreamSlot) -> None:
+    def release(self, slot: object) -> None:
         """Close a stream. Releasing a slot twice does nothing."""
         with self._lock:
-            self._slots.discard(slot)
+            self._users.pop(slot, None)
 
     @property
     def open_streams(self) -> int:
-        return len(self._slots)
-
-    def _check(self, user_id: object) -> None:
-        if sum(slot.user_id == user_id for slot in self._slots) >= STREAMS_A_USER:
-            raise TooManyStreams(
-                f"this user has {STREAMS_A_USER} streams open already; close one", 429
-            )
-        if len(self._slots) >= STREAMS:
-            raise TooManyStreams(
-                f"this process has {STREAMS} streams open already; try again later", 503
-            )
+        return len(self._users)
 
 
 stream_limiter = StreamLimiter()
@@ -188,13 +183,8 @@ class Ring:
     def extended(self, new: Sequence[EventLine]) -> Ring:
         """The ring with new events, and without the oldest ones if there are too many."""
         events = [*self.events, *new]
-        room, keep = RING_BYTES, 0
-        for _, text in reversed(events[-RING:]):
-            room -= len(text)
-            if room < 0:
-                break
-            keep += 1
-        gone = len(events) - keep
+        sizes = accumulate(len(text) for _, text in reversed(events[-RING:]))
+        gone = len(events) - sum(size <= RING_BYTES for size in sizes)
         return Ring(events[gone - 1][0] if gone else self.floor, events[gone:])
 
 
@@ -202,7 +192,7 @@ class Ring:
 class Subscriber:
     """One open stream. ``task`` sends it; ``sending`` is when it began to send its latest chunk."""
 
-    slot: StreamSlot
+    slot: object
     loop: asyncio.AbstractEventLoop
     task: asyncio.Task[Any]
     updated: asyncio.Event = field(default_factory=asyncio.Event)
@@ -290,10 +280,13 @@ class Reader:
 
         Raises RedisQueueError.
         """
-        with self._paging:
-            connection = self._connection.at(shard)
-            connection.drop_if_cut()
-            return next_page(EventFeed(connection), after)
+        try:
+            with self._paging:
+                connection = self._connection.at(shard)
+                connection.drop_if_cut()
+                return next_page(EventFeed(connection), after)
+        finally:
+            close_connections()
 
     def _run(self) -> None:
         while True:

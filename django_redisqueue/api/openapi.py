@@ -12,11 +12,24 @@ from django.http.response import HttpResponseBase
 from ..conf import APP
 from ..core.ids import JOB_ID_PATTERN, WORKFLOW_ID_PATTERN
 from ..core.statuses import Status
-from . import policies, requests, responses, views
+from . import policies, requests, responses
 from .requests import ApiRequest, Parameter
-from .responses import FAULTS, INTEGER, TEXT, an_object, partial_object
+from .responses import (
+    BOOLEAN,
+    FAULTS,
+    INTEGER,
+    TEXT,
+    WORKFLOW,
+    an_object,
+    list_of,
+    one_of,
+    partial_object,
+    schema_of,
+)
 from .table import ENDPOINTS, Endpoint, Operation
+from .views import ERROR_GROUP
 
+NEXT_START = {"type": ["integer", "null"], "description": "The next page's start."}
 ALWAYS = (400, 401, 403, 500, 503)  # errors that any operation may return
 MEANINGS = {
     400: "The request is wrong; the message says where.",
@@ -144,7 +157,7 @@ _EVENT = {
     "type": "object",
     "properties": {
         "id": {"type": "string", "description": "Its place; send it back as Last-Event-ID."},
-        "event": {"type": "string", "enum": ["message", "gap"]},
+        "event": one_of(["message", "gap"]),
         "data": {"type": "string", "contentMediaType": "application/json"},
     },
     "required": ["id", "data"],
@@ -173,12 +186,9 @@ def _schemas(tasks: list[str]) -> dict[str, Any]:
         "NewJob": _new_job(tasks),
         "Page": partial_object(
             queue=TEXT, status=TEXT, start=INTEGER, limit=INTEGER,
-            next={"type": ["integer", "null"], "description": "The next page's start."},
-            jobs={"type": "array", "items": _or_problem("JobInPage")},
+            next=NEXT_START, jobs=list_of(_or_problem("JobInPage")),
         ),
-        "Cleared": an_object(
-            queue=TEXT, status=TEXT, cleared=INTEGER, left=INTEGER,
-        ),
+        "Cleared": an_object(queue=TEXT, status=TEXT, cleared=INTEGER, left=INTEGER),
         "Counts": an_object(**counts),
         "Stats": partial_object(
             total=_ref("schemas", "Counts"),
@@ -186,26 +196,22 @@ def _schemas(tasks: list[str]) -> dict[str, Any]:
                 "type": "object",
                 "additionalProperties": an_object(
                     counts=_ref("schemas", "Counts"),
-                    paused={"type": "boolean"},
+                    paused=BOOLEAN,
                     oldest_seconds={"type": ["number", "null"]},
                 ),
             },
         ),
         "Health": responses.health_schema(),
-        "Limits": policies.limits_schema(),
-        "UniqueKeys": policies.unique_keys_schema(),
+        **policies.page_schemas(),
         "Released": an_object(
             key=TEXT, job={**TEXT, "description": "The job that had it; it goes on."}
         ),
-        "Schedules": policies.schedules_schema(),
-        "Waits": policies.waits_schema(),
-        "Pauses": policies.pauses_schema(),
-        "Changed": an_object(changed={
-            "type": "boolean", "description": "False if there was nothing to change.",
-        }),
-        "Workflow": responses.workflow_schema(),
+        "Changed": an_object(
+            changed={**BOOLEAN, "description": "False if there was nothing to change."}
+        ),
+        "Workflow": schema_of(WORKFLOW),
         "Document": {"type": "object"},
-        "Errors": views.error_groups_schema(),
+        "Errors": an_object(next=NEXT_START, errors=list_of(schema_of(ERROR_GROUP))),
         "Error": an_object(error=_error_schema()),
     }  # fmt: skip
 
@@ -213,7 +219,7 @@ def _schemas(tasks: list[str]) -> dict[str, Any]:
 def _error_schema() -> Mapping[str, Any]:
     codes = sorted({*OTHER_CODES, *(code for _, _, code in FAULTS)})
     field = {"type": "string", "description": "The part of the request that is wrong."}
-    return an_object({"field": field}, code={"type": "string", "enum": codes}, message=TEXT)
+    return an_object({"field": field}, code=one_of(codes), message=TEXT)
 
 
 def _new_job(tasks: list[str]) -> dict[str, Any]:

@@ -3,17 +3,17 @@ schemas of their answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from django.http import JsonResponse
 from django.http.response import HttpResponseBase
 
 from ..broker import sums
-from ..broker.policies import HOLDERS, QUEUES, LimitState
+from ..broker.policies import HOLDERS, QUEUES
 from ..broker.schedules import UnreadableSchedule
 from ..broker.shards import AllShards
-from ..broker.steps import Wait
 from ..client.limits import (
     NO_KEY,
     parse_key,
@@ -26,36 +26,52 @@ from ..client.limits import (
 from ..client.queue import JobQueue
 from ..conf import get_settings
 from ..core.job_data import WaitKind
-from ..core.policies import UniqueKey
 from ..core.schedules import ScheduleData, Source
 from ..core.text import printable
 from .requests import ApiRequest
 from .responses import (
+    BOOLEAN,
     INSTANT,
     INTEGER,
     TEXT,
     TEXT_OR_NULL,
     ApiError,
+    Field,
+    Fields,
     Schema,
     an_object,
     answer,
     errors_for,
     instant_ms,
+    list_of,
+    ms_field,
+    one_of,
     partial_object,
+    schema_of,
+    to_json,
 )
 
-NUMBER_OR_NULL: Schema = {"type": ["number", "null"]}
 COUNT_OR_NULL: Schema = {"type": ["integer", "null"], "description": "Null if it is unreadable."}
 NEXT: Schema = {**TEXT_OR_NULL, "description": "The `after` of the next page."}
 
 Row = TypeVar("Row")
 
 
+def _seconds(attribute: str, help: str) -> Field:
+    """A duration that the attribute has in milliseconds."""
+
+    def get(found: object) -> float | None:
+        ms: float | None = getattr(found, attribute)
+        return None if ms is None else ms / 1000
+
+    return Field({"type": ["number", "null"]}, help, get)
+
+
 def _page(
     request: ApiRequest,
     name: str,
     read: Callable[[AllShards, str, int], tuple[list[Row], str]],
-    to_json: Callable[[Row], dict[str, Any]],
+    to_row: Callable[[Row], dict[str, Any]],
     **totals: Callable[[AllShards], Any],
 ) -> HttpResponseBase:
     """The page that the query names: ``totals``, the rows, and the ``after`` of the next page."""
@@ -65,69 +81,54 @@ def _page(
     return answer(shards, {
         **{name: count(shards) for name, count in totals.items()},
         "next": printable(following) or None,
-        name: [to_json(row) for row in rows],
+        name: [to_row(row) for row in rows],
     })  # fmt: skip
+
+
+LIMIT: Fields = {
+    "name": Field(TEXT, "The limit, and the value of its key: stripe:42."),
+    "kind": Field(
+        one_of(["concurrency", "rate"]), get=lambda one: "rate" if one.is_rate else "concurrency"
+    ),
+    "used": Field(INTEGER, "Jobs that run; 0 for a rate."),
+    "most": Field({"type": ["integer", "null"]}, "Null for a rate, or if unlimited."),
+    "rate": Field(TEXT_OR_NULL, "Such as 100 in 1m.", lambda one: one.rate and str(one.rate)),
+    "next_start_in": _seconds("next_ms", "Seconds; null unless it is a rate."),
+    "holders": Field(
+        list_of(TEXT), f"Jobs that have a slot, at most {HOLDERS}.",
+        lambda one: [holder.job_id for holder in one.holders],
+    ),
+    "stuck": Field(list_of(TEXT), "Those of them that do not run."),
+    "parked_lanes": Field(INTEGER, "Lanes that wait for it.", lambda one: one.parked),
+    "queues": Field(list_of(TEXT), f"The queues of those lanes, at most {QUEUES}."),
+    "oldest_seconds": _seconds("oldest_ms", "How long the job next in turn waits."),
+    "set_by_hand": Field(
+        BOOLEAN, "Its number beats that of the code.", lambda one: one.is_set
+    ),
+}  # fmt: skip
 
 
 def limits(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/limits"""
-    return _page(request, "limits", sums.limits, _limit_json)
+    return _page(request, "limits", sums.limits, partial(to_json, LIMIT))
 
 
-def _limit_json(found: LimitState) -> dict[str, Any]:
-    next_seconds = None if found.next_ms is None else found.next_ms / 1000
-    return {
-        "name": found.name, "kind": "rate" if found.is_rate else "concurrency",
-        "used": found.used, "most": found.most, "rate": str(found.rate) if found.rate else None,
-        "next_start_in": next_seconds, "holders": [one.job_id for one in found.holders],
-        "stuck": found.stuck, "parked_lanes": found.parked, "queues": list(found.queues),
-        "oldest_seconds": None if found.oldest_ms is None else found.oldest_ms / 1000,
-        "set_by_hand": found.is_set,
-    }  # fmt: skip
-
-
-def limits_schema() -> Schema:
-    texts: Schema = {"type": "array", "items": TEXT}
-    limit = an_object(
-        name={**TEXT, "description": "The limit, and the value of its key: stripe:42."},
-        kind={"type": "string", "enum": ["concurrency", "rate"]},
-        used={**INTEGER, "description": "Jobs that run; 0 for a rate."},
-        most={"type": ["integer", "null"], "description": "Null for a rate, or if unlimited."},
-        rate={**TEXT_OR_NULL, "description": "Such as 100 in 1m."},
-        next_start_in={**NUMBER_OR_NULL, "description": "Seconds; null unless it is a rate."},
-        holders={**texts, "description": f"Jobs that have a slot, at most {HOLDERS}."},
-        stuck={**texts, "description": "Those of them that do not run."},
-        parked_lanes={**INTEGER, "description": "Lanes that wait for it."},
-        queues={**texts, "description": f"The queues of those lanes, at most {QUEUES}."},
-        oldest_seconds={**NUMBER_OR_NULL, "description": "How long the job next in turn waits."},
-        set_by_hand={"type": "boolean", "description": "Its number beats that of the code."},
-    )
-    return partial_object(next=NEXT, limits={"type": "array", "items": limit})
+UNIQUE_KEY: Fields = {
+    "key": Field(TEXT, get=lambda one: printable(one.key)),
+    "job": Field(TEXT, "The job that has it.", lambda one: printable(one.job_id)),
+    "task": Field(TEXT),
+    "status": Field(
+        TEXT_OR_NULL, "Of that job; null if it is gone.", lambda one: printable(one.status) or None
+    ),
+    "taken_at": ms_field("taken_ms"),
+    "until": ms_field("until_ms", "Null if the key lasts as long as its job."),
+}
 
 
 def unique_keys(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/unique-keys"""
-    return _page(request, "keys", sums.unique_keys, _key_json, total=sums.unique_key_count)
-
-
-def _key_json(found: UniqueKey) -> dict[str, Any]:
-    return {
-        "key": printable(found.key), "job": printable(found.job_id), "task": found.task,
-        "status": printable(found.status) or None, "taken_at": instant_ms(found.taken_ms),
-        "until": instant_ms(found.until_ms),
-    }  # fmt: skip
-
-
-def unique_keys_schema() -> Schema:
-    key = an_object(
-        key=TEXT,
-        job={**TEXT, "description": "The job that has it."},
-        task=TEXT,
-        status={**TEXT_OR_NULL, "description": "Of that job; null if it is gone."},
-        taken_at=INSTANT,
-        until={**INSTANT, "description": "Null if the key lasts as long as its job."},
-    )
-    return partial_object(total=INTEGER, next=NEXT, keys={"type": "array", "items": key})
+    to_row = partial(to_json, UNIQUE_KEY)
+    return _page(request, "keys", sums.unique_keys, to_row, total=sums.unique_key_count)
 
 
 def release(request: ApiRequest) -> HttpResponseBase:
@@ -139,25 +140,25 @@ def release(request: ApiRequest) -> HttpResponseBase:
     return JsonResponse({"key": key, "job": printable(job_id)})
 
 
-SCHEDULE_FIELDS: Mapping[str, Schema] = {
-    "name": TEXT,
-    "task": TEXT_OR_NULL,
-    "queue": TEXT_OR_NULL,
-    "source": {"type": ["string", "null"], "enum": [*Source, None]},
-    "due": {
-        **TEXT_OR_NULL,
-        "description": "A cron expression with its time zone, or a period.",
-    },
-    "error": {**TEXT_OR_NULL, "description": "Why it does not run."},
-    "paused_at": INSTANT,
-    "next_due_at": {**INSTANT, "description": "Null if it is paused or has an error."},
-    "last_due_at": INSTANT,
-    "last_run_at": {**INSTANT, "description": "When the job of the last due time was created."},
-    "last_job": TEXT_OR_NULL,
-    "runs": COUNT_OR_NULL,
-    "missed": {**COUNT_OR_NULL, "description": "Due times without a run: no worker was there."},
-    "skipped": {**COUNT_OR_NULL, "description": "Due times while the last run went on."},
-}
+SCHEDULE: Fields = {
+    "name": Field(TEXT, get=lambda one: printable(one.name)),
+    "task": Field(TEXT_OR_NULL),
+    "queue": Field(TEXT_OR_NULL),
+    "source": Field({"type": ["string", "null"], "enum": [*Source, None]}),
+    "due": Field(TEXT_OR_NULL, "A cron expression with its time zone, or a period."),
+    "error": Field(TEXT_OR_NULL, "Why it does not run.", lambda one: one.error or None),
+    "paused_at": ms_field("paused_ms"),
+    "next_due_at": Field(
+        INSTANT, "Null if it is paused or has an error.",
+        lambda one: None if one.is_stopped else instant_ms(one.next_ms),
+    ),
+    "last_due_at": ms_field("last_due_ms"),
+    "last_run_at": ms_field("last_ms", "When the job of the last due time was created."),
+    "last_job": Field(TEXT_OR_NULL, get=lambda one: one.last_job or None),
+    "runs": Field(COUNT_OR_NULL, get=lambda one: one.fired),
+    "missed": Field(COUNT_OR_NULL, "Due times without a run: no worker was there."),
+    "skipped": Field(COUNT_OR_NULL, "Due times while the last run went on."),
+}  # fmt: skip
 
 
 def schedules(request: ApiRequest) -> HttpResponseBase:
@@ -167,54 +168,30 @@ def schedules(request: ApiRequest) -> HttpResponseBase:
 
 def _schedule_json(found: ScheduleData | UnreadableSchedule) -> dict[str, Any]:
     if isinstance(found, UnreadableSchedule):
-        known = dict.fromkeys(SCHEDULE_FIELDS)
+        known = dict.fromkeys(SCHEDULE)
         return {**known, "name": printable(found.name), "error": found.problem}
-    return {
-        "name": printable(found.name), "task": found.task, "queue": found.queue,
-        "source": found.source.value, "due": found.due, "error": found.error or None,
-        "paused_at": instant_ms(found.paused_ms),
-        "next_due_at": None if found.is_stopped else instant_ms(found.next_ms),
-        "last_due_at": instant_ms(found.last_due_ms), "last_run_at": instant_ms(found.last_ms),
-        "last_job": found.last_job or None, "runs": found.fired, "missed": found.missed,
-        "skipped": found.skipped,
-    }  # fmt: skip
+    return to_json(SCHEDULE, found)
 
 
-def schedules_schema() -> Schema:
-    schedule = an_object(**SCHEDULE_FIELDS)
-    return partial_object(total=INTEGER, next=NEXT, schedules={"type": "array", "items": schedule})
+WAIT: Fields = {
+    "job": Field(TEXT, get=lambda one: one.job_id),
+    "task": Field(TEXT),
+    "queue": Field(TEXT),
+    "kind": Field(one_of(WaitKind)),
+    "name": Field(TEXT, "Of the event or approval; empty of a sleep."),
+    "parked_at": ms_field("since_ms"),
+    "until": ms_field("until_ms", "Its timeout, or the end of the sleep; null if none."),
+}
+WAIT_TOTALS = an_object(**dict.fromkeys(WaitKind, INTEGER))
 
 
 def waits(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/waits"""
     kind = WaitKind(request.query["kind"])
-
-    def read(shards: AllShards, after: str, count: int) -> tuple[list[Wait], str]:
-        return sums.waits(shards, kind, after, count)
-
-    return _page(request, "waits", read, _wait_json, totals=sums.wait_counts)
-
-
-def _wait_json(found: Wait) -> dict[str, Any]:
-    return {
-        "job": found.job_id, "task": found.task, "queue": found.queue, "kind": found.kind.value,
-        "name": found.name, "parked_at": instant_ms(found.since_ms),
-        "until": instant_ms(found.until_ms),
-    }  # fmt: skip
-
-
-def waits_schema() -> Schema:
-    wait = an_object(
-        job=TEXT,
-        task=TEXT,
-        queue=TEXT,
-        kind={"type": "string", "enum": list(WaitKind)},
-        name={**TEXT, "description": "Of the event or approval; empty of a sleep."},
-        parked_at=INSTANT,
-        until={**INSTANT, "description": "Its timeout, or the end of the sleep; null if none."},
-    )
-    totals = an_object(**dict.fromkeys(WaitKind, INTEGER))
-    return partial_object(totals=totals, next=NEXT, waits={"type": "array", "items": wait})
+    return _page(
+        request, "waits", lambda shards, *page: sums.waits(shards, kind, *page),
+        partial(to_json, WAIT), totals=sums.wait_counts,
+    )  # fmt: skip
 
 
 def set_number(request: ApiRequest) -> HttpResponseBase:
@@ -235,7 +212,7 @@ def set_share_weight(request: ApiRequest) -> HttpResponseBase:
     return JsonResponse({"changed": changed})
 
 
-def pause(request: ApiRequest) -> HttpResponseBase:
+def pause(verb: str, request: ApiRequest) -> HttpResponseBase:
     """POST /jobs/pauses/pause, resume"""
     queue, share, limit = (request.query[name] for name in ("queue", "share", "limit"))
     with errors_for("limit"):
@@ -245,7 +222,7 @@ def pause(request: ApiRequest) -> HttpResponseBase:
             "key": parse_key(request.query["key"]),
         }
         found = JobQueue(queue)
-        act = found.pause if request.path["verb"] == "pause" else found.resume
+        act = found.pause if verb == "pause" else found.resume
         changed = act(by=request.caller, **part)
     return JsonResponse({"changed": changed})
 
@@ -265,14 +242,25 @@ def pauses(request: ApiRequest) -> HttpResponseBase:
     ]})  # fmt: skip
 
 
-def pauses_schema() -> Schema:
-    row = an_object(
-        queue=TEXT,
-        part={
-            **TEXT_OR_NULL,
-            "description": "share gold or limit stripe:42; null for the whole queue.",
-        },
-        since=INSTANT,
-        by={**TEXT_OR_NULL, "description": "Who paused it, if known."},
-    )
-    return partial_object(pauses={"type": "array", "items": row})
+PAUSE = an_object(
+    queue=TEXT,
+    part={
+        **TEXT_OR_NULL,
+        "description": "share gold or limit stripe:42; null for the whole queue.",
+    },
+    since=INSTANT,
+    by={**TEXT_OR_NULL, "description": "Who paused it, if known."},
+)
+
+
+def page_schemas() -> dict[str, Schema]:
+    """The schemas of the pages by their names in the OpenAPI document."""
+    return {
+        "Limits": partial_object(next=NEXT, limits=list_of(schema_of(LIMIT))),
+        "UniqueKeys": partial_object(total=INTEGER, next=NEXT, keys=list_of(schema_of(UNIQUE_KEY))),
+        "Schedules": partial_object(
+            total=INTEGER, next=NEXT, schedules=list_of(schema_of(SCHEDULE))
+        ),
+        "Waits": partial_object(totals=WAIT_TOTALS, next=NEXT, waits=list_of(schema_of(WAIT))),
+        "Pauses": partial_object(pauses=list_of(PAUSE)),
+    }

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import json
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -59,98 +58,74 @@ class ApiRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter(ABC):
-    """One parameter of a query string."""
+class Parameter:
+    """A parameter of a query string, or a field of the body.
+
+    ``read`` checks the value. That of a query is text, or None if the parameter is not given; that
+    of the body is any JSON. It raises RedisQueueError. ``schema`` returns JSON Schema.
+    """
 
     name: str
     help: str
-    required: bool = field(default=False, kw_only=True)
-
-    @abstractmethod
-    def read(self, text: str | None) -> Any:
-        """The value of ``text``, or the default for None. Raises InvalidOption, or UnknownQueue."""
-
-    @abstractmethod
-    def schema(self) -> dict[str, Any]:
-        """Its values as JSON Schema."""
+    read: Callable[[Any], Any]
+    schema: Callable[[], dict[str, Any]]
+    required: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class IntegerParameter(Parameter):
-    default: int
-    low: int
-    high: int
-
-    def read(self, text: str | None) -> int:
+def an_integer(name: str, help: str, default: int, low: int, high: int) -> Parameter:
+    def read(text: str | None) -> int:
         if text is None:
-            return self.default
+            return default
         value = int(text) if _INTEGER.fullmatch(text) else -1
-        if not self.low <= value <= self.high:
-            raise InvalidOption(
-                f"{self.name} must be a whole number from {self.low} to {self.high}, not {text!r}"
-            )
+        if not low <= value <= high:
+            raise InvalidOption(f"{name} must be a whole number from {low} to {high}, not {text!r}")
         return value
 
-    def schema(self) -> dict[str, Any]:
-        return {
-            "type": "integer", "minimum": self.low, "maximum": self.high, "default": self.default,
-        }  # fmt: skip
+    schema = {"type": "integer", "minimum": low, "maximum": high, "default": default}
+    return Parameter(name, help, read, lambda: schema)
 
 
-@dataclass(frozen=True, slots=True)
-class QueueParameter(Parameter):
-    def read(self, text: str | None) -> str:
+def a_queue(name: str, help: str) -> Parameter:
+    def read(text: str | None) -> str:
         return get_settings().check_queue("default" if text is None else text)
 
-    def schema(self) -> dict[str, Any]:
+    def schema() -> dict[str, Any]:
         queues = sorted(get_settings().queues)
-        return {"type": "string", "enum": queues} | (
-            {"default": "default"} if "default" in queues else {}
-        )
+        default = {"default": "default"} if "default" in queues else {}
+        return {"type": "string", "enum": queues, **default}
+
+    return Parameter(name, help, read, schema)
 
 
-@dataclass(frozen=True, slots=True)
-class TextParameter(Parameter):
-    def read(self, text: str | None) -> str:
+def a_text(name: str, help: str, *, required: bool = False) -> Parameter:
+    def read(text: str | None) -> str:
         if text is not None and not 0 < len(text) <= MAX_TEXT:
-            raise InvalidOption(
-                f"{self.name} must have 1 to {MAX_TEXT} characters, not {len(text)}"
-            )
+            raise InvalidOption(f"{name} must have 1 to {MAX_TEXT} characters, not {len(text)}")
         return text or ""
 
-    def schema(self) -> dict[str, Any]:
-        return {"type": "string", "minLength": 1, "maxLength": MAX_TEXT}
+    schema = {"type": "string", "minLength": 1, "maxLength": MAX_TEXT}
+    return Parameter(name, help, read, lambda: schema, required)
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceParameter(Parameter):
+def a_choice(name: str, help: str, choices: Sequence[str]) -> Parameter:
     """One of several words, the first unless given."""
 
-    choices: tuple[str, ...]
+    def read(text: str | None) -> str:
+        if text is not None and text not in choices:
+            raise InvalidOption(f"{name} must be one of {', '.join(choices)}, not {text!r}")
+        return text or choices[0]
 
-    def read(self, text: str | None) -> str:
-        if text is None:
-            return self.choices[0]
-        if text not in self.choices:
-            raise InvalidOption(
-                f"{self.name} must be one of {', '.join(self.choices)}, not {text!r}"
-            )
-        return text
-
-    def schema(self) -> dict[str, Any]:
-        return {"type": "string", "enum": list(self.choices), "default": self.choices[0]}
+    schema = {"type": "string", "enum": list(choices), "default": choices[0]}
+    return Parameter(name, help, read, lambda: schema)
 
 
-@dataclass(frozen=True, slots=True)
-class LastEventIdParameter(Parameter):
+def an_event_id(name: str, help: str) -> Parameter:
     """The last event that a client has received."""
-
-    def read(self, text: str | None) -> Positions | None:
-        return None if text is None else to_positions(text, self.name)
-
-    def schema(self) -> dict[str, Any]:
-        one = "[0-9]{1,20}-[0-9]{1,20}"
-        return {"type": "string", "pattern": f"^{one}(,{one}){{0,{MAX_SHARDS - 1}}}$"}
+    one = "[0-9]{1,20}-[0-9]{1,20}"
+    schema = {"type": "string", "pattern": f"^{one}(,{one}){{0,{MAX_SHARDS - 1}}}$"}
+    return Parameter(
+        name, help, lambda text: None if text is None else to_positions(text, name), lambda: schema
+    )
 
 
 def to_positions(text: str, name: str) -> Positions:
@@ -218,11 +193,11 @@ def read_body(request: HttpRequest) -> tuple[dict[str, Any], str]:
                 f"it takes: {', '.join(FIELDS)}", name[:100],
             )  # fmt: skip
     checked = {}
-    for name, made_of in FIELDS.items():
+    for name, field in FIELDS.items():
         if name in raw:
             with errors_for(name):
-                checked[name] = made_of.check(raw[name])
-        elif made_of.required:
+                checked[name] = field.read(raw[name])
+        elif field.required:
             raise ApiError(400, "missing_field", f"{name} is missing", name)
     return checked, _fingerprint(raw)
 
@@ -247,13 +222,8 @@ def read_idempotency_key(request: HttpRequest) -> str:
     return text
 
 
-def limit() -> int:
-    """The largest body, in bytes."""
-    return get_settings().max_payload_bytes + ENVELOPE
-
-
 def _bytes(request: HttpRequest) -> bytes:
-    most = limit()
+    most = get_settings().max_payload_bytes + ENVELOPE
     try:
         data = b"" if _length(request) > most else request.read(most + 1)
     except UnreadablePostError:
@@ -350,53 +320,45 @@ def _instant(text: str, name: str) -> datetime:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class BodyField:
-    check: Callable[[Any], Any]
-    schema: Callable[[], dict[str, Any]]
-    help: str
-    required: bool = False
-
-
-FIELDS: Mapping[str, BodyField] = {
-    "task": BodyField(
-        check_task, lambda: {"type": "string"}, "The name of a task with api=True.", required=True
+FIELDS = {field.name: field for field in (
+    Parameter(
+        "task", "The name of a task with api=True.",
+        check_task, lambda: {"type": "string"}, required=True,
     ),
-    "args": BodyField(
+    Parameter(
+        "args", "Its positional arguments.",
         _check_args, lambda: {"type": "array", "items": {}, "default": []},
-        "Its positional arguments.",
     ),
-    "kwargs": BodyField(
+    Parameter(
+        "kwargs", "Its keyword arguments.",
         _check_kwargs, lambda: {"type": "object", "additionalProperties": {}, "default": {}},
-        "Its keyword arguments.",
     ),
-    "queue": BodyField(
+    Parameter(
+        "queue", "A queue of the settings instead of the task's own.",
         lambda value: get_settings().check_queue(value),
         lambda: {"type": "string", "enum": sorted(get_settings().queues)},
-        "A queue of the settings instead of the task's own.",
     ),
-    "priority": BodyField(
-        check_priority,
+    Parameter(
+        "priority", "Larger first.", check_priority,
         lambda: {"type": "integer", "minimum": MIN_PRIORITY, "maximum": MAX_PRIORITY},
-        "Larger first.",
     ),
-    "run_after": BodyField(
+    Parameter(
+        "run_after",
+        "Seconds from now, a duration from now such as 1h30m, or an instant with its offset.",
         lambda value: _check_when(value, "run_after", check_run_after),
         lambda: _when_schema("minimum"),
-        "Seconds from now, a duration from now such as 1h30m, or an instant with its offset.",
     ),
-    "expires": BodyField(
+    Parameter(
+        "expires", "Until when it may start: as run_after.",
         lambda value: _check_when(value, "expires", check_expires),
         lambda: _when_schema("exclusiveMinimum"),
-        "Until when it may start: as run_after.",
     ),
-    "tags": BodyField(
-        check_tags,
+    Parameter(
+        "tags", "Words to find the job by: printable characters.", check_tags,
         lambda: {
             "type": "object", "maxProperties": MAX_TAGS,
             "propertyNames": {"pattern": TAG_PATTERN},
             "additionalProperties": {"type": "string", "minLength": 1, "maxLength": MAX_VALUE},
         },
-        "Words to find the job by: printable characters.",
     ),
-}  # fmt: skip
+)}  # fmt: skip

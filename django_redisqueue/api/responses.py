@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -29,6 +29,7 @@ Schema = Mapping[str, Any]
 
 TEXT: Schema = {"type": "string"}
 INTEGER: Schema = {"type": "integer"}
+BOOLEAN: Schema = {"type": "boolean"}
 INSTANT: Schema = {"type": ["string", "null"], "format": "date-time"}
 TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
 ANYTHING: Schema = {}
@@ -84,9 +85,31 @@ FAULTS: tuple[tuple[type[Exception], int, str], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class JobField:
-    get: Callable[[JobData], Any]
+class Field:
+    """A field of an answer: the attribute of the same name, unless ``get`` reads the value."""
+
     schema: Schema
+    help: str = ""
+    get: Callable[[Any], Any] | None = None
+
+
+Fields = Mapping[str, Field]
+
+
+def to_json(fields: Fields, found: object) -> dict[str, Any]:
+    return {
+        name: field.get(found) if field.get else getattr(found, name)
+        for name, field in fields.items()
+    }
+
+
+def schema_of(fields: Fields) -> Schema:
+    return an_object(
+        **{
+            name: {**field.schema, "description": field.help} if field.help else field.schema
+            for name, field in fields.items()
+        }
+    )
 
 
 def instant(found: datetime | None) -> str | None:
@@ -101,13 +124,17 @@ def instant_ms(value_ms: int | None) -> str | None:
     return instant(from_ms(value_ms))
 
 
-def _error(job: JobData) -> dict[str, Any] | None:
-    return None if job.error is None else asdict(job.error)
+def ms_field(attribute: str, help: str = "") -> Field:
+    """An instant that the attribute has in milliseconds since the epoch."""
+    return Field(INSTANT, help, lambda found: instant_ms(getattr(found, attribute)))
 
 
-def _short_error(job: JobData) -> dict[str, Any] | None:
-    error = _error(job)
-    return None if error is None else {key: error[key] for key in ("type", "message", "reason")}
+def list_of(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def one_of(texts: Iterable[str]) -> Schema:
+    return {"type": "string", "enum": list(texts)}
 
 
 def an_object(
@@ -129,8 +156,7 @@ def answer(shards: AllShards, document: Mapping[str, Any]) -> JsonResponse:
 def partial_object(**properties: Schema) -> Schema:
     """The schema of such an answer."""
     missing: Schema = {
-        "type": "array",
-        "items": an_object(shard=INTEGER, error=TEXT),
+        **list_of(an_object(shard=INTEGER, error=TEXT)),
         "description": "Only if some shards did not answer: the rest is without what they have.",
     }
     return an_object({MISSING: missing}, **properties)
@@ -140,101 +166,87 @@ def _or_null(schema: Schema) -> Schema:
     return {"oneOf": [schema, {"type": "null"}]}
 
 
-FIELDS: Mapping[str, JobField] = {
-    "id": JobField(lambda job: job.id, TEXT),
-    "task": JobField(lambda job: job.task, TEXT),
-    "queue": JobField(lambda job: job.queue, TEXT),
-    "status": JobField(lambda job: job.status.value, {"type": "string", "enum": list(Status)}),
-    "args": JobField(lambda job: list(job.args), {"type": "array", "items": ANYTHING}),
-    "kwargs": JobField(
-        lambda job: dict(job.kwargs), {"type": "object", "additionalProperties": ANYTHING}
-    ),
-    "tags": JobField(lambda job: dict(job.tags), {"type": "object", "additionalProperties": TEXT}),
-    "priority": JobField(lambda job: job.priority, INTEGER),
-    "attempts": JobField(
-        lambda job: job.attempts,
-        {**INTEGER, "description": "Tries that were spent; of a poisoned job its starts."},
-    ),
-    "recoveries": JobField(
-        lambda job: job.recoveries,
-        {**INTEGER, "description": "Claims that were lost with a worker."},
-    ),
-    "requeues": JobField(lambda job: job.generation, INTEGER),
-    "progress": JobField(
-        lambda job: None if job.progress is None else asdict(job.progress),
+def _error(job: JobData) -> dict[str, Any] | None:
+    return None if job.error is None else asdict(job.error)
+
+
+def _short_error(job: JobData) -> dict[str, Any] | None:
+    error = _error(job)
+    return error and {key: error[key] for key in ("type", "message", "reason")}
+
+
+JOB: Fields = {
+    "id": Field(TEXT),
+    "task": Field(TEXT),
+    "queue": Field(TEXT),
+    "status": Field(one_of(Status)),
+    "args": Field(list_of(ANYTHING)),
+    "kwargs": Field({"type": "object", "additionalProperties": ANYTHING}),
+    "tags": Field({"type": "object", "additionalProperties": TEXT}),
+    "priority": Field(INTEGER),
+    "attempts": Field(INTEGER, "Tries that were spent; of a poisoned job its starts."),
+    "recoveries": Field(INTEGER, "Claims that were lost with a worker."),
+    "requeues": Field(INTEGER, get=lambda job: job.generation),
+    "progress": Field(
         _or_null(an_object(done={"type": "number"}, total={"type": "number"}, note=TEXT)),
+        get=lambda job: job.progress and asdict(job.progress),
     ),
-    "cancel_requested": JobField(lambda job: job.cancel_ms is not None, {"type": "boolean"}),
-    "enqueued_at": JobField(lambda job: instant_ms(job.enqueued_ms), INSTANT),
-    "due_at": JobField(
-        lambda job: instant_ms(job.due_ms),
-        {**INSTANT, "description": "When a scheduled or retrying job runs."},
+    "cancel_requested": Field(BOOLEAN, get=lambda job: job.cancel_ms is not None),
+    "enqueued_at": ms_field("enqueued_ms"),
+    "due_at": ms_field("due_ms", "When a scheduled or retrying job runs."),
+    "waits_for": Field(
+        TEXT_OR_NULL, "The event of a parked job; empty if it sleeps, null if not parked."
     ),
-    "waits_for": JobField(
-        lambda job: job.waits_for,
-        {
-            "type": ["string", "null"],
-            "description": "The event of a parked job; empty if it sleeps, null if not parked.",
-        },
+    "parked_at": Field(
+        INSTANT, get=lambda job: None if job.waits_for is None else instant_ms(job.parked_ms)
     ),
-    "parked_at": JobField(
-        lambda job: None if job.waits_for is None else instant_ms(job.parked_ms), INSTANT
+    "started_at": ms_field("started_ms"),
+    "finished_at": ms_field("finished_ms"),
+    "error": Field(
+        _or_null(an_object(type=TEXT, message=TEXT, traceback=TEXT, reason=TEXT)), get=_error
     ),
-    "started_at": JobField(lambda job: instant_ms(job.started_ms), INSTANT),
-    "finished_at": JobField(lambda job: instant_ms(job.finished_ms), INSTANT),
-    "error": JobField(
-        _error, _or_null(an_object(type=TEXT, message=TEXT, traceback=TEXT, reason=TEXT))
-    ),
-    "result": JobField(lambda job: job.result, ANYTHING),
+    "result": Field(ANYTHING),
 }
 # Pages leave out what may be large: results and tracebacks.
-PAGE_FIELDS: Mapping[str, JobField] = {
-    **{name: field for name, field in FIELDS.items() if name != "result"},
-    "error": JobField(_short_error, _or_null(an_object(type=TEXT, message=TEXT, reason=TEXT))),
+JOB_IN_PAGE: Fields = {
+    **{name: field for name, field in JOB.items() if name != "result"},
+    "error": Field(_or_null(an_object(type=TEXT, message=TEXT, reason=TEXT)), get=_short_error),
 }
+WHY = Field(TEXT_OR_NULL, "A sentence; null for a job that runs or has ended.")
 
 
-def job_json(
-    job: JobData | UnreadableJob, fields: Mapping[str, JobField] = FIELDS
-) -> dict[str, Any]:
+def job_json(job: JobData | UnreadableJob, fields: Fields = JOB) -> dict[str, Any]:
     """The job, or an object that says why it cannot be read."""
     if isinstance(job, UnreadableJob):
         return {"id": job.id, "problem": job.problem}
-    return {name: field.get(job) for name, field in fields.items()}
+    return to_json(fields, job)
 
 
 def job_schemas() -> dict[str, Schema]:
     return {
-        "Job": an_object(**{name: field.schema for name, field in FIELDS.items()}),
-        "JobInPage": an_object(**{name: field.schema for name, field in PAGE_FIELDS.items()}),
-        "JobInDetail": an_object(
-            **{name: field.schema for name, field in FIELDS.items()},
-            why_not_running={
-                "type": ["string", "null"],
-                "description": "A sentence; null for a job that runs or has ended.",
-            },
-        ),
-        "UnreadableJob": an_object(
-            id=TEXT, problem={**TEXT, "description": "Why this job cannot be shown."}
+        "Job": schema_of(JOB),
+        "JobInPage": schema_of(JOB_IN_PAGE),
+        "JobInDetail": schema_of({**JOB, "why_not_running": WHY}),
+        "UnreadableJob": schema_of(
+            {"id": Field(TEXT), "problem": Field(TEXT, "Why this job cannot be shown.")}
         ),
     }
 
 
 def health_schema() -> Schema:
     finding = an_object(
-        id={**TEXT, "enum": list(FindingId)},
-        level={**TEXT, "enum": list(Level)},
+        id=one_of(FindingId),
+        level=one_of(Level),
         message=TEXT,
         remedy=TEXT,
-        queue={"type": ["string", "null"], "description": "Null if it concerns no single queue."},
+        queue={**TEXT_OR_NULL, "description": "Null if it concerns no single queue."},
     )
     return an_object(
         status={
-            "type": "string",
-            "enum": ["ok", Level.WARNING, Level.ERROR],
+            **one_of(["ok", Level.WARNING, Level.ERROR]),
             "description": "The worst level of the findings, without those of the level info.",
         },
-        findings={"type": "array", "items": finding},
+        findings=list_of(finding),
     )
 
 
@@ -244,41 +256,37 @@ INTEGER_OR_NULL: Schema = {
 }
 
 
-def workflow_schema() -> Schema:
-    return an_object(
-        id=TEXT,
-        name=TEXT,
-        status={"type": "string", "enum": list(WorkflowStatus)},
-        paused={"type": "boolean"},
-        lost={"type": "boolean", "description": "Redis lost it before it had ended."},
-        generation={**INTEGER, "description": "How often a retry has taken it up again."},
-        total=INTEGER,
-        counts=an_object(
+def _workflow_instant(workflow: WorkflowData | WorkflowRecord, name: str) -> str | None:
+    if isinstance(workflow, WorkflowData):
+        return instant_ms(getattr(workflow, f"{name}_ms"))
+    return instant(getattr(workflow, f"{name}_at"))
+
+
+# Of a workflow from Redis, or of its record when only the mirror has it.
+WORKFLOW: Fields = {
+    "id": Field(TEXT),
+    "name": Field(TEXT),
+    "status": Field(one_of(WorkflowStatus)),
+    "paused": Field(BOOLEAN, get=lambda workflow: workflow.is_paused),
+    "lost": Field(
+        BOOLEAN, "Redis lost it before it had ended.",
+        lambda workflow: getattr(workflow, "reason", "") == LOST,
+    ),
+    "generation": Field(INTEGER, "How often a retry has taken it up again."),
+    "total": Field(INTEGER),
+    "counts": Field(
+        an_object(
             **{name: INTEGER if name in ENDED_COUNTS else INTEGER_OR_NULL for name in JOB_COUNTS}
         ),
-        made_at=INSTANT,
-        ended_at=INSTANT,
-        cleaned_at={**INSTANT, "description": "When Redis let it go."},
-    )
-
-
-def workflow_json(workflow: WorkflowData | WorkflowRecord) -> dict[str, Any]:
-    """A workflow from Redis, or from its record when only the mirror has it."""
-    if isinstance(workflow, WorkflowData):
-        counts = {name: getattr(workflow, name) for name in JOB_COUNTS}
-        instants = [from_ms(workflow.made_ms), from_ms(workflow.ended_ms), None]
-        is_lost = False
-    else:
-        counts = {name: getattr(workflow, name, None) for name in JOB_COUNTS}
-        instants = [workflow.made_at, workflow.ended_at, workflow.cleaned_at]
-        is_lost = workflow.reason == LOST
-    made, ended, cleaned = map(instant, instants)
-    return {
-        "id": workflow.id, "name": workflow.name, "status": str(workflow.status),
-        "paused": workflow.is_paused, "lost": is_lost, "generation": workflow.generation,
-        "total": workflow.total, "counts": counts, "made_at": made, "ended_at": ended,
-        "cleaned_at": cleaned,
-    }  # fmt: skip
+        get=lambda workflow: {name: getattr(workflow, name, None) for name in JOB_COUNTS},
+    ),
+    "made_at": Field(INSTANT, get=lambda workflow: _workflow_instant(workflow, "made")),
+    "ended_at": Field(INSTANT, get=lambda workflow: _workflow_instant(workflow, "ended")),
+    "cleaned_at": Field(
+        INSTANT, "When Redis let it go.",
+        lambda workflow: instant(getattr(workflow, "cleaned_at", None)),
+    ),
+}  # fmt: skip
 
 
 class ApiError(Exception):

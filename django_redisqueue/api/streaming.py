@@ -17,7 +17,6 @@ from .hub import (
     PAGE,
     RETRY_AFTER,
     EventPage,
-    Reader,
     Subscriber,
     TooManyStreams,
     close_connections,
@@ -49,22 +48,17 @@ class Place:
         The id of each is the position behind it. An event named ``gap`` says that the client has
         missed some. Line breaks in JSON can only be white space.
         """
-        if not page.events:
-            return b""
-        texts = [format_position(position) for position in self.positions]
-        before, behind = ("".join(f"{text}," for text in texts[:shard]), ["", *texts[shard + 1 :]])
-        ids = [
-            f"id: {before}{format_position(position)}{','.join(behind)}"
-            for position, _ in page.events
-        ]
-        self.positions[shard] = page.events[-1][0]
-        gap = f"event: gap\n{ids[0]}\ndata: {GAP}\n\n" if page.gap else ""
-        frames = (
-            f"{event_id}\ndata: {text.translate(_NO_LINES)}\n\n"
-            for event_id, (_, text) in zip(ids, page.events, strict=True)
-            if text
-        )
-        return f"{gap}{''.join(frames)}".encode("utf-8", "backslashreplace")
+        ids = [format_position(position) for position in self.positions]
+        frames = []
+        for number, (position, text) in enumerate(page.events):
+            self.positions[shard] = position
+            ids[shard] = format_position(position)
+            event_id = f"id: {','.join(ids)}"
+            if page.gap and number == 0:
+                frames.append(f"event: gap\n{event_id}\ndata: {GAP}\n\n")
+            if text:
+                frames.append(f"{event_id}\ndata: {text.translate(_NO_LINES)}\n\n")
+        return "".join(frames).encode("utf-8", "backslashreplace")
 
 
 _NO_LINES = {10: " ", 13: " "}
@@ -132,67 +126,44 @@ async def stream(user_id: object, after: Positions) -> AsyncIterator[bytes]:
         hub.unsubscribe(subscriber)
 
 
-class _TooSlow(Exception):
-    """The client is too slow: events have left the ring before they were sent."""
-
-
 async def _events(subscriber: Subscriber, after: Positions) -> AsyncIterator[bytes]:
     end = time.monotonic() + LIFETIME
-    place, live = Place(after), set[int]()
+    place = Place(after)
     while time.monotonic() < end:
         subscriber.updated.clear()
         has_moved = False
         for shard in range(len(after)):
-            try:
-                page = await _next(shard, place.positions[shard], live)
-            except _TooSlow:
-                yield b": too slow, events have passed by; come back for them\n\n"
-                return
+            page = await _next(shard, place.positions[shard])
             if chunk := place.frame(shard, page):
                 yield chunk
             has_moved = has_moved or bool(page.events)
-        if not has_moved and not await _news(subscriber):
+        if has_moved:
+            continue
+        try:
+            async with asyncio.timeout(KEEP_ALIVE):
+                await subscriber.updated.wait()
+        except TimeoutError:
             away = [shard for shard, reader in hub.readers.items() if reader.is_away]
             yield _without(away) or b": still here\n\n"
 
 
-async def _next(shard: int, after: Position, live: set[int]) -> EventPage:
-    """The next events of a shard: from the ring, or from before it until the stream is ``live``
-    there. An empty page while the shard does not answer."""
+async def _next(shard: int, after: Position) -> EventPage:
+    """The next events of a shard: from the ring, or from before it for a new or a slow client. An
+    empty page while the shard does not answer."""
     reader = hub.readers.get(shard)
     ring = reader.rings.get(shard) if reader else None
     if reader is None or ring is None:
         return EventPage([])
     new = ring.after(after)
     if new is not None:
-        live.add(shard)
         return EventPage(new)
-    if shard in live:
-        raise _TooSlow
     if reader.is_away:
         return EventPage([])
     try:
-        page = await sync_to_async(_page)(reader, shard, after)
+        page = await sync_to_async(reader.page)(shard, after)
     except RedisQueueError:
         if len(hub.readers) == 1:
             raise
         return EventPage([])
     # Without events in between, continue at the start of the ring.
     return page if page.events else EventPage([(max(after, ring.floor), "")])
-
-
-async def _news(subscriber: Subscriber) -> bool:
-    """Wait for events; False when it is time for a keep-alive comment instead."""
-    try:
-        async with asyncio.timeout(KEEP_ALIVE):
-            await subscriber.updated.wait()
-    except TimeoutError:
-        return False
-    return True
-
-
-def _page(reader: Reader, shard: int, after: Position) -> EventPage:
-    try:
-        return reader.page(shard, after)
-    finally:
-        close_connections()

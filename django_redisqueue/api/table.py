@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain, groupby
 from operator import attrgetter
 
@@ -13,15 +14,7 @@ from ..broker.queries import PAGE
 from ..core.job_data import WaitKind
 from ..core.statuses import Status
 from . import policies, views
-from .requests import (
-    ApiRequest,
-    ChoiceParameter,
-    IntegerParameter,
-    LastEventIdParameter,
-    Parameter,
-    QueueParameter,
-    TextParameter,
-)
+from .requests import ApiRequest, Parameter, a_choice, a_queue, a_text, an_event_id, an_integer
 
 VIEW = "view_jobrecord"
 
@@ -43,7 +36,6 @@ class Operation:
     permission: str = VIEW
     query: tuple[Parameter, ...] = ()
     errors: tuple[int, ...] = ()
-    fixed: Mapping[str, str] = field(default_factory=dict)  # path arguments for the view
     is_stream: bool = False
     is_enqueue: bool = False  # takes a body and an Idempotency-Key; 200 says that the job existed
 
@@ -68,55 +60,55 @@ class Endpoint:
         return ", ".join(m for m in ("GET", "HEAD", "POST", "DELETE") if self.find(m))
 
 
-START = IntegerParameter("start", "How many jobs to skip.", 0, 0, 10_000_000)
-LIMIT = IntegerParameter("limit", "How many jobs to show.", 50, 1, PAGE)
-QUEUE = QueueParameter("queue", "A queue of the settings.")
-SKIP = IntegerParameter("start", "How many rows to skip.", 0, 0, 100_000)
-ROWS = IntegerParameter("limit", "How many rows to show.", 50, 1, PAGE)
-AFTER = TextParameter("after", "The `next` of the page before.")
-KEY = TextParameter("key", "A unique key, as the list has it.", required=True)
-WAIT = ChoiceParameter("kind", "What the jobs wait for.", tuple(WaitKind))
-LIMIT_NAME = TextParameter("limit", "A limit of REDISQUEUE, or a task that has one.")
-SET_LIMIT = TextParameter("limit", LIMIT_NAME.help, required=True)
-LIMIT_KEY = TextParameter(
+START = an_integer("start", "How many jobs to skip.", 0, 0, 10_000_000)
+LIMIT = an_integer("limit", "How many jobs to show.", 50, 1, PAGE)
+QUEUE = a_queue("queue", "A queue of the settings.")
+SKIP = an_integer("start", "How many rows to skip.", 0, 0, 100_000)
+ROWS = an_integer("limit", "How many rows to show.", 50, 1, PAGE)
+AFTER = a_text("after", "The `next` of the page before.")
+KEY = a_text("key", "A unique key, as the list has it.", required=True)
+WAIT = a_choice("kind", "What the jobs wait for.", tuple(WaitKind))
+LIMIT_NAME = a_text("limit", "A limit of REDISQUEUE, or a task that has one.")
+SET_LIMIT = a_text("limit", LIMIT_NAME.help, required=True)
+LIMIT_KEY = a_text(
     "key", "The value of the limit's key; a JSON array for a key of several parameters."
 )
-NUMBER = TextParameter("number", "10, 100 in 1m, 100 in 1m burst 10, or none.", required=True)
-SHARE = TextParameter("share", "A share, by the value of fair_by.")
-SET_SHARE = TextParameter("share", SHARE.help, required=True)
-WEIGHT = TextParameter("weight", "From 1 to 100, or none.", required=True)
-LAST_EVENT_ID = LastEventIdParameter(
+NUMBER = a_text("number", "10, 100 in 1m, 100 in 1m burst 10, or none.", required=True)
+SHARE = a_text("share", "A share, by the value of fair_by.")
+SET_SHARE = a_text("share", SHARE.help, required=True)
+WEIGHT = a_text("weight", "From 1 to 100, or none.", required=True)
+LAST_EVENT_ID = an_event_id(
     "last_event_id", "For a first request: go on behind this event. The header Last-Event-ID wins."
 )
 
 
 def _of_status(status: Status) -> Iterator[Operation]:
-    path, fixed = f"/{status}", {"status": status.value}
+    path = f"/{status}"
     yield Operation(
         "GET", path, f"list_{status}", f"A page of the {status} jobs of a queue.",
-        views.page, "Page", query=(QUEUE, START, LIMIT), fixed=fixed,
+        partial(views.page, status), "Page", query=(QUEUE, START, LIMIT),
     )  # fmt: skip
     if status not in (Status.PROCESSING, Status.WAITING):
         effect = "Delete" if status.is_final else "Cancel"
         yield Operation(
             "DELETE", path, f"clear_{status}",
             f"{effect} the {status} jobs of a queue, up to {views.CLEARED} a request.",
-            views.clear, "Cleared", "clear_queue", (QUEUE,), fixed=fixed,
+            partial(views.clear, status), "Cleared", "clear_queue", (QUEUE,),
         )  # fmt: skip
 
 
 def _of_pauses(verb: str, summary: str) -> Operation:
     return Operation(
-        "POST", f"/pauses/{verb}", verb, summary, policies.pause, "Changed", "pause_queue",
-        (QUEUE, SHARE, LIMIT_NAME, LIMIT_KEY), fixed={"verb": verb},
+        "POST", f"/pauses/{verb}", verb, summary,
+        partial(policies.pause, verb), "Changed", "pause_queue",
+        (QUEUE, SHARE, LIMIT_NAME, LIMIT_KEY),
     )  # fmt: skip
 
 
 def _of_workflow(command: str, summary: str, permission: str) -> Operation:
     return Operation(
         "POST", f"/workflows/{{flow}}/{command}", f"{command}_workflow", summary,
-        views.control_workflow, "Workflow", permission, errors=(404, 409),
-        fixed={"command": command},
+        partial(views.control_workflow, command), "Workflow", permission, errors=(404, 409),
     )  # fmt: skip
 
 

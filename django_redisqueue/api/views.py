@@ -27,7 +27,7 @@ from ..health.report import as_json, read_health
 from ..health.waiting import read_why
 from ..mirror.archive import find_workflow
 from ..models import ErrorGroup
-from .hub import RETRY_AFTER, TooManyStreams, stream_limiter
+from .hub import stream_limiter
 from .requests import (
     IDEMPOTENCY_KEY,
     ApiRequest,
@@ -36,18 +36,21 @@ from .requests import (
     to_positions,
 )
 from .responses import (
+    BOOLEAN,
     INSTANT,
     INTEGER,
-    PAGE_FIELDS,
+    JOB_IN_PAGE,
     TEXT,
+    WORKFLOW,
     ApiError,
-    Schema,
-    an_object,
+    Field,
+    Fields,
     answer,
     errors_for,
     instant,
     job_json,
-    workflow_json,
+    list_of,
+    to_json,
 )
 from .streaming import ends_of_streams, poll, stream
 
@@ -120,23 +123,22 @@ def health(request: ApiRequest) -> HttpResponseBase:
     return JsonResponse(as_json(read_health(producer_connection())))
 
 
-def page(request: ApiRequest) -> HttpResponseBase:
+def page(status: Status, request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/<status>"""
     queue, start, limit = (request.query[name] for name in ("queue", "start", "limit"))
-    status = request.path["status"]
     shards = AllShards()
     with errors_for("start"):
-        ids = sums.job_ids(shards, queue, Status(status), start, start + limit - 1)
-    rows = [job_json(job, PAGE_FIELDS) for job in sums.outlines(shards, ids)]
+        ids = sums.job_ids(shards, queue, status, start, start + limit - 1)
+    rows = [job_json(job, JOB_IN_PAGE) for job in sums.outlines(shards, ids)]
     return answer(shards, {
         "queue": queue, "status": status, "start": start, "limit": limit,
         "next": start + limit if len(ids) == limit else None, "jobs": rows,
     })  # fmt: skip
 
 
-def clear(request: ApiRequest) -> HttpResponseBase:
+def clear(status: Status, request: ApiRequest) -> HttpResponseBase:
     """DELETE /jobs/<status>"""
-    queue, status = JobQueue(request.query["queue"]), request.path["status"]
+    queue = JobQueue(request.query["queue"])
     cleared = queue.clear(status, limit=CLEARED)
     left = queue.get_stats()[status]
     return JsonResponse({"queue": queue.name, "status": status, "cleared": cleared, "left": left})
@@ -184,11 +186,7 @@ def events(request: ApiRequest) -> HttpResponseBase:
     content_type = "text/event-stream; charset=utf-8"
     if not isinstance(request.http, ASGIRequest):
         return HttpResponse(poll(after), content_type=content_type, headers=headers)
-    try:
-        stream_limiter.check(request.user.pk)
-    except TooManyStreams as error:
-        headers = {"Retry-After": str(RETRY_AFTER)}
-        raise ApiError(error.status, "too_many_streams", str(error), headers=headers) from error
+    stream_limiter.check(request.user.pk)
     try:
         begin = ends_of_streams() if after is None else after
     finally:
@@ -206,12 +204,12 @@ def workflow(request: ApiRequest) -> HttpResponseBase:
     found = WorkflowQueries(connection).workflow(workflow_id) or find_workflow(workflow_id)
     if found is None:
         raise WorkflowNotFound(f"no workflow {workflow_id}, neither in Redis nor in the mirror")
-    return JsonResponse(workflow_json(found))
+    return JsonResponse(to_json(WORKFLOW, found))
 
 
-def control_workflow(request: ApiRequest) -> HttpResponseBase:
+def control_workflow(command: str, request: ApiRequest) -> HttpResponseBase:
     """POST /jobs/workflows/<id>/pause, release, cancel"""
-    workflow_id, command = request.path["flow"], request.path["command"]
+    workflow_id = request.path["flow"]
     connection = producer_connection(shard_of_id(workflow_id))
     code = Commands(connection).control_workflow_and_advance(workflow_id, command, STEPS_A_REQUEST)
     if code < 0:
@@ -226,7 +224,23 @@ def control_workflow(request: ApiRequest) -> HttpResponseBase:
         raise ApiError(
             409, "wrong_state", f"workflow {workflow_id} is {state}: {command} changes nothing"
         )
-    return JsonResponse(workflow_json(data))
+    return JsonResponse(to_json(WORKFLOW, data))
+
+
+ERROR_GROUP: Fields = {
+    "id": Field(TEXT),
+    "task": Field(TEXT),
+    "exception": Field(TEXT, "'' for errors that are not known, or beyond the bound."),
+    "message": Field(TEXT, "With placeholders for values."),
+    "frame": Field(TEXT, "The last one of the application's own code."),
+    "queues": Field(list_of(TEXT), get=lambda group: group.queue_names),
+    "failed": Field(INTEGER, "How often a job failed with it."),
+    "retried": Field(INTEGER, "How often an attempt was retried after it."),
+    "first_seen": Field(INSTANT, get=lambda group: instant(group.first_seen)),
+    "last_seen": Field(INSTANT, get=lambda group: instant(group.last_seen)),
+    "last_job": Field(TEXT, get=lambda group: group.job_id),
+    "silenced": Field(BOOLEAN, get=lambda group: group.silenced_at is not None),
+}
 
 
 def error_groups(request: ApiRequest) -> HttpResponseBase:
@@ -235,35 +249,5 @@ def error_groups(request: ApiRequest) -> HttpResponseBase:
     rows = ErrorGroup.objects.defer("error", "hours").order_by("-last_seen", "pk")
     found = list(rows[start : start + limit + 1])
     following = start + limit if len(found) > limit else None
-    return JsonResponse(
-        {"next": following, "errors": [_group_json(group) for group in found[:limit]]}
-    )
-
-
-def _group_json(group: ErrorGroup) -> dict[str, Any]:
-    return {
-        "id": group.pk, "task": group.task, "exception": group.exception, "message": group.message,
-        "frame": group.frame, "queues": group.queue_names, "failed": group.failed,
-        "retried": group.retried, "first_seen": instant(group.first_seen),
-        "last_seen": instant(group.last_seen), "last_job": group.job_id,
-        "silenced": group.silenced_at is not None,
-    }  # fmt: skip
-
-
-def error_groups_schema() -> Schema:
-    group = an_object(
-        id=TEXT,
-        task=TEXT,
-        exception={**TEXT, "description": "'' for errors that are not known, or beyond the bound."},
-        message={**TEXT, "description": "With placeholders for values."},
-        frame={**TEXT, "description": "The last one of the application's own code."},
-        queues={"type": "array", "items": TEXT},
-        failed={**INTEGER, "description": "How often a job failed with it."},
-        retried={**INTEGER, "description": "How often an attempt was retried after it."},
-        first_seen=INSTANT,
-        last_seen=INSTANT,
-        last_job=TEXT,
-        silenced={"type": "boolean"},
-    )
-    following = {"type": ["integer", "null"], "description": "The next page's start."}
-    return an_object(next=following, errors={"type": "array", "items": group})
+    errors = [to_json(ERROR_GROUP, group) for group in found[:limit]]
+    return JsonResponse({"next": following, "errors": errors})

@@ -21,9 +21,9 @@ from ..health.findings import evicts, unknown_queue
 from .local import LOCAL_NAMES, make_error, make_warning
 
 Version = tuple[int, ...]
-# What INFO says, and whether a cluster stops with one slot; or why it says nothing.
-_Answer = tuple[dict[str, str], bool] | RedisRefused
+Info = Mapping[str, str]
 OLDEST: Version = (6, 2)
+COVERAGE = "cluster-require-full-coverage"
 # The first fixed release of each line for CVE-2025-49844, code execution by Lua. The advised
 # workaround, to forbid EVAL, is not possible here: this package needs scripts.
 REDIS_FIXED: tuple[Version, ...] = ((6, 2, 20), (7, 2, 11), (7, 4, 6), (8, 0, 4), (8, 2, 2))
@@ -45,7 +45,7 @@ def check_network(**_: Any) -> list[CheckMessage]:
 
 def check_servers(shards: AllShards) -> list[CheckMessage]:
     """The same, of the servers of these shards. Asks none of a missing shard."""
-    answers: dict[RedisUrl, _Answer] = {}
+    answers: dict[RedisUrl, Info | RedisRefused] = {}
 
     def ask(one: RedisConnection) -> None:
         if one.redis_url not in answers:
@@ -62,12 +62,19 @@ def check_servers(shards: AllShards) -> list[CheckMessage]:
     return list({str(message): message for message in found}.values())
 
 
-def _ask(connection: RedisConnection) -> _Answer:
-    """Raises RedisUnavailable."""
+def _ask(connection: RedisConnection) -> Info | RedisRefused:
+    """What INFO says, and the setting COVERAGE if it may be read; or why Redis refuses to say.
+
+    Raises RedisUnavailable.
+    """
     try:
-        return info_fields(connection.call("INFO")), _stops_with_one_slot(connection)
+        info = info_fields(connection.call("INFO"))
     except RedisRefused as error:
         return error
+    with suppress(RedisRefused):  # a managed service, or an ACL without +config|get
+        found = connection.call("CONFIG", "GET", COVERAGE)
+        info.update(zip(found[::2], found[1::2], strict=True))
+    return info
 
 
 def _no_answer(error: RedisQueueError) -> CheckMessage:
@@ -75,21 +82,15 @@ def _no_answer(error: RedisQueueError) -> CheckMessage:
     return make_error(10, f"{error}.", remedy)
 
 
-def _check_server(redis_url: RedisUrl, answer: _Answer) -> Iterator[CheckMessage]:
+def _check_server(redis_url: RedisUrl, answer: Info | RedisRefused) -> Iterator[CheckMessage]:
     if isinstance(answer, RedisRefused):
         yield _no_answer(answer)
         return
-    info, stops = answer
-    yield from _role(info, redis_url)
-    yield from _eviction(info)
-    yield from _age(info, redis_url)
-    yield from _vulnerability(info, redis_url)
-    yield from _password(redis_url)
-    yield from _persistence(info, redis_url)
-    yield from _split(info, redis_url)
-    yield from _replicas(info, redis_url)
-    yield from _node(info, redis_url)
-    yield from _coverage(stops, redis_url)
+    for check in (
+        _role, _eviction, _age, _vulnerability, _password, _persistence, _split, _replicas, _node,
+        _coverage,
+    ):  # fmt: skip
+        yield from check(answer, redis_url)
 
 
 def _check_shards(shards: AllShards) -> Iterator[CheckMessage]:
@@ -106,7 +107,7 @@ def _check_shards(shards: AllShards) -> Iterator[CheckMessage]:
         yield make_warning(19, stranded.text, stranded.remedy)
 
 
-def _role(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage]:
+def _role(info: Info, redis_url: RedisUrl) -> Iterator[CheckMessage]:
     if redis_url.is_fixed and info.get("role", "master") != "master":
         yield make_error(
             11,
@@ -115,14 +116,14 @@ def _role(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage
         )
 
 
-def _eviction(info: Mapping[str, str]) -> Iterator[CheckMessage]:
+def _eviction(info: Info, redis_url: RedisUrl) -> Iterator[CheckMessage]:
     policy = eviction_policy(info)
     if policy != "noeviction":
         found = evicts(policy)
         yield make_error(12, found.text, found.remedy)
 
 
-def _age(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage]:
+def _age(info: Info, redis_url: RedisUrl) -> Iterator[CheckMessage]:
     name, version = _server(info)
     if version[:2] < OLDEST:
         yield make_error(
@@ -132,7 +133,7 @@ def _age(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage]
         )
 
 
-def _vulnerability(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage]:
+def _vulnerability(info: Info, redis_url: RedisUrl) -> Iterator[CheckMessage]:
     name, version = _server(info)
     fixed = VALKEY_FIXED if name == "Valkey" else REDIS_FIXED
     if redis_url.text.startswith("embedded://") or not _is_vulnerable(version, fixed):
@@ -153,7 +154,7 @@ def _is_vulnerable(version: Version, fixed: tuple[Version, ...]) -> bool:
     return version < fixed[-1]  # a line without a fix, or one that is newer than the fix
 
 
-def _password(redis_url: RedisUrl) -> Iterator[CheckMessage]:
+def _password(info: Info, redis_url: RedisUrl) -> Iterator[CheckMessage]:
     if not redis_url.text.startswith(("redis://", "rediss://")):
         return
     parts = urlsplit(redis_url.text)
@@ -168,7 +169,7 @@ def _password(redis_url: RedisUrl) -> Iterator[CheckMessage]:
         )
 
 
-def _persistence(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage]:
+def _persistence(info: Info, redis_url: RedisUrl) -> Iterator[CheckMessage]:
     if info.get("aof_enabled") == "0":
         yield make_warning(
             16,
@@ -178,7 +179,7 @@ def _persistence(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[Check
         )
 
 
-def _split(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage]:
+def _split(info: Info, redis_url: RedisUrl) -> Iterator[CheckMessage]:
     """INFO counts the good replicas only if min-replicas-to-write is set."""
     if not redis_url.is_fixed and "min_slaves_good_slaves" not in info:
         yield make_warning(
@@ -190,7 +191,7 @@ def _split(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessag
         )
 
 
-def _replicas(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage]:
+def _replicas(info: Info, redis_url: RedisUrl) -> Iterator[CheckMessage]:
     wanted, there = get_settings().wait_replicas, info.get("connected_slaves", "")
     if there.isdigit() and int(there) < wanted:
         yield make_warning(
@@ -201,7 +202,7 @@ def _replicas(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMes
         )
 
 
-def _node(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage]:
+def _node(info: Info, redis_url: RedisUrl) -> Iterator[CheckMessage]:
     if info.get("cluster_enabled") == "1" and not redis_url.is_cluster:
         yield make_error(
             24,
@@ -211,25 +212,17 @@ def _node(info: Mapping[str, str], redis_url: RedisUrl) -> Iterator[CheckMessage
         )
 
 
-def _stops_with_one_slot(connection: RedisConnection) -> bool:
-    try:
-        found = connection.call("CONFIG", "GET", "cluster-require-full-coverage")
-    except RedisRefused:  # a managed service, or an ACL without +config|get
-        return False
-    return list(found[1:]) == ["yes"]
-
-
-def _coverage(stops: bool, redis_url: RedisUrl) -> Iterator[CheckMessage]:
-    if redis_url.is_cluster and stops:
+def _coverage(info: Info, redis_url: RedisUrl) -> Iterator[CheckMessage]:
+    if redis_url.is_cluster and info.get(COVERAGE) == "yes":
         yield make_warning(
             25,
-            f"The cluster at {redis_url.address} has cluster-require-full-coverage yes: if one "
+            f"The cluster at {redis_url.address} has {COVERAGE} yes: if one "
             "master and its replicas are down, all others refuse everything, too.",
-            "Set cluster-require-full-coverage no on all nodes.",
+            f"Set {COVERAGE} no on all nodes.",
         )
 
 
-def _server(info: Mapping[str, str]) -> tuple[str, Version]:
+def _server(info: Info) -> tuple[str, Version]:
     name = "Valkey" if "valkey_version" in info else "Redis"
     text = info.get("valkey_version") or info.get("redis_version", "0")
     return name, tuple(int(part) for part in text.split(".") if part.isdigit())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -136,12 +136,8 @@ def _outbox(alias: str, now: datetime) -> OutboxFacts:
     return OutboxFacts(alias, **found, oldest=oldest and now - oldest)
 
 
-@contextmanager
-def savepoint(model: type[Model], alias: str = "") -> Iterator[None]:
+def savepoint(model: type[Model], alias: str = "") -> AbstractContextManager[object]:
     """Let queries fail without breaking a transaction that the caller may be in."""
     alias = alias or router.db_for_read(model)
-    if not connections[alias].in_atomic_block:
-        yield
-        return
-    with transaction.atomic(using=alias):
-        yield
+    is_open = connections[alias].in_atomic_block
+    return transaction.atomic(using=alias) if is_open else nullcontext()

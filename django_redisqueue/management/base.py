@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -57,6 +58,12 @@ class QueueCommand(BaseCommand):
     def get_check_kwargs(self, options: dict[str, Any]) -> dict[Any, Any]:
         kwargs: dict[Any, Any] = super().get_check_kwargs(options)
         return {**kwargs, "databases": []}
+
+
+def on_stop_signal(act: Callable[[], object]) -> None:
+    """Call ``act`` when the process is told to stop, by SIGTERM or Ctrl-C."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: act())
 
 
 def argument(check: Callable[[str], Value]) -> Callable[[str], Value]:

@@ -11,7 +11,7 @@ import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import cast
+from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest, HttpResponse
@@ -24,8 +24,6 @@ __all__ = ["CorrelationFilter", "CorrelationMiddleware", "correlate", "correlati
 
 HEADER = "X-Request-ID"
 _VALID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
-
-GetResponse = Callable[[HttpRequest], "HttpResponse | Awaitable[HttpResponse]"]
 
 
 def correlation_id() -> str:
@@ -56,7 +54,7 @@ class CorrelationMiddleware:
     sync_capable = True
     async_capable = True
 
-    def __init__(self, get_response: GetResponse) -> None:
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
         self.get_response = get_response
         self.is_async = iscoroutinefunction(get_response)
         if self.is_async:
@@ -68,13 +66,13 @@ class CorrelationMiddleware:
         if self.is_async:
             return self._acall(request, value)
         with correlate(value):
-            response = cast(HttpResponse, self.get_response(request))
+            response: HttpResponse = self.get_response(request)
         response.headers[HEADER] = value
         return response
 
     async def _acall(self, request: HttpRequest, value: str) -> HttpResponse:
         with correlate(value):
-            response = await cast("Awaitable[HttpResponse]", self.get_response(request))
+            response: HttpResponse = await self.get_response(request)
         response.headers[HEADER] = value
         return response
 

@@ -48,11 +48,11 @@ def instrument(
     return uninstrument
 
 
-def _attributes(operation: str, kind: str, queue: str) -> dict[str, str | int]:
+def _labels(operation: str, queue: str) -> dict[str, str | int]:
+    """Attributes of spans and metrics alike."""
     return {
         "messaging.system": SYSTEM,
         "messaging.operation.name": operation,
-        "messaging.operation.type": kind,
         "messaging.destination.name": queue,
     }
 
@@ -68,8 +68,8 @@ class OpenTelemetry:
 
     @contextmanager
     def producing(self, task: str, queue: str, count: int) -> Iterator[None]:
-        labels = _attributes("enqueue", "send", queue)
-        attributes = {**labels, "redisqueue.task": task}
+        labels = _labels("enqueue", queue)
+        attributes = {**labels, "messaging.operation.type": "send", "redisqueue.task": task}
         if count != 1:
             attributes["messaging.batch.message_count"] = count
         started = time.perf_counter()
@@ -87,7 +87,6 @@ class OpenTelemetry:
                 raise
             finally:
                 _single.reset(token)
-                del labels["messaging.operation.type"]
                 self._sent.add(count, labels)
                 self._send_time.record(time.perf_counter() - started, labels)
 
@@ -102,12 +101,12 @@ class OpenTelemetry:
     def begin(self, run: Run) -> End:
         origins = [propagate.extract(headers) for _, headers in run.jobs]
         found = [trace.get_current_span(origin).get_span_context() for origin in origins]
-        labels = _attributes("process", "process", run.queue)
+        labels = _labels("process", run.queue)
         span = self._tracer.start_span(
             f"process {run.queue}",
             context=origins[0] if len(run.jobs) == 1 else None,
             kind=SpanKind.CONSUMER,
-            attributes={**labels, **_run_attributes(run)},
+            attributes={**labels, "messaging.operation.type": "process", **_run_attributes(run)},
             links=[Link(each) for each in found if each.is_valid],
         )
         token = context.attach(trace.set_span_in_context(span))
@@ -120,7 +119,6 @@ class OpenTelemetry:
                 _record(span, stored)
                 labels["error.type"] = stored["type"]
             span.end()
-            del labels["messaging.operation.type"]
             self._consumed.add(len(run.jobs), labels)
             self._run_time.record(time.perf_counter() - started, labels)
 

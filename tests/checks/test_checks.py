@@ -486,7 +486,7 @@ def test_a_vulnerable_version_is_named() -> None:
     ],
 )
 def test_no_password_on_another_machine(url: str, open_door: bool) -> None:
-    assert ids(list(_password(RedisUrl(url, url)))) == ({"W015"} if open_door else set())
+    assert ids(list(_password({}, RedisUrl(url, url)))) == ({"W015"} if open_door else set())
 
 
 @pytest.mark.parametrize(("there", "too_few"), [("0", True), ("1", True), ("2", False)])
@@ -502,9 +502,8 @@ def test_fewer_replicas_than_an_enqueue_waits_for(settings: Any, there: str, too
 
 
 def test_missing_fields_of_info_are_no_problem() -> None:
-    for check in (_role, _persistence, _replicas):
+    for check in (_role, _eviction, _persistence, _replicas):
         assert list(check({}, HERE)) == []
-    assert list(_eviction({})) == []
 
 
 def limited(tenant: str, user: str) -> None: ...

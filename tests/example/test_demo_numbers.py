@@ -28,7 +28,7 @@ from example_project.catalogues.coverage import (
     least_covered,
     translations,
 )
-from example_project.catalogues.demo.display import PlainDisplay
+from example_project.catalogues.demo.display import Display
 from example_project.catalogues.demo.run import Run
 from example_project.catalogues.demo.worker import Worker
 from example_project.catalogues.discovery import component, find_catalogues
@@ -180,7 +180,7 @@ def watch_beside(program: str, timeout: float, *jobs: Any) -> str:
         command = [sys.executable, "-c", program]
         worker = Worker(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT), log)
         try:
-            watch(Run(jobs), queue, worker, PlainDisplay(out), timeout)
+            watch(Run(jobs), queue, worker, Display(out), timeout)
         finally:
             worker.stop()
     return out.getvalue()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from argparse import ArgumentParser
-from types import FrameType
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -22,7 +20,7 @@ from ...worker.identity import this_worker
 from ...worker.interrupts import StoppableWaits
 from ...worker.maintenance.bridge import BridgeRole
 from ...worker.maintenance.leader import RoleHost, run_in_shards
-from ..base import QueueCommand
+from ..base import QueueCommand, on_stop_signal
 
 
 class Command(QueueCommand):
@@ -67,12 +65,11 @@ class Command(QueueCommand):
     def _run(self, settings: Settings) -> None:
         waits = StoppableWaits()
 
-        def on_signal(number: int, frame: FrameType | None) -> None:
+        def stop() -> None:
             waits.stopping = True
             waits.end_wait()
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, on_signal)
+        on_stop_signal(stop)
         self.announce(
             f"mirroring {redis_address()} into the database {router.db_for_write(JobRecord)!r}; "
             "stop with Ctrl-C"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 import threading
+import time
 from argparse import ArgumentParser
-from types import FrameType
+from dataclasses import dataclass
 from typing import Any
 
 from django.core.management.base import CommandError
 from django.db import Error as DatabaseError
 
 from ...broker.commands import Commands
-from ...broker.connection import RedisConnection, worker_connection
+from ...broker.connection import worker_connection
 from ...broker.queries import Queries
 from ...broker.redis_url import redis_address
 from ...broker.shards import all_shards
@@ -23,7 +23,21 @@ from ...mirror.redis_identity import RedisIdentity
 from ...worker.maintenance.upkeep import KnownQueues
 from ...worker.reaper import Reaper, ReapReport
 from .. import base
-from ..base import QueueCommand
+from ..base import QueueCommand, on_stop_signal
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    commands: Commands
+    reaper: Reaper
+    queues: KnownQueues
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+        connection, shards = self.commands.connection, self.commands.settings.shards
+        address = connection.redis_url.address
+        return f"{address} (shard {connection.shard})" if shards > 1 else address
 
 
 class Command(QueueCommand):
@@ -43,28 +57,20 @@ class Command(QueueCommand):
         )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:
-        settings = get_settings()
-        connection, queues = worker_connection(), list(settings.queues)
-        by_shard = [Commands(connection.at(shard), settings) for shard in range(settings.shards)]
-        self._known = {commands: KnownQueues(commands, queues) for commands in by_shard}
-        self._reapers = {commands: Reaper(commands) for commands in by_shard}
-        self._stop = threading.Event()
-        if not (options["accept_redis"] or options["dry_run"] or options["once"]):
+        settings, connection = get_settings(), worker_connection()
+        commands = [Commands(connection.at(n), settings) for n in range(settings.shards)]
+        self._shards = [
+            _Shard(one, Reaper(one), KnownQueues(one, list(settings.queues))) for one in commands
+        ]
+        acts = {"accept_redis": self._accept, "dry_run": self._dry_run, "once": self._once}
+        chosen = [act for option, act in acts.items() if options[option]]
+        if chosen:
+            all_shards(lambda one: chosen[0](self._shards[one.shard]), connection.at).complete()
+        else:
             self._run(options["interval"])
-            return
 
-        def act(one: RedisConnection) -> None:
-            commands = by_shard[one.shard]
-            if options["accept_redis"]:
-                self._accept(commands)
-            elif options["dry_run"]:
-                self._dry_run(commands)
-            else:
-                self._once(commands, self._reapers[commands])
-
-        all_shards(act, connection.at).complete()
-
-    def _dry_run(self, commands: Commands) -> None:
+    def _dry_run(self, shard: _Shard) -> None:
+        commands = shard.commands
         queries = Queries(commands.connection, commands.settings)
         now = queries.now_ms()
         lapsed = [child for child, until in queries.workers() if until < now]
@@ -73,66 +79,60 @@ class Command(QueueCommand):
             self.write(f"{child}: lease has lapsed, holds {len(held[child])} jobs")
             for job_id in held[child]:
                 self.write(f"  {job_id} would go back to its queue")
-        self.write(f"{len(lapsed)} dead children at {_place(commands)}; nothing was changed")
+        self.write(f"{len(lapsed)} dead children at {shard.place}; nothing was changed")
 
-    def _accept(self, commands: Commands) -> None:
+    def _accept(self, shard: _Shard) -> None:
+        commands = shard.commands
         if not commands.settings.mirror:
             raise CommandError('REDISQUEUE["MIRROR"] is False: there is no mirror')
-        identity, address = RedisIdentity(commands.connection, commands.settings), _place(commands)
+        identity = RedisIdentity(commands.connection, commands.settings)
         try:
             is_new = identity.accept()
         except DatabaseError as error:
             raise CommandError(explain_error(identity.alias, error)) from error
         if not is_new:
-            self.write(f"{address} is the Redis that the mirror knows; nothing was changed")
+            self.write(f"{shard.place} is the Redis that the mirror knows; nothing was changed")
             return
         self.write(
-            f"the mirror follows {address} from now on. The bridge (in every runworker, or "
+            f"the mirror follows {shard.place} from now on. The bridge (in every runworker, or "
             "bridgeevents) reconciles the records with it: unfinished jobs that it does not have "
             "will be recorded as failed (lost)"
         )
 
-    def _once(self, commands: Commands, reaper: Reaper) -> None:
+    def _once(self, shard: _Shard) -> None:
         """Reap once, as soon as Redis has answered steadily for one lease. Until then send
         heartbeats."""
-        while True:
-            report = self._pass(commands, reaper)
-            if not report.wait_ms or self._stop.is_set():
-                return
-            wait = min(report.wait_ms / 1000 + 0.05, commands.settings.heartbeat_ms / 1000)
+        while wait_ms := self._pass(shard).wait_ms:
             self.write(
                 f"leases have lapsed, but this Redis has been steady for less than one lease; "
-                f"{report.wait_ms / 1000:.1f} s to go"
+                f"{wait_ms / 1000:.1f} s to go"
             )
-            self._stop.wait(wait)
+            time.sleep(min(wait_ms + 50, shard.commands.settings.heartbeat_ms) / 1000)
 
     def _run(self, interval: float) -> None:
-        def on_signal(number: int, frame: FrameType | None) -> None:
-            self._stop.set()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, on_signal)
+        stop = threading.Event()
+        on_stop_signal(stop.set)
         self.announce(f"reaping at {redis_address()} every {interval:g} s; stop with Ctrl-C")
-        while not self._stop.is_set():
+        while not stop.is_set():
             self._pass_everywhere()
-            self._stop.wait(interval)
+            stop.wait(interval)
 
     def _pass_everywhere(self) -> None:
         away = set()  # servers that hang would hold up the pass once a shard
-        for commands, reaper in self._reapers.items():
-            redis_url = commands.connection.redis_url
+        for shard in self._shards:
+            redis_url = shard.commands.connection.redis_url
             if redis_url not in away:
                 try:
-                    self._pass(commands, reaper, quiet=True)
+                    self._pass(shard, quiet=True)
                 except RedisQueueError as error:
                     if isinstance(error, RedisUnavailable):
                         away.add(redis_url)
                     self.announce(f"{error}; trying again", is_error=True)
 
-    def _pass(self, commands: Commands, reaper: Reaper, quiet: bool = False) -> ReapReport:
-        commands.heartbeat([])
-        report = reaper.run_once()
-        orphans = reaper.recover_orphans(self._known[commands].names())
+    def _pass(self, shard: _Shard, quiet: bool = False) -> ReapReport:
+        shard.commands.heartbeat([])
+        report = shard.reaper.run_once()
+        orphans = shard.reaper.recover_orphans(shard.queues.names())
         if report.children or orphans or not quiet:
             self._report(report, orphans)
         return report
@@ -146,9 +146,3 @@ class Command(QueueCommand):
         counts = ", ".join(f"{report.count(name)} {name}" for name in outcomes)
         reaped, found = len(report.children), len(orphans)
         self.announce(f"{reaped} dead children reaped: {counts}; {found} orphans")
-
-
-def _place(commands: Commands) -> str:
-    """Where the shard is, for messages."""
-    connection, shards = commands.connection, commands.settings.shards
-    return f"{connection.redis_url.address}{f' (shard {connection.shard})' if shards > 1 else ''}"

@@ -54,11 +54,8 @@ class Command(QueueCommand):
     help = "Shows what each shard has, and records a new number of shards (docs/scale.md)."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "--set",
-            action="store_true",
-            help='record REDISQUEUE["SHARDS"] as the number of shards, so that workers start',
-        )
+        text = 'record REDISQUEUE["SHARDS"] as the number of shards, so that workers start'
+        parser.add_argument("--set", action="store_true", help=text)
 
     def handle(self, *args: Any, **options: Any) -> None:
         connection = worker_connection()

@@ -194,19 +194,19 @@ def _look_at_redis(shards: AllShards) -> tuple[Collection[int], list[CheckMessag
 def _ping(shards: AllShards) -> None:
     """Ask all shards. Raises the error of one that answers and refuses for good, and
     RedisUnavailable if none answers."""
+
+    def ping(connection: RedisConnection) -> None:
+        with suppress(RedisCannotSave):  # PING is refused as a write, but that is an answer
+            connection.call("PING")
+
     try:
-        shards.each(_ping_one)
+        shards.each(ping)
     except RedisQueueError:
         if all(isinstance(error, RedisUnavailable) for error in shards.missing.values()):
             raise
     for error in shards.missing.values():
         if isinstance(error, RedisRefused):
             raise error
-
-
-def _ping_one(connection: RedisConnection) -> None:
-    with suppress(RedisCannotSave):  # PING is refused as a write, but that is an answer
-        connection.call("PING")
 
 
 def _wait_while_passing(ask: Callable[[], Answer]) -> Answer:

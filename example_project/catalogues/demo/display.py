@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from io import TextIOBase
-from typing import Protocol
 
 HAS_RICH = find_spec("rich") is not None
 if HAS_RICH:
@@ -22,28 +21,15 @@ if HAS_RICH:
     from rich.table import Table
 
 
-class Bar(Protocol):
-    """Moves a progress bar: how many are done, and a note beside it."""
-
-    def __call__(self, done: int, note: str) -> None: ...
-
-
-class Display(Protocol):
-    """A place for lines of text, tables and one progress bar."""
-
-    def say(self, text: str = "") -> None: ...
-
-    def table(self, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None: ...
-
-    def bar(self, total: int) -> AbstractContextManager[Bar]: ...
+Bar = Callable[[int, str], None]  # how many are done, and a note beside it
 
 
 def choose_display(out: TextIOBase, *, plain: bool) -> Display:
     """Rich on a terminal if it is installed, else plain lines."""
-    return RichDisplay() if HAS_RICH and out.isatty() and not plain else PlainDisplay(out)
+    return RichDisplay(out) if HAS_RICH and out.isatty() and not plain else Display(out)
 
 
-class PlainDisplay:
+class Display:
     """For pipes, logs and tests: one line at a time, nothing rewritten."""
 
     def __init__(self, out: TextIOBase) -> None:
@@ -75,10 +61,11 @@ class PlainDisplay:
         yield move
 
 
-class RichDisplay:
+class RichDisplay(Display):
     """For terminals, with the library rich: a moving bar and drawn tables."""
 
-    def __init__(self) -> None:
+    def __init__(self, out: TextIOBase) -> None:
+        super().__init__(out)
         self._console = Console()
 
     def say(self, text: str = "") -> None:
