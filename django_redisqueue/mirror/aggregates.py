@@ -23,7 +23,7 @@ from .changes import UNSET, JobChange
 MINUTE_MS = 60_000
 MAX_GROUPS = 10_000  # beyond them, errors of a task count in one group
 MAX_QUEUES = 20  # names that a group keeps
-ERROR_COLUMNS = ("queues", "count", "failed", "first_seen", "last_seen", "job_id", "hours", "error")
+ERROR_COLUMNS = ("queues", "count", "failed", "job_id", "hours", "error", "first_seen", "last_seen")
 
 RollupKey = tuple[int, str, str]  # minute, queue, task
 
@@ -168,7 +168,5 @@ def _add_to_group(row: ErrorGroup, failures: Sequence[Failure]) -> None:
 
 
 def _group_values(row: ErrorGroup, instants: InstantAdapter) -> tuple[Any, ...]:
-    values = {name: getattr(row, name) for name in ERROR_COLUMNS}
-    for name in ("first_seen", "last_seen"):
-        values[name] = instants(ms_of(values[name]))
-    return (*values.values(), row.pk)
+    seen = (instants(ms_of(row.first_seen)), instants(ms_of(row.last_seen)))
+    return (row.queues, row.count, row.failed, row.job_id, row.hours, row.error, *seen, row.pk)

@@ -127,14 +127,10 @@ def collapse_jobs(
     ``sums_of``: what the runs of this instant, queue and task are added to."""
     changes: dict[str, JobChange] = {}
     for event in events:
-        change = changes.get(event.job_id)
-        if change is None:
-            change = JobChange(known.get(event.job_id), event, epoch)
-            if (epoch, event.seq) <= change.order:
-                continue
-            changes[event.job_id] = change
-        order = (epoch, event.seq)
+        job_id, order = event.job_id, (epoch, event.seq)
+        change = changes.get(job_id) or JobChange(known.get(job_id), event, epoch)
         if order > change.order:
+            changes[job_id] = change
             _apply(change, event, sums_of(event.at_ms, event.queue, event.task))
             change.order, change.event, change.status = order, event, event.status
     return changes
