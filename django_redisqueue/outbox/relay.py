@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 from django.db import Error as DatabaseError
 from django.db import connections, router
@@ -55,17 +54,6 @@ ORPHAN_AGE = timedelta(days=1)  # after which a row's siblings on other aliases 
 # clocks of two machines, and one of them may be wrong.
 ORPHAN_WATCH = 3600.0
 FORGET_AFTER_MS = 3_600_000  # after which Redis forgets an accepted id that has no row
-
-
-class _OutboxRow(NamedTuple):
-    """The columns of a row that are read first; its arguments may be large."""
-
-    id: str
-    audit: str
-    aliases: str
-    unique: str
-    created_at: datetime
-    resent: bool
 
 
 class Relay:
@@ -131,7 +119,7 @@ class Relay:
         self._sent_after = page[-1].id if len(page) == PAGE_ROWS else ""
         return bool(self._sent_after)
 
-    def _check(self, page: Sequence[_OutboxRow]) -> None:
+    def _check(self, page: Sequence[OutboxJob]) -> None:
         """Delete the rows of safe jobs, and send jobs that Redis does not have."""
         if not page:
             return
@@ -151,7 +139,7 @@ class Relay:
         for some in slices(lost, CHUNK):
             self._relay(list(rows_on(self._alias).filter(pk__in=some).order_by("created_at")))
 
-    def _mirrored(self, page: Sequence[_OutboxRow]) -> Mapping[str, bool]:
+    def _mirrored(self, page: Sequence[OutboxJob]) -> Mapping[str, bool]:
         """The rows that the mirror has; True for those that have ended, except as ``lost``."""
         alias = router.db_for_write(JobRecord)  # replicas lag
         if not self._commands.settings.mirror or not has_table(JobRecord, alias):
@@ -164,7 +152,7 @@ class Relay:
                 known[row_id] = status in FINAL and reason != JobReason.LOST
         return known
 
-    def _unmirrorable(self, rows: Sequence[_OutboxRow]) -> set[str]:
+    def _unmirrorable(self, rows: Sequence[OutboxJob]) -> set[str]:
         """The rows whose jobs the mirror will never have.
 
         Redis has not created the job, because another one had its unique key; it forgets the id of
@@ -192,7 +180,7 @@ class Relay:
             del self._gone[job_id]
         return found
 
-    def _delete_safe(self, rows: Sequence[_OutboxRow]) -> None:
+    def _delete_safe(self, rows: Sequence[OutboxJob]) -> None:
         """Delete rows with their siblings on other aliases, then let Redis forget their ids. In the
         other order a row that is left would be sent again. Ids that the relay has sent stay for
         ``forget_ids``: the process that committed them may still be about to send them."""
@@ -290,11 +278,12 @@ class Relay:
         return [row for row in rows if unsent.isdisjoint(parents[row.id])]
 
 
-def _read_rows(rows: QuerySet[OutboxJob]) -> list[_OutboxRow]:
-    return [_OutboxRow(*values) for values in rows.values_list(*_OutboxRow._fields)[:PAGE_ROWS]]
+def _read_rows(rows: QuerySet[OutboxJob]) -> list[OutboxJob]:
+    """Without their arguments, which may be large."""
+    return list(rows.only("id", "audit", "aliases", "unique", "created_at", "resent")[:PAGE_ROWS])
 
 
-def _sibling_aliases(rows: Iterable[OutboxJob | _OutboxRow]) -> set[str]:
+def _sibling_aliases(rows: Iterable[OutboxJob]) -> set[str]:
     """The aliases that these rows name and that have the table."""
     named = {alias for row in rows for alias in row.aliases.split(",") if alias}
     return {name for name in named if name in connections and has_table(OutboxJob, name)}
