@@ -7,6 +7,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -299,15 +300,10 @@ def _detail(event: JobStreamEvent) -> str:
         return ""
     found = {name: more[name] for name in JOB_DETAILS if name in more}
     if error is not None:
-        found["error"] = _loads(error)
+        found["error"] = error
+        with suppress(ValueError):  # something else has written it: it is shown as it is
+            found["error"] = loads(error)
     return storable(dumps(found))
-
-
-def _loads(text: str) -> Any:
-    try:
-        return loads(text)
-    except ValueError:
-        return text  # something else has written it; show it as it is
 
 
 class WorkflowWriter(RecordWriter):
