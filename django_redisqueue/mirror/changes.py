@@ -18,6 +18,7 @@ from ..core.statuses import FINAL, Status, WorkflowStatus, WorkflowTransition
 from ..metrics.histograms import Sums, add
 
 STATUSES_WITH_ERROR = frozenset({Status.RETRYING, Status.FAILED, Status.CANCELLED})
+ATTEMPT_ENDS = STATUSES_WITH_ERROR | {Status.COMPLETED}
 MAX_ERROR_TYPE = 200  # characters
 CLEARED_BY_REQUEUE = {
     "result": "", "error": "", "error_type": "", "error_group": None, "reason": "",
@@ -157,14 +158,15 @@ def _apply(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
         change.is_replaced = event.args is None
     if event.args is not None:
         fields["payload"] = event.args
-    _apply_status(change, event, sums)
+    if event.status in ATTEMPT_ENDS:
+        _end_attempt(change, event, sums)
+    else:
+        _move_on(change, event, sums)
 
 
-def _apply_status(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
+def _move_on(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
     fields, more, at_ms = change.fields, event.more, event.at_ms
     match event.status:
-        case Status.SCHEDULED | Status.WAITING:
-            fields["due_at"] = more.get("dueMs")
         case Status.QUEUED:
             if "requeues" in more:
                 fields.update(CLEARED_BY_REQUEUE)
@@ -179,8 +181,8 @@ def _apply_status(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
             fields["started_at"] = change.started_ms = at_ms
             if change.queued_ms is not None:
                 add(sums.wait, at_ms - change.queued_ms)
-        case _:
-            _end_attempt(change, event, sums)
+        case _:  # scheduled, or waiting for its parents
+            fields["due_at"] = more.get("dueMs")
 
 
 def _end_attempt(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
