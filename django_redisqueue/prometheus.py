@@ -175,20 +175,17 @@ def _workers(leases: Leases) -> Iterator[Metric]:
     children.add_metric(["alive"], leases.alive)
     children.add_metric(["lapsed"], leases.total - leases.alive)
     yield children
-    shortest = _gauge("worker_shortest_lease_seconds", "What is left of the lease renewed least.")
-    if alive := [ms for ms in leases.left.values() if ms >= 0]:
-        shortest.add_metric([], min(alive) / 1000)
-    yield shortest
+    shortest = min((ms / 1000 for ms in leases.left.values() if ms >= 0), default=None)
+    text = "What is left of the lease renewed least."
+    yield _gauge("worker_shortest_lease_seconds", text, value=shortest)
 
 
 def _policies(policies: PolicyState) -> Iterator[Metric]:
-    keys = _gauge("unique_keys", "Unique keys that jobs have.")
-    keys.add_metric([], policies.unique_keys)
+    keys = _gauge("unique_keys", "Unique keys that jobs have.", value=policies.unique_keys)
     schedules = _gauge("schedules", "Schedules.", "state")
-    running = policies.schedules - policies.stopped
-    states = {"enabled": running, "paused": policies.paused, "error": len(policies.errors)}
-    for state, count in states.items():
-        schedules.add_metric([state], count)
+    schedules.add_metric(["enabled"], policies.schedules - policies.stopped)
+    schedules.add_metric(["paused"], policies.paused)
+    schedules.add_metric(["error"], len(policies.errors))
     waits = _gauge("parked_jobs", "Jobs that wait without a process.", "waits_for")
     for kind in WaitKind:
         waits.add_metric([kind], policies.waits.get(kind, 0))
@@ -197,8 +194,8 @@ def _policies(policies: PolicyState) -> Iterator[Metric]:
 
 def _limits(facts: Facts) -> Iterator[Metric]:
     """Of the limits with the most parked lanes only, because a limit may have a key a tenant."""
-    waiting = _gauge("limits_waited_for", "Limits with parked lanes.")
-    waiting.add_metric([], len(facts.shard.policies.parked) if facts.shard else 0)
+    count = len(facts.shard.policies.parked) if facts.shard else 0
+    waiting = _gauge("limits_waited_for", "Limits with parked lanes.", value=count)
     used = _gauge("limit_used", "Jobs that hold a slot.", "limit")
     most = _gauge("limit_most", "Slots.", "limit")
     parked = _gauge("limit_parked_lanes", "Lanes that wait for the limit.", "limit")
@@ -243,23 +240,21 @@ def _mirror(facts: Facts) -> Iterator[Metric]:
         raise facts.unreadable[MIRROR_STATE]
     assert facts.shard is not None
     lag = facts.shard.unread
-    age = _gauge("mirror_lag_seconds", "Age of the oldest event that is not in the database yet.")
-    age.add_metric([], lag.oldest_ms / 1000)
-    unread = _gauge("mirror_lag_events", "Events that are not in the database yet.")
-    if lag.events is not None:
-        unread.add_metric([], lag.events)
-    stopped = _gauge("mirror_stopped", "1 while the mirror stands still and wants a decision.")
-    stopped.add_metric([], int(any(state.problem for state in facts.mirrors)))
-    gaps = _counter("mirror_gaps", "Gaps found in the stream of events.")
-    gaps.add_metric([], sum(state.gaps for state in facts.mirrors))
-    faults = _counter(
-        "mirror_faults", "Events that could not be mirrored, or only in part.", "kind"
-    )
+    text = "Age of the oldest event that is not in the database yet."
+    yield _gauge("mirror_lag_seconds", text, value=lag.oldest_ms / 1000)
+    text = "Events that are not in the database yet."
+    yield _gauge("mirror_lag_events", text, value=lag.events)
+    text = "1 while the mirror stands still and wants a decision."
+    yield _gauge("mirror_stopped", text, value=int(any(state.problem for state in facts.mirrors)))
+    if facts.missing:  # as for the other counters
+        return
+    gaps = sum(state.gaps for state in facts.mirrors)
+    yield _counter("mirror_gaps", "Gaps found in the stream of events.", value=gaps)
+    text = "Events that could not be mirrored, or only in part."
+    faults = _counter("mirror_faults", text, "kind")
     faults.add_metric(["left_out"], sum(state.left_out for state in facts.mirrors))
     faults.add_metric(["incomplete"], sum(state.incomplete for state in facts.mirrors))
-    yield from (age, unread, stopped)
-    if not facts.missing:  # as for the other counters
-        yield from (gaps, faults)
+    yield faults
 
 
 def _durations() -> Iterator[Metric]:
@@ -275,12 +270,12 @@ def _durations() -> Iterator[Metric]:
     yield from (wait, run)
 
 
-def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"redisqueue_{name}", text, labels=labels)
+def _gauge(name: str, text: str, *labels: str, value: float | None = None) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"redisqueue_{name}", text, value, labels or None)
 
 
-def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
-    return CounterMetricFamily(f"redisqueue_{name}", text, labels=labels)
+def _counter(name: str, text: str, *labels: str, value: float | None = None) -> CounterMetricFamily:
+    return CounterMetricFamily(f"redisqueue_{name}", text, value, labels or None)
 
 
 def _summary(name: str, text: str) -> Metric:

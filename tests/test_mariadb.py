@@ -150,7 +150,7 @@ def test_the_outbox_commits_with_its_transaction_and_is_relayed(
     settings.REDISQUEUE = {**queue_settings, "OUTBOX": True}
     OutboxJob.objects.update(created_at=timezone.now() - timedelta(minutes=1))
     with closing(worker_connection(shard_of())) as link:
-        Relay(Commands(link), ["default"]).run_once()
+        Relay(Commands(link), "default").run_once()
     assert sorted(queued()) == [0, 1, 2]
     assert not OutboxJob.objects.exists()
 

@@ -250,7 +250,7 @@ def test_writing_the_outbox(keys: Keys, hand: Hand) -> None:
     )
     OutboxJob.objects.update(created_at=timezone.now() - timedelta(minutes=1))
     connection = worker_connection()
-    Relay(Commands(connection)).run_once()
+    Relay(Commands(connection), "default").run_once()
     connection.close()
     assert hand.claim_one().payload == '[["theirs"],{}]'
 

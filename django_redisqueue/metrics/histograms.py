@@ -7,7 +7,6 @@ off. It is a list of counts by bucket without trailing zeros; lists of any lengt
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -66,7 +65,7 @@ def percentile(counts: Sequence[int], q: float) -> float | None:
 
 def encode(counts: Sequence[int]) -> str:
     """The text of a rollup row; '' for an empty histogram."""
-    return json.dumps(list(counts), separators=(",", ":")) if counts else ""
+    return dumps(list(counts)) if counts else ""
 
 
 def decode(text: str) -> list[int]:

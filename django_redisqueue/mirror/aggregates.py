@@ -4,28 +4,26 @@ their error groups."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any
 
 from django.db import IntegrityError
 
-from ..broker.base import slices
 from ..broker.events import JobStreamEvent
 from ..core.clock import instant, ms_of
 from ..core.errors import ErrorKey, error_key
 from ..core.statuses import Status
 from ..metrics.histograms import COLUMNS, HOUR_MS, Sums, add_hours, add_to_row
 from ..models import ErrorGroup, Rollup
-from .bulk_table import KEYS_PER_QUERY, BulkTable, InstantAdapter
+from .bulk_table import BulkTable, InstantAdapter
 from .changes import UNSET, JobChange
 
 MINUTE_MS = 60_000
 MAX_GROUPS = 10_000  # beyond them, errors of a task count in one group
 MAX_QUEUES = 20  # names that a group keeps
-ERROR_COLUMNS = ("queues", "count", "failed", "first_seen", "last_seen", "job_id", "hours", "error")
+ERROR_COLUMNS = ("queues", "count", "failed", "job_id", "hours", "error", "first_seen", "last_seen")
 
 RollupKey = tuple[int, str, str]  # minute, queue, task
 
@@ -55,7 +53,9 @@ class RollupBatch:
     def _write(self, table: BulkTable) -> None:
         if not self._sums:
             return
-        known = {_key_of(row): row for row in self._rows(table)}
+        # Of exactly these minutes: one event with a wrong clock must not read all rows in between.
+        rows = Rollup.objects.using(table.alias).filter(minute__in=set(map(_minute, self._sums)))
+        known = {_key_of(row): row for row in rows.select_for_update().order_by("pk")}
         new, changed = [], []
         for key, sums in sorted(self._sums.items()):
             row = known.get(key)
@@ -68,14 +68,6 @@ class RollupBatch:
         table.create(new)
         table.update(COLUMNS, list(map(attrgetter(*COLUMNS, "pk"), changed)))
 
-    def _rows(self, table: BulkTable) -> Iterator[Rollup]:
-        """The rows of exactly these minutes: one event with a wrong clock must not read all rows in
-        between."""
-        minutes = sorted({_minute(key) for key in self._sums})
-        rows = Rollup.objects.using(table.alias).select_for_update().order_by("pk")
-        for some in slices(minutes, KEYS_PER_QUERY):
-            yield from rows.filter(minute__in=some)
-
 
 def _minute(key: RollupKey) -> datetime:
     return datetime.fromtimestamp(key[0] * 60, UTC)
@@ -85,29 +77,7 @@ def _key_of(row: Rollup) -> RollupKey:
     return int(row.minute.timestamp()) // 60, row.queue, row.task
 
 
-@dataclass(slots=True)
-class Occurrences:
-    """The failed attempts of one group in a page."""
-
-    key: ErrorKey
-    count: int = 0
-    failed: int = 0
-    first_ms: int = 0
-    last_ms: int = 0
-    job_id: str = ""  # of the last one
-    error: str = ""
-    queues: set[str] = field(default_factory=set)
-    hours: Counter[int] = field(default_factory=Counter)
-
-    def add(self, event: JobStreamEvent, error: str) -> None:
-        if not self.count or event.at_ms < self.first_ms:
-            self.first_ms = event.at_ms
-        if event.at_ms >= self.last_ms:
-            self.last_ms, self.job_id, self.error = event.at_ms, event.job_id, error
-        self.count += 1
-        self.failed += event.status == Status.FAILED
-        self.queues.add(event.queue)
-        self.hours[event.at_ms // HOUR_MS] += 1
+Failure = tuple[JobStreamEvent, str]  # of an attempt, and its error as JSON
 
 
 class ErrorBatch:
@@ -117,7 +87,7 @@ class ErrorBatch:
     def __init__(self, table: BulkTable, known: set[str]) -> None:
         self._table = table
         self._known = known
-        self._groups: dict[str, Occurrences] = {}
+        self._groups: dict[str, tuple[ErrorKey, list[Failure]]] = {}
 
     def add(self, changes: Mapping[str, JobChange]) -> None:
         """Count the failed attempts, and set the groups of the records."""
@@ -131,9 +101,7 @@ class ErrorBatch:
         for change, event, error, key in found:
             place = places[key]
             group = place.fingerprint
-            if group not in self._groups:
-                self._groups[group] = Occurrences(place)
-            self._groups[group].add(event, error)
+            self._groups.setdefault(group, (place, []))[1].append((event, error))
             if change.fields.get("error_group") == UNSET:  # the last attempt comes first
                 change.fields["error_group"] = group
 
@@ -141,19 +109,14 @@ class ErrorBatch:
         """Where errors of these keys count: in the group of their task's other errors if they
         would need new groups and there are too many."""
         places = {key: key for key in keys}
-        new = {key.fingerprint: key for key in keys}
-        for known in (self._known, self._existing(new.keys() - self._known)):
-            new = {pk: key for pk, key in new.items() if pk not in known}
+        new = {pk: key for key in keys if (pk := key.fingerprint) not in self._known}
+        if new:
+            for pk in self._table.select(sorted(new)).values_list("pk", flat=True):
+                del new[pk]
         if new:
             room = max(0, MAX_GROUPS - ErrorGroup.objects.using(self._table.alias).count())
             places.update((new[pk], ErrorKey(new[pk].task)) for pk in sorted(new)[room:])
         return places
-
-    def _existing(self, keys: Collection[str]) -> Collection[str]:
-        if not keys:
-            return ()
-        pages = self._table.select(sorted(keys))
-        return {pk for rows in pages for pk in rows.values_list("pk", flat=True)}
 
     def write(self, instants: InstantAdapter) -> None:
         """Add to existing rows and insert the others, inside a transaction. The bridge of another
@@ -169,43 +132,41 @@ class ErrorBatch:
         self._known.update(self._groups)
 
     def _write(self, instants: InstantAdapter) -> None:
-        rows = {row.pk: row for row in self._rows()}
-        new = [_new_group(pk, one) for pk, one in sorted(self._groups.items()) if pk not in rows]
+        # In the order of their keys, so that two bridges never wait for each other
+        pks = sorted(self._groups)
+        found = self._table.select(pks).select_for_update().order_by("pk")
+        rows = {row.pk: row for row in found}
+        new = [_new_group(pk, *self._groups[pk]) for pk in pks if pk not in rows]
         self._table.create(new)
         for pk, row in rows.items():
-            _add_to_group(row, self._groups[pk])
+            _add_to_group(row, self._groups[pk][1])
         self._table.update(ERROR_COLUMNS, [_group_values(row, instants) for row in rows.values()])
 
-    def _rows(self) -> Iterator[ErrorGroup]:
-        """In the order of their keys, so that two bridges never wait for each other."""
-        for rows in self._table.select(sorted(self._groups)):
-            yield from rows.select_for_update().order_by("pk")
 
-
-def _new_group(pk: str, found: Occurrences) -> ErrorGroup:
-    key = found.key
+def _new_group(pk: str, key: ErrorKey, failures: Sequence[Failure]) -> ErrorGroup:
+    at = instant(failures[0][0].at_ms)
     row = ErrorGroup(
         id=pk, task=key.task, exception=key.exception, message=key.message, frame=key.frame,
-        first_seen=instant(found.first_ms), last_seen=instant(found.last_ms),
+        first_seen=at, last_seen=at,
     )  # fmt: skip
-    _add_to_group(row, found)
+    _add_to_group(row, failures)
     return row
 
 
-def _add_to_group(row: ErrorGroup, found: Occurrences) -> None:
-    queues = sorted({*row.queue_names, *found.queues})[:MAX_QUEUES]
+def _add_to_group(row: ErrorGroup, failures: Sequence[Failure]) -> None:
+    events = [event for event, _ in failures]
+    queues = sorted({*row.queue_names, *(event.queue for event in events)})[:MAX_QUEUES]
     row.queues = f" {' '.join(queues)} "
-    row.count += found.count
-    row.failed += found.failed
-    row.hours = add_hours(row.hours, found.hours)
-    row.first_seen = min(row.first_seen, instant(found.first_ms))
-    last = instant(found.last_ms)
-    if last >= row.last_seen:
-        row.last_seen, row.job_id, row.error = last, found.job_id, found.error
+    row.count += len(events)
+    row.failed += sum(event.status == Status.FAILED for event in events)
+    row.hours = add_hours(row.hours, Counter(event.at_ms // HOUR_MS for event in events))
+    row.first_seen = min(row.first_seen, instant(min(event.at_ms for event in events)))
+    last, error = max(failures, key=lambda failure: failure[0].at_ms)
+    last_seen = instant(last.at_ms)
+    if last_seen >= row.last_seen:
+        row.last_seen, row.job_id, row.error = last_seen, last.job_id, error
 
 
 def _group_values(row: ErrorGroup, instants: InstantAdapter) -> tuple[Any, ...]:
-    values = {name: getattr(row, name) for name in ERROR_COLUMNS}
-    for name in ("first_seen", "last_seen"):
-        values[name] = instants(ms_of(values[name]))
-    return (*values.values(), row.pk)
+    seen = (instants(ms_of(row.first_seen)), instants(ms_of(row.last_seen)))
+    return (row.queues, row.count, row.failed, row.job_id, row.hours, row.error, *seen, row.pk)

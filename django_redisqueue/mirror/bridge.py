@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from django.db import Error, connections
 
@@ -55,7 +56,7 @@ def make_bridge(
         connection=connection,
         identity=RedisIdentity(connection, settings),
         hooks=[
-            StreamTrimmer(Commands(connection, settings)),
+            partial(trim_stream, Commands(connection, settings)),
             SignalDelivery(JOB_SOURCE, shard, keep_alive=keep_alive),
             SignalDelivery(WORKFLOW_SOURCE, shard, keep_alive=keep_alive),
             Reconciler(connection, settings),
@@ -193,19 +194,12 @@ def limit_lock_waits(alias: str) -> None:
         )
 
 
-class StreamTrimmer:
-    """A commit hook that stores the mirror's position in Redis and trims the stream behind it.
+def trim_stream(commands: Commands, cursor: Cursor) -> bool:
+    """A commit hook: store the mirror's position in Redis and trim the stream behind it.
 
     Pruning waits for this position: a finished job stays in Redis until the mirror has read its
-    last event.
+    last event. A step trims more than a page; True when there may be more.
     """
-
-    def __init__(self, commands: Commands) -> None:
-        self._commands = commands
-        self._keep = KEEP_EVENTS
-
-    def __call__(self, cursor: Cursor) -> bool:
-        """One step trims more than a page; True when there may be more."""
-        if cursor.position == START:
-            return False
-        return self._commands.trim(entry_id(cursor.position), self._keep) > 0
+    if cursor.position == START:
+        return False
+    return commands.trim(entry_id(cursor.position), KEEP_EVENTS) > 0

@@ -7,21 +7,21 @@ by COPY, and changed rows as one JSON text, which the server unpacks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from django.db import connections, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from ..broker.base import slices
 from ..core.clock import instant, ms_of
 from ..core.codec import dumps
 
 Values = Sequence[Any]
 Columns = tuple[str, ...]
+InstantAdapter = Callable[[int | None], Any]
 
-KEYS_PER_QUERY = 500  # SQLite takes 999 parameters
 JSON_ROWS = "jsonb_array_elements(%s::jsonb) AS rows(r)"
 
 # PostgreSQL's COPY in its text format: https://www.postgresql.org/docs/current/sql-copy.html
@@ -33,7 +33,7 @@ _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", N
 
 class BulkTable:
     """The table of a model on one alias. Columns are named like the model's fields; an instant must
-    have passed through ``InstantAdapter``."""
+    have passed through ``instant_adapter``."""
 
     def __init__(self, model: type[models.Model], alias: str) -> None:
         self.alias = alias
@@ -48,16 +48,14 @@ class BulkTable:
         self._inserts: dict[Columns, str] = {}
         self._updates: dict[Columns, str] = {}
 
-    def select(self, keys: Sequence[str]) -> Iterator[models.QuerySet[Any]]:
-        """Queries for the rows with these primary keys. PostgreSQL gets one array: for psycopg,
-        one parameter a key costs more than the rest of the query."""
+    def select(self, keys: Sequence[str]) -> models.QuerySet[Any]:
+        """The rows with these primary keys. PostgreSQL gets one array: for psycopg, one parameter a
+        key costs more than the rest of the query."""
         rows = self._model._default_manager.using(self.alias)
-        if self._takes_json:
-            where = f"{self._name}.{self._column(self._key)} = ANY(%s)"
-            yield rows.extra(where=[where], params=[list(keys)])
-        else:
-            for some in slices(keys, KEYS_PER_QUERY):
-                yield rows.filter(pk__in=some)
+        if not self._takes_json:
+            return rows.filter(pk__in=keys)
+        where = f"{self._name}.{self._column(self._key)} = ANY(%s)"
+        return rows.extra(where=[where], params=[list(keys)])
 
     def create(self, rows: Sequence[models.Model]) -> None:
         """Add rows, or none: an error leaves the transaction intact."""
@@ -135,23 +133,18 @@ class BulkTable:
         return connections[self.alias]
 
 
-class InstantAdapter:
-    """Milliseconds as ``BulkTable`` takes an instant. Cached: the events of a page share many."""
+def instant_adapter(alias: str) -> InstantAdapter:
+    """Milliseconds, or None, as ``BulkTable`` takes an instant. Cached: the events of a page share
+    many."""
+    connection = connections[alias]
+    takes_json = connection.vendor == "postgresql"
+    adapt = str if takes_json else connection.ops.adapt_datetimefield_value
 
-    def __init__(self, alias: str) -> None:
-        connection = connections[alias]
-        takes_json = connection.vendor == "postgresql"
-        self._adapt = str if takes_json else connection.ops.adapt_datetimefield_value
-        self._adapted: dict[int, Any] = {}
+    @cache
+    def adapted(ms: int | None) -> Any:
+        return None if ms is None else adapt(instant(ms))
 
-    def __call__(self, ms: int) -> Any:
-        found = self._adapted.get(ms)
-        if found is None:
-            found = self._adapted[ms] = self._adapt(instant(ms))
-        return found
-
-    def or_none(self, ms: int | None) -> Any:
-        return None if ms is None else self(ms)
+    return adapted
 
 
 def ms_or_none(moment: datetime | None) -> int | None:

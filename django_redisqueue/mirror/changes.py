@@ -18,6 +18,7 @@ from ..core.statuses import FINAL, Status, WorkflowStatus, WorkflowTransition
 from ..metrics.histograms import Sums, add
 
 STATUSES_WITH_ERROR = frozenset({Status.RETRYING, Status.FAILED, Status.CANCELLED})
+ATTEMPT_ENDS = STATUSES_WITH_ERROR | {Status.COMPLETED}
 MAX_ERROR_TYPE = 200  # characters
 CLEARED_BY_REQUEUE = {
     "result": "", "error": "", "error_type": "", "error_group": None, "reason": "",
@@ -127,107 +128,88 @@ def collapse_jobs(
     ``sums_of``: what the runs of this instant, queue and task are added to."""
     changes: dict[str, JobChange] = {}
     for event in events:
-        change = changes.get(event.job_id)
-        if change is None:
-            change = JobChange(known.get(event.job_id), event, epoch)
-            if (epoch, event.seq) <= change.order:
-                continue
-            changes[event.job_id] = change
-        order = (epoch, event.seq)
+        job_id, order = event.job_id, (epoch, event.seq)
+        change = changes.get(job_id) or JobChange(known.get(job_id), event, epoch)
         if order > change.order:
+            changes[job_id] = change
             _apply(change, event, sums_of(event.at_ms, event.queue, event.task))
             change.order, change.event, change.status = order, event, event.status
     return changes
 
 
 def _apply(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
-    fields = change.fields
-    is_replaced = "replaced" in event.more
+    fields, more = change.fields, event.more
+    is_replaced = "replaced" in more
     # Requeued, or Redis went back in time; or a failed attempt had other arguments.
     if change.status in FINAL or (is_replaced and change.status == Status.RETRYING):
         fields.update(CLEARED_BY_REQUEUE)
     fields["status"], fields["attempts"] = event.status, event.attempt
     if event.seq == 1:
         sums.enqueued += 1
-        fields["priority"] = event.more.get("priority", 0)
+        fields["priority"] = more.get("priority", 0)
         fields["enqueued_at"], fields["requeues"] = event.at_ms, 0  # a lost job may start anew
-    if "requeues" in event.more:
-        fields["requeues"] = event.more["requeues"]
-    if "tags" in event.more:
-        fields["tags"] = event.more["tags"]
-    if "correlation" in event.more:
-        fields["correlation_id"] = event.more["correlation"] or None
+    if "requeues" in more:
+        fields["requeues"] = more["requeues"]
+    if "tags" in more:
+        fields["tags"] = more["tags"]
+    if "correlation" in more:
+        fields["correlation_id"] = more["correlation"] or None
     if is_replaced:
         change.is_replaced = event.args is None
     if event.args is not None:
         fields["payload"] = event.args
-    _APPLY_STATUS[event.status](change, event, sums)
+    if event.status in ATTEMPT_ENDS:
+        _end_attempt(change, event, sums)
+    else:
+        _move_on(change, event, sums)
 
 
-def _queued(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
-    if "requeues" in event.more:
-        change.fields.update(CLEARED_BY_REQUEUE)
-    if "replaced" not in event.more or change.queued_ms is None:
-        change.fields["queued_at"] = change.queued_ms = event.at_ms
-    change.fields["due_at"] = None
+def _move_on(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
+    fields, more, at_ms = change.fields, event.more, event.at_ms
+    match event.status:
+        case Status.QUEUED:
+            if "requeues" in more:
+                fields.update(CLEARED_BY_REQUEUE)
+            if "replaced" not in more or change.queued_ms is None:
+                fields["queued_at"] = change.queued_ms = at_ms
+            fields["due_at"] = None
+        case Status.PROCESSING:
+            fields["worker"] = event.worker
+            if "progress" in more:
+                fields["progress"] = dumps(more["progress"])
+                return
+            fields["started_at"] = change.started_ms = at_ms
+            if change.queued_ms is not None:
+                add(sums.wait, at_ms - change.queued_ms)
+        case _:  # scheduled, or waiting for its parents
+            fields["due_at"] = more.get("dueMs")
 
 
-def _scheduled(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
-    change.fields["due_at"] = event.more.get("dueMs")
-
-
-def _processing(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
-    change.fields["worker"] = event.worker
-    if "progress" in event.more:
-        change.fields["progress"] = dumps(event.more["progress"])
-        return
-    change.fields["started_at"] = change.started_ms = event.at_ms
-    if change.queued_ms is not None:
-        add(sums.wait, event.at_ms - change.queued_ms)
-
-
-def _retrying(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
-    _count_run(change, event, sums)
-    sums.retried += 1
-    _count_failure(change, event)
-    change.fields["due_at"] = event.more.get("dueMs")
-    _set_error(change.fields, event.error)
-
-
-def _completed(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
-    _count_run(change, event, sums)
-    sums.completed += 1
-    change.fields.update(
-        error="", error_type="", error_group=None, reason="", finished_at=event.at_ms
-    )
-    if event.result is not None:
-        change.fields["result"] = event.result
-
-
-def _failed(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
-    _count_run(change, event, sums)
-    sums.failed += 1
-    _count_failure(change, event)
-    change.fields.update(reason=event.more.get("reason", ""), finished_at=event.at_ms)
-    _set_error(change.fields, event.error)
-
-
-def _cancelled(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
-    _count_run(change, event, sums)
-    sums.cancelled += 1
-    change.fields.update(reason=event.more.get("reason", ""), finished_at=event.at_ms, due_at=None)
-    _set_error(change.fields, event.error)
-
-
-def _count_run(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
-    """Count the run time of the attempt that has ended, if one was running."""
+def _end_attempt(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
+    """The attempt has ended, if one was running, and with it the job unless it is retried."""
+    fields, more, at_ms = change.fields, event.more, event.at_ms
     if change.status == Status.PROCESSING and change.started_ms is not None:
-        add(sums.run, event.at_ms - change.started_ms)
-
-
-def _count_failure(change: JobChange, event: JobStreamEvent) -> None:
-    change.failures.append(event)
-    change.fields["error_group"] = UNSET
+        add(sums.run, at_ms - change.started_ms)
+    match event.status:
+        case Status.COMPLETED:
+            sums.completed += 1
+            fields.update(error="", error_type="", error_group=None, reason="", finished_at=at_ms)
+            if event.result is not None:
+                fields["result"] = event.result
+            return
+        case Status.RETRYING:
+            sums.retried += 1
+            fields["due_at"] = more.get("dueMs")
+        case Status.FAILED:
+            sums.failed += 1
+            fields.update(reason=more.get("reason", ""), finished_at=at_ms)
+        case Status.CANCELLED:
+            sums.cancelled += 1
+            fields.update(reason=more.get("reason", ""), finished_at=at_ms, due_at=None)
+    if event.status != Status.CANCELLED:
+        change.failures.append(event)
+        fields["error_group"] = UNSET
+    _set_error(fields, event.error)
 
 
 def _set_error(fields: dict[str, Any], error: str | None) -> None:
@@ -236,18 +218,6 @@ def _set_error(fields: dict[str, Any], error: str | None) -> None:
     fields["error"] = error
     kind = (object_or_none(error) or {}).get("type")
     fields["error_type"] = text_or_none(kind, MAX_ERROR_TYPE) or ""
-
-
-_APPLY_STATUS: dict[str, Callable[[JobChange, JobStreamEvent, Sums], None]] = {
-    Status.SCHEDULED: _scheduled,
-    Status.WAITING: _scheduled,
-    Status.QUEUED: _queued,
-    Status.PROCESSING: _processing,
-    Status.RETRYING: _retrying,
-    Status.COMPLETED: _completed,
-    Status.FAILED: _failed,
-    Status.CANCELLED: _cancelled,
-}
 
 
 class KnownWorkflow(NamedTuple):

@@ -46,20 +46,17 @@ def error_cause(error: Exception, alias: str) -> ErrorCause:
     state = getattr(error.__cause__, "sqlstate", None) or getattr(error.__cause__, "pgcode", None)
     vendor = connections[alias].vendor
     code = error.args[0] if vendor == "mysql" and error.args else None
+    if (state and state.startswith(LIMIT_EXCEEDED)) or code in MYSQL_CONTENT:
+        return ErrorCause.CONTENT
     if state:
-        is_content = state.startswith(LIMIT_EXCEEDED)
         is_uncertain = state.startswith(INTERNAL) or state == OUT_OF_MEMORY
     elif isinstance(code, int):
-        is_content = code in MYSQL_CONTENT
         is_uncertain = code in (GONE_AWAY, LOST_CONNECTION)
     else:
         # Without a code the connection was lost, perhaps because the values were too much. SQLite
         # has no connection to lose.
-        is_content = False
         is_lost = isinstance(error, OperationalError) and vendor != "sqlite"
         is_uncertain = is_lost or isinstance(error, InterfaceError | InternalError)
-    if is_content:
-        return ErrorCause.CONTENT
     return ErrorCause.UNCERTAIN if is_uncertain else ErrorCause.DATABASE
 
 

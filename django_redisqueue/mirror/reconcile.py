@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from django.db import Error
@@ -48,6 +49,7 @@ from ..core.statuses import (
 from ..models import JobRecord, WorkflowRecord
 from ..models.tables import rows_behind, rows_of_shard
 from ..outbox.rows import ids_with_rows
+from .bulk_table import ms_or_none
 from .changes import LOST
 from .database_errors import CONTENT_ERRORS, ErrorCause, error_cause
 from .writer import BatchTooLarge, Cursor, CursorMoved, MirrorWriter
@@ -55,9 +57,6 @@ from .writer import BatchTooLarge, Cursor, CursorMoved, MirrorWriter
 logger = logging.getLogger("django_redisqueue")
 
 RECORDS_PER_STEP = 100
-UNFINISHED_STATUSES = [status for status in Status if status in UNFINISHED]
-UNFINISHED_WORKFLOW_STATUSES = [status.value for status in WorkflowStatus if not status.is_final]
-UNFINISHED_FIELDS = ("id", "enqueued_at", "epoch", "seq", "queue", "task", "attempts")
 LOST_ERROR = dumps(
     {
         "type": "JobLost",
@@ -161,6 +160,10 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
     label: str
     model: type[Record]
     event_id: str  # the field of an event that holds the record's id
+    unfinished: Sequence[str]  # statuses
+    begun: str  # the field by which records of a status are walked
+    order: Callable[[Any], tuple[int, ...]]  # of a record's last event
+    unread: Sequence[str] = ()  # large fields that are not needed
 
     def __init__(
         self,
@@ -174,9 +177,9 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
         self.has = has
         self.writer = writer
         self.since_ms = since_ms
-        self.records: QuerySet[Record] = rows_of_shard(
-            self.model._default_manager.using(writer.alias), writer.shard
-        )
+        rows = rows_of_shard(self.model._default_manager.using(writer.alias), writer.shard)
+        self.records: QuerySet[Record] = rows.defer(*self.unread)
+        self.known: Mapping[str, Record] = {}  # of what was found last
         self.cursor = Cursor()
         self.corrected = self.lost = 0
         self._queries = queries
@@ -201,12 +204,40 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
             missing = self._missing(records)
             if missing:
                 yield True
-                self._lose(self._missing(self.still_unfinished(missing)))
+                self._lose(self._missing(self._unchanged(missing)))
             yield False
+
+    def outdated(self, found: Sequence[Snapshot]) -> list[Snapshot]:
+        """Those whose records are missing, or differ and are from an earlier epoch: a record of
+        this epoch follows the events."""
+        wanted = [each for each in found if self.has_record(each)]
+        self.known = self.records.in_bulk([each.id for each in wanted])
+        return [each for each in wanted if not self._is_current(self.known.get(each.id), each)]
+
+    def _is_current(self, record: Record | None, snapshot: Snapshot) -> bool:
+        if record is None:
+            return False
+        return record.epoch >= self.cursor.epoch or self.agrees(record, snapshot)
 
     def is_kept(self, ended_ms: int | None) -> bool:
         """Whether retention keeps the record of what ended then, or has not ended."""
         return ended_ms is None or ended_ms >= self.since_ms
+
+    def unfinished_pages(self) -> Iterator[list[Record]]:
+        """All unfinished records, a page at a time, in the order of an index."""
+        for status in self.unfinished:
+            rows = self.records.filter(status=status).order_by(self.begun, "pk")
+            page = list(rows[:RECORDS_PER_STEP])
+            while page:
+                yield page
+                behind = rows_behind(self.begun, getattr(page[-1], self.begun), page[-1].pk)
+                page = list(rows.filter(behind)[:RECORDS_PER_STEP])
+
+    def _unchanged(self, records: Sequence[Record]) -> list[Record]:
+        """Those of these records that no event has changed meanwhile."""
+        orders = {record.pk: self.order(record) for record in records}
+        rows = self.records.filter(pk__in=orders)
+        return [row for row in rows if self.order(row) == orders[row.pk]]
 
     def _missing(self, records: Sequence[Record]) -> list[Record]:
         known = self.has([record.id for record in records])
@@ -257,21 +288,16 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
         self.writer.count_faults([EventFault(self.cursor.position, each) for each in problems])
 
     @abstractmethod
-    def outdated(self, found: Sequence[Snapshot]) -> list[Snapshot]:
-        """Those whose records are missing, or differ and are from an earlier epoch: a record of
-        this epoch follows the events."""
+    def has_record(self, snapshot: Snapshot) -> bool:
+        """Whether this should have a record."""
+
+    @abstractmethod
+    def agrees(self, record: Record, snapshot: Snapshot) -> bool:
+        """Whether the record says the same."""
 
     @abstractmethod
     def events_of(self, snapshot: Snapshot) -> Iterable[Any]:
         """The events that would have led to this state."""
-
-    @abstractmethod
-    def unfinished_pages(self) -> Iterator[list[Record]]:
-        """All unfinished records, a page at a time."""
-
-    @abstractmethod
-    def still_unfinished(self, records: Sequence[Record]) -> list[Record]:
-        """Those of these records that no event has changed meanwhile."""
 
     @abstractmethod
     def loss(self, record: Record, now_ms: int) -> Any:
@@ -282,37 +308,23 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
         """Write these events without moving the cursor."""
 
 
-def _pages(rows: QuerySet[Record], key: str) -> Iterator[list[Record]]:
-    """All rows in the order of an indexed key, a page at a time."""
-    rows = rows.order_by(key, "pk")
-    page = list(rows[:RECORDS_PER_STEP])
-    while page:
-        yield page
-        behind = rows_behind(key, getattr(page[-1], key), page[-1].pk)
-        page = list(rows.filter(behind)[:RECORDS_PER_STEP])
-
-
 class JobReconciler(RecordReconciler[JobSnapshot, JobRecord]):
     label, model, event_id = "job", JobRecord, "job_id"
+    unfinished = [status for status in Status if status in UNFINISHED]
+    begun = "enqueued_at"
+    order = attrgetter("epoch", "seq")
+    unread = ("payload", "result", "error", "progress", "tags")
 
-    _mirrored_starts: Set[tuple[str, int]] = frozenset()  # of the jobs found last
+    def has_record(self, job: JobSnapshot) -> bool:
+        return _is_audited(job) and self.is_kept(job.finished_ms)
 
-    def outdated(self, found: Sequence[JobSnapshot]) -> list[JobSnapshot]:
-        jobs = [job for job in found if _is_audited(job) and self.is_kept(job.finished_ms)]
-        rows = self.records.filter(pk__in=[job.id for job in jobs])
-        known = list(
-            rows.values_list("pk", "epoch", "started_at", "seq", "status", "reason", "finished_at")
-        )
-        current = {
-            pk: epoch >= self.cursor.epoch or (*state, finished_at and ms_of(finished_at))
-            for pk, epoch, _, *state, finished_at in known
-        }
-        self._mirrored_starts = {
-            (pk, ms_of(started_at))
-            for pk, _, started_at, _, status, *_ in known
-            if started_at and status == Status.PROCESSING
-        }
-        return [job for job in jobs if current.get(job.id) not in (True, _outcome(job))]
+    def agrees(self, record: JobRecord, job: JobSnapshot) -> bool:
+        """After a failover, a job may have ended another time, and as its event of the same
+        number."""
+        finished_ms = job.finished_ms if job.status in FINAL else None
+        return (record.seq, record.status, record.reason, ms_or_none(record.finished_at)) == (
+            job.seq, job.status, job.reason, finished_ms
+        )  # fmt: skip
 
     def events_of(self, job: JobSnapshot) -> Iterator[JobStreamEvent]:
         """From the fields of the hash. The writer reads arguments, result and error there."""
@@ -320,7 +332,7 @@ class JobReconciler(RecordReconciler[JobSnapshot, JobRecord]):
         if job.started_ms is not None:
             at_ms = job.started_ms
             has_run = job.status != Status.PROCESSING and job.seq > 1
-            if has_run and (job.id, at_ms) not in self._mirrored_starts:
+            if has_run and not _is_start(self.known.get(job.id), at_ms):
                 yield self._event(job, Status.PROCESSING, job.seq - 1, at_ms, {})
         is_due = job.status in (Status.SCHEDULED, Status.RETRYING)
         found = {
@@ -341,18 +353,6 @@ class JobReconciler(RecordReconciler[JobSnapshot, JobRecord]):
             at_ms, None, None, None, {**more, "reconciled": True},
         )  # fmt: skip
 
-    def unfinished_pages(self) -> Iterator[list[JobRecord]]:
-        for status in UNFINISHED_STATUSES:
-            rows = self.records.filter(status=status).only(*UNFINISHED_FIELDS)
-            yield from _pages(rows, "enqueued_at")
-
-    def still_unfinished(self, records: Sequence[JobRecord]) -> list[JobRecord]:
-        orders = {record.pk: (record.epoch, record.seq) for record in records}
-        rows = self.records.filter(pk__in=orders, status__in=UNFINISHED_STATUSES)
-        return [
-            row for row in rows.only(*UNFINISHED_FIELDS) if (row.epoch, row.seq) == orders[row.pk]
-        ]
-
     def loss(self, record: JobRecord, now_ms: int) -> JobStreamEvent:
         # If an outbox enqueues the job again, its first event must win over this one.
         seq = 0 if record.epoch < self.cursor.epoch else record.seq + 1
@@ -365,11 +365,11 @@ class JobReconciler(RecordReconciler[JobSnapshot, JobRecord]):
         self.writer.write(events, self.cursor, self.cursor.position)
 
 
-def _outcome(job: JobSnapshot) -> tuple[object, ...]:
-    """What tells two ends of a job apart: after a failover it may have ended another time, and as
-    its event of the same number."""
-    finished_ms = job.finished_ms if job.status in FINAL else None
-    return job.seq, job.status, job.reason, finished_ms
+def _is_start(record: JobRecord | None, at_ms: int) -> bool:
+    """Whether the mirror knows of the attempt that began then, and not of its end."""
+    if record is None or record.status != Status.PROCESSING:
+        return False
+    return ms_or_none(record.started_at) == at_ms
 
 
 def _is_audited(job: JobSnapshot) -> bool:
@@ -383,16 +383,21 @@ def _is_audited(job: JobSnapshot) -> bool:
 
 class WorkflowReconciler(RecordReconciler[WorkflowSnapshot, WorkflowRecord]):
     label, model, event_id = "workflow", WorkflowRecord, "workflow_id"
+    unfinished = [status.value for status in WorkflowStatus if not status.is_final]
+    begun = "made_at"
+    order = attrgetter("epoch", "entry_ms", "entry_no")
 
-    def outdated(self, found: Sequence[WorkflowSnapshot]) -> list[WorkflowSnapshot]:
-        workflows = [
-            each
-            for each in found
-            if each.status != WorkflowStatus.BUILDING and self.is_kept(each.ended_ms)
-        ]
-        known = self.records.in_bulk([each.id for each in workflows])
-        epoch = self.cursor.epoch
-        return [each for each in workflows if not _agrees(known.get(each.id), each, epoch)]
+    def has_record(self, workflow: WorkflowSnapshot) -> bool:
+        return workflow.status != WorkflowStatus.BUILDING and self.is_kept(workflow.ended_ms)
+
+    def agrees(self, record: WorkflowRecord, workflow: WorkflowSnapshot) -> bool:
+        counts = _counts(record)
+        return (
+            (record.status, record.is_paused, counts.generation)
+            == (workflow.status, workflow.is_paused, workflow.counts.generation)
+            # An unfinished workflow counts its ended jobs in Redis only.
+            and (not workflow.status.is_final or counts.ended == workflow.counts.ended)
+        )
 
     def events_of(self, workflow: WorkflowSnapshot) -> list[WorkflowStreamEvent]:
         """The last one, which holds the whole state."""
@@ -405,13 +410,6 @@ class WorkflowReconciler(RecordReconciler[WorkflowSnapshot, WorkflowRecord]):
             )
         ]  # fmt: skip
 
-    def unfinished_pages(self) -> Iterator[list[WorkflowRecord]]:
-        return _pages(self.records.filter(status__in=UNFINISHED_WORKFLOW_STATUSES), "pk")
-
-    def still_unfinished(self, records: Sequence[WorkflowRecord]) -> list[WorkflowRecord]:
-        rows = self.records.filter(status__in=UNFINISHED_WORKFLOW_STATUSES, cleaned_at=None)
-        return list(rows.filter(pk__in=[record.pk for record in records]))
-
     def loss(self, record: WorkflowRecord, now_ms: int) -> WorkflowStreamEvent:
         return WorkflowStreamEvent(
             self.cursor.position, record.id, WorkflowTransition.FAILED, now_ms,
@@ -420,20 +418,6 @@ class WorkflowReconciler(RecordReconciler[WorkflowSnapshot, WorkflowRecord]):
 
     def write(self, events: Sequence[WorkflowStreamEvent]) -> None:
         self.writer.write([], self.cursor, self.cursor.position, events)
-
-
-def _agrees(record: WorkflowRecord | None, workflow: WorkflowSnapshot, epoch: int) -> bool:
-    if record is None:
-        return False
-    if record.epoch >= epoch:
-        return True
-    counts = _counts(record)
-    return (
-        (record.status, record.is_paused, counts.generation)
-        == (workflow.status, workflow.is_paused, workflow.counts.generation)
-        # An unfinished workflow counts its ended jobs in Redis only.
-        and (not workflow.status.is_final or counts.ended == workflow.counts.ended)
-    )
 
 
 def _counts(record: WorkflowRecord) -> WorkflowCounts:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
+from bisect import bisect_left
 from datetime import UTC, datetime
 from typing import Any
 
@@ -112,32 +113,27 @@ class RedisIdentity:
 
     def _recover(self, cursor: Cursor) -> Cursor:
         read, first = cursor.position, self._events.first()
-        position, gap = START, {}
         if first is None or first > read:
-            gap = self._gap(read, first)
+            position, gap = START, {"gaps": F("gaps") + 1, "gap_at": datetime.now(UTC)}
+            #: The mirror was away for so long that Redis discarded events: history has a hole,
+            #: records are mended from Redis. Raise EVENTS_CAP, or have a worker always up.
+            logger.error(
+                "mirror: a gap: events behind %s were trimmed before they were read (EVENTS_CAP); "
+                "it goes on with %s, and records are reconciled with Redis",
+                format_position(read), format_position(first) if first else "what comes",
+            )  # fmt: skip
         else:
-            position = self._common_point(read)
+            position, gap = self._common_point(read), {}
             #: Redis has lost its last writes, in a crash or a failover. Records are mended from
             #: what it has; consider appendfsync always or WAIT_REPLICAS.
             logger.error(
                 "mirror: Redis went back in time: it does not have what was read behind %s, up to "
                 "%s; records are reconciled with it",
-                format_position(position),
-                format_position(read),
-            )
+                format_position(position), format_position(read),
+            )  # fmt: skip
         self._events.wait_for_replicas()
         self._begin_anew(cursor, position, **gap)
         return self._writer.cursor()
-
-    def _gap(self, read: Position, first: Position | None) -> dict[str, Any]:
-        #: The mirror was away for so long that Redis discarded events: history has a hole, records
-        #: are mended from Redis. Raise EVENTS_CAP, or have a worker always up.
-        logger.error(
-            "mirror: a gap: events behind %s were trimmed before they were read (EVENTS_CAP); it "
-            "goes on with %s, and records are reconciled with Redis",
-            format_position(read), format_position(first) if first else "what comes",
-        )  # fmt: skip
-        return {"gaps": F("gaps") + 1, "gap_at": datetime.now(UTC)}
 
     def _begin_anew(self, cursor: Cursor, position: Position, **fields: Any) -> bool:
         """Raise the epoch and request a reconcile; False when another bridge was faster."""
@@ -157,18 +153,17 @@ class RedisIdentity:
         first = self._events.first()
         if first is None or first > missing:
             return START
-        low, high = first[0] - 1, missing[0]
-        while high - low > 1:
-            middle = (low + high) // 2
-            position = self._mirrored.last(middle)
-            if position < first or self._holds(position):
-                low = middle
-            else:
-                high = middle
-        for number in self._mirrored.numbers(high):
-            if (high, number) <= missing and self._holds((high, number)):
-                return high, number
-        position = self._mirrored.last(low)
+
+        def is_lost(ms: int) -> bool:
+            position = self._mirrored.last(ms)
+            return position >= first and not self._holds(position)
+
+        instants = range(first[0], missing[0])
+        ms = first[0] + bisect_left(instants, True, key=is_lost)
+        for number in self._mirrored.numbers(ms):
+            if (ms, number) <= missing and self._holds((ms, number)):
+                return ms, number
+        position = self._mirrored.last(ms - 1)
         return position if position >= first else START
 
 

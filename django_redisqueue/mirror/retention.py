@@ -88,17 +88,15 @@ class Retention:
             self._left.extend(self._rules())
         while self._left:
             rule = self._left.popleft()
-            if self._step(rule, now):
+            try:
+                has_more = rule.step(now, self._age)
+            except DatabaseError as error:
+                _log_failure(rule.model, rule.alias, error)
+                continue  # until the next round
+            if has_more:
                 self._left.append(rule)
                 return True
         return False
-
-    def _step(self, rule: RetentionRule, now: datetime) -> bool:
-        try:
-            return rule.step(now, self._age)
-        except DatabaseError as error:
-            _log_failure(rule.model, rule.alias, error)
-            return False  # until the next round
 
 
 def _log_failure(model: type[models.Model], alias: str, error: DatabaseError) -> None:

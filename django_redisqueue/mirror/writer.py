@@ -7,6 +7,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -28,7 +29,7 @@ from ..models import (
     WorkflowRecord,
 )
 from .aggregates import ErrorBatch, RollupBatch
-from .bulk_table import BulkTable, InstantAdapter, Values, ms_or_none
+from .bulk_table import BulkTable, InstantAdapter, Values, instant_adapter, ms_or_none
 from .changes import (
     JobChange,
     KnownJob,
@@ -104,7 +105,7 @@ class MirrorWriter:
         """
         is_reconcile = to == at.position
         rollups, errors = RollupBatch(), ErrorBatch(self._errors, self._known_errors)
-        instants = InstantAdapter(self.alias)
+        instants = instant_adapter(self.alias)
         job_rows, body_faults = self._jobs.prepare(jobs, at.epoch, instants, rollups, errors)
         workflow_rows = self._workflows.prepare(workflows, at.epoch, instants)
         self._events.wait_for_replicas()
@@ -228,12 +229,13 @@ class JobWriter(RecordWriter):
         return rows, faults
 
     def known(self, ids: Sequence[str]) -> dict[str, KnownJob]:
-        found: dict[str, KnownJob] = {}
-        for records in self._records.select(ids):
-            rows = records.values_list("pk", "epoch", "seq", "status", "queued_at", "started_at")
-            for pk, epoch, seq, status, queued, started in rows:
-                found[pk] = KnownJob(epoch, seq, status, ms_or_none(queued), ms_or_none(started))
-        return found
+        rows = self._records.select(ids).values_list(
+            "pk", "epoch", "seq", "status", "queued_at", "started_at"
+        )
+        return {
+            pk: KnownJob(epoch, seq, status, ms_or_none(queued), ms_or_none(started))
+            for pk, epoch, seq, status, queued, started in rows
+        }
 
     def _fill(
         self, changes: Mapping[str, JobChange], events: Sequence[JobStreamEvent]
@@ -278,8 +280,7 @@ def _record_values(
     fields = change.fields
     fields["epoch"], fields["seq"] = change.order
     for name in fields.keys() & JOB_INSTANTS:
-        if fields[name] is not None:
-            fields[name] = instants(fields[name])
+        fields[name] = instants(fields[name])
     if change.is_new:
         return _JOB_COLUMNS, [*{**_JOB_DEFAULTS, **fields, "id": job_id}.values()]
     return tuple(fields), [*fields.values(), job_id]
@@ -299,15 +300,10 @@ def _detail(event: JobStreamEvent) -> str:
         return ""
     found = {name: more[name] for name in JOB_DETAILS if name in more}
     if error is not None:
-        found["error"] = _loads(error)
+        found["error"] = error
+        with suppress(ValueError):  # something else has written it: it is shown as it is
+            found["error"] = loads(error)
     return storable(dumps(found))
-
-
-def _loads(text: str) -> Any:
-    try:
-        return loads(text)
-    except ValueError:
-        return text  # something else has written it; show it as it is
 
 
 class WorkflowWriter(RecordWriter):
@@ -337,24 +333,23 @@ class WorkflowWriter(RecordWriter):
         return rows
 
     def known(self, ids: Sequence[str]) -> dict[str, KnownWorkflow]:
-        found: dict[str, KnownWorkflow] = {}
-        for records in self._records.select(ids):
-            rows = records.values_list(
-                "pk", "epoch", "entry_ms", "entry_no", "status", "reason", "ended_at", "cleaned_at"
+        rows = self._records.select(ids).values_list(
+            "pk", "epoch", "entry_ms", "entry_no", "status", "reason", "ended_at", "cleaned_at"
+        )
+        return {
+            pk: KnownWorkflow(
+                (epoch, ms, number), status, reason, ms_or_none(ended), ms_or_none(cleaned)
             )
-            for pk, epoch, ms, number, status, reason, ended, cleaned in rows:
-                found[pk] = KnownWorkflow(
-                    (epoch, ms, number), status, reason, ms_or_none(ended), ms_or_none(cleaned)
-                )
-        return found
+            for pk, epoch, ms, number, status, reason, ended, cleaned in rows
+        }
 
 
 def _workflow_values(change: WorkflowChange, instants: InstantAdapter) -> Values:
     event = change.event
     return (
         event.name, change.status, event.is_paused, change.reason, *event.counts,
-        instants(event.made_ms), instants.or_none(change.ended_ms),
-        instants.or_none(change.cleaned_ms), *change.order,
+        instants(event.made_ms), instants(change.ended_ms),
+        instants(change.cleaned_ms), *change.order,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -167,15 +167,12 @@ def run_step(job_id: str, name: str, alias: str, work: Callable[[], str], guard:
     found = _receipts(job_id, name, alias).values_list("body", flat=True).first()
     if found is not None:
         return found
-    if unit is not None:
+    with through_outbox(), _transaction(alias) if unit is None else nullcontext():
         text = work()
         _create(job_id, name, alias, text)
+    if unit is not None:
         with guard():
             unit.commit()
-        return text
-    with through_outbox(), _transaction(alias):
-        text = work()
-        _create(job_id, name, alias, text)
     return text
 
 

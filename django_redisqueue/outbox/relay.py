@@ -13,9 +13,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 from django.db import Error as DatabaseError
 from django.db import connections, router
@@ -35,13 +33,11 @@ from ..models import JobRecord, MirrorState, OutboxJob, WorkflowRecord
 from ..models.tables import has_table, rows_of_shard
 from .rows import (
     CHUNK,
-    delete,
     ids_on,
     ids_with_rows,
     is_workflow,
     row_id_of,
     rows_on,
-    rows_with,
     to_new_job,
     to_push,
     unrelayed,
@@ -60,101 +56,70 @@ ORPHAN_WATCH = 3600.0
 FORGET_AFTER_MS = 3_600_000  # after which Redis forgets an accepted id that has no row
 
 
-class _OutboxRow(NamedTuple):
-    """The columns of a row that are read first; its arguments may be large."""
-
-    id: str
-    audit: str
-    aliases: str
-    unique: str
-    created_at: datetime
-    resent: bool
-
-
-@dataclass(slots=True)
-class _AliasState:
-    """The position of the passes over one alias, and what was logged about it."""
-
-    alias: str
-    after: datetime | None = None  # unrelayed rows up to here were checked
-    sent_after: str = ""  # and relayed rows up to this id
-    problem: str = ""
-    refused: dict[str, str] = field(default_factory=dict)
-    incomplete: dict[str, float] = field(default_factory=dict)  # since when (monotonic), by id
-
-
 class Relay:
-    """One pass at a time over these aliases, or over all, that have an outbox."""
+    """One pass at a time over the outbox of this alias, if it has one."""
 
-    def __init__(self, commands: Commands, aliases: Sequence[str] = ()) -> None:
+    def __init__(self, commands: Commands, alias: str) -> None:
         self._commands = commands
-        self._aliases = aliases
+        self._alias = alias
         settings = commands.settings
         self._durability = Durability(
             commands.connection, settings, replicas=settings.wait_replicas
         )
-        self._states: dict[str, _AliasState] = {}
         self._retry_at = 0.0
+        self._after: datetime | None = None  # unrelayed rows up to here were checked
+        self._sent_after = ""  # and relayed rows up to this id
+        self._incomplete: dict[str, float] = {}  # since when (monotonic), by id
         # Jobs that Redis has deleted, each with the last event when this was noticed
         self._gone: dict[str, Position] = {}
+        self.problem = ""  # what kept the last pass from the outbox
 
     def run_once(self) -> bool:
         """Send waiting jobs and delete the rows of safe ones; True when there is more to do. Raises
         RedisQueueError."""
-        with_refused = time.monotonic() >= self._retry_at
-        if with_refused:
-            self._retry_at = time.monotonic() + RETRY_REFUSED
-        more = False
-        for alias in self._aliases or connections:
-            state = self._states.setdefault(alias, _AliasState(alias))
-            try:
-                connections[alias].close_if_unusable_or_obsolete()
-                if has_table(OutboxJob, alias) and self._of_shard(rows_on(alias)).exists():
-                    more = self._pass(state, with_refused) or more
-                else:
-                    state.incomplete.clear()  # also of rows that others have sent
-            except (DatabaseError, RedisFull) as error:
-                _log_problem(state, first_line(error))
+        more, problem = False, ""
+        try:
+            connections[self._alias].close_if_unusable_or_obsolete()
+            if has_table(OutboxJob, self._alias) and self._of_shard(rows_on(self._alias)).exists():
+                more = self._pass()
             else:
-                _log_problem(state, "")
+                self._incomplete.clear()  # also of rows that others have sent
+        except (DatabaseError, RedisFull) as error:
+            problem = first_line(error)
+            if problem != self.problem:
+                #: The outbox cannot be read, so its jobs are sent later. Look at that database.
+                logger.error("outbox of database %r: %s; trying again", self._alias, problem)
+        self.problem = problem
         return more
-
-    @property
-    def problems(self) -> list[str]:
-        """What kept the last pass from outboxes."""
-        return [
-            f"outbox of database {state.alias!r}: {state.problem}"
-            for state in self._states.values()
-            if state.problem
-        ]
 
     def _of_shard(self, rows: QuerySet[OutboxJob]) -> QuerySet[OutboxJob]:
         return rows_of_shard(rows, self._commands.connection.shard)
 
-    def _pass(self, state: _AliasState, with_refused: bool) -> bool:
-        rows = self._of_shard(unrelayed(state.alias))
-        if with_refused:
-            self._check(state, _read_rows(rows.exclude(problem="")))
+    def _pass(self) -> bool:
+        rows = self._of_shard(unrelayed(self._alias))
+        if time.monotonic() >= self._retry_at:
+            self._retry_at = time.monotonic() + RETRY_REFUSED
+            self._check(_read_rows(rows.exclude(problem="")))
         now = timezone.now()
         # A row from the future is by another machine's clock: sending it early does no harm.
         is_ripe = Q(created_at__lt=now - GRACE) | Q(created_at__gt=now + GRACE)
         found = rows.filter(is_ripe, problem="")
-        if state.after is not None:
-            found = found.filter(created_at__gt=state.after)
+        if self._after is not None:
+            found = found.filter(created_at__gt=self._after)
         page = _read_rows(found)
-        state.after = page[-1].created_at if len(page) == PAGE_ROWS else None
-        self._check(state, page)
-        return self._check_sent(state) or state.after is not None
+        self._after = page[-1].created_at if len(page) == PAGE_ROWS else None
+        self._check(page)
+        return self._check_sent() or self._after is not None
 
-    def _check_sent(self, state: _AliasState) -> bool:
+    def _check_sent(self) -> bool:
         """Check a page of the relayed rows, by id; True when there are more."""
-        sent = rows_on(state.alias).exclude(relayed_at=None).filter(pk__gt=state.sent_after)
+        sent = rows_on(self._alias).exclude(relayed_at=None).filter(pk__gt=self._sent_after)
         page = _read_rows(self._of_shard(sent).order_by("pk"))
-        self._check(state, page)
-        state.sent_after = page[-1].id if len(page) == PAGE_ROWS else ""
-        return bool(state.sent_after)
+        self._check(page)
+        self._sent_after = page[-1].id if len(page) == PAGE_ROWS else ""
+        return bool(self._sent_after)
 
-    def _check(self, state: _AliasState, page: Sequence[_OutboxRow]) -> None:
+    def _check(self, page: Sequence[OutboxJob]) -> None:
         """Delete the rows of safe jobs, and send jobs that Redis does not have."""
         if not page:
             return
@@ -168,13 +133,13 @@ class Relay:
         lacking = [row for row in page if row.id not in is_durable]
         safe = [row for row in accepted if row.id in settled and is_durable[row.id]]
         safe += [row for row in lacking if has_ended.get(row.id)]
-        self._delete_safe(state, safe)
-        _mark_relayed([state.alias], [row.id for row in accepted])
+        self._delete_safe(safe)
+        _mark_relayed([self._alias], [row.id for row in accepted])
         lost = [row.id for row in lacking if not has_ended.get(row.id)]
-        for rows in rows_with(lost, state.alias):
-            self._relay(state, list(rows.order_by("created_at")))
+        for some in slices(lost, CHUNK):
+            self._relay(list(rows_on(self._alias).filter(pk__in=some).order_by("created_at")))
 
-    def _mirrored(self, page: Sequence[_OutboxRow]) -> Mapping[str, bool]:
+    def _mirrored(self, page: Sequence[OutboxJob]) -> Mapping[str, bool]:
         """The rows that the mirror has; True for those that have ended, except as ``lost``."""
         alias = router.db_for_write(JobRecord)  # replicas lag
         if not self._commands.settings.mirror or not has_table(JobRecord, alias):
@@ -182,13 +147,12 @@ class Relay:
         known = {}
         for model, holds_workflows in ((JobRecord, False), (WorkflowRecord, True)):
             ids = [row.id for row in page if is_workflow(row.id) is holds_workflows]
-            for some in slices(ids, CHUNK):
-                found = model._base_manager.using(alias).filter(pk__in=some)
-                for row_id, status, reason in found.values_list("pk", "status", "reason"):
-                    known[row_id] = status in FINAL and reason != JobReason.LOST
+            found = model._base_manager.using(alias).filter(pk__in=ids)
+            for row_id, status, reason in found.values_list("pk", "status", "reason"):
+                known[row_id] = status in FINAL and reason != JobReason.LOST
         return known
 
-    def _unmirrorable(self, rows: Sequence[_OutboxRow]) -> set[str]:
+    def _unmirrorable(self, rows: Sequence[OutboxJob]) -> set[str]:
         """The rows whose jobs the mirror will never have.
 
         Redis has not created the job, because another one had its unique key; it forgets the id of
@@ -216,68 +180,58 @@ class Relay:
             del self._gone[job_id]
         return found
 
-    def _delete_safe(self, state: _AliasState, rows: Sequence[_OutboxRow]) -> None:
+    def _delete_safe(self, rows: Sequence[OutboxJob]) -> None:
         """Delete rows with their siblings on other aliases, then let Redis forget their ids. In the
         other order a row that is left would be sent again. Ids that the relay has sent stay for
         ``forget_ids``: the process that committed them may still be about to send them."""
+        if not rows:
+            return
         ids = [row.id for row in rows]
-        for alias in {state.alias, *_sibling_aliases(rows)} if ids else ():
-            delete(ids, alias)
+        for alias in {self._alias, *_sibling_aliases(rows)}:
+            rows_on(alias).filter(pk__in=ids).delete()
         self._durability.forget([row.id for row in rows if not row.resent])
 
-    def forget_ids(self) -> bool:
-        """Let Redis forget ids whose rows were deleted by a process that died before it could.
-        Checks the outboxes of all aliases. Returns False: there is no hurry."""
-        ids = self._durability.older_than(FORGET_AFTER_MS, PAGE_ROWS)
-        try:
-            stored = ids_with_rows(ids)
-        except DatabaseError:
-            return False  # a pass has logged it; without the database nothing is known
-        self._durability.forget([job_id for job_id in ids if job_id not in stored])
-        return False
-
-    def _relay(self, state: _AliasState, rows: Sequence[OutboxJob]) -> None:
-        whole = self._without_unsent_parents(list(self._complete(state, rows)))
+    def _relay(self, rows: Sequence[OutboxJob]) -> None:
+        whole = self._without_unsent_parents(list(self._complete(rows)))
         # A row's siblings on other aliases are marked with it.
-        aliases = {state.alias, *_sibling_aliases(whole)}
+        aliases = {self._alias, *_sibling_aliases(whole)}
         for alias in aliases:
-            for found in rows_with([row.id for row in whole], alias):
-                found.filter(resent=False).update(resent=True)
+            found = rows_on(alias).filter(pk__in=[row.id for row in whole], resent=False)
+            found.update(resent=True)
         jobs = []
         for row in whole:
             if is_workflow(row.id):
-                self._push(state, aliases, row)
+                self._push(aliases, row)
             else:
                 jobs.append(to_new_job(row))
         for batch in batches(jobs):
             problems = self._send(batch)
             _mark_relayed(aliases, [job.id for job in batch if job.id not in problems])
             for job_id, problem in problems.items():
-                self._record_refusal(state, job_id, problem)
+                self._record_refusal(job_id, problem)
 
-    def _complete(self, state: _AliasState, rows: Sequence[OutboxJob]) -> Iterable[OutboxJob]:
+    def _complete(self, rows: Sequence[OutboxJob]) -> Iterable[OutboxJob]:
         """Rows whose siblings on other aliases exist, too."""
         ids = [row.id for row in rows]
-        there = {alias: ids_on(alias, ids) for alias in _sibling_aliases(rows) - {state.alias}}
+        there = {alias: ids_on(alias, ids) for alias in _sibling_aliases(rows) - {self._alias}}
         for row in rows:
             missing = [a for a in row.aliases.split(",") if a in there and row.id not in there[a]]
             if not missing:
-                state.incomplete.pop(row.id, None)
+                self._incomplete.pop(row.id, None)
                 yield row
-            elif self._is_orphan(state, row):
+            elif self._is_orphan(row):
                 #: A job enqueued in transactions of several databases: one of them was rolled back,
                 #: so the job does not run. Enqueue it again if the other's work needs it.
                 logger.warning(
                     "outbox of database %r: job %s is dropped because its transaction on %s has "
-                    "not committed", state.alias, row.id, ", ".join(missing),
+                    "not committed", self._alias, row.id, ", ".join(missing),
                 )  # fmt: skip
-                delete([row.id], state.alias)
-                del state.incomplete[row.id]
+                rows_on(self._alias).filter(pk=row.id).delete()
+                del self._incomplete[row.id]
 
-    @staticmethod
-    def _is_orphan(state: _AliasState, row: OutboxJob) -> bool:
+    def _is_orphan(self, row: OutboxJob) -> bool:
         now = time.monotonic()
-        seconds = now - state.incomplete.setdefault(row.id, now)
+        seconds = now - self._incomplete.setdefault(row.id, now)
         return seconds >= ORPHAN_WATCH and timezone.now() - row.created_at > ORPHAN_AGE
 
     def _send(self, jobs: Sequence[NewJob]) -> dict[str, str]:
@@ -298,24 +252,23 @@ class Relay:
             return problems
         return {}
 
-    def _push(self, state: _AliasState, aliases: Iterable[str], row: OutboxJob) -> None:
+    def _push(self, aliases: Iterable[str], row: OutboxJob) -> None:
         """Send a workflow, or the rest of one whose producer died during the push."""
         try:
             deque(send_workflows(self._commands.connection, [to_push(row)]), maxlen=0)
         except (UniqueConflict, WorkflowError, WrongKeyType) as error:
-            self._record_refusal(state, row.id, str(error))
+            self._record_refusal(row.id, str(error))
             return
         _mark_relayed(aliases, [row.id])
 
-    def _record_refusal(self, state: _AliasState, job_id: str, problem: str) -> None:
-        if state.refused.get(job_id) != problem:
+    def _record_refusal(self, job_id: str, problem: str) -> None:
+        row = rows_on(self._alias).filter(pk=job_id).exclude(problem=problem)
+        if row.update(relayed_at=None, problem=problem):
             #: Redis will not take this job, for the reason given: it waits in the outbox and is
             #: tried again. Remove the reason, or delete the row in the admin.
             logger.error(
-                "outbox of database %r: job %s is refused: %s", state.alias, job_id, problem
+                "outbox of database %r: job %s is refused: %s", self._alias, job_id, problem
             )
-            state.refused[job_id] = problem
-        rows_on(state.alias).filter(pk=job_id).update(relayed_at=None, problem=problem)
 
     def _without_unsent_parents(self, rows: Sequence[OutboxJob]) -> Sequence[OutboxJob]:
         """The rows without parents that are still to be sent: those go first."""
@@ -325,11 +278,12 @@ class Relay:
         return [row for row in rows if unsent.isdisjoint(parents[row.id])]
 
 
-def _read_rows(rows: QuerySet[OutboxJob]) -> list[_OutboxRow]:
-    return [_OutboxRow(*values) for values in rows.values_list(*_OutboxRow._fields)[:PAGE_ROWS]]
+def _read_rows(rows: QuerySet[OutboxJob]) -> list[OutboxJob]:
+    """Without their arguments, which may be large."""
+    return list(rows.only("id", "audit", "aliases", "unique", "created_at", "resent")[:PAGE_ROWS])
 
 
-def _sibling_aliases(rows: Iterable[OutboxJob | _OutboxRow]) -> set[str]:
+def _sibling_aliases(rows: Iterable[OutboxJob]) -> set[str]:
     """The aliases that these rows name and that have the table."""
     named = {alias for row in rows for alias in row.aliases.split(",") if alias}
     return {name for name in named if name in connections and has_table(OutboxJob, name)}
@@ -337,13 +291,18 @@ def _sibling_aliases(rows: Iterable[OutboxJob | _OutboxRow]) -> set[str]:
 
 def _mark_relayed(aliases: Iterable[str], ids: Sequence[str]) -> None:
     for alias in aliases:
-        for rows in rows_with(ids, alias):
-            rows.filter(relayed_at=None).update(relayed_at=timezone.now(), problem="")
+        rows = rows_on(alias).filter(pk__in=ids, relayed_at=None)
+        rows.update(relayed_at=timezone.now(), problem="")
 
 
-def _log_problem(state: _AliasState, problem: str) -> None:
-    """Log why an outbox cannot be read, once until that changes."""
-    if problem and problem != state.problem:
-        #: The outbox cannot be read, so its jobs are sent later. Look at that database.
-        logger.error("outbox of database %r: %s; trying again", state.alias, problem)
-    state.problem = problem
+def forget_ids(commands: Commands) -> bool:
+    """Let Redis forget ids whose rows were deleted by a process that died before it could. Checks
+    the outboxes of all aliases. Returns False: there is no hurry."""
+    durability = Durability(commands.connection, commands.settings)
+    ids = durability.older_than(FORGET_AFTER_MS, PAGE_ROWS)
+    try:
+        stored = ids_with_rows(ids)
+    except DatabaseError:
+        return False  # a relay has logged it; without the database nothing is known
+    durability.forget([job_id for job_id in ids if job_id not in stored])
+    return False

@@ -35,7 +35,7 @@ from ..exceptions import ConfigurationError
 from ..models import OutboxJob, StepReceipt
 from ..models.tables import aliases_with_table, has_table
 
-CHUNK = 500  # ids in one query; some databases take no more than 999
+CHUNK = 500  # whole rows in memory, or ids in a query when there may be any number
 IN_ASYNC_CODE = (
     "In async code, await aget_job, afind_jobs, task.aenqueue, job.arefresh, job.acancel or "
     "job.await_result, and call others of django_redisqueue by sync_to_async."
@@ -107,17 +107,6 @@ def waits_for_mirror(audit: str) -> bool:
 def rows_on(alias: str) -> models.QuerySet[OutboxJob]:
     """All rows on this alias."""
     return OutboxJob._base_manager.using(alias)
-
-
-def rows_with(ids: Sequence[str], alias: str) -> Iterable[models.QuerySet[OutboxJob]]:
-    """Queries for the rows with these ids on this alias."""
-    return (rows_on(alias).filter(pk__in=some) for some in slices(ids, CHUNK))
-
-
-def delete(ids: Sequence[str], alias: str) -> None:
-    """Delete rows by id."""
-    for rows in rows_with(ids, alias):
-        rows.delete()
 
 
 def find(job_id: str) -> JobData | None:
@@ -239,7 +228,7 @@ def row_id_of(job_id: str) -> str:
 
 def ids_on(alias: str, row_ids: Sequence[str]) -> set[str]:
     """Which of these rows are on this alias."""
-    found = rows_with(row_ids, alias)
+    found = (rows_on(alias).filter(pk__in=some) for some in slices(row_ids, CHUNK))
     return {row_id for rows in found for row_id in rows.values_list("pk", flat=True)}
 
 

@@ -144,7 +144,7 @@ def test_a_row_goes_when_replicas_have_its_job(
     settings.REDISQUEUE = {**settings.REDISQUEUE, "OUTBOX": True, "MIRROR": False}
     with transaction.atomic():
         job = tasks.noop.enqueue()
-    relay = Relay(Commands(worker_connection()))
+    relay = Relay(Commands(worker_connection()), "default")
     relay.run_once()
     assert [row.pk for row in OutboxJob.objects.all()] == [job.id]
     deaf.resume()

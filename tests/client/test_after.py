@@ -177,7 +177,7 @@ def test_a_child_that_does_not_wait_for_the_commit_is_refused() -> None:
 def relay(times: int = 1) -> None:
     """What maintenance does with rows that have become old."""
     with all_stores() as stores:
-        roles = [Relay(store) for store in stores]
+        roles = [Relay(store, "default") for store in stores]
         for _ in range(times):
             OutboxJob.objects.update(created_at=F("created_at") - timedelta(hours=1))
             for role in roles:

@@ -11,8 +11,9 @@ from django.db import OperationalError
 
 from django_redisqueue.broker.entries import format_position
 from django_redisqueue.conf import get_settings
+from django_redisqueue.mirror import bridge as bridge_module
 from django_redisqueue.mirror import retention
-from django_redisqueue.mirror.bridge import KEEP_EVENTS, Bridge, StreamTrimmer, make_bridge
+from django_redisqueue.mirror.bridge import KEEP_EVENTS, make_bridge
 from django_redisqueue.mirror.retention import Cleanup
 from django_redisqueue.mirror.writer import Cursor
 from django_redisqueue.models import JobRecord, MirrorState
@@ -44,10 +45,10 @@ def length(shard: MirroredShard) -> int:
     return len(shard.lab.written())
 
 
-def keep(bridge: Bridge, events: int) -> None:
-    """Keeps only that many events for live readers."""
-    (trimmer,) = [one for one in bridge._hooks if isinstance(one, StreamTrimmer)]
-    trimmer._keep = events
+@pytest.fixture
+def keep_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps no events for live readers."""
+    monkeypatch.setattr(bridge_module, "KEEP_EVENTS", 0)
 
 
 # -- trimming the stream
@@ -62,10 +63,10 @@ def test_the_last_10_000_events_stay_for_live_readers(full_shard: MirroredShard)
     assert format_position(full_shard.lab.written()[-1].place) == MirrorState.objects.get().position
 
 
+@pytest.mark.usefixtures("keep_none")
 def test_the_stream_is_trimmed_behind_a_mirror_that_is_never_at_the_end(
     full_shard: MirroredShard,
 ) -> None:
-    keep(full_shard.bridge, 0)
     full_shard.run_jobs(100)
     full_shard.mirror()
     assert length(full_shard) <= 100 + STEP
@@ -79,8 +80,8 @@ def test_the_stream_is_trimmed_behind_a_mirror_that_is_never_at_the_end(
     assert JobRecord.objects.count() == 600
 
 
+@pytest.mark.usefixtures("keep_none")
 def test_the_cursors_own_entry_stays(full_shard: MirroredShard) -> None:
-    keep(full_shard.bridge, 0)
     for n in range(4):
         full_shard.run_jobs(70, f"r{n}.")
         full_shard.mirror()

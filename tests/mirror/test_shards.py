@@ -169,7 +169,7 @@ def test_the_relay_of_a_shard_sends_its_own_rows() -> None:
     OutboxJob.objects.update(created_at="2020-01-01T00:00:00Z")
     for shard, job in enumerate(jobs):
         connection = worker_connection(shard)
-        Relay(Commands(connection), ["default"]).run_once()
+        Relay(Commands(connection), "default").run_once()
         assert [connection.call("EXISTS", Commands(connection).keys.job(one.id)) for one in jobs] \
             == [one is job for one in jobs]  # fmt: skip
         connection.close()
@@ -187,7 +187,7 @@ def test_a_worker_that_knows_one_shard_leaves_rows_of_new_shards_alone(settings:
     OutboxJob.objects.update(created_at="2020-01-01T00:00:00Z")
     settings.REDISQUEUE = {**settings.REDISQUEUE, "SHARDS": 1}
     connection = worker_connection()
-    Relay(Commands(connection), ["default"]).run_once()
+    Relay(Commands(connection), "default").run_once()
     keys = [Commands(connection).keys.job(job.id) for job in jobs]
     assert [connection.call("EXISTS", key) for key in keys] == [1, 0, 0]
     connection.close()

@@ -4,6 +4,7 @@ deleted before the mirror has read their events."""
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from django_redisqueue.conf import get_settings
 from django_redisqueue.core.codec import encode_stored
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.dashboard.periodic import history
-from django_redisqueue.mirror.bridge import Bridge, StreamTrimmer
+from django_redisqueue.mirror.bridge import Bridge, trim_stream
 from django_redisqueue.models import JobRecord
 from tests.broker.gathers import Query
 from tests.broker.lab import outcome
@@ -106,7 +107,7 @@ def test_a_job_deleted_too_soon(shard: MirroredShard, verb: str, status: str) ->
     else:
         assert lab.store.clear("default", status).done == 1
     assert lab.ids(status) == []
-    shard.bridge = Bridge(get_settings(), hooks=[StreamTrimmer(lab.store)])
+    shard.bridge = Bridge(get_settings(), hooks=[partial(trim_stream, lab.store)])
     shard.mirror()
     record = shard.record("a")
     assert (record.status, record.payload) == (status, arguments)

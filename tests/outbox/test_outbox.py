@@ -81,8 +81,9 @@ def relay() -> None:
         OutboxJob.objects.using(alias).filter(created_at__gt=old).update(created_at=old)
     with all_stores() as stores:
         for store in stores:
-            while Relay(store).run_once():
-                pass
+            for alias in BOTH:
+                while Relay(store, alias).run_once():
+                    pass
 
 
 def left(alias: str = "default") -> list[str]:

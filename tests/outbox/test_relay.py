@@ -23,7 +23,7 @@ from django_redisqueue.exceptions import JobNotFound, RedisUnavailable
 from django_redisqueue.management.commands.runworker import _relay_outbox
 from django_redisqueue.models import JobRecord, MirrorState, OutboxJob
 from django_redisqueue.outbox import relay as relay_module
-from django_redisqueue.outbox.relay import Relay
+from django_redisqueue.outbox.relay import Relay, forget_ids
 from django_redisqueue.outbox.rows import unrelayed
 from tests.app import tasks
 from tests.client.test_transactions import queued, rolled_back
@@ -33,6 +33,20 @@ from tests.worker.processes import eventually
 BOTH = ["default", "other"]
 AWAY = {"CONNECTION": {"URL": "unix:///nonexistent.sock"}}
 pytestmark = pytest.mark.django_db(transaction=True, databases=BOTH)
+
+
+class Relays:
+    """Of both databases."""
+
+    def __init__(self, commands: Commands) -> None:
+        self.relays = [Relay(commands, alias) for alias in BOTH]
+
+    def run_once(self) -> bool:
+        return max([relay.run_once() for relay in self.relays])
+
+    def retry_refused(self) -> None:
+        for relay in self.relays:
+            relay._retry_at = 0
 
 
 class Lost:
@@ -60,9 +74,12 @@ class Lost:
         old = timezone.now() - by
         OutboxJob.objects.using(using).filter(created_at__gt=old).update(created_at=old)
 
-    def relay(self) -> Relay:
+    def commands(self) -> Commands:
         """Of the shard of the queue."""
-        return Relay(Commands(worker_connection(shard_of())))
+        return Commands(worker_connection(shard_of()))
+
+    def relay(self) -> Relays:
+        return Relays(self.commands())
 
 
 @pytest.fixture
@@ -295,7 +312,7 @@ def test_a_process_that_sends_after_the_relay_has_done_so_adds_no_job(lost: Lost
         transaction.on_commit(slow_hook)
         job = tasks.noop.enqueue(1)
     assert queued() == []
-    assert lost.relay().forget_ids() is False  # too early
+    assert forget_ids(lost.commands()) is False  # too early
 
 
 def complete_and_prune(job_id: str) -> None:
@@ -315,7 +332,7 @@ def test_ids_whose_rows_are_gone_are_forgotten(
     gone, kept = lost.enqueue(1), lost.enqueue(2)
     lost.relay().run_once()
     OutboxJob.objects.filter(pk=gone.id).delete()  # and its relay died before it said so
-    assert lost.relay().forget_ids() is False
+    assert forget_ids(lost.commands()) is False
     assert redis.zrange(keys_of().outbox, 0, -1) == [kept.id.encode()]
 
 
@@ -346,7 +363,7 @@ def test_what_was_refused_is_tried_again_now_and_then(
     redis.set(keys_of().job(bad.id), "something else")
     relay = lost.relay()
     relay.run_once()
-    relay._retry_at = 0
+    relay.retry_refused()
     relay.run_once()
     assert (
         len([r for r in caplog.records if r.levelname == "ERROR"]) == 1
@@ -354,7 +371,7 @@ def test_what_was_refused_is_tried_again_now_and_then(
     redis.delete(keys_of().job(bad.id))
     relay.run_once()
     assert queued() == []
-    relay._retry_at = 0
+    relay.retry_refused()
     relay.run_once()
     assert queued() == [2]
     assert rows() == []

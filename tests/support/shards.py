@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from django.db import connections
+
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.keys import Keys
@@ -57,4 +59,5 @@ def relay() -> None:
     """A pass over the outbox for each shard, as maintenance does."""
     with all_stores() as stores:
         for store in stores:
-            Relay(store).run_once()
+            for alias in connections:
+                Relay(store, alias).run_once()

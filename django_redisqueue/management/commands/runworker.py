@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from django.conf import settings
 from django.core.checks import ERROR, CheckMessage
 from django.core.management.base import CommandError
+from django.db import connections
 
 from ...broker.commands import Commands
 from ...broker.connection import RedisConnection, worker_connection
@@ -224,22 +225,28 @@ def _relay_outbox(away: Collection[int]) -> list[str]:
     connection, settings = worker_connection(), get_settings()
     problems: list[str] = []
     for shard in range(settings.shards):
-        relay = Relay(Commands(connection.at(shard), settings))
+        commands = Commands(connection.at(shard), settings)
+        relays = {alias: Relay(commands, alias) for alias in connections}
         try:
             if shard in away:
-                _relay_all(relay)
+                _relay_all(relays.values())
             else:
-                _wait_while_passing(partial(_relay_all, relay))
+                _wait_while_passing(partial(_relay_all, relays.values()))
         except RedisUnavailable as error:
             problems.append(str(error))
-        problems += relay.problems
+        problems += [
+            f"outbox of database {alias!r}: {relay.problem}"
+            for alias, relay in relays.items()
+            if relay.problem
+        ]
     connection.close_all()
     return problems
 
 
-def _relay_all(relay: Relay) -> None:
-    while relay.run_once():
-        continue
+def _relay_all(relays: Collection[Relay]) -> None:
+    for relay in relays:
+        while relay.run_once():
+            continue
 
 
 def _log_checks(messages: Iterable[CheckMessage]) -> None:

@@ -24,7 +24,7 @@ from ...conf import Settings
 from ...core.statuses import Status
 from ...exceptions import RedisQueueError, first_line
 from ...mirror.retention import Retention, receipt_rules
-from ...outbox.relay import Relay
+from ...outbox.relay import Relay, forget_ids
 from ..identity import shard_label
 from ..reaper import Reaper
 from .leader import STANDALONE, LeaderRole, RoleHost
@@ -188,11 +188,11 @@ def _database_tasks(settings: Settings, shard: int, rows: ScheduleRows) -> list[
 
     relays = [
         PeriodicTask(
-            Relay(own_commands(), [alias]).run_once, RELAY, name=f"the outbox's relay on {alias!r}"
+            Relay(own_commands(), alias).run_once, RELAY, name=f"the outbox's relay on {alias!r}"
         )
         for alias in connections
     ]
-    forget = Relay(own_commands()).forget_ids
+    forget = partial(forget_ids, own_commands())
     keep_receipts = partial(jobs_that_may_run, own_commands())
     receipts = Retention(settings, partial(receipt_rules, keep_receipts)).run_once
     files = ResultFileCleaner(own_commands()).run_once
