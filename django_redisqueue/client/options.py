@@ -3,7 +3,7 @@ function gets many jobs in one call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from keyword import iskeyword
@@ -281,13 +281,6 @@ class CallKeywords(TypedDict, total=False):
     outbox: bool | None
 
 
-def unknown_option(name: str, known: Collection[str], where: str) -> InvalidOption:
-    """The error for an option that does not exist."""
-    return InvalidOption(
-        f"{where} has no option {name!r}{did_you_mean(name, known)}; it takes {', '.join(known)}"
-    )
-
-
 def check_option(
     checks: Mapping[str, Callable[[Any], Any]], name: str, value: object, where: str
 ) -> Any:
@@ -296,10 +289,13 @@ def check_option(
         return checks[name](value)
     if where == "@task" and name in CALL_CHECKS:
         raise InvalidOption(f"@task has no option {name!r}, but using() has: it is for one call")
-    known = (*TASK_CHECKS, "name", "aliases")
-    if where != "@task" and name in known:
+    of_tasks = (*TASK_CHECKS, "name", "aliases")
+    if where != "@task" and name in of_tasks:
         raise InvalidOption(f"{where} has no option {name!r}, but @task has: it is for every call")
-    raise unknown_option(name, known if where == "@task" else checks, where)
+    known = of_tasks if where == "@task" else checks
+    raise InvalidOption(
+        f"{where} has no option {name!r}{did_you_mean(name, known)}; it takes {', '.join(known)}"
+    )
 
 
 def check_integer(value: object, name: str, low: int, high: int) -> int:
