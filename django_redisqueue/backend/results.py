@@ -53,12 +53,10 @@ def new_result(
     task: Task[Any, Any], job_id: str, alias: str, args: Any, kwargs: Any, **known: Any
 ) -> TaskResult[Any, Any]:
     """A result with these fields, and defaults for the others."""
+    instants = ("enqueued_at", "started_at", "finished_at", "last_attempted_at")
     fields: dict[str, Any] = {
+        **dict.fromkeys(instants),
         "status": TaskResultStatus.READY,
-        "enqueued_at": None,
-        "started_at": None,
-        "finished_at": None,
-        "last_attempted_at": None,
         "errors": [],
         "worker_ids": [],
         **known,
@@ -203,12 +201,6 @@ def _is_first(context: Any) -> bool:
     return context.attempt == 1 and not context.claimed.recoveries
 
 
-def _as_enqueued(definition: Task[Any, Any], context: Any) -> Task[Any, Any]:
-    claimed = context.claimed
-    options = loads(claimed.options) if claimed.options else {}
-    return copy_unvalidated(definition, {**decode_overrides(options), "queue_name": claimed.queue})
-
-
 def _stored_result(task: Task[Any, Any], context: Any) -> TaskResult[Any, Any] | None:
     """The result of earlier runs in Redis; None when Redis does not answer, which must not fail the
     job."""
@@ -237,7 +229,9 @@ class _TaskRun:
     def __init__(
         self, definition: Task[Any, Any], context: Any, args: Any, kwargs: dict[str, Any]
     ) -> None:
-        task = _as_enqueued(definition, context)
+        options = loads(context.claimed.options or "{}")
+        changes = {**decode_overrides(options), "queue_name": context.claimed.queue}
+        task = copy_unvalidated(definition, changes)
         self.sender = type(task_backends[task.backend])
         known = None if _is_first(context) else _stored_result(task, context)
         self.result = known or _initial_result(task, context, args, kwargs)

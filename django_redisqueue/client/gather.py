@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, Unpa
 from asgiref.sync import sync_to_async
 
 from ..broker.base import BATCH, MAX_CALL_BYTES
-from ..conf import Settings, get_settings
+from ..conf import get_settings
 from ..core.clock import Deadline, Duration, to_period_ms
 from ..core.codec import encode_payload
 from ..core.ids import (
@@ -235,7 +235,9 @@ class Gather:
         gather_id = new_gather_id(shard_of_key(key, settings.shards))
         fields = [
             "threshold", str(_check_threshold(threshold, topic, len(found))),
-            "ttl_ms", str(ttl_ms), "keep_ms", str(_keep_ms(settings)),
+            "ttl_ms", str(ttl_ms),
+            # As long as failed jobs, so that the callback can be requeued.
+            "keep_ms", str(max(queue.failed_ttl_ms for queue in settings.queues.values())),
             "poll_delay_ms", str(poll_delay_ms),
             "polls", str(check_integer(polls, "polls", 1, MAX_POLLS)),
             *callback_fields("then", check_callback(then, "then", keywords), f"{gather_id}.then"),
@@ -398,12 +400,6 @@ def _new_listener(
     return GatherListener(
         name, job.queue, job.task, job.options, job.priority, job.audit, lane=job.lane
     )
-
-
-def _keep_ms(settings: Settings) -> int:
-    """How long results stay after the end: as long as failed jobs, so that the callback can be
-    requeued."""
-    return max(queue.failed_ttl_ms for queue in settings.queues.values())
 
 
 def _check_listeners(topic: str, found: Mapping[str, Task]) -> None:

@@ -183,6 +183,12 @@ class TaskOptions:
     unique_by: UniqueBy | None = None  # None means all arguments
 
 
+def to_task_options(checked: Mapping[str, Any]) -> TaskOptions:
+    """The options of ``@task(...)`` from their checked values."""
+    in_ms = {"timeout": "timeout_ms", "expires": "expires_ms"}
+    return TaskOptions(**{in_ms.get(name, name): value for name, value in checked.items()})
+
+
 A_contra = TypeVar("A_contra", contravariant=True)
 B_contra = TypeVar("B_contra", contravariant=True)
 C_contra = TypeVar("C_contra", contravariant=True)

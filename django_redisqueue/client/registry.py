@@ -143,9 +143,7 @@ def check_exactly_once(func: Callable[..., Any], options: TaskOptions) -> None:
 
 
 def check_chunk(func: Callable[..., Any], options: TaskOptions) -> None:
-    """Raise InvalidTask or InvalidOption unless a chunk, if asked for, is possible."""
-    if options.chunk is None:
-        return
+    """Raise InvalidTask or InvalidOption unless the function can be a chunk task."""
     name = dotted_path(func)
     if inspect.iscoroutinefunction(func):
         raise InvalidTask(

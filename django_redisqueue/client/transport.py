@@ -338,13 +338,11 @@ def _by_server(
     rest = iter(pushes)
     while some := list(islice(rest, BATCH)):
         found: dict[RedisUrl, list[Push]] = {}
-        shard_of: dict[RedisUrl, int] = {}
         for push in some:
-            shard = shard_of_id(push.workflow_id)
-            redis_url = connection.at(shard).redis_url
-            found.setdefault(redis_url, []).append(push)
-            shard_of[redis_url] = shard
-        yield from ((connection.at(shard_of[url]), part) for url, part in found.items())
+            server = connection.at(shard_of_id(push.workflow_id))
+            found.setdefault(server.redis_url, []).append(push)
+        for part in found.values():
+            yield connection.at(shard_of_id(part[0].workflow_id)), part
 
 
 def check_pushed(code: int | str, workflow_id: str) -> None:
