@@ -168,17 +168,15 @@ class RedisQueueBackend(BaseTaskBackend):
     def check(self, **_: Any) -> list[CheckMessage]:
         """System checks: the app is installed, every queue is configured, and workers import the
         tasks."""
-        return [*self._check_imports(), *self._check_app(), *self._check_queues()]
+        return list(self._faults())
 
-    def _check_imports(self) -> Iterator[CheckMessage]:
+    def _faults(self) -> Iterator[CheckMessage]:
         for name in unimported_tasks(self.alias):
             yield Warning(
                 NOT_IMPORTED % (name, name.rpartition(".")[0]),
                 hint=REMEDY,
                 id="django_redisqueue.W017",
             )
-
-    def _check_app(self) -> Iterator[CheckMessage]:
         if not apps.is_installed("django_redisqueue"):
             yield Error(
                 f"TASKS[{self.alias!r}] uses django_redisqueue, which is not in INSTALLED_APPS: "
@@ -186,8 +184,6 @@ class RedisQueueBackend(BaseTaskBackend):
                 hint='Add "django_redisqueue" to INSTALLED_APPS.',
                 id="django_redisqueue.E009",
             )
-
-    def _check_queues(self) -> Iterator[CheckMessage]:
         try:
             known = get_settings().queues
         except ConfigurationError:

@@ -22,7 +22,6 @@ from ..core.ids import (
     shard_of_key,
 )
 from ..core.parsing import is_int
-from ..core.ports import Transport
 from ..core.records import GatherData, GatherListener, GatherPlan
 from ..core.statuses import GatherReason, GatherStatus
 from ..exceptions import (
@@ -53,7 +52,7 @@ from .tasks import (
     check_single,
     job_of,
 )
-from .transport import transport, transport_of
+from .transport import transport, transport_of_jobs
 
 MAX_POLLS = 10_000
 
@@ -257,16 +256,12 @@ class Gather:
     @property
     def data(self) -> GatherData:
         """Everything but the results, read in one round trip."""
-        found: GatherData | None = self._call(partial(self._transport().gather, self.key))
+        found: GatherData | None = self._call(partial(transport_of_jobs(self.id).gather, self.key))
         if found is None or found.id != self.id:
             if self._job_id:  # perhaps Redis has forgotten the run, too
                 self._call(partial(transport().gather_key, self._job_id))
             raise _not_found(f"no gather {self.id} under the key {self.key!r}")
         return found
-
-    def _transport(self) -> Transport:
-        """As of its jobs: a test reads it after its block, too."""
-        return transport_of(f"{self.id}.0")
 
     @property
     def status(self) -> GatherStatus:
@@ -299,7 +294,7 @@ class Gather:
         Raises ResultGone when such a file was deleted.
         """
         data = self.data
-        texts = self._call(partial(self._transport().gather_results, self.key))
+        texts = self._call(partial(transport_of_jobs(self.id).gather_results, self.key))
         return {name: _value(texts[name]) for name in data.listeners if name in texts}
 
     async def aresults(self) -> dict[str, Any]:
@@ -321,7 +316,7 @@ class Gather:
         """Wait until the threshold is reached. Raises WaitTimeout, or GatherFailed with the missing
         listeners. A message of the gather ends the wait; it does not poll."""
         deadline = Deadline(timeout, lambda _: self._timeout_message())
-        self._transport().wait_until(lambda: self.status.is_final, self.id, deadline)
+        transport_of_jobs(self.id).wait_until(lambda: self.status.is_final, self.id, deadline)
         data = self.data
         if data.status is GatherStatus.COLLECTING:
             raise WaitTimeout(self._timeout_message())

@@ -63,6 +63,7 @@ D = TypeVar("D")
 Rest = ParamSpec("Rest")  # the arguments behind the first
 Value = TypeVar("Value")
 WORKER_OPTIONS = ("timeout_ms", "max_attempts")  # options of a call that workers need
+FIELD_OPTIONS = ("queue_name", "priority", "expires", "on_commit", "outbox")  # and fields of Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,22 +156,17 @@ class Task(Generic[P, R_co]):
                 "outbox=True stores the job in the transaction, but on_commit=False sends it "
                 "before the transaction ends: use one of the two"
             )
-        uniqueness = self._uniqueness(merged)
         encoded_options = {name: merged[name] for name in WORKER_OPTIONS if name in merged}
         encoded_options.update(self.marks)
         if merged.get("tags"):
             encoded_options[tags.OPTION] = tags.flatten_tags(merged["tags"])
         made = replace(
             self,
-            queue_name=merged.get("queue_name", self.queue_name),
-            priority=merged.get("priority", self.priority),
+            **{name: merged[name] for name in FIELD_OPTIONS if name in merged},
             when=merged.get("run_after", self.when),
-            expires=merged.get("expires", self.expires),
-            on_commit=merged.get("on_commit", self.on_commit),
-            outbox=merged.get("outbox", self.outbox),
             encoded_options=dumps(encoded_options) if encoded_options else "",
             after=_after(merged),
-            uniqueness=uniqueness,
+            uniqueness=self._uniqueness(merged),
             call_options=merged,
         )
         check_expiry(made)

@@ -265,6 +265,11 @@ def transport_of(job_id: str) -> Transport:
     return next((one for one in found if one.has_job(job_id)), found[0])
 
 
+def transport_of_jobs(owner_id: str) -> Transport:
+    """The transport to ask about a workflow or a gather: that of its jobs."""
+    return transport_of(f"{owner_id}.0")
+
+
 def _how_to_find(query: JobQuery, has_properties: bool, missing: Sequence[str]) -> str:
     mirror = 'turn on the mirror (REDISQUEUE["MIRROR"], this app in INSTALLED_APPS, migrate)'
     if not has_properties:

@@ -11,7 +11,7 @@ from ..conf import get_settings
 from ..core.clock import Deadline, Duration, to_ms
 from ..core.ids import check_workflow_id, new_workflow_id, shard_of_id, shard_of_key
 from ..core.job_data import NewJob
-from ..core.ports import Transport, ports
+from ..core.ports import ports
 from ..core.records import Push, WorkflowData
 from ..core.statuses import OnFailure, WorkflowStatus, check_choice
 from ..exceptions import (
@@ -27,7 +27,7 @@ from .jobs import Job
 from .options import DjangoTask
 from .placement import decisive_key
 from .tasks import P, Signature, Task, as_task, callback_fields, check_callback
-from .transport import connection_of, send_workflows, transport, transport_of
+from .transport import connection_of, send_workflows, transport, transport_of_jobs
 from .workflow_graph import Node, check_graph, encode_jobs, to_outbox_row
 
 OnFailureName = Literal["fail", "skip", "go_on"]
@@ -258,11 +258,7 @@ class Workflow:
         return found
 
     def _read(self) -> WorkflowData | None:
-        return self._transport().workflow(self.id)
-
-    def _transport(self) -> Transport:
-        """As of its jobs: a test reads it after its block, too."""
-        return transport_of(f"{self.id}.0")
+        return transport_of_jobs(self.id).workflow(self.id)
 
     def _read_from_outbox(self) -> WorkflowData | None:
         push = self._outbox_push()
@@ -332,7 +328,7 @@ class Workflow:
         """Wait until it has ended. Raises WaitTimeout, or WorkflowFailed when it failed or was
         cancelled. A message of the workflow ends the wait; it does not poll."""
         deadline = Deadline(timeout, lambda _: self._timeout_message())
-        self._transport().wait_until(lambda: self.status.is_final, self.id, deadline)
+        transport_of_jobs(self.id).wait_until(lambda: self.status.is_final, self.id, deadline)
         data = self.data
         if not data.status.is_final:
             raise WaitTimeout(self._timeout_message())
