@@ -166,8 +166,7 @@ class RedisQueueBackend(BaseTaskBackend):
         return from_job(task, data, task.backend)
 
     def check(self, **_: Any) -> list[CheckMessage]:
-        """System checks: the app is installed, every queue is configured, and workers import the
-        tasks."""
+        """System checks of the installed apps, the queues, and the tasks that workers import."""
         return list(self._faults())
 
     def _faults(self) -> Iterator[CheckMessage]:

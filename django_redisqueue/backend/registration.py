@@ -151,8 +151,7 @@ ports.adapter = adapt_task
 
 
 def placeholder(name: str) -> Task[Any, Any]:
-    """Stands for a task whose module this process has not imported: a name in Redis must not cause
-    an import."""
+    """Stands for a task that is not imported: a name in Redis must not cause an import."""
 
     def unknown(*args: Any, **kwargs: Any) -> Any:
         raise UnknownTask(f"{name} is not imported in this process, so it cannot be called here")

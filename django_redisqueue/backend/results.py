@@ -110,8 +110,7 @@ def _class_path(kind: str) -> str:
 
 
 def as_enqueued(task: Task[Any, Any], data: JobData, alias: str) -> Task[Any, Any]:
-    """The task with the options of that call, for ``alias`` unless the job has another. Raises
-    CorruptJob."""
+    """The task with the options of that call, and ``alias`` by default. Raises CorruptJob."""
     try:
         options = decode_overrides(data.options)
     except (ValueError, TypeError) as error:

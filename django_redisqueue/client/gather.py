@@ -289,10 +289,8 @@ class Gather:
 
     @property
     def results(self) -> dict[str, Any]:
-        """The results of the listeners by their names; large results are read from storage.
-
-        Raises ResultGone when such a file was deleted.
-        """
+        """The results of the listeners by their names. Large ones are files: raises ResultGone when
+        one was deleted."""
         data = self.data
         texts = self._call(partial(transport_of_jobs(self.id).gather_results, self.key))
         return {name: _value(texts[name]) for name in data.listeners if name in texts}
@@ -303,8 +301,7 @@ class Gather:
 
     @property
     def follow_up(self) -> Job | None:
-        """The job of ``then`` or ``on_failure``. None while the gather collects, and when it failed
-        without ``on_failure``."""
+        """The job of ``then`` or ``on_failure``; None if neither was enqueued."""
         job_id = self.data.follow_up_id
         return Job(job_id) if job_id else None
 
@@ -344,8 +341,7 @@ def _not_found(what: str) -> GatherNotFound:
 
 
 def gather_of(job_id: str, call: Caller = operator.call) -> Gather | None:
-    """The gather that a running job belongs to, or None. Raises LeaseLost if Redis does not know
-    that it runs."""
+    """The gather of a running job, or None. Raises LeaseLost if Redis knows of no such run."""
     gather_id, _, name = job_id.rpartition(".")
     if not (name and gather_id.startswith("gather_")):
         return None

@@ -343,8 +343,7 @@ class Job:
 
 @contextmanager
 def _own_thread() -> Iterator[ThreadPoolExecutor]:
-    """A thread for a long wait: an event loop has only a few, and what ends the wait may need one
-    of them."""
+    """A thread for a long wait: what ends it may need one of the event loop's few threads."""
     thread = ThreadPoolExecutor(1, "redisqueue-wait")
     try:
         yield thread
@@ -353,10 +352,7 @@ def _own_thread() -> Iterator[ThreadPoolExecutor]:
 
 
 def get_job(job_id: str) -> Job:
-    """The job of that id, from the mirror when its retention in Redis has expired.
-
-    Raises InvalidName, JobNotFound or CorruptJob.
-    """
+    """The job of that id, refreshed. Raises InvalidName, JobNotFound or CorruptJob."""
     job = Job(check_job_id(job_id))
     job.refresh()
     return job

@@ -97,8 +97,7 @@ class Chunk:
         return to_ms(self.wait, "wait of a Chunk")
 
     def key(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """What the jobs of one chunk have in common, as JSON. Raises InvalidArguments, and what a
-        callable raises."""
+        """What the jobs of one chunk have in common, as JSON. Raises InvalidArguments."""
         if self.by is None:
             return ""
         if callable(self.by):
@@ -372,11 +371,8 @@ def check_alias(value: object) -> str:
 
 
 def check_run_after(value: object) -> str:
-    """When a job is due, as enqueue.lua takes it: '+<ms>' from now by Redis's clock, or an instant.
-
-    Raises InvalidOption for a naive datetime under USE_TZ, for what is neither a datetime nor a
-    duration, and for instants more than a hundred years away.
-    """
+    """When a job is due: '+<ms>' from now by Redis's clock, or an instant. Raises InvalidOption,
+    also for a naive datetime under USE_TZ, and for instants more than a hundred years away."""
     if isinstance(value, datetime):
         return _instant(value, "run_after")
     return f"+{to_ms(value, 'run_after, unless a datetime,')}"
@@ -408,10 +404,7 @@ def _instant(value: datetime, name: str) -> str:
 
 
 def check_after(value: object) -> tuple[str, ...]:
-    """The ids of a Job, an id, or a list of up to 99 of them; each once, in the order given.
-
-    Raises InvalidOption, or InvalidName for an invalid id.
-    """
+    """The ids of a job, or of up to 99; each once. Raises InvalidOption or InvalidName."""
     given = value if isinstance(value, tuple | list) else (value,)
     for item in given:
         job_id = getattr(item, "id", item)

@@ -260,8 +260,8 @@ class Task(Generic[P, R_co]):
         return [job_of(job, deferred) for job in new]
 
     def template(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
-        """A job with these arguments and no id, from which a schedule creates its jobs. Raises what
-        ``enqueue`` raises for wrong arguments."""
+        """A job without an id, from which a schedule creates its jobs. Raises what ``enqueue``
+        does."""
         try:
             return replace(self._new_job(args, kwargs, is_template=True), id="")
         except Exception as error:
@@ -400,8 +400,7 @@ def _add_option(encoded_options: str, option: str, value: object) -> str:
 
 
 def as_task(what: object) -> object:
-    """The ``Task`` for a task of Django's own; other objects as they are. Raises InvalidTask for a
-    task of another backend."""
+    """The ``Task`` for a task of Django's own; other objects as they are. Raises InvalidTask."""
     if ports.adapter is None or isinstance(what, Task | Signature):
         return what
     adapt_task: Task | None = ports.adapter(what)
@@ -458,8 +457,7 @@ _DEFAULTS = TaskOptions()
 def check_callback(
     what: object, option: str, keywords: Mapping[str, Any] | None = None
 ) -> Signature:
-    """The signature of a task with these keyword arguments, or a signature as it is. Raises
-    InvalidOption, naming the option."""
+    """The signature of a task with these keyword arguments, or a signature as it is."""
     task = as_task(what)
     signature = Signature(task, (), keywords or {}) if isinstance(task, Task) else task
     if not isinstance(signature, Signature):

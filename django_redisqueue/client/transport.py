@@ -1,5 +1,4 @@
-"""The transport in use, and the one of production: the broker's commands and queries as the other
-client modules need them."""
+"""The transport in use, and the one of production, ``RedisTransport``."""
 
 from __future__ import annotations
 
@@ -244,8 +243,7 @@ def _of_gather(key: str, read: Callable[[GatherQueries], Answer]) -> Answer:
 
 
 def _follow(job_id: str, act: Callable[[str], int]) -> int:
-    """The code of a command about a job. If it was a duplicate, the command is about the job that
-    its id leads to."""
+    """The code of a command about a job, or about the job that a duplicate's id leads to."""
     code = act(job_id)
     return act(owner) if code == -1 and (owner := _redis.duplicate_of(job_id)) else code
 

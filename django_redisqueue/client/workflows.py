@@ -314,8 +314,7 @@ class Workflow:
             return self._control("cancel")
 
     def cleanup(self) -> bool:
-        """Delete an ended workflow now; its finished jobs keep their own retention. False when it
-        has not ended."""
+        """Delete an ended workflow, but not its jobs, now. False when it has not ended."""
         return self._control("clean")
 
     def _control(self, command: str) -> bool:

@@ -152,8 +152,7 @@ def _update_waiting(found: JobHash, jobs: Mapping[str, JobHash], now_ms: int) ->
 
 
 def _effect_of(found: JobHash, parent: JobHash) -> JobReason | None:
-    """What a parent's status means for a job: None to keep waiting, NONE to start, else the reason
-    it is cancelled."""
+    """What a parent means for a job: None to wait, NONE to start, else the reason to cancel it."""
     status = Status(parent["status"])
     if not status.is_final:
         return None

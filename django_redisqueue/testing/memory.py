@@ -184,8 +184,7 @@ class InMemoryQueue(CapturedJobs):
         return parent_results_of(self.hashes[job_id], self.hashes)
 
     def job(self, job_id: str) -> JobData:
-        """One job; for the id of a duplicate, the job that has its unique key. Raises
-        JobNotFound."""
+        """A job, or the one that a duplicate's id leads to. Raises JobNotFound."""
         owner = self._unique.resolve(job_id)
         if owner not in self.hashes:
             raise JobNotFound(f"no job {owner} was enqueued in this test")
@@ -410,8 +409,7 @@ class InMemoryQueue(CapturedJobs):
 
 
 def _to_travel_ms(by: timedelta | None, parts: dict[str, float]) -> int:
-    """The arguments of ``travel`` as ms: a timedelta, or what ``timedelta`` takes. Raises
-    InvalidOption."""
+    """The arguments of ``travel`` as ms. Raises InvalidOption."""
     try:
         return to_ms((by or timedelta()) + timedelta(**parts), "travel()")
     except (TypeError, OverflowError) as error:

@@ -1,5 +1,5 @@
-"""Runs of jobs in memory by the worker's own pipeline: of a single job, and of a chunk; and the
-steps, waits and events that they remember, kept as the Lua scripts keep them."""
+"""Runs of jobs and chunks in memory by the worker's own pipeline; and their steps, waits and
+events, kept as the Lua scripts keep them."""
 
 from __future__ import annotations
 
