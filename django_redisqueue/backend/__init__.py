@@ -162,8 +162,7 @@ class RedisQueueBackend(BaseTaskBackend):
                     f"job {result_id} is of {data.task}, which is not a Django task"
                 )
             task = placeholder(data.task)
-        task = as_enqueued(task, data, self.alias)
-        return from_job(task, data, task.backend)
+        return from_job(as_enqueued(task, data, self.alias), data)
 
     def check(self, **_: Any) -> list[CheckMessage]:
         """System checks of the installed apps, the queues, and the tasks that workers import."""

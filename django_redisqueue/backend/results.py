@@ -64,13 +64,13 @@ def new_result(
     return TaskResult(task=task, id=job_id, args=args, kwargs=kwargs, backend=alias, **fields)
 
 
-def from_job(task: Task[Any, Any], data: JobData, alias: str) -> TaskResult[Any, Any]:
-    """The result of a job."""
+def from_job(task: Task[Any, Any], data: JobData) -> TaskResult[Any, Any]:
+    """The result of a job of this task."""
     # A crash spends no attempt of the job, but Django counts it.
     tries = data.attempts + data.recoveries + (data.status in RAN)
     started_ms = data.started_ms if tries else None
     result = new_result(
-        task, data.id, alias, list(data.args), dict(data.kwargs),
+        task, data.id, task.backend, list(data.args), dict(data.kwargs),
         status=STATUSES.get(data.status, TaskResultStatus.READY),
         enqueued_at=enqueued_at_of(data.id) or to_django_datetime(data.enqueued_ms),
         started_at=to_django_datetime(data.first_ms or started_ms),
@@ -204,7 +204,7 @@ def _stored_result(task: Task[Any, Any], context: Any) -> TaskResult[Any, Any] |
     """The result of earlier runs in Redis; None when Redis does not answer, which must not fail the
     job."""
     try:
-        return from_job(task, get_job(context.job.id).data, task.backend)
+        return from_job(task, get_job(context.job.id).data)
     except RedisQueueError:
         return None
 

@@ -11,6 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 from ..broker.base import BATCH
 from ..broker.commands import Commands, batches
@@ -27,19 +28,7 @@ from .policies import LaneRule, Uniqueness, names_in
 WORDS = 4  # of each unique key in NewJob.unique: the key, its mode and two more
 ONCE = "once"  # the mode of an Idempotency-Key
 
-
-class _Turn:
-    """The next shard for queues with SPREAD. Threads may skip a turn."""
-
-    def __init__(self) -> None:
-        self.shard = random.randrange(2**16)
-
-    def next(self) -> int:
-        self.shard += 1
-        return self.shard
-
-
-_turn = _Turn()
+_turn = SimpleNamespace(shard=random.randrange(2**16))  # for SPREAD; threads may skip a shard
 
 
 def place(job: NewJob, settings: Settings, at: int = 0) -> int:
@@ -59,7 +48,9 @@ def place(job: NewJob, settings: Settings, at: int = 0) -> int:
     if key := _gathering_key(job):
         return shard_of_key(key, shards)
     job.is_spread = True
-    return (_turn.next() if at % BATCH == 0 else _turn.shard) % shards
+    if at % BATCH == 0:
+        _turn.shard += 1
+    return int(_turn.shard % shards)
 
 
 def decisive_key(job: NewJob) -> str:

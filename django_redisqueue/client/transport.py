@@ -73,7 +73,10 @@ class RedisTransport:
         if len(jobs) == 1:
             enqueue_movable(shard_of_id(jobs[0].id), jobs)
             return
-        for shard, some in by_shard(jobs).items():
+        by_shard: dict[int, list[NewJob]] = {}
+        for job in jobs:
+            by_shard.setdefault(shard_of_id(job.id), []).append(job)
+        for shard, some in by_shard.items():
             enqueue_movable(shard, some)
 
     def job(self, job_id: str) -> JobData:
@@ -221,14 +224,6 @@ def jobs_of(ids: Sequence[str]) -> list[JobData | UnreadableJob]:
         jobs = Queries(producer_connection(shard)).jobs(part)
         found |= zip(part, jobs, strict=True)
     return [found[job_id] for job_id in ids]
-
-
-def by_shard(jobs: Sequence[NewJob]) -> dict[int, list[NewJob]]:
-    """The jobs of each shard, in their order."""
-    found: dict[int, list[NewJob]] = {}
-    for job in jobs:
-        found.setdefault(shard_of_id(job.id), []).append(job)
-    return found
 
 
 def _of_gather(key: str, read: Callable[[GatherQueries], Answer]) -> Answer:

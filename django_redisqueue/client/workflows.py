@@ -55,8 +55,7 @@ class Workflow:
         on_commit: bool | None = None,
     ) -> None:
         self._id = new_workflow_id(random.randrange(get_settings().shards))
-        self._is_id_known = False  # then its shard is settled
-        self._keyed = ""  # a task that has settled it
+        self._settled = ""  # once its shard is settled: how a job for another shard can be added
         self.name = _check_name(name)
         defaults = {"queue_name": queue_name, "priority": priority}
         self._defaults = {name: value for name, value in defaults.items() if value is not None}
@@ -77,7 +76,9 @@ class Workflow:
 
     @property
     def id(self) -> str:
-        self._is_id_known = True
+        self._settled = self._settled or (
+            "Add that job before anything reads the id of the workflow or of one of its jobs"
+        )
         return self._id
 
     def __enter__(self) -> Self:
@@ -160,25 +161,20 @@ class Workflow:
             return
         before, shard = self._id, shard_of_key(key, shards)
         if shard != shard_of_id(before):
-            if self._keyed or self._is_id_known:
+            if self._settled:
                 raise WorkflowError(
                     f"workflow {self.name!r} is in shard {shard_of_id(before)}, but the jobs that "
                     f"share the limit or unique key ({key}) of a job of {job.task} are in shard "
-                    f"{shard}. {self._remedy()}"
+                    f"{shard}. {self._settled}"
                 )
             self._id = f"{before.rpartition('_')[0]}_{shard}"
             for one in (*(node.job for node in self._nodes), job):
                 one.id = one.id.replace(before, self._id)
                 one.options = one.options.replace(before, self._id)  # an index may name it
-        self._keyed = job.task
-
-    def _remedy(self) -> str:
-        if self._keyed:
-            return (
-                f"Its job of {self._keyed} has settled the shard: put this one into another "
-                "workflow, or let a job enqueue it"
-            )
-        return "Add that job before anything reads the id of the workflow or of one of its jobs"
+        self._settled = (
+            f"Its job of {job.task} has settled the shard: put this one into another workflow, or "
+            "let a job enqueue it"
+        )
 
     def link(self, parent: Job, child: Job) -> None:
         """Let ``child`` wait for ``parent``, both of this workflow. Raises WorkflowError."""

@@ -338,7 +338,7 @@ class InMemoryQueue(CapturedJobs):
                 resolutions = run.run()
         finally:
             self._running = outer
-        self._end(run.jobs, resolutions, run.error)
+        self._end(run, resolutions)
         return [job.id for job in run.jobs]
 
     def _report(self, job_id: str, progress: str) -> bool:
@@ -385,13 +385,8 @@ class InMemoryQueue(CapturedJobs):
             found.get("options", ""), 1,
         )  # fmt: skip
 
-    def _end(
-        self,
-        jobs: Sequence[ClaimedJob],
-        resolutions: Sequence[Resolution],
-        error: BaseException | None,
-    ) -> None:
-        for job, resolution in zip(jobs, resolutions, strict=True):
+    def _end(self, run: InlineRun | ChunkRun, resolutions: Sequence[Resolution]) -> None:
+        for job, resolution in zip(run.jobs, resolutions, strict=True):
             found = self.hashes[job.id]
             apply_resolution(found, resolution, job.attempts, self.now_ms())
             if resolution.kind is OutcomeKind.PARKED and found["status"] == Status.SCHEDULED:
@@ -401,11 +396,11 @@ class InMemoryQueue(CapturedJobs):
             self._unique.supersede(job.id)
             if Status(found["status"]).is_final:
                 self._ended(job.id)
-        for job in jobs:
+        for job in run.jobs:
             if self._raises and self.hashes[job.id]["status"] == Status.FAILED:
                 raise JobFailed(
                     f"job {job.id} of {job.task} is failed: {self.job(job.id).error}"
-                ) from error
+                ) from run.error
 
 
 def _to_travel_ms(by: timedelta | None, parts: dict[str, float]) -> int:
