@@ -446,8 +446,7 @@ class Signature:
                 "one, give its parents to add(..., after=...)"
             )
         if self.takes_result:
-            own = loads(job.options) if job.options else {}
-            job.options = dumps({**own, "takes_result": True})
+            job.options = _add_option(job.options, "takes_result", True)
         return job
 
 
