@@ -198,15 +198,14 @@ class RedisQueueBackend(BaseTaskBackend):
 def _job_of(result_id: str) -> JobData:
     try:
         return get_job(result_id).data
-    except InvalidName as error:
-        raise TaskResultDoesNotExist(str(error)) from error
-    except JobNotFound as error:
+    except (InvalidName, JobNotFound) as error:
+        why = str(error)
         if any(job.id == result_id for job in uncommitted_jobs()):
-            raise TaskResultDoesNotExist(
+            why = (
                 f"job {result_id} is not in Redis yet because its transaction has not committed; "
                 "ask after the commit"
-            ) from error
-        raise TaskResultDoesNotExist(str(error)) from error
+            )
+        raise TaskResultDoesNotExist(why) from error
 
 
 def _from_now(delay: object) -> datetime:
