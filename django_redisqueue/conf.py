@@ -7,10 +7,11 @@ system check turns into a message.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from django.conf import settings as django_settings
 from django.core.signals import setting_changed
@@ -36,7 +37,170 @@ from .exceptions import (
 )
 
 APP = "django_redisqueue"  # the label of the app, in permissions and migrations
-DEFAULT_URL = "redis://localhost:6379/0"
+PROPERTIES = ("task", "workflow")  # that may be INDEXED, besides tags
+SCHEDULE_KEYS = ("task", "args", "kwargs", "queue_name", "priority", *SCHEDULE_OPTIONS)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Validates values of REDISQUEUE, or of one queue. ``where``: the name of the dict in
+    messages."""
+
+    values: Mapping[str, Any]
+    where: str = "REDISQUEUE"
+
+    def read(self, kind: type) -> dict[str, Any]:
+        """The fields of a class that are settings (``_setting``)."""
+        found = [(one.name, one.metadata) for one in fields(kind) if one.metadata]
+        return {name: metadata["read"](self, metadata["key"]) for name, metadata in found}
+
+    def _refuse(self, key: str, allowed: str) -> NoReturn:
+        given = short_repr(self.values[key])
+        raise ConfigurationError(f'{self.where}["{key}"] must be {allowed}, not {given}')
+
+    def _mapping(self, key: str, allowed: str) -> Mapping[Any, Any]:
+        value = self.values[key]
+        return value if isinstance(value, Mapping) else self._refuse(key, f"a dict {allowed}")
+
+    def _sequence(self, key: str, allowed: str) -> Sequence[Any]:
+        value = self.values[key]
+        return value if isinstance(value, list | tuple) else self._refuse(key, allowed)
+
+    def duration(self, key: str) -> int:
+        with _located():
+            return to_ms(self.values[key], f'{self.where}["{key}"]')
+
+    def optional_duration(self, key: str) -> int | None:
+        return None if self.values[key] is None else self.duration(key)
+
+    def positive_duration(self, key: str) -> int:
+        return self.duration(key) or self._refuse(key, "more than 0")
+
+    def aging(self, key: str) -> int | None:
+        duration = self.optional_duration(key)
+        return self._refuse(key, "more than 0, or None for no aging") if duration == 0 else duration
+
+    def share(self, key: str) -> float | None:
+        value = self.values[key]
+        if value is None or is_number(value, 0, 1):
+            return value
+        self._refuse(key, "a number from 0 to 1, or None for no alarm")
+
+    def integer(self, key: str, low: int, high: int) -> int:
+        value = self.values[key]
+        if is_int(value, low, high):
+            return value
+        self._refuse(key, f"a whole number from {low} to {high}")
+
+    def flag(self, key: str) -> bool:
+        value = self.values[key]
+        return value if isinstance(value, bool) else self._refuse(key, "True or False")
+
+    def names(self, key: str) -> tuple[str, ...]:
+        value = self._sequence(key, allowed := "a list of dotted paths")
+        if not all(isinstance(name, str) for name in value):
+            self._refuse(key, allowed)
+        return tuple(value)
+
+    def properties(self, key: str) -> tuple[str, ...]:
+        value = self._sequence(key, 'a list such as ["task", "tags.tenant"]')
+        for name in value:
+            if not (isinstance(name, str) and (name in PROPERTIES or _is_tag(name))):
+                raise ConfigurationError(
+                    f'{self.where}["{key}"] has {short_repr(name)}'
+                    f'{did_you_mean(name, PROPERTIES)}; it takes "task", "workflow", and '
+                    '"tags.<name>" for a tag'
+                )
+        return tuple(dict.fromkeys(value))
+
+    def connection(self, key: str) -> Mapping[str, Any]:
+        value = self.values[key]
+        where = f'{self.where}["{key}"]'
+        if not isinstance(value, Mapping) or len(value) != 1 or not {"URL", "CACHE"} & set(value):
+            # Not the value, which may contain a password.
+            keys = f" of {short_repr(list(value))}" if isinstance(value, Mapping) else ""
+            raise ConfigurationError(
+                f'{where} must be {{"URL": "redis://..."}} or {{"CACHE": alias}}, '
+                f"not a {type(value).__name__}{keys}"
+            )
+        [(kind, address)] = value.items()
+        if kind == "URL" and isinstance(address, list | tuple):
+            self._check_urls(address, where)
+        elif not isinstance(address, str) or not address:
+            raise ConfigurationError(f'{where}["{kind}"] must be a non-empty string')
+        return dict(value)
+
+    def _check_urls(self, urls: Sequence[object], where: str) -> None:
+        """Shard ``n`` is on the server ``n`` modulo the number of servers: each needs a shard."""
+        shards = self.integer("SHARDS", 1, MAX_SHARDS)
+        if not urls or not all(isinstance(url, str) and url for url in urls):
+            raise ConfigurationError(f'{where}["URL"] must be a URL or a list of URLs')
+        if len(urls) > shards:
+            raise ConfigurationError(
+                f'{where}["URL"] names {len(urls)} servers, more than REDISQUEUE["SHARDS"] '
+                f"({shards}), so that some would have no shard; name at most one for each shard"
+            )
+
+    def prefix(self, key: str) -> str:
+        value = self.values[key]
+        return _short_name(value, f'{self.where}["{key}"] is {short_repr(value)}')
+
+    def queues(self, key: str) -> Mapping[str, QueueSettings]:
+        allowed = 'of queue name to its settings, such as {"default": {}}'
+        raw = self._mapping(key, allowed) or self._refuse(key, f"a dict {allowed}")
+        self.retention()  # report a wrong default even if no queue uses it
+        return {name: self._queue(name, raw[name]) for name in raw}
+
+    def _queue(self, name: str, raw: object) -> QueueSettings:
+        with _located('REDISQUEUE["QUEUES"]: '):
+            check_queue_name(name)
+        where = f'{self.where}["QUEUES"]["{name}"]'
+        if not isinstance(raw, Mapping):
+            raise ConfigurationError(f"{where} must be a dict, not {type(raw).__name__}")
+        _refuse_unknown(raw, QUEUE_KEYS, where, f"; a queue takes {', '.join(QUEUE_KEYS)}")
+        return _Reader({**self.values, **raw}, where).retention()
+
+    def retention(self) -> QueueSettings:
+        return QueueSettings(**self.read(QueueSettings))
+
+    def schedules(self, key: str) -> Mapping[str, ScheduleSettings]:
+        raw = self._mapping(
+            key,
+            'of name to schedule, such as {"nightly": {"task": "shop.tasks.report", '
+            '"cron": "0 4 * * *"}}',
+        )
+        return {name: _schedule(name, raw[name]) for name in raw}
+
+    def limits(self, key: str) -> Mapping[str, NamedLimit]:
+        raw = self._mapping(key, 'of name to limit, such as {"stripe": {"concurrency": 5}}')
+        return {name: _named_limit(name, raw[name]) for name in raw}
+
+    def weights(self, key: str) -> Mapping[str, int]:
+        found = {}
+        for share, weight in self._mapping(key, 'of share to weight, such as {"gold": 3}').items():
+            if not is_int(weight, 1, MAX_WEIGHT):
+                raise ConfigurationError(
+                    f'{self.where}["{key}"][{short_repr(share)}] must be a whole number from 1 '
+                    f"to {MAX_WEIGHT}, not {short_repr(weight)}"
+                )
+            try:
+                found[encode_share(share)] = weight
+            except (TypeError, ValueError):
+                raise ConfigurationError(
+                    f'REDISQUEUE["{key}"]: a share must be a value of JSON, not {short_repr(share)}'
+                ) from None
+        return found
+
+
+def _setting(key: str, default: object, read: Callable[[_Reader, str], T]) -> T:
+    """A field that is the setting ``key``."""
+    made: Any = field(metadata={"key": key, "default": default, "read": read})
+    return made  # type: ignore[no-any-return]
+
+
+def _integer(low: int, high: int) -> Callable[[_Reader, str], int]:
+    return lambda reader, key: reader.integer(key, low, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +208,17 @@ class QueueSettings:
     """Retention of one queue's finished jobs, when to raise an alarm, and aging. ``keep_*`` are
     counts, ``*_ms`` milliseconds; an ``alert_*`` of None raises none."""
 
-    keep_completed: int
-    keep_failed: int
-    result_ttl_ms: int
-    failed_ttl_ms: int
-    alert_wait_ms: int | None = None
-    alert_failed: float | None = None  # of the jobs that end, from 0 to 1
-    spread: bool = False  # its jobs go to all shards in turn
-    aging_ms: int | None = None  # of waiting that count as one step of priority
+    keep_completed: int = _setting("KEEP_COMPLETED", 100_000, _integer(0, 2**32))
+    keep_failed: int = _setting("KEEP_FAILED", 100_000, _integer(0, 2**32))
+    result_ttl_ms: int = _setting("RESULT_TTL", 86_400, _Reader.duration)
+    failed_ttl_ms: int = _setting("FAILED_TTL", 2_592_000, _Reader.duration)
+    alert_wait_ms: int | None = _setting("ALERT_WAIT", None, _Reader.optional_duration)
+    #: of the jobs that end, from 0 to 1
+    alert_failed: float | None = _setting("ALERT_FAILED", 0.1, _Reader.share)
+    #: of waiting that count as one step of priority
+    aging_ms: int | None = _setting("AGING", None, _Reader.aging)
+    #: its jobs go to all shards in turn
+    spread: bool = _setting("SPREAD", False, _Reader.flag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,33 +238,37 @@ class ScheduleSettings:
 class Settings:
     """All settings, validated. Sizes are bytes, durations milliseconds."""
 
-    connection: Mapping[str, Any]
-    prefix: str
-    shards: int
-    queues: Mapping[str, QueueSettings]
-    retention: QueueSettings  # of queues without their own, or not in ``queues``
-    lease_ms: int
-    heartbeat_ms: int
-    timeout_ms: int
-    max_recoveries: int
-    batch_window_ms: int
-    events_cap: int
-    finished_max_bytes: int
-    resend_window_ms: int
-    event_ttl_ms: int
-    max_payload_bytes: int
-    max_result_bytes: int
-    max_error_bytes: int
-    enqueue_on_commit: bool
-    wait_replicas: int
-    outbox: bool
-    mirror: bool
-    audit_retention_ms: int
-    task_modules: tuple[str, ...]
-    indexed: tuple[str, ...]
-    schedules: Mapping[str, ScheduleSettings]
-    limits: Mapping[str, NamedLimit]
-    weights: Mapping[str, int]  # of shares, by their encoded values
+    connection: Mapping[str, Any] = _setting(
+        "CONNECTION", {"URL": "redis://localhost:6379/0"}, _Reader.connection
+    )
+    prefix: str = _setting("PREFIX", "job_queue", _Reader.prefix)
+    shards: int = _setting("SHARDS", 1, _integer(1, MAX_SHARDS))
+    queues: Mapping[str, QueueSettings] = _setting("QUEUES", {"default": {}}, _Reader.queues)
+    lease_ms: int = _setting("LEASE", 15, _Reader.duration)
+    heartbeat_ms: int = _setting("HEARTBEAT", 4, _Reader.duration)
+    timeout_ms: int = _setting("TIMEOUT", 300, _Reader.duration)
+    max_recoveries: int = _setting("MAX_RECOVERIES", 3, _integer(1, 1000))
+    batch_window_ms: int = _setting("BATCH_WINDOW_MS", 20, _integer(0, 1000))
+    events_cap: int = _setting("EVENTS_CAP", 500_000, _integer(10_000, 2**40))
+    finished_max_bytes: int = _setting("FINISHED_MAX_BYTES", 268_435_456, _integer(0, 2**50))
+    resend_window_ms: int = _setting("RESEND_WINDOW", 10, _Reader.duration)
+    event_ttl_ms: int = _setting("EVENT_TTL", 86_400, _Reader.positive_duration)
+    max_payload_bytes: int = _setting("MAX_PAYLOAD_BYTES", 262_144, _integer(1, 2**28))
+    max_result_bytes: int = _setting("MAX_RESULT_BYTES", 1_048_576, _integer(1, 2**28))
+    max_error_bytes: int = _setting("MAX_ERROR_BYTES", 16_384, _integer(256, 2**20))
+    enqueue_on_commit: bool = _setting("ENQUEUE_ON_COMMIT", True, _Reader.flag)
+    wait_replicas: int = _setting("WAIT_REPLICAS", 0, _integer(0, 100))
+    outbox: bool = _setting("OUTBOX", False, _Reader.flag)
+    mirror: bool = _setting("MIRROR", True, _Reader.flag)
+    audit_retention_ms: int = _setting("AUDIT_RETENTION", 7_776_000, _Reader.duration)
+    task_modules: tuple[str, ...] = _setting("TASK_MODULES", [], _Reader.names)
+    indexed: tuple[str, ...] = _setting("INDEXED", [], _Reader.properties)
+    schedules: Mapping[str, ScheduleSettings] = _setting("SCHEDULES", {}, _Reader.schedules)
+    limits: Mapping[str, NamedLimit] = _setting("LIMITS", {}, _Reader.limits)
+    #: of shares, by their encoded values
+    weights: Mapping[str, int] = _setting("WEIGHTS", {}, _Reader.weights)
+    #: of queues without their own, or not in ``queues``
+    retention: QueueSettings = field(kw_only=True)
 
     @property
     def own_queue(self) -> str:
@@ -115,50 +286,13 @@ class Settings:
         return queue
 
 
-DEFAULTS: dict[str, Any] = {
-    "CONNECTION": {"URL": DEFAULT_URL},
-    "PREFIX": "job_queue",
-    "SHARDS": 1,
-    "QUEUES": {"default": {}},
-    "LEASE": 15,
-    "HEARTBEAT": 4,
-    "TIMEOUT": 300,
-    "MAX_RECOVERIES": 3,
-    "BATCH_WINDOW_MS": 20,
-    "EVENTS_CAP": 500_000,
-    "KEEP_COMPLETED": 100_000,
-    "KEEP_FAILED": 100_000,
-    "RESULT_TTL": 86_400,
-    "FAILED_TTL": 2_592_000,
-    "ALERT_WAIT": None,
-    "ALERT_FAILED": 0.1,
-    "AGING": None,
-    "FINISHED_MAX_BYTES": 268_435_456,
-    "RESEND_WINDOW": 10,
-    "EVENT_TTL": 86_400,
-    "MAX_PAYLOAD_BYTES": 262_144,
-    "MAX_RESULT_BYTES": 1_048_576,
-    "MAX_ERROR_BYTES": 16_384,
-    "ENQUEUE_ON_COMMIT": True,
-    "WAIT_REPLICAS": 0,
-    "OUTBOX": False,
-    "MIRROR": True,
-    "AUDIT_RETENTION": 7_776_000,
-    "TASK_MODULES": [],
-    "INDEXED": [],
-    "SCHEDULES": {},
-    "LIMITS": {},
-    "WEIGHTS": {},
-}
-PROPERTIES = ("task", "workflow")  # that may be INDEXED, besides tags
-SCHEDULE_KEYS = (
-    "task", "cron", "every", "args", "kwargs", "queue_name", "priority", "timezone", "misfire",
-    "overlap", "jitter",
-)  # fmt: skip
-QUEUE_KEYS = (
-    "KEEP_COMPLETED", "KEEP_FAILED", "RESULT_TTL", "FAILED_TTL", "ALERT_WAIT", "ALERT_FAILED",
-    "AGING", "SPREAD",
-)  # fmt: skip
+def _defaults(kind: type) -> dict[str, Any]:
+    return {one.metadata["key"]: one.metadata["default"] for one in fields(kind) if one.metadata}
+
+
+QUEUE_KEYS = tuple(_defaults(QueueSettings))
+DEFAULTS = {**_defaults(Settings), **_defaults(QueueSettings)}
+del DEFAULTS["SPREAD"]  # only a queue has it
 
 
 @cache
@@ -172,239 +306,47 @@ def load(raw: object) -> Settings:
     if not isinstance(raw, Mapping):
         raise ConfigurationError(f"REDISQUEUE must be a dict, not {type(raw).__name__}")
     _refuse_unknown(raw, DEFAULTS, "REDISQUEUE", f"; it takes {', '.join(DEFAULTS)}")
-    reader = _Reader({**DEFAULTS, **raw})
-    lease_ms, heartbeat_ms = reader.duration("LEASE"), reader.duration("HEARTBEAT")
-    if not 0 < heartbeat_ms * 3 <= lease_ms:
+    reader = _Reader({"SPREAD": False, **DEFAULTS, **raw})
+    settings = Settings(**reader.read(Settings), retention=reader.retention())
+    if not 0 < settings.heartbeat_ms * 3 <= settings.lease_ms:
         raise ConfigurationError(
-            'REDISQUEUE["HEARTBEAT"] must be more than 0 and at most a third of "LEASE", '
-            f"so that one lost heartbeat costs no lease ({heartbeat_ms} ms and {lease_ms} ms)"
+            'REDISQUEUE["HEARTBEAT"] must be more than 0 and at most a third of "LEASE", so that '
+            f"one lost heartbeat costs no lease ({settings.heartbeat_ms} ms and "
+            f"{settings.lease_ms} ms)"
         )
-    return Settings(
-        connection=reader.connection(),
-        prefix=reader.prefix(),
-        shards=reader.integer("SHARDS", 1, MAX_SHARDS),
-        queues=reader.queues(),
-        retention=reader.retention(),
-        lease_ms=lease_ms,
-        heartbeat_ms=heartbeat_ms,
-        timeout_ms=reader.duration("TIMEOUT"),
-        max_recoveries=reader.integer("MAX_RECOVERIES", 1, 1000),
-        batch_window_ms=reader.integer("BATCH_WINDOW_MS", 0, 1000),
-        events_cap=reader.integer("EVENTS_CAP", 10_000, 2**40),
-        finished_max_bytes=reader.integer("FINISHED_MAX_BYTES", 0, 2**50),
-        resend_window_ms=reader.duration("RESEND_WINDOW"),
-        event_ttl_ms=reader.positive_duration("EVENT_TTL"),
-        max_payload_bytes=reader.integer("MAX_PAYLOAD_BYTES", 1, 2**28),
-        max_result_bytes=reader.integer("MAX_RESULT_BYTES", 1, 2**28),
-        max_error_bytes=reader.integer("MAX_ERROR_BYTES", 256, 2**20),
-        enqueue_on_commit=reader.flag("ENQUEUE_ON_COMMIT"),
-        wait_replicas=reader.integer("WAIT_REPLICAS", 0, 100),
-        outbox=reader.flag("OUTBOX"),
-        mirror=reader.flag("MIRROR"),
-        audit_retention_ms=reader.duration("AUDIT_RETENTION"),
-        task_modules=reader.names("TASK_MODULES"),
-        indexed=reader.properties("INDEXED"),
-        schedules=reader.schedules(),
-        limits=reader.limits(),
-        weights=reader.weights(),
-    )
+    return settings
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    values: Mapping[str, Any]
-    where: str = field(default="REDISQUEUE")
-
-    def _refuse(self, key: str, allowed: str) -> NoReturn:
-        given = short_repr(self.values[key])
-        raise ConfigurationError(f'{self.where}["{key}"] must be {allowed}, not {given}')
-
-    def mapping(self, key: str, allowed: str) -> Mapping[Any, Any]:
-        value = self.values[key]
-        return value if isinstance(value, Mapping) else self._refuse(key, f"a dict {allowed}")
-
-    def sequence(self, key: str, allowed: str) -> Sequence[Any]:
-        value = self.values[key]
-        return value if isinstance(value, list | tuple) else self._refuse(key, allowed)
-
-    def duration(self, key: str) -> int:
-        try:
-            return to_ms(self.values[key], f'{self.where}["{key}"]')
-        except InvalidOption as error:
-            raise ConfigurationError(str(error)) from None
-
-    def optional_duration(self, key: str) -> int | None:
-        return None if self.values[key] is None else self.duration(key)
-
-    def share(self, key: str) -> float | None:
-        value = self.values[key]
-        if value is None or is_number(value, 0, 1):
-            return value
-        self._refuse(key, "a number from 0 to 1, or None for no alarm")
-
-    def positive_duration(self, key: str) -> int:
-        return self.duration(key) or self._refuse(key, "more than 0")
-
-    def aging(self) -> int | None:
-        duration = self.optional_duration("AGING")
-        if duration == 0:
-            self._refuse("AGING", "more than 0, or None for no aging")
-        return duration
-
-    def integer(self, key: str, low: int, high: int) -> int:
-        value = self.values[key]
-        if is_int(value, low, high):
-            return value
-        self._refuse(key, f"a whole number from {low} to {high}")
-
-    def flag(self, key: str) -> bool:
-        value = self.values[key]
-        return value if isinstance(value, bool) else self._refuse(key, "True or False")
-
-    def names(self, key: str) -> tuple[str, ...]:
-        value = self.sequence(key, allowed := "a list of dotted paths")
-        if not all(isinstance(name, str) for name in value):
-            self._refuse(key, allowed)
-        return tuple(value)
-
-    def properties(self, key: str) -> tuple[str, ...]:
-        value = self.sequence(key, 'a list such as ["task", "tags.tenant"]')
-        for name in value:
-            if not (isinstance(name, str) and (name in PROPERTIES or _is_tag(name))):
-                raise ConfigurationError(
-                    f'{self.where}["{key}"] has {short_repr(name)}'
-                    f'{did_you_mean(name, PROPERTIES)}; it takes "task", "workflow", and '
-                    '"tags.<name>" for a tag'
-                )
-        return tuple(dict.fromkeys(value))
-
-    def connection(self) -> Mapping[str, Any]:
-        value = self.values["CONNECTION"]
-        where = f'{self.where}["CONNECTION"]'
-        if not isinstance(value, Mapping) or len(value) != 1 or not {"URL", "CACHE"} & set(value):
-            # Not the value, which may contain a password.
-            keys = f" of {short_repr(list(value))}" if isinstance(value, Mapping) else ""
-            raise ConfigurationError(
-                f'{where} must be {{"URL": "redis://..."}} or {{"CACHE": alias}}, '
-                f"not a {type(value).__name__}{keys}"
-            )
-        [(key, address)] = value.items()
-        if key == "URL" and isinstance(address, list | tuple):
-            self._check_urls(address, where)
-        elif not isinstance(address, str) or not address:
-            raise ConfigurationError(f'{where}["{key}"] must be a non-empty string')
-        return dict(value)
-
-    def _check_urls(self, urls: Sequence[object], where: str) -> None:
-        """Shard ``n`` is on the server ``n`` modulo the number of servers: each needs a shard."""
-        shards = self.integer("SHARDS", 1, MAX_SHARDS)
-        if not urls or not all(isinstance(url, str) and url for url in urls):
-            raise ConfigurationError(f'{where}["URL"] must be a URL or a list of URLs')
-        if len(urls) > shards:
-            raise ConfigurationError(
-                f'{where}["URL"] names {len(urls)} servers, more than REDISQUEUE["SHARDS"] '
-                f"({shards}), so that some would have no shard; name at most one for each shard"
-            )
-
-    def prefix(self) -> str:
-        value = self.values["PREFIX"]
-        try:
-            return check_queue_name(value)
-        except InvalidName:
-            raise ConfigurationError(
-                f'{self.where}["PREFIX"] is {short_repr(value)}; '
-                'use 1 to 64 letters, digits, "_", "." or "-"'
-            ) from None
-
-    def queues(self) -> Mapping[str, QueueSettings]:
-        allowed = 'of queue name to its settings, such as {"default": {}}'
-        raw = self.mapping("QUEUES", allowed) or self._refuse("QUEUES", f"a dict {allowed}")
-        self.retention()  # report a wrong default even if no queue uses it
-        return {_queue_name(name): self._queue(name, raw[name]) for name in raw}
-
-    def _queue(self, name: str, raw: object) -> QueueSettings:
-        where = f'{self.where}["QUEUES"]["{name}"]'
-        if not isinstance(raw, Mapping):
-            raise ConfigurationError(f"{where} must be a dict, not {type(raw).__name__}")
-        _refuse_unknown(raw, QUEUE_KEYS, where, f"; a queue takes {', '.join(QUEUE_KEYS)}")
-        own = _Reader({"SPREAD": False, **self.values, **raw}, where)
-        return replace(own.retention(), spread=own.flag("SPREAD"))
-
-    def schedules(self) -> Mapping[str, ScheduleSettings]:
-        raw = self.mapping(
-            "SCHEDULES",
-            'of name to schedule, such as {"nightly": {"task": "shop.tasks.report", '
-            '"cron": "0 4 * * *"}}',
-        )
-        return {name: _schedule(name, raw[name]) for name in raw}
-
-    def limits(self) -> Mapping[str, NamedLimit]:
-        raw = self.mapping("LIMITS", 'of name to limit, such as {"stripe": {"concurrency": 5}}')
-        return {_limit_name(name): _named_limit(name, raw[name]) for name in raw}
-
-    def weights(self) -> Mapping[str, int]:
-        raw = self.mapping("WEIGHTS", 'of share to weight, such as {"gold": 3}')
-        for share, weight in raw.items():
-            if not is_int(weight, 1, MAX_WEIGHT):
-                raise ConfigurationError(
-                    f'{self.where}["WEIGHTS"][{short_repr(share)}] must be a whole number from 1 '
-                    f"to {MAX_WEIGHT}, not {short_repr(weight)}"
-                )
-        return {_share(share): weight for share, weight in raw.items()}
-
-    def retention(self) -> QueueSettings:
-        return QueueSettings(
-            keep_completed=self.integer("KEEP_COMPLETED", 0, 2**32),
-            keep_failed=self.integer("KEEP_FAILED", 0, 2**32),
-            result_ttl_ms=self.duration("RESULT_TTL"),
-            failed_ttl_ms=self.duration("FAILED_TTL"),
-            alert_wait_ms=self.optional_duration("ALERT_WAIT"),
-            alert_failed=self.share("ALERT_FAILED"),
-            aging_ms=self.aging(),
-        )
-
-
-def _queue_name(name: object) -> str:
+@contextmanager
+def _located(where: str = "") -> Iterator[None]:
+    """Turn errors about a value into a ConfigurationError that says where it stands."""
     try:
-        return check_queue_name(name)
-    except InvalidName as error:
-        raise ConfigurationError(f'REDISQUEUE["QUEUES"]: {error}') from None
+        yield
+    except (InvalidName, InvalidOption) as error:
+        raise ConfigurationError(f"{where}{error}") from None
 
 
-def _limit_name(name: object) -> str:
+def _short_name(value: object, fault: str) -> str:
     try:
-        return check_queue_name(name)
+        return check_queue_name(value)
     except InvalidName:
-        raise ConfigurationError(
-            f'REDISQUEUE["LIMITS"] has a limit {short_repr(name)}; a name has 1 to 64 letters, '
-            'digits, "_", "." or "-"'
-        ) from None
-
-
-def _share(value: object) -> str:
-    try:
-        return encode_share(value)
-    except (TypeError, ValueError):
-        raise ConfigurationError(
-            f'REDISQUEUE["WEIGHTS"]: a share must be a value of JSON, not {short_repr(value)}'
-        ) from None
+        raise ConfigurationError(f'{fault}; use 1 to 64 letters, digits, "_", "." or "-"') from None
 
 
 def _named_limit(name: str, raw: object) -> NamedLimit:
+    _short_name(name, f'REDISQUEUE["LIMITS"] has a limit {short_repr(name)}')
     where = f'REDISQUEUE["LIMITS"]["{name}"]'
     if not isinstance(raw, Mapping):
         raise ConfigurationError(
             f'{where} must be a dict such as {{"concurrency": 5}}, not {short_repr(raw)}'
         )
-    try:
+    with _located(f"{where}: "):
         return make_named_limit(raw)
-    except InvalidOption as error:
-        raise ConfigurationError(f"{where}: {error}") from None
 
 
 def _schedule(name: object, raw: object) -> ScheduleSettings:
     where = f'REDISQUEUE["SCHEDULES"][{short_repr(name)}]'
-    try:
+    with _located(f"{where}: "):
         check_schedule_name(name)
         if not isinstance(raw, Mapping):
             raise ConfigurationError(f"{where} must be a dict, not {type(raw).__name__}")
@@ -421,8 +363,6 @@ def _schedule(name: object, raw: object) -> ScheduleSettings:
             queue_name=raw.get("queue_name"),
             priority=raw.get("priority"),
         )
-    except (InvalidName, InvalidOption) as error:
-        raise ConfigurationError(f"{where}: {error}") from None
 
 
 def _of_type(value: Any, types: tuple[type, ...], rule: str) -> Any:

@@ -162,23 +162,19 @@ class RedisQueueBackend(BaseTaskBackend):
                     f"job {result_id} is of {data.task}, which is not a Django task"
                 )
             task = placeholder(data.task)
-        task = as_enqueued(task, data, self.alias)
-        return from_job(task, data, task.backend)
+        return from_job(as_enqueued(task, data, self.alias), data)
 
     def check(self, **_: Any) -> list[CheckMessage]:
-        """System checks: the app is installed, every queue is configured, and workers import the
-        tasks."""
-        return [*self._check_imports(), *self._check_app(), *self._check_queues()]
+        """System checks of the installed apps, the queues, and the tasks that workers import."""
+        return list(self._faults())
 
-    def _check_imports(self) -> Iterator[CheckMessage]:
+    def _faults(self) -> Iterator[CheckMessage]:
         for name in unimported_tasks(self.alias):
             yield Warning(
                 NOT_IMPORTED % (name, name.rpartition(".")[0]),
                 hint=REMEDY,
                 id="django_redisqueue.W017",
             )
-
-    def _check_app(self) -> Iterator[CheckMessage]:
         if not apps.is_installed("django_redisqueue"):
             yield Error(
                 f"TASKS[{self.alias!r}] uses django_redisqueue, which is not in INSTALLED_APPS: "
@@ -186,8 +182,6 @@ class RedisQueueBackend(BaseTaskBackend):
                 hint='Add "django_redisqueue" to INSTALLED_APPS.',
                 id="django_redisqueue.E009",
             )
-
-    def _check_queues(self) -> Iterator[CheckMessage]:
         try:
             known = get_settings().queues
         except ConfigurationError:
@@ -204,15 +198,14 @@ class RedisQueueBackend(BaseTaskBackend):
 def _job_of(result_id: str) -> JobData:
     try:
         return get_job(result_id).data
-    except InvalidName as error:
-        raise TaskResultDoesNotExist(str(error)) from error
-    except JobNotFound as error:
+    except (InvalidName, JobNotFound) as error:
+        why = str(error)
         if any(job.id == result_id for job in uncommitted_jobs()):
-            raise TaskResultDoesNotExist(
+            why = (
                 f"job {result_id} is not in Redis yet because its transaction has not committed; "
                 "ask after the commit"
-            ) from error
-        raise TaskResultDoesNotExist(str(error)) from error
+            )
+        raise TaskResultDoesNotExist(why) from error
 
 
 def _from_now(delay: object) -> datetime:

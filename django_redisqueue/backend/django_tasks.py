@@ -1,5 +1,4 @@
-"""What this package uses of Django's Tasks: ``django.tasks`` of Django 6.0 and newer, or on an
-older one the ``django-tasks`` package, which brings the same to it."""
+"""What this package uses of ``django.tasks``, or before Django 6.0 of ``django-tasks``."""
 
 from __future__ import annotations
 

@@ -11,15 +11,8 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 
 from ..client.decorator import make_task
-from ..client.options import CALL_CHECKS, TASK_CHECKS, TaskOptions
-from ..client.registry import (
-    accepted_parameters,
-    check_exactly_once,
-    check_schedule,
-    is_found_by_workers,
-    lookup,
-    register,
-)
+from ..client.options import CALL_CHECKS, TASK_CHECKS, to_task_options
+from ..client.registry import accepted_parameters, is_found_by_workers, lookup, register
 from ..client.tasks import Task as OurTask
 from ..conf import get_settings
 from ..core.ids import check_task_name
@@ -111,21 +104,17 @@ def _is_ours(alias: str) -> bool:
 
 
 def _register(task: Task[Any, Any], queue_name: str) -> None:
-    name, takes_context = task.module_path, int(task.takes_context)
+    name, skip = task.module_path, int(task.takes_context)
     given = options_of(task)
     fixed = {option: given[option] for option in TASK_CHECKS if option in given}
     if DATABASE in given:
         fixed["using"] = given[DATABASE]
     for option in {"timeout", "expires"} & fixed.keys():
-        fixed[f"{option}_ms"] = TASK_CHECKS[option](fixed.pop(option))
-    options = TaskOptions(
-        takes_context=True, queue_name=queue_name, priority=int(task.priority), **fixed
-    )
-    check_exactly_once(task.func, options)
-    parameters = accepted_parameters(task.func, takes_context)
-    check_schedule(name, options, parameters)
+        fixed[option] = TASK_CHECKS[option](fixed[option])
+    fixed |= {"takes_context": True, "queue_name": queue_name, "priority": int(task.priority)}
+    parameters = accepted_parameters(task.func, skip)
+    queue_task = make_task(wrapped(task), name, to_task_options(fixed), parameters, skip)
     of_calls = CALL_CHECKS - TASK_CHECKS.keys() & given.keys()
-    queue_task = make_task(wrapped(task), name, options, parameters, takes_context)
     register(queue_task.using(**{option: given[option] for option in of_calls}), [name])
     _definitions[name] = task
 
@@ -162,8 +151,7 @@ ports.adapter = adapt_task
 
 
 def placeholder(name: str) -> Task[Any, Any]:
-    """Stands for a task whose module this process has not imported: a name in Redis must not cause
-    an import."""
+    """Stands for a task that is not imported: a name in Redis must not cause an import."""
 
     def unknown(*args: Any, **kwargs: Any) -> Any:
         raise UnknownTask(f"{name} is not imported in this process, so it cannot be called here")

@@ -53,12 +53,10 @@ def new_result(
     task: Task[Any, Any], job_id: str, alias: str, args: Any, kwargs: Any, **known: Any
 ) -> TaskResult[Any, Any]:
     """A result with these fields, and defaults for the others."""
+    instants = ("enqueued_at", "started_at", "finished_at", "last_attempted_at")
     fields: dict[str, Any] = {
+        **dict.fromkeys(instants),
         "status": TaskResultStatus.READY,
-        "enqueued_at": None,
-        "started_at": None,
-        "finished_at": None,
-        "last_attempted_at": None,
         "errors": [],
         "worker_ids": [],
         **known,
@@ -66,13 +64,13 @@ def new_result(
     return TaskResult(task=task, id=job_id, args=args, kwargs=kwargs, backend=alias, **fields)
 
 
-def from_job(task: Task[Any, Any], data: JobData, alias: str) -> TaskResult[Any, Any]:
-    """The result of a job."""
+def from_job(task: Task[Any, Any], data: JobData) -> TaskResult[Any, Any]:
+    """The result of a job of this task."""
     # A crash spends no attempt of the job, but Django counts it.
     tries = data.attempts + data.recoveries + (data.status in RAN)
     started_ms = data.started_ms if tries else None
     result = new_result(
-        task, data.id, alias, list(data.args), dict(data.kwargs),
+        task, data.id, task.backend, list(data.args), dict(data.kwargs),
         status=STATUSES.get(data.status, TaskResultStatus.READY),
         enqueued_at=enqueued_at_of(data.id) or to_django_datetime(data.enqueued_ms),
         started_at=to_django_datetime(data.first_ms or started_ms),
@@ -112,8 +110,7 @@ def _class_path(kind: str) -> str:
 
 
 def as_enqueued(task: Task[Any, Any], data: JobData, alias: str) -> Task[Any, Any]:
-    """The task with the options of that call, for ``alias`` unless the job has another. Raises
-    CorruptJob."""
+    """The task with the options of that call, and ``alias`` by default. Raises CorruptJob."""
     try:
         options = decode_overrides(data.options)
     except (ValueError, TypeError) as error:
@@ -203,17 +200,11 @@ def _is_first(context: Any) -> bool:
     return context.attempt == 1 and not context.claimed.recoveries
 
 
-def _as_enqueued(definition: Task[Any, Any], context: Any) -> Task[Any, Any]:
-    claimed = context.claimed
-    options = loads(claimed.options) if claimed.options else {}
-    return copy_unvalidated(definition, {**decode_overrides(options), "queue_name": claimed.queue})
-
-
 def _stored_result(task: Task[Any, Any], context: Any) -> TaskResult[Any, Any] | None:
     """The result of earlier runs in Redis; None when Redis does not answer, which must not fail the
     job."""
     try:
-        return from_job(task, get_job(context.job.id).data, task.backend)
+        return from_job(task, get_job(context.job.id).data)
     except RedisQueueError:
         return None
 
@@ -237,7 +228,9 @@ class _TaskRun:
     def __init__(
         self, definition: Task[Any, Any], context: Any, args: Any, kwargs: dict[str, Any]
     ) -> None:
-        task = _as_enqueued(definition, context)
+        options = loads(context.claimed.options or "{}")
+        changes = {**decode_overrides(options), "queue_name": context.claimed.queue}
+        task = copy_unvalidated(definition, changes)
         self.sender = type(task_backends[task.backend])
         known = None if _is_first(context) else _stored_result(task, context)
         self.result = known or _initial_result(task, context, args, kwargs)

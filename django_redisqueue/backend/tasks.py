@@ -100,8 +100,7 @@ def options_of(task: Task[Any, Any]) -> dict[str, Any]:
 
 
 def check_options(task: Task[Any, Any]) -> None:
-    """Raise Django's InvalidTask unless all options are valid. Normalises them in place, a timeout
-    to seconds."""
+    """Raise Django's InvalidTask unless all options are valid. Normalises them in place."""
     for name, value in options_of(task).items():
         try:
             checked = _CHECKS[name](value)

@@ -9,7 +9,15 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overlo
 from ..core.ids import check_task_name
 from ..core.redaction import redaction_of
 from ..core.statuses import Audit
-from .options import TASK_CHECKS, Chunk, TaskKeywords, TaskOptions, check_aliases, check_option
+from .options import (
+    TASK_CHECKS,
+    Chunk,
+    TaskKeywords,
+    TaskOptions,
+    check_aliases,
+    check_option,
+    to_task_options,
+)
 from .policies import lane_rule_of, uniqueness_of
 from .registry import (
     Parameters,
@@ -67,22 +75,13 @@ def _make_task(
 ) -> Task:
     check_function(func, name)
     old_names = check_aliases(aliases)
-    checked = {
-        key: check_option(TASK_CHECKS, key, value, "@task") for key, value in options.items()
-    }
-    for option in {"timeout", "expires"} & checked.keys():
-        checked[f"{option}_ms"] = checked.pop(option)
-    fixed = TaskOptions(**checked)
+    fixed = to_task_options(
+        {key: check_option(TASK_CHECKS, key, value, "@task") for key, value in options.items()}
+    )
     if fixed.takes_context:
         check_context(func)
-    check_exactly_once(func, fixed)
-    check_chunk(func, fixed)
-    full_name = check_task_name(name or dotted_path(func))
-    parameters = accepted_parameters(func, int(fixed.takes_context))
-    if fixed.chunk is not None:
-        parameters = chunk_parameters(fixed.chunk)
-    check_schedule(full_name, fixed, parameters)
-    made = make_task(func, full_name, fixed, parameters, int(fixed.takes_context))
+    full_name, skip = check_task_name(name or dotted_path(func)), int(fixed.takes_context)
+    made = make_task(func, full_name, fixed, accepted_parameters(func, skip), skip)
     register(made, [full_name, *old_names])
     return made
 
@@ -91,7 +90,12 @@ def make_task(
     func: Callable[..., Any], name: str, options: TaskOptions, parameters: Parameters, skip: int
 ) -> Task:
     """A task with these options. The first ``skip`` parameters of the function are not arguments of
-    its jobs. Raises InvalidOption."""
+    its jobs. Raises InvalidTask or InvalidOption."""
+    check_exactly_once(func, options)
+    if options.chunk is not None:
+        check_chunk(func, options)
+        parameters = chunk_parameters(options.chunk)
+    check_schedule(name, options, parameters)
     made = Task(
         func=func,
         name=name,

@@ -91,8 +91,7 @@ def through_outbox() -> Iterator[None]:
 
 
 def delivery_mode(on_commit: bool | None, outbox: bool | None) -> DeliveryMode:
-    """The options of the call or the task; the settings decide where an option is None. Jobs in
-    memory need no outbox."""
+    """The options of the call or the task, or else the settings. Jobs in memory need no outbox."""
     if on_commit is False and not outbox:
         return AT_ONCE
     settings = get_settings()
@@ -212,8 +211,7 @@ def _atomic_connections() -> list[BaseDatabaseWrapper]:
 
 
 def _is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """The transaction of a ``TestCase`` never commits, and outside tests it would not exist.
-    ``atomic(durable=True)`` ignores it in the same way."""
+    """Ignores the transaction of a ``TestCase``, as ``atomic(durable=True)`` does."""
     if connection.in_atomic_block:
         return not all(getattr(one, "_from_testcase", False) for one in connection.atomic_blocks)
     if connection.connection is not None:
@@ -226,12 +224,8 @@ def _is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
 
 
 def open_connections() -> Sequence[BaseDatabaseWrapper]:
-    """The connections that may be in a transaction here, as Django's own
-    ``connections.all(initialized_only=True)`` finds them.
-
-    That takes a sixth of the time of an enqueue, because asgiref looks for an event loop twice for
-    each alias, by an exception.
-    """
+    """What ``connections.all(initialized_only=True)`` finds. That takes a sixth of the time of an
+    enqueue, because asgiref looks for an event loop twice for each alias, by an exception."""
     if _get_running_loop() is None:
         storage = _thread_storage()
         if storage is not None:
@@ -244,8 +238,7 @@ def open_connections() -> Sequence[BaseDatabaseWrapper]:
 
 @cache
 def _thread_storage() -> threading.local | None:
-    """Where asgiref keeps the connections of threads without an event loop; None if a version of
-    Django or asgiref keeps them elsewhere."""
+    """Where asgiref keeps the connections of threads without an event loop, or None."""
     local = getattr(connections, "_connections", None)
     storage = getattr(local, "_storage", None)
     if not isinstance(storage, threading.local):
@@ -351,8 +344,8 @@ def _guard_earlier_hooks(connection: BaseDatabaseWrapper) -> None:
 
 
 def _pop_hooks(connection: BaseDatabaseWrapper, first: _Hook) -> list[_Hook]:
-    """``first`` and the living hooks registered after it, which are then forgotten. Those before it
-    wait behind a hook that is being called, and has begun another transaction."""
+    """Forget and return ``first`` and the living hooks registered after it. Those before it wait
+    behind a hook that is being called, and has begun another transaction."""
     alive = _living_hooks(connection)
     at = alive.index(first) if first in alive else len(alive)
     _hooks[connection] = [*map(weakref.ref, alive[:at])]

@@ -41,8 +41,7 @@ def send_event(name: str, payload: Any = None, *, on_commit: bool | None = None)
 
 
 def send_surely(event: str, payload: Any, queue: str) -> None:
-    """Send one of this package's own events after the commit. A job in the outbox, which runs in
-    ``queue``, carries it, so it survives any crash."""
+    """Send an event of this package's own after the commit, by a job in the outbox."""
     if transport().in_memory:
         send(event, payload, on_commit=True)
     else:
@@ -63,8 +62,5 @@ def send(event: str, payload: Any, on_commit: bool | None = None) -> None:
 
 @task(name="django_redisqueue.send_event", max_attempts=100, redact=("payload",))
 def deliver_event(event: str, payload: str) -> None:
-    """Send an event.
-
-    A task, because an event that Redis refused after a commit is a job in the outbox.
-    """
+    """A task, because an event that Redis refused after a commit is a job in the outbox."""
     transport().send_event(event, payload)

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, Unpa
 from asgiref.sync import sync_to_async
 
 from ..broker.base import BATCH, MAX_CALL_BYTES
-from ..conf import Settings, get_settings
+from ..conf import get_settings
 from ..core.clock import Deadline, Duration, to_period_ms
 from ..core.codec import encode_payload
 from ..core.ids import (
@@ -22,7 +22,6 @@ from ..core.ids import (
     shard_of_key,
 )
 from ..core.parsing import is_int
-from ..core.ports import Transport
 from ..core.records import GatherData, GatherListener, GatherPlan
 from ..core.statuses import GatherReason, GatherStatus
 from ..exceptions import (
@@ -53,7 +52,7 @@ from .tasks import (
     check_single,
     job_of,
 )
-from .transport import transport, transport_of
+from .transport import transport, transport_of_jobs
 
 MAX_POLLS = 10_000
 
@@ -235,7 +234,9 @@ class Gather:
         gather_id = new_gather_id(shard_of_key(key, settings.shards))
         fields = [
             "threshold", str(_check_threshold(threshold, topic, len(found))),
-            "ttl_ms", str(ttl_ms), "keep_ms", str(_keep_ms(settings)),
+            "ttl_ms", str(ttl_ms),
+            # As long as failed jobs, so that the callback can be requeued.
+            "keep_ms", str(max(queue.failed_ttl_ms for queue in settings.queues.values())),
             "poll_delay_ms", str(poll_delay_ms),
             "polls", str(check_integer(polls, "polls", 1, MAX_POLLS)),
             *callback_fields("then", check_callback(then, "then", keywords), f"{gather_id}.then"),
@@ -255,16 +256,12 @@ class Gather:
     @property
     def data(self) -> GatherData:
         """Everything but the results, read in one round trip."""
-        found: GatherData | None = self._call(partial(self._transport().gather, self.key))
+        found: GatherData | None = self._call(partial(transport_of_jobs(self.id).gather, self.key))
         if found is None or found.id != self.id:
             if self._job_id:  # perhaps Redis has forgotten the run, too
                 self._call(partial(transport().gather_key, self._job_id))
             raise _not_found(f"no gather {self.id} under the key {self.key!r}")
         return found
-
-    def _transport(self) -> Transport:
-        """As of its jobs: a test reads it after its block, too."""
-        return transport_of(f"{self.id}.0")
 
     @property
     def status(self) -> GatherStatus:
@@ -292,12 +289,10 @@ class Gather:
 
     @property
     def results(self) -> dict[str, Any]:
-        """The results of the listeners by their names; large results are read from storage.
-
-        Raises ResultGone when such a file was deleted.
-        """
+        """The results of the listeners by their names. Large ones are files: raises ResultGone when
+        one was deleted."""
         data = self.data
-        texts = self._call(partial(self._transport().gather_results, self.key))
+        texts = self._call(partial(transport_of_jobs(self.id).gather_results, self.key))
         return {name: _value(texts[name]) for name in data.listeners if name in texts}
 
     async def aresults(self) -> dict[str, Any]:
@@ -306,8 +301,7 @@ class Gather:
 
     @property
     def follow_up(self) -> Job | None:
-        """The job of ``then`` or ``on_failure``. None while the gather collects, and when it failed
-        without ``on_failure``."""
+        """The job of ``then`` or ``on_failure``; None if neither was enqueued."""
         job_id = self.data.follow_up_id
         return Job(job_id) if job_id else None
 
@@ -319,7 +313,7 @@ class Gather:
         """Wait until the threshold is reached. Raises WaitTimeout, or GatherFailed with the missing
         listeners. A message of the gather ends the wait; it does not poll."""
         deadline = Deadline(timeout, lambda _: self._timeout_message())
-        self._transport().wait_until(lambda: self.status.is_final, self.id, deadline)
+        transport_of_jobs(self.id).wait_until(lambda: self.status.is_final, self.id, deadline)
         data = self.data
         if data.status is GatherStatus.COLLECTING:
             raise WaitTimeout(self._timeout_message())
@@ -347,8 +341,7 @@ def _not_found(what: str) -> GatherNotFound:
 
 
 def gather_of(job_id: str, call: Caller = operator.call) -> Gather | None:
-    """The gather that a running job belongs to, or None. Raises LeaseLost if Redis does not know
-    that it runs."""
+    """The gather of a running job, or None. Raises LeaseLost if Redis knows of no such run."""
     gather_id, _, name = job_id.rpartition(".")
     if not (name and gather_id.startswith("gather_")):
         return None
@@ -398,12 +391,6 @@ def _new_listener(
     return GatherListener(
         name, job.queue, job.task, job.options, job.priority, job.audit, lane=job.lane
     )
-
-
-def _keep_ms(settings: Settings) -> int:
-    """How long results stay after the end: as long as failed jobs, so that the callback can be
-    requeued."""
-    return max(queue.failed_ttl_ms for queue in settings.queues.values())
 
 
 def _check_listeners(topic: str, found: Mapping[str, Task]) -> None:

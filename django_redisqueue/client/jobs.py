@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack
 from datetime import datetime
 from typing import Any
 
@@ -319,7 +319,10 @@ class Job:
     async def await_result(self, timeout: Duration | None = None) -> Any:
         """``wait`` for async code."""
         deadline = self._deadline(timeout)
-        with _own_thread() as thread:
+        with ExitStack() as stack:
+            # Its own thread: what ends the wait may need one of the event loop's few.
+            thread = ThreadPoolExecutor(1, "redisqueue-wait")
+            stack.callback(thread.shutdown, wait=False)
             await_end = sync_to_async(self._await_end, thread_sensitive=False, executor=thread)
             while True:
                 try:
@@ -341,22 +344,8 @@ class Job:
             )
 
 
-@contextmanager
-def _own_thread() -> Iterator[ThreadPoolExecutor]:
-    """A thread for a long wait: an event loop has only a few, and what ends the wait may need one
-    of them."""
-    thread = ThreadPoolExecutor(1, "redisqueue-wait")
-    try:
-        yield thread
-    finally:
-        thread.shutdown(wait=False)
-
-
 def get_job(job_id: str) -> Job:
-    """The job of that id, from the mirror when its retention in Redis has expired.
-
-    Raises InvalidName, JobNotFound or CorruptJob.
-    """
+    """The job of that id, refreshed. Raises InvalidName, JobNotFound or CorruptJob."""
     job = Job(check_job_id(job_id))
     job.refresh()
     return job

@@ -1,7 +1,4 @@
-"""Results that are too large for Redis: files in Django's storage.
-
-The storage is ``STORAGES["redisqueue"]`` if there is one, else the default one.
-"""
+"""Results too large for Redis: files in ``STORAGES["redisqueue"]``, or else the default storage."""
 
 from __future__ import annotations
 
@@ -33,8 +30,7 @@ def write_result(name: str, text: str) -> str:
 
 
 def decode_result(text: str) -> Any:
-    """A result from its JSON in Redis, which may name a file. Raises ValueError, ResultGone, and
-    storage errors."""
+    """A result from its JSON in Redis. Raises ValueError, ResultGone, and storage errors."""
     name = stored_name(text)
     return read_result(name) if name else loads(text)
 

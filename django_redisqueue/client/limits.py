@@ -64,8 +64,7 @@ def keys_to_set(limit: str | Task, number: int | Limit | Rate | None, key: objec
 
 
 def limit_keys(limit: str | Task, key: object, kinds: Kinds = (Limit, Rate)) -> list[str]:
-    """The limit keys of a limit for one value of its key. Raises InvalidOption or
-    InvalidArguments."""
+    """The keys of a limit for one value of its key. Raises InvalidOption or InvalidArguments."""
     name = limit.name if isinstance(limit, Task) else limit
     known = _all_limits()
     used = [(one, rule) for has, one, rule in known if has == name and isinstance(one, kinds)]
@@ -121,8 +120,7 @@ def parse_number(text: str) -> int | Rate | None:
 
 
 def parse_weight(text: str) -> int | None:
-    """A weight for ``set_weight`` as people write it: ``10``, or ``none`` to remove what was set.
-    Raises InvalidOption."""
+    """The same for ``set_weight``: ``10`` or ``none``. Raises InvalidOption."""
     if text.strip().lower() == "none":
         return None
     weight = int_or_none(text.strip(), 1, MAX_WEIGHT)

@@ -3,7 +3,7 @@ function gets many jobs in one call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from keyword import iskeyword
@@ -97,8 +97,7 @@ class Chunk:
         return to_ms(self.wait, "wait of a Chunk")
 
     def key(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """What the jobs of one chunk have in common, as JSON. Raises InvalidArguments, and what a
-        callable raises."""
+        """What the jobs of one chunk have in common, as JSON. Raises InvalidArguments."""
         if self.by is None:
             return ""
         if callable(self.by):
@@ -181,6 +180,12 @@ class TaskOptions:
     every: Every | None = None
     unique: Unique | Literal[False] | None = None  # False as None, but on purpose
     unique_by: UniqueBy | None = None  # None means all arguments
+
+
+def to_task_options(checked: Mapping[str, Any]) -> TaskOptions:
+    """The options of ``@task(...)`` from their checked values."""
+    in_ms = {"timeout": "timeout_ms", "expires": "expires_ms"}
+    return TaskOptions(**{in_ms.get(name, name): value for name, value in checked.items()})
 
 
 A_contra = TypeVar("A_contra", contravariant=True)
@@ -281,13 +286,6 @@ class CallKeywords(TypedDict, total=False):
     outbox: bool | None
 
 
-def unknown_option(name: str, known: Collection[str], where: str) -> InvalidOption:
-    """The error for an option that does not exist."""
-    return InvalidOption(
-        f"{where} has no option {name!r}{did_you_mean(name, known)}; it takes {', '.join(known)}"
-    )
-
-
 def check_option(
     checks: Mapping[str, Callable[[Any], Any]], name: str, value: object, where: str
 ) -> Any:
@@ -296,10 +294,13 @@ def check_option(
         return checks[name](value)
     if where == "@task" and name in CALL_CHECKS:
         raise InvalidOption(f"@task has no option {name!r}, but using() has: it is for one call")
-    known = (*TASK_CHECKS, "name", "aliases")
-    if where != "@task" and name in known:
+    of_tasks = (*TASK_CHECKS, "name", "aliases")
+    if where != "@task" and name in of_tasks:
         raise InvalidOption(f"{where} has no option {name!r}, but @task has: it is for every call")
-    raise unknown_option(name, known if where == "@task" else checks, where)
+    known = of_tasks if where == "@task" else checks
+    raise InvalidOption(
+        f"{where} has no option {name!r}{did_you_mean(name, known)}; it takes {', '.join(known)}"
+    )
 
 
 def check_integer(value: object, name: str, low: int, high: int) -> int:
@@ -370,11 +371,8 @@ def check_alias(value: object) -> str:
 
 
 def check_run_after(value: object) -> str:
-    """When a job is due, as enqueue.lua takes it: '+<ms>' from now by Redis's clock, or an instant.
-
-    Raises InvalidOption for a naive datetime under USE_TZ, for what is neither a datetime nor a
-    duration, and for instants more than a hundred years away.
-    """
+    """When a job is due: '+<ms>' from now by Redis's clock, or an instant. Raises InvalidOption,
+    also for a naive datetime under USE_TZ, and for instants more than a hundred years away."""
     if isinstance(value, datetime):
         return _instant(value, "run_after")
     return f"+{to_ms(value, 'run_after, unless a datetime,')}"
@@ -406,10 +404,7 @@ def _instant(value: datetime, name: str) -> str:
 
 
 def check_after(value: object) -> tuple[str, ...]:
-    """The ids of a Job, an id, or a list of up to 99 of them; each once, in the order given.
-
-    Raises InvalidOption, or InvalidName for an invalid id.
-    """
+    """The ids of a job, or of up to 99; each once. Raises InvalidOption or InvalidName."""
     given = value if isinstance(value, tuple | list) else (value,)
     for item in given:
         job_id = getattr(item, "id", item)

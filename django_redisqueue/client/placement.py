@@ -11,6 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 from ..broker.base import BATCH
 from ..broker.commands import Commands, batches
@@ -27,19 +28,7 @@ from .policies import LaneRule, Uniqueness, names_in
 WORDS = 4  # of each unique key in NewJob.unique: the key, its mode and two more
 ONCE = "once"  # the mode of an Idempotency-Key
 
-
-class _Turn:
-    """The next shard for queues with SPREAD. Threads may skip a turn."""
-
-    def __init__(self) -> None:
-        self.shard = random.randrange(2**16)
-
-    def next(self) -> int:
-        self.shard += 1
-        return self.shard
-
-
-_turn = _Turn()
+_turn = SimpleNamespace(shard=random.randrange(2**16))  # for SPREAD; threads may skip a shard
 
 
 def place(job: NewJob, settings: Settings, at: int = 0) -> int:
@@ -59,14 +48,14 @@ def place(job: NewJob, settings: Settings, at: int = 0) -> int:
     if key := _gathering_key(job):
         return shard_of_key(key, shards)
     job.is_spread = True
-    return (_turn.next() if at % BATCH == 0 else _turn.shard) % shards
+    if at % BATCH == 0:
+        _turn.shard += 1
+    return int(_turn.shard % shards)
 
 
 def decisive_key(job: NewJob) -> str:
-    """The text that decides the shard of a job with a limit or a unique key; '' for other jobs.
-
-    It is the value of the limit's key, the name of a limit without a key, or the unique key.
-    """
+    """What decides the shard of a job: the value of a limit's key, the name of a limit without a
+    key, or the unique key; '' for other jobs."""
     if job.lane:
         for limit_key in decode_lane(job.lane).limits:
             kind, name, value = limit_key.split(":", 2)
@@ -85,7 +74,7 @@ def shard_of_schedule(name: str, job: NewJob, settings: Settings) -> int:
 
 def check_beside(job: NewJob, what: str) -> None:
     """Raise InvalidOption if a job of a workflow or gather shares a limit or a unique key with jobs
-    in another shard. ``what``: its role there, for the message."""
+    in another shard. ``what``: its role there."""
     shards = get_settings().shards
     key = decisive_key(job) if shards > 1 else ""
     if key and shard_of_key(key, shards) != shard_of_id(job.id):
@@ -97,8 +86,7 @@ def check_beside(job: NewJob, what: str) -> None:
 
 
 def _gathering_key(job: NewJob) -> str:
-    """The text that decides the shard of a chunk or a repeated request in a queue with SPREAD; ''
-    for other jobs."""
+    """The same for a chunk or a repeated request in a queue with SPREAD."""
     if job.unique:
         return job.unique.split()[0]
     limits = decode_lane(job.lane).limits if job.lane else ()

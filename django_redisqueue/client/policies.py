@@ -96,8 +96,7 @@ class LaneRule:
         before: int = 0,
         on_conflict: OnConflict | None = None,
     ) -> str:
-        """The lane of a job with these (valid) arguments. Raises InvalidOption or
-        InvalidArguments."""
+        """The lane of a job with these arguments. Raises InvalidOption or InvalidArguments."""
         bound = self.parameters.signature.bind(*(_UNKNOWN,) * before, *args, **kwargs)
         bound.apply_defaults()
         share = self._value("fair_by", self.options.fair_by, bound)
@@ -157,7 +156,14 @@ class LaneRule:
         if callable(key):
             if _UNKNOWN in bound.args:
                 raise InvalidOption(self._unknown(what))
-            return self._encoded(what, _key_called(key, what, self.task, bound))
+            try:
+                value = key(*bound.args, **bound.kwargs)
+            except Exception as error:
+                # Not the message, which may show a value that is redacted.
+                raise InvalidArguments(
+                    f"{what} of {self.task} raised {type(error).__name__}"
+                ) from error
+            return self._encoded(what, value)
         names = names_in(key)
         return self._joined(what, names, [bound.arguments[name] for name in names])
 
@@ -199,14 +205,6 @@ def encode_secret(value: object) -> str:
 def names_in(key: str | Sequence[str]) -> tuple[str, ...]:
     """The parameters that a key names."""
     return (key,) if isinstance(key, str) else tuple(key)
-
-
-def _key_called(key: Callable[..., Any], what: str, task: str, bound: BoundArguments) -> Any:
-    try:
-        return key(*bound.args, **bound.kwargs)
-    except Exception as error:
-        # Not the message, which may show a value that is redacted.
-        raise InvalidArguments(f"{what} of {task} raised {type(error).__name__}") from error
 
 
 def _named_number(one: Limit | Rate) -> str:
@@ -263,36 +261,22 @@ class Uniqueness:
         values = bound.arguments
         if not names:
             return {name: value for name, value in values.items() if value is not _UNKNOWN}
-        self._check_places(names, values)
-        chosen = {name: _find(name, values) for name in names}
-        for name, value in chosen.items():
-            if value is _UNKNOWN:
+        by_kind = {
+            one.kind: values[one.name] for one in self.parameters.signature.parameters.values()
+        }
+        values = {**by_kind.get(Parameter.VAR_KEYWORD, {}), **values}
+        for name in names:
+            if name not in values and by_kind.get(Parameter.VAR_POSITIONAL):
+                raise InvalidArguments(  # else calls with different values would share a key
+                    f"unique_by of {self.task} names {name!r}, which has to be a keyword argument: "
+                    "the function, or a decorator of it, takes *args, which have no names"
+                )
+            if values.get(name) is _UNKNOWN:
                 raise InvalidOption(
                     f"unique_by of {self.task} names {name!r}, whose value is not known yet: it is "
                     "the result of a parent; name other parameters"
                 )
-        return chosen
-
-    def _check_places(self, names: Sequence[str], values: Mapping[str, Any]) -> None:
-        """Raise InvalidArguments if a name may be that of an argument in ``*args``, which have no
-        names: calls with different values would share a key."""
-        parameters = self.parameters.signature.parameters
-        more = [values[one.name] for one in parameters.values() if one.kind is one.VAR_POSITIONAL]
-        known = set(parameters).union(*(box for box in values.values() if isinstance(box, Mapping)))
-        for name in names:
-            if any(more) and name not in known:
-                raise InvalidArguments(
-                    f"unique_by of {self.task} names {name!r}, which has to be a keyword argument: "
-                    "the function, or a decorator of it, takes *args, which have no names"
-                )
-
-
-def _find(name: str, values: Mapping[str, Any]) -> Any:
-    """The value of a parameter, or of a keyword that ``**kwargs`` takes (None if it is missing)."""
-    if name in values:
-        return values[name]
-    boxes = [box for box in values.values() if isinstance(box, Mapping) and name in box]
-    return boxes[-1][name] if boxes else None
+        return {name: values.get(name) for name in names}
 
 
 def _digest(values: Mapping[str, Any], task: str, is_secret: bool) -> str:
@@ -317,8 +301,8 @@ def _unique_called(
     kwargs: Mapping[str, Any],
     is_secret: bool,
 ) -> str:
-    """The key that a callable makes. If arguments are redacted, neither it nor an error shows what
-    the callable has returned or raised."""
+    """The key that a callable makes. With ``is_secret`` nothing shows what that returns or
+    raises."""
     try:
         text = by(*args, **kwargs)
     except Exception as error:

@@ -119,20 +119,16 @@ class JobQueue:
         present = found.complete()
         allowed, done = sum(present) if limit is None else limit, 0
         for shard, count in enumerate(present):
-            jobs = min(count, allowed)
+            left = jobs = min(count, allowed)
             allowed -= jobs
-            done += self._in_steps_of_shard(Commands(producer_connection(shard)), which, act, jobs)
-        return done
-
-    def _in_steps_of_shard(self, commands: Commands, which: Status, act: Act, jobs: int) -> int:
-        left, done = jobs, 0
-        token = new_token(Queries(commands.connection).now_ms()) if jobs else ""
-        while left > 0:
-            step = ContinuationStep(token, left, int(left == jobs))
-            taken = act(commands, self.name, which.value, min(left, STEP), step)
-            if taken.seen == 0:
-                break
-            left, done = left - taken.seen, done + taken.done
+            connection = producer_connection(shard)
+            token = new_token(Queries(connection).now_ms()) if jobs else ""
+            while left > 0:
+                step = ContinuationStep(token, left, int(left == jobs))
+                taken = act(Commands(connection), self.name, which.value, min(left, STEP), step)
+                if taken.seen == 0:
+                    break
+                left, done = left - taken.seen, done + taken.done
         return done
 
     def pause(
@@ -214,9 +210,11 @@ def find_jobs(
     Otherwise the mirror does, which is some milliseconds behind. Raises NotIndexed when neither can
     answer, and InvalidOption or InvalidName for invalid properties.
     """
+    task_name = task.name if isinstance(task, Task) else task
+    workflow_id = workflow.id if isinstance(workflow, Workflow) else workflow
     query = JobQuery(
-        task=_task_name(task),
-        workflow=_workflow_id(workflow),
+        task=check_task_name(task_name) if task_name else "",
+        workflow=check_workflow_id(workflow_id) if workflow_id else "",
         statuses=_to_statuses(status),
         queue=check_queue_name(queue) if queue else "",
         tags=check_tags(tags or {}),
@@ -226,16 +224,6 @@ def find_jobs(
 
 
 afind_jobs = sync_to_async(find_jobs)
-
-
-def _task_name(value: str | Task) -> str:
-    return value.name if isinstance(value, Task) else check_task_name(value) if value else ""
-
-
-def _workflow_id(value: str | Workflow) -> str:
-    if isinstance(value, Workflow):
-        return value.id
-    return check_workflow_id(value) if value else ""
 
 
 def _to_statuses(value: str | Sequence[str]) -> frozenset[Status]:

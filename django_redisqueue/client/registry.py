@@ -33,10 +33,8 @@ lookup: Callable[[str], Any] = _tasks.get  #: the task of that name or alias, or
 
 
 def register(task: Any, names: Sequence[str]) -> None:
-    """Register ``task`` (a tasks.Task) under these names. Raises InvalidTask if one is taken.
-
-    The same function defined again (a reload) replaces its predecessor.
-    """
+    """Register ``task`` (a tasks.Task) under these names. The same function defined again (a
+    reload) replaces its predecessor. Raises InvalidTask if a name is taken."""
     for name in names:
         known = _tasks.get(name)
         if known is not None and known.origin != task.origin:
@@ -71,11 +69,8 @@ def task_names() -> list[str]:
 
 
 def discover() -> list[ModuleType]:
-    """Import ``tasks`` of every installed app, then TASK_MODULES, so that their tasks register;
-    returns these modules.
-
-    Raises ConfigurationError when TASK_MODULES names a missing module.
-    """
+    """Import ``tasks`` of every installed app, then TASK_MODULES; returns these modules. Raises
+    ConfigurationError when TASK_MODULES names a missing module."""
     found = []
     for config in apps.get_app_configs():
         name = f"{config.name}.tasks"
@@ -143,9 +138,7 @@ def check_exactly_once(func: Callable[..., Any], options: TaskOptions) -> None:
 
 
 def check_chunk(func: Callable[..., Any], options: TaskOptions) -> None:
-    """Raise InvalidTask or InvalidOption unless a chunk, if asked for, is possible."""
-    if options.chunk is None:
-        return
+    """Raise InvalidTask or InvalidOption unless the function can be a chunk task."""
     name = dotted_path(func)
     if inspect.iscoroutinefunction(func):
         raise InvalidTask(
@@ -251,8 +244,7 @@ def accepted_parameters(func: Callable[..., Any], skip: int = 0) -> Parameters:
 
 
 def check_schedule(task: str, options: TaskOptions, parameters: Parameters) -> None:
-    """Raise InvalidOption if the task is to run by itself and cannot: it needs arguments, or it
-    has two schedules."""
+    """Raise InvalidOption for two schedules, or one of a task that needs arguments."""
     if options.cron is None and options.every is None:
         return
     if options.cron and options.every:

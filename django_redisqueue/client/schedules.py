@@ -20,7 +20,7 @@ from ..core.job_data import NewJob
 from ..core.schedules import Schedule, ScheduleData, ScheduleDefinition, Source
 from ..exceptions import InvalidArguments, InvalidOption, RedisQueueError
 from .jobs import Job
-from .placement import shard_of_schedule
+from .placement import other_shards, shard_of_schedule
 from .registry import get_task, task_names
 from .tasks import Task
 from .transport import transport
@@ -52,8 +52,7 @@ def define(
     kwargs: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> ScheduleDefinition:
-    """A schedule of a task with these arguments and options of ``using``. It has an error if the
-    task is unknown or does not take them."""
+    """A schedule of a task with these arguments and options of ``using``; it may have an error."""
     error = ""
     try:
         job = check_job(source, task_name, args, kwargs or {}, **options)
@@ -100,10 +99,9 @@ def put(definition: ScheduleDefinition) -> None:
     commands = Commands(producer_connection(shard))
     next_ms = definition.schedule.after(_now_ms(shard))
     # One that moves with its queue or its limits is removed from the other shards.
-    others = [other for other in range(get_settings().shards) if other != shard]
     elsewhere = [
         Commands(producer_connection(other)).remove_schedules("", [definition.name])[0]
-        for other in others
+        for other in other_shards(shard)
     ]
     if -1 in elsewhere or -2 in commands.define_schedules("", [(definition, next_ms)]):
         raise InvalidOption(

@@ -63,6 +63,7 @@ D = TypeVar("D")
 Rest = ParamSpec("Rest")  # the arguments behind the first
 Value = TypeVar("Value")
 WORKER_OPTIONS = ("timeout_ms", "max_attempts")  # options of a call that workers need
+FIELD_OPTIONS = ("queue_name", "priority", "expires", "on_commit", "outbox")  # and fields of Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,22 +156,17 @@ class Task(Generic[P, R_co]):
                 "outbox=True stores the job in the transaction, but on_commit=False sends it "
                 "before the transaction ends: use one of the two"
             )
-        uniqueness = self._uniqueness(merged)
         encoded_options = {name: merged[name] for name in WORKER_OPTIONS if name in merged}
         encoded_options.update(self.marks)
         if merged.get("tags"):
             encoded_options[tags.OPTION] = tags.flatten_tags(merged["tags"])
         made = replace(
             self,
-            queue_name=merged.get("queue_name", self.queue_name),
-            priority=merged.get("priority", self.priority),
+            **{name: merged[name] for name in FIELD_OPTIONS if name in merged},
             when=merged.get("run_after", self.when),
-            expires=merged.get("expires", self.expires),
-            on_commit=merged.get("on_commit", self.on_commit),
-            outbox=merged.get("outbox", self.outbox),
             encoded_options=dumps(encoded_options) if encoded_options else "",
             after=_after(merged),
-            uniqueness=uniqueness,
+            uniqueness=self._uniqueness(merged),
             call_options=merged,
         )
         check_expiry(made)
@@ -264,8 +260,8 @@ class Task(Generic[P, R_co]):
         return [job_of(job, deferred) for job in new]
 
     def template(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
-        """A job with these arguments and no id, from which a schedule creates its jobs. Raises what
-        ``enqueue`` raises for wrong arguments."""
+        """A job without an id, from which a schedule creates its jobs. Raises what ``enqueue``
+        does."""
         try:
             return replace(self._new_job(args, kwargs, is_template=True), id="")
         except Exception as error:
@@ -404,8 +400,7 @@ def _add_option(encoded_options: str, option: str, value: object) -> str:
 
 
 def as_task(what: object) -> object:
-    """The ``Task`` for a task of Django's own; other objects as they are. Raises InvalidTask for a
-    task of another backend."""
+    """The ``Task`` for a task of Django's own; other objects as they are. Raises InvalidTask."""
     if ports.adapter is None or isinstance(what, Task | Signature):
         return what
     adapt_task: Task | None = ports.adapter(what)
@@ -451,8 +446,7 @@ class Signature:
                 "one, give its parents to add(..., after=...)"
             )
         if self.takes_result:
-            own = loads(job.options) if job.options else {}
-            job.options = dumps({**own, "takes_result": True})
+            job.options = _add_option(job.options, "takes_result", True)
         return job
 
 
@@ -462,8 +456,7 @@ _DEFAULTS = TaskOptions()
 def check_callback(
     what: object, option: str, keywords: Mapping[str, Any] | None = None
 ) -> Signature:
-    """The signature of a task with these keyword arguments, or a signature as it is. Raises
-    InvalidOption, naming the option."""
+    """The signature of a task with these keyword arguments, or a signature as it is."""
     task = as_task(what)
     signature = Signature(task, (), keywords or {}) if isinstance(task, Task) else task
     if not isinstance(signature, Signature):

@@ -1,5 +1,4 @@
-"""The transport in use, and the one of production: the broker's commands and queries as the other
-client modules need them."""
+"""The transport in use, and the one of production, ``RedisTransport``."""
 
 from __future__ import annotations
 
@@ -74,7 +73,10 @@ class RedisTransport:
         if len(jobs) == 1:
             enqueue_movable(shard_of_id(jobs[0].id), jobs)
             return
-        for shard, some in by_shard(jobs).items():
+        by_shard: dict[int, list[NewJob]] = {}
+        for job in jobs:
+            by_shard.setdefault(shard_of_id(job.id), []).append(job)
+        for shard, some in by_shard.items():
             enqueue_movable(shard, some)
 
     def job(self, job_id: str) -> JobData:
@@ -224,14 +226,6 @@ def jobs_of(ids: Sequence[str]) -> list[JobData | UnreadableJob]:
     return [found[job_id] for job_id in ids]
 
 
-def by_shard(jobs: Sequence[NewJob]) -> dict[int, list[NewJob]]:
-    """The jobs of each shard, in their order."""
-    found: dict[int, list[NewJob]] = {}
-    for job in jobs:
-        found.setdefault(shard_of_id(job.id), []).append(job)
-    return found
-
-
 def _of_gather(key: str, read: Callable[[GatherQueries], Answer]) -> Answer:
     """Read a gather in the shard of its key; in the others if it is not there, because it was
     started when there were more or fewer shards."""
@@ -244,8 +238,7 @@ def _of_gather(key: str, read: Callable[[GatherQueries], Answer]) -> Answer:
 
 
 def _follow(job_id: str, act: Callable[[str], int]) -> int:
-    """The code of a command about a job. If it was a duplicate, the command is about the job that
-    its id leads to."""
+    """The code of a command about a job, or about the job that a duplicate's id leads to."""
     code = act(job_id)
     return act(owner) if code == -1 and (owner := _redis.duplicate_of(job_id)) else code
 
@@ -263,6 +256,11 @@ def transport_of(job_id: str) -> Transport:
     comes first, because runs of a schedule have the same ids in each block."""
     found = (transport(), *ports.ended)
     return next((one for one in found if one.has_job(job_id)), found[0])
+
+
+def transport_of_jobs(owner_id: str) -> Transport:
+    """The transport to ask about a workflow or a gather: that of its jobs."""
+    return transport_of(f"{owner_id}.0")
 
 
 def _how_to_find(query: JobQuery, has_properties: bool, missing: Sequence[str]) -> str:
@@ -338,13 +336,11 @@ def _by_server(
     rest = iter(pushes)
     while some := list(islice(rest, BATCH)):
         found: dict[RedisUrl, list[Push]] = {}
-        shard_of: dict[RedisUrl, int] = {}
         for push in some:
-            shard = shard_of_id(push.workflow_id)
-            redis_url = connection.at(shard).redis_url
-            found.setdefault(redis_url, []).append(push)
-            shard_of[redis_url] = shard
-        yield from ((connection.at(shard_of[url]), part) for url, part in found.items())
+            server = connection.at(shard_of_id(push.workflow_id))
+            found.setdefault(server.redis_url, []).append(push)
+        for part in found.values():
+            yield connection.at(shard_of_id(part[0].workflow_id)), part
 
 
 def check_pushed(code: int | str, workflow_id: str) -> None:

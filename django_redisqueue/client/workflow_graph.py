@@ -121,8 +121,7 @@ def send_workflow(workflow_id: str, fields: Sequence[str], jobs: Sequence[Sequen
 
 
 def to_outbox_row(push: Push) -> NewJob:
-    """The workflow as an outbox row: its own id, and its jobs as the payload. Raises
-    PayloadTooLarge."""
+    """The outbox row of a workflow, with its jobs as the payload. Raises PayloadTooLarge."""
     now_ms = real_ms()
     jobs = [job._replace(options=fix_expiry(job.options, job.after, now_ms)) for job in push.jobs]
     payload = dumps([[push.workflow_id, push.fields, jobs], {}])

@@ -5,14 +5,13 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Literal, Self, overload
 
 from ..conf import get_settings
 from ..core.clock import Deadline, Duration, to_ms
 from ..core.ids import check_workflow_id, new_workflow_id, shard_of_id, shard_of_key
 from ..core.job_data import NewJob
-from ..core.ports import Transport, ports
+from ..core.ports import ports
 from ..core.records import Push, WorkflowData
 from ..core.statuses import OnFailure, WorkflowStatus, check_choice
 from ..exceptions import (
@@ -28,7 +27,7 @@ from .jobs import Job
 from .options import DjangoTask
 from .placement import decisive_key
 from .tasks import P, Signature, Task, as_task, callback_fields, check_callback
-from .transport import connection_of, send_workflows, transport, transport_of
+from .transport import connection_of, send_workflows, transport, transport_of_jobs
 from .workflow_graph import Node, check_graph, encode_jobs, to_outbox_row
 
 OnFailureName = Literal["fail", "skip", "go_on"]
@@ -56,8 +55,7 @@ class Workflow:
         on_commit: bool | None = None,
     ) -> None:
         self._id = new_workflow_id(random.randrange(get_settings().shards))
-        self._is_id_known = False  # then its shard is settled
-        self._keyed = ""  # a task that has settled it
+        self._settled = ""  # once its shard is settled: how a job for another shard can be added
         self.name = _check_name(name)
         defaults = {"queue_name": queue_name, "priority": priority}
         self._defaults = {name: value for name, value in defaults.items() if value is not None}
@@ -78,18 +76,15 @@ class Workflow:
 
     @property
     def id(self) -> str:
-        self._is_id_known = True
+        self._settled = self._settled or (
+            "Add that job before anything reads the id of the workflow or of one of its jobs"
+        )
         return self._id
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.push()
 
@@ -166,25 +161,20 @@ class Workflow:
             return
         before, shard = self._id, shard_of_key(key, shards)
         if shard != shard_of_id(before):
-            if self._keyed or self._is_id_known:
+            if self._settled:
                 raise WorkflowError(
                     f"workflow {self.name!r} is in shard {shard_of_id(before)}, but the jobs that "
                     f"share the limit or unique key ({key}) of a job of {job.task} are in shard "
-                    f"{shard}. {self._remedy()}"
+                    f"{shard}. {self._settled}"
                 )
             self._id = f"{before.rpartition('_')[0]}_{shard}"
             for one in (*(node.job for node in self._nodes), job):
                 one.id = one.id.replace(before, self._id)
                 one.options = one.options.replace(before, self._id)  # an index may name it
-        self._keyed = job.task
-
-    def _remedy(self) -> str:
-        if self._keyed:
-            return (
-                f"Its job of {self._keyed} has settled the shard: put this one into another "
-                "workflow, or let a job enqueue it"
-            )
-        return "Add that job before anything reads the id of the workflow or of one of its jobs"
+        self._settled = (
+            f"Its job of {job.task} has settled the shard: put this one into another workflow, or "
+            "let a job enqueue it"
+        )
 
     def link(self, parent: Job, child: Job) -> None:
         """Let ``child`` wait for ``parent``, both of this workflow. Raises WorkflowError."""
@@ -264,11 +254,7 @@ class Workflow:
         return found
 
     def _read(self) -> WorkflowData | None:
-        return self._transport().workflow(self.id)
-
-    def _transport(self) -> Transport:
-        """As of its jobs: a test reads it after its block, too."""
-        return transport_of(f"{self.id}.0")
+        return transport_of_jobs(self.id).workflow(self.id)
 
     def _read_from_outbox(self) -> WorkflowData | None:
         push = self._outbox_push()
@@ -324,8 +310,7 @@ class Workflow:
             return self._control("cancel")
 
     def cleanup(self) -> bool:
-        """Delete an ended workflow now; its finished jobs keep their own retention. False when it
-        has not ended."""
+        """Delete an ended workflow, but not its jobs, now. False when it has not ended."""
         return self._control("clean")
 
     def _control(self, command: str) -> bool:
@@ -338,7 +323,7 @@ class Workflow:
         """Wait until it has ended. Raises WaitTimeout, or WorkflowFailed when it failed or was
         cancelled. A message of the workflow ends the wait; it does not poll."""
         deadline = Deadline(timeout, lambda _: self._timeout_message())
-        self._transport().wait_until(lambda: self.status.is_final, self.id, deadline)
+        transport_of_jobs(self.id).wait_until(lambda: self.status.is_final, self.id, deadline)
         data = self.data
         if not data.status.is_final:
             raise WaitTimeout(self._timeout_message())

@@ -5,14 +5,8 @@
     jobs.assert_enqueued(send_mail, args=(1,), queue_name="default", count=1)
     jobs.drain()
 
-Arguments and results pass through JSON and through the same checks as in production. A job inside
-``atomic()`` waits for the commit: the transaction of Django's ``TestCase`` never commits, hence
-``captureOnCommitCallbacks``. Jobs can be read after the block as well. For a whole class, call
-``self.jobs = self.enterContext(capture_jobs())`` in ``setUp``.
-
-A test that enqueues without either gets an error: it must not reach the Redis in the settings,
-where a developer's worker may be listening. A test that needs Redis uses ``use_redis()`` or
-``override_settings(REDISQUEUE=...)``.
+For a whole class, call ``self.jobs = self.enterContext(capture_jobs())`` in ``setUp``. A test that
+enqueues otherwise gets an error: a developer's worker may serve the Redis in the settings.
 """
 
 from __future__ import annotations

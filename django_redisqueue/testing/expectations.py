@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Never
+from typing import Any
 
 from ..client.enqueue import uncommitted_jobs
 from ..client.jobs import Job
-from ..client.options import check_integer, unknown_option
+from ..client.options import check_integer
 from ..client.registry import get_task
 from ..client.tasks import Task
 from ..conf import get_settings
@@ -20,11 +20,10 @@ from ..core.clock import real_ms
 from ..core.codec import decode_payload, encode_payload
 from ..core.job_data import JobData, JobQuery, NewJob, decode_job
 from ..core.statuses import JobReason
-from ..exceptions import InvalidArguments, InvalidOption, InvalidTask, short_repr
+from ..exceptions import InvalidArguments, InvalidTask, short_repr
 from .hashes import JobHash, new_hash
 
 WHERE = "assert_enqueued()"
-OPTIONS = ("args", "kwargs", "queue_name", "count")
 
 
 class CapturedJobs(ABC):
@@ -65,12 +64,11 @@ class CapturedJobs(ABC):
     def assert_enqueued(
         self,
         task: Any,
-        *more: Never,
+        *,
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
         queue_name: str | None = None,
         count: int | None = None,
-        **options: Never,
     ) -> list[Job]:
         """Fail unless matching jobs were enqueued, and return them.
 
@@ -78,7 +76,6 @@ class CapturedJobs(ABC):
         without ``count`` at least one job must match. A job that could not be enqueued raises what
         ``enqueue`` would raise: UnknownTask, InvalidArguments and so on.
         """
-        _check_no_extra_arguments(more, options)
         name = _name(task)
         facts = _arguments(name, args, kwargs)
         if queue_name is not None:
@@ -101,40 +98,24 @@ class CapturedJobs(ABC):
         return {"args": args, "kwargs": kwargs, "queue_name": job.queue_name}
 
     def _listing(self) -> str:
-        lines = [_line(job.data) for job in self.jobs] or ["nothing"]
-        text = "\nEnqueued:" + "".join(f"\n  {line}" for line in lines)
-        waiting = uncommitted_jobs()
-        if waiting:
-            lines = [_line(decode_job(new.id, new_hash(new, self.now_ms()))) for new in waiting]
-            text += "\nWaiting for a commit (see captureOnCommitCallbacks):"
-            text += "".join(f"\n  {line}" for line in lines)
-        return text
+        lines = ["\nEnqueued:", *([_line(job.data) for job in self.jobs] or ["  nothing"])]
+        if waiting := uncommitted_jobs():
+            lines.append("Waiting for a commit (see captureOnCommitCallbacks):")
+            lines += [_line(decode_job(new.id, new_hash(new, self.now_ms()))) for new in waiting]
+        return "\n".join(lines)
 
 
 def _expectation(name: str, facts: Mapping[str, Any], count: int | None) -> str:
     """``2 jobs of shop.tasks.charge, args=(42,)``"""
     much = "at least 1 job" if count is None else f"{count} job{'' if count == 1 else 's'}"
-    listed = [
-        f", {fact}={tuple(value) if fact == 'args' else value!r}" for fact, value in facts.items()
-    ]
-    return f"{much} of {name}{''.join(listed)}"
+    shown = {**facts, "args": tuple(facts["args"])} if "args" in facts else facts
+    return ", ".join([f"{much} of {name}", *(f"{fact}={one!r}" for fact, one in shown.items())])
 
 
 def _line(job: JobData) -> str:
     arguments = [repr(value) for value in job.args]
     arguments += [f"{name}={value!r}" for name, value in job.kwargs.items()]
-    return f"{job.task}({', '.join(arguments)}) on {job.queue}, {job.status.value}"
-
-
-def _check_no_extra_arguments(more: Sequence[object], options: Mapping[str, object]) -> None:
-    """Raise InvalidOption for what ``assert_enqueued`` does not take."""
-    if more:
-        raise InvalidOption(
-            f"{WHERE} takes only the task as a positional argument, and the job's arguments as "
-            "args=(...) and kwargs={...}"
-        )
-    for name in options:
-        raise unknown_option(name, OPTIONS, WHERE)
+    return f"  {job.task}({', '.join(arguments)}) on {job.queue}, {job.status.value}"
 
 
 def _name(task: object) -> str:

@@ -68,14 +68,11 @@ def release(found: JobHash, now_ms: int) -> None:
 
 def callback_job(fields: Mapping[str, str], which: str, job_id: str) -> NewJob | None:
     """The job that callback.lua makes, if there is a callback."""
-    if f"{which}_task" not in fields:
-        return None
-    return NewJob(
-        job_id, fields[f"{which}_queue"], fields[f"{which}_task"], fields[f"{which}_payload"],
-        fields.get(f"{which}_options", ""), int(fields[f"{which}_priority"]),
-        fields.get(f"{which}_when", ""), fields.get(f"{which}_audit", ""),
-        unique=fields.get(f"{which}_unique", ""), lane=fields.get(f"{which}_lane", ""),
-    )  # fmt: skip
+    prefix = f"{which}_"
+    own: dict[str, Any] = {
+        name.removeprefix(prefix): text for name, text in fields.items() if name.startswith(prefix)
+    }
+    return NewJob(job_id, **{**own, "priority": int(own["priority"])}) if own else None
 
 
 def set_fields(found: JobHash, **fields: object) -> None:
@@ -152,8 +149,7 @@ def _update_waiting(found: JobHash, jobs: Mapping[str, JobHash], now_ms: int) ->
 
 
 def _effect_of(found: JobHash, parent: JobHash) -> JobReason | None:
-    """What a parent's status means for a job: None to keep waiting, NONE to start, else the reason
-    it is cancelled."""
+    """What a parent means for a job: None to wait, NONE to start, else the reason to cancel it."""
     status = Status(parent["status"])
     if not status.is_final:
         return None

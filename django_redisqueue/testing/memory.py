@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -13,9 +13,9 @@ from ..client.jobs import UNIQUE_CONFLICT, Job
 from ..client.transport import check_pushed
 from ..core.clock import Deadline, to_ms
 from ..core.job_data import JobData, NewJob, decode_job
-from ..core.policies import UniqueKey, decode_lane
+from ..core.policies import decode_lane
 from ..core.ports import use_transport
-from ..core.records import GatherData, GatherPlan, Push, WorkflowData
+from ..core.records import GatherPlan, Push
 from ..core.statuses import JobReason, OnConflict, Status
 from ..exceptions import InvalidOption, JobFailed, JobNotFound, short_repr
 from ..worker.child.retry_policy import Resolution
@@ -57,6 +57,15 @@ class InMemoryQueue(CapturedJobs):
         self._gathers = InMemoryGathers(self)
         self._workflows = InMemoryWorkflows(self, self._unique)
         self._schedules = InMemorySchedules(self)
+        # Queries of the Transport protocol that one part answers alone.
+        self.gather = self._gathers.data
+        self.gather_results = self._gathers.results
+        self.gather_key = self._gathers.key_of
+        self.workflow = self._workflows.data
+        self.unique_keys = self._unique.page
+        self.release_unique = self._unique.release
+        self.is_paused = self._pauses.is_paused
+        self.pauses = self._pauses.pauses
 
     def drain(self, *, scheduled: bool = True) -> list[Job]:
         """Run the captured jobs and those that they enqueue; returns them in the order of their
@@ -157,15 +166,6 @@ class InMemoryQueue(CapturedJobs):
     def start_gather(self, plan: GatherPlan) -> int:
         return self._then_run(self._gathers.start(plan))
 
-    def gather(self, key: str) -> GatherData | None:
-        return self._gathers.data(key)
-
-    def gather_results(self, key: str) -> Mapping[str, str]:
-        return self._gathers.results(key)
-
-    def gather_key(self, job_id: str) -> str | None:
-        return self._gathers.key_of(job_id)
-
     def push_workflow(self, push: Push) -> None:
         check_pushed(self._workflows.push(push), push.workflow_id)
         self._run_inline()
@@ -174,9 +174,6 @@ class InMemoryQueue(CapturedJobs):
         for push in pushes:
             self.push_workflow(push)
             yield push.workflow_id
-
-    def workflow(self, workflow_id: str) -> WorkflowData | None:
-        return self._workflows.data(workflow_id)
 
     def control_workflow(self, workflow_id: str, command: str) -> int:
         code = self._workflows.control(workflow_id, command)
@@ -187,8 +184,7 @@ class InMemoryQueue(CapturedJobs):
         return parent_results_of(self.hashes[job_id], self.hashes)
 
     def job(self, job_id: str) -> JobData:
-        """One job; for the id of a duplicate, the job that has its unique key. Raises
-        JobNotFound."""
+        """A job, or the one that a duplicate's id leads to. Raises JobNotFound."""
         owner = self._unique.resolve(job_id)
         if owner not in self.hashes:
             raise JobNotFound(f"no job {owner} was enqueued in this test")
@@ -207,23 +203,11 @@ class InMemoryQueue(CapturedJobs):
         owner = self._unique.resolve(job_id)
         return "" if owner == job_id else owner
 
-    def unique_keys(self, start: int, count: int) -> Sequence[UniqueKey]:
-        return self._unique.page(start, count)
-
-    def release_unique(self, key: str) -> str:
-        return self._unique.release(key)
-
     def set_limit(self, key: str, number: str) -> bool:
         return self._then_run(self._lanes.set_limit(key, number))
 
     def pause(self, queue: str, key: str, paused: bool, by: str) -> bool:
         return self._then_run(self._pauses.pause(queue, key, paused, by))
-
-    def is_paused(self, queue: str) -> bool:
-        return self._pauses.is_paused(queue)
-
-    def pauses(self, queue: str) -> Mapping[str, str]:
-        return self._pauses.pauses(queue)
 
     def unique_conflict(self, job_id: str) -> tuple[str, str]:
         job_id = self._unique.resolve(job_id)
@@ -354,7 +338,7 @@ class InMemoryQueue(CapturedJobs):
                 resolutions = run.run()
         finally:
             self._running = outer
-        self._end(run.jobs, resolutions, run.error)
+        self._end(run, resolutions)
         return [job.id for job in run.jobs]
 
     def _report(self, job_id: str, progress: str) -> bool:
@@ -401,13 +385,8 @@ class InMemoryQueue(CapturedJobs):
             found.get("options", ""), 1,
         )  # fmt: skip
 
-    def _end(
-        self,
-        jobs: Sequence[ClaimedJob],
-        resolutions: Sequence[Resolution],
-        error: BaseException | None,
-    ) -> None:
-        for job, resolution in zip(jobs, resolutions, strict=True):
+    def _end(self, run: InlineRun | ChunkRun, resolutions: Sequence[Resolution]) -> None:
+        for job, resolution in zip(run.jobs, resolutions, strict=True):
             found = self.hashes[job.id]
             apply_resolution(found, resolution, job.attempts, self.now_ms())
             if resolution.kind is OutcomeKind.PARKED and found["status"] == Status.SCHEDULED:
@@ -417,16 +396,15 @@ class InMemoryQueue(CapturedJobs):
             self._unique.supersede(job.id)
             if Status(found["status"]).is_final:
                 self._ended(job.id)
-        for job in jobs:
+        for job in run.jobs:
             if self._raises and self.hashes[job.id]["status"] == Status.FAILED:
                 raise JobFailed(
                     f"job {job.id} of {job.task} is failed: {self.job(job.id).error}"
-                ) from error
+                ) from run.error
 
 
 def _to_travel_ms(by: timedelta | None, parts: dict[str, float]) -> int:
-    """The arguments of ``travel`` as ms: a timedelta, or what ``timedelta`` takes. Raises
-    InvalidOption."""
+    """The arguments of ``travel`` as ms. Raises InvalidOption."""
     try:
         return to_ms((by or timedelta()) + timedelta(**parts), "travel()")
     except (TypeError, OverflowError) as error:

@@ -78,10 +78,10 @@ class InMemoryLanes:
 
         ``by_rate``: consider only jobs whose rates allow a start now.
         """
-        found: dict[int, list[str]] = {}  # by priority
+        found: defaultdict[int, list[str]] = defaultdict(list)  # by priority
         for job_id in ready:
             if not by_rate or self.allows(job_id):
-                found.setdefault(int(self._jobs.hashes[job_id]["priority"]), []).append(job_id)
+                found[int(self._jobs.hashes[job_id]["priority"])].append(job_id)
         if not found:
             return None
         first = self._first_share(found[max(found)])
@@ -90,14 +90,12 @@ class InMemoryLanes:
         aging_ms = settings.queues.get(queue, settings.retention).aging_ms
         if aging_ms is None:
             return first
-        here = [
+        here = (
             [job_id for job_id in ids if self._jobs.hashes[job_id]["queue"] == queue]
             for ids in found.values()
-        ]
-        return min(
-            (self._first_share(ids) for ids in here if ids),
-            key=lambda job_id: self._aged_instant(job_id, aging_ms),
         )
+        firsts = [self._first_share(ids) for ids in here if ids]
+        return min(firsts, key=lambda job_id: self._aged_instant(job_id, aging_ms))
 
     def _aged_instant(self, job_id: str, aging_ms: int) -> tuple[int, int]:
         """Orders the next jobs of several priorities: waiting counts as priority."""

@@ -1,5 +1,5 @@
-"""Runs of jobs in memory by the worker's own pipeline: of a single job, and of a chunk; and the
-steps, waits and events that they remember, kept as the Lua scripts keep them."""
+"""Runs of jobs and chunks in memory by the worker's own pipeline; and their steps, waits and
+events, kept as the Lua scripts keep them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -176,21 +175,13 @@ class ChunkRun:
             raise
 
 
-@dataclass(frozen=True, slots=True)
-class _Event:
-    """An event that has come, and until when it is kept."""
-
-    payload: str
-    until_ms: int
-
-
 class InMemorySteps:
     """What the jobs of a test remember, and what they wait for: a ``StepStore``."""
 
     def __init__(self, jobs: CapturedJobs) -> None:
         self._jobs = jobs
         self._fields: dict[str, dict[str, str]] = {}
-        self._events: dict[str, _Event] = {}
+        self._events: dict[str, tuple[str, int]] = {}  # payloads, and until when they are kept
 
     def load(self, job: ClaimedJob) -> dict[str, str]:
         return dict(self._fields.get(job.id, {}))
@@ -233,13 +224,13 @@ class InMemorySteps:
         return reply if self.save(job, field, value) == 1 else WaitReply(WaitState.TOO_LARGE)
 
     def _payload(self, event: str) -> str | None:
-        found = self._events.get(event)
-        return found.payload if found and found.until_ms > self._jobs.now_ms() else None
+        payload, until_ms = self._events.get(event, ("", 0))
+        return payload if until_ms > self._jobs.now_ms() else None
 
     def send_event(self, event: str, payload: str) -> None:
         """What send_event.lua does."""
         until_ms = self._jobs.now_ms() + get_settings().event_ttl_ms
-        self._events[event] = _Event(payload, until_ms)
+        self._events[event] = payload, until_ms
         for job_id, found in self._jobs.hashes.items():
             if found.get("waits_for") == event and found["status"] not in FINAL:
                 self._wake(job_id, found, event, payload)

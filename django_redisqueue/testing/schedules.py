@@ -1,5 +1,4 @@
-"""Schedules in memory: those of the code and of the admin's rows, fired as ``travel`` passes their
-due times."""
+"""Schedules in memory, of the code and of the admin's rows, fired by ``travel``."""
 
 from __future__ import annotations
 

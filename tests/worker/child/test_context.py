@@ -144,7 +144,7 @@ def test_a_gather_that_is_gone_ends_the_run_if_its_job_is_gone_too(
             return None
 
     monkeypatch.setattr(gather, "transport", Transport)
-    monkeypatch.setattr(gather, "transport_of", lambda _: Transport())
+    monkeypatch.setattr(gather, "transport_of_jobs", lambda _: Transport())
     found = JobContext(claimed("gather_1.0"), lambda _: True, Memory()).gather
     assert found is not None
     with pytest.raises(error):
