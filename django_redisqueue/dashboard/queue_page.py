@@ -28,7 +28,7 @@ from ..models import JobRecord
 from .bulk import verbs_for
 from .charts import chart_context, chart_options, parse_choice
 from .filters import EVERYTHING, JobFilter, parse_filter
-from .job_detail import JobRowPage, choices_of, row_of, row_of_record
+from .job_detail import JobRow, JobRowPage, choices_of, row_of, row_of_record
 from .pages import Page
 from .records_page import RecordQuery, search
 
@@ -144,19 +144,15 @@ def list_jobs(
     page: Page, queue: str, status: Status, which: JobFilter, start: ListPlace
 ) -> JobRowPage:
     """A page from ``start`` on: three round trips, or at most nine with a filter."""
-    if not which:
-        entries, has_more = _entries(page, queue, status, start, SIZE)
-        rows = [row_of(job) for job in _outlines(page, entries) if _is_listed(job, status)]
-        following = start.behind(shard for _, shard in entries).text if has_more else ""
-        return JobRowPage(rows, len(entries), following)
-    rows, passed, has_more = [], list[int](), True
-    while has_more and len(passed) < SCANNED and len(rows) < SIZE:
-        entries, has_more = _entries(page, queue, status, start.behind(passed), CHUNK)
-        jobs = {job.id: job for job in _outlines(page, entries)}
+    scanned, chunk = (SCANNED, CHUNK) if which else (SIZE, SIZE)
+    rows, passed, has_more = list[JobRow](), list[int](), True  # passed: the shards of the entries
+    while has_more and len(passed) < scanned and len(rows) < SIZE:
+        entries, has_more = _entries(page, queue, status, start.behind(passed), chunk)
+        jobs = _outlines(page, entries)
         for at, (job_id, shard) in enumerate(entries, 1):
             passed.append(shard)
             job = jobs.get(job_id)
-            if isinstance(job, JobData) and _is_listed(job, status) and which.matches(job):
+            if job and _is_listed(job, status) and which.matches(job):
                 rows.append(row_of(job))
                 if len(rows) == SIZE:
                     has_more = has_more or at < len(entries)
@@ -179,11 +175,10 @@ def _entries(
     return merged[:count], len(merged) > count
 
 
-def _outlines(page: Page, entries: Sequence[tuple[str, int]]) -> list[JobData | UnreadableJob]:
-    """The jobs in this order, without those of a shard that has stopped answering."""
+def _outlines(page: Page, entries: Iterable[tuple[str, int]]) -> dict[str, JobData | UnreadableJob]:
+    """The jobs by their ids, without those of a shard that has stopped answering."""
     found = page.ask_for(entries, lambda one, ids: Queries(one).outlines.read(ids))
-    jobs = {job.id: job for some in found.values() for job in some}
-    return [jobs[job_id] for job_id, _ in entries if job_id in jobs]
+    return {job.id: job for some in found.values() for job in some}
 
 
 def _is_listed(job: JobData | UnreadableJob, status: Status) -> bool:
