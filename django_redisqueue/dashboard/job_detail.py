@@ -285,37 +285,28 @@ def worker_name(child: str) -> str:
     return f"{worker.name}, child {child.rpartition('.')[2]}" if worker else child
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineEntry:
-    """An event in a job's history."""
-
-    at: datetime
-    status: str
-    attempt: int
-    worker: str
-    detail: str
-
-
-def fold(events: Sequence[JobEvent]) -> list[tuple[TimelineEntry, Sequence[TimelineEntry]]]:
+def fold(events: Sequence[JobEvent]) -> list[tuple[dict[str, Any], Sequence[dict[str, Any]]]]:
     """The history: of consecutive reports of progress the last one, with those before it."""
 
     def kind(event: JobEvent) -> tuple[bool, int]:
         is_progress = event.status == Status.PROCESSING and '"progress"' in event.detail
         return is_progress, event.attempt if is_progress else 0
 
-    found: list[tuple[TimelineEntry, Sequence[TimelineEntry]]] = []
+    found: list[tuple[dict[str, Any], Sequence[dict[str, Any]]]] = []
     for (is_progress, _), group in groupby(events, key=kind):
-        entries = [
-            TimelineEntry(
-                one.at, one.status, one.attempt, worker_name(one.worker), _event_detail(one.detail)
-            )
-            for one in group
-        ]
+        entries = list(map(_entry, group))
         if is_progress:
             found.append((entries[-1], entries[:-1]))
         else:
             found += [(entry, ()) for entry in entries]
     return found
+
+
+def _entry(event: JobEvent) -> dict[str, Any]:
+    return {
+        "at": event.at, "status": event.status, "attempt": event.attempt,
+        "worker": worker_name(event.worker), "detail": _event_detail(event.detail),
+    }  # fmt: skip
 
 
 def _event_detail(detail: str) -> str:

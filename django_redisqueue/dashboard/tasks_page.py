@@ -33,20 +33,6 @@ ASKED_FOR = {"queue_name", "priority", "timeout_ms", "max_attempts"}
 
 
 @dataclass(frozen=True, slots=True)
-class TaskRow:
-    """A task as a table row."""
-
-    name: str
-    sums: Sums
-    trend: str  # the points of a line
-
-    @property
-    def counts(self) -> list[tuple[str, str]]:
-        """(what, how many)"""
-        return [(name, formatting.number(getattr(self.sums, name))) for name in SORTS[1:]]
-
-
-@dataclass(frozen=True, slots=True)
 class TaskQuery:
     """Which tasks, and in which order."""
 
@@ -116,14 +102,18 @@ def _ordered(totals: dict[str, Sums], query: TaskQuery) -> list[str]:
     return names
 
 
-def _row(name: str, found: Figures | None) -> TaskRow:
-    if found is None:
-        return TaskRow(name, Sums(), "")
-    ended = [
-        None if minutes is None else count / minutes
-        for count, minutes in zip(found.ended, found.minutes, strict=True)
-    ]
-    return TaskRow(name, found.total, line(ended))
+def _row(name: str, found: Figures | None) -> dict[str, Any]:
+    sums, trend = Sums(), ""
+    if found is not None:
+        sums = found.total
+        trend = line(
+            [
+                None if minutes is None else count / minutes
+                for count, minutes in zip(found.ended, found.minutes, strict=True)
+            ]
+        )
+    counts = [(what, formatting.number(getattr(sums, what))) for what in SORTS[1:]]
+    return {"name": name, "sums": sums, "counts": counts, "trend": trend}
 
 
 def line(values: Sequence[float | None]) -> str:

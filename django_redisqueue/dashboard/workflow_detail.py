@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import islice
+from typing import Any
 
 from django.utils import timezone
 
@@ -198,33 +200,24 @@ def list_workflow_jobs(
 ) -> JobRowPage:
     """The jobs from number ``start`` on, of one status or of any (''). Looks at SCANNED of them at
     most: four round trips and four queries."""
-    at, chosen = start, list[WorkflowNode]()
-    workflows = WorkflowQueries(queries.connection)
-    while at < min(total, start + SCANNED) and len(chosen) < SIZE:
-        numbers = range(at, min(total, start + SCANNED, at + CHUNK))
-        for node in _nodes(workflows, workflow_id, numbers)[0]:
-            at = node.number + 1
-            if not status or node.status == status:
-                chosen.append(node)
-                if len(chosen) == SIZE:
-                    break
+    workflows, end = WorkflowQueries(queries.connection), max(start, min(total, start + SCANNED))
+    parts = slices(range(start, end), CHUNK)
+    nodes = (node for some in parts for node in _nodes(workflows, workflow_id, some)[0])
+    chosen = list(islice((node for node in nodes if status in ("", node.status)), SIZE))
+    following = chosen[-1].number + 1 if len(chosen) == SIZE else end
     rows = list(rows_by_number(queries, workflow_id, chosen).values())
-    return JobRowPage(rows, at - start, str(at) if at < total else "")
+    return JobRowPage(rows, following - start, str(following) if following < total else "")
 
 
 def ids_with_status(
     queries: WorkflowQueries, workflow_id: str, total: int, status: str, limit: int
 ) -> list[str]:
     """The ids of up to ``limit`` jobs of that status, among the first ``total``."""
-    found: list[str] = []
-    for at in range(0, total, CHUNK):
-        nodes = queries.nodes(workflow_id, range(at, min(total, at + CHUNK)))
-        found += [
-            f"{workflow_id}.{node.number}" for node in nodes if node and node.status == status
-        ]
-        if len(found) >= limit:
-            return found[:limit]
-    return found
+    nodes = (
+        node for some in slices(range(total), CHUNK) for node in queries.nodes(workflow_id, some)
+    )
+    found = (f"{workflow_id}.{one.number}" for one in nodes if one and one.status == status)
+    return list(islice(found, limit))
 
 
 def _nodes(
@@ -258,30 +251,6 @@ def _with_parents(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A job in the timeline. It waited from ``x`` on, and ran from ``x + waited`` on."""
-
-    row: JobRow
-    status: str
-    x: int
-    waited: int
-    ran: int
-    wait: str
-    run: str
-
-    @property
-    def ran_x(self) -> int:
-        return self.x + self.waited
-
-
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    bars: Sequence[Bar] = ()
-    length: str = ""
-    is_cut: bool = False  # more jobs have started
-
-
 def first_failure(queries: Queries, workflow_id: str, graph: WorkflowGraph) -> JobRow | None:
     """The job that failed first, of those that are known to have failed."""
     failed = [node for node in graph.nodes if node.status == Status.FAILED][:LOOKED_AT]
@@ -291,30 +260,34 @@ def first_failure(queries: Queries, workflow_id: str, graph: WorkflowGraph) -> J
     return min(found, key=lambda row: (row.job and row.job.finished_ms) or 0, default=None)
 
 
-def timeline(graph: WorkflowGraph) -> Timeline:
-    """The bars of the jobs that have started, of those that were read."""
+def timeline(graph: WorkflowGraph) -> dict[str, Any]:
+    """The jobs that have started, of those that were read, as bars: each waited from ``x`` on, and
+    ran from ``ran_x`` on."""
     now_ms = ms_of(timezone.now())
     jobs = {n: row.job for n, row in graph.rows.items() if row.job and row.job.started_ms}
     if not jobs:
-        return Timeline()
+        return {}
     spans = {n: _span(job, now_ms) for n, job in jobs.items()}
     parents = {node.number: node for node in graph.nodes}
     ready = {n: _ready_ms(jobs[n], parents.get(n), spans) for n in jobs}
     first, last = min(ready.values()), max(end for _, end in spans.values())
     unit = SCALE / max(1, last - first)
-    shown = sorted(jobs, key=lambda n: (ready[n], spans[n], n))[:SHOWN]
-    bars = []
-    for n in shown:
+
+    def bar(n: int) -> dict[str, Any]:
         (start, end), since = spans[n], ready[n]
-        bars.append(
-            Bar(
-                graph.rows[n], jobs[n].status.value, round((since - first) * unit),
-                round((start - since) * unit), max(2, round((end - start) * unit)),
-                formatting.duration(start - since), formatting.duration(end - start),
-            )
-        )  # fmt: skip
-    is_cut = len(jobs) > SHOWN or len(graph.rows) < len(graph.nodes)
-    return Timeline(bars, formatting.duration(last - first), is_cut)
+        x, waited = round((since - first) * unit), round((start - since) * unit)
+        return {
+            "row": graph.rows[n], "status": jobs[n].status.value,
+            "x": x, "waited": waited, "wait": formatting.duration(start - since),
+            "ran_x": x + waited, "ran": max(2, round((end - start) * unit)),
+            "run": formatting.duration(end - start),
+        }  # fmt: skip
+
+    return {
+        "bars": [bar(n) for n in sorted(jobs, key=lambda n: (ready[n], spans[n], n))[:SHOWN]],
+        "length": formatting.duration(last - first),
+        "is_cut": len(jobs) > SHOWN or len(graph.rows) < len(graph.nodes),
+    }
 
 
 def _span(job: JobData, now_ms: int) -> tuple[int, int]:
