@@ -161,7 +161,6 @@ def _report(page: Page, verb: Verb, done: int, asked: int, problem: str) -> None
 
 @posted
 def pause(page: Page, queue: str) -> HttpResponse:
-    """Pause or resume a queue."""
     name, _ = check_list(queue, "queued")
     page.require("pause_queue")
     verb = page.request.POST.get("verb", "")

@@ -285,7 +285,6 @@ def bulk(
     tag: str = "",
     worker: str = "",
 ) -> dict[str, int]:
-    """Perform a BulkAction, with progress."""
     which = JobFilter(task_name, text, since_ms, until_ms, tag, worker)
     action = BulkAction(VERBS[verb], queue, Status(status), before_ms, which, context.job.id, group)
 

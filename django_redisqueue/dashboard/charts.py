@@ -85,7 +85,6 @@ def chart_context(
 
 
 def chart_options(page: Page, choice: ChartChoice) -> dict[str, Any]:
-    """For the page's script."""
     return {
         "charts": page.url("overview_charts", **choice.query()),
         "chartPoll": CHART_POLL,

@@ -56,7 +56,6 @@ def _last_error(group: ErrorGroup) -> JobError | None:
 
 
 def error_list(page: Page) -> HttpResponse:
-    """The whole page, or with ``live`` in the query only the rows."""
     start = min(page.int_param("start", 0), LAST_START)
     query, found = dict[str, str](), list[ErrorGroup]()
     with page.showing_invalid():
@@ -98,7 +97,6 @@ def find_groups(query: Mapping[str, str]) -> QuerySet[ErrorGroup]:
 
 
 def error_page(page: Page, group: str) -> HttpResponse:
-    """One group: its last error, and the jobs whose last error is one of it."""
     found, jobs = _group(group), RecordPage()
     with page.showing_invalid():
         jobs = search(RecordQuery(after=parse_key(page.request.GET.get("after", "")), group=group))

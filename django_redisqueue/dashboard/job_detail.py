@@ -370,7 +370,6 @@ def attempts_of(job: JobData, events: Sequence[JobEvent]) -> list[Attempt]:
 
 
 def with_groups(task: str, attempts: Sequence[Attempt]) -> list[Attempt]:
-    """The attempts with the groups of their errors, by one query."""
     groups = [
         key_of(task, error.type, error.message, error.traceback).fingerprint if error else ""
         for error in (attempt.error for attempt in attempts)

@@ -67,7 +67,6 @@ SHAPES: dict[str, tuple[type, str]] = {
 
 
 def job_page(page: Page, job_id: str) -> HttpResponse:
-    """The whole page, or with ``live`` in the query only the part that changes."""
     detail = find(page, job_id)
     job = detail.job
     events = list(JobEvent.objects.filter(job_id=job_id).order_by("-id")[:EVENTS])

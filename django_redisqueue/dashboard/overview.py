@@ -64,13 +64,11 @@ def overview(page: Page) -> HttpResponse:
 
 
 def live(page: Page) -> JsonResponse:
-    """The parts that change, for the script that polls."""
     before = parse_sample(page.request.GET.get("look", ""))
     return JsonResponse(_parts(page, read_overview(before)))
 
 
 def stream(page: Page) -> HttpResponseBase:
-    """The parts that change, as server-sent events."""
     return page.stream(lambda: _parts(page, _shared.get(pages.POLL / 2000)))
 
 
@@ -103,8 +101,6 @@ class OverviewData:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A queue as a table row."""
-
     queue: QueueOverview
     rates: Rates | None
     hour: Sums

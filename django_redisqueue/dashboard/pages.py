@@ -1,5 +1,7 @@
-"""What all pages share: the request, its permissions, rendering, live updates, and the admin's
-log."""
+"""What all pages share: the request, its permissions, rendering, live updates, and the admin's log.
+
+A view returns the whole page, or with ``live`` in the query only the parts that change, as JSON.
+"""
 
 from __future__ import annotations
 
@@ -156,13 +158,19 @@ class Page:
     def ask_for(
         self,
         places: Iterable[tuple[str, int]],
-        begin: Callable[[RedisConnection, list[str]], Read[Answer]],
-    ) -> Mapping[int, Answer]:
-        """``ask`` the shards of these keys, given as (key, shard), each for its own."""
+        begin: Callable[[RedisConnection, list[str]], Read[list[Answer]]],
+    ) -> dict[str, Answer]:
+        """``ask`` the shards of these keys, given as (key, shard), each for its own: the answers by
+        key. ``begin`` reads one for each of the keys that it gets."""
         parts: dict[int, list[str]] = {}
         for key, shard in places:
             parts.setdefault(shard, []).append(key)
-        return self.ask(lambda one: begin(one, parts[one.shard]), parts) if parts else {}
+        found = self.ask(lambda one: begin(one, parts[one.shard]), parts) if parts else {}
+        return {
+            key: answer
+            for shard, answers in found.items()
+            for key, answer in zip(parts[shard], answers, strict=True)
+        }
 
     @contextmanager
     def reading(self) -> Iterator[AllShards]:

@@ -160,8 +160,7 @@ def _render(
     kept: Mapping[str, str] | None = None,
     **context: Any,
 ) -> HttpResponse:
-    """The whole page, or with ``live`` in the query only its table. ``kept``: other parameters that
-    the links to the first and next page keep."""
+    """``kept``: other parameters that the links to the first and next page keep."""
     kept = kept or {}
     after = page.request.GET.get("after", "")
     shared: dict[str, Any] = {"rows": rows, "key": key, "now_ms": _now_ms(page), **context}

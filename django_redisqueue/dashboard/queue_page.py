@@ -62,7 +62,6 @@ def parse_place(text: str) -> ListPlace:
 
 
 def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
-    """The whole page, or with ``live`` in the query the counts and the list."""
     name, which_status = check_list(queue, status)
     found, which, start = JobRowPage(), EVERYTHING, parse_place(page.request.GET.get("start", ""))
     with page.showing_invalid():
@@ -148,10 +147,10 @@ def list_jobs(
     rows, passed, has_more = list[JobRow](), list[int](), True  # passed: the shards of the entries
     while has_more and len(passed) < scanned and len(rows) < SIZE:
         entries, has_more = _entries(page, queue, status, start.behind(passed), chunk)
-        jobs = _outlines(page, entries)
+        jobs = page.ask_for(entries, lambda one, ids: Queries(one).outlines.read(ids))
         for at, (job_id, shard) in enumerate(entries, 1):
             passed.append(shard)
-            job = jobs.get(job_id)
+            job = jobs.get(job_id)  # None: its shard has stopped answering
             if job and _is_listed(job, status) and which.matches(job):
                 rows.append(row_of(job))
                 if len(rows) == SIZE:
@@ -173,12 +172,6 @@ def _entries(
 
     merged = [(job_id, shard) for _, job_id, shard in merge(*page.ask(read).values())]
     return merged[:count], len(merged) > count
-
-
-def _outlines(page: Page, entries: Iterable[tuple[str, int]]) -> dict[str, JobData | UnreadableJob]:
-    """The jobs by their ids, without those of a shard that has stopped answering."""
-    found = page.ask_for(entries, lambda one, ids: Queries(one).outlines.read(ids))
-    return {job.id: job for some in found.values() for job in some}
 
 
 def _is_listed(job: JobData | UnreadableJob, status: Status) -> bool:

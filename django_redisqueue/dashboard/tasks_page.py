@@ -48,7 +48,6 @@ class TaskQuery:
 
 
 def tasks_page(page: Page) -> HttpResponse:
-    """The whole page, or with ``live`` in the query the list."""
     query = _query(page)
     if page.wants_parts:
         return page.render_parts(["tasklist"], **_list(page, query))

@@ -30,7 +30,6 @@ PERMISSION = "control_worker"
 
 
 def workers(page: Page) -> HttpResponse:
-    """The whole page, or with ``live`` in the query the list."""
     if page.wants_parts:
         return page.render_parts([PART], **_context(page))
     place = {**_fields(page), "page": page.request.GET.get("page", "")}
@@ -44,7 +43,6 @@ def workers(page: Page) -> HttpResponse:
 
 
 def workers_stream(page: Page) -> HttpResponseBase:
-    """The list, as server-sent events."""
     return page.stream(lambda: page.live_parts([PART], **_context(page)))
 
 

@@ -14,9 +14,7 @@ from django.db.models import QuerySet
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 
-from ..broker.base import Read
 from ..broker.commands import Commands
-from ..broker.connection import RedisConnection
 from ..broker.workflows import STEPS_A_REQUEST, WorkflowQueries
 from ..client.transport import connection_of
 from ..conf import get_settings
@@ -53,7 +51,6 @@ SEARCHED = 50_000  # jobs that it looks at for those that failed
 
 
 def workflow_list(page: Page) -> HttpResponse:
-    """The whole page, or with ``live`` in the query only the rows."""
     query, after = dict[str, str](), None
     rows, following = list[WorkflowDetail](), None
     with page.showing_invalid():
@@ -110,23 +107,13 @@ def _in_order(after: PageKey | None, **exactly: str) -> QuerySet[WorkflowRecord]
 def _details(page: Page, records: Sequence[WorkflowRecord]) -> list[WorkflowDetail]:
     """Read those that Redis still has from Redis, in one round trip a server."""
     places = [(one.id, shard_of_id(one.id)) for one in records if one.cleaned_at is None]
-
-    def read(
-        connection: RedisConnection, ids: list[str]
-    ) -> Read[dict[str, WorkflowData | CorruptJob | None]]:
-        found = yield from WorkflowQueries(connection).workflows.read(ids)
-        return dict(zip(ids, found, strict=True))
-
-    live: dict[str, WorkflowData | RedisQueueError | None] = {}
-    for found in page.ask_for(places, read).values():
-        live |= found
+    found = page.ask_for(places, lambda one, ids: WorkflowQueries(one).workflows.read(ids))
     missing = page.missing
-    live |= {key: missing[shard] for key, shard in places if shard in missing}
-    return [prefer_redis(live.get(record.id), record) for record in records]
+    away = {key: missing[shard] for key, shard in places if shard in missing}
+    return [prefer_redis(away.get(one.id) or found.get(one.id), one) for one in records]
 
 
 def workflow_page(page: Page, workflow_id: str) -> HttpResponse:
-    """The whole page, or with ``live`` in the query only the parts that change."""
     context = _context(page, workflow_id)
     if page.wants_parts:
         return page.render_parts(PARTS, **context)
@@ -137,7 +124,6 @@ def workflow_page(page: Page, workflow_id: str) -> HttpResponse:
 
 
 def workflow_stream(page: Page, workflow_id: str) -> HttpResponseBase:
-    """The parts that change, as server-sent events."""
     return page.stream(lambda: page.live_parts(PARTS, **_context(page, workflow_id)))
 
 
@@ -238,8 +224,6 @@ UNENDED = RUNNING | {WorkflowStatus.FAILED}  # a failed workflow can go on
 
 @dataclass(frozen=True, slots=True)
 class WorkflowVerb:
-    """What can be done to a workflow."""
-
     name: str
     label: str
     done: str  # "The workflow <done>."

@@ -93,7 +93,6 @@ def _progress(progress: object) -> list[str]:
 
 
 def _clock(ms: object) -> str:
-    """The local time of day."""
     if not isinstance(ms, int | float) or not 0 <= ms < 2**48:
         return "--:--:--"
     return time.strftime("%H:%M:%S", time.localtime(ms / 1000))
