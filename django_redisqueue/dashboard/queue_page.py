@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import merge
 from typing import Any
 
@@ -27,7 +27,7 @@ from ..health.facts import savepoint
 from ..models import JobRecord
 from .bulk import verbs_for
 from .charts import chart_context, chart_options, parse_choice
-from .filters import EVERYTHING, JobFilter, parse_filter
+from .filters import EVERYTHING, JobFilter, given, parse_filter
 from .job_detail import JobRow, JobRowPage, choices_of, row_of, row_of_record
 from .pages import Page
 from .records_page import RecordQuery, search
@@ -69,8 +69,8 @@ def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
         found = list_jobs(page, name, which_status, which, start)
     if page.is_redis_away:
         found = _recorded_jobs(name, which_status, which)
-    choice = replace(parse_choice(page), queue=name, task="")
-    fields, shown = which.query(), choice.query(queue="")
+    choice = parse_choice(page, queue=name, task="")
+    fields, shown = which.query(), given(span=choice["span"], scale=choice["scale"])
     here, query, is_first = ("queue", name, status), {**fields, **shown}, not any(start.places)
     parts = _parts(page, name, which_status, found) | {
         "which": which,
