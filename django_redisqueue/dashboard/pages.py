@@ -83,7 +83,7 @@ class Page:
     request: HttpRequest
     admin: ModelAdmin[Any]
     _health: HealthReport | None = None
-    _missing: dict[int, RedisQueueError] = field(default_factory=dict)  # since it was read
+    _shards: AllShards | None = None
     _errors: list[str] = field(default_factory=list)
     notices: list[Finding] = field(default_factory=list)  # besides those of the health
 
@@ -96,10 +96,22 @@ class Page:
 
     def start_over(self, health: HealthReport | None = None) -> None:
         """Forget the health and what has failed since; ``health`` is a newer report."""
-        self._health = health
-        self._missing.clear()
+        self._health, self._shards = health, None
         self._errors.clear()
         self.notices.clear()
+
+    @property
+    def shards(self) -> AllShards:
+        """All shards. Those that have failed to answer this request are missing from now on."""
+        if self._shards is None:
+            self._shards = AllShards()
+            self._shards.missing.update(self.health.facts.missing)
+        return self._shards
+
+    @property
+    def missing(self) -> Mapping[int, RedisQueueError]:
+        """The shards that are not asked again, and why."""
+        return self.shards.missing
 
     @property
     def running_jobs(self) -> int:
@@ -110,11 +122,6 @@ class Page:
     def is_redis_away(self) -> bool:
         """Whether the health could not be read, or no shard has answered this request."""
         return self.health.facts.shard is None or len(self.missing) == get_settings().shards
-
-    @property
-    def missing(self) -> Mapping[int, RedisQueueError]:
-        """The shards that have failed to answer this request, and why: they are not asked again."""
-        return {**self.health.facts.missing, **self._missing}
 
     @property
     def is_partial(self) -> bool:
@@ -128,7 +135,7 @@ class Page:
         known, several = self.health.facts.missing, get_settings().shards > 1
         lately = [
             f"Shard {shard} cannot be read: {error}." if several else f"{error}."
-            for shard, error in self._missing.items()
+            for shard, error in self.missing.items()
             if shard not in known
         ]
         return [*lately, *self._errors]
@@ -174,18 +181,13 @@ class Page:
 
     @contextmanager
     def reading(self) -> Iterator[AllShards]:
-        """All shards, except those that have failed to answer this request; those that fail now are
-        missing from now on. The page shows any other error of the block."""
-        shards = AllShards()
-        shards.missing.update(self.missing)
+        """All shards that answer. The page shows any other error of the block."""
         try:
-            yield shards
+            yield self.shards
         except (RedisUnavailable, RedisRefused):
             pass  # no shard is left
         except RedisQueueError as error:
             self._errors.append(f"{error}.")
-        finally:
-            self._missing.update(shards.missing)
 
     @contextmanager
     def showing_invalid(self) -> Iterator[None]:
@@ -208,7 +210,7 @@ class Page:
         """Show why a job or workflow could not be read; a shard that does not answer is not asked
         again."""
         if isinstance(error, RedisUnavailable | RedisRefused):
-            self._missing[shard_of_id(some_id)] = error
+            self.shards.missing[shard_of_id(some_id)] = error
         else:
             self._errors.append(f"{error}.")
 
