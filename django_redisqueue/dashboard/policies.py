@@ -80,10 +80,10 @@ def unique_keys(page: Page) -> HttpResponse:
         else:
             rows, following = sums.unique_keys(shards, page.request.GET.get("after", ""), SIZE)
         total = sums.unique_key_count(shards)
-    may_release = page.has_perm(RELEASE)
     return _render(
-        page, "unique_keys", rows, following, total=total, key=key, may_release=may_release
-    )
+        page, "unique_keys", rows, following, {"key": key}, total=total, key=key,
+        may_release=page.has_perm(RELEASE),
+    )  # fmt: skip
 
 
 def schedules(page: Page) -> HttpResponse:
@@ -114,7 +114,7 @@ def waits(page: Page) -> HttpResponse:
         for one in WaitKind
     ]
     return _render(
-        page, "waits", _wait_rows(page, found), following, kept={"kind": kind}, wait_kind=kind,
+        page, "waits", _wait_rows(page, found), following, {"kind": kind}, wait_kind=kind,
         wait_tabs=tabs,
     )  # fmt: skip
 
@@ -155,15 +155,13 @@ def _render(
     kind: str,
     rows: Sequence[Any],
     following: str,
-    *,
-    key: str = "",
     kept: Mapping[str, str] | None = None,
     **context: Any,
 ) -> HttpResponse:
-    """``kept``: other parameters that the links to the first and next page keep."""
+    """``kept``: other parameters that all URLs of the page have."""
     kept = kept or {}
     after = page.request.GET.get("after", "")
-    shared: dict[str, Any] = {"rows": rows, "key": key, "now_ms": _now_ms(page), **context}
+    shared: dict[str, Any] = {"rows": rows, "now_ms": _now_ms(page), **context}
     if page.wants_parts:
         return page.render_parts([kind], **shared)
     return page.render(
@@ -175,7 +173,7 @@ def _render(
         kinds=[(name, label, page.url(name)) for name, label in KINDS.items()],
         first_url=page.url(kind, **kept) if after else "",
         next_url=page.url(kind, after=following, **kept) if following else "",
-        live=page.live_options(kind, after=after, key=key, **kept),
+        live=page.live_options(kind, after=after, **kept),
     )
 
 

@@ -108,8 +108,7 @@ def _details(page: Page, records: Sequence[WorkflowRecord]) -> list[WorkflowDeta
     """Read those that Redis still has from Redis, in one round trip a server."""
     places = [(one.id, shard_of_id(one.id)) for one in records if one.cleaned_at is None]
     found = page.ask_for(places, lambda one, ids: WorkflowQueries(one).workflows.read(ids))
-    missing = page.missing
-    away = {key: missing[shard] for key, shard in places if shard in missing}
+    away = {key: page.missing[shard] for key, shard in places if shard in page.missing}
     return [prefer_redis(away.get(one.id) or found.get(one.id), one) for one in records]
 
 
