@@ -117,8 +117,7 @@ class BulkAction:
 
 
 def perform(action: BulkAction, on_progress: OnProgress) -> Answers[int]:
-    """Act on the jobs, one shard after the other; returns how many in each. Raises the error of a
-    shard if none answers."""
+    """Act shard by shard; on how many jobs in each. Raises the error of a shard if none answers."""
     of_group = ids_by_shard(records_of(action)[:SNAPSHOT]) if action.group else {}
 
     def count_here(connection: RedisConnection) -> int:

@@ -21,8 +21,7 @@ MAX_NAME = 255
 
 
 def parse_choice(page: Page, **fixed: str) -> dict[str, str]:
-    """What the charts show: the parameters of the URL that are valid, and those that the page has
-    ``fixed``."""
+    """What the charts show: the valid parameters of the URL, and those that the page fixes."""
     query = page.request.GET
     span, scale = query.get("span", ""), query.get("scale", "")
     return {

@@ -133,8 +133,7 @@ def gather_page(page: Page, key: str) -> HttpResponse:
 
 
 def _find(page: Page, key: str) -> GatherData | CorruptJob | None:
-    """The gather, in whichever shard; None if a shard that may have it does not answer. Raises
-    Http404."""
+    """The gather; None if a shard that may have it does not answer. Raises Http404."""
 
     def read(connection: RedisConnection) -> Read[GatherData | CorruptJob | None]:
         try:

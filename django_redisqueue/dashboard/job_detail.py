@@ -1,5 +1,4 @@
-"""How pages show a job, whether its data comes from Redis or from its record in the mirror; and its
-attempts and history, which only the mirror's events have."""
+"""How pages show a job, from Redis or from its record; and its attempts and history."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The page of one job, what policies mean for it, and what can be done to it: a verb, or a copy
-with the same or changed arguments."""
+"""The page of one job, and what can be done to it: a verb, or a copy with other arguments."""
 
 from __future__ import annotations
 
@@ -309,8 +308,7 @@ def _enqueue_copy(
 
 
 def _restore_redacted(job: JobData, is_live: bool, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """Replace redacted values that the form sent back unchanged by the real ones. Raises
-    InvalidOption when a real value is not known."""
+    """Put back the real values of redacted arguments. Raises InvalidOption if one is not known."""
     given, shown = _by_place(args, kwargs), _by_place(job.args, job.kwargs)
     places = [place for place, value in given.items() if value == REDACTED]
     if not places:

@@ -1,5 +1,4 @@
-"""The overview: the page, its live parts, and their data at one moment: queues, workers, Redis and
-the mirror."""
+"""The overview: queues, workers, Redis and the mirror at one moment, whole or as live parts."""
 
 from __future__ import annotations
 

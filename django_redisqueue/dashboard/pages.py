@@ -145,8 +145,7 @@ class Page:
         return shard_of_id(some_id) in self.missing
 
     def queries_of(self, some_id: str) -> Queries:
-        """For the shard of a job or workflow. Raises its error if it has already failed to answer
-        this request."""
+        """For the shard of a job or workflow. Raises its error if that is missing."""
         shard = shard_of_id(some_id)
         if shard in self.missing:
             raise self.missing[shard]
@@ -207,8 +206,7 @@ class Page:
             self.notices.append(unreadable(what, error))
 
     def note(self, some_id: str, error: RedisQueueError) -> None:
-        """Show why a job or workflow could not be read; a shard that does not answer is not asked
-        again."""
+        """Show why a job or workflow could not be read; a shard that is away is missing now."""
         if isinstance(error, RedisUnavailable | RedisRefused):
             self.shards.missing[shard_of_id(some_id)] = error
         else:
@@ -307,8 +305,7 @@ class Page:
     def paginate(
         self, items: Sequence[Any], size: int, name: str, query: Mapping[str, object]
     ) -> dict[str, Any]:
-        """The items of the page that the query asks for, at most the last, with the links of
-        _numbers.html."""
+        """The page that the query asks for, at most the last, with the links of _numbers.html."""
         shown = Paginator(items, size).get_page(max(1, self.int_param("page", 1)))
 
         def link(number: int) -> str:
@@ -344,8 +341,7 @@ class Page:
         is_dangerous: bool = True,
         **context: Any,
     ) -> TemplateResponse:
-        """Ask whether to go on, with ``confirm_<what>.html``: the form sends the same fields again,
-        or leads back ``here``."""
+        """Ask with ``confirm_<what>.html``, which sends ``fields`` again or leads back ``here``."""
         return self.render(
             f"confirm_{what}", f"{name}: are you sure?", button=button, here=here,
             fields={key: str(value) for key, value in fields.items()}, is_dangerous=is_dangerous,

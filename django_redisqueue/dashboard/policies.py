@@ -1,5 +1,4 @@
-"""The policies: limits, unique keys, schedules and waits, page by page; and what can be done to
-them: a number by hand, a pause, the release of a key."""
+"""Limits, unique keys, schedules and waits, page by page; and what can be done to them."""
 
 from __future__ import annotations
 
@@ -100,8 +99,7 @@ def schedules(page: Page) -> HttpResponse:
 
 
 def waits(page: Page) -> HttpResponse:
-    """The jobs that are parked, the oldest first: those that wait for an event, or with ``kind`` in
-    the query for approvals, or that sleep."""
+    """The jobs that are parked, the oldest first: of the ``kind`` in the query, or for events."""
     asked = page.request.GET.get("kind")
     kind = WaitKind(asked) if asked in set(WaitKind) else WaitKind.EVENT
     found: Sequence[Wait] = ()
@@ -205,8 +203,7 @@ class Change(NamedTuple):
 
 @posted
 def change_limit(page: Page) -> HttpResponse:
-    """Set the number of a limit or the weight of a share, or pause either in a queue; asks for
-    confirmation first."""
+    """Set the number of a limit or the weight of a share, or pause either, once confirmed."""
     page.require(CHANGE)
     form = page.request.POST
     fields = {name: form.get(name, "").strip() for name in FIELDS}

@@ -157,8 +157,7 @@ def _failures(page: Page, name: str) -> list[JobRow]:
 
 
 def _options(name: str) -> list[tuple[str, str]] | None:
-    """The options of a task that differ from their defaults, and those that everybody asks for;
-    None if this process does not know the task."""
+    """Those that are not the default or that everybody asks for; None for an unknown task."""
     task = lookup(name)
     if task is None:
         return None

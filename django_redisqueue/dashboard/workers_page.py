@@ -81,8 +81,7 @@ def _context(page: Page) -> dict[str, Any]:
 
 
 def _row(worker: WorkerOverview, children: Sequence[ChildOverview]) -> dict[str, Any]:
-    """A worker as the table shows it. Its children come by their numbers: those that run jobs are
-    first."""
+    """Its children come by their numbers: those that run jobs are first."""
     report, identity = worker.report, parse_child(f"{worker.id}.0")
     held = sum(child.held for child in children)
     ordered = sorted(children, key=lambda one: (len(one.child), one.child))

@@ -1,5 +1,4 @@
-"""What pages show about a workflow: its state, its graph, its jobs, when they waited and ran, and
-which of them failed first."""
+"""What pages show about a workflow: state, graph, jobs, timeline, and what failed first."""
 
 from __future__ import annotations
 
@@ -127,8 +126,7 @@ def _problem(record: WorkflowRecord) -> str:
 def prefer_redis(
     data: WorkflowData | RedisQueueError | None, record: WorkflowRecord
 ) -> WorkflowDetail:
-    """What Redis has, else the record, with an explanation if Redis does not answer or what it has
-    cannot be read."""
+    """What Redis has, else the record, with an explanation if Redis could not be read."""
     if isinstance(data, WorkflowData):
         return from_redis(data)
     detail = from_record(record)
@@ -261,8 +259,7 @@ def first_failure(queries: Queries, workflow_id: str, graph: WorkflowGraph) -> J
 
 
 def timeline(graph: WorkflowGraph) -> dict[str, Any]:
-    """The jobs that have started, of those that were read, as bars: each waited from ``x`` on, and
-    ran from ``ran_x`` on."""
+    """Bars of the jobs that have started: each waited from ``x`` on, and ran from ``ran_x`` on."""
     now_ms = ms_of(timezone.now())
     jobs = {n: row.job for n, row in graph.rows.items() if row.job and row.job.started_ms}
     if not jobs:

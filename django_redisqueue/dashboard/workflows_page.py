@@ -1,5 +1,4 @@
-"""The pages of workflows: the list, newest first, with live counts from Redis; and one workflow
-with its counts, graph, history and jobs, and what can be done to it."""
+"""The list of workflows, with live counts; the page of one, and what can be done to it."""
 
 from __future__ import annotations
 
