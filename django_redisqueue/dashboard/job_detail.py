@@ -235,12 +235,11 @@ def _row_detail(job: JobData) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JobRowPage:
-    """One page of a list. ``seen`` jobs were looked at; the next page has ``following`` in its URL,
-    which is '' at the end."""
+    """One page of a list."""
 
     rows: Sequence[JobRow] = ()
-    seen: int = 0
-    following: str = ""
+    seen: int = 0  # jobs that were looked at
+    following: str = ""  # in the URL of the next page; '' at the end
 
     def place(self, start: int, *, is_filtered: bool) -> str:
         """Which part of the list the page shows, in words."""

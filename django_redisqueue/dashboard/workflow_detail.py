@@ -138,12 +138,9 @@ def prefer_redis(
 
 @dataclass(frozen=True, slots=True)
 class WorkflowGraph:
-    """``gone`` counts the jobs whose parents are not known any more. Without a drawing, ``why``
-    gives the reason."""
-
     drawing: graph.Drawing | None = None
-    gone: int = 0
-    why: str = ""
+    gone: int = 0  # jobs whose parents are not known any more
+    why: str = ""  # there is no drawing
     nodes: Sequence[WorkflowNode] = ()
     rows: Mapping[int, JobRow] = field(default_factory=dict)  # by number: of the first jobs
 

@@ -110,8 +110,7 @@ class EventChannels:
             raise self.problem
 
     def receive(self, timeout: float) -> list[str]:
-        """The messages that have arrived, waiting for the first. Raises the error if no channel is
-        open any more."""
+        """What has arrived, waiting for the first. Raises the error if no channel is left."""
         end = time.monotonic() + timeout
         found: list[str] = []
         while True:

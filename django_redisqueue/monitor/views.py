@@ -1,5 +1,4 @@
-"""Ways to show events and snapshots: plain lines, JSON, and tables as rows of text. The live screen
-is in ``screen``."""
+"""Ways to show events and snapshots: lines, JSON, tables. The live screen is in ``screen``."""
 
 from __future__ import annotations
 
