@@ -21,7 +21,7 @@ from ..broker.commands import Commands
 from ..broker.connection import RedisConnection
 from ..broker.continuations import SINGLE_STEP, STEP
 from ..broker.queries import Queries, UnreadableJob
-from ..broker.shards import Answers, all_shards
+from ..broker.shards import AllShards, Answers, all_shards
 from ..client.decorator import task
 from ..client.jobs import Job
 from ..conf import APP, get_settings
@@ -125,16 +125,16 @@ def perform(action: BulkAction, on_progress: OnProgress) -> Answers[int]:
             return len(of_group.get(connection.shard, ()))
         return Queries(connection).length(action.queue, action.status)
 
-    counts = all_shards(count_here)
-    progress = _Progress(on_progress, sum(counts.by_shard.values()))
+    shards = AllShards()
+    counts = shards.each(count_here).by_shard
+    progress = _Progress(on_progress, sum(counts.values()))
 
     def act(connection: RedisConnection) -> int:
         if action.group:
             return _one_by_one(action, connection, of_group.get(connection.shard, ()), progress)
-        return _perform_here(action, connection, counts.by_shard[connection.shard], progress)
+        return _perform_here(action, connection, counts[connection.shard], progress)
 
-    acted = all_shards(act, shards=counts.by_shard)
-    found = Answers(acted.by_shard, {**counts.missing, **acted.missing})
+    found = shards.each(act)
     if not found.missing:
         progress.finish()
     return found

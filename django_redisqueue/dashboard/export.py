@@ -66,10 +66,11 @@ def _answer(page: Page, name: str, read: Callable[[], Rows]) -> HttpResponseBase
     write, content_type = WRITERS[kind]
     text = map(printable, write(_bounded(rows)))
     body = _asynchronous(text) if page.can_stream else text
-    answer = StreamingHttpResponse(body, content_type=content_type)
-    answer["Content-Disposition"] = f'attachment; filename="{name}.{kind}"'
-    answer["Cache-Control"] = "no-store"
-    return answer
+    headers = {
+        "Content-Disposition": f'attachment; filename="{name}.{kind}"',
+        "Cache-Control": "no-store",
+    }
+    return StreamingHttpResponse(body, content_type=content_type, headers=headers)
 
 
 async def _asynchronous(text: Iterator[str]) -> AsyncIterator[str]:

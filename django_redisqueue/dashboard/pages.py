@@ -407,12 +407,9 @@ class Page:
             self.start_over()
             return read_parts()
 
-        response = StreamingHttpResponse(
-            _events(self.user_id, read), content_type="text/event-stream"
-        )
-        response["Cache-Control"] = "no-store"
-        response["X-Accel-Buffering"] = "no"  # otherwise nginx buffers the events
-        return response
+        events = _events(self.user_id, read)
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx must not buffer
+        return StreamingHttpResponse(events, content_type="text/event-stream", headers=headers)
 
     def log(
         self, name: str, what: str, *, pk: str | None = None, model: type[Model] = JobRecord

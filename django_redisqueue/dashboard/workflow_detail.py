@@ -30,7 +30,7 @@ NAMES = 262_144  # bytes of the names of all parents, some 50,000 edges
 SIZE = 50  # jobs per page
 SCANNED = 1000  # jobs that one page looks at for those of one status
 UNKNOWN = "unknown"  # the status of a job that neither Redis nor the mirror has
-_FINAL = frozenset(status.value for status in WorkflowStatus if status.is_final)
+ENDED = frozenset(status for status in WorkflowStatus if status.is_final)
 SHOWN = 100  # jobs in the timeline: those that started first
 LOOKED_AT = 100  # failed jobs, for the one that failed first
 SCALE = 1000  # units of a bar's width
@@ -61,7 +61,7 @@ class WorkflowDetail:
 
     @property
     def is_final(self) -> bool:
-        return self.status in _FINAL
+        return self.status in ENDED
 
     @property
     def failed(self) -> int:
@@ -115,7 +115,7 @@ def from_record(record: WorkflowRecord) -> WorkflowDetail:
 def _problem(record: WorkflowRecord) -> str:
     if record.reason == LOST:
         return "Redis lost this workflow: whether the rest of its jobs ran is not known."
-    if record.cleaned_at is None and record.status not in _FINAL:
+    if record.cleaned_at is None and record.status not in ENDED:
         return (
             "Redis does not have this workflow any more, although the mirror has not seen it end. "
             "If Redis has lost it, the mirror will say so once it has been reconciled."

@@ -31,6 +31,7 @@ from .job_detail import JobRow, JobRowPage
 from .pages import Page
 from .records_page import PageKey, after_key, cut_page, parse_key
 from .workflow_detail import (
+    ENDED,
     WorkflowDetail,
     WorkflowGraph,
     first_failure,
@@ -215,7 +216,6 @@ def _callbacks(page: Page, workflow: WorkflowDetail) -> list[tuple[str, str]]:
     return [(job_id, status) for job_id, status in zip(ids, found, strict=False) if status]
 
 
-ENDED = frozenset(status for status in WorkflowStatus if status.is_final)
 RUNNING = frozenset(WorkflowStatus) - ENDED
 UNENDED = RUNNING | {WorkflowStatus.FAILED}  # a failed workflow can go on
 
