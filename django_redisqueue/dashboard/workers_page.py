@@ -139,16 +139,18 @@ def order_worker(page: Page) -> HttpResponse:
     page.require(PERMISSION)
     form = page.request.POST
     worker, here = form.get("worker", ""), page.url("workers")
-    order = _order(form.get("order", ""))
+    order = form.get("order", "")
+    if order not in set(TEXTS):
+        raise InvalidOption(f"{order[:200]!r} is not an order; use {', '.join(TEXTS)}")
     if parse_child(f"{worker}.0") is None:
         raise InvalidOption(f"{worker[:200]!r} is not the id of a worker")
-    text = TEXTS[order]
-    if order is not WorkerOrder.RESUME and form.get("confirmed") != "yes":
+    text = TEXTS[WorkerOrder(order)]
+    if order != WorkerOrder.RESUME and form.get("confirmed") != "yes":
         return page.confirm(
             "worker", "Workers", f"Yes, {order}", here, {"worker": worker, "order": order},
             worker=worker, order=order, text=text,
         )  # fmt: skip
-    if tell(worker, order):
+    if tell(worker, WorkerOrder(order)):
         page.log(f"worker {worker}", f"told to {text}")
         messages.success(page.request, f"Worker {worker} was told to {text}.")
     else:
@@ -156,13 +158,6 @@ def order_worker(page: Page) -> HttpResponse:
             page.request, f"Worker {worker} has not reported lately, so nothing was done."
         )
     return HttpResponseRedirect(here)
-
-
-def _order(text: str) -> WorkerOrder:
-    try:
-        return WorkerOrder(text)
-    except ValueError:
-        raise InvalidOption(f"{text[:200]!r} is not an order; use {', '.join(TEXTS)}") from None
 
 
 def tell(worker: str, order: WorkerOrder) -> bool:

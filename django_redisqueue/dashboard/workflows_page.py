@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 from django.contrib import messages
-from django.db.models import QuerySet
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 
@@ -29,7 +27,7 @@ from .bulk import RETRY as RETRY_JOBS
 from .filters import given, status_of, text_of
 from .job_detail import JobRow, JobRowPage
 from .pages import Page
-from .records_page import PageKey, after_key, cut_page, parse_key
+from .records_page import PageKey, after_key, merge_pages, parse_key
 from .workflow_detail import (
     ENDED,
     WorkflowDetail,
@@ -84,24 +82,11 @@ def search_workflows(
     query: Mapping[str, str], after: PageKey | None
 ) -> tuple[Sequence[WorkflowRecord], PageKey | None]:
     """A page, and the key of the next. At most five queries, each answered by an index."""
-    if set(query) == {"name"}:
-        # The index has the records of a name in order for each status: merge a page of each.
-        found = [
-            record
-            for status in WorkflowStatus
-            for record in _in_order(after, **query, status=status.value)
-        ]
-        rows = sorted(found, key=attrgetter("made_at", "id"), reverse=True)
-    else:
-        rows = list(_in_order(after, **query))
-    return cut_page(rows, "made_at", LIST_SIZE)
-
-
-def _in_order(after: PageKey | None, **exactly: str) -> QuerySet[WorkflowRecord]:
-    found = WorkflowRecord.objects.filter(**exactly).order_by("-made_at", "-id")
+    found = WorkflowRecord.objects.filter(**query).order_by("-made_at", "-id")
     if after:
         found = after_key(found, "made_at", after)
-    return found[: LIST_SIZE + 1]
+    by_status = (found.filter(status=status.value) for status in WorkflowStatus)
+    return merge_pages(by_status if set(query) == {"name"} else [found], "made_at", LIST_SIZE)
 
 
 def _details(page: Page, records: Sequence[WorkflowRecord]) -> list[WorkflowDetail]:
