@@ -107,9 +107,7 @@ def key_of(page: Page, job_id: str) -> str:
 def _row(key: str, found: GatherData | CorruptJob) -> WorkflowDetail:
     """As the pages of workflows show one: listeners with a result count as completed."""
     if isinstance(found, CorruptJob):
-        return WorkflowDetail(
-            id="", name=printable(key), status="unreadable", is_live=True, problem=f"{found}."
-        )
+        return WorkflowDetail(id="", name=printable(key), is_live=True, problem=f"{found}.")
     return _detail(found, {"completed": found.done_count})
 
 
@@ -155,9 +153,7 @@ def _context(page: Page, key: str, found: GatherData | CorruptJob | None) -> dic
     graph = WorkflowGraph()
     if not isinstance(found, GatherData):
         problem = f"{found}." if found else "Redis does not answer, and gathers have no record."
-        gather = WorkflowDetail(
-            id="", name=key, status="unreadable", is_live=False, problem=problem
-        )
+        gather = WorkflowDetail(id="", name=key, problem=problem)
         return {"workflow": gather, "gather": None, "gantt": timeline(graph), "rows": ()}
     failure, follow_up = None, None
     try:

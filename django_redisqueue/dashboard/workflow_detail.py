@@ -29,6 +29,7 @@ DRAWN = 5000  # jobs that are read for a drawing
 NAMES = 262_144  # bytes of the names of all parents, some 50,000 edges
 SIZE = 50  # jobs per page
 SCANNED = 1000  # jobs that one page looks at for those of one status
+UNREADABLE = "unreadable"  # the status of a workflow of which nothing could be read
 UNKNOWN = "unknown"  # the status of a job that neither Redis nor the mirror has
 ENDED = frozenset(status for status in WorkflowStatus if status.is_final)
 SHOWN = 100  # jobs in the timeline: those that started first
@@ -41,8 +42,8 @@ class WorkflowDetail:
     """A workflow as pages show it."""
 
     id: str
-    status: str
-    is_live: bool  # in Redis; otherwise only in the mirror
+    status: str = UNREADABLE
+    is_live: bool = False  # in Redis; otherwise only in the mirror
     name: str = ""
     is_paused: bool = False
     reason: str = ""
@@ -57,7 +58,7 @@ class WorkflowDetail:
     @property
     def is_unknown(self) -> bool:
         """Whether neither Redis nor the mirror could be asked, or knew it."""
-        return self.status == "unreadable" and not self.is_live
+        return self.status == UNREADABLE and not self.is_live
 
     @property
     def is_final(self) -> bool:

@@ -185,9 +185,7 @@ def find(page: Page, workflow_id: str) -> WorkflowDetail:
         return prefer_redis(data, record)
     if data is not None:
         is_live = isinstance(data, CorruptJob)
-        return WorkflowDetail(
-            id=workflow_id, is_live=is_live, status="unreadable", problem=f"{data}."
-        )
+        return WorkflowDetail(id=workflow_id, is_live=is_live, problem=f"{data}.")
     raise Http404(f"no workflow {workflow_id}, neither in Redis nor in the mirror")
 
 
