@@ -106,13 +106,10 @@ class QueueRow:
     workers: int | None = None  # that take its jobs; None if nobody knows
 
     @property
-    def counts(self) -> list[tuple[str, str, bool]]:
-        """(status, count, whether any other than 0 is alarming)"""
+    def counts(self) -> list[tuple[str, str]]:
+        """(status, count)"""
         counts = self.queue.counts
-        return [
-            (status.value, formatting.number(counts[status]), status is Status.FAILED)
-            for status in STATUSES
-        ]
+        return [(status.value, formatting.number(counts[status])) for status in STATUSES]
 
     @property
     def net(self) -> str:

@@ -181,10 +181,6 @@ def _is_listed(job: JobData | UnreadableJob, status: Status) -> bool:
 
 def _tabs(overview: QueueOverview | None) -> list[tuple[str, str]]:
     """Each status with its count, which is not known without Redis."""
-    return [
-        (
-            status.value,
-            formatting.number(overview.counts[status]) if overview else formatting.NOTHING,
-        )
-        for status in Status
-    ]
+    if overview is None:
+        return [(status.value, formatting.NOTHING) for status in Status]
+    return [(status.value, formatting.number(overview.counts[status])) for status in Status]
