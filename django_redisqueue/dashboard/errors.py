@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -127,8 +128,8 @@ def act_on_error(page: Page, group: str) -> HttpResponse:
         return _silence(page, found)
     verb = requested_verb(page, Status.FAILED)
     here = page.url("error", group)
-    wanted = bulk.BulkAction(verb, "", Status.FAILED, 0, group=group)
-    count = bulk.records_of(wanted).count()
+    action = bulk.BulkAction(verb, "", Status.FAILED, 0, group=group)
+    count = bulk.records_of(action).count()
     if page.request.POST.get("confirmed") != "yes":
         jobs = formatting.jobs(count)
         return page.confirm(
@@ -136,7 +137,7 @@ def act_on_error(page: Page, group: str) -> HttpResponse:
             {"verb": verb.name, "before_ms": bulk.now_ms()}, is_dangerous=verb.needs_confirmation,
             verb=verb, group=found, jobs=jobs, at_once=count <= bulk.INLINE,
         )  # fmt: skip
-    action = bulk.BulkAction(verb, "", Status.FAILED, before_ms(page), group=group)
+    action = replace(action, before_ms=before_ms(page))
     what = f"{verb.label} its failed jobs"
     return perform_bulk(page, action, count, what, here, partial(_log, page, group))
 

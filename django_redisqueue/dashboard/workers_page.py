@@ -140,7 +140,7 @@ def order_worker(page: Page) -> HttpResponse:
     form = page.request.POST
     worker, here = form.get("worker", ""), page.url("workers")
     order = form.get("order", "")
-    if order not in set(TEXTS):
+    if order not in TEXTS:
         raise InvalidOption(f"{order[:200]!r} is not an order; use {', '.join(TEXTS)}")
     if parse_child(f"{worker}.0") is None:
         raise InvalidOption(f"{worker[:200]!r} is not the id of a worker")
