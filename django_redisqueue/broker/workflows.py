@@ -303,11 +303,10 @@ class GatherQueries(QueryBase):
         return list(found)
 
     @query
-    def outlines(self, keys: Sequence[str]) -> Read[dict[str, GatherData | CorruptJob]]:
-        """Several gathers without their payloads, in one round trip. Leaves out those that are
+    def outlines(self, keys: Sequence[str]) -> Read[list[GatherData | CorruptJob | None]]:
+        """Several gathers without their payloads, in one round trip; None for those that are
         gone."""
-        found = yield from together(map(self._outline, keys))
-        return {key: one for key, one in zip(keys, found, strict=True) if one is not None}
+        return (yield from together(map(self._outline, keys)))
 
     def _outline(self, key: str) -> Read[GatherData | CorruptJob | None]:
         plan, results = self.keys.gather_plan(key), self.keys.gather(key)

@@ -1,5 +1,4 @@
-"""POST requests: act on selected jobs of a list, on all that match, or on a whole queue; and save
-the filter of a list."""
+"""POST requests: act on jobs of a list or on a whole queue, and save the filter of a list."""
 
 from __future__ import annotations
 
@@ -131,8 +130,7 @@ def perform_bulk(
     here: str,
     log: Callable[[str], None],
 ) -> HttpResponse:
-    """Act on about ``count`` jobs: at once, or in a job if they are many. ``what`` describes it in
-    the log and to the user."""
+    """Act on about ``count`` jobs: at once, or in a job if they are many."""
     if count > bulk.INLINE:
         job = bulk.enqueue_bulk(action)
         log(f"{what}, by job {job.id}")
@@ -161,7 +159,6 @@ def _report(page: Page, verb: Verb, done: int, asked: int, problem: str) -> None
 
 @posted
 def pause(page: Page, queue: str) -> HttpResponse:
-    """Pause or resume a queue."""
     name, _ = check_list(queue, "queued")
     page.require("pause_queue")
     verb = page.request.POST.get("verb", "")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, takewhile
 from typing import Any
@@ -17,12 +16,12 @@ from typing import Any
 from django.apps import apps
 from django.db.models import QuerySet
 
-from ..broker.base import BATCH, slices
+from ..broker.base import slices
 from ..broker.commands import Commands
 from ..broker.connection import RedisConnection
 from ..broker.continuations import SINGLE_STEP, STEP
 from ..broker.queries import Queries, UnreadableJob
-from ..broker.shards import Answers, all_shards
+from ..broker.shards import AllShards, Answers, all_shards
 from ..client.decorator import task
 from ..client.jobs import Job
 from ..conf import APP, get_settings
@@ -108,20 +107,17 @@ class BulkAction:
     group: str = ""
 
     def applies_to(self, job: JobData | UnreadableJob) -> bool:
-        """Whether to act on the job. An unreadable job only matches an empty filter."""
-        if job.id == self.own_id:
-            return False
-        if isinstance(job, UnreadableJob):
-            return not self.which
-        return job.status is self.status and self.is_in_time(job) and self.which.matches(job)
+        """Whether to act on the job."""
+        has_moved = isinstance(job, JobData) and job.status is not self.status
+        is_meant = job.id != self.own_id and not has_moved and self.is_in_time(job)
+        return is_meant and self.which.matches(job)
 
     def is_in_time(self, job: JobData | UnreadableJob) -> bool:
         return isinstance(job, UnreadableJob) or instant_of(job) <= self.before_ms
 
 
 def perform(action: BulkAction, on_progress: OnProgress) -> Answers[int]:
-    """Act on the jobs, one shard after the other; returns how many in each. Raises the error of a
-    shard if none answers."""
+    """Act shard by shard; on how many jobs in each. Raises the error of a shard if none answers."""
     of_group = ids_by_shard(records_of(action)[:SNAPSHOT]) if action.group else {}
 
     def count_here(connection: RedisConnection) -> int:
@@ -129,18 +125,16 @@ def perform(action: BulkAction, on_progress: OnProgress) -> Answers[int]:
             return len(of_group.get(connection.shard, ()))
         return Queries(connection).length(action.queue, action.status)
 
-    counts = all_shards(count_here)
-    progress = _Progress(on_progress, sum(counts.by_shard.values()))
+    shards = AllShards()
+    counts = shards.each(count_here).by_shard
+    progress = _Progress(on_progress, sum(counts.values()))
 
     def act(connection: RedisConnection) -> int:
-        count = counts.by_shard[connection.shard]
-        with progress.part(count):
-            if action.group:
-                return _one_by_one(action, connection, of_group.get(connection.shard, ()), progress)
-            return _perform_here(action, connection, count, progress)
+        if action.group:
+            return _one_by_one(action, connection, of_group.get(connection.shard, ()), progress)
+        return _perform_here(action, connection, counts[connection.shard], progress)
 
-    acted = all_shards(act, shards=counts.by_shard)
-    found = Answers(acted.by_shard, {**counts.missing, **acted.missing})
+    found = shards.each(act)
     if not found.missing:
         progress.finish()
     return found
@@ -156,31 +150,24 @@ def records_of(action: BulkAction) -> QuerySet[Any, str]:
 
 
 class _Progress:
-    """How many jobs of all shards were looked at, out of how many. It ends at the total."""
+    """How many jobs of all shards were ``seen``, out of those that were there at the beginning."""
 
     def __init__(self, report: OnProgress, total: int) -> None:
-        self.seen, self.total = 0, total
+        self.seen = 0
+        self._total = total
         self._report = report
         self._is_stopped = False
-
-    @contextmanager
-    def part(self, jobs: int) -> Iterator[None]:
-        """The work on a shard with this many jobs. Those after the last that was looked at are too
-        new, and count as done; those that arrived meanwhile add to the total."""
-        begin = self.seen
-        yield
-        self.total += max(0, self.seen - begin - jobs)
-        self.seen = max(self.seen, begin + jobs)
 
     def goes_on(self) -> bool:
         """Report how far it is; False if it is to stop."""
         if not self._is_stopped:
-            self._is_stopped = not self._report(self.seen, max(self.seen, self.total))
+            self._is_stopped = not self._report(min(self.seen, self._total), self._total)
         return not self._is_stopped
 
     def finish(self) -> None:
-        if self.total and not self._is_stopped:
-            self._report(self.total, self.total)
+        """Jobs that were too new to be seen count as done."""
+        if self._total and not self._is_stopped:
+            self._report(self._total, self._total)
 
 
 def _perform_here(
@@ -221,12 +208,13 @@ def _one_by_one(
 ) -> int:
     """Look at each of these jobs of a shard."""
     queries, commands = Queries(connection), Commands(connection)
-    acted = at = 0
-    while at < len(ids) and progress.goes_on():
-        jobs = queries.outlines(ids[at : at + BATCH])
+    acted = 0
+    for batch in slices(ids):
+        if not progress.goes_on():
+            break
+        jobs = queries.outlines(batch)
         chosen = [job.id for job in jobs if action.applies_to(job)]
         acted += sum(len(action.verb.act_here(commands, some)) for some in slices(chosen, STEP))
-        at += BATCH
         progress.seen += len(jobs)
     return acted
 
@@ -271,12 +259,12 @@ def _open_queue(queue: str) -> str:
     names = sorted(get_settings().queues, key=lambda name: (name != queue, name))
     shards = all_shards(lambda one: Queries(one).overview(names)).by_shard.values()
     paused = {one.name for queues in shards for one in queues if one.is_paused}
-    for name in names:
-        if name not in paused:
-            return name
-    raise InvalidOption(
-        "every queue is paused, so no worker could carry this out; resume one of them first"
-    )
+    found = next((name for name in names if name not in paused), None)
+    if found is None:
+        raise InvalidOption(
+            "every queue is paused, so no worker could carry this out; resume one of them first"
+        )
+    return found
 
 
 @task(
@@ -296,7 +284,6 @@ def bulk(
     tag: str = "",
     worker: str = "",
 ) -> dict[str, int]:
-    """Perform a BulkAction, with progress."""
     which = JobFilter(task_name, text, since_ms, until_ms, tag, worker)
     action = BulkAction(VERBS[verb], queue, Status(status), before_ms, which, context.job.id, group)
 

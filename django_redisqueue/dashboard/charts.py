@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.http import JsonResponse
@@ -12,9 +10,8 @@ from django.utils import timezone
 
 from ..core import formatting
 from ..metrics.histograms import Sums
-from ..metrics.rollups import SPANS, Figures, Span, chart, figures
+from ..metrics.rollups import SPANS, Figures, chart, figures
 from ..models import Rollup
-from .filters import given
 from .pages import Page
 
 CHARTED = ("enqueued", "completed", "failed", "retried")
@@ -23,59 +20,37 @@ CHART_POLL = 30_000  # ms between two updates of the charts
 MAX_NAME = 255
 
 
-@dataclass(frozen=True, slots=True)
-class ChartChoice:
-    """What the charts show: the parameters of the URL."""
-
-    span: Span = SPANS["1h"]
-    queue: str = ""
-    task: str = ""
-    scale: str = ""  # "log", or '' for linear
-
-    def query(self, **change: str) -> dict[str, str]:
-        """The parameters of a URL for this choice, or a changed one."""
-        mine = {
-            "span": self.span.name, "queue": self.queue, "task": self.task, "scale": self.scale
-        }  # fmt: skip
-        return given(**{**mine, **change})
-
-    def read(self) -> Charts:
-        """Raises DatabaseError."""
-        return make_charts(figures(self.span, timezone.now(), self.queue, self.task))
-
-
-def parse_choice(page: Page) -> ChartChoice:
-    """The choice of a URL; what is not valid is left out."""
+def parse_choice(page: Page, **fixed: str) -> dict[str, str]:
+    """What the charts show: the valid parameters of the URL, and those that the page fixes."""
     query = page.request.GET
-    return ChartChoice(
-        SPANS.get(query.get("span", ""), SPANS["1h"]),
-        query.get("queue", "")[:MAX_NAME],
-        query.get("task", "")[:MAX_NAME],
-        "log" if query.get("scale") == "log" else "",
-    )
+    span, scale = query.get("span", ""), query.get("scale", "")
+    return {
+        "span": span if span in SPANS else "1h",
+        "queue": query.get("queue", "")[:MAX_NAME],
+        "task": query.get("task", "")[:MAX_NAME],
+        "scale": scale if scale == "log" else "",  # '' is linear
+        **fixed,
+    }
 
 
-@dataclass(frozen=True, slots=True)
-class Charts:
-    """The figures in three forms: columns for the charts, rows for a table, and a sentence."""
-
-    columns: dict[str, list[Any]]
-    rows: list[tuple[datetime, Sums]]
-    summary: str
+def read_charts(choice: Mapping[str, str]) -> dict[str, Any]:
+    """Raises DatabaseError."""
+    span = SPANS[choice["span"]]
+    return make_charts(figures(span, timezone.now(), choice["queue"], choice["task"]))
 
 
 def chart_context(
-    page: Page, where: Sequence[str], choice: ChartChoice, **query: str
+    page: Page, where: Sequence[str], choice: Mapping[str, str], **query: str
 ) -> dict[str, Any]:
     """The context of _charts.html on the page ``where``: its name and arguments. When the database
     does not answer, a notice replaces the charts."""
 
     def link(**change: str) -> str:
-        return page.url(*where, **choice.query(**query, **change))
+        return page.url(*where, **{**choice, **query, **change})
 
-    charts: Charts | None = None
+    charts: dict[str, Any] = {}
     with page.querying(Rollup, "charts"):
-        charts = choice.read()
+        charts = read_charts(choice)
     return {
         "charts": charts,
         "choice": choice,
@@ -84,28 +59,30 @@ def chart_context(
     }
 
 
-def chart_options(page: Page, choice: ChartChoice) -> dict[str, Any]:
-    """For the page's script."""
+def chart_options(page: Page, choice: Mapping[str, str]) -> dict[str, Any]:
     return {
-        "charts": page.url("overview_charts", **choice.query()),
+        "charts": page.url("overview_charts", **choice),
         "chartPoll": CHART_POLL,
-        "scale": choice.scale,
+        "scale": choice["scale"],
     }
 
 
 def charts(page: Page) -> JsonResponse:
     """The columns of the charts, and the same figures as a table."""
     with page.querying(Rollup, "charts"):
-        found = parse_choice(page).read()
+        found = read_charts(parse_choice(page))
     if page.notices:  # the page keeps the charts that it has
         return JsonResponse({"error": page.notices[0].text}, status=503)
     return JsonResponse(
-        {"chart": found.columns, "fragments": page.fragments(["figures"], charts=found)}
+        {"chart": found["columns"], "fragments": page.fragments(["figures"], charts=found)}
     )
 
 
-def make_charts(found: Figures) -> Charts:
-    """Counts become jobs per minute, whatever a point's length; durations become seconds."""
+def make_charts(found: Figures) -> dict[str, Any]:
+    """The figures as columns for the charts, as rows of a table, and as a sentence.
+
+    In the columns counts are jobs per minute, whatever a point's length, and durations seconds.
+    """
     points = found.points
     columns = chart(points)
     jobs = {
@@ -122,9 +99,9 @@ def make_charts(found: Figures) -> Charts:
     enqueued, completed, failed, retried = (
         formatting.number(sum(columns[name])) for name in CHARTED
     )
-    return Charts(
-        {"at": columns["at"], **jobs, **seconds},
-        [(start, sums) for start, sums in reversed(points) if sums != Sums()],
-        f"Last {found.span.label}: {enqueued} jobs enqueued, {completed} completed, "
+    return {
+        "columns": {"at": columns["at"], **jobs, **seconds},
+        "rows": [(start, sums) for start, sums in reversed(points) if sums != Sums()],
+        "summary": f"Last {found.span.label}: {enqueued} jobs enqueued, {completed} completed, "
         f"{failed} failed, {retried} attempts retried.",
-    )
+    }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from django.contrib import messages
 from django.db.models import Q, QuerySet
@@ -37,48 +38,31 @@ STATES = {"": Q(silenced_at=None), "silenced": Q(silenced_at__isnull=False), "al
 ORDERS = {"": "-last_seen", "count": "-count", "first": "-first_seen"}
 
 
-@dataclass(frozen=True)
-class ErrorRow:
-    """A group of errors as pages show it."""
+def _row(group: ErrorGroup) -> dict[str, Any]:
+    """A group as pages show it, with how often it came in the last week: as a number, and as an SVG
+    path of bars, each two wide, at most 20 high, and for four hours."""
+    hours = last_hours(group.hours, ms_of(timezone.now()) // HOUR_MS)
+    bars = [sum(hours[at : at + BAR]) for at in range(0, len(hours), BAR)]
+    heights = [-(-20 * count // max(bars)) if count else 0 for count in bars]
+    path = "".join(f"M{2 * at} 20v-{high}h1.5v{high}z" for at, high in enumerate(heights) if high)
+    return {"group": group, "week": formatting.number(sum(bars)), "sparkline": path}
 
-    group: ErrorGroup
 
-    @cached_property
-    def bars(self) -> list[int]:
-        """How often in each four hours of the last week."""
-        hours = last_hours(self.group.hours, ms_of(timezone.now()) // HOUR_MS)
-        return [sum(hours[at : at + BAR]) for at in range(0, len(hours), BAR)]
-
-    @property
-    def week(self) -> str:
-        return formatting.number(sum(self.bars))
-
-    @property
-    def sparkline(self) -> str:
-        """The bars as an SVG path, two wide and at most 20 high each."""
-        most = max(self.bars)
-        heights = [-(-20 * count // most) if count else 0 for count in self.bars]
-        return "".join(
-            f"M{2 * at} 20v-{high}h1.5v{high}z" for at, high in enumerate(heights) if high
-        )
-
-    @property
-    def error(self) -> JobError | None:
-        """The last error, with its traceback, if it can be read."""
-        try:
-            return self.group.last_error
-        except (TypeError, ValueError):
-            return None
+def _last_error(group: ErrorGroup) -> JobError | None:
+    """With its traceback; None if it cannot be read."""
+    try:
+        return group.last_error
+    except (TypeError, ValueError):
+        return None
 
 
 def error_list(page: Page) -> HttpResponse:
-    """The whole page, or with ``live`` in the query only the rows."""
     start = min(page.int_param("start", 0), LAST_START)
     query, found = dict[str, str](), list[ErrorGroup]()
     with page.showing_invalid():
         query = {name: text_of(page.request.GET, name) for name in FIELDS}
         found = list(find_groups(query)[start : start + SIZE + 1])
-    rows = [ErrorRow(group) for group in found[:SIZE]]
+    rows = list(map(_row, found[:SIZE]))
     if page.wants_parts:
         return page.render_parts(["errors"], rows=rows)
     return page.render(
@@ -114,14 +98,14 @@ def find_groups(query: Mapping[str, str]) -> QuerySet[ErrorGroup]:
 
 
 def error_page(page: Page, group: str) -> HttpResponse:
-    """One group: its last error, and the jobs whose last error is one of it."""
-    row, jobs = ErrorRow(_group(group)), RecordPage()
+    found, jobs = _group(group), RecordPage()
     with page.showing_invalid():
         jobs = search(RecordQuery(after=parse_key(page.request.GET.get("after", "")), group=group))
     return page.render(
         "error",
-        row.group.exception or "Other errors",
-        row=row,
+        found.exception or "Other errors",
+        row=_row(found),
+        error=_last_error(found),
         rows=list(map(row_of_record, jobs.rows)),
         verbs=page.allowed([RETRY, DELETE]),
         may_silence=page.has_perm(SILENCE),
@@ -144,16 +128,16 @@ def act_on_error(page: Page, group: str) -> HttpResponse:
         return _silence(page, found)
     verb = requested_verb(page, Status.FAILED)
     here = page.url("error", group)
-    wanted = bulk.BulkAction(verb, "", Status.FAILED, 0, group=group)
-    count = bulk.records_of(wanted).count()
+    action = bulk.BulkAction(verb, "", Status.FAILED, 0, group=group)
+    count = bulk.records_of(action).count()
     if page.request.POST.get("confirmed") != "yes":
         jobs = formatting.jobs(count)
         return page.confirm(
             "error", verb.label, f"{verb.label} {jobs}", here,
             {"verb": verb.name, "before_ms": bulk.now_ms()}, is_dangerous=verb.needs_confirmation,
-            verb=verb, row=ErrorRow(found), jobs=jobs, at_once=count <= bulk.INLINE,
+            verb=verb, group=found, jobs=jobs, at_once=count <= bulk.INLINE,
         )  # fmt: skip
-    action = bulk.BulkAction(verb, "", Status.FAILED, before_ms(page), group=group)
+    action = replace(action, before_ms=before_ms(page))
     what = f"{verb.label} its failed jobs"
     return perform_bulk(page, action, count, what, here, partial(_log, page, group))
 

@@ -42,8 +42,7 @@ def export_queue(page: Page, queue: str, status: str) -> HttpResponseBase:
     name, which_status = check_list(queue, status)
 
     def read() -> Rows:
-        if page.missing:
-            raise next(iter(page.missing.values()))
+        page.shards.require_all()
         return _listed(page, name, which_status, parse_filter(page.request.GET))
 
     return _answer(page, f"{name}-{status}", read)
@@ -67,10 +66,11 @@ def _answer(page: Page, name: str, read: Callable[[], Rows]) -> HttpResponseBase
     write, content_type = WRITERS[kind]
     text = map(printable, write(_bounded(rows)))
     body = _asynchronous(text) if page.can_stream else text
-    answer = StreamingHttpResponse(body, content_type=content_type)
-    answer["Content-Disposition"] = f'attachment; filename="{name}.{kind}"'
-    answer["Cache-Control"] = "no-store"
-    return answer
+    headers = {
+        "Content-Disposition": f'attachment; filename="{name}.{kind}"',
+        "Cache-Control": "no-store",
+    }
+    return StreamingHttpResponse(body, content_type=content_type, headers=headers)
 
 
 async def _asynchronous(text: Iterator[str]) -> AsyncIterator[str]:
@@ -84,8 +84,7 @@ def _listed(page: Page, queue: str, status: Status, which: JobFilter) -> Rows:
     start = parse_place("")
     for _ in range(READS):
         found = list_jobs(page, queue, status, which, start)
-        if page.missing:  # a file that lacks jobs must not look whole: the download breaks off
-            raise next(iter(page.missing.values()))
+        page.shards.require_all()  # a file that lacks jobs must not look whole: it breaks off
         yield found.rows
         if not found.following:
             return

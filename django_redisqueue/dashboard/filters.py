@@ -11,6 +11,7 @@ from typing import Any
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
+from ..broker.queries import UnreadableJob
 from ..client.registry import lookup
 from ..core import formatting
 from ..core.clock import from_ms, ms_of
@@ -35,7 +36,10 @@ class JobFilter:
     def __bool__(self) -> bool:
         return self != EVERYTHING
 
-    def matches(self, job: JobData) -> bool:
+    def matches(self, job: JobData | UnreadableJob) -> bool:
+        """Whether it shows the job. An unreadable job only matches an empty filter."""
+        if isinstance(job, UnreadableJob):
+            return not self
         at_ms = instant_of(job)
         return (
             (self.since_ms is None or self.since_ms <= at_ms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from heapq import merge
 from typing import Any
 
@@ -31,23 +31,25 @@ Place = tuple[str, int]  # a key and its shard
 
 
 def gather_list(page: Page) -> HttpResponse:
-    """The whole page, or with ``live`` in the query only the rows. Newest first."""
+    """Newest first."""
     fields, start = _fields(page), min(page.int_param("start", 0), LAST_START)
     count = SLICE if fields else SIZE
     listed = _newest(page, start, count + 1)
     matching = _matching(page, listed[:count], **fields)
-    rows = [_row(key, found) for key, found in _read(page, matching[:SIZE]).items()]
+    shown = matching[:SIZE]
+    found = page.ask_for(shown, lambda one, keys: GatherQueries(one).outlines.read(keys))
+    rows = [_row(key, data) for key, _ in shown if (data := found.get(key))]
     is_full = len(matching) > SIZE
     following = start + (listed.index(matching[SIZE]) if is_full else count)
     has_more = (is_full or len(listed) > count) and following <= LAST_START
     looked_through = SLICE if fields and has_more and not is_full else 0
-    shown: dict[str, Any] = {"rows": rows, "looked_through": looked_through}
+    parts: dict[str, Any] = {"rows": rows, "looked_through": looked_through}
     if page.wants_parts:
-        return page.render_parts(["gathers"], **shown)
+        return page.render_parts(["gathers"], **parts)
     return page.render(
         "gathers",
         "Gathers",
-        **shown,
+        **parts,
         fields=fields,
         statuses=[status.value for status in GatherStatus],
         first_url=page.url("gathers", **fields) if start else "",
@@ -82,13 +84,8 @@ def _matching(page: Page, places: list[Place], status: str = "", key: str = "") 
     found = [place for place in places if key.casefold() in place[0].casefold()]
     if not status:
         return found
-
-    def read(connection: RedisConnection, keys: list[str]) -> Read[set[str]]:
-        statuses = yield from GatherQueries(connection).statuses.read(keys)
-        return {key for key, its in zip(keys, statuses, strict=True) if its == status}
-
-    wanted = page.ask_for(found, read)
-    return [(key, shard) for key, shard in found if key in wanted.get(shard, ())]
+    statuses = page.ask_for(found, lambda one, keys: GatherQueries(one).statuses.read(keys))
+    return [place for place in found if statuses.get(place[0]) == status]
 
 
 def search_gathers(page: Page, text: str) -> list[str]:
@@ -107,19 +104,10 @@ def key_of(page: Page, job_id: str) -> str:
         return ""
 
 
-def _read(page: Page, places: Sequence[Place]) -> Mapping[str, GatherData | CorruptJob]:
-    """Those that are there, in this order. One round trip a shard."""
-    answers = page.ask_for(places, lambda one, keys: GatherQueries(one).outlines.read(keys))
-    found = {key: data for some in answers.values() for key, data in some.items()}
-    return {key: found[key] for key, _ in places if key in found}
-
-
 def _row(key: str, found: GatherData | CorruptJob) -> WorkflowDetail:
     """As the pages of workflows show one: listeners with a result count as completed."""
     if isinstance(found, CorruptJob):
-        return WorkflowDetail(
-            id="", name=printable(key), status="unreadable", is_live=True, problem=f"{found}."
-        )
+        return WorkflowDetail(id="", name=printable(key), is_live=True, problem=f"{found}.")
     return _detail(found, {"completed": found.done_count})
 
 
@@ -133,7 +121,6 @@ def _detail(data: GatherData, counts: Mapping[str, int]) -> WorkflowDetail:
 
 
 def gather_page(page: Page, key: str) -> HttpResponse:
-    """The whole page, or with ``live`` in the query only the parts that change."""
     found = _find(page, key)
     context = _context(page, key, found)
     if page.wants_parts:
@@ -144,8 +131,7 @@ def gather_page(page: Page, key: str) -> HttpResponse:
 
 
 def _find(page: Page, key: str) -> GatherData | CorruptJob | None:
-    """The gather, in whichever shard; None if a shard that may have it does not answer. Raises
-    Http404."""
+    """The gather; None if a shard that may have it does not answer. Raises Http404."""
 
     def read(connection: RedisConnection) -> Read[GatherData | CorruptJob | None]:
         try:
@@ -167,9 +153,7 @@ def _context(page: Page, key: str, found: GatherData | CorruptJob | None) -> dic
     graph = WorkflowGraph()
     if not isinstance(found, GatherData):
         problem = f"{found}." if found else "Redis does not answer, and gathers have no record."
-        gather = WorkflowDetail(
-            id="", name=key, status="unreadable", is_live=False, problem=problem
-        )
+        gather = WorkflowDetail(id="", name=key, problem=problem)
         return {"workflow": gather, "gather": None, "gantt": timeline(graph), "rows": ()}
     failure, follow_up = None, None
     try:

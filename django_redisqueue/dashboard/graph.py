@@ -132,8 +132,7 @@ def _box(
 
 
 def layers_of(parents: Parents) -> dict[int, int]:
-    """The length of the longest path to each job. Jobs in a cycle, which only corrupt data has, and
-    those after it are in layer 0."""
+    """The longest path to each job; 0 in and after a cycle, which only corrupt data has."""
     layers = dict.fromkeys(parents, 0)
     sorter = TopologicalSorter(parents)
     with suppress(CycleError):  # it still sorts the jobs before the cycle
@@ -163,8 +162,7 @@ def _groups(
 def _place(
     layers: Mapping[int, int], edges: Iterable[tuple[int, int]]
 ) -> dict[int, tuple[int, int]]:
-    """The position of each box: its layer is the column, and within it boxes are near their
-    parents."""
+    """The position of each box: in the column of its layer, near its parents."""
     columns: dict[int, list[int]] = defaultdict(list)
     for group, layer in sorted(layers.items()):
         columns[layer].append(group)

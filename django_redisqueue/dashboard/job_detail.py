@@ -1,5 +1,4 @@
-"""How pages show a job, whether its data comes from Redis or from its record in the mirror; and its
-attempts and history, which only the mirror's events have."""
+"""How pages show a job, from Redis or from its record; and its attempts and history."""
 
 from __future__ import annotations
 
@@ -34,6 +33,7 @@ from .pages import local_time
 
 UNSPENT = (Status.PROCESSING, Status.COMPLETED)  # their current attempt is not counted as spent
 WITH_ERROR = (Status.RETRYING, Status.FAILED, Status.CANCELLED)  # attempts end so with an error
+ENDS = (Status.RETRYING, Status.FAILED, Status.COMPLETED)  # of an attempt
 ATTEMPTS = 20  # that have a section: the newest
 DETAIL = 300  # characters of an event's detail
 
@@ -236,12 +236,11 @@ def _row_detail(job: JobData) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JobRowPage:
-    """One page of a list. ``seen`` jobs were looked at; the next page has ``following`` in its URL,
-    which is '' at the end."""
+    """One page of a list."""
 
     rows: Sequence[JobRow] = ()
-    seen: int = 0
-    following: str = ""
+    seen: int = 0  # jobs that were looked at
+    following: str = ""  # in the URL of the next page; '' at the end
 
     def place(self, start: int, *, is_filtered: bool) -> str:
         """Which part of the list the page shows, in words."""
@@ -285,37 +284,28 @@ def worker_name(child: str) -> str:
     return f"{worker.name}, child {child.rpartition('.')[2]}" if worker else child
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineEntry:
-    """An event in a job's history."""
-
-    at: datetime
-    status: str
-    attempt: int
-    worker: str
-    detail: str
-
-
-def fold(events: Sequence[JobEvent]) -> list[tuple[TimelineEntry, Sequence[TimelineEntry]]]:
+def fold(events: Sequence[JobEvent]) -> list[tuple[dict[str, Any], Sequence[dict[str, Any]]]]:
     """The history: of consecutive reports of progress the last one, with those before it."""
 
     def kind(event: JobEvent) -> tuple[bool, int]:
         is_progress = event.status == Status.PROCESSING and '"progress"' in event.detail
         return is_progress, event.attempt if is_progress else 0
 
-    found: list[tuple[TimelineEntry, Sequence[TimelineEntry]]] = []
+    found: list[tuple[dict[str, Any], Sequence[dict[str, Any]]]] = []
     for (is_progress, _), group in groupby(events, key=kind):
-        entries = [
-            TimelineEntry(
-                one.at, one.status, one.attempt, worker_name(one.worker), _event_detail(one.detail)
-            )
-            for one in group
-        ]
+        entries = list(map(_entry, group))
         if is_progress:
             found.append((entries[-1], entries[:-1]))
         else:
             found += [(entry, ()) for entry in entries]
     return found
+
+
+def _entry(event: JobEvent) -> dict[str, Any]:
+    return {
+        "at": event.at, "status": event.status, "attempt": event.attempt,
+        "worker": worker_name(event.worker), "detail": _event_detail(event.detail),
+    }  # fmt: skip
 
 
 def _event_detail(detail: str) -> str:
@@ -359,7 +349,7 @@ class Attempt:
 
     @property
     def workers(self) -> str:
-        return ", then ".join(map(worker_name, self.children))
+        return ", then ".join(map(worker_name, filter(None, self.children)))
 
     @property
     def is_cut(self) -> bool:
@@ -379,14 +369,12 @@ def attempts_of(job: JobData, events: Sequence[JobEvent]) -> list[Attempt]:
 
 
 def with_groups(task: str, attempts: Sequence[Attempt]) -> list[Attempt]:
-    """The attempts with the groups of their errors, by one query."""
     groups = [
         key_of(task, error.type, error.message, error.traceback).fingerprint if error else ""
         for error in (attempt.error for attempt in attempts)
     ]
-    if not any(groups):
-        return list(attempts)
-    known = set(ErrorGroup.objects.filter(pk__in=set(groups)).values_list("pk", flat=True))
+    asked = {group for group in groups if group}  # no query if there is none
+    known = set(ErrorGroup.objects.filter(pk__in=asked).values_list("pk", flat=True))
     return [
         replace(attempt, group=group if group in known else "")
         for attempt, group in zip(attempts, groups, strict=True)
@@ -411,7 +399,7 @@ def _from_job(job: JobData) -> Attempt:
         from_ms(job.started_ms),
         from_ms(job.finished_ms) if is_over else None,
         job.status.value if is_over else "",
-        (job.child,) if job.child else (),
+        (job.child,),
         job.error if is_over else None,
     )
 
@@ -426,29 +414,25 @@ def _from_events(job: JobData, events: Sequence[JobEvent]) -> list[Attempt]:
         if event.status == Status.PROCESSING:
             if "progress" not in detail:
                 _begin(found, event, generation)
-        elif found and not found[-1].status:
-            error = _error(detail)
-            found[-1] = replace(found[-1], ended_at=event.at, status=event.status, error=error)
-        elif event.status in (Status.RETRYING, Status.FAILED, Status.COMPLETED) and event.attempt:
-            # @task(audit=...) has left out its start
-            found.append(
-                Attempt(
-                    event.attempt, generation, ended_at=event.at, status=event.status,
-                    children=(event.worker,) if event.worker else (), error=_error(detail),
-                )
-            )  # fmt: skip
+            continue
+        if found and not found[-1].status:
+            begun = found.pop()
+        elif event.status in ENDS and event.attempt:  # @task(audit=...) has left out its start
+            begun = Attempt(event.attempt, generation, children=(event.worker,))
+        else:
+            continue
+        found.append(replace(begun, ended_at=event.at, status=event.status, error=_error(detail)))
     return found
 
 
 def _begin(found: list[Attempt], event: JobEvent, generation: int) -> None:
     """A run: of a new attempt, or of the last one once more."""
-    children = (event.worker,) if event.worker else ()
     last = found[-1] if found else None
     if last and (last.number, last.generation) == (event.attempt, generation):
-        more = tuple(dict.fromkeys((*last.children, *children)))
-        found[-1] = replace(last, ended_at=None, status="", children=more, error=None)
+        children = tuple(dict.fromkeys((*last.children, event.worker)))
+        found[-1] = replace(last, ended_at=None, status="", children=children, error=None)
     else:
-        found.append(Attempt(event.attempt, generation, event.at, children=children))
+        found.append(Attempt(event.attempt, generation, event.at, children=(event.worker,)))
 
 
 def _error(detail: dict[str, Any]) -> JobError | None:

@@ -1,5 +1,4 @@
-"""The page of one job, what policies mean for it, and what can be done to it: a verb, or a copy
-with the same or changed arguments."""
+"""The page of one job, and what can be done to it: a verb, or a copy with other arguments."""
 
 from __future__ import annotations
 
@@ -67,7 +66,6 @@ SHAPES: dict[str, tuple[type, str]] = {
 
 
 def job_page(page: Page, job_id: str) -> HttpResponse:
-    """The whole page, or with ``live`` in the query only the part that changes."""
     detail = find(page, job_id)
     job = detail.job
     events = list(JobEvent.objects.filter(job_id=job_id).order_by("-id")[:EVENTS])
@@ -310,22 +308,23 @@ def _enqueue_copy(
 
 
 def _restore_redacted(job: JobData, is_live: bool, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """Replace redacted values that the form sent back unchanged by the real ones. Raises
-    InvalidOption when a real value is not known."""
-    places = [at for at, value in enumerate(args) if value == REDACTED]
-    names = [name for name, value in kwargs.items() if value == REDACTED]
-    if not places and not names:
+    """Put back the real values of redacted arguments. Raises InvalidOption if one is not known."""
+    given, shown = _by_place(args, kwargs), _by_place(job.args, job.kwargs)
+    places = [place for place, value in given.items() if value == REDACTED]
+    if not places:
         return
     if not is_live:
         raise InvalidOption(
             f"job {job.id} cannot be copied like this: it is not in Redis any more, and its record "
             f"has its arguments redacted; write values for {REDACTED}"
         )
-    is_moved = any(at >= len(job.args) or job.args[at] != REDACTED for at in places)
-    if is_moved or any(job.kwargs.get(name) != REDACTED for name in names):
+    if any(shown.get(place) != REDACTED for place in places):
         raise InvalidOption(f"{REDACTED} stands for a value only where the job itself has it")
-    real_args, real_kwargs = decode_payload(Queries(connection_of(job.id)).payload(job.id))
-    for at in places:
-        args[at] = real_args[at]
-    for name in names:
-        kwargs[name] = real_kwargs[name]
+    real = _by_place(*decode_payload(Queries(connection_of(job.id)).payload(job.id)))
+    for place in places:
+        values: Any = args if isinstance(place, int) else kwargs
+        values[place] = real[place]
+
+
+def _by_place(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[int | str, Any]:
+    return dict[int | str, Any]([*enumerate(args), *kwargs.items()])

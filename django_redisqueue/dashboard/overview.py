@@ -1,5 +1,4 @@
-"""The overview: the page, its live parts, and their data at one moment: queues, workers, Redis and
-the mirror."""
+"""The overview: queues, workers, Redis and the mirror at one moment, whole or as live parts."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from django.http import HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 
 from ..broker import sums
-from ..broker.connection import RedisConnection, producer_connection
+from ..broker.connection import producer_connection
 from ..broker.overview import QueueOverview, Rates, ServerOverview, rates
 from ..broker.shards import AllShards
 from ..broker.sums import FleetSummary, read_workers, summarize
@@ -47,7 +46,7 @@ UP_TO_DATE = 1000  # ms of mirror lag that are not shown
 
 def overview(page: Page) -> HttpResponse:
     """The whole page; it is complete without JavaScript."""
-    data = read_overview(producer_connection(), None)
+    data = read_overview(None)
     choice = parse_choice(page)
     return page.render(
         "overview",
@@ -64,14 +63,12 @@ def overview(page: Page) -> HttpResponse:
 
 
 def live(page: Page) -> JsonResponse:
-    """The parts that change, for the script that polls."""
     before = parse_sample(page.request.GET.get("look", ""))
-    return JsonResponse(_parts(page, read_overview(producer_connection(), before)))
+    return JsonResponse(_parts(page, read_overview(before)))
 
 
 def stream(page: Page) -> HttpResponseBase:
-    """The parts that change, as server-sent events."""
-    return page.stream(lambda: _parts(page, _shared.get(producer_connection(), pages.POLL / 2000)))
+    return page.stream(lambda: _parts(page, _shared.get(pages.POLL / 2000)))
 
 
 def _parts(page: Page, data: OverviewData) -> dict[str, Any]:
@@ -103,21 +100,16 @@ class OverviewData:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A queue as a table row."""
-
     queue: QueueOverview
     rates: Rates | None
     hour: Sums
     workers: int | None = None  # that take its jobs; None if nobody knows
 
     @property
-    def counts(self) -> list[tuple[str, str, bool]]:
-        """(status, count, whether any other than 0 is alarming)"""
+    def counts(self) -> list[tuple[str, str]]:
+        """(status, count)"""
         counts = self.queue.counts
-        return [
-            (status.value, formatting.number(counts[status]), status is Status.FAILED)
-            for status in STATUSES
-        ]
+        return [(status.value, formatting.number(counts[status])) for status in STATUSES]
 
     @property
     def net(self) -> str:
@@ -177,7 +169,7 @@ class SharedOverview:
         self._cached: tuple[float, OverviewData] | None = None
         self._samples: deque[tuple[float, Sample]] = deque()
 
-    def get(self, connection: RedisConnection, max_age: float) -> OverviewData:
+    def get(self, max_age: float) -> OverviewData:
         """Data that is at most ``max_age`` seconds old, with rates over the last ten seconds."""
         now = time.monotonic()
         if self._cached and now - self._cached[0] < max_age:
@@ -185,7 +177,7 @@ class SharedOverview:
         while len(self._samples) > 1 and now - self._samples[0][0] > RATE_WINDOW:
             self._samples.popleft()
         before = self._samples[0][1] if self._samples else None
-        data = read_overview(connection, before)
+        data = read_overview(before)
         if data.sample is not None:
             self._samples.append((now, data.sample))
         self._cached = now, data
@@ -195,40 +187,37 @@ class SharedOverview:
 _shared = SharedOverview()  # used by the thread of all streams only
 
 
-def read_overview(connection: RedisConnection, before: Sample | None) -> OverviewData:
+def read_overview(before: Sample | None) -> OverviewData:
     """Read the overview: three round trips to Redis, and one query, besides those of the health,
     however many queues, workers and jobs there are."""
-    health = read_health(connection)
+    health = read_health(producer_connection())
     data = OverviewData(health)
     data.notices = [each for each in health.findings if each not in health.problems]
-    if health.facts.shard is not None:
-        _read_servers(data, connection)
-        _add_queues(data, health.facts.shard.queues, before)
-    elif health.facts.settings.mirror:
-        hour = _last_hour(data)
-        data.recorded = [(name, hour.get(name, Sums())) for name in health.facts.settings.queues]
+    shard, settings = health.facts.shard, health.facts.settings
+    if shard is None:
+        if settings.mirror:
+            hour = _last_hour(data)
+            data.recorded = [(name, hour.get(name, Sums())) for name in settings.queues]
+        return data
+    _read_servers(data)
+    hour = _last_hour(data)
+    for queue in shard.queues:
+        workers = data.fleet.serving.get(queue.name, 0) if data.fleet else None
+        last_hour = hour.get(queue.name, Sums())
+        data.queues.append(QueueRow(queue, _rates(queue, before), last_hour, workers))
+    counters = {queue.name: (queue.arrived, queue.finished) for queue in shard.queues}
+    data.sample = Sample(shard.queues[0].now_ms, shard.queues[0].shards, counters)
     return data
 
 
-def _read_servers(data: OverviewData, connection: RedisConnection) -> None:
-    shards = AllShards(connection.at)
+def _read_servers(data: OverviewData) -> None:
+    shards = AllShards()
     shards.missing.update(data.health.facts.missing)
     try:
         data.servers = sums.servers(shards)
         data.fleet = summarize(read_workers(shards))
     except RedisQueueError as error:  # it went away between two reads
         data.notices.append(redis_away(error))
-
-
-def _add_queues(data: OverviewData, queues: Sequence[QueueOverview], before: Sample | None) -> None:
-    hour = _last_hour(data)
-    for queue in queues:
-        workers = data.fleet.serving.get(queue.name, 0) if data.fleet else None
-        last_hour = hour.get(queue.name, Sums())
-        data.queues.append(QueueRow(queue, _rates(queue, before), last_hour, workers))
-    if queues:
-        counters = {queue.name: (queue.arrived, queue.finished) for queue in queues}
-        data.sample = Sample(queues[0].now_ms, queues[0].shards, counters)
 
 
 def _last_hour(data: OverviewData) -> Mapping[str, Sums]:

@@ -1,5 +1,7 @@
-"""What all pages share: the request, its permissions, rendering, live updates, and the admin's
-log."""
+"""What all pages share: the request, its permissions, rendering, live updates, and the admin's log.
+
+A view returns the whole page, or with ``live`` in the query only the parts that change, as JSON.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,7 @@ class Page:
     request: HttpRequest
     admin: ModelAdmin[Any]
     _health: HealthReport | None = None
-    _missing: dict[int, RedisQueueError] = field(default_factory=dict)  # since it was read
+    _shards: AllShards | None = None
     _errors: list[str] = field(default_factory=list)
     notices: list[Finding] = field(default_factory=list)  # besides those of the health
 
@@ -94,10 +96,22 @@ class Page:
 
     def start_over(self, health: HealthReport | None = None) -> None:
         """Forget the health and what has failed since; ``health`` is a newer report."""
-        self._health = health
-        self._missing.clear()
+        self._health, self._shards = health, None
         self._errors.clear()
         self.notices.clear()
+
+    @property
+    def shards(self) -> AllShards:
+        """All shards. Those that have failed to answer this request are missing from now on."""
+        if self._shards is None:
+            self._shards = AllShards()
+            self._shards.missing.update(self.health.facts.missing)
+        return self._shards
+
+    @property
+    def missing(self) -> Mapping[int, RedisQueueError]:
+        """The shards that are not asked again, and why."""
+        return self.shards.missing
 
     @property
     def running_jobs(self) -> int:
@@ -108,11 +122,6 @@ class Page:
     def is_redis_away(self) -> bool:
         """Whether the health could not be read, or no shard has answered this request."""
         return self.health.facts.shard is None or len(self.missing) == get_settings().shards
-
-    @property
-    def missing(self) -> Mapping[int, RedisQueueError]:
-        """The shards that have failed to answer this request, and why: they are not asked again."""
-        return {**self.health.facts.missing, **self._missing}
 
     @property
     def is_partial(self) -> bool:
@@ -126,7 +135,7 @@ class Page:
         known, several = self.health.facts.missing, get_settings().shards > 1
         lately = [
             f"Shard {shard} cannot be read: {error}." if several else f"{error}."
-            for shard, error in self._missing.items()
+            for shard, error in self.missing.items()
             if shard not in known
         ]
         return [*lately, *self._errors]
@@ -136,8 +145,7 @@ class Page:
         return shard_of_id(some_id) in self.missing
 
     def queries_of(self, some_id: str) -> Queries:
-        """For the shard of a job or workflow. Raises its error if it has already failed to answer
-        this request."""
+        """For the shard of a job or workflow. Raises its error if that is missing."""
         shard = shard_of_id(some_id)
         if shard in self.missing:
             raise self.missing[shard]
@@ -156,28 +164,29 @@ class Page:
     def ask_for(
         self,
         places: Iterable[tuple[str, int]],
-        begin: Callable[[RedisConnection, list[str]], Read[Answer]],
-    ) -> Mapping[int, Answer]:
-        """``ask`` the shards of these keys, given as (key, shard), each for its own."""
+        begin: Callable[[RedisConnection, list[str]], Read[list[Answer]]],
+    ) -> dict[str, Answer]:
+        """``ask`` the shards of these keys, given as (key, shard), each for its own: the answers by
+        key. ``begin`` reads one for each of the keys that it gets."""
         parts: dict[int, list[str]] = {}
         for key, shard in places:
             parts.setdefault(shard, []).append(key)
-        return self.ask(lambda one: begin(one, parts[one.shard]), parts) if parts else {}
+        found = self.ask(lambda one: begin(one, parts[one.shard]), parts) if parts else {}
+        return {
+            key: answer
+            for shard, answers in found.items()
+            for key, answer in zip(parts[shard], answers, strict=True)
+        }
 
     @contextmanager
     def reading(self) -> Iterator[AllShards]:
-        """All shards, except those that have failed to answer this request; those that fail now are
-        missing from now on. The page shows any other error of the block."""
-        shards = AllShards()
-        shards.missing.update(self.missing)
+        """All shards that answer. The page shows any other error of the block."""
         try:
-            yield shards
+            yield self.shards
         except (RedisUnavailable, RedisRefused):
             pass  # no shard is left
         except RedisQueueError as error:
             self._errors.append(f"{error}.")
-        finally:
-            self._missing.update(shards.missing)
 
     @contextmanager
     def showing_invalid(self) -> Iterator[None]:
@@ -197,10 +206,9 @@ class Page:
             self.notices.append(unreadable(what, error))
 
     def note(self, some_id: str, error: RedisQueueError) -> None:
-        """Show why a job or workflow could not be read; a shard that does not answer is not asked
-        again."""
+        """Show why a job or workflow could not be read; a shard that is away is missing now."""
         if isinstance(error, RedisUnavailable | RedisRefused):
-            self._missing[shard_of_id(some_id)] = error
+            self.shards.missing[shard_of_id(some_id)] = error
         else:
             self._errors.append(f"{error}.")
 
@@ -297,8 +305,7 @@ class Page:
     def paginate(
         self, items: Sequence[Any], size: int, name: str, query: Mapping[str, object]
     ) -> dict[str, Any]:
-        """The items of the page that the query asks for, at most the last, with the links of
-        _numbers.html."""
+        """The page that the query asks for, at most the last, with the links of _numbers.html."""
         shown = Paginator(items, size).get_page(max(1, self.int_param("page", 1)))
 
         def link(number: int) -> str:
@@ -334,8 +341,7 @@ class Page:
         is_dangerous: bool = True,
         **context: Any,
     ) -> TemplateResponse:
-        """Ask whether to go on, with ``confirm_<what>.html``: the form sends the same fields again,
-        or leads back ``here``."""
+        """Ask with ``confirm_<what>.html``, which sends ``fields`` again or leads back ``here``."""
         return self.render(
             f"confirm_{what}", f"{name}: are you sure?", button=button, here=here,
             fields={key: str(value) for key, value in fields.items()}, is_dangerous=is_dangerous,
@@ -401,12 +407,9 @@ class Page:
             self.start_over()
             return read_parts()
 
-        response = StreamingHttpResponse(
-            _events(self.user_id, read), content_type="text/event-stream"
-        )
-        response["Cache-Control"] = "no-store"
-        response["X-Accel-Buffering"] = "no"  # otherwise nginx buffers the events
-        return response
+        events = _events(self.user_id, read)
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx must not buffer
+        return StreamingHttpResponse(events, content_type="text/event-stream", headers=headers)
 
     def log(
         self, name: str, what: str, *, pk: str | None = None, model: type[Model] = JobRecord

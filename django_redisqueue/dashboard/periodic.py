@@ -197,8 +197,7 @@ class PeriodicJobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # Django's 
 
 
 def read_states(names: list[str]) -> list[State]:
-    """What Redis knows of these schedules, each in its shard. One that may be in a shard that does
-    not answer gets the error."""
+    """What Redis knows of these schedules; the error for one whose shard may not answer."""
     try:
         found = AllShards().read(lambda one: ScheduleQueries(one).schedules.read(names))
     except RedisQueueError as error:

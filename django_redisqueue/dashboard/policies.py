@@ -1,5 +1,4 @@
-"""The policies: limits, unique keys, schedules and waits, page by page; and what can be done to
-them: a number by hand, a pause, the release of a key."""
+"""Limits, unique keys, schedules and waits, page by page; and what can be done to them."""
 
 from __future__ import annotations
 
@@ -80,10 +79,10 @@ def unique_keys(page: Page) -> HttpResponse:
         else:
             rows, following = sums.unique_keys(shards, page.request.GET.get("after", ""), SIZE)
         total = sums.unique_key_count(shards)
-    may_release = page.has_perm(RELEASE)
     return _render(
-        page, "unique_keys", rows, following, total=total, key=key, may_release=may_release
-    )
+        page, "unique_keys", rows, following, {"key": key}, total=total, key=key,
+        may_release=page.has_perm(RELEASE),
+    )  # fmt: skip
 
 
 def schedules(page: Page) -> HttpResponse:
@@ -100,8 +99,7 @@ def schedules(page: Page) -> HttpResponse:
 
 
 def waits(page: Page) -> HttpResponse:
-    """The jobs that are parked, the oldest first: those that wait for an event, or with ``kind`` in
-    the query for approvals, or that sleep."""
+    """The jobs that are parked, the oldest first: of the ``kind`` in the query, or for events."""
     asked = page.request.GET.get("kind")
     kind = WaitKind(asked) if asked in set(WaitKind) else WaitKind.EVENT
     found: Sequence[Wait] = ()
@@ -114,7 +112,7 @@ def waits(page: Page) -> HttpResponse:
         for one in WaitKind
     ]
     return _render(
-        page, "waits", _wait_rows(page, found), following, kept={"kind": kind}, wait_kind=kind,
+        page, "waits", _wait_rows(page, found), following, {"kind": kind}, wait_kind=kind,
         wait_tabs=tabs,
     )  # fmt: skip
 
@@ -155,16 +153,13 @@ def _render(
     kind: str,
     rows: Sequence[Any],
     following: str,
-    *,
-    key: str = "",
     kept: Mapping[str, str] | None = None,
     **context: Any,
 ) -> HttpResponse:
-    """The whole page, or with ``live`` in the query only its table. ``kept``: other parameters that
-    the links to the first and next page keep."""
+    """``kept``: other parameters that all URLs of the page have."""
     kept = kept or {}
     after = page.request.GET.get("after", "")
-    shared: dict[str, Any] = {"rows": rows, "key": key, "now_ms": _now_ms(page), **context}
+    shared: dict[str, Any] = {"rows": rows, "now_ms": _now_ms(page), **context}
     if page.wants_parts:
         return page.render_parts([kind], **shared)
     return page.render(
@@ -176,7 +171,7 @@ def _render(
         kinds=[(name, label, page.url(name)) for name, label in KINDS.items()],
         first_url=page.url(kind, **kept) if after else "",
         next_url=page.url(kind, after=following, **kept) if following else "",
-        live=page.live_options(kind, after=after, key=key, **kept),
+        live=page.live_options(kind, after=after, **kept),
     )
 
 
@@ -208,8 +203,7 @@ class Change(NamedTuple):
 
 @posted
 def change_limit(page: Page) -> HttpResponse:
-    """Set the number of a limit or the weight of a share, or pause either in a queue; asks for
-    confirmation first."""
+    """Set the number of a limit or the weight of a share, or pause either, once confirmed."""
     page.require(CHANGE)
     form = page.request.POST
     fields = {name: form.get(name, "").strip() for name in FIELDS}

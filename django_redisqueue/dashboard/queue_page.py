@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import merge
 from typing import Any
 
@@ -27,8 +27,8 @@ from ..health.facts import savepoint
 from ..models import JobRecord
 from .bulk import verbs_for
 from .charts import chart_context, chart_options, parse_choice
-from .filters import EVERYTHING, JobFilter, parse_filter
-from .job_detail import JobRowPage, choices_of, row_of, row_of_record
+from .filters import EVERYTHING, JobFilter, given, parse_filter
+from .job_detail import JobRow, JobRowPage, choices_of, row_of, row_of_record
 from .pages import Page
 from .records_page import RecordQuery, search
 
@@ -62,7 +62,6 @@ def parse_place(text: str) -> ListPlace:
 
 
 def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
-    """The whole page, or with ``live`` in the query the counts and the list."""
     name, which_status = check_list(queue, status)
     found, which, start = JobRowPage(), EVERYTHING, parse_place(page.request.GET.get("start", ""))
     with page.showing_invalid():
@@ -70,8 +69,8 @@ def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
         found = list_jobs(page, name, which_status, which, start)
     if page.is_redis_away:
         found = _recorded_jobs(name, which_status, which)
-    choice = replace(parse_choice(page), queue=name, task="")
-    fields, shown = which.query(), choice.query(queue="")
+    choice = parse_choice(page, queue=name, task="")
+    fields, shown = which.query(), given(span=choice["span"], scale=choice["scale"])
     here, query, is_first = ("queue", name, status), {**fields, **shown}, not any(start.places)
     parts = _parts(page, name, which_status, found) | {
         "which": which,
@@ -144,19 +143,15 @@ def list_jobs(
     page: Page, queue: str, status: Status, which: JobFilter, start: ListPlace
 ) -> JobRowPage:
     """A page from ``start`` on: three round trips, or at most nine with a filter."""
-    if not which:
-        entries, has_more = _entries(page, queue, status, start, SIZE)
-        rows = [row_of(job) for job in _outlines(page, entries) if _is_listed(job, status)]
-        following = start.behind(shard for _, shard in entries).text if has_more else ""
-        return JobRowPage(rows, len(entries), following)
-    rows, passed, has_more = [], list[int](), True
-    while has_more and len(passed) < SCANNED and len(rows) < SIZE:
-        entries, has_more = _entries(page, queue, status, start.behind(passed), CHUNK)
-        jobs = {job.id: job for job in _outlines(page, entries)}
+    scanned, chunk = (SCANNED, CHUNK) if which else (SIZE, SIZE)
+    rows, passed, has_more = list[JobRow](), list[int](), True  # passed: the shards of the entries
+    while has_more and len(passed) < scanned and len(rows) < SIZE:
+        entries, has_more = _entries(page, queue, status, start.behind(passed), chunk)
+        jobs = page.ask_for(entries, lambda one, ids: Queries(one).outlines.read(ids))
         for at, (job_id, shard) in enumerate(entries, 1):
             passed.append(shard)
-            job = jobs.get(job_id)
-            if isinstance(job, JobData) and _is_listed(job, status) and which.matches(job):
+            job = jobs.get(job_id)  # None: its shard has stopped answering
+            if job and _is_listed(job, status) and which.matches(job):
                 rows.append(row_of(job))
                 if len(rows) == SIZE:
                     has_more = has_more or at < len(entries)
@@ -179,13 +174,6 @@ def _entries(
     return merged[:count], len(merged) > count
 
 
-def _outlines(page: Page, entries: Sequence[tuple[str, int]]) -> list[JobData | UnreadableJob]:
-    """The jobs in this order, without those of a shard that has stopped answering."""
-    found = page.ask_for(entries, lambda one, ids: Queries(one).outlines.read(ids))
-    jobs = {job.id: job for some in found.values() for job in some}
-    return [jobs[job_id] for job_id, _ in entries if job_id in jobs]
-
-
 def _is_listed(job: JobData | UnreadableJob, status: Status) -> bool:
     """False for the id of a cancelled job that a queue's list still has (cancel_job.lua)."""
     return isinstance(job, UnreadableJob) or status.is_final or not job.status.is_final
@@ -193,10 +181,6 @@ def _is_listed(job: JobData | UnreadableJob, status: Status) -> bool:
 
 def _tabs(overview: QueueOverview | None) -> list[tuple[str, str]]:
     """Each status with its count, which is not known without Redis."""
-    return [
-        (
-            status.value,
-            formatting.number(overview.counts[status]) if overview else formatting.NOTHING,
-        )
-        for status in Status
-    ]
+    if overview is None:
+        return [(status.value, formatting.NOTHING) for status in Status]
+    return [(status.value, formatting.number(overview.counts[status])) for status in Status]

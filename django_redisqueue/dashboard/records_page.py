@@ -6,7 +6,7 @@ task together with a status) look through a slice of SLICE records per request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
@@ -113,6 +113,14 @@ def cut_page(
     return rows[:size], PageKey(getattr(last, instant), last.pk)
 
 
+def merge_pages(
+    parts: Iterable[QuerySet[Record]], instant: str, size: int
+) -> tuple[Sequence[Record], PageKey | None]:
+    """A page of all parts, each newest first: an index has those of one status in this order."""
+    rows = [row for part in parts for row in part[: size + 1]]
+    return cut_page(sorted(rows, key=attrgetter(instant, "pk"), reverse=True), instant, size)
+
+
 @dataclass(frozen=True, slots=True)
 class RecordQuery:
     """Which records. With ``prefix`` the other filters are ignored."""
@@ -158,24 +166,13 @@ def search(wanted: RecordQuery) -> RecordPage:
     """A page of records. At most eight queries, each of them bounded."""
     if wanted.prefix:
         return _by_id(wanted)
-    if wanted.group:
-        return _merged(wanted, {"error_group": wanted.group})
-    indexed, rest = _split(wanted)
+    indexed, rest = ({"error_group": wanted.group}, {}) if wanted.group else _split(wanted)
     if rest:
         return _slice(_in_order(wanted, indexed), rest)
-    if wanted.queue and not wanted.status:
-        return _merged(wanted, indexed)
-    return _page(list(_in_order(wanted, indexed)[: SIZE + 1]))
-
-
-def _merged(wanted: RecordQuery, indexed: Mapping[str, str]) -> RecordPage:
-    """The index has these records in order for each status: merge a page of each."""
-    pages = [
-        list(_in_order(wanted, {**indexed, "status": status.value})[: SIZE + 1])
-        for status in Status
-    ]
-    rows = [row for page in pages for row in page]
-    return _page(sorted(rows, key=attrgetter("enqueued_at", "id"), reverse=True))
+    if wanted.group or (wanted.queue and not wanted.status):
+        parts = (_in_order(wanted, {**indexed, "status": status.value}) for status in Status)
+        return RecordPage(*merge_pages(parts, "enqueued_at", SIZE))
+    return _page(_in_order(wanted, indexed))
 
 
 def _split(wanted: RecordQuery) -> tuple[dict[str, str], dict[str, str]]:
@@ -223,7 +220,7 @@ def _slice(base: QuerySet[JobRecord], rest: Mapping[str, str]) -> RecordPage:
             # An expression, so that no planner uses this column's index instead of the slice.
             found = found.alias(**{f"{name}_": Concat(F(name), Value(""))})
             found = found.filter(**{f"{name}_": value})
-    page = _page(list(found[: SIZE + 1]))
+    page = _page(found)
     if page.following or not edge:
         return page
     return RecordPage(page.rows, PageKey(*edge), edge[0])
@@ -240,8 +237,8 @@ def _by_id(wanted: RecordQuery) -> RecordPage:
         found = found.filter(id__startswith=wanted.prefix)
     if wanted.after:
         found = found.filter(id__lt=wanted.after.id)
-    return _page(list(found[: SIZE + 1]))
+    return _page(found)
 
 
-def _page(rows: Sequence[JobRecord]) -> RecordPage:
-    return RecordPage(*cut_page(rows, "enqueued_at", SIZE))
+def _page(found: QuerySet[JobRecord]) -> RecordPage:
+    return RecordPage(*cut_page(list(found[: SIZE + 1]), "enqueued_at", SIZE))

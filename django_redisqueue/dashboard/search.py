@@ -53,8 +53,7 @@ def _address_of(page: Page, words: str) -> str:
 
 
 def _finds(page: Page, words: str) -> Iterator[Find]:
-    """Names of queues and tasks, keys of gathers, error groups and ids that have the words; and
-    searches for them in the records, which are bounded."""
+    """Names, keys, errors and ids that have the words; and searches of the records for them."""
     for name in _with_part(words, sorted(get_settings().queues)):
         yield "Queue", name, page.url("queue", name, "queued")
     for name in _with_part(words, task_names()):

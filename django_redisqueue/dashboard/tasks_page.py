@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, cast
 
 from django.http import Http404, HttpResponse
@@ -18,7 +18,7 @@ from ..metrics.histograms import Sums
 from ..metrics.rollups import SPANS, Figures, task_figures, task_totals
 from ..models import JobRecord, Rollup
 from . import pages
-from .charts import MAX_NAME, ChartChoice, chart_context, chart_options, parse_choice
+from .charts import MAX_NAME, chart_context, chart_options, parse_choice
 from .filters import JobFilter
 from .job_detail import JobRow, read_record, row_of
 from .pages import Page
@@ -32,41 +32,11 @@ WIDTH, HEIGHT = 120, 24  # of a trend
 ASKED_FOR = {"queue_name", "priority", "timeout_ms", "max_attempts"}
 
 
-@dataclass(frozen=True, slots=True)
-class TaskRow:
-    """A task as a table row."""
-
-    name: str
-    sums: Sums
-    trend: str  # the points of a line
-
-    @property
-    def counts(self) -> list[tuple[str, str]]:
-        """(what, how many)"""
-        return [(name, formatting.number(getattr(self.sums, name))) for name in SORTS[1:]]
-
-
-@dataclass(frozen=True, slots=True)
-class TaskQuery:
-    """Which tasks, and in which order."""
-
-    choice: ChartChoice
-    text: str = ""
-    sort: str = "name"
-
-    def query(self, **change: str) -> dict[str, str]:
-        """The parameters of a URL, without those that have their defaults."""
-        wanted = {"span": self.choice.span.name, "q": self.text, "sort": self.sort, **change}
-        defaults = {"span": "1h", "q": "", "sort": "name"}
-        return {name: value for name, value in wanted.items() if value != defaults[name]}
-
-
 def tasks_page(page: Page) -> HttpResponse:
-    """The whole page, or with ``live`` in the query the list."""
     query = _query(page)
     if page.wants_parts:
         return page.render_parts(["tasklist"], **_list(page, query))
-    place = {**query.query(), "page": page.request.GET.get("page", "")}
+    place = {**query, "page": page.request.GET.get("page", "")}
     return page.render(
         "tasks",
         "Tasks",
@@ -75,55 +45,61 @@ def tasks_page(page: Page) -> HttpResponse:
     )
 
 
-def _query(page: Page) -> TaskQuery:
+def _query(page: Page) -> dict[str, str]:
+    """Which tasks, and in which order: the parameters of the URL, if they are valid."""
     given = page.request.GET
     sort = given.get("sort", "")
-    return TaskQuery(
-        parse_choice(page),
-        given.get("q", "").strip()[:MAX_NAME],
-        sort if sort in SORTS else "name",
-    )
+    return {
+        "span": parse_choice(page)["span"],
+        "q": given.get("q", "").strip()[:MAX_NAME],
+        "sort": sort if sort in SORTS else "name",
+    }
 
 
-def _list(page: Page, query: TaskQuery) -> dict[str, Any]:
+def _list(page: Page, query: Mapping[str, str]) -> dict[str, Any]:
     """Two queries: the sums of all tasks, and the rows of those on the page."""
-    now, span = timezone.now(), query.choice.span
+    now, span = timezone.now(), SPANS[query["span"]]
     found: dict[str, Figures] = {}
     paged: dict[str, Any] = {"shown": []}
     with page.querying(Rollup, "figures of tasks"):
         totals = task_totals(span, now)
-        names = _ordered(totals, query)
-        paged = page.paginate(names, SIZES[span.name], "tasks", query.query())
+        names = _ordered(totals, query["q"].lower(), query["sort"])
+        paged = page.paginate(names, SIZES[span.name], "tasks", query)
         found = task_figures(span, now, [name for name in paged["shown"] if name in totals])
+
+    def link(**change: str) -> str:
+        return page.url("tasks", **{**query, **change})
+
     return {
         **paged,
         "rows": [_row(name, found.get(name)) for name in paged["shown"]],
-        "query": query, "mirror": get_settings().mirror,
-        "spans": [
-            (one, page.url("tasks", **query.query(span=one.name))) for one in SPANS.values()
-        ],
-        "sorts": [(sort, page.url("tasks", **query.query(sort=sort))) for sort in SORTS],
+        "query": query, "span": span, "mirror": get_settings().mirror,
+        "spans": [(one, link(span=one.name)) for one in SPANS.values()],
+        "sorts": [(sort, link(sort=sort)) for sort in SORTS],
     }  # fmt: skip
 
 
-def _ordered(totals: dict[str, Sums], query: TaskQuery) -> list[str]:
+def _ordered(totals: Mapping[str, Sums], text: str, sort: str) -> list[str]:
     """The names of registered tasks and of those with figures."""
-    text = query.text.lower()
     names = sorted(name for name in {*task_names(), *totals} if text in name.lower())
-    if query.sort != "name":
+    if sort != "name":
         nothing = Sums()
-        names.sort(key=lambda name: getattr(totals.get(name, nothing), query.sort), reverse=True)
+        names.sort(key=lambda name: getattr(totals.get(name, nothing), sort), reverse=True)
     return names
 
 
-def _row(name: str, found: Figures | None) -> TaskRow:
-    if found is None:
-        return TaskRow(name, Sums(), "")
-    ended = [
-        None if minutes is None else count / minutes
-        for count, minutes in zip(found.ended, found.minutes, strict=True)
-    ]
-    return TaskRow(name, found.total, line(ended))
+def _row(name: str, found: Figures | None) -> dict[str, Any]:
+    sums, trend = Sums(), ""
+    if found is not None:
+        sums = found.total
+        trend = line(
+            [
+                None if minutes is None else count / minutes
+                for count, minutes in zip(found.ended, found.minutes, strict=True)
+            ]
+        )
+    counts = [(what, formatting.number(getattr(sums, what))) for what in SORTS[1:]]
+    return {"name": name, "sums": sums, "counts": counts, "trend": trend}
 
 
 def line(values: Sequence[float | None]) -> str:
@@ -156,7 +132,7 @@ def task_page(page: Page) -> HttpResponse:
     }  # fmt: skip
     if page.wants_parts:
         return page.render_parts(["taskfailures"], **context)
-    choice = replace(parse_choice(page), queue="", task=name)
+    choice = parse_choice(page, queue="", task=name)
     return page.render(
         "task",
         f"Task {name}",
@@ -181,8 +157,7 @@ def _failures(page: Page, name: str) -> list[JobRow]:
 
 
 def _options(name: str) -> list[tuple[str, str]] | None:
-    """The options of a task that differ from their defaults, and those that everybody asks for;
-    None if this process does not know the task."""
+    """Those that are not the default or that everybody asks for; None for an unknown task."""
     task = lookup(name)
     if task is None:
         return None

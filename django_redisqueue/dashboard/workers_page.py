@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import messages
@@ -14,17 +13,11 @@ from ..broker.commands import Commands
 from ..broker.overview import ChildOverview
 from ..broker.queries import Queries
 from ..broker.shards import AllShards
-from ..broker.sums import (
-    FleetSummary,
-    WorkerOverview,
-    read_children,
-    read_workers,
-    summarize,
-)
+from ..broker.sums import FleetSummary, WorkerOverview, read_children, read_workers, summarize
 from ..core import formatting
 from ..core.clock import real_ms
 from ..core.ids import claims_jobs
-from ..core.records import WorkerOrder, WorkerState
+from ..core.records import WorkerOrder, WorkerReport, WorkerState
 from ..exceptions import InvalidOption
 from ..worker.identity import parse_child
 from .actions import posted
@@ -36,91 +29,7 @@ SIZE = 25  # workers per page
 PERMISSION = "control_worker"
 
 
-@dataclass(frozen=True, slots=True)
-class ChildRow:
-    """A child of a worker as a table row."""
-
-    child: ChildOverview
-    memory: int  # bytes; 0 if unknown
-
-    @property
-    def number(self) -> str:
-        return self.child.child.rpartition(".")[2]
-
-    @property
-    def lease(self) -> str:
-        return formatting.duration(abs(self.child.lease_ms))
-
-    @property
-    def unstarted(self) -> int:
-        """Jobs it has claimed besides the one it runs."""
-        return max(0, self.child.held - 1)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether it could run a job now: maintenance and the bridge never do."""
-        return self.child.lease_ms > 0 and not self.child.job and claims_jobs(self.child.child)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerRow:
-    """A worker as a table row."""
-
-    worker: WorkerOverview
-    children: Sequence[ChildRow]
-
-    @property
-    def name(self) -> str:
-        found = parse_child(f"{self.worker.id}.0")
-        return found.name if found else self.worker.id
-
-    @property
-    def process(self) -> str:
-        found = parse_child(f"{self.worker.id}.0")
-        return f"pid {found.pid}" if found else ""
-
-    @property
-    def state(self) -> str:
-        """``running``, ``quiet``, ``stopping``, ``lapsed``, or ``alive`` if it does not say."""
-        if not self.worker.is_alive:
-            return "lapsed"
-        return self.worker.state or "alive"
-
-    @property
-    def held(self) -> int:
-        """Jobs that its children have claimed."""
-        return sum(row.child.held for row in self.children)
-
-    @property
-    def is_draining(self) -> bool:
-        """Whether it takes no more jobs, and still has some."""
-        return self.held > 0 and self.state in (WorkerState.QUIET, WorkerState.STOPPING)
-
-    @property
-    def busy(self) -> str:
-        """``3 of 8``: how many slots for sync jobs are taken."""
-        report = self.worker.report
-        if report is None:
-            return formatting.NOTHING
-        taken = sum(min(row.child.held, report.threads) for row in self.children)
-        return f"{min(taken, report.slots)} of {report.slots}"
-
-    @property
-    def since(self) -> str:
-        report = self.worker.report
-        return formatting.duration(max(0, real_ms() - report.started_ms) if report else None)
-
-    @property
-    def orders(self) -> list[WorkerOrder]:
-        """The orders that make sense now."""
-        if self.worker.state is None or self.worker.state is WorkerState.STOPPING:
-            return []
-        quiet = self.worker.state is WorkerState.QUIET
-        return [WorkerOrder.RESUME if quiet else WorkerOrder.QUIET, WorkerOrder.STOP]
-
-
 def workers(page: Page) -> HttpResponse:
-    """The whole page, or with ``live`` in the query the list."""
     if page.wants_parts:
         return page.render_parts([PART], **_context(page))
     place = {**_fields(page), "page": page.request.GET.get("page", "")}
@@ -134,7 +43,6 @@ def workers(page: Page) -> HttpResponse:
 
 
 def workers_stream(page: Page) -> HttpResponseBase:
-    """The list, as server-sent events."""
     return page.stream(lambda: page.live_parts([PART], **_context(page)))
 
 
@@ -172,17 +80,51 @@ def _context(page: Page) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _row(worker: WorkerOverview, children: Sequence[ChildOverview]) -> WorkerRow:
-    """The children by their numbers: those that run jobs come first."""
-    memory = worker.report.children if worker.report else {}
+def _row(worker: WorkerOverview, children: Sequence[ChildOverview]) -> dict[str, Any]:
+    """Its children come by their numbers: those that run jobs are first."""
+    report, identity = worker.report, parse_child(f"{worker.id}.0")
+    held = sum(child.held for child in children)
     ordered = sorted(children, key=lambda one: (len(one.child), one.child))
-    return WorkerRow(
-        worker,
-        [ChildRow(child, memory.get(child.child.rpartition(".")[2], 0)) for child in ordered],
-    )
+    return {
+        "worker": worker,
+        "name": identity.name if identity else worker.id,
+        "process": f"pid {identity.pid}" if identity else "",
+        "state": (worker.state or "alive") if worker.is_alive else "lapsed",
+        "is_draining": held > 0 and worker.state in (WorkerState.QUIET, WorkerState.STOPPING),
+        "held": held,
+        "busy": _busy(report, children) if report else formatting.NOTHING,
+        "since": formatting.duration(max(0, real_ms() - report.started_ms) if report else None),
+        "orders": _orders(worker),
+        "children": [_child_row(child, report.children if report else {}) for child in ordered],
+    }
 
 
-# What a worker can be told
+def _busy(report: WorkerReport, children: Sequence[ChildOverview]) -> str:
+    """``3 of 8``: how many slots for sync jobs are taken."""
+    taken = sum(min(child.held, report.threads) for child in children)
+    return f"{min(taken, report.slots)} of {report.slots}"
+
+
+def _orders(worker: WorkerOverview) -> list[WorkerOrder]:
+    """The orders that make sense now."""
+    if worker.state in (None, WorkerState.STOPPING):
+        return []
+    quiet = worker.state is WorkerState.QUIET
+    return [WorkerOrder.RESUME if quiet else WorkerOrder.QUIET, WorkerOrder.STOP]
+
+
+def _child_row(child: ChildOverview, memory: Mapping[str, int]) -> dict[str, Any]:
+    number = child.child.rpartition(".")[2]
+    return {
+        "child": child,
+        "number": number,
+        "lease": formatting.duration(abs(child.lease_ms)),
+        "unstarted": max(0, child.held - 1),  # besides the job that it runs
+        "memory": memory.get(number, 0),
+        # Maintenance and the bridge never run jobs.
+        "is_idle": child.lease_ms > 0 and not child.job and claims_jobs(child.child),
+    }
+
 
 TEXTS: Mapping[WorkerOrder, str] = {
     WorkerOrder.QUIET: "finish what it runs, and take no more jobs",
@@ -197,16 +139,18 @@ def order_worker(page: Page) -> HttpResponse:
     page.require(PERMISSION)
     form = page.request.POST
     worker, here = form.get("worker", ""), page.url("workers")
-    order = _order(form.get("order", ""))
+    order = form.get("order", "")
+    if order not in TEXTS:
+        raise InvalidOption(f"{order[:200]!r} is not an order; use {', '.join(TEXTS)}")
     if parse_child(f"{worker}.0") is None:
         raise InvalidOption(f"{worker[:200]!r} is not the id of a worker")
-    text = TEXTS[order]
-    if order is not WorkerOrder.RESUME and form.get("confirmed") != "yes":
+    text = TEXTS[WorkerOrder(order)]
+    if order != WorkerOrder.RESUME and form.get("confirmed") != "yes":
         return page.confirm(
             "worker", "Workers", f"Yes, {order}", here, {"worker": worker, "order": order},
             worker=worker, order=order, text=text,
         )  # fmt: skip
-    if tell(worker, order):
+    if tell(worker, WorkerOrder(order)):
         page.log(f"worker {worker}", f"told to {text}")
         messages.success(page.request, f"Worker {worker} was told to {text}.")
     else:
@@ -214,13 +158,6 @@ def order_worker(page: Page) -> HttpResponse:
             page.request, f"Worker {worker} has not reported lately, so nothing was done."
         )
     return HttpResponseRedirect(here)
-
-
-def _order(text: str) -> WorkerOrder:
-    try:
-        return WorkerOrder(text)
-    except ValueError:
-        raise InvalidOption(f"{text[:200]!r} is not an order; use {', '.join(TEXTS)}") from None
 
 
 def tell(worker: str, order: WorkerOrder) -> bool:

@@ -1,11 +1,12 @@
-"""What pages show about a workflow: its state, its graph, its jobs, when they waited and ran, and
-which of them failed first."""
+"""What pages show about a workflow: state, graph, jobs, timeline, and what failed first."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import islice
+from typing import Any
 
 from django.utils import timezone
 
@@ -28,8 +29,9 @@ DRAWN = 5000  # jobs that are read for a drawing
 NAMES = 262_144  # bytes of the names of all parents, some 50,000 edges
 SIZE = 50  # jobs per page
 SCANNED = 1000  # jobs that one page looks at for those of one status
+UNREADABLE = "unreadable"  # the status of a workflow of which nothing could be read
 UNKNOWN = "unknown"  # the status of a job that neither Redis nor the mirror has
-_FINAL = frozenset(status.value for status in WorkflowStatus if status.is_final)
+ENDED = frozenset(status for status in WorkflowStatus if status.is_final)
 SHOWN = 100  # jobs in the timeline: those that started first
 LOOKED_AT = 100  # failed jobs, for the one that failed first
 SCALE = 1000  # units of a bar's width
@@ -40,8 +42,8 @@ class WorkflowDetail:
     """A workflow as pages show it."""
 
     id: str
-    status: str
-    is_live: bool  # in Redis; otherwise only in the mirror
+    status: str = UNREADABLE
+    is_live: bool = False  # in Redis; otherwise only in the mirror
     name: str = ""
     is_paused: bool = False
     reason: str = ""
@@ -56,11 +58,11 @@ class WorkflowDetail:
     @property
     def is_unknown(self) -> bool:
         """Whether neither Redis nor the mirror could be asked, or knew it."""
-        return self.status == "unreadable" and not self.is_live
+        return self.status == UNREADABLE and not self.is_live
 
     @property
     def is_final(self) -> bool:
-        return self.status in _FINAL
+        return self.status in ENDED
 
     @property
     def failed(self) -> int:
@@ -114,7 +116,7 @@ def from_record(record: WorkflowRecord) -> WorkflowDetail:
 def _problem(record: WorkflowRecord) -> str:
     if record.reason == LOST:
         return "Redis lost this workflow: whether the rest of its jobs ran is not known."
-    if record.cleaned_at is None and record.status not in _FINAL:
+    if record.cleaned_at is None and record.status not in ENDED:
         return (
             "Redis does not have this workflow any more, although the mirror has not seen it end. "
             "If Redis has lost it, the mirror will say so once it has been reconciled."
@@ -125,8 +127,7 @@ def _problem(record: WorkflowRecord) -> str:
 def prefer_redis(
     data: WorkflowData | RedisQueueError | None, record: WorkflowRecord
 ) -> WorkflowDetail:
-    """What Redis has, else the record, with an explanation if Redis does not answer or what it has
-    cannot be read."""
+    """What Redis has, else the record, with an explanation if Redis could not be read."""
     if isinstance(data, WorkflowData):
         return from_redis(data)
     detail = from_record(record)
@@ -138,12 +139,9 @@ def prefer_redis(
 
 @dataclass(frozen=True, slots=True)
 class WorkflowGraph:
-    """``gone`` counts the jobs whose parents are not known any more. Without a drawing, ``why``
-    gives the reason."""
-
     drawing: graph.Drawing | None = None
-    gone: int = 0
-    why: str = ""
+    gone: int = 0  # jobs whose parents are not known any more
+    why: str = ""  # there is no drawing
     nodes: Sequence[WorkflowNode] = ()
     rows: Mapping[int, JobRow] = field(default_factory=dict)  # by number: of the first jobs
 
@@ -198,33 +196,24 @@ def list_workflow_jobs(
 ) -> JobRowPage:
     """The jobs from number ``start`` on, of one status or of any (''). Looks at SCANNED of them at
     most: four round trips and four queries."""
-    at, chosen = start, list[WorkflowNode]()
-    workflows = WorkflowQueries(queries.connection)
-    while at < min(total, start + SCANNED) and len(chosen) < SIZE:
-        numbers = range(at, min(total, start + SCANNED, at + CHUNK))
-        for node in _nodes(workflows, workflow_id, numbers)[0]:
-            at = node.number + 1
-            if not status or node.status == status:
-                chosen.append(node)
-                if len(chosen) == SIZE:
-                    break
+    workflows, end = WorkflowQueries(queries.connection), max(start, min(total, start + SCANNED))
+    parts = slices(range(start, end), CHUNK)
+    nodes = (node for some in parts for node in _nodes(workflows, workflow_id, some)[0])
+    chosen = list(islice((node for node in nodes if status in ("", node.status)), SIZE))
+    following = chosen[-1].number + 1 if len(chosen) == SIZE else end
     rows = list(rows_by_number(queries, workflow_id, chosen).values())
-    return JobRowPage(rows, at - start, str(at) if at < total else "")
+    return JobRowPage(rows, following - start, str(following) if following < total else "")
 
 
 def ids_with_status(
     queries: WorkflowQueries, workflow_id: str, total: int, status: str, limit: int
 ) -> list[str]:
     """The ids of up to ``limit`` jobs of that status, among the first ``total``."""
-    found: list[str] = []
-    for at in range(0, total, CHUNK):
-        nodes = queries.nodes(workflow_id, range(at, min(total, at + CHUNK)))
-        found += [
-            f"{workflow_id}.{node.number}" for node in nodes if node and node.status == status
-        ]
-        if len(found) >= limit:
-            return found[:limit]
-    return found
+    nodes = (
+        node for some in slices(range(total), CHUNK) for node in queries.nodes(workflow_id, some)
+    )
+    found = (f"{workflow_id}.{one.number}" for one in nodes if one and one.status == status)
+    return list(islice(found, limit))
 
 
 def _nodes(
@@ -258,30 +247,6 @@ def _with_parents(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A job in the timeline. It waited from ``x`` on, and ran from ``x + waited`` on."""
-
-    row: JobRow
-    status: str
-    x: int
-    waited: int
-    ran: int
-    wait: str
-    run: str
-
-    @property
-    def ran_x(self) -> int:
-        return self.x + self.waited
-
-
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    bars: Sequence[Bar] = ()
-    length: str = ""
-    is_cut: bool = False  # more jobs have started
-
-
 def first_failure(queries: Queries, workflow_id: str, graph: WorkflowGraph) -> JobRow | None:
     """The job that failed first, of those that are known to have failed."""
     failed = [node for node in graph.nodes if node.status == Status.FAILED][:LOOKED_AT]
@@ -291,30 +256,33 @@ def first_failure(queries: Queries, workflow_id: str, graph: WorkflowGraph) -> J
     return min(found, key=lambda row: (row.job and row.job.finished_ms) or 0, default=None)
 
 
-def timeline(graph: WorkflowGraph) -> Timeline:
-    """The bars of the jobs that have started, of those that were read."""
+def timeline(graph: WorkflowGraph) -> dict[str, Any]:
+    """Bars of the jobs that have started: each waited from ``x`` on, and ran from ``ran_x`` on."""
     now_ms = ms_of(timezone.now())
     jobs = {n: row.job for n, row in graph.rows.items() if row.job and row.job.started_ms}
     if not jobs:
-        return Timeline()
+        return {}
     spans = {n: _span(job, now_ms) for n, job in jobs.items()}
     parents = {node.number: node for node in graph.nodes}
     ready = {n: _ready_ms(jobs[n], parents.get(n), spans) for n in jobs}
     first, last = min(ready.values()), max(end for _, end in spans.values())
     unit = SCALE / max(1, last - first)
-    shown = sorted(jobs, key=lambda n: (ready[n], spans[n], n))[:SHOWN]
-    bars = []
-    for n in shown:
+
+    def bar(n: int) -> dict[str, Any]:
         (start, end), since = spans[n], ready[n]
-        bars.append(
-            Bar(
-                graph.rows[n], jobs[n].status.value, round((since - first) * unit),
-                round((start - since) * unit), max(2, round((end - start) * unit)),
-                formatting.duration(start - since), formatting.duration(end - start),
-            )
-        )  # fmt: skip
-    is_cut = len(jobs) > SHOWN or len(graph.rows) < len(graph.nodes)
-    return Timeline(bars, formatting.duration(last - first), is_cut)
+        x, waited = round((since - first) * unit), round((start - since) * unit)
+        return {
+            "row": graph.rows[n], "status": jobs[n].status.value,
+            "x": x, "waited": waited, "wait": formatting.duration(start - since),
+            "ran_x": x + waited, "ran": max(2, round((end - start) * unit)),
+            "run": formatting.duration(end - start),
+        }  # fmt: skip
+
+    return {
+        "bars": [bar(n) for n in sorted(jobs, key=lambda n: (ready[n], spans[n], n))[:SHOWN]],
+        "length": formatting.duration(last - first),
+        "is_cut": len(jobs) > SHOWN or len(graph.rows) < len(graph.nodes),
+    }
 
 
 def _span(job: JobData, now_ms: int) -> tuple[int, int]:

@@ -1,22 +1,17 @@
-"""The pages of workflows: the list, newest first, with live counts from Redis; and one workflow
-with its counts, graph, history and jobs, and what can be done to it."""
+"""The list of workflows, with live counts; the page of one, and what can be done to it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 from django.contrib import messages
-from django.db.models import QuerySet
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 
-from ..broker.base import Read
 from ..broker.commands import Commands
-from ..broker.connection import RedisConnection
 from ..broker.workflows import STEPS_A_REQUEST, WorkflowQueries
 from ..client.transport import connection_of
 from ..conf import get_settings
@@ -32,8 +27,9 @@ from .bulk import RETRY as RETRY_JOBS
 from .filters import given, status_of, text_of
 from .job_detail import JobRow, JobRowPage
 from .pages import Page
-from .records_page import PageKey, after_key, cut_page, parse_key
+from .records_page import PageKey, after_key, merge_pages, parse_key
 from .workflow_detail import (
+    ENDED,
     WorkflowDetail,
     WorkflowGraph,
     first_failure,
@@ -53,7 +49,6 @@ SEARCHED = 50_000  # jobs that it looks at for those that failed
 
 
 def workflow_list(page: Page) -> HttpResponse:
-    """The whole page, or with ``live`` in the query only the rows."""
     query, after = dict[str, str](), None
     rows, following = list[WorkflowDetail](), None
     with page.showing_invalid():
@@ -87,46 +82,22 @@ def search_workflows(
     query: Mapping[str, str], after: PageKey | None
 ) -> tuple[Sequence[WorkflowRecord], PageKey | None]:
     """A page, and the key of the next. At most five queries, each answered by an index."""
-    if set(query) == {"name"}:
-        # The index has the records of a name in order for each status: merge a page of each.
-        found = [
-            record
-            for status in WorkflowStatus
-            for record in _in_order(after, **query, status=status.value)
-        ]
-        rows = sorted(found, key=attrgetter("made_at", "id"), reverse=True)
-    else:
-        rows = list(_in_order(after, **query))
-    return cut_page(rows, "made_at", LIST_SIZE)
-
-
-def _in_order(after: PageKey | None, **exactly: str) -> QuerySet[WorkflowRecord]:
-    found = WorkflowRecord.objects.filter(**exactly).order_by("-made_at", "-id")
+    found = WorkflowRecord.objects.filter(**query).order_by("-made_at", "-id")
     if after:
         found = after_key(found, "made_at", after)
-    return found[: LIST_SIZE + 1]
+    by_status = (found.filter(status=status.value) for status in WorkflowStatus)
+    return merge_pages(by_status if set(query) == {"name"} else [found], "made_at", LIST_SIZE)
 
 
 def _details(page: Page, records: Sequence[WorkflowRecord]) -> list[WorkflowDetail]:
     """Read those that Redis still has from Redis, in one round trip a server."""
     places = [(one.id, shard_of_id(one.id)) for one in records if one.cleaned_at is None]
-
-    def read(
-        connection: RedisConnection, ids: list[str]
-    ) -> Read[dict[str, WorkflowData | CorruptJob | None]]:
-        found = yield from WorkflowQueries(connection).workflows.read(ids)
-        return dict(zip(ids, found, strict=True))
-
-    live: dict[str, WorkflowData | RedisQueueError | None] = {}
-    for found in page.ask_for(places, read).values():
-        live |= found
-    missing = page.missing
-    live |= {key: missing[shard] for key, shard in places if shard in missing}
-    return [prefer_redis(live.get(record.id), record) for record in records]
+    found = page.ask_for(places, lambda one, ids: WorkflowQueries(one).workflows.read(ids))
+    away = {key: page.missing[shard] for key, shard in places if shard in page.missing}
+    return [prefer_redis(away.get(one.id) or found.get(one.id), one) for one in records]
 
 
 def workflow_page(page: Page, workflow_id: str) -> HttpResponse:
-    """The whole page, or with ``live`` in the query only the parts that change."""
     context = _context(page, workflow_id)
     if page.wants_parts:
         return page.render_parts(PARTS, **context)
@@ -137,7 +108,6 @@ def workflow_page(page: Page, workflow_id: str) -> HttpResponse:
 
 
 def workflow_stream(page: Page, workflow_id: str) -> HttpResponseBase:
-    """The parts that change, as server-sent events."""
     return page.stream(lambda: page.live_parts(PARTS, **_context(page, workflow_id)))
 
 
@@ -215,9 +185,7 @@ def find(page: Page, workflow_id: str) -> WorkflowDetail:
         return prefer_redis(data, record)
     if data is not None:
         is_live = isinstance(data, CorruptJob)
-        return WorkflowDetail(
-            id=workflow_id, is_live=is_live, status="unreadable", problem=f"{data}."
-        )
+        return WorkflowDetail(id=workflow_id, is_live=is_live, problem=f"{data}.")
     raise Http404(f"no workflow {workflow_id}, neither in Redis nor in the mirror")
 
 
@@ -231,15 +199,12 @@ def _callbacks(page: Page, workflow: WorkflowDetail) -> list[tuple[str, str]]:
     return [(job_id, status) for job_id, status in zip(ids, found, strict=False) if status]
 
 
-ENDED = frozenset(status for status in WorkflowStatus if status.is_final)
 RUNNING = frozenset(WorkflowStatus) - ENDED
 UNENDED = RUNNING | {WorkflowStatus.FAILED}  # a failed workflow can go on
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowVerb:
-    """What can be done to a workflow."""
-
     name: str
     label: str
     done: str  # "The workflow <done>."

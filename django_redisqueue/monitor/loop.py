@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 from ..broker.base import keys_at
 from ..broker.connection import RedisConnection, worker_connection
@@ -24,15 +23,8 @@ class Monitor:
     Messages on the channels trigger the snapshots; without any, one is taken every IDLE seconds.
     """
 
-    def __init__(
-        self,
-        queues: Sequence[str],
-        observer: Observer,
-        view: MonitorView,
-        interval: float,
-    ) -> None:
+    def __init__(self, observer: Observer, view: MonitorView, interval: float) -> None:
         self._channels = EventChannels()
-        self._queues = frozenset(queues)
         self._observer = observer
         self._view = view
         self._interval = interval
@@ -84,7 +76,7 @@ class Monitor:
         self._view.show_snapshot(snapshot)
 
     def _is_wanted(self, message: ChannelMessage) -> bool:
-        return message.event is None or str(message.event.get("queue")) in self._queues
+        return message.event is None or str(message.event.get("queue")) in self._observer.queues
 
 
 class EventChannels:
@@ -118,8 +110,7 @@ class EventChannels:
             raise self.problem
 
     def receive(self, timeout: float) -> list[str]:
-        """The messages that have arrived, waiting for the first. Raises the error if no channel is
-        open any more."""
+        """What has arrived, waiting for the first. Raises the error if no channel is left."""
         end = time.monotonic() + timeout
         found: list[str] = []
         while True:

@@ -153,8 +153,7 @@ class Controls:
 
 
 class ScreenView(MonitorView):
-    """Tables above, the latest events below, on the terminal's alternate screen. ``keys`` is the
-    terminal's input, or None."""
+    """Tables above, the latest events below. ``keys`` is the terminal's input, or None."""
 
     def __init__(
         self, out: IO[str], address: str, queues: Sequence[str], keys: IO[str] | None

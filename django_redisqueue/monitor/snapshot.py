@@ -11,11 +11,11 @@ from django.db import close_old_connections
 
 from ..broker import sums
 from ..broker.connection import RedisConnection
-from ..broker.health import PolicyState
+from ..broker.health import ShardState
 from ..broker.overview import ChildOverview, Fleet, QueueOverview, Rates, rates
+from ..broker.policies import LimitState
 from ..broker.queries import PAGE
 from ..broker.shards import AllShards
-from ..health.facts import Facts
 from ..health.policies import SCHEDULE_LATE
 from ..health.report import HealthReport, read_health
 from ..health.report import as_json as health_json
@@ -28,7 +28,7 @@ WINDOW_MS = 10_000  # that rates are measured over
 class Snapshot:
     """The state at one moment. ``rates`` are in the order of ``queues``, None if not yet known."""
 
-    now_ms: int
+    shard: ShardState  # all shards together
     queues: Sequence[QueueOverview]
     rates: Sequence[Rates | None]
     fleet: Fleet
@@ -44,30 +44,30 @@ class Observer:
 
     def __init__(self, connection: RedisConnection, queues: Sequence[str]) -> None:
         self._connection = connection
-        self._queues = queues
+        self.queues = queues
         self._past: deque[list[QueueOverview]] = deque()
 
     def observe(self) -> Snapshot:
         """Take a snapshot. Raises RedisQueueError."""
         close_old_connections()  # one that the database has cut answers nothing any more
         health = read_health(self._connection)
-        if health.facts.shard is None:
+        shard = health.facts.shard
+        if shard is None:
             assert health.facts.redis_error is not None
             raise health.facts.redis_error
-        by_name = {queue.name: queue for queue in health.facts.shard.queues}
-        seen = [by_name[name] for name in self._queues]
+        by_name = {queue.name: queue for queue in shard.queues}
+        seen = [by_name[name] for name in self.queues]
         shards = AllShards(self._connection.at)
         shards.missing.update(health.facts.missing)
         fleet = sums.fleet(shards, PAGE)
-        now_ms = health.facts.shard.now_ms
         self._past.append(seen)
-        while len(self._past) > 2 and self._past[1][0].now_ms <= now_ms - WINDOW_MS:
+        while len(self._past) > 2 and self._past[1][0].now_ms <= shard.now_ms - WINDOW_MS:
             self._past.popleft()
         found = [rates(before, after) for before, after in zip(self._past[0], seen, strict=True)]
         if len(self._past) > 1 and None in found:  # Redis has lost data: start over
             self._past = deque([seen])
-        findings = tuple(each for each in health.findings if each.queue in ("", *self._queues))
-        return Snapshot(now_ms, seen, found, fleet, replace(health, findings=findings))
+        findings = tuple(each for each in health.findings if each.queue in ("", *self.queues))
+        return Snapshot(shard, seen, found, fleet, replace(health, findings=findings))
 
 
 def worker_of(child: ChildOverview) -> str:
@@ -79,7 +79,7 @@ def worker_of(child: ChildOverview) -> str:
 def as_json(snapshot: Snapshot) -> dict[str, Any]:
     """The snapshot for scripts. Durations are in seconds; ``timestamp`` is in ms, as in events."""
     return {
-        "timestamp": snapshot.now_ms,
+        "timestamp": snapshot.shard.now_ms,
         "health": health_json(snapshot.health),
         "queues": [
             {
@@ -93,7 +93,7 @@ def as_json(snapshot: Snapshot) -> dict[str, Any]:
             }
             for queue, speed in zip(snapshot.queues, snapshot.rates, strict=True)
         ],
-        "policies": _policies(snapshot.health.facts),
+        "policies": _policies(snapshot.shard, snapshot.health.facts.limits),
         "workers": {
             "children": snapshot.fleet.total,
             "alive": snapshot.fleet.alive,
@@ -102,9 +102,8 @@ def as_json(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _policies(facts: Facts) -> dict[str, Any]:
-    found = facts.shard.policies if facts.shard else PolicyState()
-    now_ms = facts.shard.now_ms if facts.shard else 0
+def _policies(shard: ShardState, limits: Sequence[LimitState]) -> dict[str, Any]:
+    found, now_ms = shard.policies, shard.now_ms
     return {
         "uniqueKeys": found.unique_keys,
         "schedules": {
@@ -128,7 +127,7 @@ def _policies(facts: Facts) -> dict[str, Any]:
                 "holders": [holder.job_id for holder in state.holders],
                 "parkedLanes": state.parked, "oldestSeconds": _seconds(state.oldest_ms),
             }
-            for state in facts.limits
+            for state in limits
         ],
     }  # fmt: skip
 

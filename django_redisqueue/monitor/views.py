@@ -1,5 +1,4 @@
-"""Ways to show events and snapshots: plain lines, JSON, and tables as rows of text. The live screen
-is in ``screen``."""
+"""Ways to show events and snapshots: lines, JSON, tables. The live screen is in ``screen``."""
 
 from __future__ import annotations
 
@@ -93,7 +92,6 @@ def _progress(progress: object) -> list[str]:
 
 
 def _clock(ms: object) -> str:
-    """The local time of day."""
     if not isinstance(ms, int | float) or not 0 <= ms < 2**48:
         return "--:--:--"
     return time.strftime("%H:%M:%S", time.localtime(ms / 1000))
@@ -147,7 +145,7 @@ class LineView(WriterView):
         self._shown: dict[str, object] = {"health": set()}
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        clock = time.strftime("%H:%M:%S", time.localtime(snapshot.now_ms / 1000))
+        clock = time.strftime("%H:%M:%S", time.localtime(snapshot.shard.now_ms / 1000))
         for queue, speed in zip(snapshot.queues, snapshot.rates, strict=True):
             if self._has_changed(f"queue {queue.name}", (queue.counts, queue.is_paused)):
                 self._write(f"{clock}  {_queue_line(queue, speed)}")
@@ -185,12 +183,9 @@ class LineView(WriterView):
 
 def _policy_state(snapshot: Snapshot) -> object:
     """Without instants and durations, which change all the time."""
-    facts = snapshot.health.facts
-    if facts.shard is None:
-        return None
-    found = facts.shard.policies
-    limits = [(state.key, state.used, state.parked) for state in facts.limits]
-    late = [name for name, _ in found.late(facts.shard.now_ms - SCHEDULE_LATE)]
+    found = snapshot.shard.policies
+    limits = [(state.key, state.used, state.parked) for state in snapshot.health.facts.limits]
+    late = [name for name, _ in found.late(snapshot.shard.now_ms - SCHEDULE_LATE)]
     return found.unique_keys, found.schedules, found.stopped, late, found.waits, limits
 
 

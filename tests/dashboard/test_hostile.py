@@ -25,6 +25,7 @@ from django_redisqueue.exceptions import CorruptJob
 from django_redisqueue.metrics.rollups import floor
 from django_redisqueue.models import JobEvent, JobRecord, Rollup, WorkflowRecord
 from django_redisqueue.monitor.loop import Monitor
+from django_redisqueue.monitor.snapshot import Observer
 from django_redisqueue.monitor.views import JsonView, line, parse
 from django_redisqueue.prometheus import Collector
 from tests.app import tasks
@@ -383,7 +384,8 @@ def test_whatever_is_asked_for_on_postgresql(on_postgres: object, site: Site) ->
 @example(text='{"timestamp":1e999}', field="x")
 @example(text=f'{{"timestamp":{10**400}}}', field="x")
 def test_a_corrupt_message_of_the_channel(text: str, field: str) -> None:
-    watched = Monitor(["default"], *[None] * 2, interval=1)  # type: ignore[arg-type,misc]
+    observer = Observer(None, ["default"])  # type: ignore[arg-type]
+    watched = Monitor(observer, None, interval=1)  # type: ignore[arg-type]
     for message in (text, json.dumps({"queue": "default", field: text})):
         heard = parse(message)
         watched._is_wanted(heard)

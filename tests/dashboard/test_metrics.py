@@ -69,7 +69,7 @@ def test_the_last_point_has_the_rate_of_the_time_that_has_passed(
     """Otherwise each chart would end with a fall."""
     row(0, completed=28)
     row(20, completed=100)
-    columns = make_charts(figures(SPANS[name], NOW.replace(second=second))).columns
+    columns = make_charts(figures(SPANS[name], NOW.replace(second=second)))["columns"]
     rate = columns["completed"][-1]
     assert rate == (None if minutes is None else pytest.approx(28 / minutes, 0.01))
     assert max(filter(None, columns["completed"][:-1])) == (100 if name == "1h" else 10)

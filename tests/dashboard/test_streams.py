@@ -13,7 +13,6 @@ from django.db import OperationalError, connection
 
 from django_redisqueue.api import hub as limits
 from django_redisqueue.api.hub import stream_limiter
-from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.dashboard import overview
 from tests.app import tasks
 from tests.support.asgi_server import OpenStream, page_stream, serving
@@ -68,12 +67,12 @@ def test_open_streams_hold_no_connection(port: int) -> None:
 
 
 def test_streams_that_read_at_the_same_time_share_an_overview(redisqueue: None, db: None) -> None:
-    shared, connection = overview.SharedOverview(), producer_connection()
-    first = shared.get(connection, max_age=60)
-    assert shared.get(connection, max_age=60) is first
+    shared = overview.SharedOverview()
+    first = shared.get(max_age=60)
+    assert shared.get(max_age=60) is first
     assert first.queues[0].rates is None
     tasks.noop.enqueue()
-    later = shared.get(connection, max_age=0)
+    later = shared.get(max_age=0)
     assert later.queues[0].rates is not None  # since the first look
 
 

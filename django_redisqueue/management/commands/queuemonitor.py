@@ -56,7 +56,7 @@ class Command(QueueCommand):
             return
         view = JsonView(out) if options["json"] else self._view(out, queues)
         with _until_interrupted(), view.opened():
-            Monitor(queues, observer, view, options["interval"]).run()
+            Monitor(observer, view, options["interval"]).run()
 
     def _view(self, out: IO[str], queues: Sequence[str]) -> MonitorView:
         if not out.isatty():
