@@ -1,7 +1,7 @@
 """Recovers jobs that Redis ascribes to a child that does not run them.
 
 ``Reaper`` recovers those of dead children: in every heartbeat, and in the command ``reapqueue``.
-``RewoundClaims`` releases those that a living child has ended already, ``UnansweredClaims`` those
+``RewoundClaims`` releases those that a living child has ended already, ``release_unanswered`` those
 whose claim it got no reply to.
 """
 
@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -21,7 +21,7 @@ from ..broker.queries import Queries
 from ..broker.replies import ReapReply
 from ..core.statuses import JobReason
 from ..exceptions import RedisQueueError, WrongKeyType
-from .identity import machine, parse_child
+from .identity import parse_child
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -91,16 +91,12 @@ class Reaper:
         self._log(report)
         return report
 
-    def take_over(self) -> ReapReport:
+    def take_over(self) -> None:
         """Reap at once the children of dead workers of this machine."""
-        report = ReapReport()
         for child, _ in self._queries.workers():
             worker = parse_child(child)
-            if worker is not None and worker.machine == machine() and worker.is_gone:
-                found = self.reap_dead(child, None)
-                report.children.append(child)
-                report.jobs.extend(found.jobs)
-        return report
+            if worker is not None and worker.is_gone:
+                self.reap_dead(child, None)
 
     def recover_orphans(self, queues: Sequence[str]) -> list[tuple[str, str, str]]:
         """Recover jobs whose child does not exist; returns (job id, child, outcome).
@@ -193,39 +189,26 @@ class RewoundClaims:
                 )  # fmt: skip
 
 
-class UnansweredClaims:
-    """Releases what children have claimed in a shard by calls that got no reply.
+def release_unanswered(
+    commands: Commands, silent: Set[str], unreported: Mapping[str, Set[str]]
+) -> None:
+    """Release what ``silent`` children have claimed in a shard by calls that got no reply.
 
     A child sends such a call again to learn what it has claimed. With several shards it may run a
     job of another shard first, for however long. So after a lease, what it holds and does not know
-    goes back.
+    goes back. ``unreported``: what it knows.
     """
-
-    def __init__(
-        self,
-        commands: Commands,
-        unreported: UnreportedJobs,
-        without_reply: Callable[[], set[str]],
-    ) -> None:
-        self._commands = commands
-        self._unreported = unreported
-        self._without_reply = without_reply
-
-    def after_beat(self) -> None:
-        if not (children := self._without_reply()):
-            return
-        for child, known in self._unreported().items():
-            if child in children:
-                for job_id in release_unknown(self._commands, child, AT_ANY_TIME, known):
-                    #: A process has claimed a job, but the reply was lost, and it runs a job of
-                    #: another shard. The job goes back to its queue; do nothing.
-                    logger.warning(
-                        "job %s: child %s got no reply when it claimed it: released", job_id, child
-                    )
+    for child in silent & unreported.keys():
+        for job_id in release_unknown(commands, child, AT_ANY_TIME, unreported[child]):
+            #: A process has claimed a job, but the reply was lost, and it runs a job of another
+            #: shard. The job goes back to its queue; do nothing.
+            logger.warning(
+                "job %s: child %s got no reply when it claimed it: released", job_id, child
+            )
 
 
 def release_unknown(
-    commands: Commands, child: str, before_ms: int, known: set[str]
+    commands: Commands, child: str, before_ms: int, known: Set[str]
 ) -> Iterator[str]:
     """Release what a child has held since before an instant, except for ``known`` jobs. Yields the
     released ones."""

@@ -33,13 +33,7 @@ from .probe import HeartbeatFile
 from .supervisor.child_handle import ChildHandle, children_without_reply, unreported_jobs
 from .supervisor.control_listener import ControlListener
 from .supervisor.fork_server import ForkServer, Role
-from .supervisor.heartbeat import (
-    HeartbeatCallbacks,
-    Heartbeats,
-    RoleInRedis,
-    ShardAnswers,
-    ShardRoles,
-)
+from .supervisor.heartbeat import HeartbeatCallbacks, Heartbeats, ShardAnswers, ShardRoles
 from .supervisor.supervisor import (
     EXIT_DONE,
     EXIT_QUEUES_EMPTY,
@@ -99,9 +93,9 @@ class Service:
         )  # fmt: skip
         heartbeat_file = HeartbeatFile(self._options.heartbeat_file)
         answers = ShardAnswers(self._settings.shards, heartbeat_file, handles, away)
-        led: dict[Role, RoleInRedis] = {
-            "maintenance": RoleInRedis(maintenance.ROLE, maintenance.LEASE_MS),
-            "bridge": RoleInRedis(bridge.ROLE, bridge.LEASE_MS),
+        led: dict[Role, tuple[str, int]] = {
+            "maintenance": (maintenance.ROLE, maintenance.LEASE_MS),
+            "bridge": (bridge.ROLE, bridge.LEASE_MS),
         }
         callbacks = HeartbeatCallbacks(
             supervisor.children, supervisor.running, supervisor.is_stopping, supervisor.notify,

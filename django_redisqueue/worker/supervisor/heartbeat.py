@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from ...broker.base import slices
 from ...broker.commands import ClaimRequest, Commands
@@ -32,7 +31,7 @@ from ..child.retry_policy import resolve_error
 from ..child_state import RoleNote
 from ..identity import shard_label
 from ..probe import HeartbeatFile
-from ..reaper import Reaper, RewoundClaims, UnansweredClaims, UnreportedJobs
+from ..reaper import Reaper, RewoundClaims, UnreportedJobs, release_unanswered
 from .child_handle import ChildHandle
 from .fork_server import Role
 
@@ -70,14 +69,6 @@ WriteRequest = ReleaseUnstarted | ExitReport
 Notify = Callable[[Sequence[tuple[str, int]], Sequence[str]], None]  # lost (id, lease); to cancel
 
 
-@dataclass(frozen=True, slots=True)
-class RoleInRedis:
-    """What a kind of child leads (lead.lua), and for how long at a time."""
-
-    name: str
-    term_ms: int
-
-
 class ShardRoles:
     """The roles of a worker's children, such as maintenance. For the threads of all shards.
 
@@ -88,8 +79,12 @@ class ShardRoles:
     """
 
     def __init__(
-        self, handles: Sequence[ChildHandle], settings: Settings, roles: Mapping[Role, RoleInRedis]
+        self,
+        handles: Sequence[ChildHandle],
+        settings: Settings,
+        roles: Mapping[Role, tuple[str, int]],
     ) -> None:
+        """``roles``: what each kind of child leads (lead.lua), and for how many ms at a time."""
         self._holders = [(handle, roles[handle.role]) for handle in handles if handle.role in roles]
         self._heartbeat_ms = settings.heartbeat_ms
         self._quiet_after = QUIET_AFTER + (settings.lease_ms + settings.resend_window_ms) / 1000
@@ -99,18 +94,18 @@ class ShardRoles:
     def terms(self, shard: int) -> list[RoleTerm]:
         """The roles that the children have or want, for the next heartbeat."""
         return [
-            RoleTerm(role.name, handle.child, role.term_ms, handle.state.sleeps(shard))
-            for handle, role in self._holders
+            RoleTerm(name, handle.child, term_ms, handle.state.sleeps(shard))
+            for handle, (name, term_ms) in self._holders
             if handle.child
         ]
 
     def note(self, shard: int, reply: HeartbeatReply | None) -> None:
         """Tell the children what a heartbeat has found; None if Redis has not answered."""
         found = RoleNote.ASK if reply is None else self._note_activity(shard, reply)
-        for handle, role in self._holders:
+        for handle, (name, term_ms) in self._holders:
             # Like a lease, a term is renewed three times before it ends.
-            is_covered = self._heartbeat_ms * 3 <= role.term_ms
-            must_ask = reply is None or role.name in reply.to_ask or not is_covered
+            is_covered = self._heartbeat_ms * 3 <= term_ms
+            must_ask = reply is None or name in reply.to_ask or not is_covered
             handle.state.note_role(shard, RoleNote.ASK if must_ask else found)
 
     def _note_activity(self, shard: int, reply: HeartbeatReply) -> RoleNote:
@@ -138,7 +133,7 @@ class HeartbeatCallbacks:
     roles: ShardRoles
 
 
-class HeartbeatThread:
+class HeartbeatThread(threading.Thread):
     """The heartbeats of one shard."""
 
     def __init__(
@@ -148,23 +143,18 @@ class HeartbeatThread:
         callbacks: HeartbeatCallbacks,
         shard: int = 0,
     ) -> None:
+        super().__init__(name=shard_label("heartbeat", shard, settings), daemon=True)
         self._settings = settings
         self._shard = shard
         self._commands = Commands(worker_connection(shard), settings)
         self._queries = Queries(self._commands.connection, settings)
         self._reaper = Reaper(self._commands)
         self._rewound_claims = RewoundClaims(self._commands, callbacks.unreported)
-        self._unanswered_claims = UnansweredClaims(
-            self._commands, callbacks.unreported,
-            partial(callbacks.without_reply, shard, settings.lease_ms),
-        )  # fmt: skip
         self._queues = queues
         self._callbacks = callbacks
         self._who = shard_label("supervisor", shard, settings)
         self._reaper_name = shard_label("reaper", shard, settings)
         self._requests: queue.SimpleQueue[WriteRequest | None] = queue.SimpleQueue()
-        name = shard_label("heartbeat", shard, settings)
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._unfinished: WriteRequest | None = None
         self._deferred: list[WriteRequest] = []  # until the next heartbeat
         self._unsettled: set[str] = set()  # children with a deferred request
@@ -173,21 +163,14 @@ class HeartbeatThread:
         self.fault: BaseException | None = None  # what broke it
         self._asked = 0
 
-    # For the main thread
-
-    def start(self) -> None:
-        """Take over from this machine's dead workers, then beat until ``stop``."""
-        self._thread.start()
+    # For the main thread: see Heartbeats
 
     def submit(self, request: WriteRequest) -> None:
-        """Write a request to Redis as soon as Redis answers."""
         if isinstance(request, ExitReport) and not request.in_order:
             self._recoveries_submitted += 1
         self._requests.put(request)
 
     def may_recover_since(self, since: float) -> bool:
-        """Whether jobs of dead children came back to their queues after ``since`` (monotonic), or
-        still will: a child that found the queues empty then has to look again."""
         pending = self._recoveries_submitted - self._recoveries_done
         return pending > 0 or self._recovered_at >= since
 
@@ -195,14 +178,10 @@ class HeartbeatThread:
         """Write what is left, and end."""
         self._requests.put(None)
 
-    def join(self, timeout: float) -> bool:
-        """Wait for the end; False if it takes more than ``timeout`` seconds, or after a fault."""
-        self._thread.join(timeout)
-        return not self._thread.is_alive() and self.fault is None
-
     # The thread
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Take over from this machine's dead workers, then beat until ``finish``."""
         try:
             self._loop()
         except BaseException as error:
@@ -258,7 +237,8 @@ class HeartbeatThread:
             until = time.monotonic() + self._settings.heartbeat_ms / 2000
             self._try_reaping(lambda: self._reaper.run_once(until))
         self._rewound_claims.after_beat(reply.steady_ms)
-        self._unanswered_claims.after_beat()
+        if silent := callbacks.without_reply(self._shard, self._settings.lease_ms):
+            release_unanswered(self._commands, silent, callbacks.unreported())
         return True
 
     def _jobs_to_ask_after(self) -> list[tuple[str, str, int]]:
@@ -441,8 +421,9 @@ class Heartbeats:
         end = time.monotonic() + timeout
         for thread in self._threads:
             thread.finish()
-        stopped = [thread.join(max(0.0, end - time.monotonic())) for thread in self._threads]
-        return all(stopped)
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        return self.fault is None and not any(thread.is_alive() for thread in self._threads)
 
 
 def _part_of(request: WriteRequest, shard: int) -> WriteRequest | None:

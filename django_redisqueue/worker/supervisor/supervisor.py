@@ -23,7 +23,7 @@ from ...core.parsing import int_or_none
 from ...core.records import WorkerOrder, WorkerState
 from ..identity import Worker, start_time
 from .child_handle import ChildHandle
-from .fork_server import ChildExited, ChildStarted, ForkServer, SpawnFailed
+from .fork_server import ForkServer, exit_cause
 from .heartbeat import Heartbeats
 from .watchdog import Watchdog
 
@@ -166,32 +166,30 @@ class Supervisor:
         try:
             for event in self._fork_server.events():
                 match event:
-                    case ChildStarted():
-                        self._on_child_started(event)
-                    case SpawnFailed():
-                        self._on_spawn_failed(event)
-                    case ChildExited():
-                        self._on_child_exit(event)
+                    case ["started", slot, pid]:
+                        self._on_child_started(self._handles[slot], pid)
+                    case ["failed", slot, problem]:
+                        self._on_spawn_failed(self._handles[slot], problem)
+                    case ["exited", pid, code]:
+                        self._on_child_exit(pid, code)
         except ConnectionError as error:
             #: The process that makes the children was killed. The worker stops, its jobs are
             #: recovered, and the service manager starts it again.
             logger.error("%s, and its children with it; stopping the worker", error)
             self._on_fork_server_lost()
 
-    def _on_child_started(self, event: ChildStarted) -> None:
-        handle = self._handles[event.slot]
-        handle.pid = event.pid
+    def _on_child_started(self, handle: ChildHandle, pid: int) -> None:
+        handle.pid = pid
         if self._jobs_are_over if handle.role == "bridge" else self._takes_no_more(handle):
             handle.send("stop")
 
-    def _on_spawn_failed(self, event: SpawnFailed) -> None:
+    def _on_spawn_failed(self, handle: ChildHandle, problem: str) -> None:
         """Try again later; the children that run go on meanwhile."""
-        handle = self._handles[event.slot]
         #: The system gives the worker no new process: out of memory, or of processes and open files
         #: (ulimit). It tries again; free some, or raise the limit.
         logger.error(
             "no process for child %s: %s; trying again in %g s",
-            handle.child, event.problem, SPAWN_RETRY,
+            handle.child, problem, SPAWN_RETRY,
         )  # fmt: skip
         handle.vacate()
         if self._stop_at is not None:
@@ -262,14 +260,14 @@ class Supervisor:
 
     # Reap and replace
 
-    def _on_child_exit(self, event: ChildExited) -> None:
+    def _on_child_exit(self, pid: int, code: int) -> None:
         """Report what a dead child leaves behind, and plan its replacement."""
-        handle = next(handle for handle in self._handles if handle.pid == event.pid)
-        self._fork_server.reap(event.pid)
+        handle = next(handle for handle in self._handles if handle.pid == pid)
+        self._fork_server.reap(pid)
         report = self._watchdog.exit_report(handle)
         # A job may end its process with the very exit code of a child that ends normally.
-        in_order = event.code in (EXIT_DONE, EXIT_QUEUES_EMPTY) and not report.blamed
-        queues_empty = in_order and event.code == EXIT_QUEUES_EMPTY
+        in_order = code in (EXIT_DONE, EXIT_QUEUES_EMPTY) and not report.blamed
+        queues_empty = in_order and code == EXIT_QUEUES_EMPTY
         # Jobs of dead children may return after this child looked for jobs, or have done so since.
         may_find_jobs = handle.role == "jobs" and self._heartbeats.may_recover_since(
             handle.spawned_at
@@ -279,7 +277,7 @@ class Supervisor:
         if crashed:
             #: A process was killed (often for its memory) or crashed. It is replaced at once, and
             #: its jobs are recovered; look at the kernel's log if it repeats.
-            logger.error("child %s died (%s)", handle.child, event.cause)
+            logger.error("child %s died (%s)", handle.child, exit_cause(code))
         was_useful = bool(handle.state.done or report.outcomes or report.blamed)
         handle.vacate()
         self._heartbeats.submit(replace(report, in_order=in_order))

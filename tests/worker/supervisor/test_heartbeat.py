@@ -30,7 +30,6 @@ from django_redisqueue.worker.supervisor.heartbeat import (
     Heartbeats,
     HeartbeatThread,
     ReleaseUnstarted,
-    RoleInRedis,
     ShardRoles,
 )
 from django_redisqueue.worker.supervisor.supervisor import Supervisor
@@ -141,7 +140,7 @@ def handles() -> list[ChildHandle]:
 
 
 def made(handles: list[ChildHandle], settings: Settings | None = None) -> ShardRoles:
-    roles = {"maintenance": RoleInRedis("leader", TERM_MS)}
+    roles = {"maintenance": ("leader", TERM_MS)}
     return ShardRoles(handles, settings or replace(get_settings(), shards=2), roles)  # type: ignore[arg-type]
 
 
