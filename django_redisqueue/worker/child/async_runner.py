@@ -18,12 +18,13 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
 from ...broker.replies import ClaimedJob, OutcomeKind
 from ...core.clock import mono_ms
-from ...exceptions import Interrupt, JobTimeout, PayloadTooLarge
+from ...core.codec import encode_result
+from ...exceptions import Interrupt, InvalidArguments, JobTimeout, PayloadTooLarge
 from .databases import DatabaseThreads, JobThread, PlainThreads
-from .executor import Execution, Pipeline, encode_large, encode_within_cap
+from .executor import Execution, Pipeline, encode_large
 from .forks import ForkGuard
 from .in_flight import InFlight, InFlightRun, end_child
-from .retry_policy import Resolution
+from .retry_policy import Resolution, UnstorableResult
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -192,9 +193,11 @@ class AsyncRunner:
                     result = await execution.task.func(*args, **execution.kwargs)
                 settings = self._pipeline.settings
                 try:
-                    return encode_within_cap(result, job, settings)
+                    return encode_result(result, settings.max_result_bytes, job.task)
                 except PayloadTooLarge as error:  # it may be written to a file, which takes time
                     return await sync_to_async(encode_large)(result, job, settings, error)
+                except InvalidArguments as error:
+                    raise UnstorableResult(error) from error
 
     @contextmanager
     def _database_thread(self, context: ThreadSensitiveContext) -> Iterator[None]:

@@ -15,12 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ...broker.commands import ClaimRequest, Commands
-from ...broker.connection import (
-    HUNG,
-    RedisConnection,
-    blocking_connection,
-    child_connection,
-)
+from ...broker.connection import HUNG, RedisConnection, blocking_connection, child_connection
 from ...broker.failures import (
     BlockedQueues,
     RetryBackoff,
@@ -28,14 +23,7 @@ from ...broker.failures import (
     log_recovery,
     retry_until_answered,
 )
-from ...broker.replies import (
-    ClaimedJob,
-    ClaimReply,
-    FinishCode,
-    FinishReply,
-    Outcome,
-    OutcomeKind,
-)
+from ...broker.replies import ClaimedJob, ClaimReply, FinishCode, FinishReply, Outcome, OutcomeKind
 from ...conf import Settings
 from ...core.ids import shard_of_id, shard_of_key
 from ...exceptions import RedisQueueError, RedisUnavailable
@@ -96,9 +84,9 @@ class BatchSize:
         self._estimate = mean if mean > self._estimate else self._estimate * 0.75 + mean * 0.25
 
 
-def release_outcome(job: ClaimedJob) -> Outcome:
-    """The outcome of a job that goes back to the head of its queue."""
-    return Outcome(job.id, job.lease, job.call, OutcomeKind.QUEUED)
+def releases(jobs: Sequence[ClaimedJob]) -> list[Outcome]:
+    """The outcomes of jobs that go back to the head of their queue, in the same order."""
+    return [Outcome(job.id, job.lease, job.call, OutcomeKind.QUEUED) for job in reversed(jobs)]
 
 
 class ShardClaims:
@@ -203,7 +191,7 @@ class ShardClaims:
                 ", ".join(claim.lost),
             )
         if self._asked > wanted:  # an unanswered call wanted these; now they have no room
-            self.outcomes += [release_outcome(job) for job in reversed(claim.jobs[wanted:])]
+            self.outcomes += releases(claim.jobs[wanted:])
             return replace(claim, jobs=claim.jobs[:wanted])
         return claim
 
@@ -403,8 +391,7 @@ class Claims:
 
     def note_silent(self, shard: int) -> None:
         """Note that the child has waited for the server of this shard in vain."""
-        commands = [one.commands for one in self.shards]
-        note_silent(self._state, commands, commands[shard].connection.server)
+        note_silent(self._state, [one.commands for one in self.shards], shard)
 
     def _pause(self) -> None:
         """Sleep until it is time to call a shard again."""
@@ -438,20 +425,20 @@ class Reports:
         return written
 
     def _try(self, shard: int, outcomes: Sequence[Outcome]) -> list[bool]:
+        unwritten = [False] * len(outcomes)
+        if not self._state.answers(shard):
+            return unwritten
         who = shard_label(self._request.child, shard, self._settings)
-        if self._state.answers(shard):
-            began = time.monotonic()
-            try:
-                written = self._send(shard, outcomes)
-            except RedisQueueError as error:
-                log_outage(who, error)
-                if time.monotonic() - began > HUNG:
-                    server = self._by_shard[shard].connection.server
-                    note_silent(self._state, self._by_shard, server)
-            else:
-                log_recovery(who)
-                return written
-        return [False] * len(outcomes)
+        began = time.monotonic()
+        try:
+            written = self._send(shard, outcomes)
+        except RedisQueueError as error:
+            log_outage(who, error)
+            if time.monotonic() - began > HUNG:
+                note_silent(self._state, self._by_shard, shard)
+            return unwritten
+        log_recovery(who)
+        return written
 
     def _send(self, shard: int, outcomes: Sequence[Outcome]) -> list[bool]:
         # Never as a call that is sent again: it claims nothing, and outcomes may be repeated.
@@ -460,13 +447,14 @@ class Reports:
         return [code != FinishCode.UNWRITTEN for code in codes]
 
 
-def note_silent(state: ChildState, by_shard: Sequence[Commands], server: object) -> None:
-    """Note that a child has waited in vain for a server, which may have several shards. The only
-    one there is gets another call: perhaps nothing but the connection is dead."""
-    shards = [at for at, one in enumerate(by_shard) if one.connection.server == server]
-    if len(shards) < len(by_shard):
-        for shard in shards:
-            state.note_silent(shard)
+def note_silent(state: ChildState, by_shard: Sequence[Commands], shard: int) -> None:
+    """Note that a child has waited in vain for the server of a shard, which may have several. The
+    only server there is gets another call: perhaps nothing but the connection is dead."""
+    servers = [commands.connection.server for commands in by_shard]
+    silent = [at for at, server in enumerate(servers) if server == servers[shard]]
+    if len(silent) < len(servers):
+        for each in silent:
+            state.note_silent(each)
 
 
 def log_refused(child: str, outcomes: Sequence[Outcome], codes: Sequence[int]) -> None:

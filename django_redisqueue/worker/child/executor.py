@@ -250,15 +250,6 @@ def encode(result: object, job: ClaimedJob, settings: Settings) -> str:
         raise UnstorableResult(error) from error
 
 
-def encode_within_cap(result: object, job: ClaimedJob, settings: Settings) -> str:
-    """``encode`` for results of up to MAX_RESULT_BYTES, which cause no I/O. Raises PayloadTooLarge
-    for others, and UnstorableResult."""
-    try:
-        return encode_result(result, settings.max_result_bytes, job.task)
-    except InvalidArguments as error:
-        raise UnstorableResult(error) from error
-
-
 def encode_large(
     result: object, job: ClaimedJob, settings: Settings, too_large: PayloadTooLarge
 ) -> str:

@@ -210,9 +210,7 @@ class Walk:
 
     def __iter__(self) -> Iterator[Any]:
         with self._walking():
-            at = _position(self._cursor.read())
-            if at is None:
-                at = Position(total=self._count())
+            at = _position(self._cursor.read()) or Position(total=self._count())
             while not at.is_over:
                 page = self._source.page(at.after, self._size)
                 for item, key in page:
@@ -229,9 +227,8 @@ class Walk:
     async def __aiter__(self) -> AsyncIterator[Any]:
         """The same walk; it reads the source and the cursor in threads."""
         with self._walking():
-            at = _position(await in_thread(self._cursor.read)())
-            if at is None:
-                at = Position(total=await self._of_source(self._count))
+            stored = await in_thread(self._cursor.read)()
+            at = _position(stored) or Position(total=await self._of_source(self._count))
             while not at.is_over:
                 page = await self._of_source(self._source.page, at.after, self._size)
                 for item, key in page:

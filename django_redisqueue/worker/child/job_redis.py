@@ -19,11 +19,7 @@ from ...conf import Settings
 from ...core.codec import stored_name
 from ...core.ids import shard_of_id
 from ...core.parsing import int64_or_none
-from ...exceptions import (
-    JobAbandoned,
-    RedisRefused,
-    RedisUnavailable,
-)
+from ...exceptions import JobAbandoned, RedisRefused, RedisUnavailable
 from .context import Report
 
 logger = logging.getLogger("django_redisqueue")

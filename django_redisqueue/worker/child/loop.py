@@ -23,7 +23,7 @@ from ..child_state import RESERVED_BYTES, ChildState
 from ..interrupts import Interrupts
 from .async_runner import AsyncRunner
 from .chunks import perform_chunk, shares_chunk
-from .claims import BatchSize, Claims, Reports, largest_batch, release_outcome
+from .claims import BatchSize, Claims, Reports, largest_batch, releases
 from .executor import Execution, Executor, Pipeline
 from .forks import exit_after_fd_loss, exit_without_files
 from .idle import IdleWait, SuspectPauses
@@ -165,7 +165,7 @@ class Child:
         several = len(self._claims.shards) > 1
         if several and claim.jobs and claim.jobs[0].recoveries and self._in_flight.count:
             # A suspect runs alone, and its shard knows nothing of the jobs of other shards.
-            self._claims.add([release_outcome(job) for job in reversed(claim.jobs)])
+            self._claims.add(releases(claim.jobs))
             self._claims.flush()
             queues = [job.queue for job in claim.jobs]
             return replace(claim, jobs=[], must_be_alone=True, leave_out=queues)
@@ -211,8 +211,7 @@ class Child:
             exit_without_files()
         self._state.keep_alive()
         self._claims.give_back()
-        blocked = self._async_runner.withdraw_blocked()
-        self._claims.add([release_outcome(job) for job in reversed(blocked)])
+        self._claims.add(releases(self._async_runner.withdraw_blocked()))
         self._claims.flush()
         left = self._alone_until - time.monotonic()
         timeout = min(BLOCK_SECONDS, left) if left > 0 else BLOCK_SECONDS
@@ -333,7 +332,7 @@ class Child:
         """Return unstarted jobs to the head of their queue with the next report, unless the
         supervisor does that."""
         if self._state.take_unstarted():
-            self._claims.add([release_outcome(job) for job in reversed(jobs)])
+            self._claims.add(releases(jobs))
 
     def _start(self, job: ClaimedJob, token: bytes) -> None:
         execution = self._pipeline.prepare(job)

@@ -41,11 +41,7 @@ class BridgeRole(LeaderRole):
     errors = (RedisQueueError, DatabaseError)
 
     def __init__(
-        self,
-        who: str,
-        settings: Settings,
-        host: RoleHost = STANDALONE,
-        last: float = 0.0,
+        self, who: str, settings: Settings, host: RoleHost = STANDALONE, last: float = 0.0
     ) -> None:
         """Before it hands the role over, it catches up for ``last`` seconds."""
         self._bridge = make_bridge(settings, shard=host.shard, keep_alive=host.keep_alive)

@@ -36,11 +36,6 @@ AGAIN_MS = 1
 OUTDATED, OF_CODE = -1, -2  # define_schedules.lua: newer code runs; the code has one of this name
 BLOCKED = 30.0  # s until a schedule that cannot be fired is tried again
 FULL = 600.0  # s between two comparisons although nothing seems to have changed
-# The fields of a row that show what the code defines
-_SHOWN = (
-    "source", "task", "args", "kwargs", "cron", "every", "timezone", "misfire", "overlap",
-    "queue_name", "priority",
-)  # fmt: skip
 
 
 class ScheduleDeployment:
@@ -150,13 +145,10 @@ class Scheduler:
                 "schedule %s: no worker was there at %d due times, which get no run (misfire=%s)",
                 schedule.name, missed, schedule.schedule.misfire,
             )  # fmt: skip
-        if not due.run_ms:
-            self._commands.fire(schedule, cursor_ms, due.next_ms, None, missed)
-            return
-        cursors = [cursor_ms, *due.run_ms[1:]]
-        for cursor, due_ms, next_ms in zip(
-            cursors, due.run_ms, [*due.run_ms[1:], due.next_ms], strict=True
-        ):
+        runs: Sequence[int | None] = due.run_ms or [None]  # without a run, the cursor moves on
+        later = due.run_ms[1:]
+        steps = zip([cursor_ms, *later], runs, [*later, due.next_ms], strict=True)
+        for cursor, due_ms, next_ms in steps:
             reply = self._commands.fire(schedule, cursor, next_ms, due_ms, missed)
             if reply is FireReply.MOVED_ON:
                 return
@@ -261,7 +253,7 @@ class ScheduleRows:
                 rows[name], _ = PeriodicJob.objects.using(alias).get_or_create(
                     name=name, defaults=shown
                 )
-            elif row.is_of_code and any(getattr(row, key) != shown[key] for key in _SHOWN):
+            elif row.is_of_code and any(getattr(row, key) != shown[key] for key in shown):
                 PeriodicJob.objects.using(alias).filter(pk=row.pk).update(**shown)
 
     def _define(self, own: Iterable[PeriodicJob], known: Mapping[str, ScheduleData]) -> list[str]:

@@ -10,12 +10,7 @@ from contextlib import suppress
 from django.db import router
 
 from ...broker.commands import Commands
-from ...broker.continuations import (
-    STEP,
-    Continuation,
-    ContinuationStep,
-    abandoned_continuations,
-)
+from ...broker.continuations import STEP, Continuation, ContinuationStep, abandoned_continuations
 from ...broker.failures import BlockedQueues
 from ...broker.policies import UniqueQueries
 from ...broker.queries import Queries
