@@ -30,10 +30,10 @@ from .maintenance.bridge import BridgeRole
 from .maintenance.leader import STOP, MakeRole, run_in_child
 from .maintenance.maintenance import Maintenance
 from .probe import HeartbeatFile
-from .supervisor.child_handle import ChildHandle, children_without_reply, unreported_jobs
+from .supervisor.child_handle import ChildHandle
 from .supervisor.control_listener import ControlListener
 from .supervisor.fork_server import ForkServer, Role
-from .supervisor.heartbeat import HeartbeatCallbacks, Heartbeats, ShardAnswers, ShardRoles
+from .supervisor.heartbeat import HeartbeatCallbacks, Heartbeats, ShardNotes
 from .supervisor.supervisor import (
     EXIT_DONE,
     EXIT_QUEUES_EMPTY,
@@ -92,19 +92,18 @@ class Service:
             self._settings, self._options.supervisor,
         )  # fmt: skip
         heartbeat_file = HeartbeatFile(self._options.heartbeat_file)
-        answers = ShardAnswers(self._settings.shards, heartbeat_file, handles, away)
         led: dict[Role, tuple[str, int]] = {
             "maintenance": (maintenance.ROLE, maintenance.LEASE_MS),
             "bridge": (bridge.ROLE, bridge.LEASE_MS),
         }
+        notes = ShardNotes(handles, self._settings, led, heartbeat_file, away)
         callbacks = HeartbeatCallbacks(
-            supervisor.children, supervisor.running, supervisor.is_stopping, supervisor.notify,
-            partial(unreported_jobs, handles), partial(children_without_reply, handles),
-            answers.note,
-            self.worker.id, partial(self._report, supervisor), supervisor.on_order,
-            ShardRoles(handles, self._settings, led),
+            self.worker.id, partial(self._report, supervisor),
+            supervisor.is_stopping, supervisor.notify, supervisor.on_order,
         )  # fmt: skip
-        heartbeats = Heartbeats(self._settings, self._options.child.queues, callbacks)
+        heartbeats = Heartbeats(
+            self._settings, self._options.child.queues, handles, notes, callbacks
+        )
         control = ControlListener(
             self._settings, self.worker.id, supervisor.on_cancel, supervisor.on_order
         )

@@ -22,7 +22,7 @@ from ...conf import Settings
 from ...core.parsing import int_or_none
 from ...core.records import WorkerOrder, WorkerState
 from ..identity import Worker, start_time
-from .child_handle import ChildHandle
+from .child_handle import ChildHandle, living_children
 from .fork_server import ForkServer, exit_cause
 from .heartbeat import Heartbeats
 from .watchdog import Watchdog
@@ -199,10 +199,6 @@ class Supervisor:
 
     # Watch: what other threads ask and report
 
-    def children(self) -> list[str]:
-        """The ids of the children that live. For any thread."""
-        return [handle.child for handle in self._handles if handle.child]
-
     @property
     def state(self) -> WorkerState:
         """What the worker does. For any thread."""
@@ -217,22 +213,13 @@ class Supervisor:
     def _takes_no_more(self, handle: ChildHandle) -> bool:
         return self._stop_at is not None or (self._is_quiet and handle.role == "jobs")
 
-    def running(self) -> list[tuple[str, str, int]]:
-        """Job id, child and lease of the jobs that run. For any thread."""
-        return [
-            (job.id, handle.child, job.lease)
-            for handle in self._handles
-            if handle.child
-            for job in handle.state.running()
-        ]
-
     def notify(self, lost: Sequence[tuple[str, int]], flagged: Sequence[str]) -> None:
         """Interrupt jobs whose leases are lost, and jobs to cancel. For any thread."""
         self._call_soon(partial(self._handle_notice, lost, flagged))
 
     def on_cancel(self, child: str, job_id: str) -> None:
         """Handle the cancel of a job that a child of any worker holds. For any thread."""
-        if child in self.children():
+        if child in living_children(self._handles):
             self.notify([], [job_id])
 
     def _handle_notice(self, lost: Sequence[tuple[str, int]], flagged: Sequence[str]) -> None:
