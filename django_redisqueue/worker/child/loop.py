@@ -6,11 +6,12 @@ One round trip to Redis reports a batch and claims the next.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from ...broker.commands import ClaimRequest
@@ -21,6 +22,7 @@ from ...conf import Settings
 from ...exceptions import RedisQueueError
 from ..child_state import RESERVED_BYTES, ChildState
 from ..interrupts import Interrupts
+from ..options import WorkerOptions
 from .async_runner import AsyncRunner
 from .chunks import perform_chunk, shares_chunk
 from .claims import BatchSize, Claims, Reports, largest_batch, releases
@@ -38,50 +40,22 @@ logger = logging.getLogger("django_redisqueue")
 FD_LOSS_WAIT = 0.5  # s for jobs that are about to end, such as the one that closed the files
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildOptions:
-    """The options of a child. ``max_jobs`` 0 means no limit.
-
-    With one thread, sync jobs run one after another in the main thread; otherwise each runs in one
-    of ``threads``, beside the main thread.
-    """
-
-    queues: tuple[str, ...]
-    min_priority: int = -100
-    max_jobs: int = 0
-    burst: bool = False
-    async_concurrency: int = 100
-    async_db_connections: int = 10
-    threads: int = 1
-
-    @property
-    def slots(self) -> int:
-        """How many jobs may run at a time: in the main thread, on the event loop, in threads."""
-        return 1 + self.async_concurrency + (self.threads if self.threads > 1 else 0)
-
-
 class Child:
-    """A process that runs jobs.
-
-    ``wake_supervisor`` makes the supervisor look at ``state``. ``siblings`` is the number of
-    children of the worker that run jobs, including this one.
-    """
+    """A process that runs jobs. ``wake_supervisor`` makes the supervisor look at ``state``."""
 
     def __init__(
         self,
         child: str,
         state: ChildState,
-        options: ChildOptions,
+        options: WorkerOptions,
         settings: Settings,
         wake_supervisor: Callable[[], None],
-        siblings: int,
     ) -> None:
         self.child = child
         self._state = state
         self._options = options
         self._settings = settings
         self._wake_supervisor = wake_supervisor
-        self._siblings = siblings
         self._claim_request = ClaimRequest(child, options.queues, options.min_priority)
         self._interrupts = Interrupts(state)
         self._claims = Claims(
@@ -121,7 +95,8 @@ class Child:
         self._interrupts.install()
         with suppress(RedisQueueError):  # if Redis is away, assume that it is near
             self._batch.limit = largest_batch(
-                lambda: self._claims.current.commands.connection.call("PING"), self._siblings
+                lambda: self._claims.current.commands.connection.call("PING"),
+                self._options.processes,
             )
         while not self._is_over():
             self._interrupts.unblock()
@@ -338,21 +313,17 @@ class Child:
         execution = self._pipeline.prepare(job)
         if isinstance(execution, Resolution):
             self._claims.add([self._executor.record(job, execution)])
-        elif execution.task.options.chunk is not None:
+            return
+        if execution.task.options.chunk is not None:
             self._start_chunk([execution], [token])
-        elif execution.task.is_async or self._thread_runner is not None:
-            self._start_beside(execution, token)
-        else:
+            return
+        runner = self._async_runner if execution.task.is_async else self._thread_runner
+        if runner is None:
             self._claims.add([self._executor.run(execution, token)])
-
-    def _start_beside(self, execution: Execution, token: bytes) -> None:
-        """Start a job that runs beside others; a suspect runs without any."""
-        if execution.task.is_async or self._thread_runner is None:
-            self._async_runner.start(execution, token)
-        else:
-            self._thread_runner.start(execution, token)
-        if execution.job.recoveries > 0:
-            self._alone_until = float("inf")
+            return
+        runner.start(execution, token)
+        if job.recoveries > 0:  # a suspect runs without others beside it
+            self._alone_until = math.inf
 
     def _finish_last(self) -> None:
         self._idle.close()

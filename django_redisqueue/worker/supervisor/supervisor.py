@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 
@@ -22,6 +22,7 @@ from ...conf import Settings
 from ...core.parsing import int_or_none
 from ...core.records import WorkerOrder, WorkerState
 from ..identity import Worker, start_time
+from ..options import WorkerOptions
 from .child_handle import ChildHandle, living_children
 from .fork_server import ForkServer, exit_cause
 from .heartbeat import Heartbeats
@@ -38,15 +39,6 @@ CANCEL_INTERVAL = 0.01  # s between two searches for that job
 BURST_INTERVAL = 0.1  # s until the next claim while jobs are being recovered, with burst
 SPAWN_RETRY = 1.0  # s until the next try after a failed fork
 EXIT_WAIT = 1.0  # s for children to die in after their fork server has
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SupervisorOptions:
-    """``grace`` in seconds; ``max_memory`` of a child in bytes, 0 for no limit."""
-
-    grace: float = 25.0
-    max_memory: int = 0
-    burst: bool = False
 
 
 class WakePipe:
@@ -80,7 +72,7 @@ class Supervisor:
         child_wakes: WakePipe,
         own_wakes: WakePipe,
         settings: Settings,
-        options: SupervisorOptions,
+        options: WorkerOptions,
     ) -> None:
         """``child_wakes``: of the children; ``own_wakes``: of this process's threads and
         signals."""
