@@ -230,7 +230,7 @@ class Claims:
         is_stopping: Callable[[], bool],
     ) -> None:
         connection = child_connection()
-        self._request = request
+        self.request = request
         self.shards = [
             ShardClaims(connection.at(shard), request, settings) for shard in range(settings.shards)
         ]
@@ -294,7 +294,7 @@ class Claims:
                 if one.is_unanswered:
                     self._exchange(one, 0)
                 else:  # an empty claim leaves a token if there is work
-                    one.commands.claim(self._request, 0, 0)
+                    one.commands.claim(self.request, 0, 0)
 
     def give_back(self) -> None:
         """Have jobs released, with the next report, that a call has claimed whose reply was lost or

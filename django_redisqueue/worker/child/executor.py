@@ -22,12 +22,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from ...broker.commands import Commands
+from ...broker.connection import worker_connection
 from ...broker.failures import retry_until_answered
 from ...broker.replies import ClaimedJob, Outcome, OutcomeKind
 from ...client.enqueue import interrupt_shield
@@ -37,6 +39,7 @@ from ...client.tasks import Task
 from ...client.transport import transport
 from ...conf import Settings
 from ...core.codec import decode_payload, encode_result, encode_stored, loads
+from ...core.ids import shard_of_id
 from ...core.instruments import End, Run, begin, headers_in, is_watched
 from ...core.job_data import EXPIRES
 from ...core.redaction import redact, secrets_in
@@ -58,7 +61,7 @@ from .context import JobContext
 from .databases import Databases
 from .forks import ForkGuard
 from .job_log import WITH_ERROR, log_outcome
-from .job_redis import JobRedis, commands_of
+from .job_redis import JobRedis
 from .retry_policy import Resolution, UnstorableResult
 from .steps import Steps
 
@@ -263,7 +266,8 @@ def encode_large(
 
 def _store(result: object, job: ClaimedJob, settings: Settings, too_large: PayloadTooLarge) -> str:
     """Write the file. Returns its name, which is recorded again if the storage has changed it."""
-    with commands_of(job.id, settings) as commands:
+    with closing(worker_connection(shard_of_id(job.id))) as connection:
+        commands = Commands(connection, settings)
         wanted = free_name(job.id, job.lease)
         _record_file(commands, job, wanted, too_large)
         name = write_result(wanted, encode_result(result, NO_LIMIT, job.task))

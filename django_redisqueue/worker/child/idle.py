@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
-from ...broker.commands import ClaimRequest
 from ...broker.connection import BLOCK_SECONDS, IDLE_SECONDS
 from ...broker.wake import WakeWait
 from ...exceptions import RedisQueueError
@@ -58,21 +57,14 @@ class SuspectPauses:
 class IdleWait:
     """Waits until there may be work in some shard. An order to stop ends every wait."""
 
-    def __init__(
-        self,
-        claims: Claims,
-        claim_request: ClaimRequest,
-        interrupts: Interrupts,
-        in_flight: InFlight,
-    ) -> None:
+    def __init__(self, claims: Claims, interrupts: Interrupts, in_flight: InFlight) -> None:
         self._claims = claims
-        self._claim_request = claim_request
         self._interrupts = interrupts
         self._in_flight = in_flight
         self._wake: WakeWait | None = None  # with one shard, the claim itself waits in Redis
         if len(claims.shards) > 1:
             commands = [one.commands for one in claims.shards]
-            self._wake = WakeWait(commands, claim_request.child, claims.note_silent)
+            self._wake = WakeWait(commands, claims.request.child, claims.note_silent)
         self._ignored: dict[tuple[int, str], float] = {}  # shard and queue -> until when
         self._held_nothing = False
 
@@ -92,7 +84,7 @@ class IdleWait:
         longest = min(longest, self._longest(), self._claims.resend_in())
         timeout = max(min(self._ignored.values(), default=now + longest) - now, SHORTEST)
         available = self._claims.available()
-        queues = [(shard, queue) for queue in self._claim_request.queues for shard in available]
+        queues = [(shard, queue) for queue in self._claims.request.queues for shard in available]
         queues = [queue for queue in queues if queue not in self._ignored]
         found: list[int] = []
         if queues:
@@ -159,7 +151,7 @@ class IdleWait:
     def _count_held(self) -> int:
         held = 0
         for one in self._claims.shards:
-            key = one.commands.keys.child_processing(self._claim_request.child)
+            key = one.commands.keys.child_processing(self._claims.request.child)
             held += one.commands.connection.call("LLEN", key)
         return held
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import FieldDoesNotExist
@@ -41,18 +41,6 @@ class Position:
         return replace(self, after=key, done=self.done + 1)
 
 
-class ItemSource(Protocol):
-    """Items in an order that does not change."""
-
-    reads_database: bool
-
-    def count(self) -> int:
-        """How many there are."""
-
-    def page(self, after: Any, size: int) -> Sequence[Keyed]:
-        """The next items behind a key, each with its own; None is the beginning."""
-
-
 class SequenceSource:
     """A list, a tuple or a range; the key of an item is its index."""
 
@@ -65,6 +53,7 @@ class SequenceSource:
         return len(self._items)
 
     def page(self, after: Any, size: int) -> Sequence[Keyed]:
+        """The next items behind a key, each with its own; None is the beginning."""
         first = 0 if after is None else after + 1
         return [(item, at) for at, item in enumerate(self._items[first : first + size], first)]
 
@@ -150,6 +139,9 @@ class QuerySetSource:
         return StepError(
             f"iterate needs a unique order of {self._model.__name__}, such as order_by('pk'): {why}"
         )
+
+
+ItemSource = SequenceSource | QuerySetSource  # items in an order that does not change
 
 
 def source_of(items: object) -> ItemSource:

@@ -138,16 +138,6 @@ class JobRedis:
             self._unused.append(connection)
 
 
-@contextmanager
-def commands_of(job_id: str, settings: Settings) -> Iterator[Commands]:
-    """The commands of a job's shard, on a connection of their own."""
-    commands = Commands(worker_connection(shard_of_id(job_id)), settings)
-    try:
-        yield commands
-    finally:
-        commands.connection.close()
-
-
 class LatestProgress:
     """The latest progress of an async job, on its way to the thread that sends it.
 

@@ -56,12 +56,9 @@ class Child:
         self._options = options
         self._settings = settings
         self._wake_supervisor = wake_supervisor
-        self._claim_request = ClaimRequest(child, options.queues, options.min_priority)
+        request = ClaimRequest(child, options.queues, options.min_priority)
         self._interrupts = Interrupts(state)
-        self._claims = Claims(
-            self._claim_request, state, settings, lambda: self._interrupts.stopping
-        )
-        self._reports = Reports(self._claim_request, state, settings)
+        self._claims = Claims(request, state, settings, lambda: self._interrupts.stopping)
         job_redis = JobRedis(child, settings, state.keep_alive)
         self._pipeline = Pipeline(
             settings, job_redis.unknown_task_delays, job_redis.parent_result,
@@ -69,7 +66,7 @@ class Child:
         )  # fmt: skip
         self._executor = Executor(self._pipeline, state, self._interrupts, job_redis)
         self._in_flight = InFlight(
-            state, job_redis.report, self._reports.send, job_redis,
+            state, job_redis.report, Reports(request, state, settings).send, job_redis,
             lambda: self._interrupts.stopping,
             several_shards=settings.shards > 1,
         )  # fmt: skip
@@ -80,7 +77,7 @@ class Child:
             self._thread_runner = ThreadRunner(
                 self._pipeline, self._in_flight, options.threads, 1 + capacity
             )
-        self._idle = IdleWait(self._claims, self._claim_request, self._interrupts, self._in_flight)
+        self._idle = IdleWait(self._claims, self._interrupts, self._in_flight)
         self._batch = BatchSize(settings.batch_window_ms)
         self._window = settings.batch_window_ms / 1000
         self._done = 0

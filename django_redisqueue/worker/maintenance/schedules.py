@@ -47,7 +47,6 @@ class ScheduleDeployment:
         self._definitions = definitions
         self.digest = set_digest(definitions)
         self._problem = ""
-        self.is_current = False  #: whether no newer code was running at the last pass
 
     def run_once(self) -> None:
         """Announce this code, and define its schedules if Redis asks for them. Raises
@@ -58,7 +57,6 @@ class ScheduleDeployment:
         except RedisUnavailable:
             raise
         except RedisQueueError as error:
-            self.is_current = False
             if str(error) != self._problem:
                 #: Redis refuses the schedules of the code, mostly because it is full or a key has a
                 #: wrong type. They run as before; remove the reason.
@@ -67,7 +65,6 @@ class ScheduleDeployment:
 
     def _deploy(self) -> None:
         reply = self._commands.announce_schedules(self.digest, TTL_MS)
-        self.is_current = reply is not AnnounceReply.OUTDATED
         if reply is AnnounceReply.TO_DEFINE and self._define():
             self._commands.announce_schedules(self.digest, TTL_MS, is_defined=True)
 

@@ -111,16 +111,16 @@ class LaneAudit:
 
     def __init__(self, commands: Commands) -> None:
         self._commands = commands
-        self._next = ("", "")
+        self._queue = self._position = ""  # where the next step begins
 
     def run_once(self) -> None:
         """The next pass continues, because none of this is urgent."""
         total = 0
         for _ in range(AUDIT_STEPS):
-            mended, *following = self._commands.audit_lanes(*self._next)
-            self._next = (following[0], following[1])
+            found = self._commands.audit_lanes(self._queue, self._position)
+            mended, self._queue, self._position = found
             total += mended
-            if self._next == ("", ""):
+            if not self._queue and not self._position:
                 break
         if total:
             #: Slots of limits, or lanes of jobs, did not agree with the jobs, because keys of Redis

@@ -93,7 +93,7 @@ def claims(stage: Stage) -> Iterator[Claims]:
 def idle(claims: Claims) -> IdleWait:
     state = ChildState(0, 1)
     in_flight = InFlight(state, lambda *_: True, lambda _: [], Memory())
-    return IdleWait(claims, CLAIM_REQUEST, Interrupts(state), in_flight)
+    return IdleWait(claims, Interrupts(state), in_flight)
 
 
 def test_a_child_that_stops_gives_back_a_wake_up_that_it_may_have_swallowed(
@@ -181,7 +181,7 @@ def test_a_child_with_several_shards_waits_long_unless_it_has_something_to_repor
     state, waited = ChildState(0, 1), list[float]()
     claims = Claims(CLAIM_REQUEST, state, get_settings(), lambda: False)
     in_flight = InFlight(state, lambda *_: True, lambda _: [], Memory())
-    idle = IdleWait(claims, CLAIM_REQUEST, Interrupts(state), in_flight)
+    idle = IdleWait(claims, Interrupts(state), in_flight)
     monkeypatch.setattr(WakeWait, "wait", lambda *given: waited.append(given[2]) or [])
     monkeypatch.setattr(claims.current, "wait", lambda _, seconds, __: waited.append(seconds))
     idle.wait(1)
