@@ -302,8 +302,7 @@ class ChildState:
         self._sleeps[shard] = sleeps
 
     def note_unanswered(self, shard: int, unanswered: bool) -> None:
-        """Tell the supervisor whether the last call to a shard got no reply, so that it may have
-        claimed jobs. False while it is sent again."""
+        """Tell the supervisor whether the last call, which may have claimed jobs, got no reply."""
         self._unanswered[shard] = mono_ms() if unanswered else 0
 
     def read_messages(self) -> list[str]:
@@ -385,8 +384,7 @@ class ChildState:
         return bool(self._sleeps[shard])
 
     def unanswered_since(self, shard: int) -> int:
-        """When (monotonic ms) the child last called a shard without a reply; 0 if it got one. For
-        any thread."""
+        """When (monotonic ms) the child's last call to a shard got no reply; 0 if it got one."""
         return self._unanswered[shard]
 
     def send(self, message: str) -> None:

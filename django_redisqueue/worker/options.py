@@ -29,6 +29,5 @@ class WorkerOptions:
 
     @property
     def slots(self) -> int:
-        """How many jobs a child may run at a time: in its main thread, on its event loop, in
-        threads."""
+        """How many jobs a child may run: in its main thread, on its event loop, in threads."""
         return 1 + self.async_concurrency + (self.threads if self.threads > 1 else 0)

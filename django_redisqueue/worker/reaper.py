@@ -210,8 +210,7 @@ def release_unanswered(
 def release_unknown(
     commands: Commands, child: str, before_ms: int, known: Set[str]
 ) -> Iterator[str]:
-    """Release what a child has held since before an instant, except for ``known`` jobs. Yields the
-    released ones."""
+    """Release all but the ``known`` jobs that a child has held since ``before_ms``. Yields them."""
     more = True
     try:
         while more:

@@ -63,8 +63,7 @@ class Service:
         self._started_ms = 0
 
     def run(self, away: Collection[int] = ()) -> int:
-        """Work until told to stop; the exit code. Call in the main thread, before other threads.
-        ``away``: shards that do not answer."""
+        """Work until told to stop. Call before other threads start. ``away``: silent shards."""
         self._started_ms = int(time.time() * 1000)
         _close_databases()
         _forget_caches()

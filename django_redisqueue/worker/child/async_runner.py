@@ -91,13 +91,11 @@ class AsyncRunner:
 
     @property
     def blocked_after(self) -> float:
-        """Seconds after which the event loop counts as blocked, unless it starts the jobs that wait
-        for it; inf if none does."""
+        """Seconds until the event loop counts as blocked if it starts no job; inf if none waits."""
         return BLOCKED_AFTER if self._to_begin else math.inf
 
     def check_blocked(self) -> bool:
-        """Whether a job blocks the event loop, so that no other one may start: noted from when this
-        finds it until the event loop answers again."""
+        """Whether a job blocks the event loop, noted until the event loop answers again."""
         if self._to_begin and not self._is_blocked:
             since_ms = min((run.started_ms or 0 for run in list(self._to_begin)), default=math.inf)
             self._is_blocked = mono_ms() - since_ms > BLOCKED_AFTER * 1000
@@ -218,8 +216,7 @@ class AsyncRunner:
 
 
 def _end_child_if_broken(task: asyncio.Task[None]) -> None:
-    """After a fault outside of a job. It is one, too, if another job has cancelled this one before
-    its first step."""
+    """End the child after a fault outside of a job, such as a job that cancels another's task."""
     error = asyncio.CancelledError() if task.cancelled() else task.exception()
     if error is not None:
         end_child(error)

@@ -275,8 +275,7 @@ class Claims:
         self._stay_until = time.monotonic() + STAY
 
     def claim(self, wanted: int) -> ClaimReply:
-        """Report outcomes and claim the next jobs. Raises a RedisQueueError if the child is to stop
-        and has nothing to report."""
+        """Report outcomes and claim jobs. Raises RedisQueueError if it is time to stop instead."""
         while True:
             self._state.keep_alive()
             try:
@@ -362,8 +361,7 @@ class Claims:
         return max(0.0, min(times) - time.monotonic()) if times else math.inf
 
     def are_available(self, shards: Sequence[int]) -> bool:
-        """Whether these are still the shards that answer. Also tells the watchdog that the child
-        lives."""
+        """Whether the same shards answer. Also tells the watchdog that the child lives."""
         self._state.keep_alive()
         return self.available() == shards
 

@@ -364,15 +364,13 @@ class JobContext:
 
 
 async def _acall(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """What a plain function returns, or the awaitable that it returns, such as a lambda around an
-    async call, or ``acount`` of a manager."""
+    """What ``func`` returns, awaited if it is an awaitable, such as that of ``manager.acount``."""
     found = await sync_to_async(func)(*args, **kwargs)
     return await found if isawaitable(found) else found
 
 
 def _ask(question: Callable[[], Answer]) -> Answer:
-    """The answer of Redis, for which the job waits. Raises JobAbandoned if Redis does not know this
-    run."""
+    """Wait for an answer of Redis. Raises JobAbandoned if Redis does not know this run."""
     try:
         return retry_while_unavailable(question)
     except LeaseLost as lost:

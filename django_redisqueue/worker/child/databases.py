@@ -40,8 +40,7 @@ ASGIREF = "redisqueue-asgiref"  # how the name of its thread begins
 
 
 class Databases:
-    """The connections that jobs have opened in this thread, and in that of asgiref; and the clients
-    of caches in this thread."""
+    """Connections that jobs have opened in this thread and in asgiref's, and clients of caches."""
 
     def __init__(self) -> None:
         self._caches = _shared_caches()
@@ -79,8 +78,7 @@ class Databases:
                 _close(connection)
 
     def after(self) -> None:
-        """Close connections that are broken, too old, or were left inside a transaction, and those
-        of caches."""
+        """Close caches, and connections that are broken, too old or inside a transaction."""
         for cache in self._caches:
             cache.close()
         reset_queries()

@@ -374,8 +374,7 @@ class Executor:
         return outcome
 
     def _call_task(self, execution: Execution) -> object:
-        """Call the task, in the only lines that an interrupt may break into: the commit of a
-        receipt must not be interrupted."""
+        """Call the task. Only here may an interrupt break in, not into the commit of a receipt."""
         task, job, context = execution.task, execution.job, None
         args = execution.args
         if task.options.takes_context:

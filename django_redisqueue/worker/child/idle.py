@@ -40,8 +40,7 @@ class SuspectPauses:
         self._pause_at = 0.0
 
     def paused_until(self, waits: bool, now: float) -> float:
-        """After a claim: until when to take no jobs (monotonic, seconds), or 0.0. ``waits``: a
-        suspect waits for a free child."""
+        """Until when (monotonic) to take no jobs, or 0.0. ``waits``: a suspect waits."""
         if not waits:
             self._pause = 0.0
         elif not self._pause:
@@ -69,8 +68,7 @@ class IdleWait:
         self._held_nothing = False
 
     def ignore(self, queues: Sequence[str]) -> None:
-        """Do not wait for these queues of the current shard for a while: this child may not take
-        their jobs."""
+        """Do not wait for these queues of the current shard for a while."""
         until = time.monotonic() + IGNORE_QUEUE
         for queue in queues:
             self._ignored[self._claims.current.shard, queue] = until
@@ -119,8 +117,7 @@ class IdleWait:
         self._interrupts.wait(lambda: time.sleep(POLL_RELEASED))
 
     def next_shard(self) -> None:
-        """With burst, go to a shard that may have jobs; wait a while if only shards are left that
-        do not answer."""
+        """With burst, go to the next shard; wait first if only silent shards may have jobs."""
         if self._claims.is_dry_where_answered:
             self._interrupts.wait(lambda: time.sleep(POLL_BURST))
         self._claims.go_to(None)

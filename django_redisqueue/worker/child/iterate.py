@@ -94,8 +94,7 @@ class QuerySetSource:
         return [field.value_to_string(row) for field, _ in self._fields]
 
     def _behind(self, after: Sequence[str]) -> Q:
-        """The condition of the rows behind a key: a later field decides where the earlier ones are
-        equal."""
+        """The rows behind a key: a later field decides where the earlier ones are equal."""
         condition, equal = Q(), Q()
         for (field, is_descending), text in zip(self._fields, after, strict=True):
             value = field.to_python(text)
@@ -178,8 +177,7 @@ class Cursor:
 
 
 class Walk:
-    """One walk, inside a block of ``walking``. ``stop`` returns what ends the job here, or None;
-    ``report`` takes done and total."""
+    """One walk. ``stop`` says what ends the job here, or None; ``report`` gets done and total."""
 
     def __init__(
         self,

@@ -156,8 +156,7 @@ class LatestProgress:
         self._sending = threading.Lock()  # one report at a time, so that they keep their order
 
     def give(self, text: str) -> bool:
-        """Leave a progress to be sent; for any thread of the job. False if the lease is known to be
-        lost, or if the job has ended and this thread outlived it."""
+        """Leave a progress to be sent. False once the lease is lost or the job has ended."""
         with self._guard:
             if self._is_over or self._is_lost:
                 return False

@@ -116,8 +116,7 @@ class Child:
         return is_drained
 
     def _wait_for_jobs(self, claim: ClaimReply) -> bool:
-        """After a claim without jobs: wait until another one may have some. With ``burst``, True if
-        no further claim can have any."""
+        """Wait until a claim may have jobs again; with ``burst``, True if none can."""
         if claim.must_be_alone and not self._in_flight.count:
             self._idle.wait_for_release()
         elif not self._options.burst:
@@ -301,8 +300,7 @@ class Child:
         )
 
     def _release(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Return unstarted jobs to the head of their queue with the next report, unless the
-        supervisor does that."""
+        """Return unstarted jobs to the head of their queue, unless the supervisor does that."""
         if self._state.take_unstarted():
             self._claims.add(releases(jobs))
 

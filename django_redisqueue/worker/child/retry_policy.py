@@ -58,8 +58,7 @@ def resolve_error(
     settings: Settings,
     secrets: Sequence[str] = (),
 ) -> Resolution:
-    """Resolve an exception of a job that had spent ``attempts`` before this run. ``secrets`` are
-    removed from its text."""
+    """Resolve an exception of a job that had spent ``attempts`` before, without ``secrets``."""
     try:
         return _resolve(error, options, attempts, max_attempts, settings, secrets)
     except BaseException:  # of a property of its class, or of a metaclass

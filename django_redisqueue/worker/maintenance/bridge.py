@@ -147,8 +147,7 @@ class _Subscription:
         self._read_at = 0.0
 
     def listen(self, seconds: float) -> bool:
-        """Block until a message, until the next read is due, or for ``seconds``. True if it is time
-        to read."""
+        """Block for a message or until the next read is due. True if it is time to read."""
         assert self._connection is not None
         now = time.monotonic()
         if now >= self._read_at:

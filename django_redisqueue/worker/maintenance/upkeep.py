@@ -167,8 +167,7 @@ class Pruner:
         return sum(self._prune(queue, status) for queue in known for status in self._statuses)
 
     def compact(self) -> bool:
-        """Drop cancelled ids from the lists of all queues: claims do that too, but a queue may
-        have no worker. True if there is more to do now."""
+        """Drop cancelled ids, also from queues without workers. True if there is more to do now."""
         more = False
         for queue in self._known.names():
             with suppress(WrongKeyType):  # the queue is blocked, which the promoter has logged

@@ -96,8 +96,7 @@ def unreported_jobs(handles: Sequence[ChildHandle]) -> dict[str, set[str]]:
 
 
 def children_without_reply(handles: Sequence[ChildHandle], shard: int, for_ms: int) -> set[str]:
-    """The children whose last call to a shard got no reply and was not sent again for so long,
-    because they run a job of another shard."""
+    """The children that got no reply from a shard and, busy elsewhere, did not ask again."""
     before_ms = mono_ms() - for_ms
     return {
         handle.child

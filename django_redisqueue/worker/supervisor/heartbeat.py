@@ -316,8 +316,7 @@ class HeartbeatThread(threading.Thread):
         return True
 
     def _write(self, request: WriteRequest) -> None:
-        """Write a request; defer what is refused because a key of a queue, or the list of the
-        child's jobs, has a wrong type."""
+        """Write a request; defer what is refused because a key has a wrong type."""
         rest: WriteRequest | None = request
         try:
             if isinstance(request, ReleaseUnstarted):
@@ -446,8 +445,7 @@ class Heartbeats:
         return next((thread.fault for thread in self._threads if thread.fault), None)
 
     def stop(self, timeout: float) -> bool:
-        """Write what is left, within ``timeout`` seconds; False if that was too short, or after a
-        fault."""
+        """Write what is left, within ``timeout`` seconds; False if that failed."""
         end = time.monotonic() + timeout
         for thread in self._threads:
             thread.finish()

@@ -74,8 +74,7 @@ class Supervisor:
         settings: Settings,
         options: WorkerOptions,
     ) -> None:
-        """``child_wakes``: of the children; ``own_wakes``: of this process's threads and
-        signals."""
+        """``own_wakes``: of this process's threads and signals."""
         self._worker = worker
         self._fork_server = fork_server
         self._handles = handles
