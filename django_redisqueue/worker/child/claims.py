@@ -303,7 +303,6 @@ class Claims:
     def flush(self, *, wait: bool = False) -> None:
         """Report what there is. With ``wait``, or if there is one shard, this takes until Redis
         answers, last for shards that do not; otherwise these are left out."""
-        wait = wait or len(self.shards) == 1
         unreported = [one for one in self.shards if one.outcomes]
         for one in sorted(unreported, key=self._is_available, reverse=True):
             for _ in range(0, len(one.outcomes), MAX_BATCH):
@@ -348,8 +347,6 @@ class Claims:
         """The shards that answer, beginning with the next in turn; the only one in any case. Before
         them those whose last call was not answered, because it may have claimed jobs."""
         number = len(self.shards)
-        if number == 1:
-            return [0]
         in_turn = (turn % number for turn in range(self._turn + 1, self._turn + 1 + number))
         found = [shard for shard in in_turn if self._is_available(self.shards[shard])]
         return sorted(found, key=lambda shard: not self.shards[shard].is_unanswered)
@@ -366,7 +363,8 @@ class Claims:
         return self.available() == shards
 
     def _is_available(self, one: ShardClaims) -> bool:
-        return self._state.answers(one.shard) and time.monotonic() >= one.retry_at
+        is_only = len(self.shards) == 1
+        return is_only or (self._state.answers(one.shard) and time.monotonic() >= one.retry_at)
 
     def _exchange(self, one: ShardClaims, wanted: int) -> ClaimReply:
         if one.is_unanswered:

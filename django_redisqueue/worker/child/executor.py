@@ -71,8 +71,6 @@ NOT_SHARED = -2  # code of record_result_file.lua
 
 ReportProgress = Callable[[ClaimedJob, str], bool]
 COMPLETED = Resolution(OutcomeKind.COMPLETED)
-UnknownTaskDelays = Callable[[str], int]  # how often a job was delayed for its unknown task
-ParentResult = Callable[[str], Any]
 WaitedSince = Callable[[ClaimedJob], tuple[int, int] | None]  # see JobRedis.waited_since
 CallFunction = Callable[[list[Any]], object]  # with these arguments
 
@@ -116,10 +114,11 @@ class Pipeline:
     def __init__(
         self,
         settings: Settings,
-        unknown_task_delays: UnknownTaskDelays,
-        parent_result: ParentResult,
+        unknown_task_delays: Callable[[str], int],
+        parent_result: Callable[[str], Any],
         waited_since: WaitedSince = lambda _: None,
     ) -> None:
+        """The callables are asked like those of ``JobRedis``."""
         self.settings = settings
         self._unknown_task_delays = unknown_task_delays
         self._parent_result = parent_result

@@ -22,6 +22,7 @@ from ...broker.replies import AnnounceReply, FireReply
 from ...broker.schedules import ScheduleQueries, UnreadableSchedule
 from ...client.placement import shard_of_schedule
 from ...core.codec import decode_payload
+from ...core.formatting import shorten
 from ...core.job_data import NewJob, decode_options
 from ...core.redaction import OPTION, redact
 from ...core.schedules import Cron, ScheduleData, ScheduleDefinition, Source, set_digest
@@ -298,7 +299,7 @@ def _shown_fields(one: ScheduleData) -> dict[str, object]:
         "task": one.task[:255],
         "args": args,
         "kwargs": kwargs,
-        "cron": _fitting(cron.expression, 100) if cron else "",
+        "cron": shorten(cron.expression, 100) if cron else "",
         "every": "" if cron else schedule.timing,
         "timezone": cron.timezone if cron else "",
         "misfire": str(schedule.misfire),
@@ -306,11 +307,6 @@ def _shown_fields(one: ScheduleData) -> dict[str, object]:
         "queue_name": one.queue,
         "priority": one.job.priority,
     }
-
-
-def _fitting(text: str, most: int) -> str:
-    """A text for a column of ``most`` characters."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _shown_arguments(job: NewJob) -> tuple[list[object], dict[str, object]]:
