@@ -37,14 +37,12 @@ class ReapReport:
 
     children: list[str] = field(default_factory=list)
     jobs: list[tuple[str, str]] = field(default_factory=list)  # id, outcome
-    stuck: bool = False  # jobs stay with a child, because a key of their queue has a wrong type
     wait_ms: int = 0  # until lapsed leases may be reaped, for Redis was away lately
 
     def add(self, reaped: ReapReply) -> None:
         if reaped.child and reaped.child not in self.children:
             self.children.append(reaped.child)
         self.jobs.extend(reaped.jobs)
-        self.stuck = self.stuck or reaped.stuck
         self.wait_ms = max(self.wait_ms, reaped.wait_ms)
 
     def count(self, outcome: str) -> int:
@@ -67,29 +65,25 @@ class Reaper:
         """
         report = ReapReport()
         while True:
-            reaped = self._commands.reap()
-            self._add(report, reaped)
+            reaped = self._reap()
+            report.add(reaped)
             if not reaped.child or time.monotonic() >= until:
-                break
-        self._log(report)
-        return report
+                return report
 
     def reap_dead(
         self, child: str, started: Sequence[str] | None, keep: Sequence[str] = ()
-    ) -> ReapReport:
-        """Reap a child whose process is known to be dead.
+    ) -> bool:
+        """Reap a child whose process is known to be dead. True if jobs stay with it, because a key
+        of their queue has a wrong type.
 
         ``started``: the jobs that ran, None if unknown. ``keep``: jobs to leave with the child,
         because their outcomes are still to be reported.
         """
-        report = ReapReport()
-        while True:
-            reaped = self._commands.reap(child, started, keep)
-            self._add(report, reaped)
-            if not reaped.more:
-                break
-        self._log(report)
-        return report
+        is_stuck, more = False, True
+        while more:
+            reaped = self._reap(child, started, keep)
+            is_stuck, more = is_stuck or reaped.stuck, reaped.more
+        return is_stuck
 
     def take_over(self) -> None:
         """Reap at once the children of dead workers of this machine."""
@@ -117,8 +111,11 @@ class Reaper:
             )
         return found
 
-    def _add(self, report: ReapReport, reaped: ReapReply) -> None:
-        report.add(reaped)
+    def _reap(
+        self, child: str = "", started: Sequence[str] | None = None, keep: Sequence[str] = ()
+    ) -> ReapReply:
+        """One step, which is logged."""
+        reaped = self._commands.reap(child, started, keep)
         if reaped.unreadable:
             #: Another program has overwritten the list of the jobs that a dead process held.
             #: Maintenance recovers these jobs within two leases. Rename or delete the key.
@@ -126,9 +123,7 @@ class Reaper:
                 "child %s is gone, and %s is not its list of jobs: maintenance looks for them",
                 reaped.child, self._commands.keys.child_processing(reaped.child),
             )  # fmt: skip
-
-    def _log(self, report: ReapReport) -> None:
-        for job_id, outcome in report.jobs:
+        for job_id, outcome in reaped.jobs:
             if outcome == JobReason.POISON:
                 #: The job took its worker down three times: out of memory, a crash in C, os._exit.
                 #: Find the cause before you retry it.
@@ -139,6 +134,7 @@ class Reaper:
                 #: Its process has died, mostly killed for its memory. The job goes back to its
                 #: queue, or ends as the line says; look at it if it repeats.
                 logger.warning("job %s of a dead child: %s", job_id, outcome)
+        return reaped
 
 
 class RewoundClaims:

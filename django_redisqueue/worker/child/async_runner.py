@@ -205,9 +205,8 @@ class AsyncRunner:
         context that ends, to shut its executor down.
         """
         assert self._threads is not None
-        assert self._loop is not None
         table = SyncToAsync.context_to_thread_executor
-        thread = table[context] = JobThread(self._threads, self._loop)
+        thread = table[context] = JobThread(self._threads)
         try:
             yield
         finally:

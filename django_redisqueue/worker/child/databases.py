@@ -158,7 +158,7 @@ class DatabaseThreads:
     """
 
     def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._free = [ThreadPoolExecutor(1, f"database-{n}") for n in range(limit)]
         self.fork_guard = ForkGuard()
         self._waiting: deque[JobThread] = deque()
@@ -197,7 +197,7 @@ class DatabaseThreads:
             return
         self._holders.remove(job)
         closed = thread.submit(_close_all)
-        closed.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._pass_on, thread))
+        closed.add_done_callback(lambda _: self.loop.call_soon_threadsafe(self._pass_on, thread))
 
     def idle(self, job: JobThread) -> None:
         """Note that the job is between two calls, so a waiting job may have its thread."""
@@ -223,9 +223,8 @@ class DatabaseThreads:
 class JobThread(Executor):
     """The executor of one job's context, as asgiref uses it: borrows a thread when needed."""
 
-    def __init__(self, threads: DatabaseThreads, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, threads: DatabaseThreads) -> None:
         self._threads = threads
-        self._loop = loop
         self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._running = 0
         self._in_transaction = False
@@ -273,7 +272,7 @@ class JobThread(Executor):
             except BaseException as raised:
                 error = raised
         in_transaction = any(c.in_atomic_block for c in connections.all(initialized_only=True))
-        self._loop.call_soon_threadsafe(self._ended, in_transaction)
+        self._threads.loop.call_soon_threadsafe(self._ended, in_transaction)
         if future.cancelled():
             return
         if error is not None:

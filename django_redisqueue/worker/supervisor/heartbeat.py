@@ -350,7 +350,7 @@ class HeartbeatThread(threading.Thread):
         for job_id, lease in report.timed_out:
             unwritten += self._report(report.child, self._timeout_outcome(job_id, lease))
         keep = [outcome.id for outcome in unwritten]
-        is_stuck = self._reaper.reap_dead(report.child, report.blamed, keep).stuck
+        is_stuck = self._reaper.reap_dead(report.child, report.blamed, keep)
         if not report.in_order:
             self._recovered_at = max(time.monotonic(), self._recovered_at)
             self._recoveries_done += 1
