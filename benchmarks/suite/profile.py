@@ -16,9 +16,10 @@ from pathlib import Path
 from types import FrameType
 
 from django_redisqueue.conf import get_settings
-from django_redisqueue.worker.child.loop import Child, ChildOptions
+from django_redisqueue.worker.child.loop import Child
 from django_redisqueue.worker.child_state import ChildState
 from django_redisqueue.worker.interrupts import IGNORED_SIGNALS
+from django_redisqueue.worker.options import WorkerOptions
 
 from ..environment import Environment, Options
 from ..processes import cpu_seconds
@@ -78,8 +79,8 @@ def run(environment: Environment, options: Options) -> Iterator[Row]:
 
 def run_child() -> None:
     before = {number: signal.getsignal(number) for number in IGNORED_SIGNALS}
-    child = ChildOptions(queues=("default",), burst=True)
-    Child("profiled", ChildState(0, 101), child, get_settings(), lambda: None, siblings=1).run()
+    child = WorkerOptions(queues=("default",), burst=True)
+    Child("profiled", ChildState(0, 101), child, get_settings(), lambda: None).run()
     for number, handler in before.items():
         signal.signal(number, handler)
 

@@ -39,15 +39,8 @@ _TOKEN = struct.Struct("q64s")
 _RUNNING = struct.Struct(f"q{_TOKEN.size}sq")
 _RUNNING_WORDS = _RUNNING.size // 8
 _WATCHED, _DONE, _OFFERED, _ALIVE_UNTIL, _CHUNK = 0, 1, 2, 3, 4  # words of the state's header
-_WORDS_BYTES = 64
-# Words, one a shard each: when it last answered a heartbeat, -1 if it did not answer the last one;
-# see `note_silent`. Then bytes: a RoleNote; 1 while its leader sleeps.
-_ANSWERED = _WORDS_BYTES
-_SILENT = _ANSWERED + 8 * MAX_SHARDS
-_ROLE_NOTES = _SILENT + 8 * MAX_SHARDS
-_SLEEPS = _ROLE_NOTES + MAX_SHARDS
-_UNANSWERED = _SLEEPS + MAX_SHARDS  # words, one a shard: see `note_unanswered`
-_HEADER_BYTES = _UNANSWERED + 8 * MAX_SHARDS
+_WORDS, _TABLES = 8, 5  # of the header: words of the child, then tables with a word for each shard
+_HEADER_BYTES = 8 * (_WORDS + _TABLES * MAX_SHARDS)
 KEEP_ALIVE = 20.0  # s in which a child's main loop completes a pass, whatever Redis does
 FILES_PER_CHILD = 4  # both ends of two pipes
 
@@ -191,7 +184,11 @@ class ChildState:
         self._last_word = (_HEADER_BYTES + _RUNNING.size) // 8 - 1  # of the first running job
         first = _HEADER_BYTES + (slots + MAX_BATCH) * _RUNNING.size
         self._memory = mmap.mmap(-1, first + 2 * LOG_BYTES)
-        self._words = memoryview(self._memory).cast("q")
+        words = self._words = memoryview(self._memory).cast("q")
+        tables = (words[_WORDS + MAX_SHARDS * n :][:MAX_SHARDS] for n in range(_TABLES))
+        # When (monotonic ms) each shard last answered a heartbeat, -1 if it did not answer the last
+        # one; for the others see the methods that set them.
+        self._answered, self._silent, self._role_notes, self._sleeps, self._unanswered = tables
         self.log = OutcomeLog(self._memory, first)  #: of jobs in the main thread
         self.concurrent_log = OutcomeLog(self._memory, first + LOG_BYTES)  #: of all others
         self._tokens, self._token_end = _pipe()
@@ -289,25 +286,24 @@ class ChildState:
     def answers(self, shard: int) -> bool:
         """Whether the shard answered the supervisor's last heartbeat, and one since the child has
         waited for it in vain."""
-        return self._words[_ANSWERED // 8 + shard] >= self._words[_SILENT // 8 + shard]
+        return self._answered[shard] >= self._silent[shard]
 
     def note_silent(self, shard: int) -> None:
         """Note that the child has waited for a shard in vain. From then on it is left to the
         heartbeats, so that it holds up the child once."""
-        self._words[_SILENT // 8 + shard] = mono_ms()
+        self._silent[shard] = mono_ms()
 
     def role_note(self, shard: int) -> RoleNote:
         """What the supervisor's last heartbeat has found of the child's role in a shard."""
-        return RoleNote(self._memory[_ROLE_NOTES + shard])
+        return RoleNote(self._role_notes[shard])
 
     def note_sleep(self, shard: int, sleeps: bool) -> None:
         """Tell the supervisor whether the child leads a shard and does nothing but wait."""
-        self._memory[_SLEEPS + shard] = sleeps
+        self._sleeps[shard] = sleeps
 
     def note_unanswered(self, shard: int, unanswered: bool) -> None:
-        """Tell the supervisor whether the last call to a shard got no reply, so that it may have
-        claimed jobs. False while it is sent again."""
-        self._words[_UNANSWERED // 8 + shard] = mono_ms() if unanswered else 0
+        """Tell the supervisor whether the last call, which may have claimed jobs, got no reply."""
+        self._unanswered[shard] = mono_ms() if unanswered else 0
 
     def read_messages(self) -> list[str]:
         """The messages that have arrived since the last call."""
@@ -377,20 +373,19 @@ class ChildState:
 
     def note_shard(self, shard: int, answers: bool) -> None:
         """Tell the child whether a shard answers. For any thread."""
-        self._words[_ANSWERED // 8 + shard] = mono_ms() if answers else -1
+        self._answered[shard] = mono_ms() if answers else -1
 
     def note_role(self, shard: int, note: RoleNote) -> None:
         """Tell the child what a heartbeat has found of its role. For any thread."""
-        self._memory[_ROLE_NOTES + shard] = note
+        self._role_notes[shard] = note
 
     def sleeps(self, shard: int) -> bool:
         """Whether the child leads a shard and does nothing but wait. For any thread."""
-        return bool(self._memory[_SLEEPS + shard])
+        return bool(self._sleeps[shard])
 
     def unanswered_since(self, shard: int) -> int:
-        """When (monotonic ms) the child last called a shard without a reply; 0 if it got one. For
-        any thread."""
-        return self._words[_UNANSWERED // 8 + shard]
+        """When (monotonic ms) the child's last call to a shard got no reply; 0 if it got one."""
+        return self._unanswered[shard]
 
     def send(self, message: str) -> None:
         """Write a message for the child; the caller then sends the signal."""
@@ -406,8 +401,9 @@ class ChildState:
             self.end(slot)
         self.log.clear()
         self.concurrent_log.clear()
-        self._memory[:_WORDS_BYTES] = bytes(_WORDS_BYTES)
-        self._memory[_SLEEPS:_HEADER_BYTES] = bytes(_HEADER_BYTES - _SLEEPS)
+        self._memory[: 8 * _WORDS] = bytes(8 * _WORDS)
+        for shard in range(MAX_SHARDS):
+            self._sleeps[shard] = self._unanswered[shard] = 0
 
 
 def _outcome(text: str) -> Outcome:

@@ -1,7 +1,7 @@
 """Recovers jobs that Redis ascribes to a child that does not run them.
 
 ``Reaper`` recovers those of dead children: in every heartbeat, and in the command ``reapqueue``.
-``RewoundClaims`` releases those that a living child has ended already, ``UnansweredClaims`` those
+``RewoundClaims`` releases those that a living child has ended already, ``release_unanswered`` those
 whose claim it got no reply to.
 """
 
@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -21,7 +21,7 @@ from ..broker.queries import Queries
 from ..broker.replies import ReapReply
 from ..core.statuses import JobReason
 from ..exceptions import RedisQueueError, WrongKeyType
-from .identity import machine, parse_child
+from .identity import parse_child
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -37,14 +37,12 @@ class ReapReport:
 
     children: list[str] = field(default_factory=list)
     jobs: list[tuple[str, str]] = field(default_factory=list)  # id, outcome
-    stuck: bool = False  # jobs stay with a child, because a key of their queue has a wrong type
     wait_ms: int = 0  # until lapsed leases may be reaped, for Redis was away lately
 
     def add(self, reaped: ReapReply) -> None:
         if reaped.child and reaped.child not in self.children:
             self.children.append(reaped.child)
         self.jobs.extend(reaped.jobs)
-        self.stuck = self.stuck or reaped.stuck
         self.wait_ms = max(self.wait_ms, reaped.wait_ms)
 
     def count(self, outcome: str) -> int:
@@ -67,40 +65,32 @@ class Reaper:
         """
         report = ReapReport()
         while True:
-            reaped = self._commands.reap()
-            self._add(report, reaped)
+            reaped = self._reap()
+            report.add(reaped)
             if not reaped.child or time.monotonic() >= until:
-                break
-        self._log(report)
-        return report
+                return report
 
     def reap_dead(
         self, child: str, started: Sequence[str] | None, keep: Sequence[str] = ()
-    ) -> ReapReport:
-        """Reap a child whose process is known to be dead.
+    ) -> bool:
+        """Reap a child whose process is known to be dead. True if jobs stay with it, because a key
+        of their queue has a wrong type.
 
         ``started``: the jobs that ran, None if unknown. ``keep``: jobs to leave with the child,
         because their outcomes are still to be reported.
         """
-        report = ReapReport()
-        while True:
-            reaped = self._commands.reap(child, started, keep)
-            self._add(report, reaped)
-            if not reaped.more:
-                break
-        self._log(report)
-        return report
+        is_stuck, more = False, True
+        while more:
+            reaped = self._reap(child, started, keep)
+            is_stuck, more = is_stuck or reaped.stuck, reaped.more
+        return is_stuck
 
-    def take_over(self) -> ReapReport:
+    def take_over(self) -> None:
         """Reap at once the children of dead workers of this machine."""
-        report = ReapReport()
         for child, _ in self._queries.workers():
             worker = parse_child(child)
-            if worker is not None and worker.machine == machine() and worker.is_gone:
-                found = self.reap_dead(child, None)
-                report.children.append(child)
-                report.jobs.extend(found.jobs)
-        return report
+            if worker is not None and worker.is_gone:
+                self.reap_dead(child, None)
 
     def recover_orphans(self, queues: Sequence[str]) -> list[tuple[str, str, str]]:
         """Recover jobs whose child does not exist; returns (job id, child, outcome).
@@ -121,8 +111,11 @@ class Reaper:
             )
         return found
 
-    def _add(self, report: ReapReport, reaped: ReapReply) -> None:
-        report.add(reaped)
+    def _reap(
+        self, child: str = "", started: Sequence[str] | None = None, keep: Sequence[str] = ()
+    ) -> ReapReply:
+        """One step, which is logged."""
+        reaped = self._commands.reap(child, started, keep)
         if reaped.unreadable:
             #: Another program has overwritten the list of the jobs that a dead process held.
             #: Maintenance recovers these jobs within two leases. Rename or delete the key.
@@ -130,9 +123,7 @@ class Reaper:
                 "child %s is gone, and %s is not its list of jobs: maintenance looks for them",
                 reaped.child, self._commands.keys.child_processing(reaped.child),
             )  # fmt: skip
-
-    def _log(self, report: ReapReport) -> None:
-        for job_id, outcome in report.jobs:
+        for job_id, outcome in reaped.jobs:
             if outcome == JobReason.POISON:
                 #: The job took its worker down three times: out of memory, a crash in C, os._exit.
                 #: Find the cause before you retry it.
@@ -143,6 +134,7 @@ class Reaper:
                 #: Its process has died, mostly killed for its memory. The job goes back to its
                 #: queue, or ends as the line says; look at it if it repeats.
                 logger.warning("job %s of a dead child: %s", job_id, outcome)
+        return reaped
 
 
 class RewoundClaims:
@@ -193,42 +185,28 @@ class RewoundClaims:
                 )  # fmt: skip
 
 
-class UnansweredClaims:
-    """Releases what children have claimed in a shard by calls that got no reply.
+def release_unanswered(
+    commands: Commands, silent: Set[str], unreported: Mapping[str, Set[str]]
+) -> None:
+    """Release what ``silent`` children have claimed in a shard by calls that got no reply.
 
     A child sends such a call again to learn what it has claimed. With several shards it may run a
     job of another shard first, for however long. So after a lease, what it holds and does not know
-    goes back.
+    goes back. ``unreported``: what it knows.
     """
-
-    def __init__(
-        self,
-        commands: Commands,
-        unreported: UnreportedJobs,
-        without_reply: Callable[[], set[str]],
-    ) -> None:
-        self._commands = commands
-        self._unreported = unreported
-        self._without_reply = without_reply
-
-    def after_beat(self) -> None:
-        if not (children := self._without_reply()):
-            return
-        for child, known in self._unreported().items():
-            if child in children:
-                for job_id in release_unknown(self._commands, child, AT_ANY_TIME, known):
-                    #: A process has claimed a job, but the reply was lost, and it runs a job of
-                    #: another shard. The job goes back to its queue; do nothing.
-                    logger.warning(
-                        "job %s: child %s got no reply when it claimed it: released", job_id, child
-                    )
+    for child in silent & unreported.keys():
+        for job_id in release_unknown(commands, child, AT_ANY_TIME, unreported[child]):
+            #: A process has claimed a job, but the reply was lost, and it runs a job of another
+            #: shard. The job goes back to its queue; do nothing.
+            logger.warning(
+                "job %s: child %s got no reply when it claimed it: released", job_id, child
+            )
 
 
 def release_unknown(
-    commands: Commands, child: str, before_ms: int, known: set[str]
+    commands: Commands, child: str, before_ms: int, known: Set[str]
 ) -> Iterator[str]:
-    """Release what a child has held since before an instant, except for ``known`` jobs. Yields the
-    released ones."""
+    """Release all but the ``known`` jobs that a child has held since ``before_ms``. Yields them."""
     more = True
     try:
         while more:

@@ -71,8 +71,7 @@ class _Reloader:
         self._stop.set()
 
     def run_worker(self) -> tuple[Path | None, int]:
-        """Run the worker until a file changes, it ends, or a signal arrives. Returns the file that
-        changed, and the exit code."""
+        """Run the worker until a file changes or it ends: the changed file, and the exit code."""
         command = [sys.executable, *[part for part in sys.orig_argv[1:] if not _is_option(part)]]
         # In a session of its own, so that Ctrl-C only reaches this process, which passes it on.
         # Should this process die first, the kernel ends the worker.

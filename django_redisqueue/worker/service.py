@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from types import FrameType
@@ -22,31 +21,20 @@ from ..core.records import WorkerReport
 from ..exceptions import InvalidOption
 from ..signals import child_started, child_stopping
 from .child.forks import reset_signals_in_forks
-from .child.loop import Child, ChildOptions
+from .child.loop import Child
 from .child_state import FILES_PER_CHILD, ChildState
 from .identity import Worker, this_worker
 from .maintenance import bridge, maintenance
 from .maintenance.bridge import BridgeRole
 from .maintenance.leader import STOP, MakeRole, run_in_child
 from .maintenance.maintenance import Maintenance
+from .options import WorkerOptions
 from .probe import HeartbeatFile
-from .supervisor.child_handle import ChildHandle, children_without_reply, unreported_jobs
+from .supervisor.child_handle import ChildHandle
 from .supervisor.control_listener import ControlListener
 from .supervisor.fork_server import ForkServer, Role
-from .supervisor.heartbeat import (
-    HeartbeatCallbacks,
-    Heartbeats,
-    RoleInRedis,
-    ShardAnswers,
-    ShardRoles,
-)
-from .supervisor.supervisor import (
-    EXIT_DONE,
-    EXIT_QUEUES_EMPTY,
-    Supervisor,
-    SupervisorOptions,
-    WakePipe,
-)
+from .supervisor.heartbeat import HeartbeatCallbacks, Heartbeats, ShardNotes
+from .supervisor.supervisor import EXIT_DONE, EXIT_QUEUES_EMPTY, Supervisor, WakePipe
 from .supervisor.watchdog import resident_bytes
 
 RECEIVERS = 300.0  # s that the receivers of child_started, or of child_stopping, may take
@@ -54,17 +42,6 @@ OWN_FILES = 32  # that the supervisor may open besides the pipes of its children
 # Returns True if nothing is left to do, with burst: then the child must not be replaced.
 Work = Callable[[], bool]
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # SIGHUP: the terminal was closed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOptions:
-    """The options of ``runworker``."""
-
-    processes: int
-    child: ChildOptions
-    supervisor: SupervisorOptions = field(default_factory=SupervisorOptions)
-    name: str | None = None
-    heartbeat_file: str | None = None
 
 
 class Service:
@@ -78,7 +55,7 @@ class Service:
         roles += ["maintenance", "bridge"] if self._settings.mirror else ["maintenance"]
         self._file_limit = _raise_file_limit(options.processes, len(roles))
         self._handles = [
-            ChildHandle(ChildState(slot, options.child.slots if role == "jobs" else 1), role)
+            ChildHandle(ChildState(slot, options.slots if role == "jobs" else 1), role)
             for slot, role in enumerate(roles)
         ]
         self._child_wakes = WakePipe()
@@ -86,8 +63,7 @@ class Service:
         self._started_ms = 0
 
     def run(self, away: Collection[int] = ()) -> int:
-        """Work until told to stop; the exit code. Call in the main thread, before other threads.
-        ``away``: shards that do not answer."""
+        """Work until told to stop. Call before other threads start. ``away``: silent shards."""
         self._started_ms = int(time.time() * 1000)
         _close_databases()
         _forget_caches()
@@ -95,22 +71,19 @@ class Service:
         handles, own_wakes = self._handles, WakePipe()
         supervisor = Supervisor(
             self.worker, fork_server, handles, self._child_wakes, own_wakes,
-            self._settings, self._options.supervisor,
+            self._settings, self._options,
         )  # fmt: skip
         heartbeat_file = HeartbeatFile(self._options.heartbeat_file)
-        answers = ShardAnswers(self._settings.shards, heartbeat_file, handles, away)
-        led: dict[Role, RoleInRedis] = {
-            "maintenance": RoleInRedis(maintenance.ROLE, maintenance.LEASE_MS),
-            "bridge": RoleInRedis(bridge.ROLE, bridge.LEASE_MS),
+        led: dict[Role, tuple[str, int]] = {
+            "maintenance": (maintenance.ROLE, maintenance.LEASE_MS),
+            "bridge": (bridge.ROLE, bridge.LEASE_MS),
         }
+        notes = ShardNotes(handles, self._settings, led, heartbeat_file, away)
         callbacks = HeartbeatCallbacks(
-            supervisor.children, supervisor.running, supervisor.is_stopping, supervisor.notify,
-            partial(unreported_jobs, handles), partial(children_without_reply, handles),
-            answers.note,
-            self.worker.id, partial(self._report, supervisor), supervisor.on_order,
-            ShardRoles(handles, self._settings, led),
+            self.worker.id, partial(self._report, supervisor),
+            supervisor.is_stopping, supervisor.notify, supervisor.on_order,
         )  # fmt: skip
-        heartbeats = Heartbeats(self._settings, self._options.child.queues, callbacks)
+        heartbeats = Heartbeats(self._settings, self._options.queues, handles, notes, callbacks)
         control = ControlListener(
             self._settings, self.worker.id, supervisor.on_cancel, supervisor.on_order
         )
@@ -132,7 +105,7 @@ class Service:
         options = self._options
         return WorkerReport(
             platform.node(), self._version, self._started_ms, supervisor.state.value,
-            options.child.queues, options.processes, options.child.threads, memory,
+            options.queues, options.processes, options.threads, memory,
         ).text()  # fmt: skip
 
     def _run_child(self, role: Role, slot: int, child: str) -> int:
@@ -151,18 +124,16 @@ class Service:
 
     def _work_of(self, role: Role, child: str, state: ChildState) -> tuple[type, Work]:
         """The class that does a child's work, and the work itself."""
-        options, settings, burst = self._options, self._settings, self._options.supervisor.burst
+        options, settings = self._options, self._settings
         if role == "jobs":
-            jobs = Child(
-                child, state, options.child, settings, self._child_wakes.wake, options.processes
-            )
+            jobs = Child(child, state, options, settings, self._child_wakes.wake)
             return Child, jobs.run
         if role == "maintenance":
             make: MakeRole = partial(Maintenance, child, settings)
             return Maintenance, partial(run_in_child, settings.shards, make, state)
-        last, stop = (math.inf, math.inf) if burst else (bridge.LAST, STOP)
+        last, stop = (math.inf, math.inf) if options.burst else (bridge.LAST, STOP)
         make = partial(BridgeRole, child, settings, last=last)
-        return BridgeRole, lambda: run_in_child(settings.shards, make, state, stop) or burst
+        return BridgeRole, lambda: run_in_child(settings.shards, make, state, stop) or options.burst
 
     def _close_other_slots(self, slot: int) -> None:
         """Close the pipes of other children, and restore the limit of open files.

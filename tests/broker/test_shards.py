@@ -330,7 +330,6 @@ def test_shrinking_takes_the_schedules_of_the_other_shards(
     assert shards_command("--set") == "SHARDS is 2 now; it was 4\n"
     former.run_once()
     assert queries.names() == []
-    assert not former.is_current
 
 
 def test_a_worker_does_not_start_with_another_number(settings: Any, four: dict[str, Any]) -> None:

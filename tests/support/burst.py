@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from django_redisqueue.conf import get_settings
-from django_redisqueue.worker.child.loop import Child, ChildOptions
+from django_redisqueue.worker.child.loop import Child
 from django_redisqueue.worker.child_state import ChildState
 from django_redisqueue.worker.interrupts import IGNORED_SIGNALS
+from django_redisqueue.worker.options import WorkerOptions
 
 HANDLED = (*IGNORED_SIGNALS, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1)
 
@@ -18,10 +19,10 @@ def work(**options: int) -> None:
     """Run everything that is queued, in all queues, as one child of a worker with these options
     does."""
     settings = get_settings()
-    child_options = ChildOptions(queues=tuple(settings.queues), burst=True, **options)
+    child_options = WorkerOptions(queues=tuple(settings.queues), burst=True, **options)
     state = ChildState(0, child_options.slots)
     with kept_signals():
-        Child("burst", state, child_options, settings, lambda: None, siblings=1).run()
+        Child("burst", state, child_options, settings, lambda: None).run()
     state.close()
 
 

@@ -25,7 +25,7 @@ from django_redisqueue.worker.child import idle
 from django_redisqueue.worker.child.loop import Child
 from django_redisqueue.worker.child_state import KEEP_ALIVE, ChildState, OutcomeLog
 from django_redisqueue.worker.maintenance import bridge, leader, maintenance
-from django_redisqueue.worker.reaper import Reaper, ReapReport
+from django_redisqueue.worker.reaper import Reaper
 from django_redisqueue.worker.supervisor import control_listener, heartbeat, watchdog
 from tests.support.constants import replace
 
@@ -111,7 +111,7 @@ def slow_recovery() -> None:
 
     def slowly(
         self: Reaper, child: str, started: Sequence[str] | None, keep: Sequence[str] = ()
-    ) -> ReapReport:
+    ) -> bool:
         if started is None or started:  # the child died, instead of ending in order
             time.sleep(0.6)
         return reap_dead(self, child, started, keep)

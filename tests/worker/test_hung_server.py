@@ -188,7 +188,7 @@ def test_an_idle_child_notices_soon_that_a_server_is_back(child: Child) -> None:
     for shard in (1, 3):
         child.state.note_shard(shard, answers=False)
     in_flight = InFlight(child.state, lambda *_: True, lambda _: [], Memory())
-    idle = IdleWait(child.claims, REQUEST, Interrupts(child.state), in_flight)
+    idle = IdleWait(child.claims, Interrupts(child.state), in_flight)
     timer = Timer(0.3, child.state.note_shard, [1], {"answers": True})
     timer.start()
     watch = Stopwatch()

@@ -9,6 +9,7 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from dataclasses import fields
 from functools import partial
 from typing import Any, TypeVar
 
@@ -37,11 +38,10 @@ from ...exceptions import (
     RedisUnavailable,
 )
 from ...outbox.relay import Relay
-from ...worker.child.loop import ChildOptions
+from ...worker.options import WorkerOptions
 from ...worker.readiness import wait_for_tables
 from ...worker.reload import run_with_autoreload
-from ...worker.service import Service, WorkerOptions
-from ...worker.supervisor.supervisor import SupervisorOptions
+from ...worker.service import Service
 from .. import base
 from ..base import QueueCommand
 
@@ -150,23 +150,9 @@ class Command(QueueCommand):
 
 
 def _worker_options(options: dict[str, Any]) -> WorkerOptions:
-    return WorkerOptions(
-        processes=options["processes"],
-        name=options["name"],
-        heartbeat_file=options["heartbeat_file"],
-        supervisor=SupervisorOptions(
-            grace=options["grace"], max_memory=options["max_memory"], burst=options["burst"]
-        ),
-        child=ChildOptions(
-            queues=options["queues"] or tuple(get_settings().queues),
-            min_priority=options["min_priority"],
-            max_jobs=options["max_jobs"],
-            burst=options["burst"],
-            async_concurrency=options["async_concurrency"],
-            async_db_connections=options["async_db_connections"],
-            threads=options["threads"],
-        ),
-    )
+    names = {field.name for field in fields(WorkerOptions)} - {"queues"}
+    queues = options["queues"] or tuple(get_settings().queues)
+    return WorkerOptions(queues=queues, **{name: options[name] for name in names})
 
 
 def _wait_for_redis() -> tuple[Collection[int], list[CheckMessage]]:

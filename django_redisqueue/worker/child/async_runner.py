@@ -18,12 +18,13 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
 from ...broker.replies import ClaimedJob, OutcomeKind
 from ...core.clock import mono_ms
-from ...exceptions import Interrupt, JobTimeout, PayloadTooLarge
+from ...core.codec import encode_result
+from ...exceptions import Interrupt, InvalidArguments, JobTimeout, PayloadTooLarge
 from .databases import DatabaseThreads, JobThread, PlainThreads
-from .executor import Execution, Pipeline, encode_large, encode_within_cap
+from .executor import Execution, Pipeline, encode_large
 from .forks import ForkGuard
 from .in_flight import InFlight, InFlightRun, end_child
-from .retry_policy import Resolution
+from .retry_policy import Resolution, UnstorableResult
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -90,13 +91,11 @@ class AsyncRunner:
 
     @property
     def blocked_after(self) -> float:
-        """Seconds after which the event loop counts as blocked, unless it starts the jobs that wait
-        for it; inf if none does."""
+        """Seconds until the event loop counts as blocked if it starts no job; inf if none waits."""
         return BLOCKED_AFTER if self._to_begin else math.inf
 
     def check_blocked(self) -> bool:
-        """Whether a job blocks the event loop, so that no other one may start: noted from when this
-        finds it until the event loop answers again."""
+        """Whether a job blocks the event loop, noted until the event loop answers again."""
         if self._to_begin and not self._is_blocked:
             since_ms = min((run.started_ms or 0 for run in list(self._to_begin)), default=math.inf)
             self._is_blocked = mono_ms() - since_ms > BLOCKED_AFTER * 1000
@@ -192,9 +191,11 @@ class AsyncRunner:
                     result = await execution.task.func(*args, **execution.kwargs)
                 settings = self._pipeline.settings
                 try:
-                    return encode_within_cap(result, job, settings)
+                    return encode_result(result, settings.max_result_bytes, job.task)
                 except PayloadTooLarge as error:  # it may be written to a file, which takes time
                     return await sync_to_async(encode_large)(result, job, settings, error)
+                except InvalidArguments as error:
+                    raise UnstorableResult(error) from error
 
     @contextmanager
     def _database_thread(self, context: ThreadSensitiveContext) -> Iterator[None]:
@@ -204,9 +205,8 @@ class AsyncRunner:
         context that ends, to shut its executor down.
         """
         assert self._threads is not None
-        assert self._loop is not None
         table = SyncToAsync.context_to_thread_executor
-        thread = table[context] = JobThread(self._threads, self._loop)
+        thread = table[context] = JobThread(self._threads)
         try:
             yield
         finally:
@@ -215,8 +215,7 @@ class AsyncRunner:
 
 
 def _end_child_if_broken(task: asyncio.Task[None]) -> None:
-    """After a fault outside of a job. It is one, too, if another job has cancelled this one before
-    its first step."""
+    """End the child after a fault outside of a job, such as a job that cancels another's task."""
     error = asyncio.CancelledError() if task.cancelled() else task.exception()
     if error is not None:
         end_child(error)

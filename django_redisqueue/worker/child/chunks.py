@@ -61,8 +61,7 @@ class ChunkContext:
         using: str = DEFAULT_DB_ALIAS,
         **kwargs: Any,
     ) -> Any:
-        """A step of one job: ``func`` is called once in its life, in whatever chunks it runs. The
-        rest is as in ``JobContext.step``."""
+        """A step of one job, as ``JobContext.step``, whatever chunks the job runs in."""
         call = partial(check_callable(func, name), *args, **kwargs)
         return self._steps[self._position(item)].run(name, call, atomic, using)
 
@@ -95,8 +94,7 @@ def shares_chunk(first: Execution, other: Execution) -> bool:
 
 
 def _key(execution: Execution) -> str:
-    """The key of the job's chunk; "" if it cannot be computed, because its arguments were changed
-    by hand."""
+    """The key of the job's chunk; "" if its arguments were changed by hand."""
     chunk: Chunk | None = execution.task.options.chunk
     assert chunk is not None
     try:

@@ -15,12 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ...broker.commands import ClaimRequest, Commands
-from ...broker.connection import (
-    HUNG,
-    RedisConnection,
-    blocking_connection,
-    child_connection,
-)
+from ...broker.connection import HUNG, RedisConnection, blocking_connection, child_connection
 from ...broker.failures import (
     BlockedQueues,
     RetryBackoff,
@@ -28,14 +23,7 @@ from ...broker.failures import (
     log_recovery,
     retry_until_answered,
 )
-from ...broker.replies import (
-    ClaimedJob,
-    ClaimReply,
-    FinishCode,
-    FinishReply,
-    Outcome,
-    OutcomeKind,
-)
+from ...broker.replies import ClaimedJob, ClaimReply, FinishCode, FinishReply, Outcome, OutcomeKind
 from ...conf import Settings
 from ...core.ids import shard_of_id, shard_of_key
 from ...exceptions import RedisQueueError, RedisUnavailable
@@ -96,9 +84,9 @@ class BatchSize:
         self._estimate = mean if mean > self._estimate else self._estimate * 0.75 + mean * 0.25
 
 
-def release_outcome(job: ClaimedJob) -> Outcome:
-    """The outcome of a job that goes back to the head of its queue."""
-    return Outcome(job.id, job.lease, job.call, OutcomeKind.QUEUED)
+def releases(jobs: Sequence[ClaimedJob]) -> list[Outcome]:
+    """The outcomes of jobs that go back to the head of their queue, in the same order."""
+    return [Outcome(job.id, job.lease, job.call, OutcomeKind.QUEUED) for job in reversed(jobs)]
 
 
 class ShardClaims:
@@ -203,7 +191,7 @@ class ShardClaims:
                 ", ".join(claim.lost),
             )
         if self._asked > wanted:  # an unanswered call wanted these; now they have no room
-            self.outcomes += [release_outcome(job) for job in reversed(claim.jobs[wanted:])]
+            self.outcomes += releases(claim.jobs[wanted:])
             return replace(claim, jobs=claim.jobs[:wanted])
         return claim
 
@@ -242,7 +230,7 @@ class Claims:
         is_stopping: Callable[[], bool],
     ) -> None:
         connection = child_connection()
-        self._request = request
+        self.request = request
         self.shards = [
             ShardClaims(connection.at(shard), request, settings) for shard in range(settings.shards)
         ]
@@ -287,8 +275,7 @@ class Claims:
         self._stay_until = time.monotonic() + STAY
 
     def claim(self, wanted: int) -> ClaimReply:
-        """Report outcomes and claim the next jobs. Raises a RedisQueueError if the child is to stop
-        and has nothing to report."""
+        """Report outcomes and claim jobs. Raises RedisQueueError if it is time to stop instead."""
         while True:
             self._state.keep_alive()
             try:
@@ -306,7 +293,7 @@ class Claims:
                 if one.is_unanswered:
                     self._exchange(one, 0)
                 else:  # an empty claim leaves a token if there is work
-                    one.commands.claim(self._request, 0, 0)
+                    one.commands.claim(self.request, 0, 0)
 
     def give_back(self) -> None:
         """Have jobs released, with the next report, that a call has claimed whose reply was lost or
@@ -316,7 +303,6 @@ class Claims:
     def flush(self, *, wait: bool = False) -> None:
         """Report what there is. With ``wait``, or if there is one shard, this takes until Redis
         answers, last for shards that do not; otherwise these are left out."""
-        wait = wait or len(self.shards) == 1
         unreported = [one for one in self.shards if one.outcomes]
         for one in sorted(unreported, key=self._is_available, reverse=True):
             for _ in range(0, len(one.outcomes), MAX_BATCH):
@@ -361,8 +347,6 @@ class Claims:
         """The shards that answer, beginning with the next in turn; the only one in any case. Before
         them those whose last call was not answered, because it may have claimed jobs."""
         number = len(self.shards)
-        if number == 1:
-            return [0]
         in_turn = (turn % number for turn in range(self._turn + 1, self._turn + 1 + number))
         found = [shard for shard in in_turn if self._is_available(self.shards[shard])]
         return sorted(found, key=lambda shard: not self.shards[shard].is_unanswered)
@@ -374,13 +358,13 @@ class Claims:
         return max(0.0, min(times) - time.monotonic()) if times else math.inf
 
     def are_available(self, shards: Sequence[int]) -> bool:
-        """Whether these are still the shards that answer. Also tells the watchdog that the child
-        lives."""
+        """Whether the same shards answer. Also tells the watchdog that the child lives."""
         self._state.keep_alive()
         return self.available() == shards
 
     def _is_available(self, one: ShardClaims) -> bool:
-        return self._state.answers(one.shard) and time.monotonic() >= one.retry_at
+        is_only = len(self.shards) == 1
+        return is_only or (self._state.answers(one.shard) and time.monotonic() >= one.retry_at)
 
     def _exchange(self, one: ShardClaims, wanted: int) -> ClaimReply:
         if one.is_unanswered:
@@ -403,8 +387,7 @@ class Claims:
 
     def note_silent(self, shard: int) -> None:
         """Note that the child has waited for the server of this shard in vain."""
-        commands = [one.commands for one in self.shards]
-        note_silent(self._state, commands, commands[shard].connection.server)
+        note_silent(self._state, [one.commands for one in self.shards], shard)
 
     def _pause(self) -> None:
         """Sleep until it is time to call a shard again."""
@@ -438,20 +421,20 @@ class Reports:
         return written
 
     def _try(self, shard: int, outcomes: Sequence[Outcome]) -> list[bool]:
+        unwritten = [False] * len(outcomes)
+        if not self._state.answers(shard):
+            return unwritten
         who = shard_label(self._request.child, shard, self._settings)
-        if self._state.answers(shard):
-            began = time.monotonic()
-            try:
-                written = self._send(shard, outcomes)
-            except RedisQueueError as error:
-                log_outage(who, error)
-                if time.monotonic() - began > HUNG:
-                    server = self._by_shard[shard].connection.server
-                    note_silent(self._state, self._by_shard, server)
-            else:
-                log_recovery(who)
-                return written
-        return [False] * len(outcomes)
+        began = time.monotonic()
+        try:
+            written = self._send(shard, outcomes)
+        except RedisQueueError as error:
+            log_outage(who, error)
+            if time.monotonic() - began > HUNG:
+                note_silent(self._state, self._by_shard, shard)
+            return unwritten
+        log_recovery(who)
+        return written
 
     def _send(self, shard: int, outcomes: Sequence[Outcome]) -> list[bool]:
         # Never as a call that is sent again: it claims nothing, and outcomes may be repeated.
@@ -460,13 +443,14 @@ class Reports:
         return [code != FinishCode.UNWRITTEN for code in codes]
 
 
-def note_silent(state: ChildState, by_shard: Sequence[Commands], server: object) -> None:
-    """Note that a child has waited in vain for a server, which may have several shards. The only
-    one there is gets another call: perhaps nothing but the connection is dead."""
-    shards = [at for at, one in enumerate(by_shard) if one.connection.server == server]
-    if len(shards) < len(by_shard):
-        for shard in shards:
-            state.note_silent(shard)
+def note_silent(state: ChildState, by_shard: Sequence[Commands], shard: int) -> None:
+    """Note that a child has waited in vain for the server of a shard, which may have several. The
+    only server there is gets another call: perhaps nothing but the connection is dead."""
+    servers = [commands.connection.server for commands in by_shard]
+    silent = [at for at, server in enumerate(servers) if server == servers[shard]]
+    if len(silent) < len(servers):
+        for each in silent:
+            state.note_silent(each)
 
 
 def log_refused(child: str, outcomes: Sequence[Outcome], codes: Sequence[int]) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
+from asyncio import _get_running_loop
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
@@ -24,6 +24,7 @@ from ...client.options import check_integer
 from ...client.transport import transport
 from ...core.clock import Duration, from_ms, to_period_ms
 from ...core.codec import dumps, utf8_size
+from ...core.formatting import shorten
 from ...core.ids import due_ms_of
 from ...core.parsing import is_number
 from ...exceptions import (
@@ -297,7 +298,7 @@ class JobContext:
         without spending an attempt; a cancel ends it there, too. Reports progress, of ``total``
         items, which are counted if it is None. Raises StepError or InvalidOption.
         """
-        if _is_on_event_loop():
+        if _get_running_loop() is not None:
             raise StepError(
                 "iterate would block the event loop; in async code use async for ... in "
                 "context.aiterate(...)"
@@ -364,27 +365,17 @@ class JobContext:
 
 
 async def _acall(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """What a plain function returns, or the awaitable that it returns, such as a lambda around an
-    async call, or ``acount`` of a manager."""
+    """What ``func`` returns, awaited if it is an awaitable, such as that of ``manager.acount``."""
     found = await sync_to_async(func)(*args, **kwargs)
     return await found if isawaitable(found) else found
 
 
 def _ask(question: Callable[[], Answer]) -> Answer:
-    """The answer of Redis, for which the job waits. Raises JobAbandoned if Redis does not know this
-    run."""
+    """Wait for an answer of Redis. Raises JobAbandoned if Redis does not know this run."""
     try:
         return retry_while_unavailable(question)
     except LeaseLost as lost:
         raise JobAbandoned(str(lost)) from lost
-
-
-def _is_on_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _timeout_ms(timeout: Duration | None) -> int | None:
@@ -403,4 +394,4 @@ def _check_note(note: object) -> str:
     if not isinstance(note, str):
         raise InvalidArguments(f"progress: note must be a text, not {short_repr(note)}")
     utf8_size(note, "progress: note")
-    return note if len(note) <= MAX_NOTE else f"{note[: MAX_NOTE - 1]}…"
+    return shorten(note, MAX_NOTE)

@@ -40,8 +40,7 @@ ASGIREF = "redisqueue-asgiref"  # how the name of its thread begins
 
 
 class Databases:
-    """The connections that jobs have opened in this thread, and in that of asgiref; and the clients
-    of caches in this thread."""
+    """Connections that jobs have opened in this thread and in asgiref's, and clients of caches."""
 
     def __init__(self) -> None:
         self._caches = _shared_caches()
@@ -79,8 +78,7 @@ class Databases:
                 _close(connection)
 
     def after(self) -> None:
-        """Close connections that are broken, too old, or were left inside a transaction, and those
-        of caches."""
+        """Close caches, and connections that are broken, too old or inside a transaction."""
         for cache in self._caches:
             cache.close()
         reset_queries()
@@ -160,7 +158,7 @@ class DatabaseThreads:
     """
 
     def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._free = [ThreadPoolExecutor(1, f"database-{n}") for n in range(limit)]
         self.fork_guard = ForkGuard()
         self._waiting: deque[JobThread] = deque()
@@ -199,7 +197,7 @@ class DatabaseThreads:
             return
         self._holders.remove(job)
         closed = thread.submit(_close_all)
-        closed.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._pass_on, thread))
+        closed.add_done_callback(lambda _: self.loop.call_soon_threadsafe(self._pass_on, thread))
 
     def idle(self, job: JobThread) -> None:
         """Note that the job is between two calls, so a waiting job may have its thread."""
@@ -225,9 +223,8 @@ class DatabaseThreads:
 class JobThread(Executor):
     """The executor of one job's context, as asgiref uses it: borrows a thread when needed."""
 
-    def __init__(self, threads: DatabaseThreads, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, threads: DatabaseThreads) -> None:
         self._threads = threads
-        self._loop = loop
         self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._running = 0
         self._in_transaction = False
@@ -275,7 +272,7 @@ class JobThread(Executor):
             except BaseException as raised:
                 error = raised
         in_transaction = any(c.in_atomic_block for c in connections.all(initialized_only=True))
-        self._loop.call_soon_threadsafe(self._ended, in_transaction)
+        self._threads.loop.call_soon_threadsafe(self._ended, in_transaction)
         if future.cancelled():
             return
         if error is not None:

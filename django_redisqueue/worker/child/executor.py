@@ -22,12 +22,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from ...broker.commands import Commands
+from ...broker.connection import worker_connection
 from ...broker.failures import retry_until_answered
 from ...broker.replies import ClaimedJob, Outcome, OutcomeKind
 from ...client.enqueue import interrupt_shield
@@ -37,6 +39,7 @@ from ...client.tasks import Task
 from ...client.transport import transport
 from ...conf import Settings
 from ...core.codec import decode_payload, encode_result, encode_stored, loads
+from ...core.ids import shard_of_id
 from ...core.instruments import End, Run, begin, headers_in, is_watched
 from ...core.job_data import EXPIRES
 from ...core.redaction import redact, secrets_in
@@ -58,7 +61,7 @@ from .context import JobContext
 from .databases import Databases
 from .forks import ForkGuard
 from .job_log import WITH_ERROR, log_outcome
-from .job_redis import JobRedis, commands_of
+from .job_redis import JobRedis
 from .retry_policy import Resolution, UnstorableResult
 from .steps import Steps
 
@@ -68,8 +71,6 @@ NOT_SHARED = -2  # code of record_result_file.lua
 
 ReportProgress = Callable[[ClaimedJob, str], bool]
 COMPLETED = Resolution(OutcomeKind.COMPLETED)
-UnknownTaskDelays = Callable[[str], int]  # how often a job was delayed for its unknown task
-ParentResult = Callable[[str], Any]
 WaitedSince = Callable[[ClaimedJob], tuple[int, int] | None]  # see JobRedis.waited_since
 CallFunction = Callable[[list[Any]], object]  # with these arguments
 
@@ -113,10 +114,11 @@ class Pipeline:
     def __init__(
         self,
         settings: Settings,
-        unknown_task_delays: UnknownTaskDelays,
-        parent_result: ParentResult,
+        unknown_task_delays: Callable[[str], int],
+        parent_result: Callable[[str], Any],
         waited_since: WaitedSince = lambda _: None,
     ) -> None:
+        """The callables are asked like those of ``JobRedis``."""
         self.settings = settings
         self._unknown_task_delays = unknown_task_delays
         self._parent_result = parent_result
@@ -250,15 +252,6 @@ def encode(result: object, job: ClaimedJob, settings: Settings) -> str:
         raise UnstorableResult(error) from error
 
 
-def encode_within_cap(result: object, job: ClaimedJob, settings: Settings) -> str:
-    """``encode`` for results of up to MAX_RESULT_BYTES, which cause no I/O. Raises PayloadTooLarge
-    for others, and UnstorableResult."""
-    try:
-        return encode_result(result, settings.max_result_bytes, job.task)
-    except InvalidArguments as error:
-        raise UnstorableResult(error) from error
-
-
 def encode_large(
     result: object, job: ClaimedJob, settings: Settings, too_large: PayloadTooLarge
 ) -> str:
@@ -272,7 +265,8 @@ def encode_large(
 
 def _store(result: object, job: ClaimedJob, settings: Settings, too_large: PayloadTooLarge) -> str:
     """Write the file. Returns its name, which is recorded again if the storage has changed it."""
-    with commands_of(job.id, settings) as commands:
+    with closing(worker_connection(shard_of_id(job.id))) as connection:
+        commands = Commands(connection, settings)
         wanted = free_name(job.id, job.lease)
         _record_file(commands, job, wanted, too_large)
         name = write_result(wanted, encode_result(result, NO_LIMIT, job.task))
@@ -379,8 +373,7 @@ class Executor:
         return outcome
 
     def _call_task(self, execution: Execution) -> object:
-        """Call the task, in the only lines that an interrupt may break into: the commit of a
-        receipt must not be interrupted."""
+        """Call the task. Only here may an interrupt break in, not into the commit of a receipt."""
         task, job, context = execution.task, execution.job, None
         args = execution.args
         if task.options.takes_context:

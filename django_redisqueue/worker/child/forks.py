@@ -101,8 +101,7 @@ def _end(error: BaseException | None) -> NoReturn:
 
 
 def flush_output() -> None:
-    """Write out what jobs have printed, before ``os._exit``. A stream may be closed (then it is
-    None), or its disk full."""
+    """Write out what jobs have printed, unless a stream was closed or its disk is full."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError, ValueError):
             stream.flush()

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
-from ...broker.commands import ClaimRequest
 from ...broker.connection import BLOCK_SECONDS, IDLE_SECONDS
 from ...broker.wake import WakeWait
 from ...exceptions import RedisQueueError
@@ -41,8 +40,7 @@ class SuspectPauses:
         self._pause_at = 0.0
 
     def paused_until(self, waits: bool, now: float) -> float:
-        """After a claim: until when to take no jobs (monotonic, seconds), or 0.0. ``waits``: a
-        suspect waits for a free child."""
+        """Until when (monotonic) to take no jobs, or 0.0. ``waits``: a suspect waits."""
         if not waits:
             self._pause = 0.0
         elif not self._pause:
@@ -58,27 +56,19 @@ class SuspectPauses:
 class IdleWait:
     """Waits until there may be work in some shard. An order to stop ends every wait."""
 
-    def __init__(
-        self,
-        claims: Claims,
-        claim_request: ClaimRequest,
-        interrupts: Interrupts,
-        in_flight: InFlight,
-    ) -> None:
+    def __init__(self, claims: Claims, interrupts: Interrupts, in_flight: InFlight) -> None:
         self._claims = claims
-        self._claim_request = claim_request
         self._interrupts = interrupts
         self._in_flight = in_flight
         self._wake: WakeWait | None = None  # with one shard, the claim itself waits in Redis
         if len(claims.shards) > 1:
             commands = [one.commands for one in claims.shards]
-            self._wake = WakeWait(commands, claim_request.child, claims.note_silent)
+            self._wake = WakeWait(commands, claims.request.child, claims.note_silent)
         self._ignored: dict[tuple[int, str], float] = {}  # shard and queue -> until when
         self._held_nothing = False
 
     def ignore(self, queues: Sequence[str]) -> None:
-        """Do not wait for these queues of the current shard for a while: this child may not take
-        their jobs."""
+        """Do not wait for these queues of the current shard for a while."""
         until = time.monotonic() + IGNORE_QUEUE
         for queue in queues:
             self._ignored[self._claims.current.shard, queue] = until
@@ -92,7 +82,7 @@ class IdleWait:
         longest = min(longest, self._longest(), self._claims.resend_in())
         timeout = max(min(self._ignored.values(), default=now + longest) - now, SHORTEST)
         available = self._claims.available()
-        queues = [(shard, queue) for queue in self._claim_request.queues for shard in available]
+        queues = [(shard, queue) for queue in self._claims.request.queues for shard in available]
         queues = [queue for queue in queues if queue not in self._ignored]
         found: list[int] = []
         if queues:
@@ -127,8 +117,7 @@ class IdleWait:
         self._interrupts.wait(lambda: time.sleep(POLL_RELEASED))
 
     def next_shard(self) -> None:
-        """With burst, go to a shard that may have jobs; wait a while if only shards are left that
-        do not answer."""
+        """With burst, go to the next shard; wait first if only silent shards may have jobs."""
         if self._claims.is_dry_where_answered:
             self._interrupts.wait(lambda: time.sleep(POLL_BURST))
         self._claims.go_to(None)
@@ -159,7 +148,7 @@ class IdleWait:
     def _count_held(self) -> int:
         held = 0
         for one in self._claims.shards:
-            key = one.commands.keys.child_processing(self._claim_request.child)
+            key = one.commands.keys.child_processing(self._claims.request.child)
             held += one.commands.connection.call("LLEN", key)
         return held
 

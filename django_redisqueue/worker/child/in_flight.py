@@ -161,8 +161,7 @@ class InFlight:
         return True
 
     def set_deadline(self, run: InFlightRun) -> None:
-        """Begin to count the timeout of a run that starts now: until then it may have to wait for
-        another one that blocks its runner."""
+        """Start the timeout of a run, which may have waited for another that blocks its runner."""
         run.deadline_ms = mono_ms() + run.execution.timeout_ms
         assert run.started_ms is not None
         self._state.begin(run.slot, run.token, run.started_ms, run.deadline_ms)
@@ -221,8 +220,7 @@ class InFlight:
             run.request(to_interrupt(verb))
 
     def wait(self, until: Callable[[], bool], timeout: float | None) -> None:
-        """Block the main thread until ``until()`` holds or ``timeout`` seconds have passed; None
-        waits without a limit."""
+        """Block until ``until()`` holds or ``timeout`` seconds have passed; None: no limit."""
         with self._changed:
             self._changed.wait_for(until, timeout)
 
@@ -268,8 +266,7 @@ class InFlight:
                 progress.send_last(waits=False)
 
     def _sent(self, finished: Sequence[FinishedRun], written: Sequence[bool]) -> None:
-        """Drop reported outcomes from the log. Unwritten ones move to its end and to the end of the
-        queue, to be sent again."""
+        """Drop reported outcomes from the log; put unwritten ones at its end, to be sent again."""
         with self._changed:
             for one, is_written in zip(finished, written, strict=True):
                 self.unwritten += (not is_written) - one.is_unwritten

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import FieldDoesNotExist
@@ -41,18 +41,6 @@ class Position:
         return replace(self, after=key, done=self.done + 1)
 
 
-class ItemSource(Protocol):
-    """Items in an order that does not change."""
-
-    reads_database: bool
-
-    def count(self) -> int:
-        """How many there are."""
-
-    def page(self, after: Any, size: int) -> Sequence[Keyed]:
-        """The next items behind a key, each with its own; None is the beginning."""
-
-
 class SequenceSource:
     """A list, a tuple or a range; the key of an item is its index."""
 
@@ -65,6 +53,7 @@ class SequenceSource:
         return len(self._items)
 
     def page(self, after: Any, size: int) -> Sequence[Keyed]:
+        """The next items behind a key, each with its own; None is the beginning."""
         first = 0 if after is None else after + 1
         return [(item, at) for at, item in enumerate(self._items[first : first + size], first)]
 
@@ -105,8 +94,7 @@ class QuerySetSource:
         return [field.value_to_string(row) for field, _ in self._fields]
 
     def _behind(self, after: Sequence[str]) -> Q:
-        """The condition of the rows behind a key: a later field decides where the earlier ones are
-        equal."""
+        """The rows behind a key: a later field decides where the earlier ones are equal."""
         condition, equal = Q(), Q()
         for (field, is_descending), text in zip(self._fields, after, strict=True):
             value = field.to_python(text)
@@ -152,6 +140,9 @@ class QuerySetSource:
         )
 
 
+ItemSource = SequenceSource | QuerySetSource  # items in an order that does not change
+
+
 def source_of(items: object) -> ItemSource:
     """Raises StepError for what cannot be walked over in parts."""
     if isinstance(items, Manager):
@@ -186,8 +177,7 @@ class Cursor:
 
 
 class Walk:
-    """One walk, inside a block of ``walking``. ``stop`` returns what ends the job here, or None;
-    ``report`` takes done and total."""
+    """One walk. ``stop`` says what ends the job here, or None; ``report`` gets done and total."""
 
     def __init__(
         self,
@@ -210,9 +200,7 @@ class Walk:
 
     def __iter__(self) -> Iterator[Any]:
         with self._walking():
-            at = _position(self._cursor.read())
-            if at is None:
-                at = Position(total=self._count())
+            at = _position(self._cursor.read()) or Position(total=self._count())
             while not at.is_over:
                 page = self._source.page(at.after, self._size)
                 for item, key in page:
@@ -229,9 +217,8 @@ class Walk:
     async def __aiter__(self) -> AsyncIterator[Any]:
         """The same walk; it reads the source and the cursor in threads."""
         with self._walking():
-            at = _position(await in_thread(self._cursor.read)())
-            if at is None:
-                at = Position(total=await self._of_source(self._count))
+            stored = await in_thread(self._cursor.read)()
+            at = _position(stored) or Position(total=await self._of_source(self._count))
             while not at.is_over:
                 page = await self._of_source(self._source.page, at.after, self._size)
                 for item, key in page:

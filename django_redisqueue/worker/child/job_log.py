@@ -43,14 +43,12 @@ def _shown(key: str, value: object) -> str:
 
 
 def logs_completed() -> bool:
-    """Whether anybody wants a line for a job that completes: most are quick, and it takes longer to
-    write than some of them run."""
+    """Whether completed jobs are logged: writing a line may take longer than the job."""
     return logger.isEnabledFor(logging.INFO)
 
 
 def log_outcome(job: ClaimedJob, resolution: Resolution, started_ms: int | None = None) -> None:
-    """Log how a run ended. ``started_ms`` is when it began, by the monotonic clock; None: it did
-    not."""
+    """Log how a run ended. ``started_ms``: when it began (monotonic); None: it did not."""
     level = LEVELS.get(resolution.kind)
     if level is None or not logger.isEnabledFor(level):
         return

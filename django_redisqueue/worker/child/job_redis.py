@@ -19,11 +19,7 @@ from ...conf import Settings
 from ...core.codec import stored_name
 from ...core.ids import shard_of_id
 from ...core.parsing import int64_or_none
-from ...exceptions import (
-    JobAbandoned,
-    RedisRefused,
-    RedisUnavailable,
-)
+from ...exceptions import JobAbandoned, RedisRefused, RedisUnavailable
 from .context import Report
 
 logger = logging.getLogger("django_redisqueue")
@@ -142,16 +138,6 @@ class JobRedis:
             self._unused.append(connection)
 
 
-@contextmanager
-def commands_of(job_id: str, settings: Settings) -> Iterator[Commands]:
-    """The commands of a job's shard, on a connection of their own."""
-    commands = Commands(worker_connection(shard_of_id(job_id)), settings)
-    try:
-        yield commands
-    finally:
-        commands.connection.close()
-
-
 class LatestProgress:
     """The latest progress of an async job, on its way to the thread that sends it.
 
@@ -170,8 +156,7 @@ class LatestProgress:
         self._sending = threading.Lock()  # one report at a time, so that they keep their order
 
     def give(self, text: str) -> bool:
-        """Leave a progress to be sent; for any thread of the job. False if the lease is known to be
-        lost, or if the job has ended and this thread outlived it."""
+        """Leave a progress to be sent. False once the lease is lost or the job has ended."""
         with self._guard:
             if self._is_over or self._is_lost:
                 return False

@@ -6,11 +6,12 @@ One round trip to Redis reports a batch and claims the next.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from ...broker.commands import ClaimRequest
@@ -21,9 +22,10 @@ from ...conf import Settings
 from ...exceptions import RedisQueueError
 from ..child_state import RESERVED_BYTES, ChildState
 from ..interrupts import Interrupts
+from ..options import WorkerOptions
 from .async_runner import AsyncRunner
 from .chunks import perform_chunk, shares_chunk
-from .claims import BatchSize, Claims, Reports, largest_batch, release_outcome
+from .claims import BatchSize, Claims, Reports, largest_batch, releases
 from .executor import Execution, Executor, Pipeline
 from .forks import exit_after_fd_loss, exit_without_files
 from .idle import IdleWait, SuspectPauses
@@ -38,56 +40,25 @@ logger = logging.getLogger("django_redisqueue")
 FD_LOSS_WAIT = 0.5  # s for jobs that are about to end, such as the one that closed the files
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildOptions:
-    """The options of a child. ``max_jobs`` 0 means no limit.
-
-    With one thread, sync jobs run one after another in the main thread; otherwise each runs in one
-    of ``threads``, beside the main thread.
-    """
-
-    queues: tuple[str, ...]
-    min_priority: int = -100
-    max_jobs: int = 0
-    burst: bool = False
-    async_concurrency: int = 100
-    async_db_connections: int = 10
-    threads: int = 1
-
-    @property
-    def slots(self) -> int:
-        """How many jobs may run at a time: in the main thread, on the event loop, in threads."""
-        return 1 + self.async_concurrency + (self.threads if self.threads > 1 else 0)
-
-
 class Child:
-    """A process that runs jobs.
-
-    ``wake_supervisor`` makes the supervisor look at ``state``. ``siblings`` is the number of
-    children of the worker that run jobs, including this one.
-    """
+    """A process that runs jobs. ``wake_supervisor`` makes the supervisor look at ``state``."""
 
     def __init__(
         self,
         child: str,
         state: ChildState,
-        options: ChildOptions,
+        options: WorkerOptions,
         settings: Settings,
         wake_supervisor: Callable[[], None],
-        siblings: int,
     ) -> None:
         self.child = child
         self._state = state
         self._options = options
         self._settings = settings
         self._wake_supervisor = wake_supervisor
-        self._siblings = siblings
-        self._claim_request = ClaimRequest(child, options.queues, options.min_priority)
+        request = ClaimRequest(child, options.queues, options.min_priority)
         self._interrupts = Interrupts(state)
-        self._claims = Claims(
-            self._claim_request, state, settings, lambda: self._interrupts.stopping
-        )
-        self._reports = Reports(self._claim_request, state, settings)
+        self._claims = Claims(request, state, settings, lambda: self._interrupts.stopping)
         job_redis = JobRedis(child, settings, state.keep_alive)
         self._pipeline = Pipeline(
             settings, job_redis.unknown_task_delays, job_redis.parent_result,
@@ -95,7 +66,7 @@ class Child:
         )  # fmt: skip
         self._executor = Executor(self._pipeline, state, self._interrupts, job_redis)
         self._in_flight = InFlight(
-            state, job_redis.report, self._reports.send, job_redis,
+            state, job_redis.report, Reports(request, state, settings).send, job_redis,
             lambda: self._interrupts.stopping,
             several_shards=settings.shards > 1,
         )  # fmt: skip
@@ -106,7 +77,7 @@ class Child:
             self._thread_runner = ThreadRunner(
                 self._pipeline, self._in_flight, options.threads, 1 + capacity
             )
-        self._idle = IdleWait(self._claims, self._claim_request, self._interrupts, self._in_flight)
+        self._idle = IdleWait(self._claims, self._interrupts, self._in_flight)
         self._batch = BatchSize(settings.batch_window_ms)
         self._window = settings.batch_window_ms / 1000
         self._done = 0
@@ -121,7 +92,8 @@ class Child:
         self._interrupts.install()
         with suppress(RedisQueueError):  # if Redis is away, assume that it is near
             self._batch.limit = largest_batch(
-                lambda: self._claims.current.commands.connection.call("PING"), self._siblings
+                lambda: self._claims.current.commands.connection.call("PING"),
+                self._options.processes,
             )
         while not self._is_over():
             self._interrupts.unblock()
@@ -144,8 +116,7 @@ class Child:
         return is_drained
 
     def _wait_for_jobs(self, claim: ClaimReply) -> bool:
-        """After a claim without jobs: wait until another one may have some. With ``burst``, True if
-        no further claim can have any."""
+        """Wait until a claim may have jobs again; with ``burst``, True if none can."""
         if claim.must_be_alone and not self._in_flight.count:
             self._idle.wait_for_release()
         elif not self._options.burst:
@@ -165,7 +136,7 @@ class Child:
         several = len(self._claims.shards) > 1
         if several and claim.jobs and claim.jobs[0].recoveries and self._in_flight.count:
             # A suspect runs alone, and its shard knows nothing of the jobs of other shards.
-            self._claims.add([release_outcome(job) for job in reversed(claim.jobs)])
+            self._claims.add(releases(claim.jobs))
             self._claims.flush()
             queues = [job.queue for job in claim.jobs]
             return replace(claim, jobs=[], must_be_alone=True, leave_out=queues)
@@ -211,8 +182,7 @@ class Child:
             exit_without_files()
         self._state.keep_alive()
         self._claims.give_back()
-        blocked = self._async_runner.withdraw_blocked()
-        self._claims.add([release_outcome(job) for job in reversed(blocked)])
+        self._claims.add(releases(self._async_runner.withdraw_blocked()))
         self._claims.flush()
         left = self._alone_until - time.monotonic()
         timeout = min(BLOCK_SECONDS, left) if left > 0 else BLOCK_SECONDS
@@ -330,30 +300,25 @@ class Child:
         )
 
     def _release(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Return unstarted jobs to the head of their queue with the next report, unless the
-        supervisor does that."""
+        """Return unstarted jobs to the head of their queue, unless the supervisor does that."""
         if self._state.take_unstarted():
-            self._claims.add([release_outcome(job) for job in reversed(jobs)])
+            self._claims.add(releases(jobs))
 
     def _start(self, job: ClaimedJob, token: bytes) -> None:
         execution = self._pipeline.prepare(job)
         if isinstance(execution, Resolution):
             self._claims.add([self._executor.record(job, execution)])
-        elif execution.task.options.chunk is not None:
+            return
+        if execution.task.options.chunk is not None:
             self._start_chunk([execution], [token])
-        elif execution.task.is_async or self._thread_runner is not None:
-            self._start_beside(execution, token)
-        else:
+            return
+        runner = self._async_runner if execution.task.is_async else self._thread_runner
+        if runner is None:
             self._claims.add([self._executor.run(execution, token)])
-
-    def _start_beside(self, execution: Execution, token: bytes) -> None:
-        """Start a job that runs beside others; a suspect runs without any."""
-        if execution.task.is_async or self._thread_runner is None:
-            self._async_runner.start(execution, token)
-        else:
-            self._thread_runner.start(execution, token)
-        if execution.job.recoveries > 0:
-            self._alone_until = float("inf")
+            return
+        runner.start(execution, token)
+        if job.recoveries > 0:  # a suspect runs without others beside it
+            self._alone_until = math.inf
 
     def _finish_last(self) -> None:
         self._idle.close()

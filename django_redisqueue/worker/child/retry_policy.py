@@ -58,8 +58,7 @@ def resolve_error(
     settings: Settings,
     secrets: Sequence[str] = (),
 ) -> Resolution:
-    """Resolve an exception of a job that had spent ``attempts`` before this run. ``secrets`` are
-    removed from its text."""
+    """Resolve an exception of a job that had spent ``attempts`` before, without ``secrets``."""
     try:
         return _resolve(error, options, attempts, max_attempts, settings, secrets)
     except BaseException:  # of a property of its class, or of a metaclass
@@ -90,16 +89,16 @@ def _resolve(
         return Resolution(OutcomeKind.CANCELLED, text)
     if isinstance(error, JobAbandoned):
         return Resolution(OutcomeKind.QUEUED)  # Redis refuses it if the lease is lost
-    if isinstance(error, RateLimited):
-        return _limited(error, text, settings)
+    is_limited = isinstance(error, RateLimited)
     reason = JobReason.TIMEOUT if isinstance(error, JobTimeout) else JobReason.NONE
-    if spent >= max_attempts or not _may_retry(error, options):
+    if not is_limited and (spent >= max_attempts or not _may_retry(error, options)):
         return Resolution(OutcomeKind.FAILED, text, reason)
     try:
         delay_ms = _delay_ms(error, options, spent)
     except InvalidOption as wrong:
         return Resolution(OutcomeKind.FAILED, describe(wrong, settings.max_error_bytes), reason)
-    return Resolution(OutcomeKind.RETRYING, text, str(delay_ms))
+    kind = OutcomeKind.LIMITED if is_limited else OutcomeKind.RETRYING
+    return Resolution(kind, text, str(delay_ms))
 
 
 def _unwrapped(error: BaseException) -> BaseException:
@@ -116,14 +115,6 @@ def _unwrapped(error: BaseException) -> BaseException:
     return found or error
 
 
-def _limited(error: RateLimited, text: str, settings: Settings) -> Resolution:
-    try:
-        delay_ms = to_ms(getattr(error, "retry_after", None), "RateLimited(retry_after=...)")
-    except InvalidOption as wrong:
-        return Resolution(OutcomeKind.FAILED, describe(wrong, settings.max_error_bytes))
-    return Resolution(OutcomeKind.LIMITED, text, str(delay_ms))
-
-
 def _may_retry(error: BaseException, options: TaskOptions) -> bool:
     if isinstance(error, EventTimeout | ApprovalRejected):
         return False  # it is remembered: the next run would meet it again
@@ -133,8 +124,10 @@ def _may_retry(error: BaseException, options: TaskOptions) -> bool:
 
 
 def _delay_ms(error: BaseException, options: TaskOptions, spent: int) -> int:
-    delay = getattr(error, "delay", None) if isinstance(error, Retry) else None
-    if delay is not None:  # a subclass may not call Retry.__init__
+    """Raises InvalidOption. A subclass may not call ``Retry.__init__``, hence ``getattr``."""
+    if isinstance(error, RateLimited):
+        return to_ms(getattr(error, "retry_after", None), "RateLimited(retry_after=...)")
+    if isinstance(error, Retry) and (delay := getattr(error, "delay", None)) is not None:
         return to_ms(delay, "Retry(delay=...)")
     return to_backoff(options.backoff).delay_ms(spent)
 

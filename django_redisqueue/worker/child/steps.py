@@ -131,8 +131,7 @@ class Steps:
         return str(self._sleeps)
 
     def wait(self, kind: Kind, name: str, ms: int | None) -> Any:
-        """The payload of an event that has come; None after a sleep. Raises EventTimeout, or
-        JobSuspended to give the child back."""
+        """The payload of an event; None after a sleep. Raises EventTimeout or JobSuspended."""
         sleeps = kind is Kind.SLEEP
         reply = self._store.check_wait(self._job, name, ms, sleeps=sleeps)
         state = reply.state

@@ -41,11 +41,7 @@ class BridgeRole(LeaderRole):
     errors = (RedisQueueError, DatabaseError)
 
     def __init__(
-        self,
-        who: str,
-        settings: Settings,
-        host: RoleHost = STANDALONE,
-        last: float = 0.0,
+        self, who: str, settings: Settings, host: RoleHost = STANDALONE, last: float = 0.0
     ) -> None:
         """Before it hands the role over, it catches up for ``last`` seconds."""
         self._bridge = make_bridge(settings, shard=host.shard, keep_alive=host.keep_alive)
@@ -151,8 +147,7 @@ class _Subscription:
         self._read_at = 0.0
 
     def listen(self, seconds: float) -> bool:
-        """Block until a message, until the next read is due, or for ``seconds``. True if it is time
-        to read."""
+        """Block for a message or until the next read is due. True if it is time to read."""
         assert self._connection is not None
         now = time.monotonic()
         if now >= self._read_at:

@@ -47,17 +47,13 @@ Block = Callable[[float], object]  # waits for some seconds at most; True ends t
 Wait = Callable[[Block, float], object]  # runs such a wait, which an order to stop may end
 
 
-def wait_uninterrupted(block: Block, seconds: float) -> object:
-    return block(seconds)
-
-
 @dataclass(frozen=True, slots=True)
 class RoleHost:
     """What a process gives the role of one shard. ``state`` connects a worker's child with the
     heartbeats of its supervisor; other processes have none."""
 
     shard: int = 0
-    wait: Wait = wait_uninterrupted
+    wait: Wait = lambda block, seconds: block(seconds)
     keep_alive: KeepAlive = lambda seconds: None
     state: ChildState | None = None
 

@@ -70,8 +70,7 @@ HUNG_AFTER = 300.0  # s; each task is a bounded pass, which takes milliseconds t
 
 
 class Maintenance(LeaderRole):
-    """Promotes due jobs and fires schedules to the millisecond, and runs periodic tasks; takes no
-    jobs."""
+    """Promotes due jobs, fires schedules and runs periodic tasks; takes no jobs."""
 
     def __init__(self, child: str, settings: Settings, host: RoleHost = STANDALONE) -> None:
         shard = host.shard
@@ -220,8 +219,7 @@ class PeriodicTask:
 
 
 def run_due(tasks: Sequence[PeriodicTask], rest: float = 0.0) -> bool:
-    """Run the tasks that are due; those that rest, so many seconds later. True if one of them has
-    more to do now."""
+    """Run the due tasks; those that rest, ``rest`` s later. True if one has more to do now."""
     more = False
     for task in tasks:
         now = time.monotonic()

@@ -22,6 +22,7 @@ from ...broker.replies import AnnounceReply, FireReply
 from ...broker.schedules import ScheduleQueries, UnreadableSchedule
 from ...client.placement import shard_of_schedule
 from ...core.codec import decode_payload
+from ...core.formatting import shorten
 from ...core.job_data import NewJob, decode_options
 from ...core.redaction import OPTION, redact
 from ...core.schedules import Cron, ScheduleData, ScheduleDefinition, Source, set_digest
@@ -36,11 +37,6 @@ AGAIN_MS = 1
 OUTDATED, OF_CODE = -1, -2  # define_schedules.lua: newer code runs; the code has one of this name
 BLOCKED = 30.0  # s until a schedule that cannot be fired is tried again
 FULL = 600.0  # s between two comparisons although nothing seems to have changed
-# The fields of a row that show what the code defines
-_SHOWN = (
-    "source", "task", "args", "kwargs", "cron", "every", "timezone", "misfire", "overlap",
-    "queue_name", "priority",
-)  # fmt: skip
 
 
 class ScheduleDeployment:
@@ -52,7 +48,6 @@ class ScheduleDeployment:
         self._definitions = definitions
         self.digest = set_digest(definitions)
         self._problem = ""
-        self.is_current = False  #: whether no newer code was running at the last pass
 
     def run_once(self) -> None:
         """Announce this code, and define its schedules if Redis asks for them. Raises
@@ -63,7 +58,6 @@ class ScheduleDeployment:
         except RedisUnavailable:
             raise
         except RedisQueueError as error:
-            self.is_current = False
             if str(error) != self._problem:
                 #: Redis refuses the schedules of the code, mostly because it is full or a key has a
                 #: wrong type. They run as before; remove the reason.
@@ -72,7 +66,6 @@ class ScheduleDeployment:
 
     def _deploy(self) -> None:
         reply = self._commands.announce_schedules(self.digest, TTL_MS)
-        self.is_current = reply is not AnnounceReply.OUTDATED
         if reply is AnnounceReply.TO_DEFINE and self._define():
             self._commands.announce_schedules(self.digest, TTL_MS, is_defined=True)
 
@@ -150,13 +143,10 @@ class Scheduler:
                 "schedule %s: no worker was there at %d due times, which get no run (misfire=%s)",
                 schedule.name, missed, schedule.schedule.misfire,
             )  # fmt: skip
-        if not due.run_ms:
-            self._commands.fire(schedule, cursor_ms, due.next_ms, None, missed)
-            return
-        cursors = [cursor_ms, *due.run_ms[1:]]
-        for cursor, due_ms, next_ms in zip(
-            cursors, due.run_ms, [*due.run_ms[1:], due.next_ms], strict=True
-        ):
+        runs: Sequence[int | None] = due.run_ms or [None]  # without a run, the cursor moves on
+        later = due.run_ms[1:]
+        steps = zip([cursor_ms, *later], runs, [*later, due.next_ms], strict=True)
+        for cursor, due_ms, next_ms in steps:
             reply = self._commands.fire(schedule, cursor, next_ms, due_ms, missed)
             if reply is FireReply.MOVED_ON:
                 return
@@ -261,7 +251,7 @@ class ScheduleRows:
                 rows[name], _ = PeriodicJob.objects.using(alias).get_or_create(
                     name=name, defaults=shown
                 )
-            elif row.is_of_code and any(getattr(row, key) != shown[key] for key in _SHOWN):
+            elif row.is_of_code and any(getattr(row, key) != shown[key] for key in shown):
                 PeriodicJob.objects.using(alias).filter(pk=row.pk).update(**shown)
 
     def _define(self, own: Iterable[PeriodicJob], known: Mapping[str, ScheduleData]) -> list[str]:
@@ -309,7 +299,7 @@ def _shown_fields(one: ScheduleData) -> dict[str, object]:
         "task": one.task[:255],
         "args": args,
         "kwargs": kwargs,
-        "cron": _fitting(cron.expression, 100) if cron else "",
+        "cron": shorten(cron.expression, 100) if cron else "",
         "every": "" if cron else schedule.timing,
         "timezone": cron.timezone if cron else "",
         "misfire": str(schedule.misfire),
@@ -317,11 +307,6 @@ def _shown_fields(one: ScheduleData) -> dict[str, object]:
         "queue_name": one.queue,
         "priority": one.job.priority,
     }
-
-
-def _fitting(text: str, most: int) -> str:
-    """A text for a column of ``most`` characters."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _shown_arguments(job: NewJob) -> tuple[list[object], dict[str, object]]:

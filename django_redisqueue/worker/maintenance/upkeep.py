@@ -10,12 +10,7 @@ from contextlib import suppress
 from django.db import router
 
 from ...broker.commands import Commands
-from ...broker.continuations import (
-    STEP,
-    Continuation,
-    ContinuationStep,
-    abandoned_continuations,
-)
+from ...broker.continuations import STEP, Continuation, ContinuationStep, abandoned_continuations
 from ...broker.failures import BlockedQueues
 from ...broker.policies import UniqueQueries
 from ...broker.queries import Queries
@@ -116,16 +111,16 @@ class LaneAudit:
 
     def __init__(self, commands: Commands) -> None:
         self._commands = commands
-        self._next = ("", "")
+        self._queue = self._position = ""  # where the next step begins
 
     def run_once(self) -> None:
         """The next pass continues, because none of this is urgent."""
         total = 0
         for _ in range(AUDIT_STEPS):
-            mended, *following = self._commands.audit_lanes(*self._next)
-            self._next = (following[0], following[1])
+            found = self._commands.audit_lanes(self._queue, self._position)
+            mended, self._queue, self._position = found
             total += mended
-            if self._next == ("", ""):
+            if not self._queue and not self._position:
                 break
         if total:
             #: Slots of limits, or lanes of jobs, did not agree with the jobs, because keys of Redis
@@ -172,8 +167,7 @@ class Pruner:
         return sum(self._prune(queue, status) for queue in known for status in self._statuses)
 
     def compact(self) -> bool:
-        """Drop cancelled ids from the lists of all queues: claims do that too, but a queue may
-        have no worker. True if there is more to do now."""
+        """Drop cancelled ids, also from queues without workers. True if there is more to do now."""
         more = False
         for queue in self._known.names():
             with suppress(WrongKeyType):  # the queue is blocked, which the promoter has logged

@@ -62,11 +62,27 @@ class ChildHandle:
         self.send(f"abandon {job_id} {lease}")
 
 
-def unreported_jobs(handles: Sequence[ChildHandle]) -> dict[str, set[str]]:
-    """The ids of the jobs that each child runs, or has ended and may not have reported.
+# Any thread may call the following functions.
 
-    Any thread may call this. It leaves out a child whose slot is vacated meanwhile.
-    """
+
+def living_children(handles: Sequence[ChildHandle]) -> list[str]:
+    """The ids of the children that live."""
+    return [handle.child for handle in handles if handle.child]
+
+
+def running_jobs(handles: Sequence[ChildHandle]) -> list[tuple[str, str, int]]:
+    """Job id, child and lease of the jobs that run."""
+    return [
+        (job.id, handle.child, job.lease)
+        for handle in handles
+        if handle.child
+        for job in handle.state.running()
+    ]
+
+
+def unreported_jobs(handles: Sequence[ChildHandle]) -> dict[str, set[str]]:
+    """The ids of the jobs that each child runs, or has ended and may not have reported. Leaves out
+    a child whose slot is vacated meanwhile."""
     found = {}
     for handle in handles:
         child = handle.child
@@ -80,8 +96,7 @@ def unreported_jobs(handles: Sequence[ChildHandle]) -> dict[str, set[str]]:
 
 
 def children_without_reply(handles: Sequence[ChildHandle], shard: int, for_ms: int) -> set[str]:
-    """The children whose last call to a shard got no reply and was not sent again for so long,
-    because they run a job of another shard. Any thread may call this."""
+    """The children that got no reply from a shard and, busy elsewhere, did not ask again."""
     before_ms = mono_ms() - for_ms
     return {
         handle.child

@@ -24,8 +24,7 @@ SILENCE = 60.0  # s without a message until the server is asked whether it still
 
 
 class ControlListener:
-    """Listens on the control channels of all shards, with a thread for each server, and survives
-    outages."""
+    """Listens on the control channels of all shards, in a thread for each server."""
 
     def __init__(
         self,

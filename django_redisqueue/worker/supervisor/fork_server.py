@@ -19,7 +19,6 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, Literal, NoReturn
@@ -34,45 +33,13 @@ ChildEntry = Callable[[Role, int, str], int]  # role, slot number, child id -> e
 _PR_SET_PDEATHSIG = 1
 
 
-@dataclass(frozen=True, slots=True)
-class ChildStarted:
-    """A child was forked."""
-
-    slot: int
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class SpawnFailed:
-    """The machine had no memory, or no pid, for another process."""
-
-    slot: int
-    problem: str
-
-
-@dataclass(frozen=True, slots=True)
-class ChildExited:
-    """A child has ended; ``code`` as from ``os.waitstatus_to_exitcode``, negative for a signal."""
-
-    pid: int
-    code: int
-
-    @property
-    def cause(self) -> str:
-        """The exit code or signal, for the log."""
-        names = {number.value: number.name for number in signal.Signals}  # lacks real-time signals
-        number = -self.code
-        return f"signal {names.get(number, number)}" if number > 0 else f"exit code {self.code}"
-
-
-ChildEvent = ChildStarted | SpawnFailed | ChildExited
-_EVENTS: dict[str, type[ChildEvent]] = {
-    kind.__name__: kind for kind in (ChildStarted, SpawnFailed, ChildExited)
-}
-
-
 class ForkServer:
-    """The supervisor's end: starts the process, sends commands, receives events, all as JSON."""
+    """The supervisor's end: starts the process, sends commands, receives events.
+
+    Messages are JSON lists. Commands: ``spawn, role, slot, child``; ``reap, pid``; ``stop``.
+    Events: ``started, slot, pid``; ``failed, slot, problem`` without memory or a pid for another
+    process; ``exited, pid, code``, with a negative code for a signal.
+    """
 
     def __init__(self, entry: ChildEntry) -> None:
         self.connection, theirs = Pipe()
@@ -86,34 +53,39 @@ class ForkServer:
         theirs.close()
 
     def spawn(self, role: Role, slot: int, child: str) -> None:
-        """Start a child; `ChildStarted` or `SpawnFailed` follows."""
-        self._send({"verb": "spawn", "role": role, "slot": slot, "child": child})
+        """Start a child; a ``started`` or ``failed`` event follows."""
+        self._send("spawn", role, slot, child)
 
     def reap(self, pid: int) -> None:
         """Free the pid of a dead child."""
-        self._send({"verb": "reap", "pid": pid})
+        self._send("reap", pid)
 
-    def events(self) -> list[ChildEvent]:
+    def events(self) -> list[list[Any]]:
         """What has happened since the last call. Raises ConnectionError if the server is gone."""
-        found: list[ChildEvent] = []
+        found = []
         try:
             while self.connection.poll():
-                message = json.loads(self.connection.recv_bytes())
-                found.append(_EVENTS[message.pop("event")](**message))
+                found.append(json.loads(self.connection.recv_bytes()))
         except (EOFError, OSError) as error:
             raise ConnectionError("the fork server process is gone") from error
         return found
 
     def stop(self) -> None:
         """End the process, if it still runs, and wait for it."""
-        self._send({"verb": "stop"})
+        self._send("stop")
         with suppress(ChildProcessError):  # SIGCHLD was ignored when we started: already reaped
             os.waitpid(self.pid, 0)
         self.connection.close()
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, *message: object) -> None:
         with suppress(BrokenPipeError):  # the process is gone; `events` raises
             self.connection.send_bytes(json.dumps(message).encode())
+
+
+def exit_cause(code: int) -> str:
+    """The exit code or signal of a child, for the log."""
+    names = {number.value: number.name for number in signal.Signals}  # lacks real-time signals
+    return f"signal {names.get(-code, -code)}" if code < 0 else f"exit code {code}"
 
 
 def die_with_parent(parent: int, by: int = signal.SIGKILL) -> None:
@@ -180,23 +152,26 @@ class _ForkLoop:
             command = json.loads(self._supervisor.recv_bytes())
         except (EOFError, OSError):
             return False
-        if command["verb"] == "spawn":
-            self._spawn(command["role"], command["slot"], command["child"])
-        elif command["verb"] == "reap":
-            os.waitpid(command["pid"], 0)
-        return bool(command["verb"] != "stop")
+        match command:
+            case ["spawn", role, slot, child]:
+                self._spawn(role, slot, child)
+            case ["reap", pid]:
+                os.waitpid(pid, 0)
+            case _:
+                return False
+        return True
 
     def _spawn(self, role: Role, slot: int, child: str) -> None:
         parent = os.getpid()
         try:
             pid = os.fork()
         except OSError as error:
-            self._send(SpawnFailed, slot=slot, problem=str(error))
+            self._send("failed", slot, str(error))
             return
         if pid == 0:
             self._run_child(role, slot, child, parent)
         self._alive.add(pid)
-        self._send(ChildStarted, slot=slot, pid=pid)
+        self._send("started", slot, pid)
 
     def _run_child(self, role: Role, slot: int, child: str, parent: int) -> NoReturn:
         code = 1
@@ -220,8 +195,7 @@ class _ForkLoop:
                 continue
             self._alive.discard(pid)
             code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-            self._send(ChildExited, pid=pid, code=code)
+            self._send("exited", pid, code)
 
-    def _send(self, event: type[ChildEvent], **fields: Any) -> None:
-        message = {"event": event.__name__, **fields}
+    def _send(self, *message: object) -> None:
         self._supervisor.send_bytes(json.dumps(message).encode())

@@ -32,8 +32,14 @@ from ..child.retry_policy import resolve_error
 from ..child_state import RoleNote
 from ..identity import shard_label
 from ..probe import HeartbeatFile
-from ..reaper import Reaper, RewoundClaims, UnansweredClaims, UnreportedJobs
-from .child_handle import ChildHandle
+from ..reaper import Reaper, RewoundClaims, release_unanswered
+from .child_handle import (
+    ChildHandle,
+    children_without_reply,
+    living_children,
+    running_jobs,
+    unreported_jobs,
+)
 from .fork_server import Role
 
 logger = logging.getLogger("django_redisqueue")
@@ -67,51 +73,64 @@ class ExitReport:
 
 
 WriteRequest = ReleaseUnstarted | ExitReport
-Notify = Callable[[Sequence[tuple[str, int]], Sequence[str]], None]  # lost (id, lease); to cancel
 
 
-@dataclass(frozen=True, slots=True)
-class RoleInRedis:
-    """What a kind of child leads (lead.lua), and for how long at a time."""
-
-    name: str
-    term_ms: int
-
-
-class ShardRoles:
-    """The roles of a worker's children, such as maintenance. For the threads of all shards.
+class ShardNotes:
+    """What the heartbeats of all shards find, for the children, in memory that they share: whether
+    a shard answers, and how their roles stand, such as maintenance. For any thread.
 
     A leader that sleeps leaves the renewal of its lease to the heartbeats, and a child that does
     not lead leaves it to them to notice that nobody does. So while nothing goes on, a worker costs
-    a shard little more than its heartbeats. What a heartbeat has found is in memory that the child
-    shares.
+    a shard little more than its heartbeats.
     """
 
     def __init__(
-        self, handles: Sequence[ChildHandle], settings: Settings, roles: Mapping[Role, RoleInRedis]
+        self,
+        handles: Sequence[ChildHandle],
+        settings: Settings,
+        roles: Mapping[Role, tuple[str, int]],
+        heartbeat_file: HeartbeatFile,
+        away: Collection[int] = (),
     ) -> None:
+        """``roles``: what each kind of child leads (lead.lua), and for how many ms at a time.
+        ``away``: shards that do not answer as the worker starts."""
+        self._handles = handles
         self._holders = [(handle, roles[handle.role]) for handle in handles if handle.role in roles]
         self._heartbeat_ms = settings.heartbeat_ms
         self._quiet_after = QUIET_AFTER + (settings.lease_ms + settings.resend_window_ms) / 1000
         self._activity: list[str | None] = [None] * settings.shards  # what each heartbeat has seen
         self._active_until = [0.0] * settings.shards  # monotonic
+        self._heartbeat_file = heartbeat_file
+        self._guard = threading.Lock()  # of the file
+        self._answered = [shard not in away for shard in range(settings.shards)]
+        for shard in away:
+            self._tell(shard, False)
 
     def terms(self, shard: int) -> list[RoleTerm]:
         """The roles that the children have or want, for the next heartbeat."""
         return [
-            RoleTerm(role.name, handle.child, role.term_ms, handle.state.sleeps(shard))
-            for handle, role in self._holders
+            RoleTerm(name, handle.child, term_ms, handle.state.sleeps(shard))
+            for handle, (name, term_ms) in self._holders
             if handle.child
         ]
 
     def note(self, shard: int, reply: HeartbeatReply | None) -> None:
-        """Tell the children what a heartbeat has found; None if Redis has not answered."""
+        """Tell the children what a heartbeat has found; None if Redis has not answered. The file
+        says that Redis answers while any shard does."""
+        self._tell(shard, reply is not None)
+        with self._guard:
+            self._answered[shard] = reply is not None
+            self._heartbeat_file.write(any(self._answered))
         found = RoleNote.ASK if reply is None else self._note_activity(shard, reply)
-        for handle, role in self._holders:
+        for handle, (name, term_ms) in self._holders:
             # Like a lease, a term is renewed three times before it ends.
-            is_covered = self._heartbeat_ms * 3 <= role.term_ms
-            must_ask = reply is None or role.name in reply.to_ask or not is_covered
+            is_covered = self._heartbeat_ms * 3 <= term_ms
+            must_ask = reply is None or name in reply.to_ask or not is_covered
             handle.state.note_role(shard, RoleNote.ASK if must_ask else found)
+
+    def _tell(self, shard: int, answered: bool) -> None:
+        for handle in self._handles:
+            handle.state.note_shard(shard, answered)
 
     def _note_activity(self, shard: int, reply: HeartbeatReply) -> RoleNote:
         now = time.monotonic()
@@ -125,46 +144,41 @@ class ShardRoles:
 class HeartbeatCallbacks:
     """What the heartbeat threads ask of the supervisor, and tell it. Any thread may call these."""
 
-    children: Callable[[], list[str]]  # whose leases to renew
-    running: Callable[[], list[tuple[str, str, int]]]  # jobs to ask after: id, child, lease
-    is_stopping: Callable[[], bool]  # its queues are announced as served until then
-    notify: Notify
-    unreported: UnreportedJobs
-    without_reply: Callable[[int, int], set[str]]  # see `children_without_reply`
-    on_beat: Callable[[int, bool], None]  # a shard, and whether it answered
     worker: str  # its id
     report: Callable[[], str]  # its description, as JSON
+    is_stopping: Callable[[], bool]  # its queues are announced as served until then
+    notify: Callable[
+        [Sequence[tuple[str, int]], Sequence[str]], None
+    ]  # lost (id, lease); to cancel
     on_order: Callable[[str], None]  # the last order, "<ms> <order>"
-    roles: ShardRoles
 
 
-class HeartbeatThread:
+class HeartbeatThread(threading.Thread):
     """The heartbeats of one shard."""
 
     def __init__(
         self,
         settings: Settings,
         queues: Sequence[str],
+        handles: Sequence[ChildHandle],
+        notes: ShardNotes,
         callbacks: HeartbeatCallbacks,
-        shard: int = 0,
+        shard: int,
     ) -> None:
+        super().__init__(name=shard_label("heartbeat", shard, settings), daemon=True)
         self._settings = settings
         self._shard = shard
         self._commands = Commands(worker_connection(shard), settings)
         self._queries = Queries(self._commands.connection, settings)
         self._reaper = Reaper(self._commands)
-        self._rewound_claims = RewoundClaims(self._commands, callbacks.unreported)
-        self._unanswered_claims = UnansweredClaims(
-            self._commands, callbacks.unreported,
-            partial(callbacks.without_reply, shard, settings.lease_ms),
-        )  # fmt: skip
+        self._rewound_claims = RewoundClaims(self._commands, partial(unreported_jobs, handles))
         self._queues = queues
+        self._handles = handles
+        self._notes = notes
         self._callbacks = callbacks
         self._who = shard_label("supervisor", shard, settings)
         self._reaper_name = shard_label("reaper", shard, settings)
         self._requests: queue.SimpleQueue[WriteRequest | None] = queue.SimpleQueue()
-        name = shard_label("heartbeat", shard, settings)
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._unfinished: WriteRequest | None = None
         self._deferred: list[WriteRequest] = []  # until the next heartbeat
         self._unsettled: set[str] = set()  # children with a deferred request
@@ -173,21 +187,14 @@ class HeartbeatThread:
         self.fault: BaseException | None = None  # what broke it
         self._asked = 0
 
-    # For the main thread
-
-    def start(self) -> None:
-        """Take over from this machine's dead workers, then beat until ``stop``."""
-        self._thread.start()
+    # For the main thread: see Heartbeats
 
     def submit(self, request: WriteRequest) -> None:
-        """Write a request to Redis as soon as Redis answers."""
         if isinstance(request, ExitReport) and not request.in_order:
             self._recoveries_submitted += 1
         self._requests.put(request)
 
     def may_recover_since(self, since: float) -> bool:
-        """Whether jobs of dead children came back to their queues after ``since`` (monotonic), or
-        still will: a child that found the queues empty then has to look again."""
         pending = self._recoveries_submitted - self._recoveries_done
         return pending > 0 or self._recovered_at >= since
 
@@ -195,14 +202,10 @@ class HeartbeatThread:
         """Write what is left, and end."""
         self._requests.put(None)
 
-    def join(self, timeout: float) -> bool:
-        """Wait for the end; False if it takes more than ``timeout`` seconds, or after a fault."""
-        self._thread.join(timeout)
-        return not self._thread.is_alive() and self.fault is None
-
     # The thread
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Take over from this machine's dead workers, then beat until ``finish``."""
         try:
             self._loop()
         except BaseException as error:
@@ -233,18 +236,17 @@ class HeartbeatThread:
         asked, callbacks = self._jobs_to_ask_after(), self._callbacks
         # Dead children with unwritten outcomes, too: if their leases lapsed, another worker would
         # recover these jobs and run them again.
-        children = [*callbacks.children(), *self._unsettled]
+        children = [*living_children(self._handles), *self._unsettled]
         served = () if callbacks.is_stopping() else self._queues
         reply: HeartbeatReply | None = None
         try:
             reply = self._commands.heartbeat(
                 children, asked, served, callbacks.worker, callbacks.report(),
-                callbacks.roles.terms(self._shard),
+                self._notes.terms(self._shard),
             )  # fmt: skip
         except RedisQueueError as error:
             log_outage(self._who, error)
-        callbacks.on_beat(self._shard, reply is not None)
-        callbacks.roles.note(self._shard, reply)
+        self._notes.note(self._shard, reply)
         if reply is None:
             return False
         log_recovery(self._who)
@@ -258,7 +260,9 @@ class HeartbeatThread:
             until = time.monotonic() + self._settings.heartbeat_ms / 2000
             self._try_reaping(lambda: self._reaper.run_once(until))
         self._rewound_claims.after_beat(reply.steady_ms)
-        self._unanswered_claims.after_beat()
+        silent = children_without_reply(self._handles, self._shard, self._settings.lease_ms)
+        if silent:
+            release_unanswered(self._commands, silent, unreported_jobs(self._handles))
         return True
 
     def _jobs_to_ask_after(self) -> list[tuple[str, str, int]]:
@@ -266,7 +270,7 @@ class HeartbeatThread:
         several = self._settings.shards > 1
         running = [
             job
-            for job in self._callbacks.running()
+            for job in running_jobs(self._handles)
             if not several or shard_of_id(job[0]) == self._shard
         ]
         first = self._asked if self._asked < len(running) else 0
@@ -312,8 +316,7 @@ class HeartbeatThread:
         return True
 
     def _write(self, request: WriteRequest) -> None:
-        """Write a request; defer what is refused because a key of a queue, or the list of the
-        child's jobs, has a wrong type."""
+        """Write a request; defer what is refused because a key has a wrong type."""
         rest: WriteRequest | None = request
         try:
             if isinstance(request, ReleaseUnstarted):
@@ -347,7 +350,7 @@ class HeartbeatThread:
         for job_id, lease in report.timed_out:
             unwritten += self._report(report.child, self._timeout_outcome(job_id, lease))
         keep = [outcome.id for outcome in unwritten]
-        is_stuck = self._reaper.reap_dead(report.child, report.blamed, keep).stuck
+        is_stuck = self._reaper.reap_dead(report.child, report.blamed, keep)
         if not report.in_order:
             self._recovered_at = max(time.monotonic(), self._recovered_at)
             self._recoveries_done += 1
@@ -404,10 +407,16 @@ class Heartbeats:
     """Starts and stops the threads, and gives each the requests of its shard."""
 
     def __init__(
-        self, settings: Settings, queues: Sequence[str], callbacks: HeartbeatCallbacks
+        self,
+        settings: Settings,
+        queues: Sequence[str],
+        handles: Sequence[ChildHandle],
+        notes: ShardNotes,
+        callbacks: HeartbeatCallbacks,
     ) -> None:
         self._threads = [
-            HeartbeatThread(settings, queues, callbacks, shard) for shard in range(settings.shards)
+            HeartbeatThread(settings, queues, handles, notes, callbacks, shard)
+            for shard in range(settings.shards)
         ]
 
     def start(self) -> None:
@@ -436,13 +445,13 @@ class Heartbeats:
         return next((thread.fault for thread in self._threads if thread.fault), None)
 
     def stop(self, timeout: float) -> bool:
-        """Write what is left, within ``timeout`` seconds; False if that was too short, or after a
-        fault."""
+        """Write what is left, within ``timeout`` seconds; False if that failed."""
         end = time.monotonic() + timeout
         for thread in self._threads:
             thread.finish()
-        stopped = [thread.join(max(0.0, end - time.monotonic())) for thread in self._threads]
-        return all(stopped)
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        return self.fault is None and not any(thread.is_alive() for thread in self._threads)
 
 
 def _part_of(request: WriteRequest, shard: int) -> WriteRequest | None:
@@ -462,36 +471,3 @@ def _part_of(request: WriteRequest, shard: int) -> WriteRequest | None:
     if not outcomes and not unstarted:
         return None
     return ReleaseUnstarted(request.child, unstarted, outcomes)
-
-
-class ShardAnswers:
-    """Which shards answered their last heartbeat. For the threads of all shards.
-
-    ``away``: shards that do not answer as the worker starts.
-    """
-
-    def __init__(
-        self,
-        shards: int,
-        heartbeat_file: HeartbeatFile,
-        handles: Sequence[ChildHandle],
-        away: Collection[int] = (),
-    ) -> None:
-        self._answered = [shard not in away for shard in range(shards)]
-        self._heartbeat_file = heartbeat_file
-        self._handles = handles
-        self._guard = threading.Lock()
-        for shard in away:
-            self._tell(shard, False)
-
-    def note(self, shard: int, answered: bool) -> None:
-        """Note a heartbeat, and tell the children. The file says that Redis answers while any shard
-        does."""
-        with self._guard:
-            self._answered[shard] = answered
-            self._tell(shard, answered)
-            self._heartbeat_file.write(answered or any(self._answered))
-
-    def _tell(self, shard: int, answered: bool) -> None:
-        for handle in self._handles:
-            handle.state.note_shard(shard, answered)

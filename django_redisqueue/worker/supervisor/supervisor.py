@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 
@@ -22,8 +22,9 @@ from ...conf import Settings
 from ...core.parsing import int_or_none
 from ...core.records import WorkerOrder, WorkerState
 from ..identity import Worker, start_time
-from .child_handle import ChildHandle
-from .fork_server import ChildExited, ChildStarted, ForkServer, SpawnFailed
+from ..options import WorkerOptions
+from .child_handle import ChildHandle, living_children
+from .fork_server import ForkServer, exit_cause
 from .heartbeat import Heartbeats
 from .watchdog import Watchdog
 
@@ -38,15 +39,6 @@ CANCEL_INTERVAL = 0.01  # s between two searches for that job
 BURST_INTERVAL = 0.1  # s until the next claim while jobs are being recovered, with burst
 SPAWN_RETRY = 1.0  # s until the next try after a failed fork
 EXIT_WAIT = 1.0  # s for children to die in after their fork server has
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SupervisorOptions:
-    """``grace`` in seconds; ``max_memory`` of a child in bytes, 0 for no limit."""
-
-    grace: float = 25.0
-    max_memory: int = 0
-    burst: bool = False
 
 
 class WakePipe:
@@ -80,10 +72,9 @@ class Supervisor:
         child_wakes: WakePipe,
         own_wakes: WakePipe,
         settings: Settings,
-        options: SupervisorOptions,
+        options: WorkerOptions,
     ) -> None:
-        """``child_wakes``: of the children; ``own_wakes``: of this process's threads and
-        signals."""
+        """``own_wakes``: of this process's threads and signals."""
         self._worker = worker
         self._fork_server = fork_server
         self._handles = handles
@@ -166,32 +157,30 @@ class Supervisor:
         try:
             for event in self._fork_server.events():
                 match event:
-                    case ChildStarted():
-                        self._on_child_started(event)
-                    case SpawnFailed():
-                        self._on_spawn_failed(event)
-                    case ChildExited():
-                        self._on_child_exit(event)
+                    case ["started", slot, pid]:
+                        self._on_child_started(self._handles[slot], pid)
+                    case ["failed", slot, problem]:
+                        self._on_spawn_failed(self._handles[slot], problem)
+                    case ["exited", pid, code]:
+                        self._on_child_exit(pid, code)
         except ConnectionError as error:
             #: The process that makes the children was killed. The worker stops, its jobs are
             #: recovered, and the service manager starts it again.
             logger.error("%s, and its children with it; stopping the worker", error)
             self._on_fork_server_lost()
 
-    def _on_child_started(self, event: ChildStarted) -> None:
-        handle = self._handles[event.slot]
-        handle.pid = event.pid
+    def _on_child_started(self, handle: ChildHandle, pid: int) -> None:
+        handle.pid = pid
         if self._jobs_are_over if handle.role == "bridge" else self._takes_no_more(handle):
             handle.send("stop")
 
-    def _on_spawn_failed(self, event: SpawnFailed) -> None:
+    def _on_spawn_failed(self, handle: ChildHandle, problem: str) -> None:
         """Try again later; the children that run go on meanwhile."""
-        handle = self._handles[event.slot]
         #: The system gives the worker no new process: out of memory, or of processes and open files
         #: (ulimit). It tries again; free some, or raise the limit.
         logger.error(
             "no process for child %s: %s; trying again in %g s",
-            handle.child, event.problem, SPAWN_RETRY,
+            handle.child, problem, SPAWN_RETRY,
         )  # fmt: skip
         handle.vacate()
         if self._stop_at is not None:
@@ -200,10 +189,6 @@ class Supervisor:
             handle.spawn_at = time.monotonic() + SPAWN_RETRY
 
     # Watch: what other threads ask and report
-
-    def children(self) -> list[str]:
-        """The ids of the children that live. For any thread."""
-        return [handle.child for handle in self._handles if handle.child]
 
     @property
     def state(self) -> WorkerState:
@@ -219,22 +204,13 @@ class Supervisor:
     def _takes_no_more(self, handle: ChildHandle) -> bool:
         return self._stop_at is not None or (self._is_quiet and handle.role == "jobs")
 
-    def running(self) -> list[tuple[str, str, int]]:
-        """Job id, child and lease of the jobs that run. For any thread."""
-        return [
-            (job.id, handle.child, job.lease)
-            for handle in self._handles
-            if handle.child
-            for job in handle.state.running()
-        ]
-
     def notify(self, lost: Sequence[tuple[str, int]], flagged: Sequence[str]) -> None:
         """Interrupt jobs whose leases are lost, and jobs to cancel. For any thread."""
         self._call_soon(partial(self._handle_notice, lost, flagged))
 
     def on_cancel(self, child: str, job_id: str) -> None:
         """Handle the cancel of a job that a child of any worker holds. For any thread."""
-        if child in self.children():
+        if child in living_children(self._handles):
             self.notify([], [job_id])
 
     def _handle_notice(self, lost: Sequence[tuple[str, int]], flagged: Sequence[str]) -> None:
@@ -262,14 +238,14 @@ class Supervisor:
 
     # Reap and replace
 
-    def _on_child_exit(self, event: ChildExited) -> None:
+    def _on_child_exit(self, pid: int, code: int) -> None:
         """Report what a dead child leaves behind, and plan its replacement."""
-        handle = next(handle for handle in self._handles if handle.pid == event.pid)
-        self._fork_server.reap(event.pid)
+        handle = next(handle for handle in self._handles if handle.pid == pid)
+        self._fork_server.reap(pid)
         report = self._watchdog.exit_report(handle)
         # A job may end its process with the very exit code of a child that ends normally.
-        in_order = event.code in (EXIT_DONE, EXIT_QUEUES_EMPTY) and not report.blamed
-        queues_empty = in_order and event.code == EXIT_QUEUES_EMPTY
+        in_order = code in (EXIT_DONE, EXIT_QUEUES_EMPTY) and not report.blamed
+        queues_empty = in_order and code == EXIT_QUEUES_EMPTY
         # Jobs of dead children may return after this child looked for jobs, or have done so since.
         may_find_jobs = handle.role == "jobs" and self._heartbeats.may_recover_since(
             handle.spawned_at
@@ -279,7 +255,7 @@ class Supervisor:
         if crashed:
             #: A process was killed (often for its memory) or crashed. It is replaced at once, and
             #: its jobs are recovered; look at the kernel's log if it repeats.
-            logger.error("child %s died (%s)", handle.child, event.cause)
+            logger.error("child %s died (%s)", handle.child, exit_cause(code))
         was_useful = bool(handle.state.done or report.outcomes or report.blamed)
         handle.vacate()
         self._heartbeats.submit(replace(report, in_order=in_order))

@@ -22,8 +22,9 @@ from django_redisqueue.worker.child.async_runner import AsyncRunner
 from django_redisqueue.worker.child.executor import Execution, Pipeline
 from django_redisqueue.worker.child.in_flight import REPORTED_TOGETHER, InFlight
 from django_redisqueue.worker.child.job_redis import LatestProgress
-from django_redisqueue.worker.child.loop import Child, ChildOptions
+from django_redisqueue.worker.child.loop import Child
 from django_redisqueue.worker.child_state import LOG_BYTES, ChildState
+from django_redisqueue.worker.options import WorkerOptions
 from tests.app import tasks
 from tests.worker import tasks as worker_tasks
 from tests.worker.processes import eventually
@@ -233,8 +234,8 @@ def test_jobs_that_start_together_wake_the_loop_once(
 def test_a_child_takes_a_batch_of_async_jobs_with_one_system_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    options = ChildOptions(queues=("default",), async_concurrency=3)
-    child = Child("child", ChildState(0, options.slots), options, load({}), lambda: None, 1)
+    options = WorkerOptions(queues=("default",), async_concurrency=3)
+    child = Child("child", ChildState(0, options.slots), options, load({}), lambda: None)
     monkeypatch.setattr(child._in_flight, "_send", lambda outcomes: [True] * len(outcomes))
     reads, read = list[int](), os.read
 
@@ -273,8 +274,8 @@ def test_a_job_that_the_loop_has_not_begun_has_no_deadline(
 def test_jobs_behind_one_that_blocks_the_loop_go_back(
     monkeypatch: pytest.MonkeyPatch, launched: bool
 ) -> None:
-    options = ChildOptions(queues=("default",), async_concurrency=3)
-    child = Child("child", ChildState(0, options.slots), options, load({}), lambda: None, 1)
+    options = WorkerOptions(queues=("default",), async_concurrency=3)
+    child = Child("child", ChildState(0, options.slots), options, load({}), lambda: None)
     monkeypatch.setattr(child._in_flight, "_send", lambda outcomes: [True] * len(outcomes))
     runner, go_on = child._async_runner, threading.Event()
     launch = runner._launch

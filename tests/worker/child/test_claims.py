@@ -14,9 +14,10 @@ from django_redisqueue.conf import get_settings
 from django_redisqueue.worker.child.claims import FAR_ROUND_TRIP, BatchSize, Claims, largest_batch
 from django_redisqueue.worker.child.idle import IdleWait, SuspectPauses
 from django_redisqueue.worker.child.in_flight import InFlight
-from django_redisqueue.worker.child.loop import Child, ChildOptions
+from django_redisqueue.worker.child.loop import Child
 from django_redisqueue.worker.child_state import MAX_BATCH, ChildState
 from django_redisqueue.worker.interrupts import Interrupts
+from django_redisqueue.worker.options import WorkerOptions
 from tests.support.shards import keys_of
 from tests.worker import tasks
 from tests.worker.child.test_steps import Memory
@@ -92,7 +93,7 @@ def claims(stage: Stage) -> Iterator[Claims]:
 def idle(claims: Claims) -> IdleWait:
     state = ChildState(0, 1)
     in_flight = InFlight(state, lambda *_: True, lambda _: [], Memory())
-    return IdleWait(claims, CLAIM_REQUEST, Interrupts(state), in_flight)
+    return IdleWait(claims, Interrupts(state), in_flight)
 
 
 def test_a_child_that_stops_gives_back_a_wake_up_that_it_may_have_swallowed(
@@ -148,9 +149,9 @@ def test_a_child_that_stops_gives_back_jobs_that_its_wait_claimed(
 @pytest.mark.one_shard("several shards are waited for first, and then asked")
 def test_a_child_without_room_gives_back_jobs_that_its_wait_claimed(stage: Stage) -> None:
     """Jobs in flight may have opened all files, or block the event loop, since the wait began."""
-    options = ChildOptions(queues=("default",))
+    options = WorkerOptions(queues=("default",))
     state = ChildState(0, options.slots)
-    child = Child("c1", state, options, get_settings(), lambda: None, 1)
+    child = Child("c1", state, options, get_settings(), lambda: None)
     assert not child._claims.claim(1).jobs
     tasks.run.enqueue(stage.book, "waiting")
     child._idle.wait(1)
@@ -180,7 +181,7 @@ def test_a_child_with_several_shards_waits_long_unless_it_has_something_to_repor
     state, waited = ChildState(0, 1), list[float]()
     claims = Claims(CLAIM_REQUEST, state, get_settings(), lambda: False)
     in_flight = InFlight(state, lambda *_: True, lambda _: [], Memory())
-    idle = IdleWait(claims, CLAIM_REQUEST, Interrupts(state), in_flight)
+    idle = IdleWait(claims, Interrupts(state), in_flight)
     monkeypatch.setattr(WakeWait, "wait", lambda *given: waited.append(given[2]) or [])
     monkeypatch.setattr(claims.current, "wait", lambda _, seconds, __: waited.append(seconds))
     idle.wait(1)

@@ -12,7 +12,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from django_redisqueue.worker.supervisor.fork_server import ChildExited
+from django_redisqueue.worker.supervisor.fork_server import exit_cause
 from django_redisqueue.worker.supervisor.supervisor import reap_orphans
 from tests.worker import fork_tasks, tasks
 from tests.worker.processes import eventually, is_alive
@@ -36,7 +36,7 @@ def test_the_other_children_go_on_when_a_fork_fails(stage: Stage) -> None:
 )
 def test_every_exit_has_a_cause(code: int, words: str) -> None:
     """Real-time signals have no names."""
-    assert ChildExited(1, code).cause == words
+    assert exit_cause(code) == words
 
 
 def test_a_worker_whose_launcher_ignores_sigchld_ends_in_order(stage: Stage) -> None:

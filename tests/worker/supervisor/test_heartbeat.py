@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 from unittest.mock import Mock
@@ -15,53 +14,55 @@ from redis import Redis
 from django_redisqueue import JobQueue, get_job
 from django_redisqueue.broker.commands import ClaimRequest, Commands
 from django_redisqueue.broker.connection import worker_connection
-from django_redisqueue.broker.replies import HeartbeatReply, Outcome, OutcomeKind, RoleTerm
+from django_redisqueue.broker.replies import (
+    ClaimedJob,
+    HeartbeatReply,
+    Outcome,
+    OutcomeKind,
+    RoleTerm,
+)
 from django_redisqueue.conf import Settings, get_settings
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.records import WorkerOrder
 from django_redisqueue.worker.child_state import ChildState, RoleNote
+from django_redisqueue.worker.probe import HeartbeatFile
 from django_redisqueue.worker.reaper import Reaper
 from django_redisqueue.worker.supervisor import heartbeat
 from django_redisqueue.worker.supervisor.child_handle import ChildHandle
+from django_redisqueue.worker.supervisor.fork_server import Role
 from django_redisqueue.worker.supervisor.heartbeat import (
     ExitReport,
     HeartbeatCallbacks,
     Heartbeats,
     HeartbeatThread,
     ReleaseUnstarted,
-    RoleInRedis,
-    ShardRoles,
+    ShardNotes,
 )
 from django_redisqueue.worker.supervisor.supervisor import Supervisor
 from tests.support.shards import keys_of, shard_of
+from tests.worker.parts import claimed
 
 pytestmark = pytest.mark.usefixtures("queue_settings")
 
 
 def _heartbeat(
-    running: Sequence[tuple[str, str, int]] = (),
+    running: ClaimedJob | None = None,
     notify: Any = None,
     is_stopping: bool = False,
     on_order: Any = None,
     shard: int | None = None,
 ) -> HeartbeatThread:
-    callbacks = _callbacks(running, notify, is_stopping, on_order)
+    """Of a worker with the child c1."""
+    handle = ChildHandle(ChildState(0, 1), "jobs", child="c1")
+    if running is not None:
+        handle.state.offer([running])
+        handle.state.begin(0, cast(bytes, handle.state.take()), 1, 0)
+    callbacks = HeartbeatCallbacks("w.m.1.2", lambda: "{}", lambda: is_stopping, notify, on_order)
     shard = shard_of() if shard is None else shard
-    return HeartbeatThread(get_settings(), ("default",), callbacks, shard)
-
-
-def _callbacks(
-    running: Sequence[tuple[str, str, int]] = (),
-    notify: Any = None,
-    is_stopping: bool = False,
-    on_order: Any = None,
-) -> HeartbeatCallbacks:
-    return HeartbeatCallbacks(
-        lambda: ["c1"], lambda: list(running), lambda: is_stopping, notify, lambda: {},
-        lambda *_: set(), lambda *_: None, "w.m.1.2", lambda: "{}", on_order,
-        ShardRoles([], get_settings(), {}),
-    )  # fmt: skip
+    return HeartbeatThread(
+        get_settings(), ("default",), [handle], made([handle], get_settings()), callbacks, shard
+    )
 
 
 def test_a_lost_lease_is_reported_with_its_number() -> None:
@@ -69,7 +70,7 @@ def test_a_lost_lease_is_reported_with_its_number() -> None:
     heard: list[Any] = []
     job_id = new_job_id(shard_of())
     heartbeat = _heartbeat(
-        [(job_id, "c1", 7)], lambda lost, flagged: heard.append((list(lost), list(flagged)))
+        claimed(job_id, 7), lambda lost, flagged: heard.append((list(lost), list(flagged)))
     )
     assert heartbeat.beat()
     assert heard == [([(job_id, 7)], [])]
@@ -140,9 +141,10 @@ def handles() -> list[ChildHandle]:
     ]
 
 
-def made(handles: list[ChildHandle], settings: Settings | None = None) -> ShardRoles:
-    roles = {"maintenance": RoleInRedis("leader", TERM_MS)}
-    return ShardRoles(handles, settings or replace(get_settings(), shards=2), roles)  # type: ignore[arg-type]
+def made(handles: list[ChildHandle], settings: Settings | None = None) -> ShardNotes:
+    roles: dict[Role, tuple[str, int]] = {"maintenance": ("leader", TERM_MS)}
+    settings = settings or replace(get_settings(), shards=2)
+    return ShardNotes(handles, settings, roles, HeartbeatFile(None))
 
 
 def test_it_is_quiet_when_there_was_no_transition_for_a_while(
@@ -248,7 +250,8 @@ def test_a_thread_that_breaks_is_what_the_worker_ends_with(
 ) -> None:
     signals: list[int] = []
     monkeypatch.setattr(heartbeat.os, "kill", lambda _, number: signals.append(number))
-    heartbeats = Heartbeats(get_settings(), ("default",), replace(_callbacks(), report=broken))
+    callbacks = HeartbeatCallbacks("w.m.1.2", broken, lambda: False, Mock(), Mock())
+    heartbeats = Heartbeats(get_settings(), ("default",), [], made([]), callbacks)
     supervisor = Supervisor.__new__(Supervisor)
     supervisor._fork_server, supervisor._heartbeats = cast(Any, Mock()), heartbeats
     heartbeats.start()
