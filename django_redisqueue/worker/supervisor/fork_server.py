@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import json
 import os
 import select
 import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 from ...broker.scripts import load
 from ...broker.sentinel import stop_following
@@ -33,13 +33,35 @@ ChildEntry = Callable[[Role, int, str], int]  # role, slot number, child id -> e
 _PR_SET_PDEATHSIG = 1
 
 
-class ForkServer:
-    """The supervisor's end: starts the process, sends commands, receives events.
+@dataclass(frozen=True, slots=True)
+class ChildStarted:
+    """A child was forked."""
 
-    Messages are JSON lists. Commands: ``spawn, role, slot, child``; ``reap, pid``; ``stop``.
-    Events: ``started, slot, pid``; ``failed, slot, problem`` without memory or a pid for another
-    process; ``exited, pid, code``, with a negative code for a signal.
-    """
+    slot: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnFailed:
+    """The machine had no memory, or no pid, for another process."""
+
+    slot: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChildExited:
+    """A child has ended; ``code`` as from ``os.waitstatus_to_exitcode``, negative for a signal."""
+
+    pid: int
+    code: int
+
+
+ChildEvent = ChildStarted | SpawnFailed | ChildExited
+
+
+class ForkServer:
+    """The supervisor's end: starts the process, sends commands, receives events."""
 
     def __init__(self, entry: ChildEntry) -> None:
         self.connection, theirs = Pipe()
@@ -53,19 +75,19 @@ class ForkServer:
         theirs.close()
 
     def spawn(self, role: Role, slot: int, child: str) -> None:
-        """Start a child; a ``started`` or ``failed`` event follows."""
+        """Start a child; `ChildStarted` or `SpawnFailed` follows."""
         self._send("spawn", role, slot, child)
 
     def reap(self, pid: int) -> None:
         """Free the pid of a dead child."""
         self._send("reap", pid)
 
-    def events(self) -> list[list[Any]]:
+    def events(self) -> list[ChildEvent]:
         """What has happened since the last call. Raises ConnectionError if the server is gone."""
         found = []
         try:
             while self.connection.poll():
-                found.append(json.loads(self.connection.recv_bytes()))
+                found.append(self.connection.recv())
         except (EOFError, OSError) as error:
             raise ConnectionError("the fork server process is gone") from error
         return found
@@ -77,9 +99,9 @@ class ForkServer:
             os.waitpid(self.pid, 0)
         self.connection.close()
 
-    def _send(self, *message: object) -> None:
+    def _send(self, *command: object) -> None:
         with suppress(BrokenPipeError):  # the process is gone; `events` raises
-            self.connection.send_bytes(json.dumps(message).encode())
+            self.connection.send(command)
 
 
 def exit_cause(code: int) -> str:
@@ -149,13 +171,13 @@ class _ForkLoop:
     def _handle_command(self) -> bool:
         """False if it is time to end: ordered so, or the supervisor is gone."""
         try:
-            command = json.loads(self._supervisor.recv_bytes())
+            command = self._supervisor.recv()
         except (EOFError, OSError):
             return False
         match command:
-            case ["spawn", role, slot, child]:
+            case "spawn", role, slot, child:
                 self._spawn(role, slot, child)
-            case ["reap", pid]:
+            case "reap", pid:
                 os.waitpid(pid, 0)
             case _:
                 return False
@@ -166,12 +188,12 @@ class _ForkLoop:
         try:
             pid = os.fork()
         except OSError as error:
-            self._send("failed", slot, str(error))
+            self._supervisor.send(SpawnFailed(slot, str(error)))
             return
         if pid == 0:
             self._run_child(role, slot, child, parent)
         self._alive.add(pid)
-        self._send("started", slot, pid)
+        self._supervisor.send(ChildStarted(slot, pid))
 
     def _run_child(self, role: Role, slot: int, child: str, parent: int) -> NoReturn:
         code = 1
@@ -195,7 +217,4 @@ class _ForkLoop:
                 continue
             self._alive.discard(pid)
             code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-            self._send("exited", pid, code)
-
-    def _send(self, *message: object) -> None:
-        self._supervisor.send_bytes(json.dumps(message).encode())
+            self._supervisor.send(ChildExited(pid, code))
