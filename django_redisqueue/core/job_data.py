@@ -196,12 +196,13 @@ def decode_job(job_id: str, raw: Mapping[str, str], stored_in: str = "hash") -> 
         raise CorruptJob(
             f"the {stored_in} of job {job_id} cannot be read: {sanitize(error)}"
         ) from None
-    bodies = decode_fields(raw, payload="payload")
-    numbers = {name: bodies.read(raw, name, parse_int) for name in _COUNTS}
-    numbers |= {name: bodies.read(raw, name, parse_instant_ms) for name in _INSTANTS}
-    numbers["seq"] = seq_of(status, numbers["seq"], "lease" in raw)
+    reader = _JobReader(raw)
+    fields = reader.bodies()
+    fields |= {name: reader.read(name, parse_int) for name in _COUNTS}
+    fields |= {name: reader.read(name, parse_instant_ms) for name in _INSTANTS}
+    fields["seq"] = seq_of(status, fields["seq"], "lease" in raw)
     if "lease" not in raw and status in _HAS_RUN:
-        numbers["lease"] = 1
+        fields["lease"] = 1
     job = JobData(
         id=job_id,
         task=task,
@@ -213,61 +214,54 @@ def decode_job(job_id: str, raw: Mapping[str, str], stored_in: str = "hash") -> 
         lane=printable(raw.get("lane", "")),
         ran=tuple(printable(raw.get("ran", "")).split()),
         waits_for=_waits_for(raw, status),
-        unreadable=bodies.unreadable,
-        **bodies.fields,
-        **{name: number for name, number in numbers.items() if number is not None},
+        unreadable=reader.unreadable,
+        **{name: value for name, value in fields.items() if value is not None},
     )
-    if bodies.unreadable:
-        raise CorruptJob(f"the {stored_in} of job {job_id} cannot be read: {bodies.problem}", job)
+    if reader.unreadable:
+        problem = "; ".join(f"{name}: {why}" for name, why in reader.unreadable.items())
+        raise CorruptJob(f"the {stored_in} of job {job_id} cannot be read: {problem}", job)
     return job
 
 
-class DecodedFields:
-    """The decoded JSON of one job, from wherever it is stored: ``fields`` of JobData, and why the
-    ``unreadable`` ones are so, by their stored names."""
+class _JobReader:
+    """Decodes the fields of one job's hash, and notes why the ``unreadable`` ones are so."""
 
-    def __init__(self) -> None:
-        self.fields: dict[str, Any] = {}
+    def __init__(self, raw: Mapping[str, str]) -> None:
+        self._raw = raw
         self.unreadable: dict[str, str] = {}
 
-    def read(self, raw: Mapping[str, str], name: str, decode: Callable[[str], Any]) -> Any:
-        """Decode a field; None if it is missing or unreadable. Never raises."""
-        if name not in raw:
+    def read(self, name: str, decode: Callable[[str], Any]) -> Any:
+        """Decode a field; None if it is missing or unreadable."""
+        if name not in self._raw:
             return None
         try:
-            return decode(raw[name])
+            return decode(self._raw[name])
         except (ValueError, TypeError) as error:
             self.unreadable[name] = sanitize(error)
             return None
 
-    @property
-    def problem(self) -> str:
-        return "; ".join(f"{name}: {why}" for name, why in self.unreadable.items())
-
-
-def decode_fields(raw: Mapping[str, str], payload: str = "") -> DecodedFields:
-    """Decode the JSON fields of a job, without raising. ``payload``: the name of a field that must
-    exist."""
-    found = DecodedFields()
-    fields = found.fields
-    options = found.read(raw, "options", decode_options)
-    if options is not None:
-        fields["options"], fields["tags"] = options
-    if "options" in found.unreadable:
-        found.unreadable["payload"] = "its options say what may be shown, and they are unreadable"
-    elif payload and payload not in raw:
-        found.unreadable[payload] = f"it has no field {payload!r}"
-    else:
-        marks = fields.get("options", {}).get(OPTION)
-        arguments = found.read(raw, "payload", lambda text: _arguments(text, marks))
-        if arguments is not None:
-            fields["args"], fields["kwargs"] = arguments
-    fields["result"] = found.read(raw, "result", loads)
-    fields["result_file"] = found.read(raw, "result", stored_name) or ""
-    reason = printable(raw.get("reason", ""))
-    fields["error"] = found.read(raw, "error", lambda text: decode_error(text, reason))
-    fields["progress"] = found.read(raw, "progress", decode_progress)
-    return found
+    def bodies(self) -> dict[str, Any]:
+        """The decoded JSON, as fields of JobData."""
+        options, tags = self.read("options", decode_options) or (None, None)
+        args = kwargs = None
+        if "options" in self.unreadable:
+            self.unreadable["payload"] = (
+                "its options say what may be shown, and they are unreadable"
+            )
+        elif "payload" not in self._raw:
+            self.unreadable["payload"] = "it has no field 'payload'"
+        else:
+            marks = (options or {}).get(OPTION)
+            arguments = self.read("payload", lambda text: _arguments(text, marks))
+            args, kwargs = arguments or (None, None)
+        reason = printable(self._raw.get("reason", ""))
+        return {
+            "options": options, "tags": tags, "args": args, "kwargs": kwargs,
+            "result": self.read("result", loads),
+            "result_file": self.read("result", stored_name),
+            "error": self.read("error", lambda text: decode_error(text, reason)),
+            "progress": self.read("progress", decode_progress),
+        }  # fmt: skip
 
 
 def split_wait(job_id: str, event: str) -> tuple[WaitKind, str]:
