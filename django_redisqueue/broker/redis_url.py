@@ -51,9 +51,10 @@ class RedisUrl:
             return get_follower(self.text).open(options)
         url = self.text
         if url.startswith("embedded://"):
-            folder = url.removeprefix("embedded://")
-            url = f"unix://{ensure_server(folder, answer_timeout=connect_timeout)}"
-        connection = _unconnected(url, options)
+            url = f"unix://{ensure_server(url.removeprefix('embedded://'))}"
+        # These options take precedence over those of the URL's query.
+        pool = ConnectionPool(**{**parse_url(url), **options})
+        connection = cast(AbstractConnection, pool.make_connection())
         connection.connect()
         return connection
 
@@ -88,12 +89,6 @@ def _log_in(connection: AbstractConnection) -> None:
     found.settimeout(connection.socket_connect_timeout)
     connection.on_connect()
     found.settimeout(connection.socket_timeout)
-
-
-def _unconnected(url: str, options: dict[str, Any]) -> AbstractConnection:
-    """``options`` take precedence over those of the URL's query."""
-    pool = ConnectionPool(**{**parse_url(url), **options})
-    return cast(AbstractConnection, pool.make_connection())
 
 
 SCHEMES = ("redis://", "rediss://", "unix://", *SENTINEL_SCHEMES, *CLUSTER_SCHEMES, "embedded://")
@@ -180,7 +175,9 @@ def _check_readable(setting: str, url: str) -> None:
     The message does not repeat redis-py's, which quotes what it took for the port: with a "/" in
     the password, that is the beginning of the password.
     """
-    unreadable = f"{setting} is {hidden(url)!r}, which cannot be read; {REMEDY}"
+    # Any part of it could be part of a password.
+    hidden = f"{url.partition('://')[0]}://***"
+    unreadable = f"{setting} is {hidden!r}, which cannot be read; {REMEDY}"
     if _is_cut_short(url):
         raise ConfigurationError(unreadable)
     try:
@@ -222,22 +219,6 @@ def _is_cut_short(url: str) -> bool:
     credentials = place.rpartition("@")[0]
     beyond = any("@" in item and "=" not in item for item in query.split("&"))
     return beyond or "/" in credentials or "#" in credentials
-
-
-# host:port/database or a path
-_PLAIN = re.compile(r"([^:]*|\[[0-9a-fA-F:.]*\])(:[0-9]{0,5})?(/[^:]*)?")
-
-
-def hidden(url: str) -> str:
-    """An unreadable URL without anything that could be part of a password."""
-    scheme, separator, rest = url.partition("://")
-    place, question, query = rest.partition("?")
-    if "@" in query:
-        return f"{scheme}{separator}***"
-    _, at, host = place.rpartition("@")
-    if not at and not _PLAIN.fullmatch(host):  # a password without a host
-        host = f"{host.partition(':')[0]}:***"
-    return f"{scheme}{separator}{'***@' if at else ''}{host}{'?***' if question else ''}"
 
 
 def masked(url: str) -> str:
