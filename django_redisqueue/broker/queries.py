@@ -1,7 +1,4 @@
-"""Queries for jobs: by id, by the place in a list, and by the properties that are indexed.
-
-Each costs a constant number of round trips, or reads a page of at most 100 jobs.
-"""
+"""Queries for jobs: by id, by the place in a list, and by the properties that are indexed."""
 
 from __future__ import annotations
 
@@ -35,8 +32,8 @@ TOMBSTONE = {"lingers", "until_ms", "deleted", "alias"}
 
 @dataclass(frozen=True, slots=True)
 class UnreadableJob:
-    """A job that cannot be read, and why, so that a page still shows the others. ``known``: the
-    job without the unreadable fields, if only some are."""
+    """A job that cannot be read, and why. ``known``: the job without the unreadable fields, if only
+    some are."""
 
     id: str
     problem: str
@@ -49,8 +46,6 @@ def not_found(job_id: str) -> JobNotFound:
 
 
 class Queries(OverviewQueries):
-    """The queries, on one connection."""
-
     def job(self, job_id: str) -> JobData:
         """One job; for the id of a duplicate, the job that has its unique key. Raises JobNotFound
         or CorruptJob."""
@@ -118,10 +113,7 @@ class Queries(OverviewQueries):
 
     def _queued(self, key: QueueKeys, start: int, stop: int) -> Read[list[str]]:
         """By priority: those above 0, the list of priority 0 from its tail, those below 0; and then
-        those with a lane.
-
-        Takes two round trips and reads no more than the page, however deep it is.
-        """
+        those with a lane. Reads no more than the page, however deep it is."""
         high, plain, ranked = yield Strict(
             ("ZCOUNT", key.priority, "-inf", f"({MIDDLE}"),
             ("LLEN", key.queued),
@@ -201,8 +193,7 @@ class Queries(OverviewQueries):
 
     def abandoned_result_files(self, cursor: str) -> tuple[str, list[str]]:
         """One step of a scan of the recorded files of jobs (SCAN_START begins and ends it): the
-        next cursor, and the files that no job will read: the job is gone, or its result is another.
-        """
+        next cursor, and the files that no job will read."""
         key = self.keys.result_files
         following, flat = self.connection.call("HSCAN", key, cursor, "COUNT", RESULT_FILES_A_STEP)
         files = pairs(flat)

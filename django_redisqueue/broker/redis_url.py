@@ -26,12 +26,11 @@ from .wire import Packer
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
-    """The URL of Redis. ``address`` is the same without the password, for display. ``tag``: for a
-    cluster, that of the shard, by which its node is found."""
+    """The URL of Redis."""
 
     text: str
-    address: str
-    tag: str = ""
+    address: str  # the same without the password, for display
+    tag: str = ""  # of the shard, by which the node of a cluster is found
 
     @property
     def is_cluster(self) -> bool:
@@ -131,7 +130,6 @@ def redis_address() -> str:
 
 
 def _named(shard: int) -> tuple[str, str]:
-    """The name of the setting that has the shard's URL, and the URL."""
     connection = get_settings().connection
     if "URL" in connection:
         setting, urls = 'REDISQUEUE["CONNECTION"]["URL"]', connection["URL"]
@@ -210,8 +208,8 @@ def _check_nodes(setting: str, url: str) -> None:
 
 
 def _is_cut_short(url: str) -> bool:
-    """Whether the user or password has an unescaped "/", "#" or "?". A parser ends the host there,
-    and may even succeed (``redis://:12/x@shop`` would be port 12 of this machine)."""
+    """Whether the user or password has an unescaped "/", "#" or "?", where a parser ends the host:
+    it may even succeed (``redis://:12/x@shop`` would be port 12 of this machine)."""
     scheme, _, rest = url.partition("://")
     place, _, query = rest.partition("?")
     if scheme == "unix" and place.startswith("/"):  # a path may have an "@"
@@ -250,8 +248,8 @@ def options_of(cache: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def primary_url(cache: Mapping[str, Any]) -> str:
-    """The URL of an entry's primary, with the credentials and the database from its options. As in
-    redis-py, the URL itself takes precedence."""
+    """The URL of an entry's primary, with credentials and database from its options; as in
+    redis-py, those in the URL take precedence."""
     url, options = locations(cache)[0], options_of(cache)
     user, password = options.get("username") or "", options.get("password") or ""
     if (user or password) and "@" not in url:

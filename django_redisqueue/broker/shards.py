@@ -78,8 +78,7 @@ class AllShards:
         begin: Callable[[RedisConnection], Read[Answer]],
         shards: Iterable[int] | None = None,
     ) -> Answers[Answer]:
-        """The answers of the reads that ``begin`` returns for the connections of the shards, or of
-        some ``shards``.
+        """The answers of the reads that ``begin`` returns for the connections of (some) shards.
 
         Takes as many round trips as one read: each is one pipeline a server, and all servers are
         asked before the replies of the first are read.
@@ -131,7 +130,7 @@ class AllShards:
             for one in group:
                 own = list(islice(replies, len(one.commands)))
                 with self._missing_on_error(one.connection):
-                    found[one.shard] = one.check(own)
+                    found[one.shard] = one.connection.check_replies(own, lenient=one.is_lenient)
         return found
 
     @contextmanager
@@ -163,16 +162,10 @@ class AllShards:
 
 
 class _Reading(Reading[Answer]):
-    """A read in one shard."""
-
     def __init__(self, connection: RedisConnection, read: Read[Answer]) -> None:
         self.connection = connection
         self.shard = connection.shard
         super().__init__(read)
-
-    def check(self, replies: list[Any]) -> list[Any]:
-        """Raises the first error among the replies."""
-        return self.connection.check_replies(replies, lenient=self.is_lenient)
 
 
 def all_shards(
@@ -186,11 +179,9 @@ def all_shards(
 
 
 def agree_on_shards(every: AllShards) -> None:
-    """Compare SHARDS with the number that the data was written with. Without any data, record it:
-    in all shards, because one that lacks it later looks as if it was emptied.
-
-    Raises ShardMismatch, and without any data the error of a shard that does not answer.
-    """
+    """Compare SHARDS with the number that the data was written with; without any data, record it in
+    all shards, because one that lacks it later looks as if it was emptied. Raises ShardMismatch,
+    and without any data the error of a shard that does not answer."""
     numbers = read_numbers(every)
     if problem := _problem(numbers.by_shard):
         raise ShardMismatch(problem)
@@ -231,8 +222,8 @@ def read_numbers(shards: AllShards) -> Answers[str | None]:
 
 
 def record_number(shards: AllShards, number: int) -> None:
-    """Store in these shards how many there are. Takes one round trip, because a worker that starts
-    meanwhile refuses data that has the number in some shards only."""
+    """Store in these shards how many there are, in one round trip: a worker that starts meanwhile
+    refuses data that has the number in some shards only."""
 
     def write(one: RedisConnection) -> Read[None]:
         yield Strict(("HSET", _keys(one).meta, FIELD, number))

@@ -28,8 +28,8 @@ correlation_id: ContextVar[str] = ContextVar("redisqueue_correlation_id", defaul
 
 @dataclass(slots=True, repr=False)
 class Run:
-    """A call of a task, with one job or, in a chunk, with several. ``arguments`` and ``secrets``
-    are those of the first: without redacted ones, and the texts of these."""
+    """A call of a task, with one job or, in a chunk, several. ``arguments`` are those of the first
+    without redacted ones, ``secrets`` the texts of these."""
 
     task: str
     queue: str
@@ -67,7 +67,6 @@ def add_instrument(instrument: Instrument) -> Callable[[], None]:
 
 @contextmanager
 def producing(task: str, queue: str, count: int) -> Iterator[None]:
-    """Around an enqueue."""
     with ExitStack() as entered:
         for each in _instruments:
             manager = _safely(each.producing, task, queue, count)

@@ -36,10 +36,8 @@ class WaitKind(StrEnum):
 
 @dataclass(slots=True)
 class NewJob:
-    """A job on its way into Redis; ``when`` is '' (now), '+<ms>' from now, or an instant in ms.
-
-    Not frozen, because creating a frozen dataclass takes three times as long.
-    """
+    """A job on its way into Redis; ``when`` is '' (now), '+<ms>' from now, or an instant in ms. Not
+    frozen, because creating a frozen dataclass takes three times as long."""
 
     id: str
     queue: str
@@ -110,8 +108,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobData:
-    """Everything Redis knows of a job, with redacted arguments replaced. Instants are ms since the
-    epoch, by Redis's clock."""
+    """Everything Redis knows of a job, with redacted arguments replaced. Instants are ms."""
 
     id: str
     task: str
@@ -151,8 +148,7 @@ class JobData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobQuery:
-    """A lookup of the newest ``limit`` jobs with all of these properties. An empty property matches
-    every job."""
+    """A lookup of the newest ``limit`` jobs with these properties; an empty one matches all."""
 
     task: str = ""
     workflow: str = ""
@@ -167,7 +163,6 @@ class JobQuery:
         return bool(self.statuses) and self.statuses.isdisjoint(FINAL)
 
     def matches(self, job: JobData) -> bool:
-        """Whether the job has these properties."""
         return (
             (not self.task or job.task == self.task)
             and (not self.workflow or job.id.rpartition(".")[0] == self.workflow)
@@ -329,24 +324,15 @@ def decode_progress(text: str) -> Progress:
 
 def encode_error(kind: str, message: str, traceback: str, limit: int) -> str:
     """An error as JSON of at most ``limit`` bytes, cutting the middle of its texts if necessary."""
-    message = printable(message)
-    traceback = printable(traceback)
+    message, traceback = printable(message), printable(traceback)
     text = dumps({"type": kind, "message": message, "traceback": traceback})
-    if len(text.encode()) <= limit:
-        return text
-    # Halve until it fits: JSON escapes make the encoded size unpredictable.
     room = limit
-    while True:
+    # Halve until it fits: JSON escapes make the encoded size unpredictable.
+    while len(text.encode()) > limit and room >= 8:
         room //= 2
-        text = dumps(
-            {
-                "type": kind[:100],
-                "message": _shorten(message, room // 3),
-                "traceback": _shorten(traceback, room),
-            }
-        )
-        if len(text.encode()) <= limit or room < 8:
-            return text
+        short = {"message": _shorten(message, room // 3), "traceback": _shorten(traceback, room)}
+        text = dumps({"type": kind[:100], **short})
+    return text
 
 
 def decode_error(text: str, reason: str = "") -> JobError:
