@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import Any, NamedTuple
 
+from ..conf import Settings
 from ..core.codec import dumps, loads
 from ..core.parsing import int_or_none
 from .base import QueryBase, Read, Strict, query
@@ -157,8 +158,8 @@ def entry_id(position: Position) -> str:
 
 
 class EventFeed(QueryBase):
-    def __init__(self, connection: RedisConnection) -> None:
-        super().__init__(connection)
+    def __init__(self, connection: RedisConnection, settings: Settings | None = None) -> None:
+        super().__init__(connection, settings)
         self._entries = Entries(connection, self.keys.events)
 
     @query

@@ -25,13 +25,13 @@ from ..core.redaction import display_payload
 from ..core.statuses import Status, WorkflowTransition
 from ..core.tags import OPTION
 from ..exceptions import RedisQueueError, short_repr
-from .base import QueryBase, replica_wait
+from .base import replica_wait
 from .connection import RedisConnection
 from .entries import (
     ENTRY,
     JOB,
     START,
-    Entries,
+    EventFeed,
     Position,
     RawEvent,
     entry_id,
@@ -162,7 +162,7 @@ class EntryLost(RedisQueueError):
     """The entry to continue from is no longer in the stream."""
 
 
-class EventStream(QueryBase):
+class EventStream(EventFeed):
     def __init__(self, connection: RedisConnection, settings: Settings | None = None) -> None:
         settings = settings or get_settings()
         super().__init__(connection, settings)
@@ -170,7 +170,6 @@ class EventStream(QueryBase):
             settings.max_payload_bytes + settings.max_result_bytes + settings.max_error_bytes
         )
         self._wait = replica_wait(self.keys, settings)
-        self._entries = Entries(connection, self.keys.events)
         self._logged = START  # faults up to here were logged
 
     def read(self, after: Position, count: int = PAGE) -> StreamPage:
@@ -226,28 +225,22 @@ class EventStream(QueryBase):
 
     def first(self) -> Position | None:
         """The position of the oldest event."""
-        entries = self._one("XRANGE", "-", "+")
-        return first_position(entries[0][0]) if entries else None
+        first, _ = self.ends()
+        return first if first != START else None
 
     def last(self) -> Position | None:
         """The position of the newest event."""
-        entries = self._one("XREVRANGE", "+", "-")
-        if not entries:
-            return None
-        [(name, fields)] = entries
-        return last_position(first_position(name), parse_entry(fields))
+        _, last = self.ends()
+        return last if last != START else None
 
     def at(self, position: Position) -> StreamPage | None:
         """A page of the one event at that position, if there is one; None if its entry is gone."""
         name = entry_id(position)
-        entries = self._one("XRANGE", name, name)
+        entries = self.connection.call("XRANGE", self.keys.events, name, name)
         if not entries:
             return None
         before = position[0], position[1] - 1
         return self._page([(name, parse_entry(entries[0][1]))], before).until(position)
-
-    def _one(self, command: str, start: str, end: str) -> Any:
-        return self.connection.call(command, self.keys.events, start, end, "COUNT", "1")
 
     def bodies(self, ids: Sequence[str]) -> list[JobBody]:
         """The bodies of these jobs, in one pipeline; an empty one for a job that is gone."""
