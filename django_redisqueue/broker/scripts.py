@@ -15,7 +15,6 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -141,12 +140,16 @@ def _assemble(name: str) -> str:
 
 def _join(name: str) -> str:
     """The text that several verbs share: what it includes for all of them, then their branches,
-    which have what else they include."""
+    which have what else they include. The first argument of a call is the verb."""
     includes, verbs = SHARED[name]
     done: set[str] = set()
     common = _expand("".join(f'-- @include "{one}"\n' for one in includes), (name,), done)
-    texts = {verb: _expand(_read(verb), (verb,), set(done)) for verb in verbs}
-    return with_branches(f"-- {name}: {', '.join(verbs)}\n", common, texts)
+    text = f"-- {name}: {', '.join(verbs)}\nlocal verb = table.remove(ARGV, 1)\n{common}"
+    for verb in verbs:
+        branch = trimmed(_expand(_read(verb), (verb,), set(done)))
+        # The edges keep a branch apart from the one before.
+        text += f"{BEGIN}{_BRANCH}'{verb}' then\n{END}{branch}end\n"
+    return text
 
 
 def _read(*stack: str) -> str:
@@ -188,14 +191,6 @@ def _words(text: str) -> Counter[str]:
 def trimmed(text: str) -> str:
     """Write constants where they are used, and leave out what is not used."""
     return _split_unused(with_constants(text))[0]
-
-
-def with_branches(header: str, common: str, texts: Mapping[str, str]) -> str:
-    """One text for several verbs; the first argument of a call is the verb."""
-    branches = (
-        f"{BEGIN}{_BRANCH}'{verb}' then\n{END}{trimmed(text)}end\n" for verb, text in texts.items()
-    )
-    return f"{header}local verb = table.remove(ARGV, 1)\n{common}{''.join(branches)}"
 
 
 def with_constants(text: str) -> str:
