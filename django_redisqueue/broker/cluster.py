@@ -21,6 +21,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 from redis.connection import AbstractConnection
@@ -163,12 +164,11 @@ class ClusterMap:
         return owners[at:] + owners[:at]
 
 
-_maps: dict[str, ClusterMap] = {}
-forget_clusters = _maps.clear
-os.register_at_fork(after_in_child=forget_clusters)
-
-
+@cache
 def get_cluster_map(url: str) -> ClusterMap:
     """This process's map for a ``redis+cluster://`` URL."""
-    found = _maps.get(url)
-    return found or _maps.setdefault(url, ClusterMap(parse_cluster_url(url)))
+    return ClusterMap(parse_cluster_url(url))
+
+
+forget_clusters = get_cluster_map.cache_clear
+os.register_at_fork(after_in_child=forget_clusters)

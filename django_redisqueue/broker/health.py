@@ -157,6 +157,7 @@ class HealthQueries(OverviewQueries):
         now_ms = clock_ms(clock)
         leases = {child: score_ms(end) for child, end in pairs(first or ()).items()}
         latest = [score_ms(end) for end in pairs(last or ()).values()]
+        oldest_ms = now_ms - first_position(entries[0][0])[0] if entries else 0
         return {
             "now_ms": now_ms,
             "served": frozenset(
@@ -165,7 +166,7 @@ class HealthQueries(OverviewQueries):
             "has_workers": any(end >= now_ms for end in latest),
             "lapsed": [printable(child) for child, end in leases.items() if end < now_ms],
             "eviction": eviction_policy(info_fields(info or "")),
-            "unread": _unread(now_ms, entries or (), total),
+            "unread": UnreadEvents(count_events(entries or (), total), max(0, oldest_ms)),
         }
 
     def _policies(self) -> Read[PolicyState]:
@@ -197,9 +198,3 @@ class HealthQueries(OverviewQueries):
             parked,
             {kind: count or 0 for kind, count in zip(WaitKind, waits, strict=True)},
         )
-
-
-def _unread(now_ms: int, entries: Sequence[Any], total: str | None) -> UnreadEvents:
-    """``entries``: the first unread one; ``total``: how many events were ever written."""
-    oldest_ms = now_ms - first_position(entries[0][0])[0] if entries else 0
-    return UnreadEvents(count_events(entries, total), max(0, oldest_ms))

@@ -10,9 +10,8 @@ from typing import Any, Generic, TypeVar
 
 from ..conf import get_settings
 from ..exceptions import RedisQueueError, RedisRefused, RedisUnavailable, ShardMismatch
-from .base import Read, Reading, Strict, keys_at
+from .base import QueryBase, Read, Reading, Strict
 from .connection import RedisConnection, producer_connection
-from .keys import Keys
 from .redis_url import get_redis_url
 
 Answer = TypeVar("Answer")
@@ -214,9 +213,7 @@ def read_numbers(shards: AllShards) -> Answers[str | None]:
     """How many shards there are, as each of these has it; None in one without data."""
 
     def read(one: RedisConnection) -> Read[str | None]:
-        number: str | None
-        [number] = yield Strict(("HGET", _keys(one).meta, FIELD))
-        return number
+        return (yield Strict(("HGET", QueryBase(one).keys.meta, FIELD)))[0]
 
     return shards.read(read)
 
@@ -226,13 +223,9 @@ def record_number(shards: AllShards, number: int) -> None:
     refuses data that has the number in some shards only."""
 
     def write(one: RedisConnection) -> Read[None]:
-        yield Strict(("HSET", _keys(one).meta, FIELD, number))
+        yield Strict(("HSET", QueryBase(one).keys.meta, FIELD, number))
 
     shards.read(write).complete()
-
-
-def _keys(connection: RedisConnection) -> Keys:
-    return keys_at(connection, get_settings())
 
 
 def _mismatch(shards: int, recorded: list[str]) -> str:
