@@ -82,8 +82,8 @@ class Commands(
 
     def enqueue_all(self, batches: Iterable[Sequence[NewJob]]) -> int:
         """Create any number of jobs in batches of up to 100; return how many were new. Raises what
-        ``enqueue`` raises. One batch is written while Redis works on the other.
-        """
+        ``enqueue`` raises. One batch is written while Redis works on another; other clients never
+        wait for more than these two."""
         created = 0
         calls = ((batch, self._creation(batch, False)) for batch in batches)
         for batch, codes in self.connection.stream_scripts(calls, self.wait):

@@ -74,7 +74,7 @@ def ensure_server(folder: Path | str, timeout: float = 60.0) -> str:
 
 
 def server_log_tail(folder: Path | str, lines: int = 10) -> str:
-    """The last ``lines`` lines of the server's log, or an empty string."""
+    """The last lines of the server's log, or an empty string."""
     try:
         text = (_home(folder) / "redis.log").read_text(errors="replace")
     except OSError:
@@ -117,11 +117,11 @@ def _start_or_join(home: Path, socket: str, timeout: float) -> str:
 
 
 def _start(home: Path, socket: str, lock: int) -> str:
+    (home / "redis.pid").unlink(missing_ok=True)  # of a server that was killed: see _has_run
     # Multi-part data is invisible to an older server: it would start empty, beside it.
     program = find_program(MULTI_PART if (home / "appendonlydir").exists() else OLDEST)
     # A server listening there now serves a folder that was deleted along with its jobs.
     _shut_down(socket)
-    (home / "redis.pid").unlink(missing_ok=True)  # of one that was killed
     options = {**OPTIONS, "unixsocket": socket}
     done = subprocess.run(
         [program, *(word for name in options for word in (f"--{name}", options[name]))],

@@ -171,7 +171,8 @@ class OverviewQueries(QueryBase):
 
     @query
     def workers(self) -> Read[list[tuple[str, int]]]:
-        """All children with the instants in ms at which their leases end."""
+        """All children with the instants in ms at which their leases end. The cost grows with
+        their number."""
         [ends] = yield Strict(("ZRANGE", self.keys.workers, 0, -1, "WITHSCORES"))
         return [(printable(child), score_ms(until)) for child, until in pairs(ends).items()]
 

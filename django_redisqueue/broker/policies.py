@@ -222,8 +222,7 @@ class LimitQueries(QueryBase):
 
     def parked_at(self, queue: str, lane: str) -> str:
         """The limit key that a lane of a queue waits for, or ''."""
-        found: str | None = self._each([("HGET", self.keys.queue(queue).parked, lane)])[0]
-        return found or ""
+        return self._each([("HGET", self.keys.queue(queue).parked, lane)])[0] or ""
 
     def waiting_chunk(self, queue: str, lane: str, key: str) -> tuple[int, int]:
         """How many jobs a lane of a chunk has that waits to be full, and for how many ms still."""
@@ -270,9 +269,7 @@ class UniqueQueries(QueryBase):
     @query
     def count(self) -> Read[int]:
         """How many keys are taken. Some may be free already: those of jobs that are gone."""
-        found: int
-        [found] = yield Strict(("ZCARD", self.keys.uniques))
-        return found
+        return (yield Strict(("ZCARD", self.keys.uniques)))[0]
 
     def page(self, start: int = 0, count: int = PAGE) -> list[UniqueKey]:
         """Up to ``count`` keys, the oldest first, without those whose time is over."""
@@ -322,11 +319,11 @@ class UniqueQueries(QueryBase):
         now_ms, found = clock_ms(clock), []
         for (key, taken_ms), job_id, end, job in zip(taken.items(), ids, ends, jobs, strict=True):
             until_ms = None if end is None else score_ms(end)
-            status, task = job or (None, None)
             if job_id and (until_ms is None or until_ms > now_ms):
-                key, job_id = printable(key), printable(job_id)
-                status, task = printable(status or ""), printable(task or "")
-                found.append(UniqueKey(key, job_id, status, task, taken_ms, until_ms))
+                status, task = (printable(text or "") for text in job or ("", ""))
+                found.append(
+                    UniqueKey(printable(key), printable(job_id), status, task, taken_ms, until_ms)
+                )
         return found
 
     def aliases(self, ids: Sequence[str]) -> dict[str, str]:

@@ -100,9 +100,7 @@ class ScheduleQueries(QueryBase):
 
     @query
     def count(self) -> Read[int]:
-        found: int
-        [found] = yield Strict(("ZCARD", self.keys.schedules))
-        return found
+        return (yield Strict(("ZCARD", self.keys.schedules)))[0]
 
     def defined_set(self) -> str | None:
         """The set of the code whose schedules are defined."""

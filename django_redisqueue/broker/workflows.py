@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from ..core.codec import loads
-from ..core.parsing import int_or_none, pairs, parse_int
+from ..core.parsing import int_or_none, pairs, parse_int, present
 from ..core.records import (
     WORKFLOW_FIELDS,
     GatherData,
@@ -220,8 +220,7 @@ def _workflow_or_error(
 
 
 def _workflow(workflow_id: str, raw: Sequence[str | None]) -> WorkflowData | None:
-    pairs = zip(WORKFLOW_FIELDS, raw, strict=True)
-    fields = {name: text for name, text in pairs if text is not None}
+    fields = present(WORKFLOW_FIELDS, raw)
     return decode_workflow(workflow_id, fields) if "status" in fields else None
 
 
@@ -282,12 +281,12 @@ class GatherQueries(QueryBase):
     @query
     def statuses(self, keys: Sequence[str]) -> Read[list[str | None]]:
         """The statuses; None for a gather that is gone. One round trip."""
-        found = yield [("HGET", self.keys.gather_plan(key), "status") for key in keys]
-        return list(found)
+        return (yield [("HGET", self.keys.gather_plan(key), "status") for key in keys])
 
     @query
     def outlines(self, keys: Sequence[str]) -> Read[dict[str, GatherData | CorruptJob]]:
-        """Several gathers without their payloads, in one round trip; none for one that is gone."""
+        """Several gathers without their payloads, in one round trip. Leaves out those that are
+        gone."""
         found = yield from together(map(self._outline, keys))
         return {key: one for key, one in zip(keys, found, strict=True) if one is not None}
 
@@ -296,8 +295,7 @@ class GatherQueries(QueryBase):
         raw, there, done = yield [
             ("HMGET", plan, *_OUTLINE), ("HKEYS", results), ("HGET", results, DONE_COUNT),
         ]  # fmt: skip
-        fields = zip(_OUTLINE, raw or (), strict=False)
-        known = {name: value for name, value in fields if value is not None}
+        known = present(_OUTLINE, raw or ())
         if not known:
             return None
         try:

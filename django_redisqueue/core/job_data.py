@@ -19,6 +19,7 @@ EXPIRES = "expires"  # the option: until when the job may start, in the form of 
 APPROVAL = "approval:"  # begins the events of approvals
 VERSION = 1  # of the hash; a field `v` is stored only when it is higher
 _HAS_RUN = (Status.PROCESSING, Status.COMPLETED)  # their runs may be on the fast path
+_NAMES = ("reason", "child", "unique", "lane")
 _COUNTS = ("priority", "attempts", "recoveries", "generation", "lease", "seq")
 _INSTANTS = (
     "enqueued_ms", "due_ms", "first_ms", "started_ms", "finished_ms", "cancel_ms", "parked_ms",
@@ -195,6 +196,7 @@ def decode_job(job_id: str, raw: Mapping[str, str], stored_in: str = "hash") -> 
     fields = reader.bodies()
     fields |= {name: reader.read(name, parse_int) for name in _COUNTS}
     fields |= {name: reader.read(name, parse_instant_ms) for name in _INSTANTS}
+    fields |= {name: printable(raw.get(name, "")) for name in _NAMES}
     fields["seq"] = seq_of(status, fields["seq"], "lease" in raw)
     if "lease" not in raw and status in _HAS_RUN:
         fields["lease"] = 1
@@ -203,10 +205,6 @@ def decode_job(job_id: str, raw: Mapping[str, str], stored_in: str = "hash") -> 
         task=task,
         status=status,
         queue=printable(raw.get("queue", "default")),
-        reason=printable(raw.get("reason", "")),
-        child=printable(raw.get("child", "")),
-        unique=printable(raw.get("unique", "")),
-        lane=printable(raw.get("lane", "")),
         ran=tuple(printable(raw.get("ran", "")).split()),
         waits_for=_waits_for(raw, status),
         unreadable=reader.unreadable,

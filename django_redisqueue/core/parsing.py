@@ -109,6 +109,12 @@ def pairs(reply: Sequence[str]) -> dict[str, str]:
     return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
+def present(names: Sequence[str], values: Sequence[str | None]) -> dict[str, str]:
+    """The fields that exist, by the names and the reply of HMGET; none for an empty reply."""
+    found = zip(names, values, strict=False)
+    return {name: value for name, value in found if value is not None}
+
+
 def int64_or_none(value: str | None) -> int | None:
     """A field of a hash as a signed integer; None if it is missing or not an integer."""
     return int_or_none(value, -MAX_INT64)
