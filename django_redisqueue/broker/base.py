@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar, overload
@@ -56,8 +57,7 @@ def replica_wait(keys: Keys, settings: Settings) -> ReplicaWait | None:
 
 
 class CommandBase:
-    """Calls scripts in the connection's shard: each gets the shard's key and the arguments that all
-    scripts share."""
+    """Calls scripts in the connection's shard."""
 
     def __init__(self, connection: RedisConnection, settings: Settings | None = None) -> None:
         self.connection = connection
@@ -69,7 +69,7 @@ class CommandBase:
         self.wait = replica_wait(self.keys, self.settings)
 
     def _head(self, verb: str) -> tuple[Any, ...]:
-        """Script, key and the arguments that all scripts share (context.lua)."""
+        """Script, the shard's key and the arguments that all scripts share (context.lua)."""
         script, now = load(verb), "" if self.now_ms is None else self.now_ms
         return (
             script.sha, script.source, self._meta, *script.selector,
@@ -165,17 +165,15 @@ def together(reads: Iterable[Read[Answer]]) -> Read[list[Answer]]:
     return [one.answer for one in readings]
 
 
+@dataclass(slots=True)
 class BoundRead(Generic[Params, Answer]):
     """A query of one object: calling it runs it, ``read`` begins a read for others to run."""
 
-    __slots__ = ("_connection", "read")
-
-    def __init__(self, connection: RedisConnection, begin: Callable[Params, Read[Answer]]) -> None:
-        self._connection = connection
-        self.read = begin
+    connection: RedisConnection
+    read: Callable[Params, Read[Answer]]
 
     def __call__(self, *args: Params.args, **kwargs: Params.kwargs) -> Answer:
-        return run(self._connection, self.read(*args, **kwargs))
+        return run(self.connection, self.read(*args, **kwargs))
 
 
 class Query(Generic[Owner, Params, Answer]):
@@ -238,11 +236,11 @@ def merged(pages: Iterable[EntryPage], count: int) -> EntryPage:
 
 
 def page_after(key: str, after: str, count: int) -> Read[EntryPage]:
-    """Up to ``count`` entries of a sorted set after the place ``after``. Takes two round trips of
+    """Up to ``count`` entries of a sorted set after the place ``after``, in two round trips of
     logarithmic time. Raises InvalidOption.
 
-    If the member in ``after`` is gone or has moved, the page starts at the first member behind its
-    old place. A binary search finds it among those with the same score, with a round trip a step.
+    If the member in ``after`` is gone, has moved or is in another shard, a binary search among
+    those with its score finds where the page starts, with a round trip a step.
     """
     start = (yield from _start(key, after)) if after else 0
     [raw] = yield Strict(("ZRANGE", key, start, start + count, "WITHSCORES"))

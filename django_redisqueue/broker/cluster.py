@@ -21,6 +21,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 from redis.connection import AbstractConnection
@@ -92,18 +93,16 @@ class ClusterMap:
         self._is_current = False
 
     def open(self, tag: str, options: Mapping[str, Any]) -> AbstractConnection:
-        """A new connection to the owner of the tag's slot. Raises what redis-py raises.
-
-        Half of the connect timeout is for finding the owner, the other half for connecting.
-        """
+        """A new connection to the owner of the tag's slot. Half of the connect timeout is for
+        finding the owner, the other half for connecting. Raises what redis-py raises."""
         half = options["socket_connect_timeout"] / 2
         address = self.owner(slot(tag), half)
         options = {**options, "socket_connect_timeout": half}
         return connected(address, options, self._target.common)
 
     def owner(self, number: int, seconds: float) -> Address:
-        """The owner of a slot; asks the nodes if what is known may be out of date. Raises
-        ClusterDownError, and what redis-py raises if a node refuses."""
+        """The owner of a slot; asks the nodes if what is known may be out of date. Raises what
+        redis-py raises."""
         end = time.monotonic() + seconds
         if not self._lock.acquire(timeout=seconds):
             raise ClusterDownError("its nodes take too long to say who owns which slot")
@@ -165,12 +164,11 @@ class ClusterMap:
         return owners[at:] + owners[:at]
 
 
-_maps: dict[str, ClusterMap] = {}
-forget_clusters = _maps.clear
-os.register_at_fork(after_in_child=forget_clusters)
-
-
+@cache
 def get_cluster_map(url: str) -> ClusterMap:
     """This process's map for a ``redis+cluster://`` URL."""
-    found = _maps.get(url)
-    return found or _maps.setdefault(url, ClusterMap(parse_cluster_url(url)))
+    return ClusterMap(parse_cluster_url(url))
+
+
+forget_clusters = get_cluster_map.cache_clear
+os.register_at_fork(after_in_child=forget_clusters)

@@ -1,7 +1,4 @@
-"""All commands: one method a transition, and each method one call of one script.
-
-Nothing else changes a job. Workflows and gathers have their commands in files of their own.
-"""
+"""All commands: one method a transition, each one script call. Nothing else changes a job."""
 
 from __future__ import annotations
 
@@ -79,18 +76,14 @@ class Commands(
 
     @cached_property
     def _plain_head(self) -> tuple[bytes, tuple[Any, ...]]:
-        """How the call of ``enqueue_plain`` begins: by the digest of the script, encoded, and by
-        its source."""
+        """How the call begins: by the digest of the script, encoded, and by its source."""
         sha, source, *shared = self._head("enqueue")
         return packed_head(("EVALSHA", sha, 1, *shared), PLAIN_ARGUMENTS), (source, *shared)
 
     def enqueue_all(self, batches: Iterable[Sequence[NewJob]]) -> int:
         """Create any number of jobs in batches of up to 100; return how many were new. Raises what
-        ``enqueue`` raises.
-
-        Two batches are in flight at a time: one is written while Redis works on the other, and
-        other clients never wait for more than these two.
-        """
+        ``enqueue`` raises. One batch is written while Redis works on another; other clients never
+        wait for more than these two."""
         created = 0
         calls = ((batch, self._creation(batch, False)) for batch in batches)
         for batch, codes in self.connection.stream_scripts(calls, self.wait):
@@ -135,10 +128,7 @@ class Commands(
         self, claim_request: ClaimRequest, call: int, jobs: int, *, resent: bool = False
     ) -> ClaimReply:
         """``finish`` without outcomes: take up to ``jobs`` jobs. A resent call returns what it took
-        the first time.
-
-        With 0 jobs it only puts back the wake tokens of queues that have work.
-        """
+        the first time. With 0 jobs it only puts back the wake tokens of queues that have work."""
         _, claim = self.finish(claim_request, call, (), jobs, resent=resent)
         return claim
 
@@ -198,10 +188,7 @@ class Commands(
 
     def release_unknown(self, child: str, before_ms: int, known: Sequence[str]) -> list[str]:
         """Release what Redis says a child has held since before an instant, except the ``known``
-        ids; return the released ids, at most 100 a call.
-
-        Redis resurrects such claims when it loses writes.
-        """
+        ids; return up to 100 released ids. Redis resurrects such claims when it loses writes."""
         return self._run("release_unknown", child, before_ms, *known)
 
     def progress(self, child: str, job_id: str, lease: int, progress: str) -> bool:
@@ -309,8 +296,7 @@ class Commands(
         )
 
     def order_worker(self, worker: str, order: WorkerOrder, at_ms: int) -> bool:
-        """Send an order to a worker, unless it got one after ``at_ms``; False if there is no such
-        worker."""
+        """Send an order to a worker unless it got one after ``at_ms``; False if it is unknown."""
         return bool(self._run("order_worker", worker, f"{at_ms} {order.value}", REPORT_TTL_MS))
 
     def reap(
@@ -363,9 +349,7 @@ class Commands(
 
     def lead(self, who: str, lease_ms: int, role: str = "leader") -> LeadReply:
         """Take or keep a role that one process a shard has, for ``lease_ms``; 0 gives it up.
-
-        ``who`` is the id of a child: it takes the role at once from another child of its worker.
-        """
+        ``who``: a child, which takes the role at once from another child of its worker."""
         return LeadReply(self._run("lead", who, lease_ms, role))
 
 
@@ -381,8 +365,8 @@ def _note_owner(job: NewJob, what: str, other: str) -> None:
 
 
 def batches(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
-    """Split jobs into lists that fit into one script call, counting the parents that the script
-    looks at. Jobs with rows in an outbox get lists of their own."""
+    """Split jobs into lists that fit into one script call, which also looks at their parents. Jobs
+    with rows in an outbox get lists of their own."""
     batch: list[NewJob] = []
     size = weight = 0
     for job in jobs:
@@ -414,8 +398,8 @@ def _plain_arguments(job: NewJob) -> tuple[str, ...]:
 
 
 def _first_completions(outcomes: Sequence[Outcome]) -> tuple[list[Any], int]:
-    """The leading outcomes that are completions of first runs, as the fast path of finish.lua takes
-    them, grouped by call; and how many they are."""
+    """The leading completions of first runs, grouped by call as the fast path of finish.lua takes
+    them; and how many they are."""
     short: list[Any] = []
     first, count_at, of_call = 0, 0, None
     for job_id, lease, call, kind, body, _ in outcomes:

@@ -45,11 +45,8 @@ Tag = TypeVar("Tag")
 
 
 class ReplicaWait(NamedTuple):
-    """How many replicas must have a write.
-
-    ``key`` is a hash that gets one more write: WAIT waits for the connection's last write, and a
-    repeated call may write nothing.
-    """
+    """How many replicas must have a write. ``key``: a hash that gets one more write, because WAIT
+    waits for the connection's last write, and a repeated call may write nothing."""
 
     replicas: int
     key: str
@@ -196,7 +193,6 @@ class RedisConnection:
         connection.send_packed_command([packed(one) for one in (*commands, *behind)])
 
     def _read_wait(self, connection: AbstractConnection) -> Any:
-        """The number of replicas that have the write, or an error."""
         fenced, reached = self._read(connection), self._read(connection)
         return fenced if isinstance(fenced, Exception) else reached
 
@@ -221,10 +217,8 @@ class RedisConnection:
             )
 
     def pipeline(self, commands: Sequence[Sequence[Any]], *, lenient: bool = False) -> list[Any]:
-        """Send several commands at once. Raises the first error, after reading all replies.
-
-        With ``lenient``, the reply for a key of a wrong type is None.
-        """
+        """Send several commands at once. Raises the first error, after reading all replies. With
+        ``lenient``, the reply for a key of a wrong type is None."""
         with self._guard as connection:  # an interrupt between both must close it, too
             connection.send_packed_command([b"".join(map(packed, map(tuple, commands)))])
             replies = [self._read(connection) for _ in commands]
@@ -269,44 +263,32 @@ class RedisConnection:
         self, calls: Iterable[tuple[Tag, tuple[Any, ...]]], wait: ReplicaWait | None = None
     ) -> Iterator[tuple[Tag, Any]]:
         """``script`` for many calls (tag, arguments): each is sent before the reply to the one
-        before it is read. Waits for replicas at the end; raises NotReplicated."""
-        under_way: deque[tuple[Tag, tuple[Any, ...]]] = deque()
+        before it is read, unless it is the first of its script, which Redis may not know. Waits
+        for replicas at the end; raises NotReplicated."""
+        under_way: deque[Tag] = deque()
+        known: set[str] = set()
         with self._guard as connection:
             for tag, (sha, source, key, *args) in calls:
-                connection.send_packed_command([packed(("EVALSHA", sha, 1, key, *args))])
-                under_way.append((tag, (source, key, *args)))
-                if len(under_way) > 1:
-                    yield self._answer(connection, under_way)
-            while under_way:
-                yield self._answer(connection, under_way)
+                if sha in known:
+                    connection.send_packed_command([packed(("EVALSHA", sha, 1, key, *args))])
+                    under_way.append(tag)
+                    if len(under_way) > 1:
+                        yield under_way.popleft(), connection.read_response()
+                else:
+                    if under_way:
+                        yield under_way.popleft(), connection.read_response()
+                    yield tag, self.script(sha, source, key, *args)
+                    known.add(sha)
+            if under_way:
+                yield under_way.popleft(), connection.read_response()
         if wait is not None:
             self.wait_for_replicas(wait)
-
-    def _answer(
-        self, connection: AbstractConnection, under_way: deque[tuple[Tag, tuple[Any, ...]]]
-    ) -> tuple[Tag, Any]:
-        tag, (source, key, *args) = under_way.popleft()
-        reply = self._read(connection)
-        if isinstance(reply, redis_errors.NoScriptError):
-            # The script is new to this server, so the calls behind will get the same reply. Read
-            # those replies before sending sources.
-            for _ in under_way:
-                self._read(connection)
-            connection.send_packed_command([packed(("EVAL", source, 1, key, *args))])
-            reply = self._read(connection)
-            for _, (later_source, later_key, *later_args) in under_way:
-                later = ("EVAL", later_source, 1, later_key, *later_args)
-                connection.send_packed_command([packed(later)])
-        if isinstance(reply, Exception):
-            raise reply
-        return tag, reply
 
     def script_after_pop(
         self, keys: Sequence[str], timeout: float, sha: str, key: str, *args: Any
     ) -> Any:
         """Block until one of the lists has a token, or for ``timeout`` seconds; then run a script
-        that Redis knows. Returns its reply. This takes one round trip: Redis runs the script as it
-        ends the pop."""
+        that Redis knows, in the same round trip. Returns its reply."""
         pop = ("BLPOP", *keys, f"{timeout:.3f}")
         with self._guard:
             wire = self._link.wire
@@ -404,15 +386,13 @@ _local = threading.local()
 
 
 class _Lifetime:
-    """Dies with its thread, whose connections would otherwise stay open until the garbage collector
-    finds them: they refer to each other."""
+    """Dies with its thread, whose connections would otherwise wait for the garbage collector: they
+    refer to each other."""
 
 
 def producer_connection(shard: int = 0) -> RedisConnection:
-    """This thread's connection to a shard for web requests, which fails within a second.
-
-    Raises ConfigurationError when REDISQUEUE is wrong, or in a test that did not ask for Redis.
-    """
+    """This thread's connection to a shard for web requests, which fails within a second. Raises
+    ConfigurationError when REDISQUEUE is wrong, or in a test that did not ask for Redis."""
     if getattr(_local, "made", None) != (os.getpid(), _generation()):
         _check_redis_is_meant()
         own = RedisConnection(get_redis_url(), PRODUCER_TIMEOUT, PRODUCER_TIMEOUT)

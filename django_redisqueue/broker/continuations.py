@@ -27,7 +27,6 @@ class ContinuationStep(NamedTuple):
 
 
 def new_token(now_ms: int) -> str:
-    """The token of a call that begins now."""
     return f"{now_ms}-{new_job_id()}"
 
 
@@ -35,16 +34,14 @@ SINGLE_STEP = ContinuationStep("", 0, 1)  # leaves no continuation
 
 
 class StepReply(NamedTuple):
-    """The jobs that a step looked at (0: the list is empty, or another process continues), and
-    how many of them it changed."""
+    """How many jobs a step looked at (0: the list is empty, or another process continues), and how
+    many it changed."""
 
     seen: int
     done: int
 
 
 class Continuation(NamedTuple):
-    """What remains of a clear or requeue."""
-
     token: str
     verb: str  # "clear" or "requeue"
     queue: str

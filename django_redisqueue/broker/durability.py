@@ -38,6 +38,7 @@ class Durability(QueryBase):
     ) -> None:
         super().__init__(connection, settings)
         self._replicas = replicas
+        self._waits = [("WAIT", replicas, WAIT_MS)] if replicas else []
         self._by_age_until = 0.0  # monotonic
 
     def accepted(self, ids: Sequence[str], *, wait: bool = True) -> dict[str, bool]:
@@ -50,15 +51,12 @@ class Durability(QueryBase):
             return {}
         if wait and time.monotonic() >= self._by_age_until:
             try:
-                return self._look(ids, [("WAITAOF", 1, 0, WAIT_MS), *self._wait()])
+                return self._look(ids, [("WAITAOF", 1, 0, WAIT_MS), *self._waits])
             except RedisRefused as error:  # an older server, one without AOF, or no permission
                 if "waitaof" not in str(error).lower():
                     raise
                 self._by_age_until = time.monotonic() + ASK_AGAIN
-        return self._look(ids, self._wait() if wait else None)
-
-    def _wait(self) -> list[tuple[Any, ...]]:
-        return [("WAIT", self._replicas, WAIT_MS)] if self._replicas else []
+        return self._look(ids, self._waits if wait else None)
 
     def _look(self, ids: Sequence[str], waits: Sequence[tuple[Any, ...]] | None) -> dict[str, bool]:
         """Read the ids, then write once, and wait for that write: it is behind those of the ids.

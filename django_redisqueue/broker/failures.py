@@ -171,7 +171,6 @@ class RetryBackoff:
         time.sleep(self.next_pause())
 
     def reset(self) -> None:
-        """Note a success."""
         self.failures = 0
 
 
@@ -181,10 +180,8 @@ def retry_until_answered(
     who: str,
     give_up: Callable[[RedisQueueError], bool] = lambda _: False,
 ) -> Answer:
-    """Call ``ask(resent)`` until Redis answers; ``resent`` is True from the second call on.
-
-    Raises an error for which ``give_up(error)`` is True.
-    """
+    """Call ``ask(resent)`` until Redis answers; ``resent`` is True from the second call on. Raises
+    an error for which ``give_up(error)`` is True."""
     backoff = RetryBackoff()
     while True:
         try:
@@ -231,16 +228,12 @@ def log_recovery(who: str) -> None:
 
 
 def outage_cause(error: RedisQueueError) -> object:
-    """What the errors of one outage have in common. Their texts differ while Redis stops, is away,
-    loads its data or changes its role."""
+    """What the errors of one outage have in common: while Redis is away, their texts differ."""
     return RedisUnavailable if isinstance(error, RedisUnavailable) else str(error)
 
 
 class BlockedQueues:
-    """Logs once when a key of a wrong type blocks a queue, and once when the queue goes on.
-
-    The caller goes on with its other queues. docs/operations.md says what to do.
-    """
+    """Logs once when a key of a wrong type blocks a queue, and once when the queue goes on."""
 
     def __init__(self, who: str) -> None:
         self._who = who
@@ -248,7 +241,6 @@ class BlockedQueues:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether any queue is."""
         return bool(self._known)
 
     def note(self, blocked: Mapping[str, str]) -> None:

@@ -50,15 +50,11 @@ class PolicyState:
         return [(name, now_ms - due_ms) for name, due_ms in self.due if due_ms < now_ms]
 
     def most_parked(self, count: int) -> list[str]:
-        """The limit keys with the most parked lanes."""
         return sorted(self.parked, key=lambda key: (-self.parked[key], key))[:count]
 
 
 def add_policies(found: Sequence[PolicyState]) -> PolicyState:
-    """What several shards have together."""
-    errors: dict[str, str] = {}
-    for one in found:
-        errors |= one.errors
+    errors = {name: error for one in found for name, error in one.errors.items()}
     due = sorted((each for one in found for each in one.due), key=lambda each: each[1])
     return PolicyState(
         sum(one.unique_keys for one in found),
@@ -126,16 +122,13 @@ def add_states(found: Mapping[int, ShardState]) -> ShardState:
 
 
 class HealthQueries(OverviewQueries):
-    """Reads the state of a shard, on one connection."""
-
     @query
     def shard_state(self, queues: Sequence[str], mirrored: Position) -> Read[ShardState]:
         """The state, with what the mirror has not read after ``mirrored``.
 
-        Costs two round trips, whatever the number of queues, workers and jobs: of 17 commands a
-        queue and 17 more, then of at most 4 a queue, a count of each list of up to FORMER queues
-        that have left the settings, and 200 for schedules and limits, all of constant or
-        logarithmic time.
+        Costs two round trips: of 17 commands a queue and 17 more, then of at most 4 a queue, a
+        count of each list of up to FORMER queues, and 200 for schedules and limits, all of constant
+        or logarithmic time.
         """
         found: list[Any] = yield from together(
             [
@@ -164,6 +157,7 @@ class HealthQueries(OverviewQueries):
         now_ms = clock_ms(clock)
         leases = {child: score_ms(end) for child, end in pairs(first or ()).items()}
         latest = [score_ms(end) for end in pairs(last or ()).values()]
+        oldest_ms = now_ms - first_position(entries[0][0])[0] if entries else 0
         return {
             "now_ms": now_ms,
             "served": frozenset(
@@ -172,7 +166,7 @@ class HealthQueries(OverviewQueries):
             "has_workers": any(end >= now_ms for end in latest),
             "lapsed": [printable(child) for child, end in leases.items() if end < now_ms],
             "eviction": eviction_policy(info_fields(info or "")),
-            "unread": _unread(now_ms, entries or (), total),
+            "unread": UnreadEvents(count_events(entries or (), total), max(0, oldest_ms)),
         }
 
     def _policies(self) -> Read[PolicyState]:
@@ -204,9 +198,3 @@ class HealthQueries(OverviewQueries):
             parked,
             {kind: count or 0 for kind, count in zip(WaitKind, waits, strict=True)},
         )
-
-
-def _unread(now_ms: int, entries: Sequence[Any], total: str | None) -> UnreadEvents:
-    """``entries``: the first unread one; ``total``: how many events were ever written."""
-    oldest_ms = now_ms - first_position(entries[0][0])[0] if entries else 0
-    return UnreadEvents(count_events(entries, total), max(0, oldest_ms))

@@ -26,8 +26,6 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class QueueKeys:
-    """The keys of one queue."""
-
     base: str
 
     queued = Key("")  # LIST of ids of priority 0: LPUSH in, RPOP out
@@ -62,8 +60,6 @@ class QueueKeys:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one shard."""
-
     prefix: str = DEFAULT_PREFIX
     shard: int = 0
     is_on_cluster: bool = False

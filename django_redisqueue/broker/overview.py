@@ -26,19 +26,15 @@ MAX_NAME = 150  # characters of who paused a queue
 
 @dataclass(frozen=True, slots=True)
 class QueueOverview:
-    """One queue at one moment.
-
-    ``totals`` are the queue's counters since it began: enqueued, completed, failed, cancelled,
-    retried, released, recovered, requeued. ``oldest_ms`` is how long the next job has waited to
-    run, or None when nothing is queued.
-    """
+    """One queue at one moment. ``totals``: its counters since it began, enqueued, completed,
+    failed, cancelled, retried, released, recovered and requeued."""
 
     name: str
     now_ms: int  # by Redis's clock
     counts: dict[str, int]
     totals: dict[str, int]
     paused_ms: int | None  # since when
-    oldest_ms: int | None = None
+    oldest_ms: int | None = None  # how long the next job has waited; None: nothing is queued
     wrong_keys: tuple[str, ...] = ()  # keys of a wrong type, which block the queue
     paused_by: str = ""  # who paused it, if known
     shards: tuple[int, ...] = ()  # whose jobs these are, if it is a sum
@@ -54,7 +50,6 @@ class QueueOverview:
 
     @property
     def unfinished(self) -> int:
-        """Jobs that have not ended yet."""
         return unfinished(self.counts)
 
     @property
@@ -72,8 +67,8 @@ class Rates:
 
 
 def rates(before: QueueOverview, after: QueueOverview) -> Rates | None:
-    """The rates between two overviews of a queue; None when no time has passed, when they are of
-    different shards, or when Redis went back in time (a restart that lost data)."""
+    """The rates between two overviews of a queue; None when no time has passed, the shards differ,
+    or Redis went back in time (a restart that lost data)."""
     seconds = (after.now_ms - before.now_ms) / 1000
     arrived, ended = after.arrived - before.arrived, after.finished - before.finished
     if before.shards != after.shards or seconds <= 0 or arrived < 0 or ended < 0:
@@ -137,8 +132,6 @@ class ServerOverview:
 
 
 class OverviewQueries(QueryBase):
-    """Queries for the state of queues and of workers' children."""
-
     @query
     def stats(self, queues: Sequence[str]) -> Read[dict[str, dict[str, int]]]:
         """Counts by status of several queues, in one round trip."""
@@ -156,8 +149,7 @@ class OverviewQueries(QueryBase):
         return sum((yield Strict(*counted)))
 
     def former_queues(self, queues: Collection[str]) -> list[str]:
-        """The queues that Redis knows besides these: they were removed from QUEUES, or belong to
-        another project on this Redis."""
+        """The queues that Redis knows besides these: removed from QUEUES, or another project's."""
         [names] = self._each([("SMEMBERS", self.keys.queues)])
         return sorted(name for name in names or () if name not in queues)
 
@@ -179,13 +171,12 @@ class OverviewQueries(QueryBase):
 
     @query
     def workers(self) -> Read[list[tuple[str, int]]]:
-        """All children with the instant in ms at which their lease ends. The cost grows with the
-        number of children."""
+        """All children with the instants in ms at which their leases end. The cost grows with
+        their number."""
         [ends] = yield Strict(("ZRANGE", self.keys.workers, 0, -1, "WITHSCORES"))
         return [(printable(child), score_ms(until)) for child, until in pairs(ends).items()]
 
     def held(self, children: Sequence[str]) -> dict[str, list[str]]:
-        """The ids each of these children holds."""
         if not children:
             return {}
         replies = self.connection.pipeline(
@@ -198,10 +189,8 @@ class OverviewQueries(QueryBase):
 
     @query
     def overview(self, queues: Sequence[str]) -> Read[list[QueueOverview]]:
-        """What a monitor shows of these queues; ``rates`` compares two of them.
-
-        Costs two round trips, of at most 21 commands a queue, each of constant or logarithmic time.
-        """
+        """What a monitor shows of these queues. Costs two round trips, of at most 21 commands a
+        queue, each of constant or logarithmic time."""
         return (yield from together(read_queue(self.keys, queue) for queue in queues))
 
     @query
@@ -281,12 +270,10 @@ def info_fields(info: str) -> dict[str, str]:
 
 
 def eviction_policy(info: Mapping[str, str]) -> str:
-    """The maxmemory-policy, by the fields of INFO."""
     return info.get("maxmemory_policy", "noeviction")
 
 
 def read_counts(key: QueueKeys, *, is_strict: bool = False) -> Read[dict[str, int]]:
-    """The number of jobs by status."""
     commands = [*_lengths(key), ("HGET", key.meta, "lingering")]
     *lengths, lingering = yield Strict(*commands) if is_strict else commands
     return _counts(lengths, int64_or_none(lingering))

@@ -1,5 +1,4 @@
-"""Commands and queries of policies: how much of each limit is used, who holds it and who waits for
-it; which unique keys there are, and which job has each."""
+"""Commands and queries of policies: of limits, who holds and awaits them, and of unique keys."""
 
 from __future__ import annotations
 
@@ -111,8 +110,6 @@ def limit_name(key: str) -> str:
 
 
 class LimitCommands(CommandBase):
-    """Commands, on one connection."""
-
     def set_limit(self, key: str, number: str) -> bool:
         """Set the number of a limit key, or the weight of ``s:<share>``, or remove it with ''. True
         when that changed anything."""
@@ -188,7 +185,6 @@ class LimitQueries(QueryBase):
         )
 
     def _holders(self, slots: Sequence[str]) -> Read[list[Holder]]:
-        """The jobs that have these slots."""
         ids = [_split(slot)[1] for slot in slots]
         statuses = yield [("HGET", self.keys.job(job_id), "status") for job_id in ids]
         idle = [slot for slot, now in zip(slots, statuses, strict=True) if now != "processing"]
@@ -198,8 +194,7 @@ class LimitQueries(QueryBase):
         return [Holder(printable(_split(slot)[1]), slot in stuck) for slot in slots]
 
     def _parked(self, key: str, queue: str, now_ms: int) -> Read[tuple[int, int | None]]:
-        """How many lanes of a queue wait for a limit, and how long the first job of the next one
-        has waited."""
+        """How many lanes of a queue wait for a limit, and how long the next one's first job has."""
         keys = self.keys.queue(queue)
         lanes = keys.parked_at(key)
         size, first = yield [("ZCARD", lanes), ("ZRANGE", lanes, 0, 0)]
@@ -227,12 +222,10 @@ class LimitQueries(QueryBase):
 
     def parked_at(self, queue: str, lane: str) -> str:
         """The limit key that a lane of a queue waits for, or ''."""
-        found: str | None = self._each([("HGET", self.keys.queue(queue).parked, lane)])[0]
-        return found or ""
+        return self._each([("HGET", self.keys.queue(queue).parked, lane)])[0] or ""
 
     def waiting_chunk(self, queue: str, lane: str, key: str) -> tuple[int, int]:
-        """How many jobs a lane of a chunk task has that waits to be full, and for how many ms it
-        still does."""
+        """How many jobs a lane of a chunk has that waits to be full, and for how many ms still."""
         asked = [
             ("TIME",), ("ZCARD", self.keys.queue(queue).lane(lane)),
             ("ZSCORE", self.keys.due_limits, key),
@@ -265,8 +258,6 @@ def _next_ms(rate: RateNumbers | None, tat: str | None, now_ms: int) -> int | No
 
 
 class UniqueCommands(CommandBase):
-    """Commands, on one connection."""
-
     def release_unique(self, key: str) -> str:
         """Free a key; the id of the job that had it, or ''. That job goes on."""
         return self._run("release_unique", key)
@@ -278,9 +269,7 @@ class UniqueQueries(QueryBase):
     @query
     def count(self) -> Read[int]:
         """How many keys are taken. Some may be free already: those of jobs that are gone."""
-        found: int
-        [found] = yield Strict(("ZCARD", self.keys.uniques))
-        return found
+        return (yield Strict(("ZCARD", self.keys.uniques)))[0]
 
     def page(self, start: int = 0, count: int = PAGE) -> list[UniqueKey]:
         """Up to ``count`` keys, the oldest first, without those whose time is over."""
@@ -330,16 +319,15 @@ class UniqueQueries(QueryBase):
         now_ms, found = clock_ms(clock), []
         for (key, taken_ms), job_id, end, job in zip(taken.items(), ids, ends, jobs, strict=True):
             until_ms = None if end is None else score_ms(end)
-            status, task = job or (None, None)
             if job_id and (until_ms is None or until_ms > now_ms):
-                key, job_id = printable(key), printable(job_id)
-                status, task = printable(status or ""), printable(task or "")
-                found.append(UniqueKey(key, job_id, status, task, taken_ms, until_ms))
+                status, task = (printable(text or "") for text in job or ("", ""))
+                found.append(
+                    UniqueKey(printable(key), printable(job_id), status, task, taken_ms, until_ms)
+                )
         return found
 
     def aliases(self, ids: Sequence[str]) -> dict[str, str]:
-        """The ids among these that lead to another job, because their own job was a duplicate;
-        with that job."""
+        """Which of these ids lead to another job, because their own was a duplicate; to which."""
         found = self._each([("HGET", self.keys.job(job_id), "alias") for job_id in ids])
         return {job_id: owner for job_id, owner in zip(ids, found, strict=True) if owner}
 

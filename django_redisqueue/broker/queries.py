@@ -1,7 +1,5 @@
-"""Queries for jobs: by id, by the place in a list, and by the properties that are indexed.
-
-Each costs a constant number of round trips, or reads a page of at most 100 jobs.
-"""
+"""Queries for jobs: by id, by the place in a list, and by the properties that are indexed. Each
+costs a constant number of round trips, or reads a page of at most 100 jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from dataclasses import dataclass
 
 from ..core.codec import encode_stored
 from ..core.job_data import JobData, JobQuery, decode_job
-from ..core.parsing import int_or_none, pairs
+from ..core.parsing import int_or_none, pairs, present
 from ..core.statuses import FINAL, Status
 from ..exceptions import CorruptJob, JobNotFound, WrongKeyType
 from .base import Read, Strict, query, slices
@@ -35,8 +33,8 @@ TOMBSTONE = {"lingers", "until_ms", "deleted", "alias"}
 
 @dataclass(frozen=True, slots=True)
 class UnreadableJob:
-    """A job that cannot be read, and why, so that a page still shows the others. ``known``: the
-    job without the unreadable fields, if only some are."""
+    """A job that cannot be read, and why. ``known``: the job without the unreadable fields, if only
+    some are."""
 
     id: str
     problem: str
@@ -49,8 +47,6 @@ def not_found(job_id: str) -> JobNotFound:
 
 
 class Queries(OverviewQueries):
-    """The queries, on one connection."""
-
     def job(self, job_id: str) -> JobData:
         """One job; for the id of a duplicate, the job that has its unique key. Raises JobNotFound
         or CorruptJob."""
@@ -75,13 +71,11 @@ class Queries(OverviewQueries):
     @query
     def outlines(self, ids: Sequence[str]) -> Read[list[JobData | UnreadableJob]]:
         """``jobs`` without results, which may be large: for lists."""
-        found: list[JobData | UnreadableJob] = []
         replies = yield [("HMGET", self.keys.job(job_id), *OUTLINE) for job_id in ids]
-        for job_id, values in zip(ids, replies, strict=True):
-            fields = zip(OUTLINE, values or (), strict=False)
-            raw = {name: value for name, value in fields if value is not None}
-            found.append(_decode(job_id, None if values is None else raw))
-        return found
+        return [
+            _decode(job_id, None if values is None else present(OUTLINE, values))
+            for job_id, values in zip(ids, replies, strict=True)
+        ]
 
     def payload(self, job_id: str) -> str:
         """The arguments with nothing redacted: for enqueueing a copy, never for display."""
@@ -89,11 +83,8 @@ class Queries(OverviewQueries):
 
     def statuses(self, ids: Sequence[str]) -> list[str | None]:
         """The statuses of several jobs; None for one that Redis does not know."""
-        if not ids:
-            return []
-        return self.connection.pipeline(
-            [("HGET", self.keys.job(job_id), "status") for job_id in ids]
-        )
+        commands = [("HGET", self.keys.job(job_id), "status") for job_id in ids]
+        return self.connection.pipeline(commands) if commands else []
 
     @query
     def ids(self, queue: str, status: Status, start: int, stop: int) -> Read[list[str]]:
@@ -118,10 +109,7 @@ class Queries(OverviewQueries):
 
     def _queued(self, key: QueueKeys, start: int, stop: int) -> Read[list[str]]:
         """By priority: those above 0, the list of priority 0 from its tail, those below 0; and then
-        those with a lane.
-
-        Takes two round trips and reads no more than the page, however deep it is.
-        """
+        those with a lane. Reads no more than the page, however deep it is."""
         high, plain, ranked = yield Strict(
             ("ZCOUNT", key.priority, "-inf", f"({MIDDLE}"),
             ("LLEN", key.queued),
@@ -148,11 +136,9 @@ class Queries(OverviewQueries):
         key = self.keys.queue(queue)
         sorted_set = getattr(key, status.value)
         if status is Status.QUEUED:
-            tail: list[str] = self.connection.call("LRANGE", key.queued, -jobs, -1)
-            if tail:
+            if tail := self.connection.call("LRANGE", key.queued, -jobs, -1):
                 return tail[::-1]
-            ranked: list[str] = self.connection.call("ZRANGE", key.priority, 0, jobs - 1)
-            if ranked:
+            if ranked := self.connection.call("ZRANGE", key.priority, 0, jobs - 1):
                 return ranked
             sorted_set = key.keyed
         return self.connection.call("ZRANGE", sorted_set, 0, jobs - 1)
@@ -164,13 +150,11 @@ class Queries(OverviewQueries):
         for each job that is read: 100 at a time, the newest first, until there are enough.
         """
         found: list[JobData] = []
-        ids = sorted(self._indexed([self.keys.index(entry) for entry in entries]), key=_age)[::-1]
-        for part in slices(ids, PAGE):
-            jobs = self.jobs(part)
+        indexed = self._indexed([self.keys.index(entry) for entry in entries])
+        for part in slices(sorted(indexed, key=_age, reverse=True), PAGE):
             # Leave out a job that has ended meanwhile, or whose hash is gone.
-            found += [
-                job for job in jobs if not isinstance(job, UnreadableJob) and query.matches(job)
-            ]
+            jobs = (job for job in self.jobs(part) if isinstance(job, JobData))
+            found += filter(query.matches, jobs)
             if len(found) >= query.limit:
                 break
         return found[: query.limit]
@@ -201,8 +185,7 @@ class Queries(OverviewQueries):
 
     def abandoned_result_files(self, cursor: str) -> tuple[str, list[str]]:
         """One step of a scan of the recorded files of jobs (SCAN_START begins and ends it): the
-        next cursor, and the files that no job will read: the job is gone, or its result is another.
-        """
+        next cursor, and the files that no job will read."""
         key = self.keys.result_files
         following, flat = self.connection.call("HSCAN", key, cursor, "COUNT", RESULT_FILES_A_STEP)
         files = pairs(flat)

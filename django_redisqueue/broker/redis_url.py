@@ -26,12 +26,11 @@ from .wire import Packer
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
-    """The URL of Redis. ``address`` is the same without the password, for display. ``tag``: for a
-    cluster, that of the shard, by which its node is found."""
+    """The URL of Redis."""
 
     text: str
-    address: str
-    tag: str = ""
+    address: str  # the same without the password, for display
+    tag: str = ""  # of the shard, by which the node of a cluster is found
 
     @property
     def is_cluster(self) -> bool:
@@ -51,9 +50,10 @@ class RedisUrl:
             return get_follower(self.text).open(options)
         url = self.text
         if url.startswith("embedded://"):
-            folder = url.removeprefix("embedded://")
-            url = f"unix://{ensure_server(folder, answer_timeout=connect_timeout)}"
-        connection = _unconnected(url, options)
+            url = f"unix://{ensure_server(url.removeprefix('embedded://'))}"
+        # These options take precedence over those of the URL's query.
+        pool = ConnectionPool(**{**parse_url(url), **options})
+        connection = cast(AbstractConnection, pool.make_connection())
         connection.connect()
         return connection
 
@@ -88,12 +88,6 @@ def _log_in(connection: AbstractConnection) -> None:
     found.settimeout(connection.socket_connect_timeout)
     connection.on_connect()
     found.settimeout(connection.socket_timeout)
-
-
-def _unconnected(url: str, options: dict[str, Any]) -> AbstractConnection:
-    """``options`` take precedence over those of the URL's query."""
-    pool = ConnectionPool(**{**parse_url(url), **options})
-    return cast(AbstractConnection, pool.make_connection())
 
 
 SCHEMES = ("redis://", "rediss://", "unix://", *SENTINEL_SCHEMES, *CLUSTER_SCHEMES, "embedded://")
@@ -136,7 +130,6 @@ def redis_address() -> str:
 
 
 def _named(shard: int) -> tuple[str, str]:
-    """The name of the setting that has the shard's URL, and the URL."""
     connection = get_settings().connection
     if "URL" in connection:
         setting, urls = 'REDISQUEUE["CONNECTION"]["URL"]', connection["URL"]
@@ -180,7 +173,9 @@ def _check_readable(setting: str, url: str) -> None:
     The message does not repeat redis-py's, which quotes what it took for the port: with a "/" in
     the password, that is the beginning of the password.
     """
-    unreadable = f"{setting} is {hidden(url)!r}, which cannot be read; {REMEDY}"
+    # Any part of it could be part of a password.
+    hidden = f"{url.partition('://')[0]}://***"
+    unreadable = f"{setting} is {hidden!r}, which cannot be read; {REMEDY}"
     if _is_cut_short(url):
         raise ConfigurationError(unreadable)
     try:
@@ -213,8 +208,8 @@ def _check_nodes(setting: str, url: str) -> None:
 
 
 def _is_cut_short(url: str) -> bool:
-    """Whether the user or password has an unescaped "/", "#" or "?". A parser ends the host there,
-    and may even succeed (``redis://:12/x@shop`` would be port 12 of this machine)."""
+    """Whether the user or password has an unescaped "/", "#" or "?", where a parser ends the host:
+    it may even succeed (``redis://:12/x@shop`` would be port 12 of this machine)."""
     scheme, _, rest = url.partition("://")
     place, _, query = rest.partition("?")
     if scheme == "unix" and place.startswith("/"):  # a path may have an "@"
@@ -222,22 +217,6 @@ def _is_cut_short(url: str) -> bool:
     credentials = place.rpartition("@")[0]
     beyond = any("@" in item and "=" not in item for item in query.split("&"))
     return beyond or "/" in credentials or "#" in credentials
-
-
-# host:port/database or a path
-_PLAIN = re.compile(r"([^:]*|\[[0-9a-fA-F:.]*\])(:[0-9]{0,5})?(/[^:]*)?")
-
-
-def hidden(url: str) -> str:
-    """An unreadable URL without anything that could be part of a password."""
-    scheme, separator, rest = url.partition("://")
-    place, question, query = rest.partition("?")
-    if "@" in query:
-        return f"{scheme}{separator}***"
-    _, at, host = place.rpartition("@")
-    if not at and not _PLAIN.fullmatch(host):  # a password without a host
-        host = f"{host.partition(':')[0]}:***"
-    return f"{scheme}{separator}{'***@' if at else ''}{host}{'?***' if question else ''}"
 
 
 def masked(url: str) -> str:
@@ -269,8 +248,8 @@ def options_of(cache: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def primary_url(cache: Mapping[str, Any]) -> str:
-    """The URL of an entry's primary, with the credentials and the database from its options. As in
-    redis-py, the URL itself takes precedence."""
+    """The URL of an entry's primary, with credentials and database from its options; as in
+    redis-py, those in the URL take precedence."""
     url, options = locations(cache)[0], options_of(cache)
     user, password = options.get("username") or "", options.get("password") or ""
     if (user or password) and "@" not in url:

@@ -1,7 +1,5 @@
-"""Records of what scripts take and reply.
-
-Records made for every job are named tuples: creating a frozen dataclass takes four times as long.
-"""
+"""Records of what scripts take and reply. Those made for every job are named tuples: creating a
+frozen dataclass takes four times as long."""
 
 from __future__ import annotations
 
@@ -94,8 +92,6 @@ class ClaimedJob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClaimReply:
-    """The reply to a claim."""
-
     jobs: list[ClaimedJob]
     lost: Sequence[str] = ()  # ids without a hash
     leave_out: Sequence[str] = ()  # queues not to claim from for a while
@@ -118,8 +114,6 @@ class RoleTerm(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
-    """The reply to a heartbeat."""
-
     interrupted: bool  # Redis or the heartbeats were away: no reaping for one lease
     steady_ms: int  # the instant since which neither was
     lapsed: int  # expired leases, of any worker's children

@@ -33,8 +33,6 @@ WORKFLOW_STATUSES = frozenset(WorkflowStatus)
 
 
 class JobSnapshot(NamedTuple):
-    """The state of a job by its hash."""
-
     id: str
     status: str
     queue: str
@@ -53,8 +51,6 @@ class JobSnapshot(NamedTuple):
 
 
 class WorkflowSnapshot(NamedTuple):
-    """The state of a workflow by its hash."""
-
     id: str
     status: WorkflowStatus
     name: str
@@ -78,8 +74,6 @@ class ScanPage(NamedTuple, Generic[Seen]):
 
 
 class Scanner(QueryBase):
-    """The scans, on one connection."""
-
     def __init__(self, connection: RedisConnection, settings: Settings | None = None) -> None:
         super().__init__(connection, settings)
         self._wait = replica_wait(self.keys, settings or get_settings())
@@ -91,10 +85,7 @@ class Scanner(QueryBase):
 
     def name(self, known: str = "") -> str:
         """Give this Redis's data an id if it has none: ``known``, or a new one. Returns its id.
-
-        Raises NotReplicated: if a failover took the id back, the mirror would stand still, because
-        it would take the new master for another Redis.
-        """
+        Raises NotReplicated: without the id the mirror takes a new master for another Redis."""
         key = self.keys.meta
         named = ("HSETNX", key, "incarnation", known or secrets.token_hex(16))
         _, incarnation = self.connection.pipeline([named, ("HGET", key, "incarnation")])
@@ -143,11 +134,9 @@ class Scanner(QueryBase):
         return page
 
     def knows(self, ids: Sequence[str]) -> list[bool]:
-        """Whether each of these jobs is in Redis."""
         return self._exist([self.keys.job(one) for one in ids])
 
     def knows_workflows(self, ids: Sequence[str]) -> list[bool]:
-        """Whether each of these workflows is in Redis."""
         return self._exist([self.keys.workflow(one) for one in ids])
 
     def _exist(self, keys: Sequence[str]) -> list[bool]:
@@ -159,14 +148,14 @@ def _job_snapshot(job_id: str, raw: Fields) -> JobSnapshot | None:
     status = raw.text("status", MAX_STATUS)
     if status not in STATUSES or text_or_none(job_id, MAX_ID) != job_id:
         return None
-    seq = raw.integer("seq", MAX_EXACT, default=-1)
-    seq = seq_of(status, None if seq < 0 else seq, raw.integer("lease", MAX_EXACT) > 0)
+    has_lease = raw.integer("lease", MAX_EXACT) > 0
+    seq = seq_of(status, raw.integer("seq", MAX_EXACT) or None, has_lease)
     return JobSnapshot(
         job_id, status, raw.text("queue", MAX_QUEUE) or "default", raw.text("task", MAX_TASK),
         seq, raw.text("audit", MAX_STATUS),
         raw.text("child", MAX_WORKER), raw.integer("attempts", MAX_INT32 - 1),
         raw.integer("priority", MAX_INT16, low=-MAX_INT16), raw.integer("generation", MAX_INT32),
-        raw.text("reason", MAX_REASON), raw.instant_ms("enqueued_ms", 0),
+        raw.text("reason", MAX_REASON), raw.instant_ms("enqueued_ms") or 0,
         raw.instant_ms("started_ms"), raw.instant_ms("finished_ms"),
         raw.instant_ms("due_ms"),
     )  # fmt: skip
@@ -180,5 +169,5 @@ def _workflow_snapshot(workflow_id: str, raw: Fields) -> WorkflowSnapshot | None
     counts = WorkflowCounts(*(raw.integer(name, MAX_INT32) for name in WorkflowCounts._fields))
     return WorkflowSnapshot(
         workflow_id, WorkflowStatus(status), raw.text("name", MAX_NAME), counts,
-        raw.instant_ms("made_ms", 0), raw.instant_ms("ended_ms"), "paused_ms" in raw,
+        raw.instant_ms("made_ms") or 0, raw.instant_ms("ended_ms"), "paused_ms" in raw,
     )  # fmt: skip

@@ -23,8 +23,6 @@ class UnreadableSchedule:
 
 
 class ScheduleCommands(CommandBase):
-    """Commands that define schedules and fire them."""
-
     def announce_schedules(
         self, set_digest: str, ttl_ms: int, *, is_defined: bool = False
     ) -> AnnounceReply:
@@ -35,8 +33,8 @@ class ScheduleCommands(CommandBase):
     def define_schedules(
         self, set_digest: str, definitions: Sequence[tuple[ScheduleDefinition, int | None]]
     ) -> list[int]:
-        """Create or change up to 100 schedules, each with its next due time. Codes of
-        define_schedules.lua. ``set_digest``: '' for those of the admin."""
+        """Create or change up to 100 schedules, each with its next due time; codes of the script.
+        ``set_digest``: '' for those of the admin."""
         arguments: list[Any] = []
         for definition, next_ms in definitions:
             fields = definition.fields()
@@ -49,8 +47,7 @@ class ScheduleCommands(CommandBase):
         return self._run("remove_schedules", set_digest, *names)
 
     def pause_schedule(self, name: str, paused: bool, next_ms: int | None = None) -> int:
-        """Pause a schedule, or resume it at its next due time: 1 changed, 0 it was so, -1
-        unknown."""
+        """Pause a schedule, or resume it at ``next_ms``: 1 changed, 0 it was so, -1 unknown."""
         return self._run("pause_schedule", name, int(paused), "" if next_ms is None else next_ms)
 
     def fire(
@@ -63,23 +60,16 @@ class ScheduleCommands(CommandBase):
     ) -> FireReply:
         """Move a schedule on from ``cursor_ms`` to ``next_ms``, and create the job of ``due_ms``
         (None: of no due time). A second call for the same cursor does nothing."""
-        due, job_id = "", ""
+        run: tuple[Any, ...] = ("", "")
         if due_ms is not None:
-            due = str(due_ms)
-            job_id = periodic_job_id(schedule.name, due_ms, self.connection.shard)
-        return FireReply(
-            self._run(
-                "fire", schedule.name, cursor_ms, schedule.digest,
-                "" if next_ms is None else next_ms, missed, due, job_id,
-            )
-        )  # fmt: skip
+            run = (due_ms, periodic_job_id(schedule.name, due_ms, self.connection.shard))
+        next_due = "" if next_ms is None else next_ms
+        code = self._run("fire", schedule.name, cursor_ms, schedule.digest, next_due, missed, *run)
+        return FireReply(code)
 
 
 class ScheduleQueries(QueryBase):
-    """Queries, on one connection."""
-
     def schedule(self, name: str) -> ScheduleData | UnreadableSchedule | None:
-        """One schedule, or None."""
         return self.schedules([name])[0]
 
     @query
@@ -110,10 +100,7 @@ class ScheduleQueries(QueryBase):
 
     @query
     def count(self) -> Read[int]:
-        """How many schedules there are."""
-        found: int
-        [found] = yield Strict(("ZCARD", self.keys.schedules))
-        return found
+        return (yield Strict(("ZCARD", self.keys.schedules)))[0]
 
     def defined_set(self) -> str | None:
         """The set of the code whose schedules are defined."""

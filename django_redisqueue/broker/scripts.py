@@ -1,5 +1,5 @@
 """Loads the Lua files: one a verb, with shared steps joined in by ``-- @include "name"`` lines; and
-rewrites the text of each script so that a call of it is cheap.
+rewrites each script so that a call of it is cheap.
 
 An include is a file of ``lua/include``, or of another folder when its name has one:
 ``-- @include "fast_path/claim"``. What follows a line ``-- @first_use`` is made when one of its
@@ -15,7 +15,6 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -125,13 +124,12 @@ def _load(name: str) -> Script:
 
 
 def names() -> list[str]:
-    """All verbs, sorted."""
     return sorted(path.stem for path in LUA.glob("*.lua"))
 
 
 def assemble(name: str) -> str:
-    """The text of ``<name>.lua``, or of a script that verbs share: with its includes, each once,
-    and without unused functions. What only slow_path() uses is in it."""
+    """The text of ``<name>.lua``, or of a script that verbs share, with its includes, each once,
+    and without unused functions."""
     return EDGE.sub("", _assemble(name)).replace(BUILDER, "")
 
 
@@ -142,12 +140,16 @@ def _assemble(name: str) -> str:
 
 def _join(name: str) -> str:
     """The text that several verbs share: what it includes for all of them, then their branches,
-    which have what else they include."""
+    which have what else they include. The first argument of a call is the verb."""
     includes, verbs = SHARED[name]
     done: set[str] = set()
     common = _expand("".join(f'-- @include "{one}"\n' for one in includes), (name,), done)
-    texts = {verb: _expand(_read(verb), (verb,), set(done)) for verb in verbs}
-    return with_branches(f"-- {name}: {', '.join(verbs)}\n", common, texts)
+    text = f"-- {name}: {', '.join(verbs)}\nlocal verb = table.remove(ARGV, 1)\n{common}"
+    for verb in verbs:
+        branch = trimmed(_expand(_read(verb), (verb,), set(done)))
+        # The edges keep a branch apart from the one before.
+        text += f"{BEGIN}{_BRANCH}'{verb}' then\n{END}{branch}end\n"
+    return text
 
 
 def _read(*stack: str) -> str:
@@ -188,20 +190,10 @@ def _words(text: str) -> Counter[str]:
 
 def trimmed(text: str) -> str:
     """Write constants where they are used, and leave out what is not used."""
-    return without_unused(with_constants(text))
-
-
-def with_branches(header: str, common: str, texts: Mapping[str, str]) -> str:
-    """One text for several verbs; the first argument of a call is the verb. Edges keep a branch
-    apart from the one before."""
-    branches = (
-        f"{BEGIN}{_BRANCH}'{verb}' then\n{END}{trimmed(text)}end\n" for verb, text in texts.items()
-    )
-    return f"{header}local verb = table.remove(ARGV, 1)\n{common}{''.join(branches)}"
+    return _split_unused(with_constants(text))[0]
 
 
 def with_constants(text: str) -> str:
-    """Write the values of constants where they are used."""
     declared = Counter(re.findall(r"\w+", " ".join(_DECLARED.findall(text))))
     values: dict[str, str] = {}
 
@@ -220,11 +212,6 @@ def with_constants(text: str) -> str:
     return _CONSTANT.sub(write, text)
 
 
-def without_unused(text: str) -> str:
-    """Leave out functions, names of keys and tables that nothing uses."""
-    return _split_unused(text)[0]
-
-
 def with_slow_path(text: str) -> str:
     """Move what only ``slow_path()``, or the block ``if not is_usual``, uses into it."""
     for pattern in _SLOW_PATHS:
@@ -238,8 +225,8 @@ def with_slow_path(text: str) -> str:
 
 
 def _split_unused(text: str, rest: str = "") -> tuple[str, str]:
-    """``text`` without the functions, names of keys and tables that neither it nor ``rest`` uses,
-    and these, in their order."""
+    """``text`` without what neither it nor ``rest`` uses (functions, names of keys and tables), and
+    that, in its order."""
     words = _words(text + rest)
     found = (*_VARIABLE.finditer(text), *_FUNCTION.finditer(text))
     declared = {match: _words(match[0]) for match in sorted(found, key=re.Match.start)}

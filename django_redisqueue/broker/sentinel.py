@@ -66,17 +66,16 @@ class SentinelTarget:
 
     @property
     def query(self) -> tuple[str, str, str]:
-        """The command that asks a sentinel for the master's address. (SENTINEL MASTER describes the
-        former master for a second more on the sentinel that leads a failover.)"""
+        """Asks a sentinel for the master's address. (For a second more, SENTINEL MASTER describes
+        the former one on the sentinel that leads a failover.)"""
         return ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service)
 
     def ask(self, seconds: float) -> MasterFound:
-        """The master, as the sentinel with the newest configuration has it.
+        """The master, as the sentinel with the newest configuration has it. Raises
+        MasterNotFoundError, also during a failover.
 
-        Asks all sentinels: a process that begins to follow during a failover has missed its
-        messages, and only the sentinel that leads the failover knows of it. Each gets an equal part
-        of ``seconds``, because some may be down. Raises MasterNotFoundError, also during a
-        failover.
+        Asks all sentinels, for an equal part of ``seconds`` each: some may be down, and only the
+        one that leads a failover knows of it when its messages were missed.
         """
         problems, answers = [], {}
         for place in self.sentinels:
@@ -182,10 +181,8 @@ class MasterFollower:
         self._held_until = 0.0
 
     def open(self, options: Mapping[str, Any]) -> AbstractConnection:
-        """A new connection to the master. Raises what redis-py raises.
-
-        Half of the connect timeout is for the sentinels, the other half for the master.
-        """
+        """A new connection to the master. Half of the connect timeout is for the sentinels, the
+        other half for the master. Raises what redis-py raises."""
         self._used_at = time.monotonic()
         half = options["socket_connect_timeout"] / 2
         known = self._known()
@@ -390,7 +387,6 @@ class SentinelListener:
 
 
 def is_open(connection: AbstractConnection) -> bool:
-    """Whether the connection has a socket."""
     return connection._sock is not None
 
 

@@ -10,9 +10,8 @@ from typing import Any, Generic, TypeVar
 
 from ..conf import get_settings
 from ..exceptions import RedisQueueError, RedisRefused, RedisUnavailable, ShardMismatch
-from .base import Read, Reading, Strict, keys_at
+from .base import QueryBase, Read, Reading, Strict
 from .connection import RedisConnection, producer_connection
-from .keys import Keys
 from .redis_url import get_redis_url
 
 Answer = TypeVar("Answer")
@@ -78,8 +77,7 @@ class AllShards:
         begin: Callable[[RedisConnection], Read[Answer]],
         shards: Iterable[int] | None = None,
     ) -> Answers[Answer]:
-        """The answers of the reads that ``begin`` returns for the connections of the shards, or of
-        some ``shards``.
+        """The answers of the reads that ``begin`` returns for the connections of (some) shards.
 
         Takes as many round trips as one read: each is one pipeline a server, and all servers are
         asked before the replies of the first are read.
@@ -131,7 +129,7 @@ class AllShards:
             for one in group:
                 own = list(islice(replies, len(one.commands)))
                 with self._missing_on_error(one.connection):
-                    found[one.shard] = one.check(own)
+                    found[one.shard] = one.connection.check_replies(own, lenient=one.is_lenient)
         return found
 
     @contextmanager
@@ -163,16 +161,10 @@ class AllShards:
 
 
 class _Reading(Reading[Answer]):
-    """A read in one shard."""
-
     def __init__(self, connection: RedisConnection, read: Read[Answer]) -> None:
         self.connection = connection
         self.shard = connection.shard
         super().__init__(read)
-
-    def check(self, replies: list[Any]) -> list[Any]:
-        """Raises the first error among the replies."""
-        return self.connection.check_replies(replies, lenient=self.is_lenient)
 
 
 def all_shards(
@@ -186,11 +178,9 @@ def all_shards(
 
 
 def agree_on_shards(every: AllShards) -> None:
-    """Compare SHARDS with the number that the data was written with. Without any data, record it:
-    in all shards, because one that lacks it later looks as if it was emptied.
-
-    Raises ShardMismatch, and without any data the error of a shard that does not answer.
-    """
+    """Compare SHARDS with the number that the data was written with; without any data, record it in
+    all shards, because one that lacks it later looks as if it was emptied. Raises ShardMismatch,
+    and without any data the error of a shard that does not answer."""
     numbers = read_numbers(every)
     if problem := _problem(numbers.by_shard):
         raise ShardMismatch(problem)
@@ -223,25 +213,19 @@ def read_numbers(shards: AllShards) -> Answers[str | None]:
     """How many shards there are, as each of these has it; None in one without data."""
 
     def read(one: RedisConnection) -> Read[str | None]:
-        number: str | None
-        [number] = yield Strict(("HGET", _keys(one).meta, FIELD))
-        return number
+        return (yield Strict(("HGET", QueryBase(one).keys.meta, FIELD)))[0]
 
     return shards.read(read)
 
 
 def record_number(shards: AllShards, number: int) -> None:
-    """Store in these shards how many there are. Takes one round trip, because a worker that starts
-    meanwhile refuses data that has the number in some shards only."""
+    """Store in these shards how many there are, in one round trip: a worker that starts meanwhile
+    refuses data that has the number in some shards only."""
 
     def write(one: RedisConnection) -> Read[None]:
-        yield Strict(("HSET", _keys(one).meta, FIELD, number))
+        yield Strict(("HSET", QueryBase(one).keys.meta, FIELD, number))
 
     shards.read(write).complete()
-
-
-def _keys(connection: RedisConnection) -> Keys:
-    return keys_at(connection, get_settings())
 
 
 def _mismatch(shards: int, recorded: list[str]) -> str:

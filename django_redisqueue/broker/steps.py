@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..core.job_data import WaitKind, split_wait
 from ..core.parsing import int_or_none, pairs
@@ -29,11 +30,9 @@ class Wait:
 
 
 class StepCommands(CommandBase):
-    """Commands of a running job's steps."""
-
     def step(self, child: str, job_id: str, lease: int, field: str, value: str) -> int:
-        """Store what a running job is to remember: 1 stored, 0 the lease is lost, -1 the job would
-        remember more than MAX_RESULT_BYTES."""
+        """Store what a running job is to remember: 1 stored, 0 the lease is lost, -1 it would be
+        more than MAX_RESULT_BYTES."""
         limit = self.settings.max_result_bytes
         return self._run("step", child, job_id, lease, field, value, limit)
 
@@ -60,8 +59,6 @@ class StepCommands(CommandBase):
 
 
 class StepQueries(QueryBase):
-    """Queries, on one connection."""
-
     def names(self, job_id: str) -> list[tuple[str, str]]:
         """(kind, name) of all that a job remembers, without the values, which may be large. Kinds:
         step, cursor, wait, sleep."""
@@ -100,21 +97,14 @@ class WaitQueries(QueryBase):
         fields = ("status", "waits_for", "task", "queue", "parked_ms", "due_ms")
         replies = yield [("HMGET", self.keys.job(job_id), *fields) for job_id, _ in page]
         return {
-            entry: _wait(entry.member, *reply)
+            entry: _wait(entry.member, reply)
             for entry, reply in zip(page, replies, strict=True)
             if reply and reply[0] == Status.SCHEDULED and reply[1] is not None
         }
 
 
-def _wait(
-    job_id: str,
-    status: str,
-    event: str,
-    task: str | None,
-    queue: str | None,
-    since: str | None,
-    until: str | None,
-) -> Wait:
+def _wait(job_id: str, reply: Sequence[Any]) -> Wait:
+    _, event, task, queue, since, until = reply
     kind, name = split_wait(job_id, event)
     return Wait(
         printable(job_id), printable(task or ""), printable(queue or "default"), kind,

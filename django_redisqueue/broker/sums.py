@@ -1,7 +1,5 @@
-"""Answers of all shards together: added counts, merged lists, and pages that span shards.
-
-Each function takes as many round trips as the same query of one shard. A shard that does not answer
-is in ``shards.missing``, and the result is that of the others: show both.
+"""Answers of all shards together, in as many round trips as the same query of one shard. A shard
+that does not answer is in ``shards.missing``, and the result is that of the others: show both.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ class WorkerOverview:
 
     @property
     def state(self) -> WorkerState | None:
-        """What it does; None for a dead worker, and for one without a report."""
+        """None for a dead worker, and for one without a report."""
         return WorkerState(self.report.state) if self.is_alive and self.report else None
 
 
@@ -83,7 +81,6 @@ def overview(shards: AllShards, queues: Sequence[str]) -> list[QueueOverview]:
 
 
 def add_counts(counts: Iterable[Mapping[Key, int]]) -> dict[Key, int]:
-    """The sum of each count."""
     found = Counter[Key]()
     for each in counts:
         found.update(each)
@@ -135,17 +132,15 @@ def job_ids(shards: AllShards, queue: str, status: Status, start: int, stop: int
     With several shards each reads as many as are before the end of the page. Raises InvalidOption
     for a page behind MAX_MERGED.
     """
-    if len(shards.numbers) == 1:
-        (ids,) = shards.read(
-            lambda one: Queries(one).ids.read(queue, status, start, stop)
-        ).by_shard.values()
-        return ids
-    if stop >= MAX_MERGED:
+    is_merged = len(shards.numbers) > 1
+    if is_merged and stop >= MAX_MERGED:
         raise InvalidOption(
             f"with several shards, the first {MAX_MERGED:,} jobs of a list can be read, not {stop}"
         )
-    lists = shards.read(lambda one: Queries(one).ranked.read(queue, status, 0, stop))
-    return [job_id for _, job_id in islice(merge(*lists.by_shard.values()), start, stop + 1)]
+    first = 0 if is_merged else start
+    lists = shards.read(lambda one: Queries(one).ranked.read(queue, status, first, stop))
+    ids = (job_id for _, job_id in merge(*lists.by_shard.values()))
+    return list(islice(ids, start - first, stop + 1 - first))
 
 
 def outlines(shards: AllShards, ids: Sequence[str]) -> list[JobData | UnreadableJob]:
@@ -161,8 +156,8 @@ def outlines(shards: AllShards, ids: Sequence[str]) -> list[JobData | Unreadable
 
 
 def leases(shards: AllShards, *, all_roles: bool = False) -> Leases:
-    """The leases of the children of workers that claim jobs, or of all. A child has one in every
-    shard; the first one to end counts, because what it holds in that shard is then recovered."""
+    """The leases of the children that claim jobs, or of all. A child has one in every shard; the
+    first one to end counts, because what it holds in that shard is then recovered."""
     found = list(
         shards.read(lambda one: Queries(one).leases.read(all_roles=all_roles)).by_shard.values()
     )
@@ -226,7 +221,6 @@ def read_children(
 
 
 def summarize(workers: Sequence[WorkerOverview]) -> FleetSummary:
-    """The sums that pages show."""
     alive = [worker for worker in workers if worker.is_alive]
     reports = [worker.report for worker in alive if worker.report]
     taking = [report for report in reports if report.state == WorkerState.RUNNING]
@@ -261,9 +255,9 @@ def _add_server(parts: Sequence[ServerOverview]) -> ServerOverview:
 
 
 def limits(shards: AllShards, after: str, count: int) -> tuple[list[LimitState], str]:
-    """Up to ``count`` limits that are held or waited for, or rates under which jobs have started,
-    by their keys; and the ``after`` of the next page, '' at the end. A page may be shorter than
-    that. Six round trips. Raises InvalidOption."""
+    """Up to ``count`` limits (maybe fewer) that are held or waited for, or rates under which jobs
+    have started, by their keys; and the ``after`` of the next page, '' at the end. Six round trips.
+    Raises InvalidOption."""
     pages = shards.read(lambda one: LimitQueries(one).some_keys.read(after, count)).by_shard
     known = chain.from_iterable(keys for keys, _ in pages.values())
     ends = [following for _, following in pages.values() if following]
@@ -320,17 +314,13 @@ def unique_keys(shards: AllShards, after: str, count: int) -> tuple[list[UniqueK
 
 
 def unique_key(shards: AllShards, key: str) -> list[UniqueKey]:
-    """The job that has a key, or none. Three round trips.
-
-    All shards are asked, because a job with a limit has its unique key in the limit's shard.
-    Several may answer after SHARDS was changed.
-    """
+    """The job that has a key, or none; several after SHARDS was changed. Asks all shards, because a
+    job with a limit has its unique key in the limit's shard. Three round trips."""
     found = shards.read(lambda one: UniqueQueries(one).find.read(key)).by_shard.values()
     return [one for one in found if one is not None]
 
 
 def unique_key_count(shards: AllShards) -> int:
-    """How many unique keys are taken."""
     return sum(shards.read(lambda one: UniqueQueries(one).count.read()).by_shard.values())
 
 
@@ -345,7 +335,6 @@ def schedules(
 
 
 def schedule_count(shards: AllShards) -> int:
-    """How many schedules there are."""
     return sum(shards.read(lambda one: ScheduleQueries(one).count.read()).by_shard.values())
 
 

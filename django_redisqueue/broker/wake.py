@@ -133,11 +133,9 @@ def _end_pops(waiting: dict[int, _WakeConnection]) -> list[str]:
 
 
 class _WakeConnection(RedisConnection):
-    """A connection that sends a blocking pop and reads its reply later.
-
-    The pop also waits for a token of this child's own. Pushing that ends it, by the connection of
-    ``commands``; Redis would read nothing more from this one.
-    """
+    """A connection that sends a blocking pop and reads its reply later. Pushing a token of this
+    child's own, by the connection of ``commands``, ends the pop: Redis reads nothing more from this
+    one."""
 
     def __init__(self, commands: Commands, child: str) -> None:
         other = commands.connection

@@ -76,8 +76,7 @@ class Wire:
         self._buffer = bytearray(READ_BYTES)
 
     def ask(self, command: bytes) -> Any:
-        """Send an encoded command, or several, and return the first reply. Raises what redis-py
-        raises."""
+        """Send encoded commands and return the first reply. Raises what redis-py raises."""
         self._socket.sendall(command)
         return self.read()
 

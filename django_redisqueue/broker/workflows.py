@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from ..core.codec import loads
-from ..core.parsing import int_or_none, pairs, parse_int
+from ..core.parsing import int_or_none, pairs, parse_int, present
 from ..core.records import (
     WORKFLOW_FIELDS,
     GatherData,
@@ -36,8 +36,6 @@ _OUTLINE = (
 
 
 class WorkflowCommands(CommandBase):
-    """Creates, controls and advances workflows."""
-
     def enqueue_workflow(self, parts: Iterable[WorkflowPart]) -> tuple[Any, ...]:
         """The arguments of one script call that creates several workflows, or a part of one: up to
         100 jobs. Its reply is a list of their codes. Repeating a call changes nothing.
@@ -75,8 +73,6 @@ class WorkflowCommands(CommandBase):
 
 
 class WorkflowQueries(QueryBase):
-    """Queries, on one connection."""
-
     def workflow(self, workflow_id: str) -> WorkflowData | None:
         """A workflow and its counts, or None. Raises CorruptJob."""
         return _workflow(
@@ -89,25 +85,20 @@ class WorkflowQueries(QueryBase):
         self, workflow_ids: Sequence[str]
     ) -> Read[list[WorkflowData | CorruptJob | None]]:
         """Several workflows in one round trip, with the error for an unreadable one."""
-        commands = [("HMGET", self.keys.workflow(one), *WORKFLOW_FIELDS) for one in workflow_ids]
-        replies = yield commands
-        return [
-            _workflow_or_error(workflow_id, raw)
-            for workflow_id, raw in zip(workflow_ids, replies, strict=True)
+        replies = yield [
+            ("HMGET", self.keys.workflow(one), *WORKFLOW_FIELDS) for one in workflow_ids
         ]
+        return list(map(_workflow_or_error, workflow_ids, replies))
 
     def nodes(self, workflow_id: str, numbers: Sequence[int]) -> list[WorkflowNode | None]:
         """The jobs of these numbers (at most 1,000) in one round trip, without their parents; None
         for a job that Redis no longer has."""
-        if not numbers:
-            return []
-        commands = [
-            ("HMGET", self.keys.job(f"{workflow_id}.{n}"), "status", "task") for n in numbers
-        ]
-        replies = [reply or (None, None) for reply in self._each(commands)]
+        keys = [self.keys.job(f"{workflow_id}.{number}") for number in numbers]
+        replies = self._each([("HMGET", key, "status", "task") for key in keys])
+        found = zip(numbers, [reply or (None, None) for reply in replies], strict=True)
         return [
-            WorkflowNode(n, printable(status), printable(task or "")) if status else None
-            for n, (status, task) in zip(numbers, replies, strict=True)
+            WorkflowNode(number, printable(status), printable(task or "")) if status else None
+            for number, (status, task) in found
         ]
 
     def parents(
@@ -138,11 +129,12 @@ class WorkflowQueries(QueryBase):
         return _full((after or "").split()[:100], workflow_id), _full(waiting[:100], workflow_id)
 
     def parent_results(self, job_id: str, decode: Callable[[str], Any] = loads) -> dict[str, Any]:
-        """The results of a job's parents by their ids, None for a parent without one.
+        """The results of a job's parents by their ids, None for a parent without one. ``decode``
+        reads the JSON of one, which may name a file. Raises ResultGone, LeaseLost and CorruptJob,
+        and what ``decode`` raises.
 
-        Only the parents have their results. Which parents had one is recorded in the workflow, or
-        for a job outside a workflow in the job itself. ``decode`` reads the JSON of one, which may
-        name a file. Raises ResultGone, LeaseLost and CorruptJob, and what ``decode`` raises.
+        Which parents had a result is recorded in the workflow, or for a job outside a workflow in
+        the job itself.
         """
         workflow_id = job_id.rpartition(".")[0]
         after, status = self.connection.call("HMGET", self.keys.job(job_id), "after", "status")
@@ -151,14 +143,10 @@ class WorkflowQueries(QueryBase):
         if not names:
             return {}
         if names[0].startswith("."):
-            marks = [
-                self.keys.workflow(workflow_id),
-                "status",
-                *(f"r:{name[1:]}" for name in names),
-            ]
+            key, marks = self.keys.workflow(workflow_id), [f"r:{name[1:]}" for name in names]
         else:
-            marks = [self.keys.job(job_id), "status", *(f"from:{name}" for name in names)]
-        status, *had_one = self.connection.call("HMGET", *marks)
+            key, marks = self.keys.job(job_id), [f"from:{name}" for name in names]
+        status, *had_one = self.connection.call("HMGET", key, "status", *marks)
         if status is None:
             raise ResultGone(
                 f"the results that job {job_id} needs were deleted with its workflow, {workflow_id}"
@@ -232,8 +220,7 @@ def _workflow_or_error(
 
 
 def _workflow(workflow_id: str, raw: Sequence[str | None]) -> WorkflowData | None:
-    pairs = zip(WORKFLOW_FIELDS, raw, strict=True)
-    fields = {name: text for name, text in pairs if text is not None}
+    fields = present(WORKFLOW_FIELDS, raw)
     return decode_workflow(workflow_id, fields) if "status" in fields else None
 
 
@@ -248,11 +235,8 @@ def _full(names: Sequence[str], workflow_id: str) -> list[str]:
 
 
 class GatherCommands(CommandBase):
-    """Commands that start and delete gathers."""
-
     def start_gather(self, plan: GatherPlan) -> int:
-        """Start a gather: 1 started, 0 known already, -1 another has its key. Repeating the call
-        changes nothing."""
+        """Start a gather: 1 started, 0 it was started already, -1 another has its key."""
         arguments: list[Any] = [plan.key, plan.id, plan.ttl_ms, plan.poll_delay_ms, plan.payload]
         arguments += [len(plan.fields) // 2, *plan.fields]
         for listener in plan.listeners:
@@ -265,8 +249,6 @@ class GatherCommands(CommandBase):
 
 
 class GatherQueries(QueryBase):
-    """Queries, on one connection."""
-
     @query
     def gather(self, key: str) -> Read[GatherData | None]:
         """A gather without its results, or None when no gather has this key."""
@@ -286,8 +268,8 @@ class GatherQueries(QueryBase):
 
     @query
     def matching(self, text: str, count: int) -> Read[list[tuple[str, float]]]:
-        """The keys among the ``count`` newest that contain ``text``, with the instants of their
-        starts; and the key ``text`` itself, with an infinite instant."""
+        """As ``newest``, those that contain ``text``; and the key ``text`` itself, with an infinite
+        instant."""
         known, newest = yield Strict(
             ("HEXISTS", self.keys.gather_plan(text), "id"),
             ("ZREVRANGE", self.keys.newest_gathers, 0, count - 1, "WITHSCORES"),
@@ -299,8 +281,7 @@ class GatherQueries(QueryBase):
     @query
     def statuses(self, keys: Sequence[str]) -> Read[list[str | None]]:
         """The statuses; None for a gather that is gone. One round trip."""
-        found = yield [("HGET", self.keys.gather_plan(key), "status") for key in keys]
-        return list(found)
+        return (yield [("HGET", self.keys.gather_plan(key), "status") for key in keys])
 
     @query
     def outlines(self, keys: Sequence[str]) -> Read[list[GatherData | CorruptJob | None]]:
@@ -313,8 +294,7 @@ class GatherQueries(QueryBase):
         raw, there, done = yield [
             ("HMGET", plan, *_OUTLINE), ("HKEYS", results), ("HGET", results, DONE_COUNT),
         ]  # fmt: skip
-        fields = zip(_OUTLINE, raw or (), strict=False)
-        known = {name: value for name, value in fields if value is not None}
+        known = present(_OUTLINE, raw or ())
         if not known:
             return None
         try:
@@ -329,7 +309,6 @@ class GatherQueries(QueryBase):
         return found
 
     def key_of(self, job_id: str) -> str | None:
-        """The key of the gather that a job belongs to, or None."""
         return self.connection.call("HGET", self.keys.job(job_id), "gather")
 
     def key_of_run(self, job_id: str) -> str | None:
@@ -344,9 +323,7 @@ class GatherQueries(QueryBase):
 
     def files(self, key: str) -> tuple[str, list[str]]:
         """A gather's id ('' if it is gone), and the files recorded for its results."""
-        gather_id, names = self.connection.pipeline(
-            [("HGET", self.keys.gather_plan(key), "id"), ("HKEYS", self.keys.gather_plan(key))]
-        )
-        return gather_id or "", [
-            name.removeprefix(_FILE) for name in names if name.startswith(_FILE)
-        ]
+        plan = self.keys.gather_plan(key)
+        gather_id, names = self.connection.pipeline([("HGET", plan, "id"), ("HKEYS", plan)])
+        files = [name.removeprefix(_FILE) for name in names if name.startswith(_FILE)]
+        return gather_id or "", files

@@ -96,21 +96,18 @@ def ms_of(moment: datetime) -> int:
 
 
 def from_ms(value_ms: int | None) -> datetime | None:
-    """An aware UTC datetime, or None."""
     return None if value_ms is None else instant(value_ms)
 
 
 def instant(value_ms: int) -> datetime:
-    """An aware UTC datetime, clamped to what a datetime can hold: one job with an impossible
-    instant must not break the page that lists it."""
+    """An aware UTC datetime, clamped to what a datetime can hold, so that an impossible instant
+    breaks no page."""
     return datetime.fromtimestamp(min(max(value_ms, FIRST_MS), LAST_MS) / 1000, UTC)
 
 
 class Deadline:
-    """The end of a wait: ``timeout`` from now, None for never.
-
-    ``message`` makes the text of the WaitTimeout from the seconds that have passed.
-    """
+    """The end of a wait: ``timeout`` from now, None for never. ``message`` makes the text of the
+    WaitTimeout from the seconds that have passed."""
 
     def __init__(self, timeout: Duration | None, message: Callable[[float], str]) -> None:
         self._seconds = None if timeout is None else to_ms(timeout, "timeout") / 1000

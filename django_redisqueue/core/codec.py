@@ -101,10 +101,8 @@ def _depth(value: Any) -> int:
 
 
 def encode_payload(args: Sequence[Any], kwargs: Mapping[str, Any], limit: int, task: str) -> str:
-    """``[args, kwargs]`` as JSON, at most ``limit`` bytes.
-
-    Raises InvalidArguments naming the argument, or PayloadTooLarge.
-    """
+    """``[args, kwargs]`` as JSON, at most ``limit`` bytes. Raises InvalidArguments, naming the
+    argument, or PayloadTooLarge."""
     text = _encode_plain(args, kwargs)
     if text is None:
         text = _encode_arguments(args, kwargs, task)
@@ -169,10 +167,8 @@ def decode_payload(text: str) -> tuple[list[Any], dict[str, Any]]:
 
 
 def check(value: object, what: str) -> None:
-    """Raise InvalidArguments, naming ``what``, unless ``value`` keeps its meaning in JSON.
-
-    Tuples are allowed and arrive as lists, as in Django's own Tasks.
-    """
+    """Raise InvalidArguments, naming ``what``, unless ``value`` keeps its meaning in JSON. Tuples
+    are allowed and arrive as lists, as in Django's own Tasks."""
     try:
         _check(value, what, MAX_DEPTH)
     except RecursionError:

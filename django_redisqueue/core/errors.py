@@ -1,8 +1,6 @@
 """Errors of jobs as text: which frames of a traceback are the application's own code, and what
-errors have in common: the exception, the message without its values, and the last own frame.
-
-Line numbers and the folders above a module are left out of what errors have in common, because a
-deployment changes them.
+errors have in common: the exception, the message without its values, and the last own frame. Line
+numbers and the folders above a module are left out, because a deployment changes them.
 """
 
 from __future__ import annotations

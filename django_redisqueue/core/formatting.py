@@ -33,16 +33,12 @@ def duration(ms: float | None, missing: str = NOTHING) -> str:
     seconds = ms / 1000
     if seconds < 9.95:
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for size, unit, next_size, next_unit in (
-        (86_400, "d", 3600, "h"),
-        (3600, "h", 60, "m"),
-        (60, "m", 1, "s"),
-    ):
-        if whole >= size:
-            rest = whole % size // next_size
-            return f"{whole // size} {unit}" + (f" {rest} {next_unit}" if rest else "")
-    return f"{whole} s"
+    left, parts = round(seconds), list[tuple[int, str]]()
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s")):
+        count, left = divmod(left, size)
+        if count or parts:
+            parts.append((count, unit))
+    return " ".join(f"{count} {unit}" for count, unit in parts[:2] if count)
 
 
 def rate(per_second: float | None, missing: str = NOTHING) -> str:

@@ -63,8 +63,8 @@ def crc16(text: str) -> int:
 
 @cache
 def tag(shard: int) -> str:
-    """The text that the shard's keys have in braces. That of shard 0 is "0"; others are the
-    shard's number and two letters, those whose slot is nearest to where the shard belongs."""
+    """The text that the shard's keys have in braces: "0", or the shard's number and those two
+    letters whose slot is nearest to where the shard belongs."""
     if shard == 0:
         return "0"
     turn, place = divmod(shard, len(_CELLS))
@@ -96,8 +96,7 @@ def new_workflow_id(shard: int = 0) -> str:
 
 
 def new_gather_id(shard: int = 0) -> str:
-    """The same for a gather, ``gather_...``; its jobs are ``<gather id>.<number>``, ``.then`` and
-    ``.failure``."""
+    """The same for a gather, ``gather_...``; its jobs end in a number, ``then`` or ``failure``."""
     return f"gather_{_unique()}_{shard}"
 
 
@@ -128,8 +127,7 @@ def due_ms_of(job_id: str) -> int | None:
 
 
 def shard_of_id(some_id: str) -> int:
-    """The shard of a job, workflow or gather: its id ends with it. Ids of another form, which
-    nothing here makes, are looked for in shard 0."""
+    """The shard of a job, workflow or gather, from its id. Ids of another form are in shard 0."""
     if some_id.endswith("_0") or some_id.partition(".")[0].endswith("_0"):
         return 0
     found = _OWN_ID.match(some_id)

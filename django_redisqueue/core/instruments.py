@@ -8,11 +8,11 @@ as they are enqueued and run. Without them a job carries nothing more and costs 
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from .codec import dumps, loads
@@ -28,8 +28,8 @@ correlation_id: ContextVar[str] = ContextVar("redisqueue_correlation_id", defaul
 
 @dataclass(slots=True, repr=False)
 class Run:
-    """A call of a task, with one job or, in a chunk, with several. ``arguments`` and ``secrets``
-    are those of the first: without redacted ones, and the texts of these."""
+    """A call of a task, with one job or, in a chunk, several. ``arguments`` are those of the first
+    without redacted ones, ``secrets`` the texts of these."""
 
     task: str
     queue: str
@@ -67,21 +67,12 @@ def add_instrument(instrument: Instrument) -> Callable[[], None]:
 
 @contextmanager
 def producing(task: str, queue: str, count: int) -> Iterator[None]:
-    """Around an enqueue."""
-    entered: list[AbstractContextManager[object]] = []
-    for each in _instruments:
-        manager = _safely(each.producing, task, queue, count)
-        if manager is not None and _safely(_enter, manager):
-            entered.append(manager)
-    error: tuple[Any, ...] = (None, None, None)
-    try:
+    with ExitStack() as entered:
+        for each in _instruments:
+            manager = _safely(each.producing, task, queue, count)
+            if manager is not None and _safely(_enter, manager):
+                entered.push(partial(_safely, _exit, manager))
         yield
-    except BaseException:
-        error = sys.exc_info()
-        raise
-    finally:
-        for manager in reversed(entered):
-            _safely(_exit, manager, error)
 
 
 def _enter(manager: AbstractContextManager[object]) -> bool:
@@ -89,7 +80,7 @@ def _enter(manager: AbstractContextManager[object]) -> bool:
     return True
 
 
-def _exit(manager: AbstractContextManager[object], error: tuple[Any, ...]) -> None:
+def _exit(manager: AbstractContextManager[object], *error: Any) -> None:
     try:
         manager.__exit__(*error)
     except BaseException as raised:

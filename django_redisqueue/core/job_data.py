@@ -19,6 +19,7 @@ EXPIRES = "expires"  # the option: until when the job may start, in the form of 
 APPROVAL = "approval:"  # begins the events of approvals
 VERSION = 1  # of the hash; a field `v` is stored only when it is higher
 _HAS_RUN = (Status.PROCESSING, Status.COMPLETED)  # their runs may be on the fast path
+_NAMES = ("reason", "child", "unique", "lane")
 _COUNTS = ("priority", "attempts", "recoveries", "generation", "lease", "seq")
 _INSTANTS = (
     "enqueued_ms", "due_ms", "first_ms", "started_ms", "finished_ms", "cancel_ms", "parked_ms",
@@ -36,10 +37,8 @@ class WaitKind(StrEnum):
 
 @dataclass(slots=True)
 class NewJob:
-    """A job on its way into Redis; ``when`` is '' (now), '+<ms>' from now, or an instant in ms.
-
-    Not frozen, because creating a frozen dataclass takes three times as long.
-    """
+    """A job on its way into Redis; ``when`` is '' (now), '+<ms>' from now, or an instant in ms. Not
+    frozen, because creating a frozen dataclass takes three times as long."""
 
     id: str
     queue: str
@@ -110,8 +109,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobData:
-    """Everything Redis knows of a job, with redacted arguments replaced. Instants are ms since the
-    epoch, by Redis's clock."""
+    """Everything Redis knows of a job, with redacted arguments replaced. Instants are ms."""
 
     id: str
     task: str
@@ -151,8 +149,7 @@ class JobData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobQuery:
-    """A lookup of the newest ``limit`` jobs with all of these properties. An empty property matches
-    every job."""
+    """A lookup of the newest ``limit`` jobs with these properties; an empty one matches all."""
 
     task: str = ""
     workflow: str = ""
@@ -167,7 +164,6 @@ class JobQuery:
         return bool(self.statuses) and self.statuses.isdisjoint(FINAL)
 
     def matches(self, job: JobData) -> bool:
-        """Whether the job has these properties."""
         return (
             (not self.task or job.task == self.task)
             and (not self.workflow or job.id.rpartition(".")[0] == self.workflow)
@@ -196,78 +192,69 @@ def decode_job(job_id: str, raw: Mapping[str, str], stored_in: str = "hash") -> 
         raise CorruptJob(
             f"the {stored_in} of job {job_id} cannot be read: {sanitize(error)}"
         ) from None
-    bodies = decode_fields(raw, payload="payload")
-    numbers = {name: bodies.read(raw, name, parse_int) for name in _COUNTS}
-    numbers |= {name: bodies.read(raw, name, parse_instant_ms) for name in _INSTANTS}
-    numbers["seq"] = seq_of(status, numbers["seq"], "lease" in raw)
+    reader = _JobReader(raw)
+    fields = reader.bodies()
+    fields |= {name: reader.read(name, parse_int) for name in _COUNTS}
+    fields |= {name: reader.read(name, parse_instant_ms) for name in _INSTANTS}
+    fields |= {name: printable(raw.get(name, "")) for name in _NAMES}
+    fields["seq"] = seq_of(status, fields["seq"], "lease" in raw)
     if "lease" not in raw and status in _HAS_RUN:
-        numbers["lease"] = 1
+        fields["lease"] = 1
     job = JobData(
         id=job_id,
         task=task,
         status=status,
         queue=printable(raw.get("queue", "default")),
-        reason=printable(raw.get("reason", "")),
-        child=printable(raw.get("child", "")),
-        unique=printable(raw.get("unique", "")),
-        lane=printable(raw.get("lane", "")),
         ran=tuple(printable(raw.get("ran", "")).split()),
         waits_for=_waits_for(raw, status),
-        unreadable=bodies.unreadable,
-        **bodies.fields,
-        **{name: number for name, number in numbers.items() if number is not None},
+        unreadable=reader.unreadable,
+        **{name: value for name, value in fields.items() if value is not None},
     )
-    if bodies.unreadable:
-        raise CorruptJob(f"the {stored_in} of job {job_id} cannot be read: {bodies.problem}", job)
+    if reader.unreadable:
+        problem = "; ".join(f"{name}: {why}" for name, why in reader.unreadable.items())
+        raise CorruptJob(f"the {stored_in} of job {job_id} cannot be read: {problem}", job)
     return job
 
 
-class DecodedFields:
-    """The decoded JSON of one job, from wherever it is stored: ``fields`` of JobData, and why the
-    ``unreadable`` ones are so, by their stored names."""
+class _JobReader:
+    """Decodes the fields of one job's hash, and notes why the ``unreadable`` ones are so."""
 
-    def __init__(self) -> None:
-        self.fields: dict[str, Any] = {}
+    def __init__(self, raw: Mapping[str, str]) -> None:
+        self._raw = raw
         self.unreadable: dict[str, str] = {}
 
-    def read(self, raw: Mapping[str, str], name: str, decode: Callable[[str], Any]) -> Any:
-        """Decode a field; None if it is missing or unreadable. Never raises."""
-        if name not in raw:
+    def read(self, name: str, decode: Callable[[str], Any]) -> Any:
+        """Decode a field; None if it is missing or unreadable."""
+        if name not in self._raw:
             return None
         try:
-            return decode(raw[name])
+            return decode(self._raw[name])
         except (ValueError, TypeError) as error:
             self.unreadable[name] = sanitize(error)
             return None
 
-    @property
-    def problem(self) -> str:
-        return "; ".join(f"{name}: {why}" for name, why in self.unreadable.items())
-
-
-def decode_fields(raw: Mapping[str, str], payload: str = "") -> DecodedFields:
-    """Decode the JSON fields of a job, without raising. ``payload``: the name of a field that must
-    exist."""
-    found = DecodedFields()
-    fields = found.fields
-    options = found.read(raw, "options", decode_options)
-    if options is not None:
-        fields["options"], fields["tags"] = options
-    if "options" in found.unreadable:
-        found.unreadable["payload"] = "its options say what may be shown, and they are unreadable"
-    elif payload and payload not in raw:
-        found.unreadable[payload] = f"it has no field {payload!r}"
-    else:
-        marks = fields.get("options", {}).get(OPTION)
-        arguments = found.read(raw, "payload", lambda text: _arguments(text, marks))
-        if arguments is not None:
-            fields["args"], fields["kwargs"] = arguments
-    fields["result"] = found.read(raw, "result", loads)
-    fields["result_file"] = found.read(raw, "result", stored_name) or ""
-    reason = printable(raw.get("reason", ""))
-    fields["error"] = found.read(raw, "error", lambda text: decode_error(text, reason))
-    fields["progress"] = found.read(raw, "progress", decode_progress)
-    return found
+    def bodies(self) -> dict[str, Any]:
+        """The decoded JSON, as fields of JobData."""
+        options, tags = self.read("options", decode_options) or (None, None)
+        args = kwargs = None
+        if "options" in self.unreadable:
+            self.unreadable["payload"] = (
+                "its options say what may be shown, and they are unreadable"
+            )
+        elif "payload" not in self._raw:
+            self.unreadable["payload"] = "it has no field 'payload'"
+        else:
+            marks = (options or {}).get(OPTION)
+            arguments = self.read("payload", lambda text: _arguments(text, marks))
+            args, kwargs = arguments or (None, None)
+        reason = printable(self._raw.get("reason", ""))
+        return {
+            "options": options, "tags": tags, "args": args, "kwargs": kwargs,
+            "result": self.read("result", loads),
+            "result_file": self.read("result", stored_name),
+            "error": self.read("error", lambda text: decode_error(text, reason)),
+            "progress": self.read("progress", decode_progress),
+        }  # fmt: skip
 
 
 def split_wait(job_id: str, event: str) -> tuple[WaitKind, str]:
@@ -335,24 +322,15 @@ def decode_progress(text: str) -> Progress:
 
 def encode_error(kind: str, message: str, traceback: str, limit: int) -> str:
     """An error as JSON of at most ``limit`` bytes, cutting the middle of its texts if necessary."""
-    message = printable(message)
-    traceback = printable(traceback)
+    message, traceback = printable(message), printable(traceback)
     text = dumps({"type": kind, "message": message, "traceback": traceback})
-    if len(text.encode()) <= limit:
-        return text
-    # Halve until it fits: JSON escapes make the encoded size unpredictable.
     room = limit
-    while True:
+    # Halve until it fits: JSON escapes make the encoded size unpredictable.
+    while len(text.encode()) > limit and room >= 8:
         room //= 2
-        text = dumps(
-            {
-                "type": kind[:100],
-                "message": _shorten(message, room // 3),
-                "traceback": _shorten(traceback, room),
-            }
-        )
-        if len(text.encode()) <= limit or room < 8:
-            return text
+        short = {"message": _shorten(message, room // 3), "traceback": _shorten(traceback, room)}
+        text = dumps({"type": kind[:100], **short})
+    return text
 
 
 def decode_error(text: str, reason: str = "") -> JobError:

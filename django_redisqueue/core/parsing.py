@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard, overload
+from typing import Any, TypeGuard
 
 from ..exceptions import short_repr
 from .clock import FIRST_MS, LAST_MS
@@ -85,15 +85,7 @@ def text_or_none(value: object, most: int) -> str | None:
 
 def is_storable(value: str) -> bool:
     """False for a text with a NUL or a lone surrogate, which databases refuse."""
-    if "\0" in value:
-        return False
-    if value.isascii():
-        return True
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return ("\0" not in value and value.isascii()) or _REFUSED.search(value) is None
 
 
 def storable(value: str) -> str:
@@ -115,6 +107,12 @@ def object_or_none(value: object) -> dict[str, Any] | None:
 def pairs(reply: Sequence[str]) -> dict[str, str]:
     """A reply of alternating names and values, such as that of HGETALL."""
     return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def present(names: Sequence[str], values: Sequence[str | None]) -> dict[str, str]:
+    """The fields that exist, by the names and the reply of HMGET; none for an empty reply."""
+    found = zip(names, values, strict=False)
+    return {name: value for name, value in found if value is not None}
 
 
 def int64_or_none(value: str | None) -> int | None:
@@ -162,32 +160,17 @@ class Fields:
         """The raw value, or None."""
         return self._values.get(name)
 
-    def integer(
-        self,
-        name: str,
-        high: int = MAX_INT64,
-        *,
-        low: int = 0,
-        default: int = 0,
-        needed: bool = False,
-    ) -> int:
-        """An integer from ``low`` to ``high``."""
+    def integer(self, name: str, high: int, *, low: int = 0, needed: bool = False) -> int:
         value = self._values.get(name)
         if type(value) is int and low <= value <= high:
             return value  # the common case
         found = int_or_none(value, low, high)
-        return self._default(name, value, default, needed) if found is None else found
+        return self._default(name, value, 0, needed) if found is None else found
 
-    @overload
-    def instant_ms(self, name: str, default: None = None) -> int | None: ...
-    @overload
-    def instant_ms(self, name: str, default: int) -> int: ...
-
-    def instant_ms(self, name: str, default: int | None = None) -> int | None:
-        """An instant in ms since the epoch."""
+    def instant_ms(self, name: str) -> int | None:
         value = self._values.get(name)
         found = instant_ms_or_none(value)
-        return self._default(name, value, default, False) if found is None else found
+        return self._default(name, value, None, False) if found is None else found
 
     def text(self, name: str, most: int, *, needed: bool = False) -> str:
         """A text of up to ``most`` characters, cut or with characters replaced if necessary."""

@@ -151,13 +151,6 @@ class Archive(Protocol):
         """One job, or None. ``in_outbox``: the caller knows that it was put into the outbox."""
 
 
-class Records(Protocol):
-    """Jobs by their properties, as the mirror knows them."""
-
-    def __call__(self, query: JobQuery) -> Sequence[JobData] | None:
-        """The newest jobs that match; None when there is no mirror."""
-
-
 @dataclass(slots=True)
 class Ports:
     """What is plugged in: by ``wiring`` when Django is ready, and ``adapter`` by the backend of
@@ -165,7 +158,8 @@ class Ports:
 
     outbox: Outbox | None = None
     archive: Archive | None = None
-    records: Records | None = None
+    #: The newest jobs of the mirror that match; None when there is no mirror.
+    records: Callable[[JobQuery], Sequence[JobData] | None] | None = None
     schedule_rows: Callable[[], Sequence[ScheduleDefinition]] | None = None  # of the admin
     adapter: Callable[[object], Any] | None = None  # a Django task -> a Task, or None
     replacement: Transport | None = None  # in use instead of Redis

@@ -213,16 +213,12 @@ def _decode(key: str, raw: Mapping[str, str], received: Sequence[str], done: str
 
 
 class WorkerOrder(StrEnum):
-    """An order to a worker."""
-
     QUIET = "quiet"  # finish the running jobs, take no more
     RESUME = "resume"  # take jobs again
     STOP = "stop"  # end, as after SIGTERM
 
 
 class WorkerState(StrEnum):
-    """What a worker does."""
-
     RUNNING = "running"
     QUIET = "quiet"
     STOPPING = "stopping"
@@ -230,8 +226,7 @@ class WorkerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """The report of a worker. ``children``: resident bytes (0 if unknown) by the last part of the
-    child's id."""
+    """The report of a worker."""
 
     host: str
     version: str
@@ -240,6 +235,7 @@ class WorkerReport:
     queues: tuple[str, ...]
     processes: int  # that run jobs
     threads: int  # of each, for sync jobs
+    #: resident bytes (0 if unknown) by the last part of the child's id
     children: Mapping[str, int] = field(default_factory=dict)
 
     @property

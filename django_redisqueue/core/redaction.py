@@ -73,8 +73,7 @@ class Redaction:
 
     positions: tuple[bool, ...]  # for each positional parameter: is it hidden
     more_positions: bool  # further positional arguments are hidden
-    shown_names: frozenset[str]
-    hidden_names: frozenset[str]
+    names: Mapping[str, bool]  # for each parameter that a keyword may name: is it hidden
     other_names: bool  # keywords without a parameter of their own are hidden
 
     def marks(
@@ -86,9 +85,7 @@ class Redaction:
         hidden: list[int | str] = [
             at for at in range(len(args)) if (known[at] if at < len(known) else self.more_positions)
         ]
-        for name in kwargs:
-            if name in self.hidden_names or (self.other_names and name not in self.shown_names):
-                hidden.append(name)
+        hidden += (name for name in kwargs if self.names.get(name, self.other_names))
         return hidden
 
 
@@ -108,12 +105,10 @@ def redaction_of(func: Callable[..., Any], names: Sequence[str], skip: int = 0) 
     rest = {parameter.kind: parameter.name for parameter in parameters}
     var_args = rest.get(inspect.Parameter.VAR_POSITIONAL)
     var_kwargs = rest.get(inspect.Parameter.VAR_KEYWORD)
-    named = frozenset(parameter.name for parameter in parameters if parameter.kind in _NAMED)
     return Redaction(
         positions=tuple(p.name in hidden for p in parameters if p.kind in _POSITIONAL),
         more_positions=var_args is None or var_args in hidden,
-        shown_names=named - hidden,
-        hidden_names=named & hidden,
+        names={p.name: p.name in hidden for p in parameters if p.kind in _NAMED},
         other_names=var_kwargs is None or var_kwargs in hidden,
     )
 

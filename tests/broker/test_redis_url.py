@@ -26,43 +26,44 @@ from tests.app import tasks
 from tests.support.servers import RedisServer
 
 UNREADABLE = [
-    ("redis://:s3cret/x@localhost:6379/0", "redis://***@localhost:6379/0"),
-    ("redis://:s3cret#x@localhost:6379/0", "redis://***@localhost:6379/0"),
-    ("redis://:s3cret?x@localhost:6379/0", "redis://***"),
-    ("redis://:s3cret?x=y@localhost:6379/0", "redis://***"),
-    ("redis://:s3cret[x@localhost:6379/0", "redis://***@localhost:6379/0"),
-    ("redis://s3cret/x@localhost", "redis://***@localhost"),
-    ("rediss://user:s3cret/x@shop", "rediss://***@shop"),
-    ("redis://:12/s3cret@shop/0", "redis://***@shop/0"),  # a parser finds port 12
-    ("redis://:12#s3cret@shop/0", "redis://***@shop/0"),
-    ("redis://:12?s3cret@shop/0", "redis://***"),
-    ("redis:///s3cret@shop/0", "redis://***@shop/0"),
-    ("redis://:s3cret/0", "redis://:***"),
-    ("redis://:s3cret@x?s3cret@shop/0", "redis://***"),
-    ("redis://:s3cret@shop?foo=s3cret@x", "redis://***"),
-    ("redis+sentinel://:s3cret/x@host/jobs", "redis+sentinel://***@host/jobs"),
-    ("redis+sentinel://:s3cret/x@host/0", "redis+sentinel://***@host/0"),
-    ("redis+sentinel://:s3cret/x?y@host/jobs", "redis+sentinel://***"),
-    ("redis+sentinel://:s3cret/x?y=z@host/jobs", "redis+sentinel://***"),
-    ("redis+sentinel://:s3cret@host/jobs?foo=1", "redis+sentinel://***@host/jobs?***"),
-    ("rediss+sentinel://host/jobs?ssl_cert_reqs=s3cret", "rediss+sentinel://host/jobs?***"),
-    ("unix://:s3cret/x@/run/redis.sock", "unix://***@/run/redis.sock"),
-    ("redis://:s3cret@localhost:abc/0", "redis://***@localhost:abc/0"),
-    ("redis://localhost:abc", "redis://localhost:***"),
-    ("redis://localhost:99999/0", "redis://localhost:99999/0"),
-    ("redis://localhost:6379/jobs", "redis://localhost:6379/jobs"),
-    ("redis://localhost:6379/0?foo=1", "redis://localhost:6379/0?***"),
-    ("redis://[::1]:6379/0?foo=1", "redis://[::1]:6379/0?***"),
-    ("redis://localhost?socket_timeout=x", "redis://localhost?***"),
-    ("redis://localhost?protocol=9", "redis://localhost?***"),
-    ("rediss://localhost?ssl_cert_reqs=s3cret", "rediss://localhost?***"),
-    ("unix:///x?db=abc", "unix:///x?***"),
-    ("redis://[::1/0", "redis://[:***"),
+    "redis://:s3cret/x@localhost:6379/0",
+    "redis://:s3cret#x@localhost:6379/0",
+    "redis://:s3cret?x@localhost:6379/0",
+    "redis://:s3cret?x=y@localhost:6379/0",
+    "redis://:s3cret[x@localhost:6379/0",
+    "redis://s3cret/x@localhost",
+    "rediss://user:s3cret/x@shop",
+    "redis://:12/s3cret@shop/0",  # a parser finds port 12
+    "redis://:12#s3cret@shop/0",
+    "redis://:12?s3cret@shop/0",
+    "redis:///s3cret@shop/0",
+    "redis://:s3cret/0",
+    "redis://:s3cret@x?s3cret@shop/0",
+    "redis://:s3cret@shop?foo=s3cret@x",
+    "redis+sentinel://:s3cret/x@host/jobs",
+    "redis+sentinel://:s3cret/x@host/0",
+    "redis+sentinel://:s3cret/x?y@host/jobs",
+    "redis+sentinel://:s3cret/x?y=z@host/jobs",
+    "redis+sentinel://:s3cret@host/jobs?foo=1",
+    "rediss+sentinel://host/jobs?ssl_cert_reqs=s3cret",
+    "unix://:s3cret/x@/run/redis.sock",
+    "redis://:s3cret@localhost:abc/0",
+    "redis://localhost:abc",
+    "redis://localhost:99999/0",
+    "redis://localhost:6379/jobs",
+    "redis://localhost:6379/0?foo=1",
+    "redis://[::1]:6379/0?foo=1",
+    "redis://localhost?socket_timeout=x",
+    "redis://localhost?protocol=9",
+    "rediss://localhost?ssl_cert_reqs=s3cret",
+    "unix:///x?db=abc",
+    "redis://[::1/0",
 ]
 
 
-@pytest.mark.parametrize(("url", "shown"), UNREADABLE)
-def test_a_url_that_can_not_be_read(settings: Any, url: str, shown: str) -> None:
+@pytest.mark.parametrize("url", UNREADABLE)
+def test_a_url_that_can_not_be_read(settings: Any, url: str) -> None:
+    shown = f"{url.partition('://')[0]}://***"
     settings.REDISQUEUE = {"CONNECTION": {"URL": url}}
     with pytest.raises(ConfigurationError) as refusal:
         tasks.noop.enqueue()
@@ -152,7 +153,7 @@ def test_a_caches_address_and_password(settings: Any) -> None:
     with pytest.raises(ConfigurationError) as refusal:
         get_redis_url()
     assert str(refusal.value).startswith(
-        """CACHES["jobs"]["LOCATION"] is 'redis://***@shop', which cannot be read"""
+        """CACHES["jobs"]["LOCATION"] is 'redis://***', which cannot be read"""
     )
 
 
