@@ -92,7 +92,7 @@ def through_outbox() -> Iterator[None]:
 
 def delivery_mode(on_commit: bool | None, outbox: bool | None) -> DeliveryMode:
     """The options of the call or the task, or else the settings. Jobs in memory need no outbox."""
-    if on_commit is False and not outbox:
+    if on_commit is False:
         return AT_ONCE
     settings = get_settings()
     if outbox or (outbox is None and settings.outbox) or _outbox_required.get():

@@ -327,12 +327,17 @@ class Job:
             while True:
                 try:
                     await await_end(deadline)
-                    return self._outcome()
+                    return await self._aoutcome()
                 except JobNotFound as error:
                     await sync_to_async(self._read_from_database)(error)
                 if self.status.is_final:
-                    return self._outcome()
+                    return await self._aoutcome()
                 await asyncio.sleep(deadline.left(OUTBOX_RECHECK))
+
+    async def _aoutcome(self) -> Any:
+        """``_outcome``; a large result is read from storage in a thread."""
+        is_large = self.data.result_file
+        return await sync_to_async(self._outcome)() if is_large else self._outcome()
 
     def _check_committed(self, verb: str) -> None:
         if self.is_deferred:
@@ -345,7 +350,8 @@ class Job:
 
 
 def get_job(job_id: str) -> Job:
-    """The job of that id, refreshed. Raises InvalidName, JobNotFound or CorruptJob."""
+    """The job of that id, from the mirror when its retention in Redis has expired. Raises
+    InvalidName, JobNotFound or CorruptJob."""
     job = Job(check_job_id(job_id))
     job.refresh()
     return job

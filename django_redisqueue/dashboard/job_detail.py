@@ -284,14 +284,25 @@ def worker_name(child: str) -> str:
     return f"{worker.name}, child {child.rpartition('.')[2]}" if worker else child
 
 
-def fold(events: Sequence[JobEvent]) -> list[tuple[dict[str, Any], Sequence[dict[str, Any]]]]:
+@dataclass(frozen=True, slots=True)
+class TimelineEntry:
+    """An event in a job's history."""
+
+    at: datetime
+    status: str
+    attempt: int
+    worker: str
+    detail: str
+
+
+def fold(events: Sequence[JobEvent]) -> list[tuple[TimelineEntry, Sequence[TimelineEntry]]]:
     """The history: of consecutive reports of progress the last one, with those before it."""
 
     def kind(event: JobEvent) -> tuple[bool, int]:
         is_progress = event.status == Status.PROCESSING and '"progress"' in event.detail
         return is_progress, event.attempt if is_progress else 0
 
-    found: list[tuple[dict[str, Any], Sequence[dict[str, Any]]]] = []
+    found: list[tuple[TimelineEntry, Sequence[TimelineEntry]]] = []
     for (is_progress, _), group in groupby(events, key=kind):
         entries = list(map(_entry, group))
         if is_progress:
@@ -301,11 +312,9 @@ def fold(events: Sequence[JobEvent]) -> list[tuple[dict[str, Any], Sequence[dict
     return found
 
 
-def _entry(event: JobEvent) -> dict[str, Any]:
-    return {
-        "at": event.at, "status": event.status, "attempt": event.attempt,
-        "worker": worker_name(event.worker), "detail": _event_detail(event.detail),
-    }  # fmt: skip
+def _entry(event: JobEvent) -> TimelineEntry:
+    worker, detail = worker_name(event.worker), _event_detail(event.detail)
+    return TimelineEntry(event.at, event.status, event.attempt, worker, detail)
 
 
 def _event_detail(detail: str) -> str:

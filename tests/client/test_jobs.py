@@ -11,9 +11,12 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
+from django.utils.asyncio import async_unsafe
 from redis import Redis
 
 from django_redisqueue import Job, JobQueue, get_job
+from django_redisqueue.client import jobs as client_jobs
+from django_redisqueue.core.codec import encode_stored
 from django_redisqueue.core.job_data import JobError, Progress
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.exceptions import (
@@ -113,6 +116,19 @@ def test_await_result_is_woken_by_the_end(redis: Redis, hand: Hand) -> None:
     job = tasks.noop.enqueue()
     with at_once(once_watched(redis, job, lambda: hand.complete_one("7"))):
         assert asyncio.run(job.await_result(timeout=10)) == 7
+
+
+def test_await_result_reads_a_large_result_outside_of_the_event_loop(
+    redis: Redis, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @async_unsafe  # as a storage that keeps files in the database
+    def read(name: str) -> str:
+        return f"from {name}"
+
+    monkeypatch.setattr(client_jobs, "read_result", read)
+    job = tasks.noop.enqueue()
+    hand.complete_one(encode_stored("redisqueue/7.json"))
+    assert asyncio.run(job.await_result(timeout=10)) == "from redisqueue/7.json"
 
 
 def test_await_result_leaves_the_threads_of_the_loop_to_others(redis: Redis, hand: Hand) -> None:

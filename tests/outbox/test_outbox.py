@@ -226,9 +226,10 @@ def test_the_call_goes_before_the_task_and_the_task_before_the_setting(
     assert queued() == [1]
 
 
-def test_on_commit_off_goes_at_once_and_without_a_row() -> None:
+@pytest.mark.parametrize("outbox", [None, True])
+def test_on_commit_off_goes_at_once_and_without_a_row(outbox: bool | None) -> None:
     with rolled_back():
-        tasks.noop.using(on_commit=False).enqueue(1)
+        replace(tasks.noop, outbox=outbox).using(on_commit=False).enqueue(1)
         assert rows() == []
         assert queued() == [1]
 
