@@ -36,8 +36,9 @@ def fail(shard: MirroredShard, job_id: str, error: str, how: str = "failed") -> 
 def test_failures_and_retried_attempts_count_in_one_group(shard: MirroredShard) -> None:
     shard.lab.add("a", "b")
     fail(shard, "a", body("order 1"), "retrying")
-    fail(shard, "b", body("order 2"))
+    fail(shard, "b", body("order 2"))  # in the same millisecond
     shard.mirror()
+    assert ErrorGroup.objects.get().job_id == "b"
     shard.lab.advance(1000)
     fail(shard, "a", body("order 3"))
     shard.mirror()
