@@ -277,12 +277,23 @@ class RedisConnection:
                 else:
                     if under_way:
                         yield under_way.popleft(), connection.read_response()
-                    yield tag, self.script(sha, source, key, *args)
+                    yield tag, self._first_call(connection, sha, source, key, *args)
                     known.add(sha)
             if under_way:
                 yield under_way.popleft(), connection.read_response()
         if wait is not None:
             self.wait_for_replicas(wait)
+
+    @staticmethod
+    def _first_call(
+        connection: AbstractConnection, sha: str, source: str, key: str, *args: Any
+    ) -> Any:
+        try:
+            connection.send_packed_command([packed(("EVALSHA", sha, 1, key, *args))])
+            return connection.read_response()
+        except redis_errors.NoScriptError:
+            connection.send_packed_command([packed(("EVAL", source, 1, key, *args))])
+            return connection.read_response()
 
     def script_after_pop(
         self, keys: Sequence[str], timeout: float, sha: str, key: str, *args: Any
