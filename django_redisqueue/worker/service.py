@@ -33,7 +33,7 @@ from .probe import HeartbeatFile
 from .supervisor.child_handle import ChildHandle
 from .supervisor.control_listener import ControlListener
 from .supervisor.fork_server import ForkServer, Role
-from .supervisor.heartbeat import HeartbeatCallbacks, Heartbeats, ShardNotes
+from .supervisor.heartbeat import HeartbeatCallbacks, Heartbeats, HeartbeatThread, ShardNotes
 from .supervisor.supervisor import EXIT_DONE, EXIT_QUEUES_EMPTY, Supervisor, WakePipe
 from .supervisor.watchdog import resident_bytes
 
@@ -83,7 +83,14 @@ class Service:
             self.worker.id, partial(self._report, supervisor),
             supervisor.is_stopping, supervisor.notify, supervisor.on_order,
         )  # fmt: skip
-        heartbeats = Heartbeats(self._settings, self._options.queues, handles, notes, callbacks)
+        heartbeats = Heartbeats(
+            [
+                HeartbeatThread(
+                    self._settings, self._options.queues, handles, notes, callbacks, shard
+                )
+                for shard in range(self._settings.shards)
+            ]
+        )
         control = ControlListener(
             self._settings, self.worker.id, supervisor.on_cancel, supervisor.on_order
         )

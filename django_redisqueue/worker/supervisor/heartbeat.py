@@ -406,18 +406,9 @@ class HeartbeatThread(threading.Thread):
 class Heartbeats:
     """Starts and stops the threads, and gives each the requests of its shard."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        queues: Sequence[str],
-        handles: Sequence[ChildHandle],
-        notes: ShardNotes,
-        callbacks: HeartbeatCallbacks,
-    ) -> None:
-        self._threads = [
-            HeartbeatThread(settings, queues, handles, notes, callbacks, shard)
-            for shard in range(settings.shards)
-        ]
+    def __init__(self, threads: Sequence[HeartbeatThread]) -> None:
+        """``threads``: one a shard, in order."""
+        self._threads = threads
 
     def start(self) -> None:
         """Take over from this machine's dead workers, then beat until ``stop``."""

@@ -251,7 +251,13 @@ def test_a_thread_that_breaks_is_what_the_worker_ends_with(
     signals: list[int] = []
     monkeypatch.setattr(heartbeat.os, "kill", lambda _, number: signals.append(number))
     callbacks = HeartbeatCallbacks("w.m.1.2", broken, lambda: False, Mock(), Mock())
-    heartbeats = Heartbeats(get_settings(), ("default",), [], made([]), callbacks)
+    settings = get_settings()
+    heartbeats = Heartbeats(
+        [
+            HeartbeatThread(settings, ("default",), [], made([]), callbacks, shard)
+            for shard in range(settings.shards)
+        ]
+    )
     supervisor = Supervisor.__new__(Supervisor)
     supervisor._fork_server, supervisor._heartbeats = cast(Any, Mock()), heartbeats
     heartbeats.start()
