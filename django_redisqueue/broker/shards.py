@@ -16,6 +16,7 @@ from .redis_url import get_redis_url
 
 Answer = TypeVar("Answer")
 FIELD = "shards"  # of a shard's meta: how many there are
+UNSURE = "?"  # behind that number: other shards may not have it yet
 COMMAND = "`manage.py redisqueue_shards --set`"
 
 
@@ -180,13 +181,20 @@ def all_shards(
 def agree_on_shards(every: AllShards) -> None:
     """Compare SHARDS with the number that the data was written with; without any data, record it in
     all shards, because one that lacks it later looks as if it was emptied. Raises ShardMismatch,
-    and without any data the error of a shard that does not answer."""
-    numbers = read_numbers(every)
+    and without any data the error of a shard that does not answer.
+
+    Several workers may start at once, and any may die between two writes. So all shards get the
+    number as an UNSURE one first: as long as none has it for sure, one without it is only late.
+    """
+    numbers, number = read_numbers(every), str(get_settings().shards)
     if problem := _problem(numbers.by_shard):
         raise ShardMismatch(problem)
-    if None in numbers.by_shard.values():
+    found = set(numbers.by_shard.values())
+    if None in found:
         numbers.complete()
-        record_number(every, get_settings().shards)
+        record_number(every, number + UNSURE)
+    if found != {number} and not numbers.missing:
+        record_number(every, number)
 
 
 def number_problem(every: AllShards) -> str:
@@ -196,11 +204,11 @@ def number_problem(every: AllShards) -> str:
 
 def _problem(numbers: Mapping[int, str | None]) -> str:
     shards = get_settings().shards
-    recorded = {number for number in numbers.values() if number is not None}
+    recorded = {number.rstrip(UNSURE) for number in numbers.values() if number is not None}
     if recorded - {str(shards)}:
         return _mismatch(shards, sorted(recorded))
     bare = [shard for shard, number in numbers.items() if number is None]
-    if not recorded or not bare:
+    if not bare or str(shards) not in numbers.values():
         return ""
     return (
         f"shard {bare[0]} at {get_redis_url(bare[0]).address} has no data of a queue with "
@@ -210,7 +218,8 @@ def _problem(numbers: Mapping[int, str | None]) -> str:
 
 
 def read_numbers(shards: AllShards) -> Answers[str | None]:
-    """How many shards there are, as each of these has it; None in one without data."""
+    """How many shards there are, as each of these has it, perhaps UNSURE; None in one without
+    data."""
 
     def read(one: RedisConnection) -> Read[str | None]:
         return (yield Strict(("HGET", QueryBase(one).keys.meta, FIELD)))[0]
@@ -218,9 +227,8 @@ def read_numbers(shards: AllShards) -> Answers[str | None]:
     return shards.read(read)
 
 
-def record_number(shards: AllShards, number: int) -> None:
-    """Store in these shards how many there are, in one round trip: a worker that starts meanwhile
-    refuses data that has the number in some shards only."""
+def record_number(shards: AllShards, number: str) -> None:
+    """Store in these shards how many there are."""
 
     def write(one: RedisConnection) -> Read[None]:
         yield Strict(("HSET", QueryBase(one).keys.meta, FIELD, number))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from io import StringIO
 from typing import Any
 
@@ -32,7 +33,6 @@ from django_redisqueue.exceptions import RedisUnavailable, ShardMismatch, WrongK
 from django_redisqueue.management.commands import reapqueue
 from django_redisqueue.management.commands.redisqueue_shards import HEADINGS
 from django_redisqueue.worker.maintenance.schedules import ScheduleDeployment
-from tests.support.round_trips import round_trips
 from tests.support.servers import RedisServer
 
 from .schedules import definition
@@ -155,15 +155,49 @@ def test_the_first_worker_records_the_number(redis: Redis, four: dict[str, Any])
     agree_on_shards(AllShards(worker_connection().at))
 
 
-def test_a_worker_that_starts_meanwhile_finds_the_number_in_all_shards_or_none(
+def test_workers_that_start_at_once_agree_whatever_of_it_each_of_them_finds(
     redis: Redis, four: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connection = worker_connection()
-    connection.call("PING")
-    with round_trips(monkeypatch) as made:
-        agree_on_shards(AllShards(connection.at))
-    assert len(made) == 2  # one reads, one writes
-    assert recorded(redis, four) == [b"4"] * 4
+    """Shards may be on several servers, and a worker may die between any two of its writes."""
+    sent: list[Sequence[Any]] = []
+    send = RedisConnection.send
+
+    def note(self: RedisConnection, commands: Sequence[Sequence[Any]]) -> None:
+        sent.extend(commands)
+        send(self, commands)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RedisConnection, "send", note)
+        agree_on_shards(AllShards(worker_connection().at))
+    writes = [command for command in sent if command[0] == "HSET"]
+    assert writes
+    for count in range(len(writes)):
+        redis.delete(*[Keys(four["PREFIX"], n).meta for n in range(4)])
+        for command in writes[:count]:
+            redis.execute_command(*command)
+        agree_on_shards(AllShards(worker_connection().at))
+        assert recorded(redis, four) == [b"4"] * 4
+
+
+def test_a_number_that_not_all_shards_have_yet_is_compared_as_any_other(
+    settings: Any, redis: Redis, four: dict[str, Any], redis_server: RedisServer
+) -> None:
+    redis.hset(Keys(four["PREFIX"], 2).meta, "shards", "8?")
+    with pytest.raises(ShardMismatch, match="is 4, but the data in Redis has 8"):
+        agree_on_shards(AllShards(worker_connection().at))
+    assert len(shards_command().splitlines()) == 9
+    redis.hset(Keys(four["PREFIX"], 2).meta, "shards", "4?")
+    assert shards_command("--set") == "SHARDS is 4 now; it was 4\n"
+
+
+def test_a_number_stays_unsure_while_a_shard_is_away(
+    settings: Any, redis: Redis, four: dict[str, Any], redis_server: RedisServer
+) -> None:
+    for shard in range(4):
+        redis.hset(Keys(four["PREFIX"], shard).meta, "shards", "4?")
+    settings.REDISQUEUE = {**four, "CONNECTION": {"URL": [redis_server.url, NOBODY]}}
+    agree_on_shards(AllShards(worker_connection().at))
+    assert recorded(redis, four) == [b"4?"] * 4
 
 
 @pytest.mark.parametrize(("now", "then"), [(4, 2), (2, 4), (1, 4), (4, 1)])

@@ -13,7 +13,7 @@ from ...broker.commands import Commands
 from ...broker.connection import RedisConnection, worker_connection
 from ...broker.queries import Queries
 from ...broker.schedules import ScheduleQueries
-from ...broker.shards import AllShards, Answers, all_shards, read_numbers, record_number
+from ...broker.shards import UNSURE, AllShards, Answers, all_shards, read_numbers, record_number
 from ...conf import get_settings
 from ...core.ids import MAX_SHARDS, slot, tag
 from ...core.schedules import Source
@@ -90,8 +90,8 @@ class Command(QueueCommand):
                 )
         for n in range(shards, len(found)):
             _remove_schedules(Commands(connection.at(n)))
-        record_number(AllShards(connection.at), shards)
-        before = sorted({state.number for state in found if state.number is not None})
+        record_number(AllShards(connection.at), str(shards))
+        before = sorted({state.number.rstrip(UNSURE) for state in found if state.number})
         self.write(f"SHARDS is {shards} now; it was {' and '.join(before) or 'not recorded'}")
 
 
@@ -108,5 +108,5 @@ def _known_shards(connection: RedisConnection) -> int:
     """SHARDS, or more if the data has more."""
     shards = get_settings().shards
     numbers = read_numbers(AllShards(connection.at)).by_shard.values()
-    recorded = (int(number) for number in numbers if number and number.isdigit())
-    return min(MAX_SHARDS, max(shards, *recorded, 0))
+    recorded = [number.rstrip(UNSURE) for number in numbers if number]
+    return min(MAX_SHARDS, max([shards, *map(int, filter(str.isdigit, recorded))]))
