@@ -400,6 +400,8 @@ def test_a_job_has_only_the_fields_that_differ_from_the_default(lab: Lab) -> Non
         ({"audit": "final"}, None),
         ({"unique": "key "}, None),
         ({"lane": "one"}, None),
+        ({"after": ".0 " * 20 + ".100"}, "default"),  # 64 bytes: the hash is in one piece
+        ({"after": ".0 " * 20 + ".1000"}, None),
     ],
 )
 @pytest.mark.parametrize("n", [0, 1])

@@ -21,7 +21,7 @@ local function names_in(text)
 end
 
 local function read_first_run(key, workflow)
-  if workflow.plain_queue then return redis.pcall('HMGET', key, 'status', 'task', 'payload', 'seq', 'then', 'after') end
+  if workflow.plain_queue then return redis.pcall('HMGET', key, 'status', 'task', 'payload', 'seq', 'then') end
   return redis.pcall('HMGET', key, 'status', 'task', 'payload', 'seq', 'then', 'after', 'options', 'audit')
 end
 

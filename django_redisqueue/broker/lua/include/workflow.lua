@@ -9,7 +9,9 @@ if not has_expected_workflow_keys then expect_workflow_keys() end  -- else on th
 local function workflow_id_of(id)
   local found = workflow_ids[id]
   if found == nil then
-    found = string.match(id, '^(flow_[^.]+)%.%d+$') or false
+    local dot = string.find(id, '.', 7, true)  -- cheaper than a match with a class
+    local is_job = dot and string.find(id, '^flow_') and string.find(id, '^%d+$', dot + 1)
+    found = is_job and string.sub(id, 1, dot - 1) or false
     workflow_ids[id] = found
   end
   return found or nil
@@ -40,12 +42,14 @@ local read_when_needed = { __index = function(workflow, field)
   return rawget(workflow, field)
 end }
 
--- The workflow as a table. `dirty` names the fields that flush_workflows() is to write; `queued` is by how many more of
--- its jobs are queued than before this script. plain_queue: see workflow_job_kinds.lua.
+-- The workflow as a table, with its counts of jobs as they are now and as Redis has them (had_…). `dirty` names other
+-- fields that flush_workflows() is to write; `queued` is by how many more of its jobs are queued than before this
+-- script. plain_queue: see workflow_job_kinds.lua.
 local function note_workflow(id, status, waiting, processing, completed, paused, cleaning, plain_queue)
-  local workflow = { id = id, status = status, waiting = tonumber(waiting) or 0,
-    processing = tonumber(processing) or 0, completed = tonumber(completed) or 0, paused = paused or false,
-    cleaning = cleaning or false, plain_queue = plain_queue or false, queued = 0, dirty = {} }
+  waiting, processing, completed = tonumber(waiting) or 0, tonumber(processing) or 0, tonumber(completed) or 0
+  local workflow = { id = id, status = status, waiting = waiting, processing = processing, completed = completed,
+    had_waiting = waiting, had_processing = processing, had_completed = completed, paused = paused or false,
+    cleaning = cleaning or false, plain_queue = plain_queue or false, queued = 0, dirty = false }
   loaded_workflows[id] = workflow
   return setmetatable(workflow, read_when_needed)
 end
@@ -63,7 +67,8 @@ local function load_workflow(id)
 end
 
 local function set_workflow_field(workflow, field, value)
-  workflow[field], workflow.dirty[field] = value, true
+  workflow[field], workflow.dirty = value, workflow.dirty or {}
+  workflow.dirty[field] = true
 end
 
 local function workflow_of_job(id)
@@ -71,15 +76,13 @@ local function workflow_of_job(id)
   return workflow_id and (loaded_workflows[workflow_id] or load_workflow(workflow_id))
 end
 
--- Whether a workflow counts its jobs of a status (true), or only what a script changes (false).
-local is_stored = { waiting = true, queued = false, processing = true, completed = true, failed = true,
-  cancelled = true }
+local is_counted = { waiting = true, queued = true, processing = true, completed = true }
+local is_rare = { failed = true, cancelled = true }  -- counts that are read when a script needs them
 local function count_transition(workflow, from, to)
-  local from_is_stored, to_is_stored = is_stored[from], is_stored[to]
-  if from_is_stored ~= nil then workflow[from] = workflow[from] - 1 end
-  if to_is_stored ~= nil then workflow[to] = workflow[to] + 1 end
-  if from_is_stored then workflow.dirty[from] = true end
-  if to_is_stored then workflow.dirty[to] = true end
+  if is_counted[from] then workflow[from] = workflow[from] - 1 end
+  if is_counted[to] then workflow[to] = workflow[to] + 1 end
+  if is_rare[from] then set_workflow_field(workflow, from, workflow[from] - 1) end
+  if is_rare[to] then set_workflow_field(workflow, to, workflow[to] + 1) end
 end
 
 -- Counts a transition of a job in its workflow, if it has one. Returns the workflow.

@@ -39,22 +39,39 @@ local function may_have_ended(workflow)
   return workflow.status == 'running' and workflow.processing <= 0 and workflow.queued <= 0
 end
 
+local function has_changed(workflow)
+  return workflow.processing ~= workflow.had_processing or workflow.completed ~= workflow.had_completed
+    or workflow.waiting ~= workflow.had_waiting or workflow.dirty
+end
+
+local function add_changed(fields, at, name, count, before)
+  if count == before then return at end
+  fields[at + 1], fields[at + 2] = name, text(count)
+  return at + 2
+end
+
 -- fields: a table that is used again for each workflow, because growing one costs as much as a command.
 local function write_workflow(workflow, fields)
-  local at = 0
-  for field in pairs(workflow.dirty) do
-    local value = workflow[field]
-    fields[at + 1], fields[at + 2] = field, type(value) == 'number' and text(value) or value
-    at = at + 2
+  local waiting, processing, completed = workflow.waiting, workflow.processing, workflow.completed
+  local at = add_changed(fields, 0, 'waiting', waiting, workflow.had_waiting)
+  at = add_changed(fields, at, 'processing', processing, workflow.had_processing)
+  at = add_changed(fields, at, 'completed', completed, workflow.had_completed)
+  if workflow.dirty then
+    for name in pairs(workflow.dirty) do
+      local value = workflow[name]
+      fields[at + 1], fields[at + 2] = name, type(value) == 'number' and text(value) or value
+      at = at + 2
+    end
   end
   redis.call('HSET', workflow_key(workflow.id), unpack(fields, 1, at))
-  workflow.dirty = {}
+  workflow.had_waiting, workflow.had_processing, workflow.had_completed = waiting, processing, completed
+  workflow.dirty = false
 end
 
 local function flush_workflows(on_end)
   local fields = {}
   for _, workflow in pairs(loaded_workflows) do
-    if workflow and next(workflow.dirty) then
+    if workflow and has_changed(workflow) then
       if may_have_ended(workflow) then
         local ended = workflow.completed + workflow.failed + workflow.cancelled
         if ended >= workflow.total or is_stuck(workflow, ended) then

@@ -5,6 +5,7 @@
 --   dependants in a list; unique, lane: as in enqueue_with_conditions.lua
 -- @include "emit"
 -- @include "new_job"
+-- @include "job_size"
 local KIND_FIELDS = 13  -- arguments a kind
 local function kind_from(at)
   local queue, task, options, priority, when, audit, waits, names, parents, on_fail, joins, unique, lane =
@@ -16,8 +17,9 @@ local function kind_from(at)
 end
 
 local kinds = {}  -- by their numbers, as text
--- The queue of all jobs of the call, when they are plain and without delays; else false. A workflow keeps it, because
--- the jobs of most can then be read by fewer fields (notices.lua, workflow_runs.lua).
+-- The queue of all jobs of the call, when they are plain, without delays, and have no parents whose names make their
+-- hashes tables; else false. A workflow keeps it, because the jobs of most can then be read by fewer fields
+-- (notices.lua, workflow_runs.lua).
 local plain_queue
 -- Returns where the arguments go on.
 local function read_kinds(first)
@@ -25,7 +27,8 @@ local function read_kinds(first)
   for number = 0, ARGV[first] - 1 do
     local kind = kind_from(at)
     kinds[text(number)], at = kind, at + KIND_FIELDS
-    local is_plain = kind.is_plain and kind.when == '' and (number == 0 or kind.queue == plain_queue)
+    local is_plain = kind.is_plain and kind.when == '' and #kind.parents <= SHORT
+      and (number == 0 or kind.queue == plain_queue)
     plain_queue = is_plain and kind.queue
   end
   return at
