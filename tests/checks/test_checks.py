@@ -476,6 +476,7 @@ def test_a_vulnerable_version_is_named() -> None:
         ("rediss://user@shop/0", True),
         ("redis://:pw@shop/0", False),
         ("rediss://user:pw@shop/0", False),
+        ("redis://shop/0?password=pw", False),
         ("redis://localhost/0", False),
         ("redis://127.0.0.1:6379", False),
         ("redis://127.1.2.3:6379", False),
