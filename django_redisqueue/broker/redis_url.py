@@ -242,7 +242,8 @@ def masked(url: str) -> str:
 def locations(cache: Mapping[str, Any]) -> list[str]:
     """The URLs of an entry of ``CACHES``, the primary's first."""
     location = cache.get("LOCATION") or ""
-    found = re.split("[,;]", location) if isinstance(location, str) else location
+    # Of a cache in files it may be a Path.
+    found = location if isinstance(location, list | tuple) else re.split("[,;]", str(location))
     return [str(url).strip() for url in found]
 
 

@@ -187,6 +187,7 @@ APART = [
     ("redis://localhost/0", redis_cache("redis://localhost/no-number")),
     ("unix:///run/redis.sock", redis_cache("unix:///run/redis.sock?db=1")),
     ("redis://localhost/0", {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}),
+    ("redis://localhost/0", {"BACKEND": "...FileBasedCache", "LOCATION": Path("/var/cache/shop")}),
     ("embedded:///tmp/somewhere", redis_cache("redis://localhost/0")),
 ]
 
