@@ -178,6 +178,7 @@ SAME = [
     ("rediss://shop/3", redis_cache("redis://other/0,redis://shop/3")),
     ("redis://shop/3", redis_cache("redis://shop", db=3)),
     ("redis://shop/3", redis_cache("redis://shop?db=3")),
+    ("redis://shop/1?db=3", redis_cache("redis://shop/3", db=1)),  # redis-py prefers the query
     ("unix:///run/redis.sock", redis_cache("unix:///run/redis.sock?db=0")),
 ]
 APART = [
