@@ -38,6 +38,7 @@ Read = Generator[Sequence[Command], list[Any], Answer]
 _AFTER = re.compile(
     r"(-?(?:inf|[0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[+-]?[0-9]{1,3})?)) (.{0,1000})", re.DOTALL
 )
+_ESCAPED = re.compile(r"\\u(dc[89a-f][0-9a-f])")  # a byte in ``EntryPage.following``
 
 
 def slices(items: Sequence[Item], size: int = BATCH) -> Iterable[Sequence[Item]]:
@@ -255,6 +256,7 @@ def _start(key: str, after: str) -> Read[int]:
             f"after must be what the page before gave as the next one, not {short_repr(after)}"
         )
     score, member = match.groups()
+    member = _ESCAPED.sub(lambda one: chr(int(one[1], 16)), member)
     rank, found, low, high = yield Strict(
         ("ZRANK", key, member),
         ("ZSCORE", key, member),

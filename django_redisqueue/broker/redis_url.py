@@ -98,6 +98,9 @@ REMEDY = (
 )
 
 
+_NO_PORT = re.compile(r"//[^/\[]*:(?![0-9]+(?:[,/]|$))")  # it may be a password without a host
+
+
 def has_one_server() -> bool:
     """Whether all shards are on one server. Raises ConfigurationError."""
     urls = redis_urls()
@@ -162,8 +165,8 @@ def _check_folder(setting: str, url: str) -> None:
     """Refuse a relative folder: it would be another Redis in every working directory."""
     if not url.removeprefix("embedded://").startswith(("/", "~/")):
         raise ConfigurationError(
-            f"{setting} is {url!r}; write embedded:///absolute/folder (with three slashes), such "
-            """as f"embedded://{BASE_DIR / '.redis'}\""""
+            f"{setting} is {masked(url)!r}; write embedded:///absolute/folder (with three "
+            """slashes), such as f"embedded://{BASE_DIR / '.redis'}\""""
         )
 
 
@@ -201,8 +204,9 @@ def _check_nodes(setting: str, url: str) -> None:
     try:
         target = parse(url)
     except ValueError as error:
-        if "@" in url.partition("?")[2]:  # the error may quote a part of a password
-            raise
+        place, _, query = url.partition("?")
+        if "@" in query or ("@" not in place and _NO_PORT.search(place)):
+            raise  # the error may quote a part of a password
         raise ConfigurationError(f"{setting} is {masked(url)!r}: {error}") from None
     target.check(_options(1, 1))
 
@@ -223,20 +227,23 @@ def masked(url: str) -> str:
     """The URL with its password and query hidden."""
     scheme, separator, rest = url.partition("://")
     if not separator:
-        return "***" if "@" in url else url
+        return "***" if "@" in url or "?" in url else url
     place, _, query = rest.partition("?")
     if "@" in query:  # a password, perhaps one with a "?" in it
         return f"{scheme}{separator}***"
     credentials, at, host = place.rpartition("@")
-    user = credentials.partition(":")[0]
-    shown = f"{user}:***@" if ":" in credentials else f"{credentials}@"
+    user, colon, _ = credentials.partition(":")
+    if not colon and not user.startswith(("/", "~")):  # no path: redis-cli logs in with it
+        user = "***"
+    shown = f"{user}:***@" if colon else f"{user}@"
     return f"{scheme}{separator}{shown if at else ''}{host}"
 
 
 def locations(cache: Mapping[str, Any]) -> list[str]:
     """The URLs of an entry of ``CACHES``, the primary's first."""
     location = cache.get("LOCATION") or ""
-    found = re.split("[,;]", location) if isinstance(location, str) else location
+    # Of a cache in files it may be a Path.
+    found = location if isinstance(location, list | tuple) else re.split("[,;]", str(location))
     return [str(url).strip() for url in found]
 
 
@@ -252,8 +259,8 @@ def primary_url(cache: Mapping[str, Any]) -> str:
     redis-py, those in the URL take precedence."""
     url, options = locations(cache)[0], options_of(cache)
     user, password = options.get("username") or "", options.get("password") or ""
-    if (user or password) and "@" not in url:
-        scheme, _, rest = url.partition("://")
+    scheme, separator, rest = url.partition("://")
+    if (user or password) and separator and "@" not in url:
         # Options are not part of a URL, so they may have characters that a URL must quote.
         url = f"{scheme}://{quote(str(user), safe='')}:{quote(str(password), safe='')}@{rest}"
     if options.get("db") is not None and not _names_database(url):

@@ -103,12 +103,13 @@ def _database_address(url: str, options: Mapping[str, Any]) -> DatabaseAddress |
     """What identifies a Redis database; None if the URL is not a plain address."""
     try:
         parts = urlsplit(url)
-        named = parse_qs(parts.query).get("db", [options.get("db") or 0])[0]
+        queried = parse_qs(parts.query).get("db", [""])[0]  # as in redis-py, it has precedence
+        default = options.get("db") or 0
         if parts.scheme == "unix":
-            return unquote(parts.path), 0, int(named)
+            return unquote(parts.path), 0, int(queried or default)
         if parts.scheme not in ("redis", "rediss"):
             return None
-        database = int(parts.path.strip("/") or named)
+        database = int(queried or parts.path.strip("/") or default)
         host = "localhost" if parts.hostname in LOCAL_NAMES else str(parts.hostname)
         return host, parts.port or 6379, database
     except ValueError:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from django.core.checks import CheckMessage
 
@@ -158,7 +158,7 @@ def _password(info: Info, redis_url: RedisUrl) -> Iterator[CheckMessage]:
     if not redis_url.text.startswith(("redis://", "rediss://")):
         return
     parts = urlsplit(redis_url.text)
-    if parts.password is not None:
+    if parts.password is not None or "password" in parse_qs(parts.query):
         return
     if parts.hostname not in LOCAL_NAMES and not str(parts.hostname).startswith("127."):
         yield make_warning(

@@ -156,6 +156,15 @@ def test_every_member_once_whatever_the_scores(lab: Lab) -> None:
     assert walk(lab, 100) == [["a", "b", "c c", "d", "e", "f"]]
 
 
+def test_a_member_that_is_not_text_ends_a_page_like_any_other(lab: Lab) -> None:
+    """What follows is asked for in a URL, which cannot have its bytes."""
+    lab.redis.zadd(KEY, {b"a": 5, b"\xff\xfe1": 5, b"\xff\xfe2": 5})
+    after = run(lab.connection, page_after(KEY, "", 2)).following
+    assert after.isascii()
+    page = run(lab.connection, page_after(KEY, after, 2))
+    assert [member for member, _ in page.entries] == ["\udcff\udcfe2"]
+
+
 @pytest.mark.parametrize("change", ["gone", "moved"])
 def test_a_page_goes_on_when_its_member_is_gone_or_has_moved(lab: Lab, change: str) -> None:
     lab.redis.zadd(KEY, {"a": 1, "b": 2, "c": 3, "d": 4})

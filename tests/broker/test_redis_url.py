@@ -45,6 +45,9 @@ UNREADABLE = [
     "redis+sentinel://:s3cret/x?y@host/jobs",
     "redis+sentinel://:s3cret/x?y=z@host/jobs",
     "redis+sentinel://:s3cret@host/jobs?foo=1",
+    "redis+sentinel://:s3cret/jobs",
+    "redis+sentinel://user:s3cret,other/jobs",
+    "redis+cluster://user:s3cret",
     "rediss+sentinel://host/jobs?ssl_cert_reqs=s3cret",
     "unix://:s3cret/x@/run/redis.sock",
     "redis://:s3cret@localhost:abc/0",
@@ -81,6 +84,7 @@ def test_a_url_that_can_not_be_read(settings: Any, url: str) -> None:
     [
         ("redis://:s3cret%2Fx@localhost:6379/0", "redis://:***@localhost:6379/0"),
         ("redis://user:s3@cret@[::1]:6379/0", "redis://user:***@[::1]:6379/0"),
+        ("redis://s3cret@localhost:6379/0", "redis://***@localhost:6379/0"),  # redis-cli logs in
         ("redis://localhost/0?password=s3@cret", "redis://***"),
         ("redis://localhost/0?socket_keepalive=yes", "redis://localhost/0"),
         ("unix:///run/a@b/redis.sock?db=1", "unix:///run/a@b/redis.sock"),
@@ -95,7 +99,12 @@ def test_a_url_that_can_be_read(settings: Any, url: str, shown: str) -> None:
     assert not [one for one in check_settings() if isinstance(one, Error)]
 
 
-@pytest.mark.parametrize("url", ["user:s3cret@host:6379", "redis:/:s3cret@host", ":s3cret@host/0"])
+@pytest.mark.parametrize(
+    "url", [
+        "user:s3cret@host:6379", "redis:/:s3cret@host", ":s3cret@host/0",
+        "localhost:6379/0?password=s3cret",
+    ],
+)  # fmt: skip
 def test_a_url_without_a_scheme_is_not_shown(settings: Any, url: str) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": url}}
     with pytest.raises(ConfigurationError, match="is '\\*\\*\\*'; it must begin with"):
@@ -111,6 +120,14 @@ def test_an_embedded_folder_is_absolute(settings: Any, folder: str) -> None:
     assert f"is 'embedded://{folder}'; write embedded:///absolute/folder" in str(refusal.value)
     (message,) = check_settings()
     assert (message.id, message.msg) == ("django_redisqueue.E002", f"{refusal.value}.")
+
+
+def test_an_embedded_folder_is_no_place_for_a_password(settings: Any) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": "embedded://:s3cret@localhost"}}
+    with pytest.raises(
+        ConfigurationError, match=r"'embedded://:\*\*\*@localhost'; write embedded:///"
+    ):
+        get_redis_url()
 
 
 @pytest.mark.parametrize("folder", ["/var/tmp/a@b #c", "~/queue"])
@@ -155,6 +172,9 @@ def test_a_caches_address_and_password(settings: Any) -> None:
     assert str(refusal.value).startswith(
         """CACHES["jobs"]["LOCATION"] is 'redis://***', which cannot be read"""
     )
+    settings.CACHES = cache("shop:6379", PASSWORD="s3cret")
+    with pytest.raises(ConfigurationError, match="is 'shop:6379'; it must begin with one of"):
+        get_redis_url()
 
 
 @pytest.mark.usefixtures("nobody_listens")

@@ -178,6 +178,7 @@ SAME = [
     ("rediss://shop/3", redis_cache("redis://other/0,redis://shop/3")),
     ("redis://shop/3", redis_cache("redis://shop", db=3)),
     ("redis://shop/3", redis_cache("redis://shop?db=3")),
+    ("redis://shop/1?db=3", redis_cache("redis://shop/3", db=1)),  # redis-py prefers the query
     ("unix:///run/redis.sock", redis_cache("unix:///run/redis.sock?db=0")),
 ]
 APART = [
@@ -187,6 +188,7 @@ APART = [
     ("redis://localhost/0", redis_cache("redis://localhost/no-number")),
     ("unix:///run/redis.sock", redis_cache("unix:///run/redis.sock?db=1")),
     ("redis://localhost/0", {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}),
+    ("redis://localhost/0", {"BACKEND": "...FileBasedCache", "LOCATION": Path("/var/cache/shop")}),
     ("embedded:///tmp/somewhere", redis_cache("redis://localhost/0")),
 ]
 
@@ -476,6 +478,7 @@ def test_a_vulnerable_version_is_named() -> None:
         ("rediss://user@shop/0", True),
         ("redis://:pw@shop/0", False),
         ("rediss://user:pw@shop/0", False),
+        ("redis://shop/0?password=pw", False),
         ("redis://localhost/0", False),
         ("redis://127.0.0.1:6379", False),
         ("redis://127.1.2.3:6379", False),
