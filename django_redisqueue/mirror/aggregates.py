@@ -161,8 +161,7 @@ def _add_to_group(row: ErrorGroup, failures: Sequence[Failure]) -> None:
     row.failed += sum(event.status == Status.FAILED for event in events)
     row.hours = add_hours(row.hours, Counter(event.at_ms // HOUR_MS for event in events))
     row.first_seen = min(row.first_seen, instant(min(event.at_ms for event in events)))
-    # The later one of two in the same millisecond
-    last, error = max(reversed(failures), key=lambda failure: failure[0].at_ms)
+    last, error = max(failures, key=lambda failure: (failure[0].at_ms, failure[0].position))
     last_seen = instant(last.at_ms)
     if last_seen >= row.last_seen:
         row.last_seen, row.job_id, row.error = last_seen, last.job_id, error

@@ -55,6 +55,24 @@ def test_failures_and_retried_attempts_count_in_one_group(shard: MirroredShard) 
     shard.assert_complete()
 
 
+def test_of_failures_in_the_same_millisecond_the_last_of_the_stream_is_shown(
+    shard: MirroredShard,
+) -> None:
+    shard.lab.add("a", "b")
+    first, second = shard.lab.claim(jobs=2).jobs
+    shard.lab.finish(outcome(second, "failed", body("order 1")))
+    shard.lab.finish(outcome(first, "retrying", body("order 2"), "0"))
+    shard.mirror()
+    assert ErrorGroup.objects.get().job_id == "a"
+    for order in (3, 4):
+        shard.lab.finish(outcome(shard.lab.take(), "retrying", body(f"order {order}"), "0"))
+    shard.mirror()
+    group = ErrorGroup.objects.get()
+    assert group.last_error is not None
+    assert (group.count, group.last_error.message) == (4, "order 4")
+    assert shard.record("a").error == group.error
+
+
 def test_an_event_that_comes_again_counts_once(shard: MirroredShard) -> None:
     shard.lab.add("a")
     fail(shard, "a", body("no"), "retrying")

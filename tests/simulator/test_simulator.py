@@ -79,3 +79,14 @@ def test_a_rewind_brings_back_everything(labs: list[SimulatedLab]) -> None:
     assert told[2].endswith("w0-0 takes j1-0/1")
     assert told[4].endswith("# Redis is back at its last save")
     assert told[5].endswith("lost ['j1-0'], to cancel []")
+
+
+def test_a_lease_that_a_rewind_gave_to_another_child_is_not_stale(labs: list[SimulatedLab]) -> None:
+    lines = [
+        "1 enqueue 0 0 0 0 0", "2 snapshot", "3 claim 0 0 0 0 1", "4 rewind",
+        "5 claim 1 0 0 0 1", "6 write_what_is_stale 0 1 0 0 0",
+    ]  # fmt: skip
+    told: list[str] = []
+    assert fail_of(labs, parse(lines), told.append) is None
+    assert told[4].endswith("w0-1 takes j1-0/1")
+    assert told[5].endswith("# w0-1 has j1-0/1 by now")
