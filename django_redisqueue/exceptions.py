@@ -193,7 +193,7 @@ class RedisUnavailable(RedisQueueError, ConnectionError):
 
 class NotReplicated(RedisUnavailable):
     """Fewer than ``WAIT_REPLICAS`` replicas have what was enqueued. It may run, or be lost in a
-    failover. Sending the same job again is safe."""
+    failover. Sending the same job again, with the same id or Idempotency-Key, is safe."""
 
 
 class RedisRefused(RedisQueueError):

@@ -323,7 +323,8 @@ def to_api_error(error: ours.RedisQueueError, field: str = "") -> ApiError:
     #: The HTTP API has answered with 500 or 503, because Redis is away, full or has a key of a
     #: wrong type. The text says which; the clients see only that it failed.
     logger.error("%s: %s", type(error).__name__, error)
-    return ApiError(status, code, inspect.getdoc(type(error)) or code)
+    message = (inspect.getdoc(type(error)) or code).replace("``", "")
+    return ApiError(status, code, message.replace("the message", "the site's log"))
 
 
 @contextmanager

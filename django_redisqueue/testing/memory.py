@@ -126,9 +126,11 @@ class InMemoryQueue(CapturedJobs):
             with use_transport(self):  # also after the end of capture_jobs()
                 ran = self._run(job_id, by_rate=by_rate)
             ended += [job_id for job_id in ran if self.job(job_id).status.is_final]
+        assert job_id is not None
         raise AssertionError(
-            f"{runs} runs and no end: jobs that enqueue each other? A job that schedules its "
-            "own successor is left alone by drain(scheduled=False)"
+            f"{runs} runs and no end, the last of {self.job(job_id).task}: a job that always "
+            "raises RateLimited, or jobs that enqueue each other? A job that schedules its own "
+            "successor is left alone by drain(scheduled=False)"
         )
 
     # The Transport protocol; the codes are those of the Lua scripts.

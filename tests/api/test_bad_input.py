@@ -213,6 +213,14 @@ def test_every_error_of_the_package_has_its_answer(kind: type[Any]) -> None:
     assert found.code != "error" or kind is exceptions.RedisQueueError, "no row of FAULTS fits it"
     assert ("10.0.0.1" in str(found)) == (found.status < 500), "what begins with 5 tells no address"
     assert ("Retry-After" in found.headers) == (found.status == 503)
+    if found.status >= 500:
+        assert "`" not in str(found)
+        assert "the message" not in str(found), "the client does not see it"
+
+
+def test_a_client_does_not_repeat_what_replicas_lack_without_a_key() -> None:
+    found = responses.to_api_error(exceptions.NotReplicated(""))
+    assert "with the same id or Idempotency-Key" in str(found)
 
 
 def test_the_first_row_that_fits_is_the_closest() -> None:
