@@ -67,7 +67,8 @@ def _finds(page: Page, words: str) -> Iterator[Find]:
     for group in errors[:SHOWN]:
         yield "Error", f"{group}: {group.message}", page.url("error", group.id)
     for record in search_records(RecordQuery(JobFilter(), prefix=words)).rows[:SHOWN]:
-        yield "Job", f"{record.id} {record.task}", page.url("job", record.id)
+        if url := page.optional_url("job", record.id):
+            yield "Job", f"{record.id} {record.task}", url
     yield from _searches(page, words)
 
 

@@ -3,7 +3,7 @@ not exist, and treats it as None."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Literal
 
@@ -68,6 +68,12 @@ def waited(sums: Sums, percent: int) -> str:
 def ran(sums: Sums, percent: int) -> str:
     """A percentile of the time from started to ended."""
     return formatting.duration(sums.run_ms(percent / 100))
+
+
+@register.filter
+def pairs(mapping: Mapping[str, str] | Missing) -> Iterable[tuple[str, str]]:
+    """In place of ``.items``, which a template takes for the key of that name if there is one."""
+    return mapping.items() if mapping else ()
 
 
 @register.filter

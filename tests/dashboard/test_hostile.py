@@ -244,6 +244,19 @@ def test_a_corrupt_record(site: Site, redis: Redis, fields: Mapping[str, str], d
     assert {"job_1_first_0", "job_1_last_0"} <= set(found)
 
 
+def test_a_record_whose_id_no_address_can_have(site: Site) -> None:
+    """Whoever writes events into Redis decides on the ids of records."""
+    rows.record("job_1/2", task="app.a")
+    rows.record("job_12", task="app.b")
+    for flow in ("flow_1/2", "flow_12"):
+        WorkflowRecord.objects.create(id=flow, name=flow, status="failed", made_at=rows.T0)
+    assert "job_1/2" in site.get("jobrecord_changelist")
+    assert "job_12 app.b" in site.text("search", q="job_1")
+    page = site.get("workflows")
+    assert 'jobrecord/workflows/flow_12/">flow_12</a>' in page
+    assert ">flow_1/2<" in page
+
+
 @pytest.mark.slow
 @generated
 @given(

@@ -198,6 +198,14 @@ def test_the_columns_of_a_list(site: Site, hand: Hand, failed: None) -> None:
         "queue", "default", "processing")))  # fmt: skip
 
 
+def test_a_tag_may_have_the_name_of_a_method_of_a_dict(site: Site, redisqueue: None) -> None:
+    job = tasks.noop.using(tags={"items": "42"}).enqueue()
+    record("job_1", tags='{"items":"42"}')
+    assert "items=42" in site.text("queue", "default", "queued")
+    assert "items=42" in site.text("jobrecord_changelist")
+    assert "Tag items 42" in site.text("job", job.id)
+
+
 # -- the charts of a queue
 
 

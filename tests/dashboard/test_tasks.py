@@ -14,7 +14,7 @@ from django_redisqueue.dashboard.tasks_page import line
 from django_redisqueue.models import JobRecord, Rollup
 from tests.app import tasks
 
-from .site import Site, plain
+from .site import Site, address, plain
 
 NOOP = tasks.noop.name
 
@@ -76,6 +76,13 @@ def test_the_page_of_a_task(site: Site) -> None:
     assert re.search(r"span=7d[^>]*>7 days", site.get("task", name=NOOP))
     assert "This process does not know the task" in site.text("task", name="app.gone")
     site.get("task", code=404)
+
+
+def test_the_page_of_a_task_leads_to_its_records(site: Site) -> None:
+    page = site.get("task", name="a b")
+    records = address("jobrecord_changelist")
+    assert f'<a href="{records}?task=a+b">All records</a>' in page
+    assert f'<a href="{records}?task=a+b&amp;status=failed">All failed</a>' in page
 
 
 def test_options_that_differ_from_their_defaults_are_shown(site: Site) -> None:
