@@ -7,12 +7,12 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 from django.apps import apps
 from django.db import DEFAULT_DB_ALIAS
+from django.utils.module_loading import module_has_submodule
 
 from ..conf import get_settings
 from ..core.ids import check_schedule_name
@@ -74,7 +74,7 @@ def discover() -> list[ModuleType]:
     found = []
     for config in apps.get_app_configs():
         name = f"{config.name}.tasks"
-        if find_spec(name) is not None:
+        if module_has_submodule(config.module, "tasks"):
             _discovered.add(name)
             found.append(import_module(name))
     try:

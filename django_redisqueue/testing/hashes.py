@@ -124,7 +124,7 @@ def check_parents(new: NewJob, known: Mapping[str, JobHash]) -> None:
 
 def release_dependants(jobs: Mapping[str, JobHash], now_ms: int) -> None:
     """Release or cancel jobs whose parents have ended, and their dependants in turn."""
-    waiting = [found for found in jobs.values() if "waits" in found]
+    waiting = [found for found in jobs.values() if found.get("waits")]
     while any(_update_waiting(found, jobs, now_ms) for found in waiting):
         pass
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.apps import AppConfig
 
 from django_redisqueue import JobQueue, Workflow, chain, task
 from django_redisqueue.client import registry
@@ -65,6 +66,13 @@ def test_task_modules_are_imported(settings: Any, module: str) -> None:
     settings.REDISQUEUE = {"TASK_MODULES": [module]}
     registry.discover()
     assert registry.get_task("strange_place.found_here")() == 1
+
+
+def test_an_app_that_is_one_module_has_no_tasks_module(
+    monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    monkeypatch.setattr(registry.apps, "get_app_configs", lambda: [AppConfig.create(module)])
+    assert registry.discover() == []
 
 
 def test_a_broken_tasks_module_is_not_passed_over(

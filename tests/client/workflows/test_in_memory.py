@@ -163,6 +163,20 @@ def a_pause_holds_back_and_a_release_goes_on(drain: Drain) -> Iterator[Seen]:
     yield workflow, (), None
 
 
+def what_is_held_back_stays_so_when_other_jobs_come(drain: Drain) -> Iterator[Seen]:
+    with Workflow() as workflow:
+        first = workflow.add(steer, workflow.id, "pause")
+        workflow.add(say, "second", after=first)
+    drain()
+    yield workflow, (), None
+    other = say.enqueue("other")
+    yield workflow, [other], None
+    drain()
+    yield workflow, [other], workflow.release()
+    drain()
+    yield workflow, [other], None
+
+
 def it_fails_while_it_is_paused(drain: Drain) -> Iterator[Seen]:
     with Workflow(on_failure=say.s("failure")) as workflow:
         first = workflow.add(say, "first")
@@ -284,6 +298,7 @@ SCENARIOS = [
     a_skipped_branch_is_cancelled,
     one_goes_on_without_the_result,
     a_pause_holds_back_and_a_release_goes_on,
+    what_is_held_back_stays_so_when_other_jobs_come,
     it_fails_while_it_is_paused,
     a_release_gives_back_what_a_failure_does_not_concern,
     a_cancel_cancels_what_has_not_ended,
