@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
-from django.db import connections, transaction
+from django.db import InterfaceError, OperationalError, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.middleware.csrf import CsrfViewMiddleware
@@ -43,6 +43,12 @@ def view_for(endpoint: Endpoint | None) -> View:
             response = error.response()
         except RedisQueueError as error:
             response = to_api_error(error).response()
+        except (OperationalError, InterfaceError) as error:
+            #: The HTTP API has answered with 503, because the database does not answer or lacks
+            #: tables of this app. The text says which; the clients see only that it failed.
+            logger.error("%s: %s", type(error).__name__, error)
+            message = "the database does not answer; try again"
+            response = ApiError(503, "database_unavailable", message).response()
         response.headers["Cache-Control"] = "no-store"
         patch_vary_headers(response, ["Cookie", "Authorization"])
         return response

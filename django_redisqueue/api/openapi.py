@@ -42,7 +42,7 @@ MEANINGS = {
     422: "The Idempotency-Key was used before, with another body.",
     429: "Too many streams are open.",
     500: "What is in Redis cannot be used.",
-    503: "Redis does not answer, or too many streams are open; try again.",
+    503: "Redis or the database does not answer, or too many streams are open; try again.",
 }
 OTHER_CODES = (
     "csrf", "invalid_json", "invalid_token", "method_not_allowed", "missing_field",

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import InterfaceError, OperationalError, connection
 from django.test import Client
 
 from django_redisqueue import JobQueue, exceptions
@@ -228,6 +229,25 @@ def test_the_first_row_that_fits_is_the_closest() -> None:
     for row in responses.FAULTS:
         assert not any(issubclass(row[0], earlier) for earlier in seen), row
         seen.append(row[0])
+
+
+@pytest.mark.parametrize("kind", [OperationalError, InterfaceError])
+def test_database_away(api: Api, kind: type[Exception], caplog: pytest.LogCaptureFixture) -> None:
+    """To look for the token finds it so, before anything is enqueued."""
+
+    def away(*_: object) -> None:
+        raise kind("no route to 10.0.0.1")
+
+    with connection.execute_wrapper(away):
+        answers = [api.post("", job()), api.get("/errors")]
+    for answer in answers:
+        assert error(answer, 503) == {
+            "code": "database_unavailable", "message": "the database does not answer; try again",
+        }  # fmt: skip
+        assert answer["Retry-After"]
+    told = [one.message for one in caplog.records if one.name == "django_redisqueue.api"]
+    assert told == [f"{kind.__name__}: no route to 10.0.0.1"] * 2
+    assert JobQueue("default").get_stats()["queued"] == 0
 
 
 def test_redis_away(api: Api, fresh_server: Callable[..., RedisServer], settings: Any) -> None:
