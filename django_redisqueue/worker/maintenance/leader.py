@@ -101,7 +101,7 @@ class LeaderRole(ABC):
                 self.failed(error)
                 self._host.wait(time.sleep, backoff.next_pause())
             else:
-                if backoff.failures:
+                if backoff.failures and not is_over():  # an order to stop may have ended the pass
                     self.recovered(backoff.failures)
                     backoff.reset()
 

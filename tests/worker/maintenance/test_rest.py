@@ -235,3 +235,20 @@ def test_the_end_of_an_outage_is_noted_before_the_next_long_wait(
     maintenance._renew_at = 0.0
     maintenance.start(lambda: len(calls) == 3)
     assert calls == [False, "recovered", True]
+
+
+def test_a_pass_that_an_order_to_stop_ends_is_no_end_of_an_outage(
+    role: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log told that Redis answers again, while it hung."""
+    passes, recovered = list[bool](), list[int]()
+
+    def run_once() -> None:
+        passes.append(True)
+        if len(passes) == 1:
+            raise RedisUnavailable("away")
+
+    monkeypatch.setattr(role.maintenance, "run_once", run_once)
+    monkeypatch.setattr(role.maintenance, "recovered", recovered.append)
+    role.maintenance.start(lambda: len(passes) == 2)
+    assert not recovered
