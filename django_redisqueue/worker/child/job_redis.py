@@ -91,7 +91,7 @@ class JobRedis:
             queries = StepQueries(commands.connection, self._settings)
             found = retry_while_unavailable(lambda: queries.steps(self._child, job.id, job.lease))
             if found is None:
-                commands.connection.look_again()
+                self._look_again(commands)
                 raise JobAbandoned(f"job {job.id} was taken over by another worker")
             return found
 
@@ -101,7 +101,7 @@ class JobRedis:
                 lambda: commands.step(self._child, job.id, job.lease, field, value)
             )
             if code == 0:
-                commands.connection.look_again()
+                self._look_again(commands)
             return code
 
     def check_wait(self, job: ClaimedJob, event: str, ms: int | None, *, sleeps: bool) -> WaitReply:
@@ -112,7 +112,7 @@ class JobRedis:
                 )
             )
             if reply.state is WaitState.LEASE_LOST:
-                commands.connection.look_again()
+                self._look_again(commands)
             return reply
 
     def report(self, job: ClaimedJob, progress: str) -> bool:
@@ -120,14 +120,15 @@ class JobRedis:
         with self._commands(job.id) as commands:
             is_ours = commands.progress(self._child, job.id, job.lease, progress)
             if not is_ours:
-                commands.connection.look_again()
+                self._look_again(commands)
             return is_ours
 
     @contextmanager
     def _commands(self, job_id: str) -> Iterator[Commands]:
         """The commands of a job's shard, on a connection that no other thread uses meanwhile."""
+        unused = self._unused
         try:
-            connection = self._unused.pop()
+            connection = unused.pop()
         except IndexError:
             connection = worker_connection()
         try:
@@ -135,7 +136,12 @@ class JobRedis:
             here.refresh()
             yield Commands(here, self._settings)
         finally:
-            self._unused.append(connection)
+            unused.append(connection)
+
+    def _look_again(self, commands: Commands) -> None:
+        """Use no connection again: those of other threads may lead to the same former master."""
+        commands.connection.look_again()
+        self._unused = []
 
 
 class LatestProgress:

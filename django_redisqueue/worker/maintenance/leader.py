@@ -99,9 +99,10 @@ class LeaderRole(ABC):
                 self._renew_at = 0.0  # another process may lead by now
                 self._awake_until = time.monotonic() + AWAKE
                 self.failed(error)
+                self._host.keep_alive(KEEP_ALIVE)  # a pass may fail before it gives a sign of life
                 self._host.wait(time.sleep, backoff.next_pause())
             else:
-                if backoff.failures:
+                if backoff.failures and not is_over():  # an order to stop may have ended the pass
                     self.recovered(backoff.failures)
                     backoff.reset()
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import json
 import os
 import select
 import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Literal, NoReturn
@@ -58,10 +59,13 @@ class ChildExited:
 
 
 ChildEvent = ChildStarted | SpawnFailed | ChildExited
+_EVENTS: dict[str, type[ChildEvent]] = {
+    kind.__name__: kind for kind in (ChildStarted, SpawnFailed, ChildExited)
+}
 
 
 class ForkServer:
-    """The supervisor's end: starts the process, sends commands, receives events."""
+    """The supervisor's end: starts the process, sends commands, receives events, all as JSON."""
 
     def __init__(self, entry: ChildEntry) -> None:
         self.connection, theirs = Pipe()
@@ -84,10 +88,11 @@ class ForkServer:
 
     def events(self) -> list[ChildEvent]:
         """What has happened since the last call. Raises ConnectionError if the server is gone."""
-        found = []
+        found: list[ChildEvent] = []
         try:
             while self.connection.poll():
-                found.append(self.connection.recv())
+                kind, fields = json.loads(self.connection.recv_bytes())
+                found.append(_EVENTS[kind](**fields))
         except (EOFError, OSError) as error:
             raise ConnectionError("the fork server process is gone") from error
         return found
@@ -101,7 +106,7 @@ class ForkServer:
 
     def _send(self, *command: object) -> None:
         with suppress(BrokenPipeError):  # the process is gone; `events` raises
-            self.connection.send(command)
+            self.connection.send_bytes(json.dumps(command).encode())
 
 
 def exit_cause(code: int) -> str:
@@ -171,7 +176,7 @@ class _ForkLoop:
     def _handle_command(self) -> bool:
         """False if it is time to end: ordered so, or the supervisor is gone."""
         try:
-            command = self._supervisor.recv()
+            command = json.loads(self._supervisor.recv_bytes())
         except (EOFError, OSError):
             return False
         match command:
@@ -188,12 +193,12 @@ class _ForkLoop:
         try:
             pid = os.fork()
         except OSError as error:
-            self._supervisor.send(SpawnFailed(slot, str(error)))
+            self._send(SpawnFailed(slot, str(error)))
             return
         if pid == 0:
             self._run_child(role, slot, child, parent)
         self._alive.add(pid)
-        self._supervisor.send(ChildStarted(slot, pid))
+        self._send(ChildStarted(slot, pid))
 
     def _run_child(self, role: Role, slot: int, child: str, parent: int) -> NoReturn:
         code = 1
@@ -217,4 +222,8 @@ class _ForkLoop:
                 continue
             self._alive.discard(pid)
             code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-            self._supervisor.send(ChildExited(pid, code))
+            self._send(ChildExited(pid, code))
+
+    def _send(self, event: ChildEvent) -> None:
+        message = [type(event).__name__, asdict(event)]
+        self._supervisor.send_bytes(json.dumps(message).encode())

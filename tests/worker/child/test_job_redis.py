@@ -141,3 +141,21 @@ def test_a_connection_that_was_cut_since_its_last_use_is_replaced(redis: Redis) 
     assert job_redis.unknown_task_delays("job_1") == 0
     redis.client_kill_filter(_type="normal", skipme=True)
     assert job_redis.unknown_task_delays("job_1") == 0
+
+
+@pytest.mark.one_server("counts its server's connections")
+def test_nor_is_it_asked_by_other_connections(redis: Redis) -> None:
+    """Those of other threads may lead to the former master, too."""
+
+    def connect() -> int:
+        """Open all connections, as three threads would; how many were opened."""
+        before: int = redis.info("stats")["total_connections_received"]
+        with job_redis._commands("job_1") as first, job_redis._commands("job_1") as second:
+            assert not job_redis.report(claimed(lease=2), "{}")  # by a third
+            for commands in (first, second):
+                commands.connection.call("PING")
+        after: int = redis.info("stats")["total_connections_received"]
+        return after - before
+
+    job_redis = JobRedis("c1", get_settings())
+    assert [connect(), connect()] == [3, 3]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,7 +14,7 @@ from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.replies import LeadReply
 from django_redisqueue.conf import get_settings
 from django_redisqueue.exceptions import RedisUnavailable
-from django_redisqueue.worker.child_state import ChildState, RoleNote
+from django_redisqueue.worker.child_state import KEEP_ALIVE, ChildState, RoleNote
 from django_redisqueue.worker.maintenance import leader, maintenance
 from django_redisqueue.worker.maintenance.leader import RoleHost
 from django_redisqueue.worker.maintenance.maintenance import Maintenance
@@ -235,3 +237,39 @@ def test_the_end_of_an_outage_is_noted_before_the_next_long_wait(
     maintenance._renew_at = 0.0
     maintenance.start(lambda: len(calls) == 3)
     assert calls == [False, "recovered", True]
+
+
+def test_a_pass_that_an_order_to_stop_ends_is_no_end_of_an_outage(
+    role: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log told that Redis answers again, while it hung."""
+    passes, recovered = list[bool](), list[int]()
+
+    def run_once() -> None:
+        passes.append(True)
+        if len(passes) == 1:
+            raise RedisUnavailable("away")
+
+    monkeypatch.setattr(role.maintenance, "run_once", run_once)
+    monkeypatch.setattr(role.maintenance, "recovered", recovered.append)
+    role.maintenance.start(lambda: len(passes) == 2)
+    assert not recovered
+
+
+def test_maintenance_is_alive_while_redis_is_away(
+    role: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its passes failed before they gave a sign of life, so the watchdog replaced its process
+    every 20 seconds."""
+    signs, passes = list[float](), iter(range(4))
+    host = replace(
+        role.maintenance._host, wait=lambda block, _: block(0.0), keep_alive=signs.append
+    )
+    monkeypatch.setattr(role.maintenance, "_host", host)
+    monkeypatch.setattr(maintenance, "log_outage", Mock())
+    away = Mock(side_effect=RedisUnavailable("away"))
+    monkeypatch.setattr(Commands, "announce_schedules", away)
+    role.maintenance._announcement.due = 0.0
+    role.maintenance.start(lambda: next(passes, None) is None)
+    assert away.call_count == 4
+    assert signs == [KEEP_ALIVE] * 4
