@@ -137,6 +137,7 @@ def _context(page: Page, workflow_id: str) -> dict[str, Any]:
         "failure": failure,
         "gantt": timeline(graph),
         "jobs": jobs,
+        "is_away": page.is_away(workflow.id),
         "events": events[::-1],
         "callbacks": _callbacks(page, workflow),
         "verbs": page.allowed(verbs),

@@ -273,6 +273,8 @@ def test_without_redis_the_record_is_shown(site: Site, settings: Any) -> None:
     words = site.text("workflow", "flow_1_x_0")
     assert "4 of 4 jobs completed" in words
     assert "Redis does not answer. This is the record of the workflow" in words
+    assert "The jobs cannot be read: Redis does not answer." in words
+    assert "No jobs." not in words
     assert "4 of 4 jobs completed" in site.text("workflows")
     assert "Redis does not answer. These are the records" in site.text("workflows")
     recorded("flow_2_x_0", "running", completed=1)
