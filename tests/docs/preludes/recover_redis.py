@@ -18,9 +18,14 @@ for module in ("shop", "shop.tasks"):
     cleanup.callback(sys.modules.pop, module)
 
 PAYLOAD = '[[7], {"amount": 100}]'
-record("job_lost", "failed", reason="lost", task="shop.tasks.charge", payload=PAYLOAD)
-DUE = timezone.now().replace(microsecond=0) + timedelta(hours=1)
-record("job_late", "failed", reason="lost", task="shop.tasks.charge", payload=PAYLOAD, due_at=DUE)
+LOST = {"reason": "lost", "task": "shop.tasks.charge", "payload": PAYLOAD}
+NOW = timezone.now().replace(microsecond=0)
+DUE = NOW + timedelta(hours=1)
+record("job_lost", "failed", **LOST, queued_at=NOW)
+record("job_late", "failed", **LOST, due_at=DUE)
+for left_out in ("flow_1_x_0.1", "gather_1_x_0.1"):
+    record(left_out, "failed", **LOST, queued_at=NOW)
+record("job_that_waited", "failed", **LOST)
 
 
 def check(page):
