@@ -45,9 +45,9 @@ MEANINGS = {
     503: "Redis or the database does not answer, or too many streams are open; try again.",
 }
 OTHER_CODES = (
-    "csrf", "invalid_json", "invalid_token", "method_not_allowed", "missing_field",
-    "missing_parameter", "not_authenticated", "permission_denied", "too_many_streams",
-    "unknown_field", "unknown_parameter", "unsupported_media_type",
+    "csrf", "database_unavailable", "invalid_json", "invalid_token", "method_not_allowed",
+    "missing_field", "missing_parameter", "not_authenticated", "permission_denied",
+    "too_many_streams", "unknown_field", "unknown_parameter", "unsupported_media_type",
 )  # fmt: skip
 
 

@@ -7,6 +7,11 @@ from typing import Any
 
 from django.test import Client
 
+from django_redisqueue.api.openapi import OTHER_CODES
+from django_redisqueue.api.responses import FAULTS
+
+CODES = {*OTHER_CODES, *(code for _, _, code in FAULTS)}
+
 
 class Api:
     """Calls below ``/jobs``; without a token as whoever ``client`` is logged in as."""
@@ -48,4 +53,5 @@ def error(response: Any, status: int) -> dict[str, str]:
     assert response["Content-Type"] == "application/json"
     found: dict[str, str] = response.json()["error"]
     assert set(found) <= {"code", "message", "field"}
+    assert found["code"] in CODES, "the schema does not list it"
     return found
