@@ -64,7 +64,7 @@ local function push(new)
   local created = create_jobs(new, keys, some_known)
   if not new.starts_now then
     set_workflow_field(workflow, 'total', workflow.total + created)
-    set_workflow_field(workflow, 'waiting', workflow.waiting + created)
+    workflow.waiting = workflow.waiting + created
   end
   if not new.is_last then return 1 end
   if new.has_row then note_accepted({ new.id }) end
