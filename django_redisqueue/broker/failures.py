@@ -119,9 +119,10 @@ _STRIPPED: dict[type[Exception], str] = {
 }
 # In the errors of scripts, Redis 6.2 puts the code behind the script's name.
 _CODE = re.compile(rf"(?:Error running script .*?: -?)?({'|'.join(_MEANINGS)})(?= |$)")
+# Texts of errors that have no code, in lower case: servers differ in it.
 _WITHOUT_CODE = {
-    "The user executing the script can't": "NOPERM",  # up to Redis 7.0
-    "ACL failure in script": "NOPERM",  # from Redis 7.2, and Valkey
+    "the user executing the script can't": "NOPERM",  # up to Redis 7.0
+    "acl failure in script": "NOPERM",  # from Redis 7.2, and Valkey
     "cannot be used with replica instances": "READONLY",  # WAIT
     # In scripts, on a cluster: a key is on another node, or on its way there.
     "attempted to access a non local key in a cluster node": "TRYAGAIN",
@@ -136,8 +137,9 @@ def _code(error: Exception, text: str) -> str | None:
     for kind, code in _STRIPPED.items():
         if isinstance(error, kind):
             return code
+    lowered = text.lower()
     for words, code in _WITHOUT_CODE.items():
-        if words in text:
+        if words in lowered:
             return code
     found = _CODE.match(text) if isinstance(error, redis_errors.ResponseError) else None
     return found[1] if found else None

@@ -73,10 +73,10 @@ def test_the_bytes_counted_are_those_that_redis_uses(lab: Lab, shape: str) -> No
     status = run(lab, **SHAPES[shape])
     assert len(lab.ids(status)) == JOBS
     counted, used = lab.meta()["finished_bytes"], freed(lab, status)
-    # Measured on 6.2 and 7.0; newer servers keep tables of other sizes.
+    # Measured on 6.2 and 7.0. Newer servers need less memory for keys and tables.
     version = tuple(map(int, lab.redis.info("server")["redis_version"].split(".")[:2]))
-    near = 0.15 if version <= (7, 0) else 0.5
-    assert counted == pytest.approx(used, rel=near), (counted / JOBS, used / JOBS)
+    least, most = (0.85, 1.15) if version <= (7, 0) else (0.5, 2)
+    assert least * used <= counted <= most * used, (counted / JOBS, used / JOBS)
 
 
 def test_a_long_queue_or_child_name_is_counted(lab: Lab) -> None:

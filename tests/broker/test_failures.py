@@ -86,6 +86,10 @@ def test_a_missing_permission(reply: str) -> None:
             f"ERR Script attempted to access a non local key in a cluster node{SCRIPT_7}",
             "is moving the queue's slot",
         ),
+        (  # Valkey 9.1
+            "ERR Attempted to access a non local key in a cluster node script: on @user_script:1.",
+            "is moving the queue's slot",
+        ),
         (
             "ERR Unable to execute command 'exists' in script because undeclared keys were "
             f"accessed during rehashing of the slot{SCRIPT_7}",
