@@ -26,7 +26,7 @@ from ..peer import OURS, Note, Peer, PeerFailed, kill, names, prepare, wait_for
 from ..processes import Process
 from ..report import Row, machine
 
-EVERY = {"noop": 50, "async": 10}  # every how many jobs of a kind one notes the time
+EVERY = {"noop": 50, "async": 10}  # one in this many jobs of a kind notes the time
 JOBS = {"noop": 20_000, "ten_ms": 1500, "async": 10_000, "pickup": 200}
 FILL_SECONDS = 2.0
 DRAIN_SECONDS = 3.0  # s after the first note
