@@ -1,1 +1,1 @@
-"""Speed, size and evenness: see README.md. ``python -m benchmarks`` runs all benchmarks."""
+"""Benchmarks of speed, size and latency: see README.md. ``python -m benchmarks`` runs them all."""

@@ -37,12 +37,12 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("name", nargs="?", default="all", choices=["all", *NAMES])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers to this file")
     parser.add_argument("--jobs", type=int, help="instead of each benchmark's own number")
     parser.add_argument("--rounds", type=int, help="instead of each benchmark's own number")
     parser.add_argument("--full", action="store_true", help="a million jobs where that matters")
-    parser.add_argument("--peers", default="", metavar="A,B", help="peers: only these, and ours")
-    parser.add_argument("--write", action="store_true", help="peers: also docs/comparison.md")
+    parser.add_argument("--peers", default="", metavar="A,B", help="peers: only these and ours")
+    parser.add_argument("--write", action="store_true", help="peers: update docs/comparison.md")
     return parser.parse_args()
 
 
@@ -60,7 +60,7 @@ def run(name: str, options: Options) -> dict[str, Any]:
 
 
 def run_all(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run each benchmark in its own process, so that none works on what another has left behind."""
+    """Run each benchmark in its own process, so that none is affected by what another leaves."""
     found: dict[str, Any] = {"machine": {}, "benchmarks": {}}
     options = ["--full"] if arguments.full else []
     for name in ("jobs", "rounds"):
@@ -68,7 +68,7 @@ def run_all(arguments: argparse.Namespace) -> dict[str, Any]:
             options += [f"--{name}", str(getattr(arguments, name))]
     with tempfile.TemporaryDirectory() as folder:
         for name in NAMES:
-            if name == "peers":  # installs other queues, so only by name
+            if name == "peers":  # it installs other queues, so it runs only if it is named
                 continue
             file = Path(folder) / f"{name}.json"
             command = [sys.executable, "-m", "benchmarks", name, "--json", str(file), *options]

@@ -1,6 +1,7 @@
-"""Small processes beside a benchmark: ``python -m benchmarks.clients ping|pop|mirror|write``.
+"""Small processes that run alongside a benchmark:
+``python -m benchmarks.clients ping|pop|mirror|write``.
 
-``ping`` and ``write`` go on until SIGTERM, and then print how long their calls took, in ms.
+``ping`` and ``write`` run until SIGTERM, and then print how long their calls took, in ms.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .measure import percentile, timed
 
 
 def repeat(call: Callable[[], object], pause: float) -> list[float]:
-    """How long the calls took, in ms, with a pause (s) after each, until SIGTERM."""
+    """Repeat the call until SIGTERM, pausing (s) after each; return how long each took, in ms."""
     stopping = False
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -41,7 +42,7 @@ def show(**found: float) -> None:
 
 
 def ping(socket: str) -> None:
-    """Only sends PING, to see how long others make it wait."""
+    """Only send PINGs, to see how long other clients make it wait."""
     client = Redis(unix_socket_path=socket).connection_pool.get_connection()
 
     def call() -> None:
@@ -53,7 +54,7 @@ def ping(socket: str) -> None:
 
 
 def pop(socket: str, key: str, stop: str) -> None:
-    """A bare redis-py loop for comparison: one BRPOP after another until a stop value arrives."""
+    """Call BRPOP in a bare redis-py loop, for comparison, until a stop value arrives."""
     client = Redis(unix_socket_path=socket, decode_responses=True)
     while True:
         reply = client.brpop([key], 5)
@@ -62,7 +63,7 @@ def pop(socket: str, key: str, stop: str) -> None:
 
 
 def mirror() -> None:
-    """Mirrors until nothing is left."""
+    """Mirror events until none are left."""
     from django_redisqueue.conf import get_settings
     from django_redisqueue.mirror.bridge import make_bridge
 
@@ -75,13 +76,13 @@ def mirror() -> None:
 
 
 def write() -> None:
-    """Commits a row every 5 ms."""
+    """Commit a row every 5 ms."""
     with connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE somebody_elses (n integer)")
+        cursor.execute("CREATE TABLE other_app (n integer)")
 
         def call() -> None:
             with transaction.atomic():
-                cursor.execute("INSERT INTO somebody_elses VALUES (1)")
+                cursor.execute("INSERT INTO other_app VALUES (1)")
 
         took = repeat(call, 0.005)
     show(p50=percentile(took, 0.5), p99=percentile(took, 0.99))

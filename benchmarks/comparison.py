@@ -1,4 +1,4 @@
-"""What `peers` found: as rows, and as tables and a chart for docs/comparison.md."""
+"""The results of `peers`: as rows, and as tables and a chart for docs/comparison.md."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ RECOVERY = MEASURES[-2:]
 
 @dataclass(slots=True)
 class Comparison:
-    """The numbers of all rounds, and why there are none, by peer, mode and measure."""
+    """The numbers of all rounds, or why there are none, by peer, mode and measure."""
 
     versions: dict[str, str] = field(default_factory=dict)
     found: dict[tuple[str, bool, str], list[float]] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Comparison:
             self.found.setdefault((name, appendonly, key), []).append(value)
 
     def fail(self, name: str, why: str, appendonly: bool | None = None, case: str = "") -> None:
-        """Note why there is no number: of one case, or of all."""
+        """Record why there is no number, for one case or for all."""
         self.versions.setdefault(name, "")
         for mode in MODES if appendonly is None else (appendonly,):
             for one in MEASURES:
@@ -97,7 +97,7 @@ class Comparison:
                     yield Row(what, None, note)
 
     def not_first(self) -> Iterator[str]:
-        """Where another peer is better than ours, as a sentence each."""
+        """One sentence for each measure in which another peer is better than ours."""
         for appendonly, one in self.columns():
             best, ours = self.best(appendonly, one), self.cell(OURS, appendonly, one.key)
             if best not in ("", OURS):
@@ -152,7 +152,7 @@ COLOURS = {True: "#0b6e4f", False: "#8a94a0"}
 
 
 def chart(comparison: Comparison) -> str:
-    """Bars with an append-only file: a panel a measure, two panels side by side."""
+    """Bars for the runs with an append-only file: one panel per measure, two panels a row."""
     height = ROW * (len(comparison.versions) + 2)
     rows = (len(MEASURES) + 1) // 2
     lines = [

@@ -1,4 +1,4 @@
-"""Where a benchmark runs: its own Redis, a Django configured for it, and processes around it."""
+"""What a benchmark runs in: its own Redis, a Django configured for it, and other processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .processes import ROOT, Process, line_of, running
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Command-line options of all benchmarks. None means the benchmark's own number."""
+    """Command-line options of all benchmarks. None stands for the benchmark's own default."""
 
     jobs: int | None = None
     rounds: int | None = None
@@ -39,7 +39,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When the first job was claimed and when the last had finished, in seconds, by Redis's clock
+    """When the first job was claimed and when the last one finished, in seconds, by Redis's clock,
     to the millisecond."""
 
     begun: float
@@ -66,9 +66,7 @@ class Environment:
         self.server.close()
 
     def empty(self) -> None:
-        """Delete all jobs and statistics. Scripts stay loaded, as on a server that has been
-        working.
-        """
+        """Delete all jobs and statistics. Scripts stay loaded, as on a server in use."""
         self.redis.flushall()
         self.redis.config_resetstat()
 
@@ -119,7 +117,7 @@ class Environment:
             "BENCHMARK_SHARDS": str(shards),
         }
         with running(command, self.folder / "worker.log", environ) as process:
-            if ready:  # the maintenance child waits, too
+            if ready:  # the maintenance child also waits
                 process.until(lambda: self.blocked() > processes, "an idle worker")
             yield process
 
@@ -142,7 +140,7 @@ class Environment:
 
     @contextmanager
     def delay(self, milliseconds: float) -> Iterator[str]:
-        """The URL of a proxy in its own process that delays every byte, each way."""
+        """The URL of a proxy, in its own process, that delays every byte in each direction."""
         socket = f"{self.folder}/proxy.sock"
         command = python(
             "-m", "tests.support.proxy", "--listen", socket, "--target", self.server.address,
@@ -155,7 +153,7 @@ class Environment:
 
     @contextmanager
     def pinging(self) -> Iterator[dict[str, float]]:
-        """Another client's PINGs meanwhile; afterwards their count, p50, p99 and max in ms."""
+        """Let another client send PINGs; at the end, set their count, p50, p99 and max in ms."""
         found: dict[str, float] = {}
         log = self.folder / "pinger.log"
         log.unlink(missing_ok=True)
@@ -166,7 +164,7 @@ class Environment:
         found.update(line_of(log))
 
     def new_database(self) -> None:
-        """Create the database; an existing one is deleted."""
+        """Create the database, replacing an existing one."""
         for path in self.folder.glob("db.sqlite3*"):
             path.unlink()
         self.migrate()

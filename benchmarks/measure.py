@@ -8,7 +8,7 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 LOOK = 0.004  # s between two looks at a counter
-PATIENCE = 120.0  # s without progress after which something is broken
+PATIENCE = 120.0  # s without progress after which something must be broken
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -34,8 +34,8 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
 def watched_rate(count: Callable[[], int], total: int) -> float:
     """The rate per second from the first look that saw a completion to the first that saw all.
 
-    What was done by the first of these looks does not count, so start-up is excluded exactly. The
-    instants are accurate to the 4 ms between two looks.
+    Jobs completed by the first of these looks do not count, so start-up is excluded exactly. Times
+    are accurate to the 4 ms between two looks.
     """
     first_time, first = 0.0, 0
     moved = time.monotonic()
@@ -49,7 +49,7 @@ def watched_rate(count: Callable[[], int], total: int) -> float:
         if done != last:
             moved, last = time.monotonic(), done
         elif time.monotonic() - moved > PATIENCE:
-            raise TimeoutError(f"{done} of {total} done, and nothing moves")
+            raise TimeoutError(f"{done} of {total} done, and no progress")
         time.sleep(LOOK)
 
 
@@ -58,12 +58,12 @@ def until(condition: Callable[[], object], what: str, timeout: float = 30.0) -> 
     end = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > end:
-            raise TimeoutError(f"waited {timeout:g} s in vain: {what}")
+            raise TimeoutError(f"timed out after {timeout:g} s: {what}")
         time.sleep(0.002)
 
 
 def rate(call: Callable[[int], object], calls: int) -> float:
-    """Calls a second, each with its number."""
+    """Calls per second; each call gets its number."""
 
     def loop() -> None:
         for number in range(calls):

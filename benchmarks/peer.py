@@ -1,4 +1,5 @@
-"""One other queue on one Redis: its environment, its filler, its workers and their notes."""
+"""One other queue on one Redis: its environment, the program that enqueues jobs, its workers and
+the notes that its jobs write."""
 
 from __future__ import annotations
 
@@ -25,12 +26,12 @@ FILL_SECONDS = 60.0  # after which a filler that does not answer is killed
 
 
 class PeerFailed(Exception):
-    """A case that cannot be measured; the text is what the table says instead of a number."""
+    """A case cannot be measured. The table shows the text in place of a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """The start of a job, or the end of one that sleeps 10 ms."""
+    """The start of a job, or the end of a job that sleeps for 10 ms."""
 
     number: int
     time: float
@@ -40,7 +41,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """How many jobs were enqueued, how many a second, and the times of the calls if in pauses."""
+    """How many jobs were enqueued, how many per second, and, with pauses, the time of each call."""
 
     jobs: int
     rate: float
@@ -58,19 +59,20 @@ def adapter(name: str) -> Path:
 
 
 def packages(name: str) -> list[str]:
-    """What the adapter says to install. It is read and not imported: it needs these packages."""
+    """What the adapter needs to be installed. It is read, not imported, because importing it needs
+    these packages."""
     found = re.search(r"^(?:const )?PACKAGES = ([(\[].*?[)\]]);?$", adapter(name).read_text(), re.M)
     assert found, f"{adapter(name)} has no PACKAGES"
     return list(ast.literal_eval(found[1]))
 
 
 def settings(name: str) -> str:
-    """What the adapter says of itself in its first line."""
+    """How the adapter describes itself in its first line."""
     return adapter(name).read_text().partition("\n")[0].strip('/" ')
 
 
 def prepare(name: str) -> None:
-    """Make the environment of a peer unless it is complete. Raises PeerFailed."""
+    """Create the environment of a peer unless it is complete. Raises PeerFailed."""
     folder = CACHE / name
     if name == OURS or (folder / ".ready").exists():
         return
@@ -89,7 +91,7 @@ def prepare(name: str) -> None:
 
 
 class Peer:
-    """A peer on the Redis at ``url``. Its first request for jobs comes from ``fill``."""
+    """A peer on the Redis at ``url``. ``fill`` enqueues its jobs."""
 
     def __init__(self, name: str, url: str, folder: Path) -> None:
         self.name = name
@@ -122,7 +124,7 @@ class Peer:
     def fill(
         self, kind: str, jobs: int, *, first: int = 0, seconds: float = 60, pause: float = 0
     ) -> Filled:
-        """Enqueue jobs one at a time until all are, or the seconds are over."""
+        """Enqueue jobs one at a time, until there are this many or the time is up."""
         assert self.popen.stdin is not None
         request = {"kind": kind, "first": first, "jobs": jobs, "seconds": seconds, "pause": pause}
         self.popen.stdin.write(json.dumps(request) + "\n")
@@ -131,7 +133,7 @@ class Peer:
 
     @contextmanager
     def worker(self, kind: str, name: str = "worker") -> Iterator[Process]:
-        """A worker for jobs of this kind, killed at the end with all its processes."""
+        """Run a worker for jobs of this kind; at the end, kill it with all its processes."""
         command = self.workers[kind]
         if command is None:
             raise PeerFailed("no coroutines")
@@ -143,7 +145,7 @@ class Peer:
                 kill(process)
 
     def notes(self) -> list[Note]:
-        """What the jobs have noted so far, whole lines only."""
+        """What the jobs have written so far, as far as lines are complete."""
         path = Path(self.environ["PEER_NOTES"])
         text = path.read_text() if path.exists() else ""
         found = [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
@@ -176,7 +178,7 @@ class Peer:
 
 
 def kill(process: Process) -> None:
-    """SIGKILL for a process and all its descendants, first to last."""
+    """Send SIGKILL to a process and then to all its descendants."""
     for pid in process.tree():
         try:
             os.kill(pid, signal.SIGKILL)

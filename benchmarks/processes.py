@@ -20,13 +20,13 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A running program and the file that it prints to."""
+    """A running program, and the file to which its output goes."""
 
     popen: subprocess.Popen[bytes]
     log: Path
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        """Wait until the condition holds. Raises RuntimeError if the process ends before."""
+        """Wait until the condition holds. Raises RuntimeError if the process ends first."""
 
         def look() -> object:
             if self.popen.poll() is not None:
@@ -54,7 +54,7 @@ class Process:
 def running(
     command: Sequence[str], log: Path, environ: Mapping[str, str] | None = None
 ) -> Iterator[Process]:
-    """A process that is stopped by SIGTERM at the end, and killed if that does not help."""
+    """Run a process; stop it by SIGTERM at the end, or kill it if that does not help."""
     with log.open("wb") as out:
         popen = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,

@@ -1,4 +1,4 @@
-"""The results of a benchmark: rows, as a table for people and as JSON for programs."""
+"""The results of a benchmark: rows, shown as a table for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import redis
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A number, its target if there is one, and the rounds whose median it is.
+    """A number, its target if it has one, and the rounds of which it is the median.
 
-    Without a number (None), the unit says why there is none.
+    If there is no number (None), the unit says why.
     """
 
     what: str
@@ -49,7 +49,7 @@ def of_rounds(what: str, rounds: Sequence[float], unit: str = "", **target: floa
 
 
 def number(value: float | None) -> str:
-    """The number with three significant digits or more, and no false precision."""
+    """The number with at least three significant digits, but without false precision."""
     if value is None:
         return "—"
     if value != value or abs(value) >= 100:
@@ -58,7 +58,7 @@ def number(value: float | None) -> str:
 
 
 def table(title: str, rows: Iterable[Row]) -> str:
-    """Aligned columns: what, value, unit, target, and ``missed`` where it was."""
+    """Aligned columns: what, value, unit, target, and whether the target was met or missed."""
     cells = [(row.what, number(row.value), row.unit, row.target, verdict(row)) for row in rows]
     heads = ("measure", "value", "", "target", "")
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]

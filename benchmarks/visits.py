@@ -1,4 +1,4 @@
-"""Fills a site and requests its pages; prints milliseconds by page, as JSON."""
+"""Fill a site with data and request its pages; print the milliseconds of each page, as JSON."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ NOW = timezone.now()
 GROUPS = 10_000
 GATHERS = 10_000
 ROUNDS = 40
-CHILDREN = 8  # of a worker, that run jobs
+CHILDREN = 8  # of each worker that run jobs
 WARM = 3
 
 
 def fill_records(count: int) -> None:
-    """Create a week's records, their ids in order of time."""
+    """Create a week's records, with ids in chronological order."""
     fields = ("id", "task", "queue", "status", "payload", "error", "error_group", "worker",
               "correlation_id", "enqueued_at", "started_at", "finished_at")  # fmt: skip
     rest = {"priority": 0, "result": "", "error_type": "", "tags": "", "reason": "", "progress": "",
@@ -69,16 +69,16 @@ def fill_records(count: int) -> None:
 
     sql = f"INSERT INTO {JobRecord._meta.db_table} ({columns}) VALUES ({marks})"
     with connection.cursor() as cursor:
-        cursor.execute("PRAGMA synchronous=OFF")  # a crash may cost these rows
+        cursor.execute("PRAGMA synchronous=OFF")  # these rows need not survive a crash
         cursor.execute("PRAGMA cache_size=-200000")
         left = rows()
         while batch := list(islice(left, 20_000)):
             cursor.executemany(sql, batch)
-    connection.close()  # what is measured has its usual settings
+    connection.close()  # measure with the usual settings
 
 
 def group(n: int) -> str:
-    """The error group of a record: half of them are of one."""
+    """The error group of a record: half of all records are in the same one."""
     return f"{n % GROUPS if n % 2 else 0:032x}"
 
 
@@ -101,7 +101,7 @@ def fill_errors() -> None:
 
 
 def fill_figures() -> None:
-    """Create the rollup rows of a week, of two queues with five tasks each, folded as they age."""
+    """Create a week's rollup rows for two queues with five tasks each, merged as they age."""
     chance = random.Random(2)
 
     def histogram() -> str:
@@ -155,7 +155,7 @@ def fill_redis(failed: int, workers: int) -> None:
 
 
 def fill_gathers() -> None:
-    """Start gathers of two listeners, whose jobs are gone."""
+    """Start gathers of two listeners each, whose jobs no longer exist."""
     connection, keys = worker_connection(), Keys()
     plan = {
         "payload": "[[],{}]", "status": "collecting", "threshold": 1, "listeners": "users funds",
@@ -173,7 +173,7 @@ def fill_gathers() -> None:
 
 
 def pages(failed: int) -> dict[str, str]:
-    """Names and addresses of the pages."""
+    """The names and URLs of the pages."""
     base = "admin:django_redisqueue_"
     middle = (NOW - timedelta(days=3)).replace(tzinfo=None).isoformat(timespec="seconds")
     errors, largest = reverse(f"{base}errors"), f"{0:032x}"
@@ -198,12 +198,12 @@ def pages(failed: int) -> dict[str, str]:
         "one task, 7 days": reverse(f"{base}task") + f"?span=7d&name={TASKS[0]}",
         "failed jobs, first page": queue,
         "failed jobs, deep in the list": f"{queue}?start={failed - 100}",
-        "failed jobs, text that none has": f"{queue}?text=nowhere",
+        "failed jobs, text without a match": f"{queue}?text=nowhere",
         "one job with 500 events": reverse(f"{base}job", args=[first]),
         "errors": errors,
         "errors, deep in the list": f"{errors}?start={GROUPS - 100}",
         "errors, most often": f"{errors}?order=count",
-        "errors, text that none has": f"{errors}?text=nowhere",
+        "errors, text without a match": f"{errors}?text=nowhere",
         "errors, of a task and a queue": f"{errors}?task=task_1&queue=low",
         "one error of many jobs": reverse(f"{base}error", args=[largest]),
         "records": records,
@@ -212,21 +212,21 @@ def pages(failed: int) -> dict[str, str]:
         "records, of a queue": f"{records}?queue=low",
         "records, failed of a queue": f"{records}?status=failed&queue=low",
         "records, failed of a task": f"{records}?status=failed&task={TASKS[0]}",
-        "records, of a task nobody has": f"{records}?task=shop.tasks.none",
+        "records, of an unknown task": f"{records}?task=shop.tasks.none",
         "records, of a queue and a task": f"{records}?queue=low&task={TASKS[1]}",
         "records, until three days ago": f"{records}?until={middle}",
-        "records, text that none has": f"{records}?text=nowhere",
+        "records, text without a match": f"{records}?text=nowhere",
         "records, cancelled (none)": f"{records}?status=cancelled",
         "records, text, status and queue": f"{records}?text=po&status=failed&queue=low",
         "records, of a correlation id": f"{records}?correlation=request-7",
-        "records, of one and a status": f"{records}?correlation=request-7&status=failed",
+        "records, of that id and a status": f"{records}?correlation=request-7&status=failed",
         "search, a key of a gather": f"{search}?q=report-7",
-        "search, what nothing has": f"{search}?q=nowhere",
+        "search, text without a match": f"{search}?q=nowhere",
         "gathers": gathers,
         "gathers, released (none)": f"{gathers}?status=released",
         "gathers, a key deep in the list": f"{gathers}?key=report-7&start=9000",
-        "records, an id's beginning": f"{records}?id={first[:12]}",
-        "the same, all begin so": f"{records}?id=job_",
+        "records, by an id's prefix": f"{records}?id={first[:12]}",
+        "records, by a prefix of all ids": f"{records}?id=job_",
     }
 
 

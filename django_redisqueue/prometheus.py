@@ -80,8 +80,8 @@ class Collector:
             try:
                 yield from read()
             except (RedisQueueError, DatabaseError) as error:
-                #: A scrape is without the metrics of Redis or the database, and redisqueue_up is 0
-                #: for that source. Look at what does not answer.
+                #: A scrape lacks the metrics of Redis or of the database, and redisqueue_up is 0
+                #: for that source. Look at the source that does not answer.
                 logger.warning("metrics: the source %s cannot be read: %s", source, error)
                 up.add_metric([source], 0)
             else:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python
-"""The example project's command line; runs from any folder, with the package installed or not."""
+"""The example project's command line. It runs from any folder, whether or not the package is
+installed."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_reading_redis(redis: Redis, hand: Hand) -> None:
 
 
 @says(
-    "Whoever can write Redis can run any registered task with any arguments, and change, "
+    "Whoever can write to Redis can run any registered task with any arguments, and change, "
     "delay or remove any job."
 )
 def test_writing_redis(redis: Redis, keys: Keys, hand: Hand) -> None:
@@ -244,7 +244,7 @@ def test_reading_the_outbox(keys: Keys) -> None:
 
 
 @says(
-    "Whoever can write the database can run any registered task with any arguments, by a row in "
+    "Whoever can write to the database can run any registered task with any arguments, by a row in "
     "the outbox."
 )
 def test_writing_the_outbox(keys: Keys, hand: Hand) -> None:
@@ -258,7 +258,7 @@ def test_writing_the_outbox(keys: Keys, hand: Hand) -> None:
     assert hand.claim_one().payload == '[["theirs"],{}]'
 
 
-@says("They cannot use the API with what is stored of a token, which is its SHA-256.")
+@says("They cannot use the API with the stored form of a token, which is its SHA-256.")
 def test_a_stored_token(keys: Keys) -> None:
     row, token = ApiToken.create(user("ann", "view_jobrecord"), "t")
     row.refresh_from_db()
@@ -386,8 +386,8 @@ def test_periodic_jobs(keys: Keys, django_capture_on_commit_callbacks: Any) -> N
 
 
 @says(
-    "With `view_approval` a user sees the questions of all jobs, and decides none: that takes the "
-    "permission that the job names."
+    "With `view_approval` a user sees the questions of all jobs, but can decide none: that takes "
+    "the permission that the job names."
 )
 def test_approvals(keys: Keys) -> None:
     row = Approval.objects.create(
@@ -425,7 +425,7 @@ def test_the_admin_s_log(jobs: tuple[str, str]) -> None:
 
 
 @says(
-    "Nobody, not even a superuser, can change or delete records or outbox rows in the admin, "
+    "No one, not even a superuser, can change or delete records or outbox rows in the admin, "
     "or see the arguments in the outbox there."
 )
 def test_records_are_read_only(keys: Keys) -> None:

@@ -1,10 +1,10 @@
-"""Other queues of the field, each in an environment of its own; ``suite/peers.py`` drives them.
+"""Other queues, each in its own environment; ``suite/peers.py`` drives them.
 
 An adapter is a file ``NAME_peer.py`` or ``NAME_peer.js``. The driver imports none: it reads the
 packages, and starts ``fill.py NAME`` (or the adapter in Node) in the peer's environment.
 
-- The docstring (a comment in JavaScript) says the settings: ``Name: settings.``
-- ``PACKAGES`` are what to install; the first one's version is in the table.
+- The docstring (a comment in JavaScript) describes the settings: ``Name: settings.``
+- ``PACKAGES`` lists what to install; the first one's version is in the table.
 - ``worker(kind)`` is the command of a worker for these jobs; None if the peer has no such jobs.
 - ``enqueue(kind, number)`` is a function or a coroutine function.
 
@@ -22,6 +22,6 @@ kind        what a job does                                          a worker ru
 ``long``    sleeps until its process is killed; the second run ends  one or more
 =========== ======================================================== ============================
 
-Jobs note a line ``number time process session``: every one, but every 50th of ``noop`` and every
-10th of ``async``. ``work.py`` has them for Python.
+Each job writes a line ``number time process session``, except that of ``noop`` jobs only every 50th
+does, and of ``async`` jobs every 10th. ``work.py`` has the jobs for Python.
 """

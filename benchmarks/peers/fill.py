@@ -1,6 +1,6 @@
-"""Enqueues jobs of a peer one at a time, as the driver asks on standard input.
+"""Enqueue a peer's jobs one at a time, as the driver requests on standard input.
 
-The first line of the output says which workers there are; then a line answers each request.
+The first line of the output says which workers there are; then one line answers each request.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ async def enqueue(kind: str, number: int) -> None:
 
 
 async def fill(kind: str, first: int, jobs: int, seconds: float, pause: float) -> dict[str, Any]:
-    """Enqueue so many jobs, or as many chunks as the seconds allow, and the first of the next."""
+    """Enqueue this many jobs, or fewer if the time is up, which is checked once per chunk."""
     is_async = inspect.iscoroutinefunction(adapter.enqueue)
     call, called = adapter.enqueue, []
     begun = time.perf_counter()

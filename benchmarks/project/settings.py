@@ -1,9 +1,9 @@
-"""Defaults everywhere, so that applications get what is measured.
+"""Defaults everywhere, so that the results apply to applications.
 
 `BENCHMARK_URL` names the Redis of a benchmark, `BENCHMARK_FOLDER` a folder for its database;
 `BENCHMARK_DATABASES` is JSON merged into `DATABASES`. The mirror is off unless `BENCHMARK_MIRROR`
 is 1; `bridge` and `idle` measure its cost. `BENCHMARK_SCHEDULES` is a number of schedules that are
-not due. With more shards than one (`BENCHMARK_SHARDS`) the queue `default` has jobs in all of them.
+not due. With several shards (`BENCHMARK_SHARDS`), the queue `default` has jobs in all of them.
 """
 
 import json

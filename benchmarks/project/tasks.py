@@ -35,13 +35,13 @@ def sleep(seconds: float) -> None:
 
 @task
 def hold_gil(exponent: int) -> int:
-    """Compute in one C call, which lets no other thread of the process run."""
+    """Compute in a single C call, during which no other thread of the process runs."""
     return len(bin(3**exponent))
 
 
 @task(max_attempts=1)
 def fail() -> None:
-    raise ValueError("as it should")
+    raise ValueError("fails on purpose")
 
 
 @task
@@ -51,7 +51,7 @@ async def async_sleep(seconds: float) -> None:
 
 @task
 async def async_query(seconds: float) -> int:
-    """Sleep, query the database, and record the most connections open at one time."""
+    """Sleep, query the database, and return the peak number of open connections."""
     await asyncio.sleep(seconds)
     await ContentType.objects.acount()
     return connections.peak

@@ -1,1 +1,1 @@
-"""One module per benchmark: its docstring's first line is its title, ``run`` yields its rows."""
+"""One module per benchmark: the first line of its docstring is the title; ``run`` yields rows."""

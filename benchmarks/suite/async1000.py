@@ -1,7 +1,7 @@
 """1,000 async jobs of 100 ms at once on one child, from the first claim to the last completion.
 
-In one case they only sleep, in the other each also queries the database (SQLite). The child is new
-in every round, so the start of its event loop is included.
+In one case they only sleep; in the other, each also queries the database (SQLite). Every round has
+a new child, so the start of its event loop is included.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def run(environment: Environment, options: Options) -> Iterator[Row]:
     times = {name: [seconds for seconds, _ in rounds] for name, rounds in found.items()}
     peak = max(job.result for _, made in found["query"] for job in made)
     yield of_rounds("1,000 that sleep 100 ms", times["sleep"], "s", at_most=0.5)
-    yield of_rounds("1,000 that sleep and ask the database", times["query"], "s", at_most=5)
-    yield Row("database connections at one time", peak, at_most=DATABASE_CONNECTIONS)
+    yield of_rounds("1,000 that sleep and query the database", times["query"], "s", at_most=5)
+    yield Row("database connections at the same time", peak, at_most=DATABASE_CONNECTIONS)
 
 
 def drain(environment: Environment, task: Task, jobs: int) -> tuple[float, list[Job]]:

@@ -1,9 +1,10 @@
-"""Events per second into the database, and what the mirror costs a drain.
+"""Events mirrored into the database per second, and what the mirror costs a drain.
 
-Jobs with three events each (queued, processing, completed), as the worker's scripts write them, all
-present before the bridge starts. One process does everything the bridge does: the stream, records,
-history, rollups, the cursor, trimming. PostgreSQL is started here with its own defaults (it syncs),
-and omitted where its programs are missing. The drain is that of ``drain``, on one child.
+Each job has three events (queued, processing, completed), as the worker's scripts write them, and
+all are in the stream before the bridge starts. One process does everything that the bridge does:
+the stream, records, history, rollups, the cursor, trimming. PostgreSQL is started here with its own
+defaults (it syncs), and left out if its programs are missing. The drain is that of ``drain``, on
+one child.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def run(environment: Environment, options: Options) -> Iterator[Row]:
 
 @contextmanager
 def server() -> Iterator[postgres.PostgresServer | None]:
-    """A PostgreSQL that keeps what it commits, unlike that of the tests."""
+    """A PostgreSQL whose commits are durable, unlike that of the tests."""
     if postgres.missing():
         yield None
         return
@@ -66,7 +67,7 @@ def server() -> Iterator[postgres.PostgresServer | None]:
 
 
 def into_sqlite(environment: Environment, jobs: int, waits: list[float] | None = None) -> float:
-    """A new file; with ``waits`` while another process writes a row every 5 ms."""
+    """Mirror into a new file; with ``waits``, while another process writes a row every 5 ms."""
     environment.new_database()
     begin(environment, jobs, {})
     with nullcontext() if waits is None else writing(environment, waits):
@@ -80,14 +81,14 @@ def into_postgresql(environment: Environment, jobs: int, server: postgres.Postgr
 
 
 def begin(environment: Environment, jobs: int, databases: dict[str, Any]) -> None:
-    """Start a mirror on an empty Redis, so that it knows this Redis; then create the events."""
+    """Run a mirror on an empty Redis, so that it knows this Redis; then create the events."""
     environment.empty()
     mirror(environment, databases)
     live(jobs)
 
 
 def live(jobs: int) -> None:
-    """Write the events of this many jobs into the stream."""
+    """Run this many jobs, so that their events are in the stream."""
     commands = Commands(worker_connection())
     task = "benchmarks.project.tasks.noop"
     commands.enqueue_all(
@@ -114,7 +115,7 @@ def mirror(environment: Environment, databases: dict[str, Any]) -> float:
 
 @contextmanager
 def writing(environment: Environment, waits: list[float]) -> Iterator[None]:
-    """Another process that writes to the file meanwhile; the p99 of its commits goes into
+    """Let another process write to the file meanwhile, and append the p99 of its commits to
     ``waits``.
     """
     log = environment.folder / "writer.log"
@@ -126,7 +127,7 @@ def writing(environment: Environment, waits: list[float]) -> Iterator[None]:
 
 
 def drain(environment: Environment, jobs: int, *, mirror: bool) -> float:
-    """Jobs per second, as in ``drain``. The bridge may still be at work when the last job has
+    """Jobs per second, as in ``drain``. The bridge may still be working when the last job has
     ended.
     """
     environment.empty()

@@ -1,8 +1,9 @@
 """Milliseconds (p95) of every page of the dashboard, with a million records on SQLite.
 
 Redis also holds 100,000 failed jobs, 10,000 gathers and 1,000 workers of ten processes. Django's
-test client asks for one page at a time, in its own process, after three to warm up: from the
-request to the last byte of HTML, with session, login and templates, without a web server.
+test client, in its own process, requests one page at a time, after three requests to warm up. The
+time is from the request to the last byte of HTML, with session, login and templates, but without a
+web server.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Queued no-op jobs, from the first completion to the last.
 
-The queue is filled first, and then the worker is started. What was completed by the first look that
-saw any does not count (``watched_rate``), so that start-up is excluded for all alike.
+The queue is filled first, and then the worker is started. Jobs completed by the first look that
+sees any do not count (``watched_rate``), so that start-up is excluded for all alike.
 """
 
 from __future__ import annotations

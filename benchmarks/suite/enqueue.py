@@ -1,4 +1,4 @@
-"""Enqueues from one process: one job at a time against Huey and a bare LPUSH, and many at once."""
+"""Enqueueing from one process: one job at a time, against Huey and a bare LPUSH; many at once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(environment: Environment, options: Options) -> Iterator[Row]:
 
 
 def many(environment: Environment, rounds: int) -> Iterator[Row]:
-    """100,000 at once, with another client's PINGs meanwhile."""
+    """Enqueue 100,000 jobs at once, while another client sends PINGs."""
     calls = [(n,) for n in range(AT_ONCE)]
 
     def once() -> tuple[float, dict[str, float]]:

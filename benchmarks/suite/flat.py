@@ -1,9 +1,9 @@
 """Rates at growing queue lengths: nothing may cost more because the queue is long.
 
-At each length: enqueue one at a time; and turn over, that is finish 64, claim 64 and enqueue 64 by
-the calls of a child's loop, so that the length stays. With ``--full`` up to 1,000,000 jobs. Redis
-and this process share one core, because the choice of cores changes the rate of single calls by a
-factor of two (see ``placement``), which would hide the effect.
+At each length, jobs are enqueued one at a time, and turned over: 64 are finished, 64 claimed and 64
+enqueued, by the calls of a child's loop, so that the length stays the same. ``--full`` goes up to
+1,000,000 jobs. Redis and this process share one core, because the choice of cores changes the rate
+of single calls by a factor of two (see ``placement``), which would hide the effect.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def by_depth(environment: Environment, depths: Sequence[int], rounds: int) -> It
 
 
 def turn_over(jobs: int) -> float:
-    """Jobs per second that are enqueued, claimed and finished."""
+    """How many jobs per second are enqueued, claimed and finished."""
     commands = Commands(worker_connection())
     claim_request = ClaimRequest("turner", ("default",))
     claim = commands.claim(claim_request, 1, BATCH)

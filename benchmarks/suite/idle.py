@@ -1,8 +1,8 @@
-"""The cost of an idle worker with two children and a mirror: Redis commands, CPU of each process;
+"""The cost of an idle worker with two children and a mirror: Redis commands and each process's CPU;
 without schedules, and with a thousand that are not due.
 
-MONITOR counts commands, without those that scripts call (marked ``lua``): each is one round trip.
-CPU is what /proc reports, to a hundredth of a second.
+Commands are counted by MONITOR, without those that scripts call (marked ``lua``), so each is one
+round trip. CPU time is as /proc reports it, to a hundredth of a second.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..environment import Environment, Options
 from ..processes import Process, cpu_seconds
 from ..report import Row
 
-SECONDS = 60  # what maintenance does once a minute is in it
+SECONDS = 60  # so that what maintenance does once a minute is included
 PROCESSES = 2
 SCHEDULES = 1000
 SETTLE = 120.0  # s after the start in which a worker may do more, until its maintenance rests

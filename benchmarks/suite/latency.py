@@ -1,4 +1,4 @@
-"""The drain of one child with 1 ms each way to Redis, through a delaying proxy."""
+"""A drain by one child, with 1 ms each way to Redis, through a delaying proxy."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Queued no-op jobs with a concurrency key each, of those without.
+"""Queued no-op jobs with a concurrency key, compared with jobs without one.
 
-As ``drain``, by one child: all jobs in one lane, in 1,000, and in a lane of their own each.
+As in ``drain``, with one child: all jobs in one lane, in 1,000 lanes, and each in its own lane.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Redis memory of a queued and of a completed job, without the event stream.
 
-The growth of ``used_memory``, minus MEMORY USAGE of the stream with every entry counted, because
-the stream has its own cap. The payload is counted as stored: the JSON of all arguments.
+It is measured as the growth of ``used_memory``, minus the MEMORY USAGE of the stream (with every
+entry counted), because the stream has its own cap. The payload is counted as stored: the JSON of
+all arguments.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def text_of(size: int) -> str:
 
 
 def start(environment: Environment) -> int:
-    """Empty Redis, and return the memory that it uses then."""
+    """Empty Redis, and return the memory that it then uses."""
     environment.empty()
     return environment.memory()
 

@@ -1,7 +1,8 @@
-"""Other queues, each in an environment of its own, measured in turn with this project.
+"""Other queues, each in its own environment, measured in turn with this project.
 
-All go through the same adapters (``benchmarks/peers``), with and without an append-only file. The
-recovery of all is measured at the same time, with an append-only file: it is mostly waiting.
+All are driven through the same kind of adapter (``benchmarks/peers``), with and without an
+append-only file. Recovery is measured for all at the same time, with an append-only file, because
+it is mostly waiting.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from ..peer import OURS, Note, Peer, PeerFailed, kill, names, prepare, wait_for
 from ..processes import Process
 from ..report import Row, machine
 
-EVERY = {"noop": 50, "async": 10}  # jobs of a kind that note the time
+EVERY = {"noop": 50, "async": 10}  # one in this many jobs of a kind notes the time
 JOBS = {"noop": 20_000, "ten_ms": 1500, "async": 10_000, "pickup": 200}
 FILL_SECONDS = 2.0
 DRAIN_SECONDS = 3.0  # s after the first note
 RECOVERY_SECONDS = 90.0
-SOON = 3.0  # s in which nothing else starts, so that a quick recovery is measured well
-PAUSE = 0.01  # s between two jobs of pick-up, in which the worker falls idle
-WARM = 1_000_000  # the number of the first job that only finds out whether a worker is ready
+SOON = 3.0  # s in which nothing else starts, so that a quick recovery is measured precisely
+PAUSE = 0.01  # s between two jobs of pick-up, in which the worker becomes idle
+WARM = 1_000_000  # the number of the first of the jobs that only show whether a worker is ready
 
 
 def run(environment: Environment, options: Options) -> Iterator[Row]:
@@ -52,10 +53,10 @@ def run(environment: Environment, options: Options) -> Iterator[Row]:
 
 
 def prepared(comparison: Comparison, chosen: Sequence[str]) -> Iterator[str]:
-    """The peers whose environments could be made."""
+    """The peers whose environments could be created."""
     unknown = set(chosen) - set(names())
     if unknown:
-        raise SystemExit(f"no such peer: {', '.join(sorted(unknown))}; there are {names()}")
+        raise SystemExit(f"no such peer: {', '.join(sorted(unknown))}; choose from {names()}")
     for name in names():
         if chosen and name not in (*chosen, OURS):
             continue
@@ -70,7 +71,7 @@ def prepared(comparison: Comparison, chosen: Sequence[str]) -> Iterator[str]:
 def cases(
     comparison: Comparison, name: str, appendonly: bool, folder: Path, jobs: int | None
 ) -> None:
-    """All but recovery. A case that fails does not stop the others."""
+    """Measure all cases but recovery. One that fails does not stop the others."""
     say(f"{name}, append-only {'on' if appendonly else 'off'}")
     server = RedisServer(appendonly=appendonly)
     measures: Sequence[Callable[[Peer, int | None], dict[str, float]]] = (
@@ -110,7 +111,7 @@ def at_once(peer: Peer, jobs: int | None = None) -> dict[str, float]:
 
 
 def drain(peer: Peer, kind: str, jobs: int | None = None) -> tuple[float, float]:
-    """Jobs a second enqueued, then drained by one worker that starts when all are enqueued."""
+    """Jobs per second, first enqueued, and then drained by one worker that starts afterwards."""
     if peer.workers[kind] is None:
         raise PeerFailed("no coroutines")
     filled = peer.fill(kind, min(jobs or JOBS[kind], JOBS[kind]), seconds=FILL_SECONDS)
@@ -125,12 +126,12 @@ def drain(peer: Peer, kind: str, jobs: int | None = None) -> tuple[float, float]
 
 
 def of_jobs(peer: Peer) -> list[Note]:
-    """The notes without that of the job that opened the connection."""
+    """The notes, except that of the job that opened the connection."""
     return [note for note in peer.notes() if note.number >= 0]
 
 
 def rate(notes: Sequence[Note], every: int) -> float:
-    """Jobs a second, without the first tenth: the start of the worker and its children."""
+    """Jobs per second, without the first tenth, in which the worker and its children start."""
     times = sorted(note.time for note in notes)
     times = times[len(times) // 10 :]
     if len(times) < 2:
@@ -139,7 +140,7 @@ def rate(notes: Sequence[Note], every: int) -> float:
 
 
 def pickup(peer: Peer, jobs: int | None = None) -> dict[str, float]:
-    """Percentiles in ms from the call to the start of the job in an idle worker."""
+    """Percentiles of the time in ms from the call to the start of the job in an idle worker."""
     jobs = min(jobs or JOBS["pickup"], JOBS["pickup"])
     with peer.worker("pickup") as process:
         warm(peer, [process])
@@ -154,7 +155,7 @@ def started(peer: Peer) -> list[Note]:
 
 
 def warm(peer: Peer, workers: Sequence[Process]) -> None:
-    """Enqueue jobs until each of the workers has run one and all are done."""
+    """Enqueue jobs until each worker has run one, and wait until all have started."""
     sent = 0
 
     def one_more() -> bool:
@@ -177,7 +178,7 @@ def ran(worker: Process, note: Note) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """A peer that has just lost a process by ``kill -9``, and when."""
+    """A peer one of whose processes was ended by ``kill -9``, and the time of that."""
 
     name: str
     measure: str
@@ -185,7 +186,7 @@ class Strike:
     time: float
 
     def recovery(self) -> float | None:
-        """Seconds until the job started again; None before."""
+        """Seconds until the job started again; None until then."""
         again = started(self.peer)[1:]
         return again[0].time - self.time if again else None
 
@@ -210,7 +211,7 @@ def recoveries(comparison: Comparison, chosen: Sequence[str], folder: Path) -> N
 
 
 def strike(stack: ExitStack, name: str, measure: str, folder: Path) -> Strike:
-    """Start two workers and a long job, and kill what runs it: all of the worker, or its child."""
+    """Start two workers and a long job, and kill what runs it: the whole worker, or its child."""
     server = RedisServer(appendonly=True)
     stack.callback(server.close)
     (folder / measure).mkdir(exist_ok=True)

@@ -1,6 +1,6 @@
-"""From the call of enqueue to the start of the job by an idle worker, and how late due jobs start.
+"""The time from the call of enqueue until an idle worker starts the job; how late due jobs start.
 
-The task records its start by the same clock as the enqueueing process: one machine.
+The task records its start by the enqueueing process's clock, because both run on one machine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..measure import interleaved, percentile, until
 from ..project import huey_app, tasks
 from ..report import Row, of_rounds
 
-PAUSE = 0.01  # s between two jobs, in which the worker falls idle
+PAUSE = 0.01  # s between two jobs, in which the worker becomes idle
 PROCESSES = 2
 
 

@@ -1,8 +1,8 @@
-"""The same drain with processes pinned to cores: Redis apart from its clients, or beside them.
+"""The same drain with processes pinned to cores: Redis on its own core, or on that of its clients.
 
 A reply that wakes a process on another core takes three times as long as on the same core, and the
-kernel decides which it is. One call at a time pays for that in full, batches hardly. The worker's
-maintenance and the watcher share the core of whoever drains.
+kernel decides which it is. Single calls pay for that in full, batches hardly at all. The worker's
+maintenance and the watcher share the core of the process that drains.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def run(environment: Environment, options: Options) -> Iterator[Row]:
 
 @contextmanager
 def pinned(server: int, theirs: int, ours: int) -> Iterator[None]:
-    """Redis on one core; this process and all that it starts on another or the same."""
+    """Pin Redis to one core, and this process and all that it starts to another or the same one."""
     before = os.sched_getaffinity(0)
     pin(server, {theirs})
     os.sched_setaffinity(0, {ours})

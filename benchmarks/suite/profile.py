@@ -1,8 +1,8 @@
-"""Where a drain spends its time: a child in this process, sampled, and Redis's own statistics.
+"""Where a drain spends its time: samples of a child in this process, and Redis's own statistics.
 
 The child runs in burst mode on a queue that was filled before. ITIMER_PROF samples its CPU time; a
 sample counts for the innermost frame of this package or redis-py. Redis reports microseconds by
-command; commands that a script calls are counted by themselves, and again within EVALSHA.
+command; commands that a script calls are counted separately, and again as part of EVALSHA.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..report import Row
 from .drain import fill
 
 SHOWN = 14
-LEAST = 0.4  # us of a command in Redis below which it is not shown
+LEAST = 0.4  # us below which a command in Redis is not shown
 
 
 class Sampler:

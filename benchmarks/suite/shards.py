@@ -1,13 +1,13 @@
-"""More shards than one: a drain and what it costs each process, and what idle workers cost Redis.
+"""Several shards: a drain and what it costs each process, and what idle workers cost Redis.
 
-The same jobs are drained by two children from one shard, from four on the same server, and from
-four on the three masters of a Redis Cluster (its replicas are stopped). CPU is what /proc reports
+Two children drain the same jobs from one shard, from four on the same server, and from four on the
+three masters of a Redis Cluster (whose replicas are stopped). CPU time is as /proc reports it,
 between the first look that saw a completion and the first that saw all.
 
 What an idle fleet costs the cluster is measured with few children and shards. Each figure is
-``a + b * children + c * shards + d * children * shards``, but that a child's connections to nodes
-are as many as there are nodes with shards; four workers tell the four units, a fifth, with more of
-both, how well they predict.
+``a + b * children + c * shards + d * children * shards``, except that a child has one connection to
+each node that has shards. Four workers determine the four units; a fifth, with more children and
+shards, shows how well they predict.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SHARDS = 4
 CHILDREN = 2
 IDLE_SECONDS = 60
 FEW, MANY = 2, 6  # children of idle workers
-FEW_SHARDS = 2  # of idle workers, and SHARDS; children of a single shard wait otherwise
+FEW_SHARDS = 2  # of idle workers, and SHARDS; with a single shard, children wait in another way
 CHECKED = (10, 16)  # children and shards of the worker that the units are checked with
 FLEET = (125, 8)  # workers, and the children of each
 FLEET_SHARDS = (4, 16, 64)
@@ -46,7 +46,7 @@ FLEET_SHARDS = (4, 16, 64)
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A drain: jobs a second, and µs of CPU a job by kind of process."""
+    """A drain: jobs per second, and µs of CPU per job for each kind of process."""
 
     rate: float
     redis: float
@@ -57,10 +57,10 @@ class Drain:
 class Idle:
     """What an idle worker costs its servers."""
 
-    commands: float  # a second, those that scripts call aside
+    commands: float  # per second, without those that scripts call
     connections: float
-    to_nodes: float  # of the connections: those that a child has to each node, not to each shard
-    memory: float  # bytes: of its keys and connections
+    to_nodes: float  # of the connections: those of children to each node, not to each shard
+    memory: float  # in bytes, of its keys and connections
 
 
 def run(environment: Environment, options: Options) -> Iterator[Row]:
@@ -110,7 +110,8 @@ def drain(
 
 
 class Watch:
-    """How many jobs have completed, and the CPU spent between the first such look and the last."""
+    """How many jobs have completed, and the CPU spent between the first look that saw any and the
+    last one."""
 
     def __init__(self, servers: Sequence[int], worker: Process) -> None:
         self._servers, self._worker = servers, worker
@@ -134,7 +135,7 @@ class Watch:
 
 @contextmanager
 def configured(url: str, shards: int) -> Iterator[None]:
-    """This process enqueues there meanwhile."""
+    """Let this process enqueue there meanwhile."""
     changed = {
         **settings.REDISQUEUE,
         "CONNECTION": {"URL": url},
@@ -183,7 +184,7 @@ class Units:
 
     @classmethod
     def solve(cls, cells: dict[tuple[int, int], float]) -> Units:
-        """The units that explain four measurements: few and many children, one shard and some."""
+        """The units that explain four measurements: few or many children, few or many shards."""
         children, shards = MANY - FEW, SHARDS - FEW_SHARDS
         least = cells[FEW, FEW_SHARDS]
         few, many = cells[FEW, SHARDS] - least, cells[MANY, SHARDS] - cells[MANY, FEW_SHARDS]
@@ -202,7 +203,7 @@ class Units:
 def idle(
     environment: Environment, children: int, shards: int, url: str, servers: Sequence[Redis]
 ) -> Idle:
-    """A worker that has nothing to do."""
+    """Measure a worker that has nothing to do."""
     for server in servers:
         server.flushall()
     with environment.worker(children, url=url, shards=shards), ThreadPoolExecutor() as threads:
@@ -216,7 +217,7 @@ def idle(
 
 
 def of_worker(redis: Redis) -> list[dict[str, str]]:
-    """The clients of a server, without other nodes and this process."""
+    """The clients of a server, except other nodes and this process."""
     own = int(redis.client_id())
     clients: list[dict[str, str]] = redis.client_list(_type="normal")
     clients += redis.client_list(_type="pubsub")

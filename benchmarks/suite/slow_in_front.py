@@ -1,7 +1,7 @@
 """One job of 2 s in front of 1,000 short ones, on two children: when the short ones are done.
 
-The children have run short jobs before, so the slow one comes in a batch with short ones behind it.
-From the claim of the slow one to the completion of the last short one.
+The children have run short jobs before, so they claim the slow job in a batch with short ones
+behind it. The time is from the claim of the slow job to the completion of the last short one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Verbs over many jobs proceed in small steps: how long another client's PING waits meanwhile."""
+"""Verbs over many jobs, which proceed in small steps: how long other clients' PINGs wait."""
 
 from __future__ import annotations
 

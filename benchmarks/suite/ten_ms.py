@@ -1,7 +1,7 @@
-"""Jobs that sleep 10 ms on 8 children, against the ideal of 800 per second.
+"""Jobs that sleep for 10 ms on 8 children, compared with the ideal of 800 per second.
 
 A sleep of 10 ms takes a little longer on any machine, so a bare loop of 8 threads that only sleep
-is measured, too.
+is measured as well.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def run(environment: Environment, options: Options) -> Iterator[Row]:
 
 
 def worker(environment: Environment, jobs: int) -> float:
-    """From the first claim to the last completion, with the children started before."""
+    """Jobs per second from the first claim to the last completion; the children start before."""
     environment.empty()
     with environment.worker(CHILDREN, ready=True):
         made = tasks.sleep.enqueue_many([(SECONDS,)] * jobs)

@@ -1,8 +1,8 @@
 """How long another client's PING waits while workers drain the queue at full speed.
 
 The machine itself makes a client wait when more processes want to run than it has cores, so the
-same is measured beside two processes that compute and leave Redis alone. How long Redis works on
-one script is measured by its own clock.
+same is measured alongside two processes that compute and leave Redis alone. How long Redis works on
+one script is measured by Redis's own clock.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def computing(environment: Environment) -> Waits:
 
 
 def draining(environment: Environment, jobs: int, processes: int) -> Waits:
-    """The pinger starts when the drain is under way and stops when it is over."""
+    """Send PINGs from when the drain is under way until it is over."""
     environment.empty()
     fill(jobs)
     with environment.worker(processes):

@@ -1,9 +1,9 @@
 """Workflows of ten no-op jobs each, a fan-out and a fan-in: pushed, and run to the end.
 
-``push_many`` pushes them first; then two children run them. Rates are of jobs: pushed by one
-process, and from the first completion to the last. Memory is the peak of ``used_memory`` over both,
-including the event stream, which has its own cap. With the mirror, the bridge may still be at work
-when the last job has ended.
+``push_many`` pushes them first; then two children run them. Rates are in jobs: pushed by one
+process, and completed between the first completion and the last. Memory is the peak of
+``used_memory`` over both phases, including the event stream, which has its own cap. With the
+mirror, the bridge may still be working when the last job has ended.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def measure(
     seconds: float | None = None,
     mebibytes: float | None = None,
 ) -> Iterator[Row]:
-    """``seconds`` and ``mebibytes`` are the targets, if there are any."""
+    """Push and run workflows. ``seconds`` and ``mebibytes`` are the targets, if there are any."""
     environment.empty()
     environment.new_database()
     before = environment.memory()

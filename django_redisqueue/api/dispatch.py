@@ -44,8 +44,8 @@ def view_for(endpoint: Endpoint | None) -> View:
         except RedisQueueError as error:
             response = to_api_error(error).response()
         except (OperationalError, InterfaceError) as error:
-            #: The HTTP API has answered with 503, because the database does not answer or lacks
-            #: tables of this app. The text says which; the clients see only that it failed.
+            #: The HTTP API answered with 503, because the database does not answer or lacks tables
+            #: of this app. The text says which; clients see only that the request failed.
             logger.error("%s: %s", type(error).__name__, error)
             message = "the database does not answer; try again"
             response = ApiError(503, "database_unavailable", message).response()
@@ -82,8 +82,8 @@ def _answer(
         ApiRequest(request, user, _checked(path), query, token.name if token else "")
     )
     if request.method not in SAFE:
-        #: A request has changed something: the record of who did what through the HTTP API. Do
-        #: nothing.
+        #: A request through the HTTP API changed something. This line records who did what. No
+        #: action is needed.
         logger.info("%s %s by user %s", request.method, request.get_full_path(), user.pk)
     return response
 

@@ -296,9 +296,8 @@ class Reader:
             except RedisQueueError:
                 pass  # it was logged, and the last stream ended before Redis answered again
             except Exception:
-                #: The HTTP API has ended its streams of events because of an error that nobody
-                #: expected. Clients reconnect and miss nothing; report the traceback if it comes
-                #: again.
+                #: The HTTP API ended its streams of events because of an unexpected error. Clients
+                #: reconnect and miss nothing. Report the traceback if the error recurs.
                 logger.exception("events: the reader failed; its streams end")
                 for subscriber in hub.subscribers():
                     subscriber.disconnect()
@@ -352,9 +351,9 @@ class Reader:
         latest = time.monotonic() - STALL_TIMEOUT
         for subscriber in hub.subscribers():
             if subscriber.sending is not None and subscriber.sending < latest:
-                #: A client of a stream has stopped reading, and gave its slot back. It goes on
-                #: where it was once it reconnects; look at the client or the proxy before it if
-                #: this repeats.
+                #: A client of a stream stopped reading, so it was disconnected to free its slot.
+                #: Once it reconnects, it continues where it was. If this repeats, look at the
+                #: client or at the proxy in front of it.
                 logger.warning(
                     "events: disconnected a client that accepted nothing for %g s", STALL_TIMEOUT
                 )

@@ -320,8 +320,8 @@ def to_api_error(error: ours.RedisQueueError, field: str = "") -> ApiError:
     status, code = next((row[1], row[2]) for row in FAULTS if isinstance(error, row[0]))
     if status < 500:
         return ApiError(status, code, str(error), field)
-    #: The HTTP API has answered with 500 or 503, because Redis is away, full or has a key of a
-    #: wrong type. The text says which; the clients see only that it failed.
+    #: The HTTP API answered with 500 or 503, because Redis is unavailable or full, or has a key of
+    #: the wrong type. The text says which; clients see only that the request failed.
     logger.error("%s: %s", type(error).__name__, error)
     message = (inspect.getdoc(type(error)) or code).replace("``", "")
     return ApiError(status, code, message.replace("the message", "the site's log"))

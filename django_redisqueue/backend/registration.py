@@ -70,7 +70,7 @@ def warn_if_unimported(task: Task[Any, Any]) -> None:
     name = task.module_path
     if name in _unimported and name not in _warned:
         _warned.add(name)
-        #: A task of Django's Tasks was enqueued that workers may not know: its jobs would wait,
+        #: A task of Django's Tasks was enqueued that workers may not know: its jobs would wait, and
         #: then fail as unknown_task. Do what the line says.
         logger.warning(f"{NOT_IMPORTED} {REMEDY}", name, task.func.__module__)
 

@@ -209,7 +209,7 @@ class EventStream(EventFeed):
                 self._logged = fault.position
                 name, problem = entry_id(fault.position), fault.problem
                 if fault.is_left_out:
-                    #: Another program has written into the stream of events, and the entry is left
+                    #: Another program has written to the stream of events, and its entry is left
                     #: out. Find that program, and give it another database or PREFIX.
                     logger.error("entry %s of %s is no event: %s", name, self.keys.events, problem)
                 else:

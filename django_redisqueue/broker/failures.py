@@ -215,8 +215,8 @@ def log_outage(who: str, error: RedisQueueError) -> None:
     cause = outage_cause(error)
     if cause not in outage.logged:
         outage.logged.add(cause)
-        #: Redis does not answer or refuses, and the part that is named waits for it. No job is
-        #: lost; bring Redis back.
+        #: Redis does not answer, or refuses commands, and the part named in the line waits for it.
+        #: No job is lost. Bring Redis back.
         logger.error("%s: %s; trying again until it answers", who, error)
 
 
@@ -225,7 +225,7 @@ def log_recovery(who: str) -> None:
     outage = _outages.pop(who, None)
     if outage is not None:
         seconds = time.monotonic() - outage.since
-        #: The outage is over, and its length. Do nothing.
+        #: The outage is over; the line says how long it lasted. No action is needed.
         logger.warning("%s: Redis answers again after %.1f s", who, seconds)
 
 
@@ -251,11 +251,12 @@ class BlockedQueues:
             return
         for queue, problem in blocked.items():
             if self._known.get(queue) != problem:
-                #: Another program has written a key of this queue with a wrong type, so its jobs
-                #: neither start nor fall due. Rename or delete the key that is named; nothing was
-                #: changed.
+                #: Another program has written a key of this queue with the wrong type, so the
+                #: queue's jobs neither start nor become due. Nothing was changed. Rename or delete
+                #: the key named in the line.
                 logger.error("%s: queue %s stands still: %s", self._who, queue, problem)
         for queue in self._known.keys() - blocked.keys():
-            #: The keys of the queue that stood still are in order again. Do nothing.
+            #: The keys of the blocked queue are in order again, and the queue continues. No action
+            #: is needed.
             logger.warning("%s: queue %s goes on, its keys are in order", self._who, queue)
         self._known = dict(blocked)

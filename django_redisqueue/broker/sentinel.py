@@ -240,8 +240,8 @@ class MasterFollower:
             try:
                 self._listen(listeners)
             except Exception:  # whatever a sentinel sends: without this thread jobs are lost
-                #: A sentinel has answered something that is no address of a master. Look at the
-                #: sentinels and their version if it repeats.
+                #: A sentinel answered with something that is not the address of a master. If this
+                #: repeats, look at the sentinels and their version.
                 logger.exception("sentinels: not understood; asking again")
                 time.sleep(AGAIN)
         for listener in listeners:
@@ -306,7 +306,8 @@ class MasterFollower:
         self._heard_at = time.monotonic()
         if self.master != address:
             if self.master is not None:
-                #: A failover: from now on this process writes to the new master. Do nothing.
+                #: There was a failover: from now on, this process writes to the new master. No
+                #: action is needed.
                 logger.info("sentinels: the master of %r is %s:%d", self._target.service, *address)
             self.master, self._moved_at, self._held_until = address, self._heard_at, 0.0
         for connection, server in self._connections.items():

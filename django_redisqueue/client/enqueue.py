@@ -411,19 +411,19 @@ def _store_undelivered(jobs: Sequence[NewJob], alias: str, error: RedisQueueErro
         stored_on = ports.outbox.store_undelivered(jobs, alias)
     except (DatabaseError, ConfigurationError) as problem:
         #: Neither Redis nor the outbox of the database accepted these jobs, and their transaction
-        #: has committed. Enqueue them again; the ids say which, and migrate if the outbox has no
-        #: table.
+        #: has committed. Enqueue them again; the line has their ids. Run migrate if the outbox has
+        #: no table.
         logger.error("jobs are lost: %s; and no outbox: %s: %s", error, problem, ", ".join(ids))
         raise error from problem
-    #: Redis did not accept jobs after their commit; they are kept in the database and sent when it
-    #: does. Bring Redis back.
+    #: Redis did not accept jobs after their commit. They are kept in the database, and are sent
+    #: once Redis accepts them. Bring Redis back.
     logger.warning("%s; put into the outbox of database %r: %s", error, stored_on, _shortened(ids))
     return (stored_on,)
 
 
 def _log_stored(error: RedisQueueError, ids: Sequence[str]) -> None:
-    #: Redis did not accept jobs after their commit; they are kept in the database and sent when it
-    #: does. Bring Redis back.
+    #: Redis did not accept jobs after their commit. They are kept in the database, and are sent
+    #: once Redis accepts them. Bring Redis back.
     logger.warning("%s; in the outbox until it does: %s", error, _shortened(ids))
 
 

@@ -133,7 +133,7 @@ def _safely(call: Callable[..., Any], *args: Any) -> Any:
     try:
         return call(*args)
     except Exception:
-        #: An instrument (OpenTelemetry, Sentry or your own) has raised. The job is unharmed; mend
-        #: the instrument by the traceback.
+        #: An instrument (OpenTelemetry, Sentry or your own) raised an exception. The job is
+        #: unharmed. The traceback shows what to fix in the instrument.
         logger.exception("telemetry has failed; the job goes on")
         return None

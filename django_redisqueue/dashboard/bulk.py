@@ -293,8 +293,8 @@ def bulk(
 
     found = perform(action, on_progress)
     acted = sum(found.by_shard.values())
-    #: A job that somebody started in the dashboard has retried, cancelled or deleted many jobs. Do
-    #: nothing; the log of the admin says who it was.
+    #: A job that a user started in the dashboard has retried, cancelled or deleted many jobs. The
+    #: admin's log says who it was. No action is needed.
     logger.info(
         "bulk %s of %s jobs of %s (%s): %d acted on, by job %s",
         verb, status, f"error {group}" if group else f"queue {queue}", str(which) or "all", acted,

@@ -479,7 +479,7 @@ def _read(read_parts: ReadParts) -> dict[str, Any] | None:
         return read_parts()
     except DatabaseError as error:
         #: A page that is open in a browser gets no updates, because the database does not answer.
-        #: It reconnects by itself; look at the database.
+        #: It reconnects automatically. Look at the database.
         logger.warning("dashboard: the database does not answer, so a stream ends: %s", error)
         return None
     finally:

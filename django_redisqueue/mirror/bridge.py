@@ -173,8 +173,8 @@ class Bridge:
                 return cursor
             raise error
         place = format_position(page.last)
-        #: The database refuses the row of this event, so its record lacks this step. The text says
-        #: why; the job itself is unharmed.
+        #: The database refuses the row of this event, so the job's record lacks this change. The
+        #: text says why; the job itself is unharmed.
         logger.error("event %s cannot be mirrored and is left out: %r", place, error)
         fault = EventFault(page.last, f"the database refuses it: {error!r}", is_left_out=True)
         return self.writer.write([], cursor, page.last, faults=[*page.faults, fault])

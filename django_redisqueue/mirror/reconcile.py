@@ -134,8 +134,9 @@ class Reconciler:
         self._writer.states.filter(epoch=cursor.epoch).update(unreconciled=False)
         corrected = sum(part.corrected for part in self._parts)
         jobs_lost, workflows_lost = (part.lost for part in self._parts)
-        #: The records equal Redis again, after a gap or a Redis that went back in time. Nothing to
-        #: do if no jobs were lost; enqueue lost ones again. The level is INFO if nothing was wrong.
+        #: The records equal Redis again, after a gap or after Redis went back in time. If jobs were
+        #: lost, enqueue them again; otherwise no action is needed. The level is INFO if nothing was
+        #: wrong.
         logger.log(
             logging.WARNING if corrected or jobs_lost or workflows_lost else logging.INFO,
             "mirror: reconciled with Redis: %d records brought up to date, %d jobs lost, "
@@ -251,9 +252,8 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
         now_ms = self._queries.now_ms()
         self._write([self.loss(record, now_ms) for record in lost])
         for record in lost:
-            #: Redis has lost an unfinished job or workflow, for example in a crash without
-            #: appendfsync always. Its record has the arguments: enqueue it again if it is still
-            #: wanted.
+            #: Redis lost an unfinished job or workflow, for example in a crash without appendfsync
+            #: always. Its record has the arguments: enqueue it again if it is still wanted.
             logger.error("%s %s is lost: Redis no longer has it", self.label, record.id)
         self.lost += len(lost)
 
@@ -283,7 +283,7 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
     def _report(self, problems: Sequence[str]) -> None:
         for problem in problems:
             #: A key of a job or workflow, or its row, could not be read or written while records
-            #: were compared with Redis. The others go on; the text names it.
+            #: were compared with Redis. The text names it; the others are not affected.
             logger.error("mirror: %s", problem)
         self.writer.count_faults([EventFault(self.cursor.position, each) for each in problems])
 

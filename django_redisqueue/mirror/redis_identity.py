@@ -97,8 +97,9 @@ class RedisIdentity:
             self._writer.states.update(problem=problem)
             self._logged_at = now  # the caller logs the exception
         elif now - self._logged_at >= LOG_INTERVAL:
-            #: The mirror stands still, because this Redis is not the one it knows or was emptied.
-            #: If that is intended run reapqueue --accept-redis, else correct CONNECTION.
+            #: The mirror has stopped, because this Redis is not the one that it knows, or was
+            #: emptied. If that is intended, run reapqueue --accept-redis; otherwise correct
+            #: CONNECTION.
             logger.error("mirror: %s", problem)
             self._logged_at = now
         raise WrongRedis(problem)
@@ -115,8 +116,9 @@ class RedisIdentity:
         read, first = cursor.position, self._events.first()
         if first is None or first > read:
             position, gap = START, {"gaps": F("gaps") + 1, "gap_at": datetime.now(UTC)}
-            #: The mirror was away for so long that Redis discarded events: history has a hole,
-            #: records are mended from Redis. Raise EVENTS_CAP, or have a worker always up.
+            #: The mirror was down for so long that Redis discarded events. The history has a gap,
+            #: and records are corrected from Redis. Raise EVENTS_CAP, or always keep a worker
+            #: running.
             logger.error(
                 "mirror: a gap: events behind %s were trimmed before they were read (EVENTS_CAP); "
                 "it goes on with %s, and records are reconciled with Redis",
@@ -124,8 +126,8 @@ class RedisIdentity:
             )  # fmt: skip
         else:
             position, gap = self._common_point(read), {}
-            #: Redis has lost its last writes, in a crash or a failover. Records are mended from
-            #: what it has; consider appendfsync always or WAIT_REPLICAS.
+            #: Redis lost its last writes, in a crash or a failover. Records are corrected to match
+            #: it. Consider appendfsync always or WAIT_REPLICAS.
             logger.error(
                 "mirror: Redis went back in time: it does not have what was read behind %s, up to "
                 "%s; records are reconciled with it",

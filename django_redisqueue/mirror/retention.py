@@ -100,7 +100,7 @@ class Retention:
 
 
 def _log_failure(model: type[models.Model], alias: str, error: DatabaseError) -> None:
-    #: Old rows could not be deleted or compacted. They stay until it works; look at the database.
+    #: Old rows could not be deleted or compacted. They stay until this works. Look at the database.
     logger.error("retention: %s on %s: %s; trying again", model._meta.db_table, alias, error)
 
 

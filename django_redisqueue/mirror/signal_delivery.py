@@ -229,8 +229,8 @@ class SignalSender:
         try:
             return signal.send_robust(self._source.record, record=record, event=event)
         except Exception:  # Django fails to log the error of a receiver without a __qualname__
-            #: A receiver of a signal has raised. It is not called again for this event: mend it by
-            #: the traceback, and redo what it missed.
+            #: A receiver of a signal raised an exception. It is not called again for this event.
+            #: The traceback shows what to fix; redo what the receiver missed.
             logger.exception(
                 "%s %s: a receiver of %s raised and has no __qualname__ (a partial?), so the "
                 "receivers after it were not called; connect a function instead",
@@ -275,8 +275,8 @@ class SignalSender:
     def _log_errors(self, event: Any, record: Model, answers: Answers) -> None:
         for receiver, answer in answers:
             if isinstance(answer, Exception):
-                #: A receiver of a signal has raised. It is not called again for this event: mend it
-                #: by the traceback, and redo what it missed.
+                #: A receiver of a signal raised an exception. It is not called again for this
+                #: event. The traceback shows what to fix; redo what the receiver missed.
                 logger.error(
                     "%s %s: the receiver %s of %s raised %r",
                     self._source.label, record.pk, _name(receiver), self._signal_name(event),
@@ -286,7 +286,7 @@ class SignalSender:
     def _log_broken_transaction(
         self, event: Any, record: Model, answers: Answers, error: DatabaseError
     ) -> None:
-        #: A receiver of a signal has broken the transaction it shares with the others. Do what the
+        #: A receiver of a signal broke the transaction that it shares with the others. Do what the
         #: line says in the receiver that it names.
         logger.error(
             "%s %s: the transaction of the receivers of %s was broken by %s (%r) and rolled back; "
@@ -349,8 +349,8 @@ def _isolated(hook: Callable[[], object], message: str) -> Callable[[], None]:
         try:
             hook()
         except Exception:
-            #: A function that a receiver gave to transaction.on_commit has raised. The others were
-            #: called; mend it by the traceback.
+            #: A function that a receiver passed to transaction.on_commit raised an exception. The
+            #: others were called. The traceback shows what to fix.
             logger.exception("%s raised: %s", message, _name(hook))
 
     return call

@@ -122,7 +122,7 @@ class MirrorWriter:
         self._throttle.record(time.monotonic() - begun)
         for fault in body_faults:
             #: The arguments, result or error of a job could not be read from Redis, so its record
-            #: is without them. Another program has changed the job's key.
+            #: lacks them. Another program has changed the job's key.
             logger.error("mirror: %s", fault.problem)
         return replace(at, position=to)
 

@@ -105,9 +105,9 @@ def run_once(job_id: str, alias: str, work: Callable[[], str]) -> str:
         if stored is None:
             raise
         if not isinstance(error, _AlreadyCommitted):
-            #: A job of exactly_once raised after its work had committed, in an on_commit hook or as
-            #: the connection broke. It counts as completed and does not run again; mend the hook by
-            #: the traceback.
+            #: An exactly_once job raised after its work had committed, in an on_commit hook or
+            #: because the connection broke. It counts as completed, and does not run again. The
+            #: traceback shows what to fix in the hook.
             logger.warning(
                 "job %s has its receipt, although this run raised:", job_id, exc_info=error
             )

@@ -220,8 +220,9 @@ class Relay:
                 self._incomplete.pop(row.id, None)
                 yield row
             elif self._is_orphan(row):
-                #: A job enqueued in transactions of several databases: one of them was rolled back,
-                #: so the job does not run. Enqueue it again if the other's work needs it.
+                #: A job was enqueued in transactions of several databases, and one of them was
+                #: rolled back, so the job does not run. Enqueue it again if the work of the others
+                #: needs it.
                 logger.warning(
                     "outbox of database %r: job %s is dropped because its transaction on %s has "
                     "not committed", self._alias, row.id, ", ".join(missing),
@@ -264,8 +265,8 @@ class Relay:
     def _record_refusal(self, job_id: str, problem: str) -> None:
         row = rows_on(self._alias).filter(pk=job_id).exclude(problem=problem)
         if row.update(relayed_at=None, problem=problem):
-            #: Redis will not take this job, for the reason given: it waits in the outbox and is
-            #: tried again. Remove the reason, or delete the row in the admin.
+            #: Redis does not accept this job, for the reason given. The job waits in the outbox and
+            #: is tried again. Remove the cause, or delete the row in the admin.
             logger.error(
                 "outbox of database %r: job %s is refused: %s", self._alias, job_id, problem
             )

@@ -51,8 +51,8 @@ class HeartbeatFile:
             self._is_broken = False
         except OSError as error:
             if not self._is_broken:
-                #: The file of --heartbeat-file cannot be written, so health checks will take the
-                #: worker for dead. Look at the disk and the permissions.
+                #: The file of --heartbeat-file cannot be written, so health checks will consider
+                #: the worker dead. Look at the disk and the permissions.
                 logger.error("the heartbeat file %s cannot be written: %s", self._path, error)
             self._is_broken = True
 

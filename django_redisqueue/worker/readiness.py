@@ -51,13 +51,13 @@ def wait_for_tables(settings: Settings) -> None:
     while missing := " and ".join(_missing(settings)):
         if missing != logged:
             #: A table is missing, or the database does not answer. Run migrate, or bring the
-            #: database back; the worker starts by itself.
+            #: database back; the worker then starts automatically.
             logger.warning("the worker takes no jobs yet: %s", missing)
         logged = missing
         backoff.pause()
     if logged:
-        #: The worker has waited for its tables or its database, and takes jobs from now on. Do
-        #: nothing.
+        #: The worker was waiting for its tables or its database, and takes jobs from now on. No
+        #: action is needed.
         logger.warning("the database is ready: the worker starts")
 
 

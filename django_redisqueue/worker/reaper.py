@@ -104,8 +104,8 @@ class Reaper:
                 self._positions[queue] = after
                 found.extend(jobs)
         for job_id, child, outcome in found:
-            #: A job was held by a process that no worker knows, as after Redis lost its last
-            #: writes. It goes back to its queue, or ends as the line says; do nothing.
+            #: A job was held by a process that no worker knows, for example after Redis lost its
+            #: last writes. It returns to its queue, or ends as the line says. No action is needed.
             logger.warning(
                 "job %s was held by %s, which does not exist: %s", job_id, child, outcome
             )
@@ -125,14 +125,14 @@ class Reaper:
             )  # fmt: skip
         for job_id, outcome in reaped.jobs:
             if outcome == JobReason.POISON:
-                #: The job took its worker down three times: out of memory, a crash in C, os._exit.
-                #: Find the cause before you retry it.
+                #: The job took its worker down three times, for example by running out of memory, a
+                #: crash in C code, or os._exit. Find the cause before you retry it.
                 logger.error(
                     "job %s failed: its worker died too often while it ran (poison)", job_id
                 )
             else:
-                #: Its process has died, mostly killed for its memory. The job goes back to its
-                #: queue, or ends as the line says; look at it if it repeats.
+                #: The job's process died, in most cases killed because of its memory. The job
+                #: returns to its queue, or ends as the line says. Look into it if it repeats.
                 logger.warning("job %s of a dead child: %s", job_id, outcome)
         return reaped
 
@@ -177,7 +177,7 @@ class RewoundClaims:
     def _release_all(self, before_ms: int) -> None:
         for child, known in self._unreported().items():
             for job_id in release_unknown(self._commands, child, before_ms, known):
-                #: Redis lost its last writes in a crash or a failover, so a job that has ended runs
+                #: Redis lost its last writes in a crash or a failover, so a job that had ended runs
                 #: again. Make the task idempotent, or use appendfsync always.
                 logger.warning(
                     "job %s ended in child %s, but Redis lost that write: it runs again",
@@ -196,8 +196,8 @@ def release_unanswered(
     """
     for child in silent & unreported.keys():
         for job_id in release_unknown(commands, child, AT_ANY_TIME, unreported[child]):
-            #: A process has claimed a job, but the reply was lost, and it runs a job of another
-            #: shard. The job goes back to its queue; do nothing.
+            #: A process claimed a job, but the reply was lost, and it is running a job of another
+            #: shard. The job returns to its queue. No action is needed.
             logger.warning(
                 "job %s: child %s got no reply when it claimed it: released", job_id, child
             )
@@ -214,6 +214,6 @@ def release_unknown(
             yield from ids
             more = len(ids) == BATCH
     except RedisQueueError as error:
-        #: Jobs that a process holds and does not run could not be released, because Redis refuses
-        #: writes or a key has a wrong type. Remove the reason; the jobs wait until then.
+        #: Jobs that a process holds but does not run could not be released, because Redis refuses
+        #: writes or a key has the wrong type. Remove the cause; the jobs wait until then.
         logger.error("jobs that child %s no longer runs stay with it: %s", child, error)

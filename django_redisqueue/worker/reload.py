@@ -33,13 +33,13 @@ def run_with_autoreload() -> int:
         if reloader.is_stopping or (changed is None and code == 0):
             return code
         if changed is None:
-            #: Under --autoreload the worker stopped by itself, mostly by an error in the code.
-            #: Correct the file; it starts again then.
+            #: Under --autoreload the worker exited on its own, usually because of an error in the
+            #: code. It starts again once you correct the file.
             logger.error("the worker ended with exit code %d; waiting for a change", code)
             changed = reloader.wait_for_change()
             if changed is None:
                 return code
-        #: --autoreload has seen a file change. Do nothing.
+        #: --autoreload noticed that a file has changed. No action is needed.
         logger.info("%s changed, restarting", changed)
 
 

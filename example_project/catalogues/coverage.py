@@ -1,4 +1,4 @@
-"""From the measurements of catalogues to the coverage of languages. Pure functions."""
+"""Computes the coverage of languages from the measurements of catalogues. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypedDict
 
-SOURCE_LANGUAGE = "en"  # what is translated from; its catalogues are empty on purpose
+SOURCE_LANGUAGE = "en"  # the language of the source strings; its catalogues are empty on purpose
 
 
 class Measurement(TypedDict):
-    """What one job returns: how many entries of one catalogue are in which state."""
+    """What one job returns: how many entries of a catalogue are in each state."""
 
     path: str
     language: str
@@ -23,7 +23,7 @@ class Measurement(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Language:
-    """The sums over all catalogues of one language."""
+    """The totals of all catalogues of one language."""
 
     code: str
     catalogues: int
@@ -33,7 +33,7 @@ class Language:
 
     @property
     def share(self) -> float:
-        """Translated entries of all entries, 0 to 1; 0 without any entry."""
+        """The share of translated entries, from 0 to 1; 0 if there are no entries."""
         return self.translated / max(self.translated + self.fuzzy + self.untranslated, 1)
 
 
@@ -46,17 +46,17 @@ def by_language(measurements: Iterable[Measurement]) -> list[Language]:
 
 
 def translations(languages: Iterable[Language]) -> list[Language]:
-    """The languages without the source language."""
+    """The languages except the source language."""
     return [language for language in languages if language.code != SOURCE_LANGUAGE]
 
 
 def least_covered(languages: Iterable[Language], count: int) -> list[Language]:
-    """The ``count`` languages with the smallest share; with equal shares the smaller one first."""
+    """The ``count`` languages with the smallest share; among equals, the smaller one first."""
     return sorted(languages, key=lambda one: (one.share, one.translated, one.code))[:count]
 
 
 def best_covered(languages: Iterable[Language], count: int) -> list[Language]:
-    """The ``count`` languages with the largest share; with equal shares the larger one first."""
+    """The ``count`` languages with the largest share; among equals, the larger one first."""
     return sorted(languages, key=lambda one: (-one.share, -one.translated, one.code))[:count]
 
 

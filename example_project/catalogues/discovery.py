@@ -1,4 +1,4 @@
-"""Which translation catalogues the installed Django contains, and what their paths mean."""
+"""Finds the translation catalogues of the installed Django, and interprets their paths."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def languages() -> tuple[str, ...]:
 
 
 def catalogues_of(code: str) -> list[str]:
-    """The paths of a language's catalogues, sorted. Raises ValueError when it has none."""
+    """The paths of a language's catalogues, sorted. Raises ValueError if it has none."""
     found = [path for path in find_catalogues() if language(path) == code]
     if not found:
         raise ValueError(f"Django has no catalogue for {code!r}")
@@ -35,8 +35,8 @@ def catalogues_of(code: str) -> list[str]:
 def locate(path: str) -> Path:
     """The file at ``path``, relative to the django package.
 
-    Raises ValueError unless it is the path of a catalogue inside the package, FileNotFoundError if
-    nothing is there.
+    Raises ValueError unless it is the path of a catalogue inside the package, and FileNotFoundError
+    if no file is there.
     """
     file = (DJANGO / path).resolve()
     if not PurePosixPath(path).match(SHAPE) or not file.is_relative_to(DJANGO):

@@ -1,4 +1,4 @@
-"""The example's background jobs: measure one translation catalogue, or all of a language."""
+"""The example's background jobs: measuring one translation catalogue, or all of a language."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .discovery import catalogues_of, component, language, locate
 
 
 class Counts(TypedDict):
-    """How many entries of a catalogue are in which state; obsolete ones are not counted."""
+    """How many entries of a catalogue are in each state; obsolete ones are not counted."""
 
     translated: int
     fuzzy: int
@@ -36,8 +36,8 @@ def measure(path: str) -> Measurement:
 
 @task(takes_context=True, timeout=120, api=True)
 def measure_language(context: Any, code: str, pace: float = 0.0) -> list[Measurement]:
-    """Measure every catalogue of a language, resting ``pace`` seconds after each for people to
-    watch.
+    """Measure every catalogue of a language, with a pause of ``pace`` seconds after each, so that
+    people can watch.
     """
     paths = catalogues_of(code)
     measured = []

@@ -1,4 +1,4 @@
-"""The front page enqueues a job, and its script asks ``progress`` how far the job is."""
+"""The front page, which enqueues a job; its script polls ``progress`` to follow the job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .discovery import languages
 from .tasks import measure_language
 
 PAGE = "catalogues/front.html"
-PACE = 0.15  # seconds a catalogue: a language's job is done in 20 ms, too fast to be watched
+PACE = 0.15  # seconds per catalogue: the job of a language takes 20 ms, too fast to be watched
 
 
 @never_cache
@@ -49,7 +49,7 @@ def front(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_GET
 def progress(request: HttpRequest, job_id: str) -> JsonResponse:
-    """The progress of a job of the front page."""
+    """Return the progress of a job of the front page."""
     try:
         return JsonResponse(_state(get_job(job_id)))
     except (InvalidName, JobNotFound) as error:
@@ -59,9 +59,9 @@ def progress(request: HttpRequest, job_id: str) -> JsonResponse:
 
 
 def _state(job: Job) -> dict[str, Any]:
-    """What the page shows of a job. It shows nothing of other tasks, because it has no login."""
+    """What the page shows of a job. Other tasks are hidden, because the page requires no login."""
     if job.task_name != measure_language.name:
-        raise JobNotFound(f"job {job.id} is none of this page's")
+        raise JobNotFound(f"job {job.id} does not belong to this page")
     done = job.progress
     return {
         "id": job.id,

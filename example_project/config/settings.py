@@ -1,4 +1,4 @@
-"""Settings of the example project: SQLite and an embedded Redis, nothing to install or start.
+"""Settings of the example project: SQLite and an embedded Redis, so nothing to install or start.
 
 ``REDISQUEUE_URL`` names another Redis, ``EXAMPLE_DATABASE`` another SQLite file, ``EXAMPLE_MEDIA``
 another folder for the files of reports.
@@ -70,7 +70,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 REDISQUEUE = {
     "CONNECTION": {"URL": os.environ.get("REDISQUEUE_URL", f"embedded://{BASE_DIR / '.redis'}")},
-    "OUTBOX": True,  # a report that is asked for commits with its record, or not at all
+    "OUTBOX": True,  # the jobs of a report are committed with its record, or not at all
     "MAX_RESULT_BYTES": 262_144,  # a listener's larger result goes through the storage below
 }
 

@@ -1,5 +1,5 @@
-"""The report made in two ways by the same worker, measured from the request to the ready file, and
-by one SQL statement as the reference."""
+"""Creates the report in two ways with the same worker, and measures each from the request to the
+ready file; and creates it by one SQL statement as the reference."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ Ask = Callable[[], FileDownloadRecord]
 
 
 class ReportFailed(Exception):
-    """A report was not ready in time, or failed."""
+    """A report failed, or was not ready in time."""
 
 
 def in_turn() -> FileDownloadRecord:
-    """Request it from one job. Raises RedisQueueError."""
+    """Request the report from a single job. Raises RedisQueueError."""
     record = FileDownloadRecord.objects.create()
     report_in_turn.enqueue(record_id=str(record.pk))
     return record
@@ -82,7 +82,7 @@ def in_turn() -> FileDownloadRecord:
 
 @dataclass(slots=True)
 class Way:
-    """A way to make the report, and how long its rounds took."""
+    """A way to create the report, and how long its rounds took."""
 
     title: str
     ask: Ask
@@ -94,7 +94,8 @@ class Way:
         return median(self.seconds)
 
     def run(self) -> float:
-        """One round, in seconds. It leaves nothing behind. Raises RedisQueueError, ReportFailed."""
+        """Run one round and return its seconds. It leaves nothing behind. Raises RedisQueueError,
+        ReportFailed."""
         record = self.ask()
         wait_for(record)
         with record.file.open() as file:
@@ -105,7 +106,7 @@ class Way:
 
 
 def wait_for(record: FileDownloadRecord) -> None:
-    """Wait until the report is ready; its record says when that was. Raises ReportFailed."""
+    """Wait until the report is ready; the record has the time. Raises ReportFailed."""
     deadline = time.monotonic() + TIMEOUT
     while record.ended_at is None and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
@@ -115,7 +116,7 @@ def wait_for(record: FileDownloadRecord) -> None:
 
 
 def compare(rounds: int) -> tuple[Way, Way]:
-    """Alternate both ways, after one round that does not count. Raises RedisQueueError,
+    """Alternate between both ways, after one round that does not count. Raises RedisQueueError,
     ReportFailed.
     """
     ways = (Way("in turn", in_turn), Way("side by side", request_report))
@@ -128,7 +129,7 @@ def compare(rounds: int) -> tuple[Way, Way]:
 
 
 def plain_sql() -> tuple[str, float]:
-    """The CSV from one SQL statement in this process, and its seconds."""
+    """The CSV from one SQL statement in this process, and how many seconds it took."""
     started = time.perf_counter()
     out = StringIO(newline="")
     write_csv(plain_join(), out)
@@ -149,12 +150,12 @@ def plain_join() -> Iterator[Line]:
 
 
 def _iso(day: date | str) -> str:
-    """A cursor gives text on SQLite, a date on PostgreSQL."""
+    """A cursor returns text on SQLite, and a date on PostgreSQL."""
     return day if isinstance(day, str) else day.isoformat()
 
 
 def queries() -> dict[str, float]:
-    """The seconds of each query, in this process."""
+    """How many seconds each query takes in this process."""
     found = {}
     for query in (query_users, query_funds, query_accounts):
         started = time.perf_counter()

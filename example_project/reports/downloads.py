@@ -1,9 +1,9 @@
 """The file of a report and its record: complete and ready, or absent.
 
-A job may run again after a crash, and for a moment even beside its own first run. Each run
-therefore writes a file of its own name, and the run that changes the record to ready is the one
-whose file counts. Only then are the other files in the record's folder deleted, because until then
-any of them may be the one.
+A job may run again after a crash, and for a moment even at the same time as its own first run.
+Each run therefore writes a file with its own name, and the run that changes the record to ready is
+the one whose file counts. Only then are the other files in the record's folder deleted, because
+until then any of them may be that file.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ Status = FileDownloadRecord.Status
 
 
 def deliver(record: FileDownloadRecord, lines: Iterable[Line]) -> int:
-    """Write the report's file unless there is one, make its record ready, and return its rows.
+    """Write the report's file unless there is one, mark its record as ready, and return how many
+    rows the report has.
 
-    A failed record becomes ready, too: its job was retried by hand.
+    A failed record also becomes ready, because its job was retried by hand.
     """
     if record.status != Status.READY:
         name, rows = _write(record, lines)
@@ -44,8 +45,8 @@ def deliver(record: FileDownloadRecord, lines: Iterable[Line]) -> int:
 
 
 def fail(record_id: str, problem: str, missing: Sequence[str] = ()) -> None:
-    """Record why there is no report. Does nothing if there is one, or if a reason is recorded
-    already.
+    """Record why there is no report. Does nothing if there is one, or if a reason has already been
+    recorded.
     """
     open_ = FileDownloadRecord.objects.filter(pk=record_id, status=Status.REQUESTED)
     open_.update(
@@ -61,7 +62,7 @@ def remove(record: FileDownloadRecord) -> None:
 
 
 def _write(record: FileDownloadRecord, lines: Iterable[Line]) -> tuple[str, int]:
-    """Returns the name of the new file, and how many lines it has besides the heading."""
+    """Write a new file, and return its name and how many lines it has besides the heading."""
     with TemporaryFile() as whole, TextIOWrapper(whole, "utf-8", newline="") as text:
         rows = write_csv(lines, text)
         text.flush()
@@ -71,7 +72,7 @@ def _write(record: FileDownloadRecord, lines: Iterable[Line]) -> tuple[str, int]
 
 
 def _sweep(record: FileDownloadRecord) -> None:
-    """Delete the files of runs that died or came second."""
+    """Delete the files of runs that died, or were not the first to finish."""
     storage = record.file.storage
     for name in storage.listdir(record.folder)[1]:
         path = f"{record.folder}/{name}"

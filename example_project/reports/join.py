@@ -10,7 +10,7 @@ from .queries import AccountRow, FundRow, UserRow
 
 
 class Line(NamedTuple):
-    """One user in the report. Amounts are euros with two places: ``-12.30``."""
+    """One user in the report. Amounts are in euros with two decimal places: ``-12.30``."""
 
     user: int
     name: str

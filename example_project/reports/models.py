@@ -1,4 +1,4 @@
-"""What the report covers, and the record of each report. Amounts are integer cents of euros."""
+"""The data that the report covers, and the record of each report. Amounts are in euro cents."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Account(models.Model):
 
 
 class Booking(models.Model):
-    """Money that came to an account, or left it (``cents`` is negative)."""
+    """Money that was paid into an account, or out of it (then ``cents`` is negative)."""
 
     account = models.ForeignKey(Account, models.CASCADE, related_name="bookings")
     day = models.DateField()
@@ -65,7 +65,7 @@ class Price(models.Model):
 
 
 class Trade(models.Model):
-    """Units of a fund that were bought, or sold (``units`` and ``cents`` are negative)."""
+    """Units of a fund that were bought, or sold (then ``units`` and ``cents`` are negative)."""
 
     user = models.ForeignKey(User, models.CASCADE, related_name="trades")
     fund = models.ForeignKey(Fund, models.CASCADE, related_name="trades")
@@ -108,10 +108,10 @@ class FileDownloadRecord(models.Model):
 
     @property
     def seconds(self) -> float:
-        """From the request to the end; 0 before."""
+        """The time from the request to the end; 0 until then."""
         return (self.ended_at - self.requested_at).total_seconds() if self.ended_at else 0.0
 
     @property
     def folder(self) -> str:
-        """Where the storage has its file, and the files of runs that did not deliver."""
+        """The storage's folder for its file, and for the files of runs that did not complete."""
         return f"reports/{self.id}"

@@ -1,7 +1,7 @@
-"""The report's three sources, as plain functions that return rows which are small as JSON.
+"""The report's three sources, as plain functions whose rows are small as JSON.
 
-Rows are in order of user. A row that has been through JSON arrives as a list; ``UserRow(*row)``
-restores its names.
+Rows are ordered by user. A row that has been through JSON is a list; ``UserRow(*row)`` restores its
+names.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class UserRow(NamedTuple):
 
 class FundRow(NamedTuple):
     user: int
-    funds: int  # that units are held of
-    invested: int  # cents paid, less what sales brought
-    value: int  # cents, at the last prices
-    worst_day: int  # cents: the most that prices took from it on one day, 0 or below
+    funds: int  # how many of them the user holds units of
+    invested: int  # cents paid, minus the proceeds of sales
+    value: int  # cents, at the latest prices
+    worst_day: int  # cents: the largest loss by prices on one day, 0 or negative
 
 
 class AccountRow(NamedTuple):
     user: int
     accounts: int
-    balance: int  # cents, on all of them together
-    lowest: int  # cents: the least that this balance ever was, after any booking
+    balance: int  # cents, in all of them together
+    lowest: int  # cents: the minimum of this balance, after any booking
 
 
 def query_users() -> list[UserRow]:
@@ -51,7 +51,7 @@ def query_users() -> list[UserRow]:
 
 
 def query_funds() -> list[FundRow]:
-    """The holdings of everybody who has ever traded, and their daily performance."""
+    """The holdings of everyone who has ever traded, and their daily performance."""
     market = Market()
     trades = Trade.objects.order_by("user_id", "pk").values_list(
         "user_id", "fund_id", "day", "units", "cents"
@@ -63,7 +63,7 @@ def query_funds() -> list[FundRow]:
 
 
 def query_accounts() -> list[AccountRow]:
-    """The balance of everybody with an account, and its minimum."""
+    """The balance of everyone with an account, and its minimum."""
     bookings = Booking.objects.order_by("account__user_id", "day", "pk")
     moves = groupby(bookings.values_list("account__user_id", "cents").iterator(), itemgetter(0))
     balances = {user: _follow(cents for _, cents in moved) for user, moved in moves}
@@ -72,7 +72,7 @@ def query_accounts() -> list[AccountRow]:
 
 
 def _follow(moves: Iterable[int]) -> tuple[int, int]:
-    """The balance after all of these, and the lowest on the way."""
+    """The balance after all of these moves, and the lowest balance in between."""
     balances = list(accumulate(moves))
     return balances[-1], min(balances)
 

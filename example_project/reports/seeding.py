@@ -1,6 +1,6 @@
-"""Generates the bank's data: the same rows for the same seed, realistic in kind and spread.
+"""Generates the bank's data: the same rows for the same seed, with a realistic distribution.
 
-10,000 prices, and 26 rows per user: 5,000 users make some 140,000 rows.
+There are 10,000 prices, and 26 rows per user: about 140,000 rows for 5,000 users.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from django.db import models, transaction
 
 from .models import Account, Booking, Fund, Price, Trade, User
 
-# Referring tables come before the tables they refer to.
+# Referring tables come before the tables that they refer to.
 TABLES: tuple[type[models.Model], ...] = (Booking, Account, Trade, Price, Fund, User)
 BATCH = 2000  # users at a time
 LAST_DAY = date(2026, 6, 30)
@@ -26,7 +26,7 @@ TRADING_DAYS = [day for day in DAYS if day.weekday() < 5]
 
 
 def _words(text: str) -> list[str]:
-    """The words; an underscore stands for a space in a word."""
+    """Split a text into words; an underscore stands for a space in a word."""
     return [word.replace("_", " ") for word in text.split()]
 
 
@@ -74,7 +74,7 @@ def _create(table: type[models.Model], rows: Iterable[models.Model]) -> None:
 
 
 class Bank:
-    """Generates rows in one order from one random source; they refer to each other by these ids."""
+    """Generates rows in a fixed order from one random source, with the ids that relate them."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
@@ -114,7 +114,7 @@ class Bank:
             yield Account(pk=number, user_id=user.pk, iban=iban(user.country, number))
 
     def bookings(self, account: Account) -> Iterator[Booking]:
-        """A first deposit, then more or less; some accounts go below zero."""
+        """A first deposit, then income and expenses; some accounts are overdrawn."""
         for number in range(self._random.choices((0, 6, 12, 18, 30), (5, 15, 35, 25, 20))[0]):
             income = number == 0 or self._random.random() < 0.4
             cents = round(self._random.lognormvariate(11.5, 1.0))  # 1,000 euros, more or less
@@ -123,7 +123,7 @@ class Bank:
             yield Booking(account_id=account.pk, day=self._day(), cents=signed, text=text)
 
     def trades(self, user: User) -> Iterator[Trade]:
-        """Buys units of some funds, and later sells some or all of them."""
+        """Purchases of some funds, and later sales of some or all of these units."""
         held = self._random.choices((0, 1, 2, 4, 8), (30, 30, 20, 15, 5))[0]
         for fund in self._random.sample(range(1, len(self._prices) + 1), held):
             units = self._random.randint(1, 200)
@@ -139,7 +139,7 @@ class Bank:
         return Trade(user_id=user.pk, fund_id=fund, day=day, units=units, cents=units * price)
 
     def _walk(self) -> list[int]:
-        """A price per trading day, changing by about a per cent a day."""
+        """A price for each trading day, which changes by about one per cent a day."""
         steps = (self._random.gauss(1.0003, 0.012) for _ in TRADING_DAYS)
         start = self._random.randint(900, 30_000)
         return [max(round(start * factor), 1) for factor in accumulate(steps, mul)]
@@ -149,6 +149,6 @@ class Bank:
 
 
 def iban(country: str, number: int) -> str:
-    """With its two check digits: letters count from A = 10, and the whole is 1 modulo 97."""
+    """An IBAN with two check digits: letters count from A = 10, and the whole is 1 modulo 97."""
     place = "".join(str(int(letter, 36)) for letter in country)
     return f"{country}{98 - int(f'{number:018}{place}00') % 97:02}{number:018}"

@@ -1,5 +1,5 @@
-"""The report's background jobs: three that each query a source, and one that joins. A receiver
-records when one has failed for good."""
+"""The report's background jobs: three that each query a source, and one that joins the results. A
+receiver records when a job has failed for good."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOPIC = "report.requested"
 
 @listener(TOPIC, max_attempts=3)
 def users(record_id: str) -> list[UserRow]:
-    return query_users()  # more than MAX_RESULT_BYTES: it travels through Django's storage
+    return query_users()  # larger than MAX_RESULT_BYTES, so it goes through Django's storage
 
 
 @listener(TOPIC, max_attempts=3)
@@ -46,9 +46,9 @@ def accounts(record_id: str) -> list[AccountRow]:
 def merge_report(context: Any, record_id: str) -> int:
     """Join the listeners' results, deliver the file, and return how many rows it has.
 
-    Not ``exactly_once``: that would keep a transaction open while the file is written, on SQLite
-    the only one that may write. The job may run twice, and ``deliver`` makes sure that one run
-    counts.
+        It is not ``exactly_once``, because that would keep a transaction open while the file is
+    written, on SQLite the only one that may write. The job may run twice, and ``deliver`` makes
+    sure that one run counts.
     """
     found = context.gather.results
     lines = join(
@@ -61,27 +61,27 @@ def merge_report(context: Any, record_id: str) -> int:
 
 @task(takes_context=True)
 def mark_failed(context: Any, record_id: str) -> None:
-    """The gather has failed: record which listeners are missing."""
-    fail(record_id, "Not all sources have answered.", context.gather.missing)
+    """Record which listeners are missing, because the gather has failed."""
+    fail(record_id, "Not all sources answered.", context.gather.missing)
 
 
 @task(max_attempts=3)
 def report_in_turn(record_id: str) -> int:
-    """The same report by one job that queries one source after the other, for comparison."""
+    """Create the same report in one job that queries one source after the other, for comparison."""
     record = FileDownloadRecord.objects.get(pk=record_id)
     return deliver(record, join(query_users(), query_funds(), query_accounts()))
 
 
 @receiver(job_failed)
 def record_failed_job(record: JobRecord, event: JobEvent, **kwargs: Any) -> None:
-    """By an error, a timeout or a crash. The mirror sends this once, in a transaction; ``fail``
-    leaves a ready report alone."""
+    """Record that a job failed by an error, a timeout or a crash. The mirror sends this signal
+    once, in a transaction; ``fail`` leaves a ready report alone."""
     if record.task in (merge_report.name, report_in_turn.name):
-        fail(record.kwargs["record_id"], f"Its job has failed: {record.job_error}")
+        fail(record.kwargs["record_id"], f"Its job failed: {record.job_error}")
 
 
 def request_report() -> FileDownloadRecord:
-    """Request a report. With OUTBOX its record and its gather commit together. Raises
+    """Request a report. With OUTBOX, its record and its gather commit together. Raises
     RedisQueueError.
     """
     with transaction.atomic():

@@ -1,7 +1,7 @@
-"""A page for requesting a report; its script asks for ``states`` until all have ended.
+"""A page for requesting a report; its script polls ``states`` until all reports have ended.
 
-It has no login, because the people in the report are made up. Where they are real, use
-``login_required`` and give the record an owner.
+It requires no login, because the people in the report are made up. If they are real, use
+``login_required``, and give the record an owner.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .tasks import request_report
 
 Status = FileDownloadRecord.Status
 PAGE = "reports/reports.html"
-SHOWN = 20  # records on the page, the newest ones
-LOST_AFTER = timedelta(minutes=15)  # for a gather to appear; it lives for 10 at least
+SHOWN = 20  # the newest records, on the page
+LOST_AFTER = timedelta(minutes=15)  # for a gather to appear; it is kept for at least 10
 
 
 @never_cache
 @require_http_methods(["GET", "POST"])
 def reports(request: HttpRequest) -> HttpResponse:
-    """Lists the reports; POST requests another one and returns here."""
+    """List the reports; POST requests another one and returns here."""
     if request.method == "GET":
         return _page(request)
     if not User.objects.exists():
@@ -49,14 +49,14 @@ def reports(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_GET
 def states(request: HttpRequest) -> JsonResponse:
-    """What the page shows of each of its records."""
+    """Return what the page shows of each record."""
     return JsonResponse({"records": _states()})
 
 
 @never_cache
 @require_GET
 def download(request: HttpRequest, record_id: UUID) -> FileResponse:
-    """The file of a report that is ready."""
+    """Return the file of a report that is ready."""
     record = get_object_or_404(FileDownloadRecord, pk=record_id, status=Status.READY)
     try:
         file = record.file.open()
@@ -103,18 +103,18 @@ def _note(record: FileDownloadRecord) -> str:
 def _progress(record: FileDownloadRecord) -> str:
     """How many listeners have answered. Raises RedisUnavailable.
 
-    Redis forgets a gather some time after its end. A gather that it does not know either waits in
-    the outbox until Redis is back, or Redis has lost it: then nobody else would ever end the
-    report.
+    Redis deletes a gather some time after its end. A gather that is not in Redis either waits in
+    the outbox until Redis is back, or was lost by Redis. In that case nothing else would ever end
+    the report.
     """
     try:
         gather = get_gather(record.key).data
     except GatherNotFound:
         if timezone.now() - record.requested_at > LOST_AFTER:
-            fail(str(record.pk), "The queue has lost it. Please ask for another.")
+            fail(str(record.pk), "The queue lost this report. Please request another one.")
             record.refresh_from_db()
         return ""
-    return f"{gather.done_count} of {len(gather.listeners)} sources have answered"
+    return f"{gather.done_count} of {len(gather.listeners)} sources answered"
 
 
 def _state(record: FileDownloadRecord, note: str) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def test_a_report_becomes_ready_on_the_page_and_is_downloaded_whole(
 ) -> None:
     page.goto("/")
     page.get_by_role("link", name="Reports").click()
-    assert page.inner_text("#news") == "No report was asked for yet."
+    assert page.inner_text("#news") == "No report has been requested yet."
     with page.expect_navigation():
         page.get_by_role("button", name="Make a report").click()
     page.evaluate("window.marked = true")

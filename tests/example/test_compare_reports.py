@@ -45,7 +45,7 @@ def test_both_times_are_shown_and_nothing_is_left(tmp_path: Path, migrated: Path
     assert re.search(
         r"^Side by side: \d+\.\d\d times as fast as in turn\.$", done.stdout, re.MULTILINE
     )
-    rows = re.search(r"the (\d+) rows that one SQL statement makes", done.stdout)
+    rows = re.search(r"the (\d+) rows that one SQL statement returns", done.stdout)
     assert rows is not None
     assert 250 < int(rows[1]) < 300
     assert list((tmp_path / "media" / "reports").glob("*/*")) == []

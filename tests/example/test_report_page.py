@@ -62,7 +62,7 @@ def test_a_report_is_asked_for_made_and_downloaded(client: Client, jobs: InMemor
     assert client.post("/reports/", follow=True).redirect_chain == [("/reports/", 302)]
     (state,) = states(client)
     assert (state["status"], state["ended"], state["url"]) == ("requested", False, "")
-    assert state["note"] == "0 of 3 sources have answered"
+    assert state["note"] == "0 of 3 sources answered"
     page = client.get("/reports/").content.decode()
     assert 'data-url="/reports/states"' in page
     assert f'data-record="{state["id"]}" data-status="requested"' in page
@@ -126,7 +126,7 @@ def test_a_source_that_fails_for_good_is_named(
     jobs.drain()
     (state,) = states(client)
     assert (state["status"], state["url"]) == ("failed", "")
-    assert "Not all sources have answered." in state["note"]
+    assert "Not all sources answered." in state["note"]
     assert "funds" in state["note"].partition("Missing: ")[2]
 
 
@@ -150,7 +150,7 @@ def test_a_report_that_the_queue_has_lost_has_an_end(client: Client) -> None:
     for record in (lost, late):
         state = found[str(record.pk)]
         assert (state["status"], state["ended"]) == ("failed", True)
-        assert state["note"] == "The queue has lost it. Please ask for another."
+        assert state["note"] == "The queue lost this report. Please request another one."
     deliver(late, joined())  # it had not been lost, but Redis was away for long
     assert {state["id"]: state["status"] for state in states(client)}[str(late.pk)] == "ready"
 
@@ -159,7 +159,7 @@ def test_a_report_in_the_works_is_not_lost_however_long_it_takes(client: Client)
     client.post("/reports/")
     FileDownloadRecord.objects.update(requested_at=timezone.now() - timedelta(days=1))
     (state,) = states(client)
-    assert (state["status"], state["note"]) == ("requested", "0 of 3 sources have answered")
+    assert (state["status"], state["note"]) == ("requested", "0 of 3 sources answered")
 
 
 def test_a_merge_that_failed_for_good_is_told_unless_the_report_is_ready(client: Client) -> None:
@@ -173,7 +173,7 @@ def test_a_merge_that_failed_for_good_is_told_unless_the_report_is_ready(client:
         )
         job_failed.send(JobRecord, record=job, event=None)
     notes = {state["id"]: (state["status"], state["note"]) for state in states(client)}
-    assert notes[str(record.pk)] == ("failed", "Its job has failed: OSError: no space")
+    assert notes[str(record.pk)] == ("failed", "Its job failed: OSError: no space")
     assert notes[str(other.pk)][0] == "ready"
 
 

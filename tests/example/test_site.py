@@ -28,7 +28,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[S
     address = f"127.0.0.1:{free_port()}"
     made = Site(tmp_path_factory.mktemp("site"), "--address", address, migrated=migrated)
     try:
-        made.found(r"(Ctrl-C ends both)")
+        made.found(r"(Ctrl-C stops both)")
         yield made
     finally:
         made.close()
@@ -111,7 +111,7 @@ def test_a_port_that_is_taken_is_said_and_leaves_nothing_behind(
     taken = Site(tmp_path, "--address", visitor.site.removeprefix("http://"))
     try:
         assert taken.process.wait(30) == 1
-        assert "cannot be listened on" in taken.found(r"(.*name another: --address host:port)")
+        assert "cannot listen on" in taken.found(r"(.*choose another: --address host:port)")
         assert not (tmp_path / "db.sqlite3").exists()
     finally:
         taken.close()

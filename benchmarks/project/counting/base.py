@@ -9,7 +9,7 @@ from django.db.backends.sqlite3 import base
 
 
 class Connections:
-    """Open connections of this process, and the most there have been at one time."""
+    """Open connections of this process, and their peak number."""
 
     def __init__(self) -> None:
         self.open = self.peak = 0
@@ -25,7 +25,7 @@ connections = Connections()
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    """Counts what it opens and closes."""
+    """Counts the connections that it opens and closes."""
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         connections.add(1)

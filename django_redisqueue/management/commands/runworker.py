@@ -244,8 +244,8 @@ def _log_checks(messages: Iterable[CheckMessage]) -> None:
         is_advice = settings.DEBUG and message.level < ERROR
         if not message.is_silenced():
             level = logging.DEBUG if is_advice else message.level
-            #: What a system check found as the worker started, which it did all the same; checks.md
-            #: explains each. The level is the check's.
+            #: What a system check found as the worker started; the worker starts all the same.
+            #: checks.md explains each. The level is the check's.
             logger.log(level, "%s", " ".join(str(message).split()))
 
 

@@ -136,16 +136,16 @@ class AsyncRunner:
             try:
                 self._loop.run_forever()
                 if not self._is_closed:
-                    #: An async task has stopped the loop that all async jobs of the process share,
-                    #: or raised something like SystemExit in a task of its own. The others go on;
-                    #: mend the code.
+                    #: An async task stopped the loop that all async jobs of the process share, or
+                    #: raised something like SystemExit in an asyncio task that it had started. The
+                    #: other jobs keep running. Fix the code.
                     logger.error("a task has stopped the event loop it runs on; it goes on")
             except OSError as error:  # a job has closed its files
                 end_child(error)
             except BaseException:  # such as SystemExit in a task that a job left running
-                #: An async task has stopped the loop that all async jobs of the process share, or
-                #: raised something like SystemExit in a task of its own. The others go on; mend the
-                #: code.
+                #: An async task stopped the loop that all async jobs of the process share, or
+                #: raised something like SystemExit in an asyncio task that it had started. The
+                #: other jobs keep running. Fix the code.
                 logger.exception("the event loop was stopped from inside a task; it goes on")
 
     # The following methods run on the event loop.

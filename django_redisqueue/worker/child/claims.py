@@ -184,8 +184,8 @@ class ShardClaims:
         if wanted:
             self._blocked.note(claim.broken)
         if claim.lost:
-            #: A queue had ids whose jobs exist no longer; they were discarded. Nothing to do unless
-            #: somebody deletes keys of Redis by hand.
+            #: A queue had ids whose jobs no longer exist; they were discarded. No action is needed,
+            #: unless keys in Redis are being deleted by hand.
             logger.error(
                 "ids without a job were in the queue (deleted, or cancelled and pruned): %s",
                 ", ".join(claim.lost),
@@ -458,7 +458,7 @@ def log_refused(child: str, outcomes: Sequence[Outcome], codes: Sequence[int]) -
     for outcome, code in zip(outcomes, codes, strict=True):
         if code == FinishCode.LEASE_LOST and outcome.kind != OutcomeKind.QUEUED:
             #: A worker was stopped or cut off for longer than LEASE, and another one has taken its
-            #: job: what this one reports is refused. Nothing is stored twice; if it repeats, look
+            #: job, so this one's report is refused. Nothing is stored twice. If this repeats, look
             #: for overloaded or suspended machines.
             logger.warning(
                 "job %s: '%s' of child %s refused, its lease %d is lost",

@@ -48,8 +48,8 @@ def reset_signals_in_forks() -> None:
 def exit_after_fd_loss(jobs: Sequence[str]) -> NoReturn:
     """End this child: one of its jobs has closed its file descriptors. The supervisor reports the
     outcomes in the shared memory and starts another child."""
-    #: A job has closed files that are not its own, for example with os.closerange. Its process is
-    #: replaced, and the jobs beside it are recovered; mend the task.
+    #: A job closed files that are not its own, for example with os.closerange. Its process is
+    #: replaced, and the other jobs of that process are recovered. Fix the task.
     logger.error("files of a child were closed by a job of these, so it ends: %s", ", ".join(jobs))
     os._exit(1)
 
@@ -57,8 +57,8 @@ def exit_after_fd_loss(jobs: Sequence[str]) -> NoReturn:
 def exit_without_files() -> NoReturn:
     """End this child, in which no job runs: jobs have left open all files that it may open. It may
     have no connection to report their outcomes, but the supervisor has."""
-    #: Tasks leave files or connections open until their process may open no further one (ulimit
-    #: -n), so that jobs fail. It is replaced; close in the tasks what they open.
+    #: Tasks left so many files or connections open that their process may open no more (ulimit -n),
+    #: so jobs fail. The process is replaced. Close what the tasks open.
     logger.error("jobs of a child have left open all files that it may open, so it ends")
     os._exit(1)
 
@@ -90,7 +90,8 @@ def _end(error: BaseException | None) -> NoReturn:
     code = 1
     try:
         code = _exit_code(error)
-        #: A task called os.fork() and its child returned into the worker. Do what the line says.
+        #: A task called os.fork(), and the forked process returned into the worker. Do what the
+        #: line says.
         logger.warning(
             "a process that a job forked came back from the task, and was ended (exit code %d); "
             "end it with os._exit(), or use multiprocessing or subprocess", code,

@@ -41,8 +41,8 @@ def end_child(error: BaseException) -> NoReturn:
     """End the child after a fault outside of a job, as in its main thread: its jobs are recovered.
     Otherwise they would seem to run for ever, because heartbeats renew their leases."""
     try:
-        #: A fault of the worker itself, not of a task. Its jobs are recovered in a new process;
-        #: report the traceback.
+        #: A bug in the worker, not in a task. The jobs are recovered in a new process. Report the
+        #: traceback.
         logger.error("a thread broke outside of its job; its child ends", exc_info=error)
     finally:
         os._exit(1)
@@ -150,8 +150,8 @@ class InFlight:
             known = self._running.get((job.id, job.lease))
             if known is not None:
                 known.execution = run.execution
-                #: Redis lost the claim of a job in a failover, and the same process claimed it
-                #: again; it runs once. Do nothing.
+                #: Redis lost a job's claim in a failover, and the same process claimed the job
+                #: again; it runs once. No action is needed.
                 logger.warning("job %s was claimed again while it runs here; it goes on", job.id)
                 return False
             run.slot, run.token = run.free_slots.pop(), token
@@ -292,7 +292,7 @@ class InFlight:
             except RedisQueueError:  # not a reason to fail the job
                 time.sleep(UNREPORTED_INTERVAL)
             except Exception:  # the thread must survive: other jobs use it too
-                #: Progress that a job reports is not shown, because of an error that nobody
-                #: expected. The job goes on; report the traceback.
+                #: Progress that a job reports is not shown, because of an unexpected error. The job
+                #: keeps running. Report the traceback.
                 logger.exception("the progress of a job could not be sent; trying again")
                 time.sleep(UNREPORTED_INTERVAL)

@@ -198,7 +198,8 @@ class LatestProgress:
             except RedisUnavailable:
                 raise
             except Exception as error:  # the outcome matters more
-                #: Progress that a job reported last is not shown. Its outcome is; do nothing.
+                #: The last progress that a job reported is not shown, but its outcome is. No action
+                #: is needed.
                 logger.warning("the last progress of a job could not be sent: %s", error)
 
     def _send_latest(self) -> None:

@@ -331,6 +331,6 @@ class Child:
         self._async_runner.close()
         if self._thread_runner is not None:
             self._thread_runner.close()
-        #: A process of the worker ends in order: at a stop, at --max-jobs or --max-memory. Do
-        #: nothing.
+        #: A process of the worker exits normally: at a stop, at --max-jobs or --max-memory. No
+        #: action is needed.
         logger.debug("child %s ends after %d jobs (pid %d)", self.child, self._done, os.getpid())

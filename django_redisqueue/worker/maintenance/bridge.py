@@ -60,7 +60,7 @@ class BridgeRole(LeaderRole):
                 self.catch_up(time.monotonic() + self._last)
         except self.errors as error:
             #: A worker that stopped could not mirror the last events. The next worker or
-            #: bridgeevents does; do nothing.
+            #: bridgeevents will. No action is needed.
             logger.warning("%s: %s; what is not mirrored waits in Redis", self._log_name, error)
         self.stop()
 
@@ -92,14 +92,14 @@ class BridgeRole(LeaderRole):
         else:
             cause = problem = explain_error(self.alias, error)
         if cause not in self._logged:
-            #: The mirror cannot write, because the database or Redis does not answer or its tables
-            #: are missing. Events wait in Redis, up to EVENTS_CAP; bring the database back, or
+            #: The mirror cannot write, because the database or Redis does not answer, or its tables
+            #: are missing. Events wait in Redis, up to EVENTS_CAP. Bring the database back, or
             #: migrate.
             logger.error("%s: %s; trying again until it goes", self._log_name, problem)
         self._logged.add(cause)
 
     def recovered(self, tries: int) -> None:
-        #: The mirror works again. Do nothing.
+        #: The mirror works again. No action is needed.
         logger.warning("%s: goes on after %d tries", self._log_name, tries)
         self._logged.clear()
 

@@ -261,8 +261,8 @@ class TaskThreads:
         connection may never answer."""
         hung = [thread.name for thread in self._threads if thread.seconds > HUNG_AFTER]
         if hung:
-            #: A step of the maintenance hangs, mostly in a database connection that never answers.
-            #: A new process takes over; give the database a timeout if it repeats.
+            #: A step of maintenance hangs, usually on a database connection that never answers. A
+            #: new process takes over. If this repeats, set a timeout on the database connection.
             logger.error(
                 "maintenance: %s has not come back for %g s; a new process takes over",
                 " and ".join(hung), HUNG_AFTER,
@@ -311,8 +311,8 @@ class _TaskThread(threading.Thread):
             problem = first_line(error)
             if problem != self._logged:
                 expected = isinstance(error, RedisQueueError | DatabaseError)
-                #: A step of the maintenance has failed and is tried again. Jobs go on meanwhile;
-                #: the text says what does not answer, a traceback is a fault to report.
+                #: A step of maintenance failed, and is tried again. Jobs keep running meanwhile.
+                #: The text says what does not answer; if there is a traceback, report it as a bug.
                 logger.error("maintenance: %s; trying again", problem, exc_info=not expected)
             self._logged = problem
             connections.close_all()

@@ -59,8 +59,8 @@ class ScheduleDeployment:
             raise
         except RedisQueueError as error:
             if str(error) != self._problem:
-                #: Redis refuses the schedules of the code, mostly because it is full or a key has a
-                #: wrong type. They run as before; remove the reason.
+                #: Redis refuses the schedules of the code, usually because it is full or a key has
+                #: the wrong type. The schedules run as before. Remove the cause.
                 logger.error("the schedules cannot be defined: %s", error)
             self._problem = str(error)
 
@@ -116,8 +116,8 @@ class Scheduler:
 
     def _block(self, name: str, problem: str) -> None:
         """One that cannot be fired must not stop the others, nor keep the leader busy."""
-        #: A due run could not be enqueued; other schedules go on, and this one is tried again after
-        #: half a minute. The text says why.
+        #: A due run could not be enqueued. Other schedules are not affected, and this one is tried
+        #: again after half a minute. The text says why.
         logger.error("the schedule %s cannot be fired: %s; trying again", name, problem)
         self._blocked[name] = time.monotonic() + BLOCKED
 
@@ -137,8 +137,8 @@ class Scheduler:
         due = schedule.schedule.due_runs(cursor_ms, now_ms)
         missed = due.missed
         if missed:
-            #: While all workers were down, due times passed, and the schedule's misfire policy
-            #: gives them no run. Run it by hand in the admin if it is wanted.
+            #: Due times passed while all workers were down, and the schedule's misfire policy gives
+            #: them no run. If you need a run, start it in the admin.
             logger.warning(
                 "schedule %s: no worker was there at %d due times, which get no run (misfire=%s)",
                 schedule.name, missed, schedule.schedule.misfire,
@@ -283,8 +283,8 @@ class ScheduleRows:
 
     def _log(self, name: str, problem: str) -> None:
         if self._logged.get(name) != problem:
-            #: A schedule made in the admin is wrong, or the code has one of its name. Correct or
-            #: delete its row.
+            #: A schedule made in the admin is wrong, or the code has one with the same name.
+            #: Correct or delete its row.
             logger.error("the schedule %s does not run as its row says: %s", name, problem)
         self._logged[name] = problem
 

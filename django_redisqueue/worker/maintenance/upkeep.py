@@ -76,8 +76,8 @@ class ContinuationRunner:
         """True if there is more to do now."""
         more = False
         for rest in abandoned_continuations(self._commands.connection, self._commands.keys):
-            #: A process died while it cleared or requeued many jobs, and a worker finishes that. Do
-            #: nothing.
+            #: A process died while it was clearing or requeueing many jobs, and a worker finishes
+            #: the work. No action is needed.
             logger.info(
                 "queue %s: to %s %s jobs goes on without its caller, %d left",
                 rest.queue, rest.verb, rest.status, rest.left,
@@ -87,8 +87,8 @@ class ContinuationRunner:
             except RedisUnavailable:
                 raise
             except RedisQueueError as error:  # concerns this queue alone
-                #: A clear or a requeue whose caller died waits, because a key of the queue has a
-                #: wrong type. Rename or delete that key.
+                #: A clear or a requeue whose caller died cannot continue, because a key of the
+                #: queue has the wrong type. Rename or delete that key.
                 logger.error("queue %s: to %s goes on later: %s", rest.queue, rest.verb, error)
         return more
 
@@ -123,8 +123,8 @@ class LaneAudit:
             if not self._queue and not self._position:
                 break
         if total:
-            #: Slots of limits, or lanes of jobs, did not agree with the jobs, because keys of Redis
-            #: were deleted or changed by hand. Nothing else to do; do not do that.
+            #: Slots of limits, or lanes of jobs, did not agree with the jobs, because keys in Redis
+            #: were deleted or changed by hand. This has been repaired; avoid such changes.
             logger.warning("mended %d slots and lanes that were changed by hand", total)
 
 
@@ -189,7 +189,8 @@ class Pruner:
             total += gone
             if forced:
                 #: Finished jobs leave Redis earlier than KEEP_* and the TTLs say, because they take
-                #: too much memory. Their records stay; raise FINISHED_MAX_BYTES or return less.
+                #: up too much memory. Their records stay. Raise FINISHED_MAX_BYTES, or return less
+                #: data from tasks.
                 logger.warning(
                     "queue %s: %d %s jobs let go before their time, for FINISHED_MAX_BYTES",
                     queue, forced, status.value,
@@ -287,8 +288,8 @@ def _deleted(names: Sequence[str], what: str) -> bool:
         for name in names:
             delete_result(name)
     except Exception as error:  # a file storage may raise anything; the next pass retries
-        #: Django's storage refuses to delete files of large results. They are tried again each
-        #: minute; look at the storage and its permissions.
+        #: Django's storage refuses to delete files of large results. The worker tries again every
+        #: minute. Look at the storage and its permissions.
         logger.error("%s cannot be deleted yet: %r", what, error)
         return False
     return True

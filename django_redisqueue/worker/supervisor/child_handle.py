@@ -55,8 +55,8 @@ class ChildHandle:
 
     def abandon_job(self, job_id: str, lease: int) -> None:
         """Have the child end a job that belongs to another worker by now."""
-        #: A worker was stopped or cut off for longer than LEASE, and another one has taken its job:
-        #: what this one reports is refused. Nothing is stored twice; if it repeats, look for
+        #: A worker was stopped or cut off for longer than LEASE, and another one has taken its job,
+        #: so this one's report is refused. Nothing is stored twice. If this repeats, look for
         #: overloaded or suspended machines.
         logger.warning("job %s: its lease %d is lost, child %s ends it", job_id, lease, self.child)
         self.send(f"abandon {job_id} {lease}")

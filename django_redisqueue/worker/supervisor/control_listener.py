@@ -59,7 +59,7 @@ class ControlListener:
                 backoff.reset()
                 self._listen(connection)
             except RedisQueueError as error:
-                #: The worker has lost its subscription, and opens it again. Do nothing.
+                #: The worker has lost its subscription, and subscribes again. No action is needed.
                 logger.debug("control channel: %s", error)
                 connection.close()
                 backoff.pause()
@@ -85,5 +85,6 @@ class ControlListener:
                 if worker == self._worker:
                     self._on_order(f"{at_ms} {order}")
             case _:
-                #: A message from a newer version or another program. Do nothing.
+                #: The worker ignored a message from a newer version or another program. No action
+                #: is needed.
                 logger.debug("control channel: not understood: %r", message)

@@ -210,8 +210,8 @@ class HeartbeatThread(threading.Thread):
             self._loop()
         except BaseException as error:
             # Without heartbeats other workers take this one for dead, so it must end.
-            #: A fault of the worker itself, which stops so that others take over. The service
-            #: manager starts it again; report the traceback.
+            #: A bug in the worker, which stops so that others take over. The service manager starts
+            #: it again. Report the traceback.
             logger.exception("the heartbeat thread broke; stopping the worker")
             self.fault = error
             os.kill(os.getpid(), signal.SIGTERM)
@@ -373,8 +373,8 @@ class HeartbeatThread(threading.Thread):
             job = self._queries.job(job_id)
             task = get_task(job.task)
         except (LookupError, CorruptJob) as error:
-            #: The worker cannot decide what follows the timeout, because the task is unknown here
-            #: or the job cannot be read. It is recovered when its lease lapses.
+            #: The worker cannot decide what follows the timeout, because it does not know the task
+            #: or cannot read the job. The job is recovered when its lease expires.
             logger.error("job %s was killed for its timeout, but: %s", job_id, error)
             return []
         options = task.options
@@ -394,8 +394,8 @@ class HeartbeatThread(threading.Thread):
             self._deferred += filter(None, [self._requests.get()])
         if self._deferred:
             names = ", ".join(sorted({request.child for request in self._deferred}))
-            #: A worker stopped while a key of a queue had a wrong type, and could not report the
-            #: ends of jobs: these run again. Rename or delete the key.
+            #: A worker stopped while a key of a queue had the wrong type, and could not report the
+            #: outcomes of some jobs. These jobs run again. Rename or delete the key.
             logger.error(
                 "some outcomes and jobs of %s could not be written, because a key of their queue "
                 "has a wrong type; once it is repaired, these jobs are recovered and run again",

@@ -164,7 +164,7 @@ class Supervisor:
                     case ChildExited(pid, code):
                         self._on_child_exit(pid, code)
         except ConnectionError as error:
-            #: The process that makes the children was killed. The worker stops, its jobs are
+            #: The process that forks the children was killed. The worker stops, its jobs are
             #: recovered, and the service manager starts it again.
             logger.error("%s, and its children with it; stopping the worker", error)
             self._on_fork_server_lost()
@@ -176,8 +176,8 @@ class Supervisor:
 
     def _on_spawn_failed(self, handle: ChildHandle, problem: str) -> None:
         """Try again later; the children that run go on meanwhile."""
-        #: The system gives the worker no new process: out of memory, or of processes and open files
-        #: (ulimit). It tries again; free some, or raise the limit.
+        #: The system cannot give the worker a new process, because memory, processes or open files
+        #: (ulimit) have run out. The worker tries again; free some, or raise the limit.
         logger.error(
             "no process for child %s: %s; trying again in %g s",
             handle.child, problem, SPAWN_RETRY,
@@ -253,8 +253,8 @@ class Supervisor:
         has_finished = queues_empty and not may_find_jobs
         crashed = not in_order and not handle.is_killed and not handle.timed_out
         if crashed:
-            #: A process was killed (often for its memory) or crashed. It is replaced at once, and
-            #: its jobs are recovered; look at the kernel's log if it repeats.
+            #: A process was killed (often because of its memory) or crashed. It is replaced at
+            #: once, and its jobs are recovered. If this repeats, look at the kernel's log.
             logger.error("child %s died (%s)", handle.child, exit_cause(code))
         was_useful = bool(handle.state.done or report.outcomes or report.blamed)
         handle.vacate()
@@ -292,7 +292,8 @@ class Supervisor:
             return
         self._ordered_ms = at_ms
         if self._stop_at is None:
-            #: Somebody has quieted, resumed or stopped the worker in the dashboard. Do nothing.
+            #: A user has quieted, resumed or stopped the worker in the dashboard. No action is
+            #: needed.
             logger.info("told to %s", order)
             self._follow(WorkerOrder(order))
 
@@ -319,12 +320,12 @@ class Supervisor:
     def _handle_signal(self, number: int) -> None:
         name = signal.Signals(number).name
         if self._stop_at is None:
-            #: The worker stops in order, within --grace. Do nothing.
+            #: The worker shuts down normally, within --grace. No action is needed.
             logger.info("%s: finishing running jobs", name)
             self._begin_stop()
         else:
-            #: A second signal: running jobs are ended and go back to their queues without spending
-            #: an attempt. Do nothing.
+            #: The worker got a second signal: running jobs are ended, and return to their queues
+            #: without spending an attempt. No action is needed.
             logger.warning("%s again: stopping now", name)
             self._kill_at = 0.0
 
@@ -372,12 +373,12 @@ class Supervisor:
         if self._heartbeats.stop(timeout=5.0):
             return int(self._is_broken)
         if (fault := self._heartbeats.fault) is not None:
-            #: A fault of the worker itself, whose traceback is in the log before, has kept it from
-            #: reporting the ends of its last jobs: these run again. Report the traceback.
+            #: A bug in the worker, whose traceback is earlier in the log, kept it from reporting
+            #: the outcomes of its last jobs. These jobs run again. Report the traceback.
             logger.error("%r; unreported jobs are recovered when their leases lapse", fault)
         else:
-            #: A worker stopped while Redis was away, and could not report the ends of its last
-            #: jobs: these run again. Bring Redis back.
+            #: A worker stopped while Redis was unavailable, and could not report the outcomes of
+            #: its last jobs. These jobs run again. Bring Redis back.
             logger.error(
                 "Redis does not answer; unreported jobs are recovered when their leases lapse"
             )

@@ -126,8 +126,9 @@ class Watchdog:
             if job.deadline_ms and now_ms > job.deadline_ms + HARD_GRACE_MS
         ]
         if late and not handle.timed_out:
-            #: The task caught JobTimeout or hangs in C. Its process is replaced, and the job counts
-            #: as timed out; raise its timeout, or give what it calls a timeout.
+            #: The task caught JobTimeout or hangs in C code. Its process is replaced, and the job
+            #: counts as timed out. Raise the job's timeout, or set a timeout on the calls that it
+            #: makes.
             logger.error(
                 "job %s did not stop at its timeout; killing its process %d",
                 ", ".join(job.id for job in late), handle.pid,
@@ -147,8 +148,8 @@ class Watchdog:
         elif not handle.unresponsive_since_ms:
             handle.unresponsive_since_ms = now_ms
         elif now_ms - handle.unresponsive_since_ms > UNRESPONSIVE_MS and not handle.is_killed:
-            #: A process shows no sign of life, for example stopped by a debugger. It is replaced,
-            #: and its jobs are recovered.
+            #: A process shows no sign of life, for example because a debugger has stopped it. It is
+            #: replaced, and its jobs are recovered.
             logger.error(
                 "child %s (%s) is stopped or stuck: its sign of life is %.0f s overdue; "
                 "replacing its process %d",
@@ -161,8 +162,8 @@ class Watchdog:
         for handle in self._handles:
             size = resident_bytes(handle.pid) if handle.pid and not handle.is_stopping else 0
             if size > self._max_memory:
-                #: A process is over --max-memory and is replaced after its job. Look for a leak in
-                #: the tasks if it is frequent.
+                #: A process exceeds --max-memory, and is replaced after its job. If this happens
+                #: often, look for a leak in the tasks.
                 logger.warning(
                     "child %s uses %d MB, over its limit; it ends after its job",
                     handle.child, size // 2**20,

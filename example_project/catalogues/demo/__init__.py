@@ -1,1 +1,1 @@
-"""The parts of the ``demo`` command: a worker, a run watched to its end, and a report on screen."""
+"""The parts of the ``demo`` command: its worker, the run that it watches, and its report."""

@@ -1,4 +1,4 @@
-"""Where the demo writes: plain lines, or drawn tables and a bar."""
+"""The demo's output: plain lines, or drawn tables and a progress bar."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if HAS_RICH:
     from rich.table import Table
 
 
-Bar = Callable[[int, str], None]  # how many are done, and a note beside it
+Bar = Callable[[int, str], None]  # how many are done, and a note next to it
 
 
 def choose_display(out: TextIOBase, *, plain: bool) -> Display:
-    """Rich on a terminal if it is installed, else plain lines."""
+    """Rich on a terminal, if it is installed; otherwise plain lines."""
     return RichDisplay(out) if HAS_RICH and out.isatty() and not plain else Display(out)
 
 
@@ -48,7 +48,7 @@ class Display:
 
     @contextmanager
     def bar(self, total: int) -> Iterator[Bar]:
-        """A line for each tenth of the way, and at most one per second in between."""
+        """Write a line for each tenth of the work, and in between at most one per second."""
         last_tenth, last_time = -1, 0.0
 
         def move(done: int, note: str) -> None:
@@ -62,7 +62,7 @@ class Display:
 
 
 class RichDisplay(Display):
-    """For terminals, with the library rich: a moving bar and drawn tables."""
+    """For terminals, with the library Rich: a progress bar and drawn tables."""
 
     def __init__(self, out: TextIOBase) -> None:
         super().__init__(out)

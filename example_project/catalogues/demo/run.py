@@ -1,4 +1,4 @@
-"""The jobs of one demo, watched until each has finished, and the closing report on them."""
+"""The jobs of one demo, watched until all have finished, and the closing report on them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SHELL = (
 
 
 class Run:
-    """Knows which of its jobs had finished at the last ``refresh``. Jobs of earlier demos do not
-    count."""
+    """Keeps track of which of its jobs had finished at the last ``refresh``. Jobs of earlier demos
+    do not count."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs = jobs
@@ -48,8 +48,8 @@ class Run:
     def refresh(self, most_unfinished: int) -> None:
         """Refresh pending jobs until ``most_unfinished`` of them turn out unfinished.
 
-        Jobs finish roughly in the order of the queue, so a refresh costs what has finished since
-        the last one, not what still waits.
+        Jobs finish roughly in the order of the queue, so the cost of a refresh depends on how many
+        jobs have finished since the last one, not on how many are still waiting.
         """
         unfinished: list[Job] = []
         completed = 0
@@ -68,11 +68,11 @@ class Run:
         return [job for job in self.jobs if job.status == status]
 
     def retries(self) -> int:
-        """How many attempts were repeated: every spent one except the last of a failed job."""
+        """How many attempts were repeated: all spent ones, except the last one of a failed job."""
         return sum(max(job.attempts - (job.status == "failed"), 0) for job in self.jobs)
 
     def stuck(self) -> str:
-        """What had not finished at the last refresh, for people to read."""
+        """A description of what had not finished at the last refresh."""
         counts = Counter(str(job.status) for job in self.pending)
         listed = ", ".join(f"{number:,} {status}" for status, number in counts.most_common())
         first = ", ".join(job.id for job in self.pending[:3])
@@ -91,7 +91,7 @@ class Run:
 
 
 def report(display: Display, run: Run, processes: int) -> None:
-    """Coverage, how the queue did, what failed, and what to try next."""
+    """Show the coverage, how the queue performed, what failed, and what to try next."""
     show_coverage(display, run)
     show_work(display, run, processes)
     show_failures(display, run.with_status("failed"))
@@ -129,25 +129,26 @@ def show_failures(display: Display, failed: list[Job]) -> None:
             display.say(f"{job.error.type}: {job.error.message}")
             display.say(job.error.traceback.rstrip())
     if len(failed) > TRACEBACKS:
-        display.say(f"... and {len(failed) - TRACEBACKS:,} failed jobs more")
+        display.say(f"... and {len(failed) - TRACEBACKS:,} more failed jobs")
 
 
 def show_next(display: Display) -> None:
     manage = f"{_shown(sys.executable)} {_shown(sys.argv[0])}"
     display.say()
     display.say("What to try next")
-    display.say(f"  A worker that stays, in another terminal:\n    {manage} runworker")
-    display.say(f'  With it running, a job from the shell:\n    {manage} shell -c "{SHELL}"')
-    display.say(f"  Jobs of workers that are gone, put back:\n    {manage} reapqueue --once")
+    display.say(f"  A worker that keeps running, in another terminal:\n    {manage} runworker")
+    display.say(f'  While it is running, a job from the shell:\n    {manage} shell -c "{SHELL}"')
+    display.say(f"  Recover the jobs of workers that have died:\n    {manage} reapqueue --once")
     scheme, _, folder = settings.REDISQUEUE["CONNECTION"]["URL"].partition("://")
     if scheme == "embedded":
         pid_file = _shown(f"{folder}/redis.pid")
         display.say(
-            f"  The embedded Redis runs on, with its jobs; to stop it:\n    kill $(cat {pid_file})"
+            "  The embedded Redis keeps running, with its jobs; to stop it:\n"
+            f"    kill $(cat {pid_file})"
         )
     made = "MAKELEVEL" in os.environ
     compare = "make report" if made else f"{manage} comparereports"
-    display.say(f"  A report by three queries, in turn and side by side:\n    {compare}")
+    display.say(f"  A report from three queries, in turn and side by side:\n    {compare}")
     site = "make site" if made else f"{manage} site"
     display.say(f"  The site, its reports and its admin; it prints how to log in:\n    {site}")
 

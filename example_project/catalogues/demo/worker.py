@@ -1,4 +1,4 @@
-"""A worker for the duration of the demo: ``manage.py runworker`` in its own process session."""
+"""A worker for the duration of the demo: ``manage.py runworker`` in its own session."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Worker:
         return self.process.poll() is not None
 
     def output(self, lines: int = 40) -> str:
-        """The last lines it printed."""
+        """The last lines that it printed."""
         self.log.flush()
         size = os.fstat(self.log.fileno()).st_size
         printed = os.pread(self.log.fileno(), size, 0).decode(errors="replace")
         return "\n".join(printed.splitlines()[-lines:]) or "(nothing)"
 
     def stop(self) -> None:
-        """Ask the worker to end, and wait; kill it if it does not, or at a second Ctrl-C."""
+        """Ask the worker to stop, and wait; kill it if it does not, or at a second Ctrl-C."""
         try:
             self.process.terminate()
             self.process.wait(STOP_SECONDS)
@@ -45,7 +45,7 @@ class Worker:
 
 @contextmanager
 def running_worker(processes: int) -> Iterator[Worker]:
-    """A worker that is stopped on the way out, whatever happens inside."""
+    """Run a worker that is stopped at the end, whatever happens in the block."""
     manage = settings.BASE_DIR / "manage.py"
     command = [sys.executable, str(manage), "runworker", "--processes", str(processes)]
     with tempfile.TemporaryFile() as log, signals_interrupt():
@@ -56,7 +56,7 @@ def running_worker(processes: int) -> Iterator[Worker]:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
-                start_new_session=True,  # Ctrl-C reaches the demo alone, which stops the worker
+                start_new_session=True,  # Ctrl-C reaches only the demo, which stops the worker
             ),
             log,
         )
@@ -68,7 +68,7 @@ def running_worker(processes: int) -> Iterator[Worker]:
 
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP act like Ctrl-C: they end the demo through its clean-up."""
+    """Let SIGTERM and SIGHUP act like Ctrl-C, so that the demo still cleans up."""
     before = {name: signal.signal(name, _interrupt) for name in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield

@@ -19,15 +19,15 @@ from ...tasks import measure
 NO_CATALOGUE = "conf/locale/tlh/LC_MESSAGES/django.po"  # Klingon: its job is retried, then fails
 UNFINISHED = ("queued", "processing", "retrying")
 POLL_SECONDS = 0.05
-MOST_UNFINISHED = 16  # jobs that one poll reads again
+MOST_UNFINISHED = 16  # unfinished jobs after which a poll stops
 
 
 class Command(BaseCommand):
-    help = "Measures every translation catalogue of Django, one job each, with a worker of its own."
+    help = "Measures every translation catalogue of Django, one job each, with its own worker."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--processes", type=int, default=2, help="of the worker (2)")
-        parser.add_argument("--plain", action="store_true", help="lines of text, nothing drawn")
+        parser.add_argument("--plain", action="store_true", help="lines of plain text")
         parser.add_argument("--timeout", type=float, default=120, help="seconds for all jobs (120)")
 
     def handle(self, **options: Any) -> None:
@@ -37,22 +37,22 @@ class Command(BaseCommand):
         except RedisQueueError as error:
             raise CommandError(str(error)) from error
         except KeyboardInterrupt:
-            message = "Interrupted. Jobs still in the queue wait for the next worker."
+            message = "Interrupted. Jobs that are still in the queue wait for the next worker."
             raise CommandError(message, returncode=130) from None
         report(display, run, options["processes"])
         if run.completed != len(run.jobs) - 1:
-            raise CommandError("More jobs failed than the one that was meant to.")
+            raise CommandError("More jobs failed than the one that is meant to.")
 
     def measure_all(self, display: Display, processes: int, timeout: float) -> Run:
         """Start a worker, enqueue every catalogue, and watch until all jobs have finished."""
         queue = JobQueue("default")
-        queue.get_stats()  # the first call to Redis: it starts the embedded server
+        queue.get_stats()  # the first call to Redis starts the embedded server
         call_command("migrate", verbosity=0, interactive=False)
         with running_worker(processes) as worker:
             display.say(f"Worker: pid {worker.process.pid}, {processes} processes")
             paths = [NO_CATALOGUE, *find_catalogues()]
             run = Run(measure.enqueue_many([(path,) for path in paths]))
-            display.say(f"Enqueued: {len(run.jobs):,} jobs, one a catalogue")
+            display.say(f"Enqueued: {len(run.jobs):,} jobs, one per catalogue")
             watch(run, queue, worker, display, timeout)
         return run
 
@@ -62,7 +62,7 @@ def watch(run: Run, queue: JobQueue, worker: Worker, display: Display, timeout: 
     deadline = time.monotonic() + timeout
     with display.bar(len(run.jobs)) as move:
         while True:
-            problem = trouble(worker, deadline)  # first: then the jobs below are as it left them
+            problem = trouble(worker, deadline)  # first, so that the jobs below are as it left them
             run.refresh(most_unfinished=len(run.jobs) if problem else MOST_UNFINISHED)
             stats = queue.get_stats()
             move(run.finished, ", ".join(f"{stats[name]:,} {name}" for name in UNFINISHED))
@@ -74,7 +74,7 @@ def watch(run: Run, queue: JobQueue, worker: Worker, display: Display, timeout: 
 
 
 def trouble(worker: Worker, deadline: float) -> str:
-    """Why waiting is pointless; empty if it is not."""
+    """Why there is no point in waiting; empty if there is."""
     if worker.has_died():
-        return f"The worker ended by itself, exit status {worker.process.returncode}"
-    return "Time is up for the worker, which still runs" if time.monotonic() > deadline else ""
+        return f"The worker ended unexpectedly, exit status {worker.process.returncode}"
+    return "Time is up, and the worker is still running" if time.monotonic() > deadline else ""

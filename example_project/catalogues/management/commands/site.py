@@ -30,21 +30,21 @@ def address(text: str) -> tuple[str, int]:
 
 
 class Command(QueueCommand):
-    help = "Runs the example site with a worker, and prints how to log in. Only with DEBUG."
+    help = "Runs the example site and a worker, and prints how to log in. Requires DEBUG."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--address", type=address, default=("127.0.0.1", 8000))
         parser.add_argument(
-            "--users", type=number, default=USERS, help=f"made if there are none ({USERS:,})"
+            "--users", type=number, default=USERS, help=f"created if there are none ({USERS:,})"
         )
         parser.add_argument("--processes", type=int, default=3, help="of the worker (3)")
 
     def handle(self, **options: Any) -> None:
         if not settings.DEBUG:
-            raise CommandError("The site makes a user with all rights: it needs DEBUG = True.")
+            raise CommandError("The site creates a superuser, so it requires DEBUG = True.")
         host, port = options["address"]
         _check_free(host, port)
-        JobQueue("default").get_stats()  # the first call to Redis: it starts the embedded one
+        JobQueue("default").get_stats()  # the first call to Redis starts the embedded server
         call_command("migrate", verbosity=0, interactive=False)
         call_command("makereportdata", users=options["users"], keep=True, stdout=self.stdout)
         password = make_user()
@@ -56,18 +56,18 @@ class Command(QueueCommand):
                     f"Reports:    {base}/reports/\n"
                     f"Dashboard:  {base}{reverse('admin:django_redisqueue_overview')}\n"
                     f"Its admin:  {base}/admin/  user {USER}, password {password}\n"
-                    f"A worker runs too (pid {worker.process.pid}). Ctrl-C ends both."
+                    f"A worker is running as well (pid {worker.process.pid}). Ctrl-C stops both."
                 )
                 self.stdout.flush()
                 call_command(
                     "runserver", f"{host}:{port}", use_reloader=False, verbosity=0, skip_checks=True
                 )
         except KeyboardInterrupt:
-            self.stdout.write("The site has stopped, and its worker too.")
+            self.stdout.write("The site and its worker have stopped.")
 
 
 def make_user() -> str:
-    """A superuser with a new password, which is returned."""
+    """Give a superuser a new password, and return it."""
     password = secrets.token_urlsafe(12)
     user, _ = get_user_model()._default_manager.get_or_create(
         **{get_user_model().USERNAME_FIELD: USER}
@@ -79,12 +79,12 @@ def make_user() -> str:
 
 
 def _check_free(host: str, port: int) -> None:
-    """runserver ends its process at once when it cannot listen, and would leave the worker."""
+    """If runserver cannot listen, it exits at once, which would leave the worker running."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
             raise CommandError(
-                f"{host}:{port} cannot be listened on ({error}); name another: --address host:port"
+                f"cannot listen on {host}:{port} ({error}); choose another: --address host:port"
             ) from None

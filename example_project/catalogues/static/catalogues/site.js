@@ -1,8 +1,8 @@
-// Follows the job on the page: asks how far it is, waits for the answer, and asks again.
+// Follows the job on the page by polling its progress.
 "use strict";
 
-const PAUSE = 250; // ms between an answer and the next question
-const MAX_FAILURES = 20; // failed questions in a row before it gives up
+const PAUSE = 250; // ms between a response and the next request
+const MAX_FAILURES = 20; // failed requests in a row before it gives up
 
 const panel = document.getElementById("job");
 

@@ -19,19 +19,19 @@ HEADINGS = ("three queries", "median", "best", "worst", "rounds")
 
 
 class Command(QueueCommand):
-    help = "Makes the report by three queries in turn and by three side by side, and compares."
+    help = "Creates the report from three queries, in turn and side by side, and compares both."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--rounds", type=number, default=5, help="of each way (5)")
         parser.add_argument(
-            "--users", type=number, default=USERS, help=f"made if there are none ({USERS:,})"
+            "--users", type=number, default=USERS, help=f"created if there are none ({USERS:,})"
         )
-        parser.add_argument("--plain", action="store_true", help="lines of text, nothing drawn")
+        parser.add_argument("--plain", action="store_true", help="lines of plain text")
 
     def handle(self, **options: Any) -> None:
         display = choose_display(self.stdout, plain=options["plain"])
         try:
-            JobQueue("default").get_stats()  # the first call to Redis: it starts the embedded one
+            JobQueue("default").get_stats()  # the first call to Redis starts the embedded server
             call_command("migrate", verbosity=0, interactive=False)
             call_command("makereportdata", users=options["users"], keep=True, stdout=self.stdout)
             with running_worker(PROCESSES):
@@ -46,7 +46,7 @@ def compare_and_tell(display: Display, rounds: int) -> None:
     expected, seconds = plain_sql()
     for way in ways:
         if way.text != expected:
-            raise CommandError(f"The report made {way.title} is not the one of plain SQL.")
+            raise CommandError(f"The report created {way.title} differs from that of plain SQL.")
     rows = [
         (way.title, *(f"{one:.3f} s" for one in (way.median, min(way.seconds), max(way.seconds))))
         for way in ways
@@ -57,8 +57,8 @@ def compare_and_tell(display: Display, rounds: int) -> None:
     alone = ", ".join(f"{name} {one:.3f} s" for name, one in queries().items())
     turn, side = ways
     display.say(f"Side by side: {turn.median / side.median:.2f} times as fast as in turn.")
-    display.say(f"The queries alone: {alone}. The slowest of them is the least that it can take.")
+    display.say(f"The queries alone: {alone}. A report cannot be faster than the slowest.")
     lines = expected.count("\n") - 1
     display.say(
-        f"Both files are the {lines:,} rows that one SQL statement makes ({seconds:.3f} s)."
+        f"Both files have the {lines:,} rows that one SQL statement returns ({seconds:.3f} s)."
     )

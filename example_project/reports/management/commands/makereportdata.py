@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand
 from ...models import User
 from ...seeding import make_data
 
-USERS = 5_000  # with all that they have, some 140,000 rows
+USERS = 5_000  # with all that they have, about 140,000 rows
 
 
 def number(text: str) -> int:
@@ -20,12 +20,12 @@ def number(text: str) -> int:
 
 
 class Command(BaseCommand):
-    help = "Makes users, accounts and funds for the report, in place of those that are there."
+    help = "Creates users, accounts and funds for the report, replacing existing ones."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--users", type=number, default=USERS, help=f"how many ({USERS:,})")
         parser.add_argument(
-            "--seed", type=number, default=1, help="the same one, the same rows (1)"
+            "--seed", type=number, default=1, help="the same seed gives the same rows (1)"
         )
         parser.add_argument("--keep", action="store_true", help="do nothing if there are users")
 

@@ -1,15 +1,15 @@
 // Follows the reports on the page until each is ready or has failed.
 "use strict";
 
-const PAUSE = 300; // ms between an answer and the next question
-const MAX_FAILURES = 20; // failed questions in a row before it gives up
+const PAUSE = 300; // ms between a response and the next request
+const MAX_FAILURES = 20; // failed requests in a row before it gives up
 
 const panel = document.getElementById("reports");
 const news = document.getElementById("news");
 
 function draw(record) {
   const row = panel.querySelector(`[data-record="${record.id}"]`);
-  if (!row) return; // asked for by somebody else since the page was loaded
+  if (!row) return; // requested by someone else since the page was loaded
   if (row.dataset.status !== record.status) {
     news.textContent = `The report of ${record.requested} is ${record.status}.`;
   }
@@ -33,7 +33,7 @@ async function follow(url) {
       if (records.every((record) => record.ended)) return;
     } catch {
       failures += 1;
-      const after = failures < MAX_FAILURES ? "Trying again." : "Reload the page to look again.";
+      const after = failures < MAX_FAILURES ? "Trying again." : "Reload the page to try again.";
       news.textContent = `The site does not answer. ${after}`;
     }
     await new Promise((resume) => setTimeout(resume, PAUSE * (failures + 1)));
