@@ -34,7 +34,7 @@ COLUMNS = (
     "kwargs", "enqueued_at", "started_at", "finished_at", "worker", "error_type", "error_message",
     "reason", "problem",
 )  # fmt: skip
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # begin what a spreadsheet would calculate
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # begin what a spreadsheet would calculate
 
 Rows = Iterable[Sequence[JobRow]]
 
