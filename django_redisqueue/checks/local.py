@@ -24,7 +24,7 @@ from ..client.schedules import code_schedules
 from ..client.tasks import Task
 from ..conf import APP, Settings, get_settings, is_in_test_run
 from ..exceptions import ConfigurationError, InvalidOption, did_you_mean
-from ..worker.readiness import needed_aliases, table_problem
+from ..worker.readiness import has_engine, needed_aliases, table_problem
 
 API_URLS = f"{APP}.api.urls"
 LOCAL_NAMES = {"localhost", "127.0.0.1", "::1", "", None}
@@ -49,6 +49,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         *(message for url in urls for message in _embedded_in_production(url)),
         *_other_runworkers(),
         *_naive_datetimes(settings),
+        *_no_database(settings),
         *_schedules_with_errors(),
     ]
 
@@ -190,6 +191,16 @@ def _naive_datetimes(settings: Settings) -> Iterator[CheckMessage]:
             f"USE_TZ is False, but REDISQUEUE has {' and '.join(names)} on: that needs aware "
             "datetimes in the database, which refuses them then, and workers fail again and again.",
             f"Set USE_TZ = True, or do without: REDISQUEUE = {{{off}, ...}}.",
+        )
+
+
+def _no_database(settings: Settings) -> Iterator[CheckMessage]:
+    if settings.mirror and not has_engine(_mirror_alias()):
+        yield make_error(
+            32,
+            f"REDISQUEUE has MIRROR on, but DATABASES has no engine for {_mirror_alias()!r}: the "
+            "mirror has nowhere to write to.",
+            'Set its ENGINE, or do without the mirror: REDISQUEUE = {"MIRROR": False, ...}.',
         )
 
 

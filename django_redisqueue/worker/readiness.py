@@ -28,13 +28,14 @@ def needed_aliases(settings: Settings) -> list[str]:
     wanted |= {
         task.options.using for task in map(get_task, task_names()) if task.options.exactly_once
     }
-    return sorted(filter(_may_have_tables, wanted))
+    return sorted(
+        alias for alias in wanted if has_engine(alias) and router.allow_migrate(alias, APP)
+    )
 
 
-def _may_have_tables(alias: str) -> bool:
+def has_engine(alias: str) -> bool:
     """False in a project without a database; a system check says that the mirror needs one."""
-    engine = connections.settings[alias].get("ENGINE")
-    return engine != "django.db.backends.dummy" and bool(router.allow_migrate(alias, APP))
+    return bool(connections.settings[alias].get("ENGINE") != "django.db.backends.dummy")
 
 
 def table_problem(alias: str, tables: Collection[str] = ()) -> str:

@@ -13,7 +13,7 @@ from django.core.checks import CheckMessage, run_checks
 from django.core.management import call_command
 from django.db import OperationalError, connections
 
-from django_redisqueue.checks import check_database, local
+from django_redisqueue.checks import check_database, check_settings, local
 from django_redisqueue.conf import get_settings
 from django_redisqueue.models import MirrorState
 from django_redisqueue.worker import readiness
@@ -146,15 +146,19 @@ def test_a_project_without_a_database(
     try:
         with django_db_blocker.unblock():
             settings.REDISQUEUE = {"MIRROR": False, "OUTBOX": True}
-            assert check_database() == []
+            assert check_database() == check_settings() == []
             assert needed_aliases(get_settings()) == []  # a worker does not wait for it
             settings.REDISQUEUE = MIRROR
             (message,) = check_database()
+            (at_start,) = check_settings()
     finally:
         connections["default"] = own
     assert message.id == "django_redisqueue.E020"
     assert "does not answer (settings.DATABASES is improperly configured." in message.msg
     assert 'REDISQUEUE["MIRROR"]' in str(message.hint)
+    assert at_start.id == "django_redisqueue.E032"
+    assert "MIRROR on, but DATABASES has no engine for 'default'" in at_start.msg
+    assert '{"MIRROR": False, ...}' in str(at_start.hint)
 
 
 def test_a_mirror_that_stands_still(sqlite: Callable[..., None], settings: Any) -> None:
