@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
-from django.db import InterfaceError, OperationalError, connections, transaction
+from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.middleware.csrf import CsrfViewMiddleware
@@ -18,6 +18,7 @@ from django.views.decorators.csrf import csrf_exempt
 from ..conf import APP
 from ..core.ids import check_job_id, check_workflow_id
 from ..exceptions import InvalidName, RedisQueueError
+from ..health.findings import DATABASE_AWAY
 from ..models import ApiToken
 from .requests import ApiRequest, check_content_type, read_query
 from .responses import ApiError, to_api_error
@@ -43,7 +44,7 @@ def view_for(endpoint: Endpoint | None) -> View:
             response = error.response()
         except RedisQueueError as error:
             response = to_api_error(error).response()
-        except (OperationalError, InterfaceError) as error:
+        except DATABASE_AWAY as error:
             #: The HTTP API answered with 503, because the database does not answer or lacks tables
             #: of this app. The text says which; clients see only that the request failed.
             logger.error("%s: %s", type(error).__name__, error)

@@ -28,7 +28,6 @@ from redis.connection import AbstractConnection
 from redis.exceptions import AuthenticationError, ClusterDownError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as NoConnection
 
-from ..core.ids import slot
 from .nodes import Address, connected, parse_nodes_url, unconnected, unconnected_query
 
 CLUSTER_SCHEMES = ("redis+cluster://", "rediss+cluster://")
@@ -92,13 +91,12 @@ class ClusterMap:
         self._asked_at = float("-inf")
         self._is_current = False
 
-    def open(self, tag: str, options: Mapping[str, Any]) -> AbstractConnection:
-        """A new connection to the owner of the tag's slot. Half of the connect timeout is for
-        finding the owner, the other half for connecting. Raises what redis-py raises."""
+    def open(self, owner: Address, options: Mapping[str, Any]) -> AbstractConnection:
+        """A new connection to the owner of a slot. Half of the connect timeout is for finding the
+        owner, the other half for connecting. Raises what redis-py raises."""
         half = options["socket_connect_timeout"] / 2
-        address = self.owner(slot(tag), half)
         options = {**options, "socket_connect_timeout": half}
-        return connected(address, options, self._target.common)
+        return connected(owner, options, self._target.common)
 
     def owner(self, number: int, seconds: float) -> Address:
         """The owner of a slot; asks the nodes if what is known may be out of date. Raises what

@@ -371,11 +371,12 @@ class RedisConnection:
         return connection
 
     def _connect(self) -> AbstractConnection:
+        owner = None
         if self.redis_url.is_cluster:  # another shard may have connected to the same node
-            self.server = self.redis_url.owner(self._timeouts[1])
+            self.server = owner = self.redis_url.owner(self._timeouts[1])
             self._link = self._links.setdefault(self.server, Link())
         if self._link.connection is None:
-            self._link.open(self.redis_url, *self._timeouts)
+            self._link.open(self.redis_url, *self._timeouts, owner)
         assert self._link.connection is not None
         return self._link.connection
 

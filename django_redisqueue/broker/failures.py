@@ -34,9 +34,11 @@ FIRST, CAP = 0.05, 2.0  # s
 def wrong_key(text: str) -> str | None:
     """Explain a script's WRONGKEY error (context.lua); None for any other text."""
     wrong = _WRONG_KEY.search(text)
-    if wrong is None:
-        return None
-    key, found, expected = wrong.groups()
+    return explain_type(*wrong.groups()) if wrong else None
+
+
+def explain_type(key: str, found: str, expected: str) -> str:
+    """Explain that a key holds another type than it should."""
     return (
         f"the key {key} holds a {found} where a {expected} belongs: another program writes "
         "under this PREFIX. Nothing was changed; move one of them to another "

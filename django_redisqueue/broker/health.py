@@ -22,7 +22,7 @@ from .overview import (
 )
 from .sums import add_counts, add_queues
 
-STOPPED = 100  # schedules that are paused, or have an error, and are looked at
+STOPPED = 1000  # schedules that are paused, or have an error, and are looked at
 DUE = 10  # schedules that are due next
 PLACES = 100  # limits with parked lanes in a queue that are looked at
 LAPSED = 100  # children with a lapsed lease that are named
@@ -43,6 +43,7 @@ class PolicyState:
 
     @property
     def paused(self) -> int:
+        """With more than STOPPED that are stopped, the others count as paused."""
         return self.stopped - len(self.errors)
 
     def late(self, now_ms: int) -> list[tuple[str, int]]:
@@ -127,8 +128,8 @@ class HealthQueries(OverviewQueries):
         """The state, with what the mirror has not read after ``mirrored``.
 
         Costs two round trips: of 17 commands a queue and 17 more, then of at most 4 a queue, a
-        count of each list of up to FORMER queues, and 200 for schedules and limits, all of constant
-        or logarithmic time.
+        count of each list of up to FORMER queues, and up to 1,100 for stopped schedules and
+        parked lanes, all of constant or logarithmic time.
         """
         found: list[Any] = yield from together(
             [

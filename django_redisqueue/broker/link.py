@@ -9,6 +9,7 @@ from weakref import WeakSet
 from redis import exceptions as redis_errors
 from redis.connection import AbstractConnection
 
+from .nodes import Address
 from .redis_url import RedisUrl
 from .wire import Wire
 
@@ -35,14 +36,20 @@ class Link:
         self.used = 0.0  # by `producer_connection`, on the monotonic clock
         self.hangs_until = 0.0  # a node of a cluster that has not accepted a connection (monotonic)
 
-    def open(self, redis_url: RedisUrl, timeout: float, connect_timeout: float) -> None:
-        """Connect. The shards of a node that hangs wait for it once: all but the first fail at
-        once."""
+    def open(
+        self,
+        redis_url: RedisUrl,
+        timeout: float,
+        connect_timeout: float,
+        owner: Address | None = None,
+    ) -> None:
+        """Connect, as ``redis_url.open`` does. The shards of a node that hangs wait for it once:
+        all but the first fail at once."""
         began = time.monotonic()
         if began < self.hangs_until:
             raise HungNode("another shard has waited for its node in vain")
         try:
-            self.connection = redis_url.open(timeout, connect_timeout)
+            self.connection = redis_url.open(timeout, connect_timeout, owner)
         except (redis_errors.RedisError, OSError):
             now = time.monotonic()
             if redis_url.is_cluster and now - began > connect_timeout / 4:

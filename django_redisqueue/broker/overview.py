@@ -9,8 +9,10 @@ from ..core.ids import claims_jobs
 from ..core.parsing import clock_ms, counters, int64_or_none, pairs, score_ms
 from ..core.statuses import Status
 from ..core.text import printable
+from ..exceptions import WrongKeyType
 from .base import Command, QueryBase, Read, Strict, query, together
 from .entries import count_events
+from .failures import explain_type
 from .keys import Keys, QueueKeys
 from .replies import id_in
 
@@ -173,7 +175,10 @@ class OverviewQueries(QueryBase):
     def workers(self) -> Read[list[tuple[str, int]]]:
         """All children with the instants in ms at which their leases end. The cost grows with
         their number."""
-        [ends] = yield Strict(("ZRANGE", self.keys.workers, 0, -1, "WITHSCORES"))
+        key = self.keys.workers
+        ends, kind = yield [("ZRANGE", key, 0, -1, "WITHSCORES"), ("TYPE", key)]
+        if ends is None:
+            raise WrongKeyType(explain_type(key, kind, "zset"))
         return [(printable(child), score_ms(until)) for child, until in pairs(ends).items()]
 
     def held(self, children: Sequence[str]) -> dict[str, list[str]]:

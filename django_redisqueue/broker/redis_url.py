@@ -41,11 +41,15 @@ class RedisUrl:
         """Whether it names one server, and no group whose master is looked for."""
         return not self.text.startswith((*SENTINEL_SCHEMES, *CLUSTER_SCHEMES))
 
-    def open(self, timeout: float, connect_timeout: float) -> AbstractConnection:
-        """A new connection. Raises what redis-py raises."""
+    def open(
+        self, timeout: float, connect_timeout: float, owner: Address | None = None
+    ) -> AbstractConnection:
+        """A new connection; of a cluster to this ``owner`` of the shard, if it is known. Raises
+        what redis-py raises."""
         options = _options(timeout, connect_timeout)
         if self.is_cluster:
-            return get_cluster_map(self.text).open(self.tag, options)
+            owner = owner or self.owner(connect_timeout)
+            return get_cluster_map(self.text).open(owner, options)
         if self.text.startswith(SENTINEL_SCHEMES):
             return get_follower(self.text).open(options)
         url = self.text

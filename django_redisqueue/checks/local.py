@@ -13,7 +13,7 @@ from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.management import find_commands
 from django.db import Error as DatabaseError
-from django.db import connections, router
+from django.db import connections
 from django.urls import URLResolver, get_resolver
 
 from ..broker.cluster import parse_cluster_url
@@ -24,7 +24,7 @@ from ..client.schedules import code_schedules
 from ..client.tasks import Task
 from ..conf import APP, Settings, get_settings, is_in_test_run
 from ..exceptions import ConfigurationError, InvalidOption, did_you_mean
-from ..worker.readiness import needed_aliases, table_problem
+from ..worker.readiness import mirror_alias, needed_aliases, table_problem
 
 API_URLS = f"{APP}.api.urls"
 LOCAL_NAMES = {"localhost", "127.0.0.1", "::1", "", None}
@@ -243,7 +243,7 @@ def check_database(**_: Any) -> list[CheckMessage]:
         try:
             messages += [*_mirror(), *_sqlite()]
         except DatabaseError:  # it has ended since its tables were there
-            connections[_mirror_alias()].close()
+            connections[mirror_alias()].close()
             messages += _tables(settings)
     return messages
 
@@ -266,7 +266,7 @@ def _needed_tables(settings: Settings) -> defaultdict[str, set[str]]:
     """By alias; of the outbox, an enqueue names what is missing."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     if settings.mirror:
-        found[_mirror_alias()].add(_table("JobRecord"))
+        found[mirror_alias()].add(_table("JobRecord"))
     for task in _tasks():
         if task.options.exactly_once:
             found[task.options.using].add(_table("Receipt"))
@@ -291,7 +291,7 @@ def _mirror() -> Iterator[CheckMessage]:
 
 def _sqlite() -> Iterator[CheckMessage]:
     """The mirror writes a lot; with SQLite's defaults other writers wait for it or fail."""
-    alias = _mirror_alias()
+    alias = mirror_alias()
     connection = connections[alias]
     name = str(connection.settings_dict["NAME"])
     if connection.vendor != "sqlite" or ":memory:" in name or "mode=memory" in name:
@@ -311,7 +311,3 @@ def _sqlite() -> Iterator[CheckMessage]:
             'others will see "database is locked".',
             f'Add to its OPTIONS: {", ".join(lacks)}; and "timeout": 20.',
         )
-
-
-def _mirror_alias() -> str:
-    return router.db_for_write(apps.get_model(APP, "JobRecord"))

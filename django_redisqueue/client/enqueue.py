@@ -36,6 +36,7 @@ from ..exceptions import (
     RedisQueueError,
     RedisUnavailable,
 )
+from .options import check_flag
 from .transport import connection_of, transport
 
 logger = logging.getLogger("django_redisqueue")
@@ -91,8 +92,11 @@ def through_outbox() -> Iterator[None]:
 
 
 def delivery_mode(on_commit: bool | None, outbox: bool | None) -> DeliveryMode:
-    """The options of the call or the task, or else the settings. Jobs in memory need no outbox."""
-    if on_commit is False:
+    """The options of the call or the task, or else the settings. Jobs in memory need no outbox.
+
+    Raises InvalidOption unless ``on_commit`` is True, False or None.
+    """
+    if on_commit is not None and not check_flag(on_commit, "on_commit"):
         return AT_ONCE
     settings = get_settings()
     if outbox or (outbox is None and settings.outbox) or _outbox_required.get():

@@ -112,7 +112,8 @@ class Job:
 
     @property
     def result(self) -> Any:
-        """What the task returned; None until it has completed. Raises ResultGone."""
+        """What the task returned; None until it has completed. Reads a large result from its
+        storage: in async code use ``await_result``. Raises ResultGone."""
         data = self.data
         return read_result(data.result_file) if data.result_file else data.result
 

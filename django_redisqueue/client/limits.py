@@ -9,6 +9,7 @@ from ..core.codec import loads
 from ..core.parsing import int_or_none, is_int
 from ..core.policies import MAX_WEIGHT, Limit, Rate, UniqueKey, encode_share, encode_shown
 from ..exceptions import InvalidOption, did_you_mean, short_repr
+from .options import check_integer
 from .policies import LaneRule
 from .registry import get_task, task_names
 from .tasks import Task
@@ -92,10 +93,10 @@ def _no_limit(name: str, kinds: Kinds, known: Sequence[tuple[str, Limit | Rate, 
     shared = sorted({has for has, _, rule in known if rule.task == name and has != name})
     if shared:
         return f"{name} has no {what} of its own; it shares {', '.join(shared)}"
+    others = {has for has, *_ in known if has != name}
     return (
-        f"no task has a {what} {short_repr(name)}"
-        f"{did_you_mean(name, {has for has, *_ in known} - {name})}; name a task that has one, or "
-        'a limit of REDISQUEUE["LIMITS"] that tasks use'
+        f"no task has a {what} {short_repr(name)}{did_you_mean(name, others)}; name a task that "
+        'has one, or a limit of REDISQUEUE["LIMITS"] that tasks use'
     )
 
 
@@ -181,7 +182,9 @@ def set_weight(share: object, weight: int | None) -> bool:
 
 def unique_keys(start: int = 0, count: int = PAGE) -> Sequence[UniqueKey]:
     """A page of at most 100 keys, oldest first. It may be shorter than ``count``, because keys that
-    are free again are left out."""
+    are free again are left out. Raises InvalidOption."""
+    check_integer(start, "start", 0, 2**32)
+    check_integer(count, "count", 1, 2**32)
     return transport().unique_keys(start, min(count, PAGE))
 
 

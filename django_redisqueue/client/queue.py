@@ -19,6 +19,7 @@ from ..broker.shards import AllShards
 from ..conf import get_settings
 from ..core.ids import check_queue_name, check_task_name, check_workflow_id
 from ..core.job_data import JobQuery
+from ..core.parsing import is_int
 from ..core.statuses import UNFINISHED, Status
 from ..core.tags import check_tags
 from ..core.text import printable
@@ -76,10 +77,9 @@ class JobQueue:
 
         A job whose hash is gone or unreadable comes as ``UnreadableJob`` with its id and problem.
         """
-        whole = all(isinstance(place, int) for place in (start, stop))
-        if not (whole and 0 <= start <= stop < start + PAGE):
+        if not (is_int(start, 0, 2**32) and is_int(stop, start, start + PAGE - 1)):
             raise InvalidOption(
-                f"a page is 1 to {PAGE} jobs, both ends included, "
+                f"a page is 1 to {PAGE} jobs of the first {2**32}, both ends included, "
                 f"not {short_repr(start)} to {short_repr(stop)}"
             )
         shards = AllShards()

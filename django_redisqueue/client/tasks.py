@@ -63,6 +63,7 @@ D = TypeVar("D")
 Rest = ParamSpec("Rest")  # the arguments behind the first
 Value = TypeVar("Value")
 WORKER_OPTIONS = ("timeout_ms", "max_attempts")  # options of a call that workers need
+OF_CELERY = ("delay", "delay_on_commit", "apply_async")  # other names for enqueue
 FIELD_OPTIONS = ("queue_name", "priority", "expires", "on_commit", "outbox")  # and fields of Task
 
 
@@ -98,6 +99,16 @@ class Task(Generic[P, R_co]):
 
     def __hash__(self) -> int:
         return hash(self.name)  # some options cannot be hashed
+
+    if not TYPE_CHECKING:  # an unknown attribute remains an error for type checkers
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in OF_CELERY:
+                return object.__getattribute__(self, name)  # raises what Python says
+            raise AttributeError(
+                f"the task {self.name} has no {name}(): call enqueue(), with options as in "
+                "using(run_after=60).enqueue()"
+            )
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function here."""

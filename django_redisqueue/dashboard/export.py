@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC
+from itertools import chain
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -19,6 +20,7 @@ from ..core.codec import dumps
 from ..core.statuses import Status
 from ..core.text import printable
 from ..exceptions import InvalidOption, RedisQueueError
+from ..health.findings import DATABASE_AWAY, unreadable
 from .filters import JobFilter, parse_filter
 from .job_detail import JobRow, attempts_begun, max_attempts_of, row_of_record
 from .pages import Page
@@ -32,7 +34,7 @@ COLUMNS = (
     "kwargs", "enqueued_at", "started_at", "finished_at", "worker", "error_type", "error_message",
     "reason", "problem",
 )  # fmt: skip
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # begin what a spreadsheet would calculate
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # begin what a spreadsheet would calculate
 
 Rows = Iterable[Sequence[JobRow]]
 
@@ -59,10 +61,12 @@ def _answer(page: Page, name: str, read: Callable[[], Rows]) -> HttpResponseBase
         kind = page.request.GET.get("format", "")
         if kind not in WRITERS:
             raise InvalidOption(f"format must be one of {', '.join(WRITERS)}, not {kind!r}")
-        rows = read()
+        rows = iter(read())
+        rows = chain([next(rows, [])], rows)  # an error of the first is an answer
     except RedisQueueError as error:
-        code = 400 if isinstance(error, InvalidOption) else 503
-        return HttpResponse(f"{error}\n", status=code, content_type="text/plain; charset=utf-8")
+        return _refused(400 if isinstance(error, InvalidOption) else 503, str(error))
+    except DATABASE_AWAY as error:
+        return _refused(503, unreadable("database", error).text)
     write, content_type = WRITERS[kind]
     text = map(printable, write(_bounded(rows)))
     body = _asynchronous(text) if page.can_stream else text
@@ -71,6 +75,10 @@ def _answer(page: Page, name: str, read: Callable[[], Rows]) -> HttpResponseBase
         "Cache-Control": "no-store",
     }
     return StreamingHttpResponse(body, content_type=content_type, headers=headers)
+
+
+def _refused(code: int, why: str) -> HttpResponse:
+    return HttpResponse(f"{why}\n", status=code, content_type="text/plain; charset=utf-8")
 
 
 async def _asynchronous(text: Iterator[str]) -> AsyncIterator[str]:

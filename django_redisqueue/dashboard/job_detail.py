@@ -27,7 +27,7 @@ from ..core.text import printable
 from ..exceptions import CorruptJob
 from ..mirror.archive import decode_record
 from ..models import ErrorGroup, JobEvent, JobRecord
-from ..worker.identity import parse_child
+from ..worker.identity import name_and_number, parse_child
 from .filters import instant_of
 from .pages import local_time
 
@@ -280,8 +280,8 @@ def between(first_ms: int | None, last_ms: int | None) -> str:
 
 def worker_name(child: str) -> str:
     """A child's id without its random parts."""
-    worker = parse_child(child)
-    return f"{worker.name}, child {child.rpartition('.')[2]}" if worker else child
+    name, number = name_and_number(child)
+    return child if name == child else f"{name}, child {number}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ from ..core.ids import shard_of_id
 from ..core.text import printable
 from ..exceptions import InvalidOption, RedisQueueError, RedisRefused, RedisUnavailable
 from ..health.facts import savepoint
-from ..health.findings import Finding, unreadable
+from ..health.findings import DATABASE_AWAY, Finding, unreadable
 from ..health.report import HealthReport, read_health
 from ..models import JobRecord, SavedFilter
 
@@ -270,13 +270,19 @@ class Page:
 
     def answer(
         self, view: Callable[..., Response], **arguments: Any
-    ) -> Response | TemplateResponse:
-        """What the view returns, or a page that names the permission that the user lacks."""
+    ) -> Response | TemplateResponse | JsonResponse:
+        """What the view returns, or a page that names the permission that the user lacks, or says
+        that the database does not answer."""
         try:
             self.require("view_jobrecord")
             return view(self, **arguments)
         except MissingPermission as error:
             return self.render("forbidden", "Permission denied", code=403, permission=error)
+        except DATABASE_AWAY as error:
+            problem, title = unreadable("database", error), "The database does not answer"
+            if self.wants_parts:
+                return JsonResponse({"error": problem.text}, status=503)
+            return self.render("database_away", title, code=503, problem=problem)
 
     def int_param(self, name: str, default: int) -> int:
         """A whole number from the query string; the default when it is not one or is too long."""

@@ -19,7 +19,7 @@ from ..core.clock import real_ms
 from ..core.ids import claims_jobs
 from ..core.records import WorkerOrder, WorkerReport, WorkerState
 from ..exceptions import InvalidOption
-from ..worker.identity import parse_child
+from ..worker.identity import name_and_number, parse_child
 from .actions import posted
 from .filters import given
 from .pages import Page
@@ -114,7 +114,7 @@ def _orders(worker: WorkerOverview) -> list[WorkerOrder]:
 
 
 def _child_row(child: ChildOverview, memory: Mapping[str, int]) -> dict[str, Any]:
-    number = child.child.rpartition(".")[2]
+    _, number = name_and_number(child.child)
     return {
         "child": child,
         "number": number,

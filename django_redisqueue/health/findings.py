@@ -11,6 +11,7 @@ from enum import StrEnum
 from functools import partial
 
 from django.db import Error as DatabaseError
+from django.db import InterfaceError, OperationalError
 
 from ..core import formatting
 from ..exceptions import RedisQueueError, first_line
@@ -57,6 +58,7 @@ class FindingId(StrEnum):
 
 
 OVERVIEW = ("overview",)
+DATABASE_AWAY = (OperationalError, InterfaceError)  # it does not answer, or lacks a table
 NAMED = 3  # jobs, workers, limits or schedules that a sentence names
 
 

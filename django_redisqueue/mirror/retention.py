@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db import DatabaseError, models, router
+from django.db import DatabaseError, connections, models, router
 from django.db.models import Q
 from django.utils import timezone
 
@@ -32,7 +32,7 @@ from ..models import (
     WorkflowEvent,
     WorkflowRecord,
 )
-from ..models.tables import aliases_with_table, rows_behind
+from ..models.tables import has_table, rows_behind
 from .writer import Cursor
 
 logger = logging.getLogger("django_redisqueue")
@@ -159,5 +159,15 @@ def receipt_rules(keep: KeepReceipts = lambda jobs: ()) -> list[RetentionRule]:
     return [
         RetentionRule(model, column, alias, min_age=MIN_RECEIPT_AGE, keep=keep)
         for model, column in ((Receipt, "created_at"), (StepReceipt, "updated_at"))
-        for alias in aliases_with_table(model)
+        for alias in connections
+        if _has_table(model, alias)
     ]
+
+
+def _has_table(model: type[models.Model], alias: str) -> bool:
+    """False, too, while the database does not answer: the receipts of the others need not wait."""
+    try:
+        return has_table(model, alias)
+    except DatabaseError as error:
+        _log_failure(model, alias, error)
+        return False

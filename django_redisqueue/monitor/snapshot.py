@@ -19,7 +19,7 @@ from ..broker.shards import AllShards
 from ..health.policies import SCHEDULE_LATE
 from ..health.report import HealthReport, read_health
 from ..health.report import as_json as health_json
-from ..worker.identity import parse_child
+from ..worker.identity import name_and_number
 
 WINDOW_MS = 10_000  # that rates are measured over
 
@@ -68,12 +68,6 @@ class Observer:
             self._past = deque([seen])
         findings = tuple(each for each in health.findings if each.queue in ("", *self.queues))
         return Snapshot(shard, seen, found, fleet, replace(health, findings=findings))
-
-
-def worker_of(child: ChildOverview) -> str:
-    """The name of the worker that a child belongs to."""
-    worker = parse_child(child.child)
-    return worker.name if worker else child.child
 
 
 def as_json(snapshot: Snapshot) -> dict[str, Any]:
@@ -135,7 +129,7 @@ def _policies(shard: ShardState, limits: Sequence[LimitState]) -> dict[str, Any]
 def _child(child: ChildOverview) -> dict[str, Any]:
     return {
         "child": child.child,
-        "worker": worker_of(child),
+        "worker": name_and_number(child.child)[0],
         "leaseSeconds": _seconds(child.lease_ms),
         "held": child.held,
         "jobId": child.job or None,

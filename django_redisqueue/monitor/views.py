@@ -19,7 +19,8 @@ from ..core.parsing import int_or_none
 from ..core.statuses import Status
 from ..core.text import MAX_LENGTH, sanitize
 from ..health.policies import SCHEDULE_LATE, policy_lines
-from .snapshot import Snapshot, as_json, worker_of
+from ..worker.identity import name_and_number
+from .snapshot import Snapshot, as_json
 
 COUNTS = (
     Status.QUEUED, Status.PROCESSING, Status.SCHEDULED, Status.WAITING, Status.RETRYING,
@@ -150,7 +151,7 @@ class LineView(WriterView):
             if self._has_changed(f"queue {queue.name}", (queue.counts, queue.is_paused)):
                 self._write(f"{clock}  {_queue_line(queue, speed)}")
         workers = Counter(
-            f"{sanitize(worker_of(child))}{'' if child.lease_ms >= 0 else ' (lapsed)'}"
+            sanitize(name_and_number(child.child)[0]) + ("" if child.lease_ms >= 0 else " (lapsed)")
             for child in snapshot.fleet.children
         )
         if self._has_changed("workers", workers):
@@ -290,9 +291,10 @@ def worker_table(snapshot: Snapshot, *, is_narrow: bool = False) -> Table:
 
 def _worker_row(child: ChildOverview) -> list[str]:
     more = f" and {child.held - 1:,} more" if child.held > 1 else ""
+    worker, number = map(sanitize, name_and_number(child.child))
     return [
-        sanitize(worker_of(child)),
-        sanitize(child.child.rpartition(".")[2]),
+        worker,
+        number,
         duration(child.lease_ms) if child.lease_ms >= 0 else "lapsed",
         (sanitize(child.task) or "unknown") if child.job else "idle",
         sanitize(child.job) + more,
@@ -303,9 +305,9 @@ def _worker_row(child: ChildOverview) -> list[str]:
 def _narrow_worker_row(child: ChildOverview) -> list[str]:
     task = sanitize(child.task.rpartition(".")[2], NARROW_NAME) or "unknown"
     runs = task if child.job else "idle"
-    number = sanitize(child.child.rpartition(".")[2], 4)
+    worker, number = name_and_number(child.child)
     return [
-        f"{sanitize(worker_of(child), NARROW_NAME - 5)} {number}",
+        f"{sanitize(worker, NARROW_NAME - 5)} {sanitize(number, 4)}",
         runs if child.lease_ms >= 0 else f"lapsed: {runs}"[: NARROW_NAME + 1],
         sanitize(child.job),
         duration(child.since_ms) if child.job else "",
@@ -314,8 +316,8 @@ def _narrow_worker_row(child: ChildOverview) -> list[str]:
 
 def _sort_key(child: ChildOverview) -> tuple[bool, str, int, str]:
     """Dead children first, then by worker and number, so that rows keep their places."""
-    number = child.child.rpartition(".")[2]
-    return child.lease_ms >= 0, worker_of(child), int_or_none(number) or 0, child.child
+    worker, number = name_and_number(child.child)
+    return child.lease_ms >= 0, worker, int_or_none(number) or 0, child.child
 
 
 def summary(snapshot: Snapshot) -> str:

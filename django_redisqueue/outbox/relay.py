@@ -84,6 +84,7 @@ class Relay:
                 more = self._pass()
             else:
                 self._incomplete.clear()  # also of rows that others have sent
+                self._gone.clear()
         except (DatabaseError, RedisFull) as error:
             problem = first_line(error)
             if problem != self.problem:
@@ -190,6 +191,8 @@ class Relay:
         for alias in {self._alias, *_sibling_aliases(rows)}:
             rows_on(alias).filter(pk__in=ids).delete()
         self._durability.forget([row.id for row in rows if not row.resent])
+        for row_id in ids:
+            self._gone.pop(row_id, None)
 
     def _relay(self, rows: Sequence[OutboxJob]) -> None:
         whole = self._without_unsent_parents(list(self._complete(rows)))

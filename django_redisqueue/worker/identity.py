@@ -72,6 +72,13 @@ def parse_child(child: str) -> Worker | None:
     return Worker(parts[0], parts[1], pid, start)
 
 
+def name_and_number(child: str) -> tuple[str, str]:
+    """What people know a child by: the name of its worker, and its number with its role. Of an id
+    of another form, the whole id and its last part."""
+    worker = parse_child(child)
+    return worker.name if worker else child, child.rpartition(".")[2]
+
+
 @cache
 def machine() -> str:
     """Eight hex digits for host name, boot and pid namespace."""

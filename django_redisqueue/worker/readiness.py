@@ -8,12 +8,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator
 
+from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, Error, connections, router
 
 from ..broker.failures import RetryBackoff
 from ..client.registry import get_task, task_names
 from ..conf import APP, Settings
+from ..exceptions import ConfigurationError
 from ..mirror.database_errors import explain_outage, missing_migrations, missing_table
 
 logger = logging.getLogger("django_redisqueue")
@@ -28,13 +30,31 @@ def needed_aliases(settings: Settings) -> list[str]:
     wanted |= {
         task.options.using for task in map(get_task, task_names()) if task.options.exactly_once
     }
-    return sorted(filter(_may_have_tables, wanted))
+    return sorted(
+        alias for alias in wanted if _has_engine(alias) and router.allow_migrate(alias, APP)
+    )
 
 
-def _may_have_tables(alias: str) -> bool:
-    """False in a project without a database; a system check says that the mirror needs one."""
-    engine = connections.settings[alias].get("ENGINE")
-    return engine != "django.db.backends.dummy" and bool(router.allow_migrate(alias, APP))
+def _has_engine(alias: str) -> bool:
+    """False in a project without a database."""
+    return bool(connections.settings[alias].get("ENGINE") != "django.db.backends.dummy")
+
+
+def mirror_alias() -> str:
+    """The database that the mirror is written to."""
+    return router.db_for_write(apps.get_model(APP, "JobRecord"))
+
+
+def check_mirror_database(settings: Settings) -> None:
+    """Raise ConfigurationError if the mirror is on in a project without a database. A process that
+    only enqueues does not need one."""
+    alias = mirror_alias()
+    if settings.mirror and not _has_engine(alias):
+        raise ConfigurationError(
+            f'REDISQUEUE["MIRROR"] is True, but DATABASES has no engine for {alias!r}, so the '
+            "mirror has nowhere to write to. Set its ENGINE, or turn the mirror off: "
+            'REDISQUEUE = {"MIRROR": False, ...}'
+        )
 
 
 def table_problem(alias: str, tables: Collection[str] = ()) -> str:

@@ -23,7 +23,7 @@ from ..signals import child_started, child_stopping
 from .child.forks import reset_signals_in_forks
 from .child.loop import Child
 from .child_state import FILES_PER_CHILD, ChildState
-from .identity import Worker, this_worker
+from .identity import Worker, name_and_number, this_worker
 from .maintenance import bridge, maintenance
 from .maintenance.bridge import BridgeRole
 from .maintenance.leader import STOP, MakeRole, run_in_child
@@ -105,7 +105,7 @@ class Service:
         # The main thread may change a handle meanwhile: read each attribute once.
         found = [(handle.child, handle.pid) for handle in self._handles]
         memory = {
-            child.rpartition(".")[2]: resident_bytes(pid) if pid else 0
+            name_and_number(child)[1]: resident_bytes(pid) if pid else 0
             for child, pid in found
             if child
         }

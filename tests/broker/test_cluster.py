@@ -146,6 +146,20 @@ def test_all_connections_of_a_process_share_one_lookup(
         connection.disconnect()
 
 
+def test_a_connection_is_opened_to_the_owner_that_it_has_found(
+    cluster: ClusterNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    owner = cluster_maps.ClusterMap.owner
+    monkeypatch.setattr(
+        cluster_maps.ClusterMap, "owner", lambda *args: (found.append(args[1]), owner(*args))[1]
+    )
+    connection = worker_connection()
+    connection.call("PING")
+    assert found == [SLOT]
+    connection.close()
+
+
 def test_a_process_that_was_forked_has_a_map_of_its_own(cluster: ClusterNodes) -> None:
     tasks.noop.enqueue()
     parents = get_cluster_map(cluster.url)

@@ -76,6 +76,27 @@ def test_a_count_changes_by_events_without_a_poll(browser: Any, site: str) -> No
     assert visitor.complaints == []
 
 
+def test_a_stream_that_ends_again_and_again_is_not_live(browser: Any, site: str) -> None:
+    """As when a mirror in a database of its own does not answer: without an event."""
+    context = browser.new_context()
+    context.set_default_timeout(10_000)
+    visitor = Visitor(context.new_page(), site)
+    visitor.log_in()
+    visitor.sees("Live", "#drq-state")
+    bodies = ['retry: 100\ndata: {"fragments": {}}\n\n']
+
+    def end(route: Any) -> None:
+        body = bodies.pop() if bodies else ""
+        route.fulfill(content_type="text/event-stream", body=body)
+
+    visitor.page.route("**/dashboard/stream/", end)
+    visitor.page.route("**/dashboard/live/**", lambda route: route.fulfill(status=503, json={}))
+    visitor.page.reload()
+    visitor.sees("The server does not answer; trying again", "#drq-state")
+    assert bodies == []
+    context.close()
+
+
 def test_the_documented_script_shows_events(browser: Any, site: str) -> None:
     (block,) = blocks("js", ROOT / "docs" / "http-api.md")
     context = browser.new_context()

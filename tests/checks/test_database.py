@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from django.core.checks import CheckMessage, run_checks
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import OperationalError, connections
 
-from django_redisqueue.checks import check_database, local
+from django_redisqueue.checks import check_database, check_settings, local
 from django_redisqueue.conf import get_settings
 from django_redisqueue.models import MirrorState
 from django_redisqueue.worker import readiness
@@ -133,6 +133,9 @@ def test_a_database_that_ends_between_two_checks(
     assert "No answer of 'default'" in message.msg
 
 
+NO_ENGINE = r"DATABASES has no engine for 'default', so .* nowhere .*\"MIRROR\": False"
+
+
 def test_a_project_without_a_database(
     settings: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -146,10 +149,14 @@ def test_a_project_without_a_database(
     try:
         with django_db_blocker.unblock():
             settings.REDISQUEUE = {"MIRROR": False, "OUTBOX": True}
-            assert check_database() == []
+            assert check_database() == check_settings() == []
             assert needed_aliases(get_settings()) == []  # a worker does not wait for it
             settings.REDISQUEUE = MIRROR
             (message,) = check_database()
+            assert check_settings() == []  # a process that only enqueues needs no database
+            for command in ("runworker", "bridgeevents"):
+                with pytest.raises(CommandError, match=NO_ENGINE):
+                    call_command(command, skip_checks=True)
     finally:
         connections["default"] = own
     assert message.id == "django_redisqueue.E020"

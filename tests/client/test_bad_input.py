@@ -18,6 +18,7 @@ from redis import Redis
 from django_redisqueue import Backoff, JobQueue, get_job, task
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.broker.queries import UnreadableJob
+from django_redisqueue.client import limits
 from django_redisqueue.core.codec import encode_result
 from django_redisqueue.exceptions import (
     CorruptJob,
@@ -357,7 +358,9 @@ def test_a_value_that_can_not_be_shown_or_is_very_long(refuse: Callable[[Any], A
     assert len(str(caught.value)) < 500
 
 
-@pytest.mark.parametrize(("start", "stop"), [(-1, 5), (5, 4), (0, 100), ("0", 5), (0, None)])
+@pytest.mark.parametrize(
+    ("start", "stop"), [(-1, 5), (5, 4), (0, 100), ("0", 5), (0, None), (True, 5), (10**30, 10**30)]
+)
 def test_a_page_out_of_range(start: Any, stop: Any) -> None:
     with refused(InvalidOption, "a page is 1 to 100 jobs"):
         JobQueue().get_jobs("queued", start, stop)
@@ -367,6 +370,23 @@ def test_a_page_out_of_range(start: Any, stop: Any) -> None:
 def test_a_limit_that_is_no_number(limit: Any) -> None:
     with refused(InvalidOption, "limit must be a whole number from 0 to", repr(limit)):
         JobQueue().clear("failed", limit=limit)
+
+
+@pytest.mark.parametrize("value", [None, "3", True, 1.5, -1, float("nan"), [1], 10**30], ids=repr)
+def test_a_page_of_unique_keys_that_is_no_number(value: Any) -> None:
+    with refused(InvalidOption, "start must be a whole number from 0 to", repr(value)):
+        limits.unique_keys(value)
+    with refused(InvalidOption, "count must be a whole number from 1 to", repr(value)):
+        limits.unique_keys(0, value)
+
+
+@pytest.mark.parametrize("value", [None, 3, [1], {"a": 1}, b"stripe"], ids=repr)
+def test_a_limit_whose_name_is_no_text(value: Any) -> None:
+    with refused(InvalidOption, f"no task has a Limit {value!r}; name a task that has one"):
+        limits.set_limit(value, 1)
+    if value is not None:
+        with refused(InvalidOption, f"no task has a Limit or Rate {value!r}; name a task"):
+            JobQueue().pause(limit=value)
 
 
 def test_a_status_that_is_none_or_does_not_fit() -> None:

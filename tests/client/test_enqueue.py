@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -65,6 +66,24 @@ def test_calling_a_task_is_just_the_function(key_count: Callable[[], int]) -> No
     assert asyncio.run(tasks.add.acall(1, 2)) == 3
     assert asyncio.run(tasks.async_sleep.acall(0)) == 0
     assert key_count() == 0
+
+
+@pytest.mark.parametrize("name", ["delay", "delay_on_commit", "apply_async"])
+def test_who_comes_from_celery_is_told_what_to_call(name: str) -> None:
+    for task in (tasks.add, tasks.add.using(priority=5)):
+        with pytest.raises(AttributeError) as caught:
+            getattr(task, name)(1, 2)
+        assert str(caught.value) == (
+            f"the task {tasks.add.name} has no {name}(): call enqueue(), with options as in "
+            "using(run_after=60).enqueue()"
+        )
+
+
+def test_another_attribute_is_told_as_python_does() -> None:
+    with pytest.raises(AttributeError, match="'Task' object has no attribute 'enque'") as caught:
+        tasks.add.enque(1, 2)
+    assert (caught.value.name, caught.value.obj) == ("enque", tasks.add)
+    assert copy.deepcopy(tasks.add) == tasks.add
 
 
 def test_aenqueue() -> None:

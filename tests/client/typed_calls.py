@@ -65,6 +65,7 @@ send.enqueue("1")  # wrong: incompatible type "str"; expected "int"
 send.enqueue()  # wrong: Missing positional argument "number"
 send.enqueue(1, nam="x")  # wrong: did you mean "name"?
 send.enqueue(1, "x", 2)  # wrong: Too many arguments
+send.delay(1)  # wrong: has no attribute "delay"
 report.enqueue("monday")
 report.enqueue(1)  # wrong: incompatible type "int"; expected "str"
 index.enqueue(1)

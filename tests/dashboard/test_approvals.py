@@ -316,7 +316,7 @@ def test_without_a_permission_those_who_may_change_approvals_decide(boss: Any, c
         ({"permission": 5}, InvalidOption, "not 5"),
         ({"timeout": "soon"}, InvalidOption, "timeout must be seconds"),
         ({"question": 5}, InvalidOption, "question must be a text"),
-        ({"name": ""}, StepError, "the name of a step"),
+        ({"name": ""}, StepError, "the name of an approval must be a text of 1 to 100"),
     ],
 )
 def test_wrong_use_is_named(options: dict[str, Any], kind: type[Exception], words: str) -> None:

@@ -29,6 +29,16 @@ def body(site: Site, name: str, *args: object, **query: object) -> str:
     return b"".join(response.streaming_content).decode()  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("first", ["=", "+", "-", "@", "\t", "\r", "\n"])
+def test_no_cell_begins_as_a_formula(site: Site, hand: Hand, first: str) -> None:
+    """The list of OWASP: https://owasp.org/www-community/attacks/CSV_Injection"""
+    tasks.noop.enqueue()
+    hand.fail_one(f"{first}1+1")
+    text = body(site, "export_queue", "default", "failed", format="csv")
+    (row,) = csv.DictReader(io.StringIO(text, newline=""))
+    assert row["error_message"] == f"'{first}1+1"
+
+
 def test_a_list_as_csv_and_json_with_its_filter(
     site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:

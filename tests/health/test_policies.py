@@ -76,6 +76,16 @@ def test_schedules_that_do_not_run(hand: Hand) -> None:
     assert found()["schedule_error"][1].startswith("5 schedules do not run: wrong (no task app.gon")
 
 
+def test_many_schedules_of_a_task_that_is_gone(hand: Hand) -> None:
+    """As those that each tenant has."""
+    schedule(hand, "paused", LimitQueries(hand.connection).now_ms() + HOUR)
+    hand.store.pause_schedule("paused", True)
+    for n in range(150):
+        schedule(hand, f"wrong{n}", None, "no task app.gone")
+    assert lines()["Schedules"].startswith("151, 1 paused, 150 with an error (wrong")
+    assert found()["schedule_error"][1].startswith("150 schedules do not run: wrong")
+
+
 def test_a_schedule_that_is_due_and_does_not_fire(hand: Hand) -> None:
     now_ms = LimitQueries(hand.connection).now_ms()
     schedule(hand, "just", now_ms - 1000)

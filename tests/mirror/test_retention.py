@@ -26,6 +26,7 @@ from django_redisqueue.models import (
     JobRecord,
     Receipt,
     Rollup,
+    StepReceipt,
     WorkflowEvent,
     WorkflowRecord,
 )
@@ -188,6 +189,26 @@ def test_receipts_of_every_alias_that_has_them(caplog: pytest.LogCaptureFixture)
     run()
     assert not Receipt.objects.using("other").exists()
     assert caplog.records == []
+
+
+def test_an_alias_that_is_away_keeps_no_other_from_its_turn(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Receipt.objects.create(job_id="old")
+    Receipt.objects.update(created_at=NOW - 20 * DAY)
+
+    def fail(*_: Any) -> Any:
+        raise retention.DatabaseError("no route to 10.0.0.1")
+
+    reset_table_cache()
+    monkeypatch.setattr(connections["other"].introspection, "table_names", fail)
+    run()
+    reset_table_cache()
+    assert ids(Receipt) == set()
+    assert {one.getMessage() for one in caplog.records} == {
+        f"retention: {model._meta.db_table} on other: no route to 10.0.0.1; trying again"
+        for model in (Receipt, StepReceipt)
+    }
 
 
 def test_an_alias_without_our_tables_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:

@@ -44,6 +44,11 @@ class Relays:
     def run_once(self) -> bool:
         return max([relay.run_once() for relay in self.relays])
 
+    @property
+    def remembered(self) -> list[str]:
+        """The jobs that Redis has deleted, and the mirror may not have read."""
+        return [job_id for relay in self.relays for job_id in relay._gone]
+
     def retry_refused(self) -> None:
         for relay in self.relays:
             relay._retry_at = 0
@@ -198,11 +203,33 @@ def test_a_row_whose_job_the_mirror_will_never_have_goes_after_a_day(lost: Lost)
     lost.age(timedelta(days=2))
     relay.run_once()
     assert rows() == [gone.id, runs.id], "the mirror may be away, and read its events later"
+    assert relay.remembered == [gone.id]
     _, last = EventFeed(worker_connection(shard_of())).ends()
     MirrorState.objects.create(shard=shard_of(), position=format_position(last))
     runs.cancel()  # the mirror need not have read this
     relay.run_once()
     assert rows() == [runs.id]
+    assert relay.remembered == []
+
+
+@pytest.mark.parametrize("is_mirrored", [True, False], ids=["mirrored", "deleted by somebody"])
+def test_a_relay_does_not_remember_jobs_whose_rows_are_gone(lost: Lost, is_mirrored: bool) -> None:
+    lost.configure(MIRROR=True)
+    job, runs = lost.enqueue(1), lost.enqueue(2)
+    relay = lost.relay()
+    relay.run_once()
+    job.cancel()
+    assert JobQueue().clear("cancelled") == 1
+    lost.age(timedelta(days=2))
+    relay.run_once()
+    assert relay.remembered == [job.id]
+    if is_mirrored:
+        record(job.id, status="cancelled")
+    else:
+        OutboxJob.objects.filter(pk__in=[job.id, runs.id]).delete()
+    relay.run_once()
+    assert rows() == [runs.id] * is_mirrored
+    assert relay.remembered == []
 
 
 def test_another_run_of_redis_gets_what_is_not_mirrored_once_more(lost: Lost, redis: Redis) -> None:

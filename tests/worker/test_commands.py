@@ -196,6 +196,15 @@ def test_reapqueue_does_what_its_dry_run_shows(stage: Stage) -> None:
     assert "0 dead children reaped" in again.output
 
 
+def test_a_dry_run_names_a_key_of_a_wrong_type(stage: Stage) -> None:
+    key = keys_of().workers
+    stage.redis.set(key, "mine")
+    dry = stage.worker("--dry-run", command="reapqueue")
+    assert dry.wait() != 0
+    assert f"the key {key} holds a string where a zset belongs" in dry.output
+    assert "Traceback" not in dry.output
+
+
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
 def test_reapqueue_runs_until_it_is_stopped(stage: Stage) -> None:
     job_id = _abandon_a_job(stage)

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from django_redisqueue.worker.identity import machine, parse_child, start_time, this_worker
+from django_redisqueue.worker.identity import (
+    machine,
+    name_and_number,
+    parse_child,
+    start_time,
+    this_worker,
+)
 
 
 def test_the_identity_of_a_process_tells_if_it_is_gone() -> None:
@@ -28,6 +34,13 @@ def test_the_identity_of_a_process_tells_if_it_is_gone() -> None:
     assert other.is_gone  # a zombie has ended
     os.waitpid(pid, 0)
     assert other.is_gone
+
+
+def test_a_child_by_the_name_of_its_worker_and_its_number() -> None:
+    mine = this_worker("mine")
+    assert name_and_number(mine.child(3)) == ("mine", "3")
+    assert name_and_number(mine.child(1, "bridge")) == ("mine", "bridge1")
+    assert name_and_number("made.up") == ("made.up", "up")
 
 
 def test_a_reused_pid_is_another_process() -> None:

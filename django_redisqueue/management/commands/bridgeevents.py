@@ -20,6 +20,7 @@ from ...worker.identity import this_worker
 from ...worker.interrupts import StoppableWaits
 from ...worker.maintenance.bridge import BridgeRole
 from ...worker.maintenance.leader import RoleHost, run_in_shards
+from ...worker.readiness import check_mirror_database
 from ..base import QueueCommand, on_stop_signal
 
 
@@ -41,6 +42,7 @@ class Command(QueueCommand):
                 'REDISQUEUE["MIRROR"] is False, so Redis does not keep events until they are '
                 "mirrored; set it to True, for the workers too"
             )
+        check_mirror_database(settings)
         if options["once"]:
             begun = time.monotonic()
             found = all_shards(lambda one: self._catch_up(one.shard), worker_connection().at)

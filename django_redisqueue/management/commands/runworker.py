@@ -39,7 +39,7 @@ from ...exceptions import (
 )
 from ...outbox.relay import Relay
 from ...worker.options import WorkerOptions
-from ...worker.readiness import wait_for_tables
+from ...worker.readiness import check_mirror_database, wait_for_tables
 from ...worker.reload import run_with_autoreload
 from ...worker.service import Service
 from .. import base
@@ -115,6 +115,7 @@ class Command(QueueCommand):
             sys.exit(run_with_autoreload())
         if os.getpid() == 1:  # the kernel ignores signals without a handler
             signal.signal(signal.SIGTERM, signal.default_int_handler)
+        check_mirror_database(get_settings())
         try:
             service = Service(_worker_options(options))
             self._write_banner(service, options)

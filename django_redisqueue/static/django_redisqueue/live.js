@@ -152,7 +152,10 @@
         apply(JSON.parse(event.data));
       };
       source.onerror = () => {
-        if (received && source.readyState === EventSource.CONNECTING) return;
+        if (received && source.readyState === EventSource.CONNECTING) {
+          received = false; // the next one must send something
+          return;
+        }
         source.close();
         document.removeEventListener("visibilitychange", onChange);
         poll();

@@ -68,13 +68,13 @@ class StepStore(Protocol):
         """How a wait stands, as check_wait.lua says."""
 
 
-def check_step_name(name: object) -> str:
-    """Return ``name``; raise StepError unless it can name a step."""
+def check_step_name(name: object, what: str = "a step") -> str:
+    """Return ``name``; raise StepError unless it can name a step, or ``what`` it is to name."""
     if isinstance(name, str) and STEP_NAME.fullmatch(name):
         return name
     raise StepError(
-        "the name of a step must be a text of 1 to 100 letters, digits, blanks and . : @ / + = _ -,"
-        f" not {short_repr(name)}"
+        f"the name of {what} must be a text of 1 to 100 letters, digits, blanks and . : @ / + = "
+        f"_ -, not {short_repr(name)}"
     )
 
 
@@ -308,4 +308,4 @@ def check_question(job: ClaimedJob, name: object, text: object, permission: obje
         raise InvalidOption(
             f"question must be a text of at most {MAX_QUESTION} characters, not {short_repr(text)}"
         )
-    return Question(job, check_step_name(name), text, permission or DECIDE)
+    return Question(job, check_step_name(name, "an approval"), text, permission or DECIDE)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from django.db import transaction
 from django_redisqueue import (
     Gather,
     JobQueue,
+    Workflow,
     get_gather,
     get_job,
     listener,
@@ -104,6 +107,26 @@ def test_two_listeners_of_one_name_are_refused(topic: str) -> None:
     listener(topic)(tasks.users)
     with pytest.raises(InvalidTask, match=r"'own' has a listener 'users' already.*listens_as="):
         listener(topic, listens_as="users")(tasks.funds)
+
+
+def push(**options: Any) -> None:
+    flow = Workflow(**options)
+    flow.add(noop)
+    flow.push()
+
+
+@pytest.mark.parametrize("value", ["yes", 1, 0, []], ids=repr)
+@pytest.mark.parametrize(
+    "send", [start, push, partial(publish, "report", PAYLOAD), partial(send_event, "paid")]
+)
+def test_on_commit_is_true_or_false_as_for_one_job(
+    send: Callable[..., object], value: Any, redis: Any
+) -> None:
+    with pytest.raises(
+        InvalidOption, match=f"on_commit must be True or False, not {re.escape(repr(value))}"
+    ):
+        send(on_commit=value)
+    assert redis.dbsize() == 0
 
 
 @pytest.mark.parametrize("name", ["queryDoneCount", "a b", "1", "", "a:b", "a" * 200])

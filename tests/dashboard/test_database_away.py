@@ -1,0 +1,86 @@
+"""The pages while the mirror's database does not answer, though Redis and the site's own do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import InterfaceError, OperationalError, connections
+from django.db.models import Model
+
+from django_redisqueue.models import mirror
+from tests.app import tasks
+
+from .site import Site, plain
+
+GONE = "job_20260101_0000000000000000000000"
+TOLD = "The database cannot be read (OperationalError: no route to 10.0.0.1)."
+PAGES = {
+    "jobrecord_changelist": "",
+    "errors": "",
+    "error": "a1",
+    "workflows": "",
+    "workflow": "flow_20260101_0000000000000000000000",
+    "search": "",
+    "job": GONE,
+}
+
+
+class MirrorElsewhere:
+    """A router that has the mirror's tables in a database of their own."""
+
+    def db_for_read(self, model: type[Model], **_: Any) -> str | None:
+        return "other" if model.__module__ == mirror.__name__ else None
+
+    db_for_write = db_for_read
+
+
+@pytest.fixture
+def away(site: Site, settings: Any, request: pytest.FixtureRequest) -> Iterator[None]:
+    settings.DATABASE_ROUTERS = [MirrorElsewhere()]
+    kind = getattr(request, "param", OperationalError)
+
+    def fail(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+        if "SAVEPOINT" in sql:  # in the transaction of the test only
+            return execute(sql, *rest)
+        raise kind("no route to 10.0.0.1")
+
+    with connections["other"].execute_wrapper(fail):
+        yield
+
+
+pytestmark = pytest.mark.django_db(databases=["default", "other"])
+
+
+@pytest.mark.parametrize("away", [OperationalError, InterfaceError], indirect=True)
+@pytest.mark.parametrize(("name", "argument"), PAGES.items())
+def test_a_page_says_so(site: Site, away: None, name: str, argument: str) -> None:
+    query = {"q": "noop"} if name == "search" else {}
+    arguments = [argument] if argument else []
+    page = " ".join(plain(site.get(name, *arguments, code=503, **query)).split())
+    assert "The database does not answer | Django site admin" in page
+    assert "Error: no route to 10.0.0.1). Start the database, or run manage.py migrate" in page
+    assert "Log out" in page
+
+
+def test_so_does_the_page_of_a_job_that_redis_has(site: Site, away: None) -> None:
+    assert "does not answer" in site.get("job", tasks.noop.enqueue().id, code=503)
+
+
+@pytest.mark.parametrize(("name", "argument"), [("job", GONE), ("errors", ""), ("workflows", "")])
+def test_the_script_of_a_page_gets_json(site: Site, away: None, name: str, argument: str) -> None:
+    answer = site.get(name, *([argument] if argument else []), code=503, live=1)
+    assert json.loads(answer) == {"error": TOLD}
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_a_file_is_a_line_of_text(site: Site, away: None, kind: str) -> None:
+    assert site.get("export_records", code=503, format=kind) == f"{TOLD}\n"
+
+
+def test_what_needs_no_mirror_is_shown(site: Site, away: None) -> None:
+    job = tasks.noop.enqueue()
+    assert job.id in site.get("queue", "default", "queued")
+    assert "The charts cannot be read" in site.text("overview")
