@@ -84,7 +84,7 @@ def test_too_few_replicas_are_an_error_inside_a_second(
     deaf: RedisServer, act: Callable[[], object]
 ) -> None:
     watch = Stopwatch()
-    with pytest.raises(NotReplicated, match="has it, but 0 of the 1 replicas of REDISQ"):
+    with pytest.raises(NotReplicated, match="has it, but only 0 of the 1 replicas of REDISQ"):
         act()
     assert watch.seconds < 1
 

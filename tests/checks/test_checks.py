@@ -157,7 +157,7 @@ def test_wrong_retention_is_named_where_it_stands(
     [
         ({"CACHE": "jobs"}, "names 'jobs', which is not in CACHES (default)"),
         ({"URL": "http://:secret@host"}, "is 'http://:***@host'; it must begin with one of redis"),
-        ({"URL": "redis+cluster://host/1"}, "a Redis Cluster has no database but 0"),
+        ({"URL": "redis+cluster://host/1"}, "a Redis Cluster has only database 0"),
     ],
 )
 def test_a_connection_that_leads_nowhere(settings: Any, connection: Any, words: str) -> None:
@@ -423,7 +423,7 @@ def test_a_redis_that_is_away_or_refuses(
     assert "does not answer" in found("E010", [message]).msg
     server = fresh_server(requirepass="secret")
     (message,) = ask(redis_url(server.address))
-    assert "wants a password" in found("E010", [message]).msg
+    assert "requires a password" in found("E010", [message]).msg
     with answering(b"-LOADING Redis is loading\r\n") as url:
         (message,) = ask(url)
         assert "is loading its data" in found("E010", [message]).msg

@@ -64,7 +64,7 @@ ENDLESS.append(ENDLESS)
 UNSERIALISABLE = [
     (Counter(name="a", pk=1), "tests.app.models.Counter", "use its primary key (.pk)"),
     (object(), "builtins.object", "use str(value) or an id"),
-    (b"\x00", "builtins.bytes", "use text, or base64"),
+    (b"\x00", "builtins.bytes", "use text, such as its base64"),
     ({1, 2}, "builtins.set", "use a list of its items"),
     (datetime(2025, 1, 1), "datetime.datetime", "isoformat()"),
     (date(2025, 1, 1), "datetime.date", "isoformat()"),

@@ -183,7 +183,7 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: to_cron("* * * *"), 'must be five fields .*"\\*/5 \\* \\* \\* \\*"'),
     (lambda: to_cron("* * * * * *"), "for seconds use every"),
     (lambda: to_cron(5), "cron must be text"),
-    (lambda: Cron("* * * * *", timezone="Berlin"), "'Berlin'; if the name is right.*install tzdata"),
+    (lambda: Cron("* * * * *", timezone="Berlin"), "'Berlin'; if the name is right.*tzdata"),
     (lambda: Cron("* * * * *", timezone=["UTC"]), "not .*UTC.*install tzdata"),
     (lambda: Cron(["*"]), "must be five fields"),
     (lambda: Cron("* * * * *", misfire="never"), r"Cron\(misfire=...\) must be one of once, skip"),

@@ -1,4 +1,4 @@
--- lane_audit: a page of slots, or of the queued jobs of a queue with their lanes, is compared with what it should be.
+-- lane_audit: compares a page of slots, or of a queue's queued jobs with their lanes, with what it should be.
 -- @include "aging"
 -- @include "lane_names"
 -- @include "numbers"
@@ -12,7 +12,7 @@ local function mend(is_broken)
 end
 local function has_limit(name, key) return string.find(name .. '|', '|' .. key .. '|', 1, true) ~= nil end
 
--- All parts return the position behind what they have read ('' at the end), and how much may still be read.
+-- All parts return the position after what they have read ('' at the end), and how much more may be read.
 local function audit_slots(position, left)
   local slots = redis.call('ZRANGEBYLEX', slots_key, position == '' and '-' or '(' .. position, '+', 'LIMIT', 0, left)
   local freed = {}
@@ -38,7 +38,7 @@ local function forget_full_rates(position, left)
   return keys[#keys], left - #keys
 end
 
--- A parked lane waits for one of its limits, and that will call it; or it is paused.
+-- A parked lane waits for one of its limits, which will call it, or it is paused.
 local function audit_parked(queue, lane, key, score)
   local pause = pause_of(queue, lane)
   local belongs = has_limit(lane.name, key) or pause and pause.key == key
@@ -60,7 +60,7 @@ end
 
 local function audit_lane(queue, lane)
   local _, score = head_of(queue, lane)
-  if not score then return end  -- its key has a wrong type
+  if not score then return end  -- its key has the wrong type
   local key = redis.call('HGET', queue_key(queue, 'parked'), lane.name)
   if key then return audit_parked(queue, lane, key, score) end
   for limit_key in string.gmatch(lane.name, '|([^|]+)') do

@@ -4,7 +4,7 @@
 -- @include "waiting"
 -- @include "new_job"
 -- @include "steps"
--- A job that waits for the end of one that is gone would wait for ever.
+-- A job that waits for the end of a job that is gone would wait forever.
 local function mend_waiting(id)
   local before, waits = unpack(read(id, 'before', 'waits'))
   local status = before and read(before, 'status')[1]
@@ -14,7 +14,7 @@ local function mend_waiting(id)
   release_waiting(id, job)
 end
 
--- A failed attempt had other arguments: neither it nor its steps count. Returns when the job is due.
+-- A failed attempt had other arguments: neither it nor its steps count. Returns the time at which the job is due.
 local function new_due(found, id, status, watched)
   local due_ms, enqueued_ms, window_ms = unpack(read(id, 'due_ms', 'enqueued_ms', 'window_ms'))
   local first = tonumber(window_ms or enqueued_ms) or now
@@ -42,7 +42,7 @@ local function move_due(id, queue, from, due, priority)
   return 'queued', ''
 end
 
--- Gives newer arguments to a job that does not run. One that is in its queue keeps its place.
+-- Gives newer arguments to a job that is not running. One that is in its queue keeps its place.
 local function replace_arguments(found, new)
   local id, key = found.owner, job_key(found.owner)
   local status, queue, task, priority, seq, audit, watched, lane = unpack(
