@@ -1,6 +1,6 @@
-"""A worker waits for the tables of this app before it takes its first job.
+"""A worker waits for the tables of this app before it claims its first job.
 
-Deployments often start workers while ``migrate`` still runs.
+Deployments often start workers while ``migrate`` is still running.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger("django_redisqueue")
 def needed_aliases(settings: Settings) -> list[str]:
     """The databases that must have this app's tables before a job may run.
 
-    A separate database of the mirror is not one of them: jobs need not wait for it.
+    A separate database for the mirror is not one of them, because jobs need not wait for it.
     """
     wanted = {DEFAULT_DB_ALIAS} if settings.mirror or settings.outbox else set()
     wanted |= {
@@ -32,13 +32,13 @@ def needed_aliases(settings: Settings) -> list[str]:
 
 
 def _may_have_tables(alias: str) -> bool:
-    """False in a project without a database; a system check says that the mirror needs one."""
+    """False in a project without a database; a system check reports that the mirror needs one."""
     engine = connections.settings[alias].get("ENGINE")
     return engine != "django.db.backends.dummy" and bool(router.allow_migrate(alias, APP))
 
 
 def table_problem(alias: str, tables: Collection[str] = ()) -> str:
-    """What the database lacks, and the remedy; "" if it is ready and has these tables."""
+    """What the database lacks, with the remedy; "" if it is ready and has these tables."""
     try:
         return missing_migrations(alias) or missing_table(alias, tables)
     except (Error, ImproperlyConfigured) as error:

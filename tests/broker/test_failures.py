@@ -120,7 +120,7 @@ def test_what_passes_is_waited_for(reply: str, words: str) -> None:
         ("MISCONF Errors writing to the AOF file: No space left", RedisCannotSave, "cannot save"),
         ("NOAUTH Authentication required.", RedisRefused, "requires a password"),
         ("WRONGPASS invalid username-password pair", RedisRefused, "refuses the login"),
-        ("WRONGTYPE Operation against a key", WrongKeyType, "holds another type"),
+        ("WRONGTYPE Operation against a key", WrongKeyType, "has the wrong type"),
         ("BUSYGROUP Consumer Group name already exists", RedisRefused, "answers: BUSYGROUP"),
         ("ERR unknown command 'x', beginning with: ASK", RedisRefused, "it is a sentinel"),
     ],

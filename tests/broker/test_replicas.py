@@ -108,7 +108,7 @@ def test_the_mirror_begins_when_replicas_have_the_id_of_the_data(
     scanner = Scanner(RedisConnection(get_redis_url(), 0.9, 2.0))
     for _ in range(2):
         with pytest.raises(
-            NotReplicated, match=r"but 0 of the 1 replicas of REDISQ.* mirror begins"
+            NotReplicated, match=r"but only 0 of the 1 replicas of REDISQ.* mirror begins"
         ):
             scanner.name()
     deaf.resume()

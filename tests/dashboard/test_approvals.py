@@ -315,7 +315,7 @@ def test_without_a_permission_those_who_may_change_approvals_decide(boss: Any, c
         ({"permission": "approve"}, InvalidOption, r"such as \"shop.approve_refund\", not 'appr"),
         ({"permission": 5}, InvalidOption, "not 5"),
         ({"timeout": "soon"}, InvalidOption, "timeout must be seconds"),
-        ({"question": 5}, InvalidOption, "question must be a text"),
+        ({"question": 5}, InvalidOption, "question must be text"),
         ({"name": ""}, StepError, "the name of a step"),
     ],
 )

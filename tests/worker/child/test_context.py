@@ -49,8 +49,8 @@ def test_progress_of_what_is_no_number_is_refused_and_not_reported(value: Any) -
 @pytest.mark.parametrize(
     ("note", "words"),
     [
-        (None, "progress: note must be a text, not None"),
-        (b"half", "progress: note must be a text, not b'half'"),
+        (None, "progress: note must be text, not None"),
+        (b"half", "progress: note must be text, not b'half'"),
         ("\ud800", "progress: note has a lone surrogate, which is not Unicode text"),
     ],
 )

@@ -207,11 +207,11 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: Counter.objects.all().union(Counter.objects.all()), "without slices and unions"),
     (lambda: Counter.objects.order_by("pk").reverse(), r"reverse\(\) turns it around; name it"),
     (lambda: Counter.objects.order_by("?"), r"a unique order of Counter, such as .*'\?' is no"),
-    (lambda: Counter.objects.order_by(F("name")), r"F\(name\) is no field"),
+    (lambda: Counter.objects.order_by(F("name")), r"F\(name\) is not a field"),
     (lambda: Counter.objects.order_by("value"), "value may be equal in two rows; add 'pk' as the"),
     (lambda: LogEntry.objects.order_by("user", "pk"), "'user' is a relation; use 'user_id'"),
-    (lambda: User.objects.order_by("last_login", "pk"), "'last_login' may be NULL, behind which"),
-    (lambda: User.objects.order_by("groups__name", "pk"), "'groups__name' is no field of it"),
+    (lambda: User.objects.order_by("last_login", "pk"), "'last_login' may be NULL, after which"),
+    (lambda: User.objects.order_by("groups__name", "pk"), "'groups__name' is not a field of it"),
     (lambda: StepReceipt.objects.order_by("job_id"), "job_id may be equal in two rows"),
 ]
 
