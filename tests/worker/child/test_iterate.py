@@ -200,7 +200,7 @@ def test_two_walks_have_names(new_run: NewRun) -> None:
 
 
 BAD: list[tuple[Callable[[], Any], str]] = [
-    (lambda: 5, "takes a queryset, or a list, tuple or range, not 5"),
+    (lambda: 5, "needs a queryset, or a list, tuple or range, not 5"),
     (lambda: "abc", "not 'abc'"),
     (lambda: iter([1]), "it must find its place again in a later run"),
     (lambda: Counter.objects.all()[:5], "a queryset without slices and unions"),
