@@ -8,10 +8,10 @@ All keys of a shard are in one slot, so a shard only needs a plain connection to
 its slot. After every connection error (MOVED, READONLY, CLUSTERDOWN, a lost connection) the next
 connection looks up the owner again.
 
-ASK is never followed. While a slot moves, its keys are on two nodes, and a script that ran on
-the importing node would find some of them missing. A caller that gets an ASK or a TRYAGAIN waits
-until the slot has moved. docs/internals/cluster.md explains why no script does half of its work
-meanwhile.
+ASK is never followed. While a slot moves, its keys are on two nodes, and a script that ran on the
+importing node would find some of them missing. A caller that gets an ASK or a TRYAGAIN waits until
+the slot has moved. docs/internals/cluster.md explains why no script does half of its work in the
+meantime.
 """
 
 from __future__ import annotations

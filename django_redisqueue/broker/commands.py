@@ -247,8 +247,8 @@ class Commands(
         step: ContinuationStep = SINGLE_STEP,
         meant: Sequence[str] = (),
     ) -> StepReply:
-        """Remove the oldest ``jobs`` from a list, or those among them in ``meant``. Completed
-        jobs stay while others may read their results."""
+        """Remove the oldest ``jobs`` from a list, or those among them in ``meant``. Completed jobs
+        stay while others may read their results."""
         retained = self._retained()
         return StepReply(*self._run("clear", queue, status, jobs, *retained, *step, *meant))
 

@@ -85,8 +85,8 @@ class _Guard:
 class RedisConnection:
     """One connection, opened on first use and again after every failure.
 
-    It is bound to a shard: commands, queries and whatever else uses it work in that shard.
-    ``at`` is the same connection for another shard.
+    It is bound to a shard: commands, queries and whatever else uses it work in that shard. ``at``
+    is the same connection for another shard.
 
     Raises the errors of ``failures.translate``. Every error closes the connection. Redis does the
     same after a protocol error; and after an interrupt inside a call (a job's timeout), the late

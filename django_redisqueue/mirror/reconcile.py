@@ -6,8 +6,8 @@ For jobs, and then for workflows, a reconcile takes two passes at the end of the
    written as if an event had arrived.
 2. Over the unfinished records: one that Redis does not have is ``lost``.
 
-Before either is written, the bridge reads everything that was in the stream at the time of the
-find, and the reconcile checks again, so that nothing is written twice that an event reports.
+Before either is written, the bridge reads everything that was in the stream when the difference was
+found, and the reconcile checks again, so that nothing that an event reports is written twice.
 
 Nothing is enqueued, and nothing in Redis changes.
 """
@@ -319,8 +319,7 @@ class JobReconciler(RecordReconciler[JobSnapshot, JobRecord]):
         return _is_audited(job) and self.is_kept(job.finished_ms)
 
     def agrees(self, record: JobRecord, job: JobSnapshot) -> bool:
-        """After a failover, a job may have ended at a different time, and with an event of the same
-        number."""
+        """After a failover, a job may have ended once more, with an event of the same number."""
         finished_ms = job.finished_ms if job.status in FINAL else None
         return (record.seq, record.status, record.reason, ms_or_none(record.finished_at)) == (
             job.seq, job.status, job.reason, finished_ms

@@ -88,9 +88,9 @@ class RedisIdentity:
     def _stop(self, theirs: str) -> None:
         found = "has another installation's data" if theirs else "was emptied, or is a new one"
         problem = (
-            f"the Redis at {self._address} {found}, and not the one that was mirrored; the mirror "
-            "stands still. If it is the right one, run reapqueue --accept-redis: unfinished jobs "
-            "that it does not have are then recorded as failed (lost)"
+            f"the Redis at {self._address} {found}, so it is not the one that was mirrored; the "
+            "mirror stands still. If it is the right one, run reapqueue --accept-redis: unfinished "
+            "jobs that it does not have are then recorded as failed (lost)"
         )
         now = time.monotonic()
         if self._logged_at is None:

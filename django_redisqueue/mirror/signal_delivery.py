@@ -321,8 +321,7 @@ class SignalCursor:
         return int(row[0]) if row else 0
 
     def wait_for_writer(self) -> None:
-        """Lock the shard's row until the end of the transaction, after any bridge that is
-        writing."""
+        """Lock the shard's row until the end of the transaction, after any writing bridge."""
         if connections[self._alias].features.has_select_for_update:
             with connections[self._alias].cursor() as cursor:
                 cursor.execute(f"{self._select} FOR UPDATE", [self._shard])

@@ -80,8 +80,8 @@ class PeriodicJob(models.Model):
         return self.name
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Save it. Redis gets it after the commit, or soon after becoming available again.
-        Durations may also be seconds or timedeltas. Raises InvalidOption."""
+        """Save it. Redis gets it after the commit or, if Redis is unavailable then, soon after it
+        answers again. Durations may also be seconds or timedeltas. Raises InvalidOption."""
         for name in ("every", "jitter"):
             value = getattr(self, name)
             if not isinstance(value, str):

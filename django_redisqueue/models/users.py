@@ -1,5 +1,4 @@
-"""What belongs to one user: tokens of the HTTP API, and filters of job lists saved in the
-admin."""
+"""What belongs to one user: tokens of the HTTP API, and filters of job lists saved in the admin."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ after another. It has four parts:
   a token (the child to run the job, or the supervisor to release it) is the only one that has the
   job: the kernel arbitrates.
 - *Running jobs*: a table in shared memory of the running jobs, with each job's hard deadline.
-- *Outcomes*: logs in shared memory (`OutcomeLog`) of jobs that have ended and may not be reported
-  yet.
+- *Outcomes*: logs in shared memory (`OutcomeLog`) of jobs that have ended and may not have been
+  reported yet.
 - *Messages*: a pipe of lines from the supervisor, announced by SIGUSR1: ``stop``, ``recycle``,
   ``cancel <job> <lease>``, ``abandon <job> <lease>``.
 """
@@ -55,7 +55,7 @@ _RING_BYTES = LOG_BYTES - _LOG_HEADER_BYTES
 class RoleNote(IntEnum):
     """What the last heartbeat found about a role that one process per shard has (lead.lua)."""
 
-    ASK = 0  # nothing, or no child has it, or another than expected: ask Redis
+    ASK = 0  # nothing, or no child has it, or not the expected one: ask Redis
     ACTIVE = 1  # unchanged: the child still leads, or still does not; the shard has transitions
     QUIET = 2  # the same, and there has been no transition for a while
 
@@ -153,7 +153,7 @@ class OutcomeLog:
     # The supervisor's side
 
     def read(self) -> list[Outcome]:
-        """The outcomes that may not be reported yet; [] if the log is being cleared."""
+        """The outcomes that may not have been reported yet; [] if the log is being cleared."""
         epoch, start, end, _ = self._header
         log = self._copy(start, end)
         left = self._header[_START] - start
@@ -357,7 +357,7 @@ class ChildState:
         return min(filter(None, (self.log.since_ms, self.concurrent_log.since_ms)), default=0)
 
     def outcomes(self) -> list[Outcome]:
-        """The outcomes that may not be reported yet."""
+        """The outcomes that may not have been reported yet."""
         return self.log.read() + self.concurrent_log.read()
 
     @property

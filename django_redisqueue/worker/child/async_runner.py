@@ -75,7 +75,7 @@ class AsyncRunner:
         self._threads: DatabaseThreads | None = None
         self._fork_guard = ForkGuard()
         self._to_launch: deque[AsyncRun] = deque()
-        self._to_begin: dict[AsyncRun, None] = {}  # to remove a run is to begin or withdraw it
+        self._to_begin: dict[AsyncRun, None] = {}  # whoever pops a run begins or withdraws it
         self._is_blocked = False
         self._is_closed = False
 

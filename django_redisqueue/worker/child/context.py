@@ -298,8 +298,7 @@ class JobContext:
         saved after each chunk, in an ``exactly_once`` task together with the rows written so far.
         If the worker stops, or after ``max_runtime``, the job returns to its queue after the
         current item, without spending an attempt; a cancel also ends it there. Reports progress
-        against ``total`` items, which are counted if it is None. Raises StepError or
-        InvalidOption.
+        against ``total`` items, which are counted if it is None. Raises StepError or InvalidOption.
         """
         if _get_running_loop() is not None:
             raise StepError(

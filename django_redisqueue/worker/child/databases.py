@@ -124,8 +124,7 @@ def _close_unfit(opened: Iterable[BaseDatabaseWrapper] | None = None) -> None:
 
 def _close(connection: BaseDatabaseWrapper) -> None:
     """Close a connection that an interrupt may have left inside ``atomic()``. There, ``close``
-    alone would not forget it, and its next use would fail. So it would if the job closed it
-    there."""
+    alone would not forget it, and its next use would fail, as it would if the job had closed it."""
     connection.in_atomic_block = connection.closed_in_transaction = False
     with suppress(DatabaseError):  # it is forgotten nevertheless
         connection.close()

@@ -47,7 +47,7 @@ _PERMISSION = re.compile(r"\w+\.\w+", re.ASCII)
 
 
 class Kind(StrEnum):
-    """The first part of a field: the kind of what it stores."""
+    """The first part of a field: the kind of value that it stores."""
 
     STEP = "step"
     CURSOR = "cursor"

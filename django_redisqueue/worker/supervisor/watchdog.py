@@ -112,8 +112,8 @@ class Watchdog:
         return min(filter(None, (handle.state.unstarted_since(), ended_ms)), default=0)
 
     def _release_unstarted(self, handle: ChildHandle, job: RunningJob | None) -> None:
-        """``job`` is None if the main thread is running none: another thread blocks it (by
-        holding the GIL), or it is preparing one, or it is stuck."""
+        """``job`` is None if the main thread is running none: another thread blocks it (by holding
+        the GIL), or it is preparing one, or it is stuck."""
         if job is not None:
             handle.released_for = (job.id, job.lease)
         unstarted = handle.state.take_unstarted()

@@ -1,5 +1,5 @@
 -- types: checks that keys have the types that scripts rely on. Included by context.lua.
--- Law 1: types are checked before the first write, so that no write fails half-way.
+-- Law 1: types are checked before the first write, so that no write fails halfway.
 -- How many members a key has, 0 if it does not exist; nil if it has another type. TYPE is asked only for the message,
 -- because its reply, a table, costs more than a number.
 local function length_of(key, kind)
