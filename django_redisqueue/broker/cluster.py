@@ -150,7 +150,7 @@ class ClusterMap:
             found = self._known(number)
             if found is not None:
                 self._is_current = True
-                self._nodes = list(dict.fromkeys([*self._owners_behind(node), *self._target.seeds]))
+                self._nodes = list(dict.fromkeys([*self._owners_after(node), *self._target.seeds]))
                 return found
             problems.append(
                 f"{node[0]}:{node[1]}: no node owns slot {number} "
@@ -159,7 +159,7 @@ class ClusterMap:
             kind = ClusterDownError
         raise kind(f"no node could name the owner of the queue's slot: {'; '.join(problems)}")
 
-    def _owners_behind(self, node: Address) -> list[Address]:
+    def _owners_after(self, node: Address) -> list[Address]:
         """All owners, beginning with the one after this node."""
         owners = sorted({one.owner for one in self._ranges})
         at = bisect_right(owners, node)

@@ -189,8 +189,8 @@ class RedisConnection:
     ) -> None:
         """Send the commands, then a write and a WAIT for it."""
         fence = ("HSET", wait.key, "fence", 1)
-        behind = (fence, ("WAIT", wait.replicas, self._wait_ms))
-        connection.send_packed_command([packed(one) for one in (*commands, *behind)])
+        waiting = (fence, ("WAIT", wait.replicas, self._wait_ms))
+        connection.send_packed_command([packed(one) for one in (*commands, *waiting)])
 
     def _read_wait(self, connection: AbstractConnection) -> Any:
         fenced, reached = self._read(connection), self._read(connection)

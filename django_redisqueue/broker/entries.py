@@ -98,9 +98,9 @@ def parse_entry(fields: Sequence[str]) -> list[RawEvent]:
     pairs = iter(fields)  # of a field and its value
     for field, text in zip(pairs, pairs, strict=True):
         if field[:1] != ":" and alike is not None:
-            name, beside = (what, text) if text else (None, None)
+            name, attached = (what, text) if text else (None, None)
             for job_id in field.split(" "):
-                found.append((JOB, f'{{"jobId":"{job_id}",{alike}', name, beside))
+                found.append((JOB, f'{{"jobId":"{job_id}",{alike}', name, attached))
         elif field == ALIKE:
             status = text[STATUS_AT : text.find('"', STATUS_AT)]
             alike, what = text[1:], BESIDE.get(status, "error")

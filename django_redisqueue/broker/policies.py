@@ -126,8 +126,8 @@ class LimitCommands(CommandBase):
     def audit_lanes(self, queue: str = "", position: str = "") -> tuple[int, str, str]:
         """Repair up to 100 slots or lanes that were changed manually. Returns how many were
         repaired, and the queue and position to continue from, both '' at the end."""
-        mended, queue, position = self._run("audit_lanes", queue, position)
-        return mended, queue, position
+        repaired, queue, position = self._run("audit_lanes", queue, position)
+        return repaired, queue, position
 
 
 class LimitQueries(QueryBase):

@@ -143,9 +143,11 @@ class AllShards:
             yield
         except (RedisUnavailable, RedisRefused) as error:
             for connection in connections:
-                self._miss(connection, error)
+                self._mark_missing(connection, error)
 
-    def _miss(self, connection: RedisConnection, error: RedisUnavailable | RedisRefused) -> None:
+    def _mark_missing(
+        self, connection: RedisConnection, error: RedisUnavailable | RedisRefused
+    ) -> None:
         """Mark the shard as missing. If its server is unavailable, the server's other shards are
         missing as well; those of a cluster are looked up one by one."""
         away, url = {connection.shard}, connection.redis_url

@@ -42,14 +42,14 @@ class WakeWait:
         self,
         queues: Sequence[tuple[int, str]],
         timeout: float,
-        goes_on: Callable[[], bool] = lambda: True,
+        keep_waiting: Callable[[], bool] = lambda: True,
         every: float = BLOCK_SECONDS,
     ) -> list[int]:
         """Block until one of the queues, (shard, name), has a token, or for ``timeout`` seconds, at
         most IDLE_SECONDS. Returns the shards whose tokens were taken: at most one per server, that
         of the first queue with a token.
 
-        Calls ``goes_on`` every ``every`` seconds to ask whether to keep waiting. If a server does
+        Asks ``keep_waiting`` every ``every`` seconds whether to keep waiting. If a server does
         not answer, it returns soon. It returns no shard when Redis is unavailable: the claim that
         follows meets the same error and logs it.
         """
@@ -57,14 +57,14 @@ class WakeWait:
         keys: dict[RedisUrl, list[str]] = {}
         for key, shard in shards.items():
             keys.setdefault(self._commands[shard].connection.redis_url, []).append(key)
-        found = self._pop(keys, min(timeout, IDLE_SECONDS), goes_on, every)
+        found = self._pop(keys, min(timeout, IDLE_SECONDS), keep_waiting, every)
         return [shards[key] for key in found if key in shards]
 
     def _pop(
         self,
         keys: Mapping[RedisUrl, Sequence[str]],
         timeout: float,
-        goes_on: Callable[[], bool],
+        keep_waiting: Callable[[], bool],
         every: float,
     ) -> list[str]:
         """Wait on all servers, then end the pops on the others, because a token that arrives while
@@ -83,7 +83,7 @@ class WakeWait:
             look = min(end, time.monotonic() + every + TICK)  # the last one after the pops
             found = _read_replies(waiting, look)
             now = time.monotonic()
-            if now >= end or (now >= look and (len(waiting) < len(keys) or not goes_on())):
+            if now >= end or (now >= look and (len(waiting) < len(keys) or not keep_waiting())):
                 break
         return found + _end_pops(waiting)
 

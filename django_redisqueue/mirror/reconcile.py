@@ -47,7 +47,7 @@ from ..core.statuses import (
     WorkflowTransition,
 )
 from ..models import JobRecord, WorkflowRecord
-from ..models.tables import rows_behind, rows_of_shard
+from ..models.tables import rows_after, rows_of_shard
 from ..outbox.rows import ids_with_rows
 from .bulk_table import ms_or_none
 from .changes import LOST
@@ -230,8 +230,8 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
             page = list(rows[:RECORDS_PER_STEP])
             while page:
                 yield page
-                behind = rows_behind(self.begun, getattr(page[-1], self.begun), page[-1].pk)
-                page = list(rows.filter(behind)[:RECORDS_PER_STEP])
+                following = rows_after(self.begun, getattr(page[-1], self.begun), page[-1].pk)
+                page = list(rows.filter(following)[:RECORDS_PER_STEP])
 
     def _unchanged(self, records: Sequence[Record]) -> list[Record]:
         """The records among these that no event has changed in the meantime."""

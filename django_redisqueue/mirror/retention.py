@@ -32,7 +32,7 @@ from ..models import (
     WorkflowEvent,
     WorkflowRecord,
 )
-from ..models.tables import aliases_with_table, rows_behind
+from ..models.tables import aliases_with_table, rows_after
 from .writer import Cursor
 
 logger = logging.getLogger("django_redisqueue")
@@ -126,8 +126,8 @@ class RetentionRule:
         oldest = now - max(age, self.min_age)
         limit = ms_of(oldest) if self.in_ms else oldest
         rows = self.model._default_manager.using(self.alias)
-        behind = rows_behind(self.key, *self._after) if self._after else Q()
-        walk = rows.filter(behind, **{f"{self.key}__lt": limit}).order_by(self.key, "pk")
+        following = rows_after(self.key, *self._after) if self._after else Q()
+        walk = rows.filter(following, **{f"{self.key}__lt": limit}).order_by(self.key, "pk")
         columns = (self.key, "pk", *(("job_id",) if self.keep else ()))
         page = list(walk.values_list(*columns)[:ROWS_PER_STEP])
         if page:

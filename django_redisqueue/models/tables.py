@@ -77,7 +77,7 @@ def to_column(instant: datetime) -> datetime:
     return instant if is_fit else timezone.make_naive(instant)
 
 
-def rows_behind(key: str, at: Any, pk: Any) -> Q:
+def rows_after(key: str, at: Any, pk: Any) -> Q:
     """The rows after this one in the order of ``key`` and the primary key.
 
     `key > at OR key = at AND pk > pk` is equivalent, but SQLite would sort all remaining rows.

@@ -22,9 +22,9 @@ local left = 100
 if queue == '' then
   local from = position
   position, left = audit_slots(from, left)
-  if left <= 0 then return { mended, '', position } end
+  if left <= 0 then return { repaired, '', position } end
   position, left = forget_full_rates(from, left)
-  if left <= 0 then return { mended, '', position } end
+  if left <= 0 then return { repaired, '', position } end
   position = ''
 end
 local queues = redis.call('SMEMBERS', queues_key)
@@ -32,7 +32,7 @@ table.sort(queues)
 for _, name in ipairs(queues) do
   if name >= queue and is_sound(name) then
     position, left = audit_keyed(name, name == queue and position or '', left)
-    if left <= 0 then return { mended, name, position } end
+    if left <= 0 then return { repaired, name, position } end
   end
 end
-return { mended, '', '' }
+return { repaired, '', '' }

@@ -119,17 +119,17 @@ def perform_chunk(
     except BaseException as error:
         pipeline.resolve(chunk[0], error)  # the end of the call, whatever becomes of its first job
         return [
-            _own_end(pipeline, one, context, at) or pipeline.resolve(one, error)
+            _chosen_resolution(pipeline, one, context, at) or pipeline.resolve(one, error)
             for at, one in enumerate(chunk)
         ]
     pipeline.complete(chunk[0])
     return [
-        _own_end(pipeline, one, context, at) or _complete(pipeline, one, results[at])
+        _chosen_resolution(pipeline, one, context, at) or _complete(pipeline, one, results[at])
         for at, one in enumerate(chunk)
     ]
 
 
-def _own_end(
+def _chosen_resolution(
     pipeline: Pipeline, execution: Execution, context: ChunkContext, position: int
 ) -> Resolution | None:
     """The resolution that the function chose for this job, or None."""

@@ -106,8 +106,8 @@ class IdleWait:
         if self._wake is not None:
             available = self._claims.available()
             every = LOOK_AWAY if len(available) < len(self._claims.shards) else BLOCK_SECONDS
-            goes_on = partial(self._claims.are_available, available)
-            return self._wake.wait(queues, timeout, goes_on, every)
+            keep_waiting = partial(self._claims.are_available, available)
+            return self._wake.wait(queues, timeout, keep_waiting, every)
         with suppress(RedisQueueError):  # the claim that follows also meets it, and logs it
             self._claims.current.wait([name for _, name in queues], timeout, wanted)
         return []

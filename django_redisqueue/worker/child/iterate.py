@@ -36,7 +36,7 @@ class Position:
     total: int = 0
     is_over: bool = False
 
-    def behind(self, key: Any) -> Position:
+    def moved_to(self, key: Any) -> Position:
         """The position once the item with this key is done."""
         return replace(self, after=key, done=self.done + 1)
 
@@ -83,7 +83,7 @@ class QuerySetSource:
         return self._rows.count()
 
     def page(self, after: Any, size: int) -> Sequence[Keyed]:
-        found = self._rows if after is None else self._rows.filter(self._behind(after))
+        found = self._rows if after is None else self._rows.filter(self._rows_after(after))
         return [(row, self._key(row)) for row in found[:size]]
 
     def _key(self, row: object) -> list[str]:
@@ -94,7 +94,7 @@ class QuerySetSource:
             )
         return [field.value_to_string(row) for field, _ in self._fields]
 
-    def _behind(self, after: Sequence[str]) -> Q:
+    def _rows_after(self, after: Sequence[str]) -> Q:
         """The rows after a key: a later field decides where the earlier ones are equal."""
         condition, equal = Q(), Q()
         for (field, is_descending), text in zip(self._fields, after, strict=True):
@@ -207,7 +207,7 @@ class Walk:
                 page = self._source.page(at.after, self._size)
                 for item, key in page:
                     yield item
-                    at = at.behind(key)
+                    at = at.moved_to(key)
                     stopped = self._stop()
                     if stopped is not None or self._is_late():
                         self._save(at)
@@ -225,7 +225,7 @@ class Walk:
                 page = await self._of_source(self._source.page, at.after, self._size)
                 for item, key in page:
                     yield item
-                    at = at.behind(key)
+                    at = at.moved_to(key)
                     stopped = self._stop()
                     if stopped is not None or self._is_late():
                         await self._asave(at)

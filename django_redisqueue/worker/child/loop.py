@@ -201,7 +201,7 @@ class Child:
         others = len(jobs) > 1 or self._in_flight.count or self._claims.unreported
         if others and not state.is_watched:  # none of which must wait behind a slow job
             self._wake_supervisor()
-        if all(map(self._runs_beside, jobs)):
+        if all(map(self._runs_alongside, jobs)):
             ran = self._start_together(jobs, begun)
         else:
             ran = self._start_in_turn(jobs, begun)
@@ -239,7 +239,7 @@ class Child:
         free = len(self._async_runner.free_slots)
         return min(free, len(self._thread_runner.free_slots)) if self._thread_runner else free
 
-    def _runs_beside(self, job: ClaimedJob) -> bool:
+    def _runs_alongside(self, job: ClaimedJob) -> bool:
         task = lookup(job.task)
         if task is None or task.options.chunk is not None:
             return False

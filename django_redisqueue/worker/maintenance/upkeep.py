@@ -83,7 +83,7 @@ class ContinuationRunner:
                 rest.queue, rest.verb, rest.status, rest.left,
             )  # fmt: skip
             try:
-                more = self._go_on(rest) or more
+                more = self._continue(rest) or more
             except RedisUnavailable:
                 raise
             except RedisQueueError as error:  # concerns this queue alone
@@ -92,7 +92,7 @@ class ContinuationRunner:
                 logger.error("queue %s: to %s goes on later: %s", rest.queue, rest.verb, error)
         return more
 
-    def _go_on(self, rest: Continuation) -> bool:
+    def _continue(self, rest: Continuation) -> bool:
         left = rest.left
         for _ in range(STEPS_A_PASS):
             step = ContinuationStep(rest.token, left, 0)
@@ -118,8 +118,8 @@ class LaneAudit:
         total = 0
         for _ in range(AUDIT_STEPS):
             found = self._commands.audit_lanes(self._queue, self._position)
-            mended, self._queue, self._position = found
-            total += mended
+            repaired, self._queue, self._position = found
+            total += repaired
             if not self._queue and not self._position:
                 break
         if total:

@@ -16,7 +16,7 @@ end
 local common, others, are_head = nil, {}, true
 local lanes_by_number, some_have_lanes = {}, nil
 
-local function lane_behind(entry, expected)
+local function lane_after(entry, expected)
   if not entry or string.byte(entry, #expected + 1) ~= 32 then return nil end  -- a space
   if string.find(entry, expected, 1, true) == 1 then return string.sub(entry, #expected + 2) end
 end
@@ -33,7 +33,7 @@ local function read_completed(child, first)
       local id, entry = args[place], entries[number]
       local expected = run and mark .. id .. run.description
       if not run or entry ~= expected then
-        local lane = expected and lane_behind(entry, expected)
+        local lane = expected and lane_after(entry, expected)
         if not lane then
           local rest = rest_of(entry, mark .. id)
           if not rest then

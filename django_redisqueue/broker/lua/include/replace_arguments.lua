@@ -5,7 +5,7 @@
 -- @include "new_job"
 -- @include "steps"
 -- A job that waits for the end of a job that is gone would wait forever.
-local function mend_waiting(id)
+local function repair_waiting(id)
   local before, waits = unpack(read(id, 'before', 'waits'))
   local status = before and read(before, 'status')[1]
   if not before or waits ~= '1' or status and not is_final(status) then return end
@@ -66,5 +66,5 @@ local function replace_arguments(found, new)
   local shown = not string.find(new.options, '"redact":', 1, true)
   extra = extra .. ',"replaced":true' .. mirrored_options(new.options)
   emit(id, status, queue, task or '', '', '0', text(seq), audit, extra, shown and new.payload)
-  if status == 'waiting' then mend_waiting(id) end
+  if status == 'waiting' then repair_waiting(id) end
 end
