@@ -286,7 +286,7 @@ class Commands(
         report: str = "",
         roles: Sequence[RoleTerm] = (),
     ) -> HeartbeatReply:
-        """Renew the leases of one supervisor's children, and the terms of dormant ``roles``;
+        """Renew the leases of one supervisor's children, and the terms of sleeping ``roles``;
         announce the ``queues`` that the children serve, and ask about up to 100 ``running`` jobs:
         (id, child, lease). ``report``: what the ``worker`` reports about itself."""
         terms = ((one.role, one.child, one.term_ms, int(one.sleeps)) for one in roles)

@@ -3,8 +3,7 @@
 -- ARGV 1-3 context; 4 child; 5 id; 6 lease; 7 event, or the name of a sleep; 8 whether it is a sleep (0/1); 9 how long
 --      it waits, ms ('' forever); 10 the most bytes that all steps of the job may take
 -- Reply: { 1, payload } the wait is over; { 2 } its timeout has passed; { 3, due ms ('' never) } it continues; { 0 }
--- the
---      lease is lost; { -1 } the job's steps would take too many bytes
+--      the lease is lost; { -1 } the job's steps would take too many bytes
 -- @include "context"
 -- @include "waits"
 local child, id, lease, event, sleeps, ms, limit = unpack(ARGV, 4, 10)

@@ -3,8 +3,7 @@
 -- ARGV 1-3 context; 4 set that they belong to, or '' for those of the admin; then for each schedule (1-100): its name,
 --      its next due time in ms or '' (none), the number of its fields, and these with their values
 -- Reply, one per schedule: 1 created or changed, 0 already known, -1 the set is not the current one, -2 the code
--- defines
---      a schedule of this name
+--      defines a schedule of this name
 -- A due time that has passed stays due. The caller supplies the next one, which is unchanged unless the schedule's due
 -- times have changed.
 -- @include "context"

@@ -41,8 +41,7 @@ local function refusal_of(new, keys)
   return conflict_of(new), status, some_known
 end
 
--- Writes a workflow that fits into one call at once, and a larger one as `building`. Its counts are then complete, or
--- 0.
+-- Writes a workflow that fits into one call at once, a larger one as `building`. Its counts are then complete, or 0.
 local function create_workflow(new)
   local total, waiting = new.starts_now and new.total or 0, new.starts_now and new.waiting or 0
   local status, given = new.starts_now and 'running' or 'building', {}

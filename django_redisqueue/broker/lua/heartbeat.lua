@@ -1,4 +1,4 @@
--- heartbeat: renews the leases of all children of one supervisor, and the terms of dormant leaders among them, in one
+-- heartbeat: renews the leases of all children of one supervisor, and the terms of sleeping leaders among them, in one
 -- call per supervisor.
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 lease ms; 5 number of children; 6 number of queues; 7 the worker, or ''; 8 its report;
@@ -11,8 +11,7 @@
 --          a text that changes with every transition of a job, and when continuations come or go (continuation.lua) }
 -- Law 5: since `steady_ms` heartbeats have reached this very Redis without a gap (steady.lua). Renewing is
 -- unconditional: a child whose jobs were taken over holds only old lease numbers, so its new lease does no harm. If
--- Redis's clock went back, leases of dead children would last that much longer, so leases are cut to the length of a
--- new one.
+-- Redis's clock went back, leases of dead children would last that much longer, so each is cut to a new one's length.
 -- @include "context"
 -- @include "fast_path/implied_fields"
 -- @include "steady"

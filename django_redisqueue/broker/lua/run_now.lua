@@ -2,8 +2,7 @@
 -- KEYS[1] meta
 -- ARGV 1-3 context; then job ids (1-100)
 -- Reply, one code per job: 1 queued, 0 neither scheduled nor retrying, -1 unknown, -2 it is parked: its event or the
--- end
---      of its sleep has not come, so it would park again
+--      end of its sleep has not come, so it would park again
 -- @include "context"
 -- @include "emit"
 -- @include "place"

@@ -1,7 +1,7 @@
 -- aging: the order among priorities of a queue with the option AGING, which is in the field `aging` of its meta in ms:
 -- each such period of waiting counts as one step of priority. Jobs stay where they always are, so the option may change
--- at any time. The order within one priority stays the same. Among the next jobs of all priorities, the one starts next
--- whose time, plus `aging` for each step of priority that it lacks, is the earliest.
+-- at any time. The order within one priority stays the same. Among the next jobs of all priorities, the first to start
+-- is the one whose time, plus `aging` for each step of priority that it lacks, is the earliest.
 local function aging_of(queue)
   local ms = integer(redis.call('HGET', queue_key(queue, 'meta'), 'aging'))
   return ms and ms > 0 and ms or nil

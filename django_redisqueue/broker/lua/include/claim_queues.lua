@@ -2,9 +2,8 @@
 -- and then first in, first out; and restores the wake tokens that are then needed.
 -- Cost: a few commands per queue and two per job, whatever the length of a queue.
 -- Reply, flat: call, {lost ids}, {queues to leave out for a while}, alone, {kinds}, {broken}, then 3 fields per job:
--- id,
---   payload, number of its kind (from 0). A kind: '<queue> <lease> <attempts> <recoveries> <task>', options. Broken:
---   pairs of a queue with a key of the wrong type, from which nothing is claimed, and its problem (context.lua)
+--   id, payload, number of its kind (from 0). A kind: '<queue> <lease> <attempts> <recoveries> <task>', options.
+--   Broken: pairs of a queue with a key of the wrong type, from which nothing is claimed, and its problem (context.lua)
 -- `alone`: 1 if a job that must run alone is set aside for a child that holds nothing, or is held by this child.
 -- @include "fast_path/claim"
 -- @include "fast_path/slow_path"
@@ -16,7 +15,7 @@ end
 
 local function is_due(queue, list) return redis.call('ZCOUNT', queue_key(queue, list), '-inf', now_text) > 0 end
 
--- Whether all jobs that may start are in the list. Mostly one command tells, or none if types.lua has asked.
+-- Whether all jobs that may start are in the list. Usually one command tells, or none if types.lua has asked.
 local function has_only_its_list(queue)
   if is_bare[queue] and not slow_path_built then return true end
   local priority, scheduled = queue_key(queue, 'priority'), queue_key(queue, 'scheduled')

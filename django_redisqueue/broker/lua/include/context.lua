@@ -79,7 +79,7 @@ local function write_even_when_full() redis.call('DEL', base .. 'nothing') end
 -- keys of its first writes present looks at this one before them, so that it does not stop halfway.
 local function refuse_when_moving() redis.call('EXISTS', base .. 'nothing') end
 
--- Wakes the timer, which must call earlier than it expects.
+-- Wakes the timer: something is due earlier than it expects.
 local function wake_timer()
   if redis.call('EXISTS', timer_key) == 0 then redis.call('LPUSH', timer_key, '1') end
 end

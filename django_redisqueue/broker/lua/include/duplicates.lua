@@ -1,7 +1,7 @@
--- duplicates: decides about a new job if another one has its unique key. No job is created then, unless newer arguments
--- would be lost. Under replace and keep_last, a job that is not running gets the newer arguments; one that is running
--- gets a successor, which takes over the key: under replace it is due after its wait, under keep_last it waits for the
--- end of the previous one.
+-- duplicates: decides what happens to a new job if another one has its unique key. It is not created, unless newer
+-- arguments would be lost. Under replace and keep_last, a job that is not running gets the newer arguments; one that is
+-- running gets a successor, which takes over the key: under replace it is due after its wait, under keep_last it waits
+-- for the end of the previous one.
 -- @include "replace_arguments"
 -- @include "pending_writes"
 local REPLACES = { replace = true, keep_last = true }
@@ -37,8 +37,7 @@ end
 
 -- Decides about a new job: a table of id, unique, queue, payload, options, lane. Returns the owner of its key, if it
 -- must not be created, and whether that was sent with another mark; otherwise nil, false, and the job whose end it
--- waits for. keep_ms: how long its id leads to the owner. new.replaces_cancelled: wait for an owner that was told to
--- stop.
+-- waits for. keep_ms: how long its id leads to the owner. new.replaces_cancelled: wait for an owner told to stop.
 local function admit(new, keep_ms)
   local found = find_conflict(new.id, new.unique)
   if not found then return nil, false, nil end

@@ -5,8 +5,7 @@
 -- An entry: ':n', <events ever written before it>, and then, in order,
 --   ':alike', <JSON>   what the events of the following jobs have in common: all but jobId. Mostly a batch has one.
 --   <ids of jobs>, <text>   one event for each of these jobs, with the same text: its arguments, result or error, as
--- the
---     status implies; '' if there is none or it exceeds INLINE and is only in the hash
+--     the status implies; '' if there is none or it exceeds INLINE and is only in the hash
 --   ':workflow', <JSON>, ':name', <text>   an event of a workflow (workflow.lua)
 -- @include "trim_index"
 -- @include "event_json"

@@ -6,8 +6,7 @@
 -- `limits:rates` lists the rates that have such a number, and for a while those whose number has expired
 -- (lane_audit.lua). A queue's `parked:<limit key>` has its lanes that wait for a limit, by priority and by a pass as in
 -- lane_names.lua; its `parked` says which limit a lane waits for. `limits:waiting` has '<limit key> <queue>' for each
--- such set, all scores 0; `limits:due` has the rates with parked lanes by the time in ms at which they allow starts
--- again.
+-- such set, all scores 0; `limits:due` has the rates with parked lanes by the ms at which they allow again.
 local function tat_key(limit) return base .. 'limit:' .. limit.key .. ':tat' end
 local rates_key = base .. 'limits:rates'
 local MS = 1000

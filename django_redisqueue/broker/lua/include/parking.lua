@@ -58,8 +58,7 @@ local function call_lanes_in(queue, limit, count)
   return redis.call('EXISTS', parked_key(queue, limit.key)) == 1
 end
 
--- Calls back up to `most` lanes of each queue, as far as the limit has room. A queue with a broken key is left as it
--- is.
+-- Calls back up to `most` lanes of each queue, as far as the limit has room. Skips a queue with a broken key.
 local function call_lanes(limit, most)
   local count = math.max(0, math.min(room_of(limit), most))
   if count == 0 and not limit.interval then return end
@@ -93,8 +92,7 @@ local function call_lanes_of(names, count)
   call_waiting_lanes(keys)
 end
 
--- Rates that allow starts again; then up to 100 lanes' limits whose numbers have changed. Returns whether there are
--- more.
+-- Rates that allow starts again; then up to 100 lanes' limits with changed numbers. Returns whether there are more.
 local function call_due_lanes()
   for _, key in ipairs(redis.pcall('ZRANGEBYSCORE', due_limits_key, '-inf', now, 'LIMIT', 0, 100)) do
     redis.call('ZREM', due_limits_key, key)

@@ -1,5 +1,5 @@
 -- pauses: shares and limit keys whose jobs no claim takes from a queue. They are in its hash `pauses`, a share as
--- s:<share>, with since when and by whom they were paused ("<ms> <name>"). Claims park their lanes as they park those
+-- s:<share>, with the time of the pause and who paused them ("<ms> <name>"). Claims park their lanes as they park those
 -- of a limit without room, with the key p:s:<share> or p:<limit key>.
 local pauses_by_queue = {}
 local function pauses_of(queue)

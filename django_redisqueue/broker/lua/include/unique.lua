@@ -1,7 +1,7 @@
 -- unique: unique keys. The STRING `unique:<key>` holds the id of the job that has the key. `uniques` lists all keys by
 -- the ms when they were taken; `uniques:until`, by their end, those that have a lifetime of their own.
 --   unique: of a job, four words for each of its keys: the key, a mode, and two more ('-' if the mode has none)
---     until_started, until_finished, keep_last; replace <ms to wait> <the most ms>
+--     until_started, until_finished, keep_last; replace <ms to wait> <maximum ms>
 --     for <ms>, once <ms> <mark>: last for their time, whatever becomes of the job (`for`: unless it is cancelled)
 -- A key is never trusted: code that meets one checks the job that has it, and a key whose job is gone, has ended or is
 -- past its mode is free. So no key outlives its job, even if a hash was deleted manually.

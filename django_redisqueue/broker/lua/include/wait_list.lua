@@ -1,5 +1,5 @@
--- wait_list: the lists of parked jobs, by the time since when they wait: one ZSET each for those that wait for an
--- event, for an approval, and for time to pass. These jobs are scheduled, and have `waits_for` in their hash.
+-- wait_list: the lists of parked jobs, by the time since which they have waited: one ZSET each for those that wait for
+-- an event, for an approval, and for time to pass. These jobs are scheduled, and have `waits_for` in their hash.
 local function wait_list_key(event)
   if event == '' then return base .. 'waits:sleep' end
   return base .. (string.sub(event, 1, 9) == 'approval:' and 'waits:approval' or 'waits:event')
