@@ -61,7 +61,7 @@ def to_seconds(value: object, name: str) -> float:
             f"not {short_repr(value)}"
         )
     if not 0 <= seconds <= MAX_DURATION:
-        bound = "a hundred years at the most" if seconds > 0 else "zero or more"
+        bound = "at most a hundred years" if seconds > 0 else "zero or more"
         raise InvalidOption(f"{name} must be a duration of {bound}, not {short_repr(value)}")
     return seconds
 

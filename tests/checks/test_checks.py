@@ -77,7 +77,7 @@ WRONG = [
     ({"EVENTS_CAP": True}, 'REDISQUEUE["EVENTS_CAP"] must be a whole number from 10000'),
     ({"ENQUEUE_ON_COMMIT": "yes"}, 'REDISQUEUE["ENQUEUE_ON_COMMIT"] must be True or False'),
     ({"EVENTS_CAP": 10**5000}, "not a value of int that cannot be shown"),
-    ({"TIMEOUT": 3_153_600_001}, 'REDISQUEUE["TIMEOUT"] must be a duration of a hundred years at'),
+    ({"TIMEOUT": 3_153_600_001}, 'REDISQUEUE["TIMEOUT"] must be a duration of at most a hundred'),
     ({10**5000: 1}, "REDISQUEUE has no key a value of int that cannot be shown"),
     ({"TASK_MODULES": "shop.jobs"}, "must be a list of dotted paths, not 'shop.jobs'"),
     ({"TASK_MODULES": ["a", 3]}, "must be a list of dotted paths, not ['a', 3]"),
@@ -133,7 +133,7 @@ OF_RETENTION = [
         for value in ("10", None, True, [1])
     ],
     *[(DURATIONS, value, "must be a duration of zero or more") for value in (-1, float("nan"))],
-    *[(DURATIONS, value, "of a hundred years at the most") for value in (10**10, float("inf"))],
+    *[(DURATIONS, value, "of at most a hundred years") for value in (10**10, float("inf"))],
 ]
 
 
