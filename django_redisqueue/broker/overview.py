@@ -143,7 +143,7 @@ class OverviewQueries(QueryBase):
 
     @query
     def length(self, queue: str, status: Status) -> Read[int]:
-        """How many ids a list has. That of queued jobs includes cancelled ids still in it."""
+        """How many ids a list has. The list of queued jobs includes lingering cancelled ids."""
         key = self.keys.queue(queue)
         names = ("queued", "priority", "keyed") if status is Status.QUEUED else (status.value,)
         counted = ((command, getattr(key, name)) for command, name in COUNTED if name in names)
