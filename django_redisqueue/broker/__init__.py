@@ -1,1 +1,1 @@
-"""All that speaks Redis: the scripts, one typed method a transition, and the reads."""
+"""Everything that speaks to Redis: the scripts, one typed method per transition, and the reads."""

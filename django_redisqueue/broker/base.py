@@ -2,8 +2,8 @@
 be sent together; and pages of sorted sets.
 
 A read is a generator: it yields the commands of a pipeline, receives their replies, and returns its
-answer. Whoever runs it decides what else is in the pipeline: ``together`` joins reads of one shard,
-``AllShards.read`` those of several shards.
+answer. Its caller decides what else is in the pipeline: ``together`` joins reads of one shard,
+``AllShards.read`` joins those of several shards.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from .scripts import load
 from .wire import AS_READ
 
 Item = TypeVar("Item")
-BATCH = 100  # jobs a script call at the most: no script blocks Redis for long
+BATCH = 100  # the most jobs per script call, so that no script blocks Redis for long
 MAX_CALL_BYTES = 1_000_000  # and about as many bytes
 
 Answer = TypeVar("Answer")
 Owner = TypeVar("Owner", bound="QueryBase")
 Params = ParamSpec("Params")
 Command = Sequence[Any]
-#: The reply for a key of a wrong type is None, unless the commands are Strict.
+#: The reply for a key of the wrong type is None, unless the commands are Strict.
 Read = Generator[Sequence[Command], list[Any], Answer]
 _AFTER = re.compile(
     r"(-?(?:inf|[0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[+-]?[0-9]{1,3})?)) (.{0,1000})", re.DOTALL
@@ -42,7 +42,7 @@ _ESCAPED = re.compile(r"\\u(dc[89a-f][0-9a-f])")  # a byte in ``EntryPage.follow
 
 
 def slices(items: Sequence[Item], size: int = BATCH) -> Iterable[Sequence[Item]]:
-    """Parts of as many items as one call takes."""
+    """Parts of as many items as one call may contain."""
     return (items[at : at + size] for at in range(0, len(items), size))
 
 
@@ -52,7 +52,7 @@ def keys_at(connection: RedisConnection, settings: Settings) -> Keys:
 
 
 def replica_wait(keys: Keys, settings: Settings) -> ReplicaWait | None:
-    """What ``WAIT_REPLICAS`` asks for."""
+    """The replicas that ``WAIT_REPLICAS`` requires, or None."""
     replicas = settings.wait_replicas
     return ReplicaWait(replicas, keys.meta) if replicas else None
 
@@ -70,7 +70,7 @@ class CommandBase:
         self.wait = replica_wait(self.keys, self.settings)
 
     def _head(self, verb: str) -> tuple[Any, ...]:
-        """Script, the shard's key and the arguments that all scripts share (context.lua)."""
+        """The script, the shard's key, and the arguments that all scripts share (context.lua)."""
         script, now = load(verb), "" if self.now_ms is None else self.now_ms
         return (
             script.sha, script.source, self._meta, *script.selector,
@@ -96,12 +96,12 @@ class QueryBase:
         self.keys = keys_at(connection, settings or get_settings())
 
     def _check_runs(self, job_id: str, status: str | None) -> None:
-        """Raise LeaseLost for a job that runs, unless Redis knows that it may."""
+        """Raise LeaseLost if a job with this status cannot be running."""
         if status in (None, Status.WAITING, Status.COMPLETED):
             self.connection.look_again()  # perhaps this was the former master, cut off
             raise LeaseLost(
-                f"Redis does not know that job {job_id} runs: a failover took that back, or "
-                "somebody deleted the job"
+                f"Redis has no record that job {job_id} is running: a failover lost the claim, or "
+                "the job was deleted"
             )
 
     def now_ms(self) -> int:
@@ -109,19 +109,20 @@ class QueryBase:
         return clock_ms(self.connection.call("TIME"))
 
     def _each(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """A pipeline in which a key of the wrong type replies None and spoils no other reply."""
+        """A pipeline in which a key of the wrong type replies None and does not affect other
+        replies."""
         return self.connection.pipeline(commands, lenient=True) if commands else []
 
 
 class Strict(list[Command]):
-    """Commands for which a key of a wrong type is an error."""
+    """Commands for which a key of the wrong type is an error."""
 
     def __init__(self, *commands: Command) -> None:
         super().__init__(commands)
 
 
 class Reading(Generic[Answer]):
-    """A read under way: the commands that it asks next, until it has its answer."""
+    """A read in progress: the commands that it sends next, until it has its answer."""
 
     answer: Answer
 
@@ -136,7 +137,7 @@ class Reading(Generic[Answer]):
         return not isinstance(self.commands, Strict)
 
     def advance(self, replies: list[Any] | None) -> None:
-        """Continue with the replies to its commands; None begins the read."""
+        """Continue with the replies to its commands; None starts the read."""
         try:
             self.commands = self._read.send(replies)
             while not self.commands:
@@ -154,7 +155,7 @@ def run(connection: RedisConnection, read: Read[Answer]) -> Answer:
 
 
 def together(reads: Iterable[Read[Answer]]) -> Read[list[Answer]]:
-    """The answers of several reads, in as many round trips as the longest of them takes. A round
+    """The answers of several reads, in as many round trips as the longest of them needs. A round
     trip is Strict if all of their commands are."""
     readings = [Reading(read) for read in reads]
     while left := [one for one in readings if not one.has_ended]:
@@ -168,7 +169,7 @@ def together(reads: Iterable[Read[Answer]]) -> Read[list[Answer]]:
 
 @dataclass(slots=True)
 class BoundRead(Generic[Params, Answer]):
-    """A query of one object: calling it runs it, ``read`` begins a read for others to run."""
+    """A query of one object: calling it runs it, ``read`` returns a read for others to run."""
 
     connection: RedisConnection
     read: Callable[Params, Read[Answer]]
@@ -178,7 +179,7 @@ class BoundRead(Generic[Params, Answer]):
 
 
 class Query(Generic[Owner, Params, Answer]):
-    """Decorates a method that is a read."""
+    """Decorator for a method that returns a read."""
 
     def __init__(self, begin: Callable[Concatenate[Owner, Params], Read[Answer]]) -> None:
         self._begin = begin
@@ -208,7 +209,7 @@ class Entry(NamedTuple):
 
     @property
     def place(self) -> tuple[float, bytes]:
-        """What Redis sorts by."""
+        """The sort key that Redis uses."""
         return float(self.score), self.member.encode(*AS_READ)
 
 
@@ -220,14 +221,15 @@ class EntryPage(NamedTuple):
 
     @property
     def following(self) -> str:
-        """The ``after`` of the next page, '' at the end."""
+        """The ``after`` of the next page; '' at the end."""
         if not self.has_more:
             return ""
         return printable(f"{self.entries[-1].score} {self.entries[-1].member}")
 
 
 def merged(pages: Iterable[EntryPage], count: int) -> EntryPage:
-    """The first ``count`` entries of the pages of several sets, which all start after one place."""
+    """The first ``count`` entries of the pages of several sets, which all start after the same
+    place."""
     pages = list(pages)
     if len(pages) == 1:
         return pages[0]
@@ -240,8 +242,8 @@ def page_after(key: str, after: str, count: int) -> Read[EntryPage]:
     """Up to ``count`` entries of a sorted set after the place ``after``, in two round trips of
     logarithmic time. Raises InvalidOption.
 
-    If the member in ``after`` is gone, has moved or is in another shard, a binary search among
-    those with its score finds where the page starts, with a round trip a step.
+    If the member in ``after`` is gone, has moved or is in another shard, a binary search among the
+    members with its score finds where the page starts, with one round trip per step.
     """
     start = (yield from _start(key, after)) if after else 0
     [raw] = yield Strict(("ZRANGE", key, start, start + count, "WITHSCORES"))
@@ -253,7 +255,8 @@ def _start(key: str, after: str) -> Read[int]:
     match = _AFTER.fullmatch(after)
     if match is None:
         raise InvalidOption(
-            f"after must be what the page before gave as the next one, not {short_repr(after)}"
+            "after must be the value that the previous page returned for the next one, "
+            f"not {short_repr(after)}"
         )
     score, member = match.groups()
     member = _ESCAPED.sub(lambda one: chr(int(one[1], 16)), member)

@@ -1,16 +1,17 @@
 """Redis Cluster: ``redis+cluster://[user:password@]host[:port][,...]``.
 
 ``rediss+cluster://`` speaks TLS, and the query takes the options of ``rediss://`` in redis-py
-(``ssl_ca_certs=...``). Any nodes may be named, and name the others. Put IPv6 addresses in
-brackets.
+(``ssl_ca_certs=...``). The URL may name any of the nodes; they name the others. Put IPv6 addresses
+in brackets.
 
-All keys of a shard are in one slot, so what a shard needs is a plain connection to the node that
-owns its slot. After every error of a connection (MOVED, READONLY, CLUSTERDOWN, a lost connection)
-the next one looks the owner up again.
+All keys of a shard are in one slot, so a shard only needs a plain connection to the node that owns
+its slot. After every connection error (MOVED, READONLY, CLUSTERDOWN, a lost connection) the next
+connection looks up the owner again.
 
-ASK is never followed. While a slot moves, its keys are on two nodes, and a script that ran on
-the importing node would find some of them missing. Whoever gets an ASK or a TRYAGAIN waits until
-the slot has moved. docs/internals/cluster.md says why no script does half of its work meanwhile.
+ASK is never followed. While a slot moves, its keys are on two nodes, and a script that ran on the
+importing node would find some of them missing. A caller that gets an ASK or a TRYAGAIN waits until
+the slot has moved. docs/internals/cluster.md explains why no script does half of its work in the
+meantime.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ AGAIN = 0.1  # s between two lookups of a process
 
 @dataclass(frozen=True, slots=True)
 class ClusterTarget:
-    """The nodes that a URL names. ``common``: options of every connection: login and TLS."""
+    """The nodes that a URL names. ``common``: the options of every connection: login and TLS."""
 
     seeds: tuple[Address, ...]
     common: Mapping[str, Any]
 
     def check(self, options: Mapping[str, Any]) -> None:
-        """Raise what redis-py raises for options that it does not accept."""
+        """Raise whatever redis-py raises for options that it does not accept."""
         unconnected(("", 0), options, self.common)
 
     def ask(self, address: Address, seconds: float) -> list[SlotRange]:
@@ -61,7 +62,7 @@ def parse_cluster_url(url: str) -> ClusterTarget:
     """Parse the URL. Raises ValueError, saying what is wrong with it."""
     parts = parse_nodes_url(url, "a node", PORT)
     if parts.path not in ("", "0") or parts.options.pop("db", 0) != 0:
-        raise ValueError("a Redis Cluster has no database but 0; leave the number out")
+        raise ValueError("a Redis Cluster has only database 0; leave the number out")
     return ClusterTarget(parts.nodes, {**parts.options, **parts.login})
 
 
@@ -81,7 +82,8 @@ def _slot_ranges(reply: Sequence[Any], asked: Address) -> Iterator[SlotRange]:
 
 
 class ClusterMap:
-    """Who owns which slot, as this process knows it; shared by all of its connections."""
+    """Which node owns which slot, as far as this process knows; shared by all of its
+    connections."""
 
     def __init__(self, target: ClusterTarget) -> None:
         self._target = target
@@ -99,11 +101,11 @@ class ClusterMap:
         return connected(owner, options, self._target.common)
 
     def owner(self, number: int, seconds: float) -> Address:
-        """The owner of a slot; asks the nodes if what is known may be out of date. Raises what
+        """The owner of a slot; asks the nodes if the known one may be out of date. Raises what
         redis-py raises."""
         end = time.monotonic() + seconds
         if not self._lock.acquire(timeout=seconds):
-            raise ClusterDownError("its nodes take too long to say who owns which slot")
+            raise ClusterDownError("its nodes take too long to report which of them owns the slot")
         try:
             is_recent = time.monotonic() - self._asked_at < AGAIN
             known = self._known(number)
@@ -114,7 +116,7 @@ class ClusterMap:
             self._lock.release()
 
     def distrust(self) -> None:
-        """Look up the owners again before the next connection: this one has failed."""
+        """Look up the owners again before the next connection, because this one failed."""
         self._is_current = False
 
     def _known(self, number: int) -> Address | None:
@@ -122,10 +124,10 @@ class ClusterMap:
         return self._ranges[at].owner if at >= 0 and number <= self._ranges[at].last else None
 
     def _look_up(self, number: int, end: float) -> Address:
-        """Ask one node after the other, each for at most half of the time that is left.
+        """Ask one node after another, each for at most half of the remaining time.
 
-        The next lookup begins with another node, because one that is cut off from the others goes
-        on naming the owners of before.
+        The next lookup begins with another node, because a node that is cut off from the others
+        keeps naming the previous owners.
         """
         problems: list[str] = []
         kind: type[RedisError] = NoConnection
@@ -146,17 +148,17 @@ class ClusterMap:
             found = self._known(number)
             if found is not None:
                 self._is_current = True
-                self._nodes = list(dict.fromkeys([*self._owners_behind(node), *self._target.seeds]))
+                self._nodes = list(dict.fromkeys([*self._owners_after(node), *self._target.seeds]))
                 return found
             problems.append(
                 f"{node[0]}:{node[1]}: no node owns slot {number} "
                 "(assign it: redis-cli --cluster fix)"
             )
             kind = ClusterDownError
-        raise kind(f"no node names the owner of the queue's slot: {'; '.join(problems)}")
+        raise kind(f"no node could name the owner of the queue's slot: {'; '.join(problems)}")
 
-    def _owners_behind(self, node: Address) -> list[Address]:
-        """All owners, beginning with the one behind this node."""
+    def _owners_after(self, node: Address) -> list[Address]:
+        """All owners, beginning with the one after this node."""
         owners = sorted({one.owner for one in self._ranges})
         at = bisect_right(owners, node)
         return owners[at:] + owners[:at]

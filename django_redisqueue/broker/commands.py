@@ -1,4 +1,4 @@
-"""All commands: one method a transition, each one script call. Nothing else changes a job."""
+"""All commands: one method per transition, each one script call. Nothing else changes a job."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from .steps import StepCommands
 from .wire import bulk, known_bulk, packed_head
 from .workflows import GatherCommands, WorkflowCommands
 
-REPORT_TTL_MS = 600_000  # how long what a worker says of itself outlives it
-PLAIN_ARGUMENTS = 4  # of enqueue.lua for one plain job
-ALIAS_MS = 86_400_000  # how long the id of a duplicate leads to the other job, if it may be known
+REPORT_TTL_MS = 600_000  # how long a worker's report outlives the worker
+PLAIN_ARGUMENTS = 4  # the arguments of enqueue.lua for one plain job
+ALIAS_MS = 86_400_000  # how long a duplicate's id leads to the other job, if a caller may have it
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """Who claims: a child, its queues in strict order, and the lowest priority it takes."""
+    """Who claims: a child, its queues in strict order, and the lowest priority it claims."""
 
     child: str
     queues: tuple[str, ...]
@@ -57,7 +57,7 @@ class Commands(
         """Create up to 100 jobs (their parents count); True for each that is new.
 
         Repeating the call changes nothing. A job whose unique key another job has is not created;
-        its ``owner`` is that job's id then. Either all jobs have rows in an outbox, or none. Raises
+        its ``owner`` is then that job's id. Either all jobs have outbox rows, or none. Raises
         ParentNotFound for a job with an unknown parent; with ``allow_missing_parents`` such a job
         is created and cancelled (or run, if its policy is go_on).
         """
@@ -65,7 +65,7 @@ class Commands(
 
     def enqueue_plain(self, job: NewJob) -> None:
         """``enqueue`` of one plain job, by Redis's clock and without WAIT_REPLICAS. An application
-        waits for it, so what all such calls share is encoded only once."""
+        waits for this call, so the part that all such calls share is encoded only once."""
         head, script = self._plain_head
         arguments = _plain_arguments(job)
         job_id, queue, task, payload = arguments
@@ -76,14 +76,14 @@ class Commands(
 
     @cached_property
     def _plain_head(self) -> tuple[bytes, tuple[Any, ...]]:
-        """How the call begins: by the digest of the script, encoded, and by its source."""
+        """The beginning of the call by digest, encoded, and of the call by source."""
         sha, source, *shared = self._head("enqueue")
         return packed_head(("EVALSHA", sha, 1, *shared), PLAIN_ARGUMENTS), (source, *shared)
 
     def enqueue_all(self, batches: Iterable[Sequence[NewJob]]) -> int:
         """Create any number of jobs in batches of up to 100; return how many were new. Raises what
-        ``enqueue`` raises. One batch is written while Redis works on another; other clients never
-        wait for more than these two."""
+        ``enqueue`` raises. One batch is written while Redis works on another, so other clients
+        never wait for more than two batches."""
         created = 0
         calls = ((batch, self._creation(batch, False)) for batch in batches)
         for batch, codes in self.connection.stream_scripts(calls, self.wait):
@@ -91,7 +91,8 @@ class Commands(
         return created
 
     def _creation(self, jobs: Sequence[NewJob], allow_missing_parents: bool) -> tuple[Any, ...]:
-        """The script call that creates these jobs, by the faster script if none has conditions."""
+        """The script call that creates these jobs, using the faster script if none has
+        conditions."""
         if len(jobs) == 1 and jobs[0].is_plain:
             return (*self._head("enqueue"), *_plain_arguments(jobs[0]))
         if any(job.after or job.unique or job.lane for job in jobs):
@@ -127,8 +128,9 @@ class Commands(
     def claim(
         self, claim_request: ClaimRequest, call: int, jobs: int, *, resent: bool = False
     ) -> ClaimReply:
-        """``finish`` without outcomes: take up to ``jobs`` jobs. A resent call returns what it took
-        the first time. With 0 jobs it only puts back the wake tokens of queues that have work."""
+        """``finish`` without outcomes: claim up to ``jobs`` jobs. A resent call returns what it
+        claimed the first time. With 0 jobs it only puts back the wake tokens of queues that have
+        work."""
         _, claim = self.finish(claim_request, call, (), jobs, resent=resent)
         return claim
 
@@ -141,9 +143,9 @@ class Commands(
         *,
         resent: bool = False,
     ) -> FinishReply:
-        """Report outcomes and take up to ``jobs`` more jobs, in one round trip.
+        """Report outcomes and claim up to ``jobs`` more jobs, in one round trip.
 
-        Returns a ``FinishCode`` for each outcome (a stale one changes nothing and comes back as
+        Returns a ``FinishCode`` for each outcome (a stale one changes nothing and is returned as
         LEASE_LOST), and the claim.
         """
         arguments = self._finish(claim_request, call, outcomes, jobs, resent)
@@ -187,8 +189,9 @@ class Commands(
         return [FinishCode(code) for code in reply]
 
     def release_unknown(self, child: str, before_ms: int, known: Sequence[str]) -> list[str]:
-        """Release what Redis says a child has held since before an instant, except the ``known``
-        ids; return up to 100 released ids. Redis resurrects such claims when it loses writes."""
+        """Release the jobs that, according to Redis, the child has held since before ``before_ms``,
+        except the ``known`` ids; return up to 100 released ids. Redis resurrects such claims when
+        it loses writes."""
         return self._run("release_unknown", child, before_ms, *known)
 
     def progress(self, child: str, job_id: str, lease: int, progress: str) -> bool:
@@ -205,7 +208,8 @@ class Commands(
         return self._run("forget_result_files", *names)
 
     def watch(self, job_id: str) -> str:
-        """Ask for a message on the job's own channel when it ends; its present status, or ''."""
+        """Ask for a message on the job's own channel when it ends. Returns its current status, or
+        ''."""
         return self._run("watch", job_id)
 
     def cancel(self, ids: Sequence[str]) -> list[int]:
@@ -225,7 +229,7 @@ class Commands(
         step: ContinuationStep = SINGLE_STEP,
         meant: Sequence[str] = (),
     ) -> StepReply:
-        """Requeue the oldest ``jobs`` (at most 100) of a list, or those of them that are ``meant``.
+        """Requeue the oldest ``jobs`` (at most 100) of a list, or those among them in ``meant``.
         Jobs of a workflow that is cancelled or cleaned up stay."""
         codes: list[int] = self._run("requeue", queue, status, jobs, *step, *meant)
         return StepReply(len(codes), codes.count(1))
@@ -243,8 +247,8 @@ class Commands(
         step: ContinuationStep = SINGLE_STEP,
         meant: Sequence[str] = (),
     ) -> StepReply:
-        """Remove the oldest ``jobs`` from a list, or those of them that are ``meant``. Completed
-        jobs stay while others may read their results."""
+        """Remove the oldest ``jobs`` from a list, or those among them in ``meant``. Completed jobs
+        stay while others may read their results."""
         retained = self._retained()
         return StepReply(*self._run("clear", queue, status, jobs, *retained, *step, *meant))
 
@@ -257,19 +261,19 @@ class Commands(
         return self.settings.resend_window_ms, int(self.settings.mirror)
 
     def pause(self, queue: str, paused: bool, by: str = "") -> bool:
-        """Pause or resume a queue; True when that changed anything. ``by`` names who does it."""
+        """Pause or resume a queue; True if that changed anything. ``by`` names who did it."""
         return bool(self._run("pause", queue, int(paused), by))
 
     def set_aging(self, aging_ms: Mapping[str, int | None]) -> int:
-        """Store for how long a job of each queue waits to gain one step of priority; None: jobs of
-        this queue never do. Returns how many queues have changed."""
+        """Store how long a job of each queue waits to gain one step of priority; None: jobs of the
+        queue never gain any. Returns how many queues changed."""
         pairs = ((queue, "" if ms is None else ms) for queue, ms in aging_ms.items())
         return self._run("set_aging", *chain.from_iterable(pairs))
 
     # Leases and maintenance: called by supervisors and the maintenance child
 
     def promote(self, queues: Sequence[str]) -> PromoteReply:
-        """Move due jobs of these and all other known queues into their queues."""
+        """Move the due jobs of these and all other known queues into their queues."""
         moved, next_ms, broken, schedule_ms = self._run("promote", *queues)
         return PromoteReply(moved, next_ms, parse_broken(broken), schedule_ms)
 
@@ -282,9 +286,9 @@ class Commands(
         report: str = "",
         roles: Sequence[RoleTerm] = (),
     ) -> HeartbeatReply:
-        """Renew the leases of one supervisor's children, and the terms of ``roles`` that sleep;
+        """Renew the leases of one supervisor's children, and the terms of sleeping ``roles``;
         announce the ``queues`` that the children serve, and ask about up to 100 ``running`` jobs:
-        (id, child, lease). ``report``: what the ``worker`` says of itself."""
+        (id, child, lease). ``report``: what the ``worker`` reports about itself."""
         terms = ((one.role, one.child, one.term_ms, int(one.sleeps)) for one in roles)
         interrupted, lapsed, lost, flagged, steady_ms, order, to_ask, activity = self._run(
             "heartbeat", self.settings.lease_ms, len(children), len(queues), worker, report,
@@ -296,13 +300,14 @@ class Commands(
         )
 
     def order_worker(self, worker: str, order: WorkerOrder, at_ms: int) -> bool:
-        """Send an order to a worker unless it got one after ``at_ms``; False if it is unknown."""
+        """Send an order to a worker unless it received one after ``at_ms``; False if it is
+        unknown."""
         return bool(self._run("order_worker", worker, f"{at_ms} {order.value}", REPORT_TTL_MS))
 
     def reap(
         self, child: str = "", started: Sequence[str] | None = None, keep: Sequence[str] = ()
     ) -> ReapReply:
-        """Return a dead child's jobs; without a name, those of one whose lease has expired.
+        """Return a dead child's jobs; without a name, those of a child whose lease has expired.
 
         ``started``: the ids that had begun, or None if unknown, which blames them all. ``keep``:
         ids that stay, because their outcomes are still to be reported.
@@ -321,7 +326,7 @@ class Commands(
         return ReapReply(name, more == 1, more == 2, jobs, unreadable=more == 3)
 
     def recover_orphans(self, queue: str, position: int) -> tuple[int, list[tuple[str, str, str]]]:
-        """Recover jobs whose child does not exist: (where to go on, [(id, child, outcome)])."""
+        """Recover jobs whose child does not exist: (the next position, [(id, child, outcome)])."""
         reply = self._run(
             "recover_orphans", self.settings.lease_ms, self.settings.max_recoveries, queue, position
         )
@@ -338,23 +343,23 @@ class Commands(
         return gone, forced, bool(more)
 
     def compact(self, queue: str, allowed: int) -> bool:
-        """Drop cancelled ids that linger in a queue's list, if there are more than ``allowed``;
-        True when there is more to do."""
+        """Drop the cancelled ids that remain in a queue's list, if there are more than ``allowed``;
+        True if there is more to do."""
         return bool(self._run("compact", queue, allowed))
 
     def trim(self, entry: str, keep: int) -> int:
-        """Record that the mirror has read up to this entry, and remove entries before it except
+        """Record that the mirror has read up to this entry, and remove the entries before it except
         the last ``keep`` events. Returns how many entries were removed; repeat until that is 0."""
         return self._run("trim", entry, keep)
 
     def lead(self, who: str, lease_ms: int, role: str = "leader") -> LeadReply:
-        """Take or keep a role that one process a shard has, for ``lease_ms``; 0 gives it up.
-        ``who``: a child, which takes the role at once from another child of its worker."""
+        """Take or keep a role that one process per shard has, for ``lease_ms``; 0 gives it up.
+        ``who``: a child, which takes over at once from another child of its worker."""
         return LeadReply(self._run("lead", who, lease_ms, role))
 
 
 def _note_owner(job: NewJob, what: str, other: str) -> None:
-    """What enqueue_with_conditions.lua says of a job that it did not create."""
+    """Note the reply of enqueue_with_conditions.lua for a job that it did not create."""
     if what == "parent":
         raise ParentNotFound(
             f"a job of {job.task} was to wait for job {other}, which is not in Redis (its "
@@ -365,8 +370,8 @@ def _note_owner(job: NewJob, what: str, other: str) -> None:
 
 
 def batches(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
-    """Split jobs into lists that fit into one script call, which also looks at their parents. Jobs
-    with rows in an outbox get lists of their own."""
+    """Split jobs into lists that fit into one script call, which also reads their parents. Jobs
+    with outbox rows get lists of their own."""
     batch: list[NewJob] = []
     size = weight = 0
     for job in jobs:
@@ -399,7 +404,7 @@ def _plain_arguments(job: NewJob) -> tuple[str, ...]:
 
 def _first_completions(outcomes: Sequence[Outcome]) -> tuple[list[Any], int]:
     """The leading completions of first runs, grouped by call as the fast path of finish.lua takes
-    them; and how many they are."""
+    them, and how many there are."""
     short: list[Any] = []
     first, count_at, of_call = 0, 0, None
     for job_id, lease, call, kind, body, _ in outcomes:

@@ -1,4 +1,4 @@
-"""Connections to Redis: each is used by one caller at a time, with timeouts for its purpose.
+"""Connections to Redis: each has one caller at a time, and timeouts for its purpose.
 
 They use redis-py's ``Connection`` directly. Its client class takes 18 us of the 79 us of a command,
 and its type checks of arguments take 2 us of every job (both measured). Its clients also retry by
@@ -29,16 +29,16 @@ from .nodes import Address
 from .redis_url import RedisUrl, get_redis_url, has_one_server
 from .wire import packed
 
-BLOCK_SECONDS = 5  # how long Redis holds a blocking pop; never 0, so that a dead peer is noticed
-IDLE_SECONDS = 15  # the same of an idle child that waits in several shards
-WAIT_SECONDS = 60  # the same of ``wait``, whose caller does not wait for the end of the pop
-OVERDUE = 3.0  # s by which the end of such a pop may be late before the peer is taken for dead
+BLOCK_SECONDS = 5  # how long Redis blocks a pop; never 0, so that a dead peer is noticed
+IDLE_SECONDS = 15  # the same for an idle child that waits in several shards
+WAIT_SECONDS = 60  # the same for ``wait``, whose caller does not wait for the end of the pop
+OVERDUE = 3.0  # s that such a pop may be overdue before the peer counts as dead
 PRODUCER_TIMEOUT = 0.45  # s, for connecting and again for the reply: under 1 s in all
 WORKER_TIMEOUT = 5.0  # s; a worker waits, and sends the same call again
-CHILD_TIMEOUT = 2.0  # s; a child that can run jobs of another server meanwhile
+CHILD_TIMEOUT = 2.0  # s; for a child that can run another server's jobs meanwhile
 CONNECT_TIMEOUT = 2.0  # s, of a worker
-HUNG = 0.5  # s after which a call that has failed is taken for one to a server that hangs
-ACCEPTED = "it may run, or be lost in a failover; sending it again makes no second job"
+HUNG = 0.5  # s; a failed call that took longer means that the server hangs
+ACCEPTED = "it may run, or be lost in a failover; sending it again creates no second job"
 IDLE = 0.01  # s; after this a restart or the server's idle timeout may have cut a connection
 Answer = TypeVar("Answer")
 Tag = TypeVar("Tag")
@@ -53,7 +53,7 @@ class ReplicaWait(NamedTuple):
 
 
 class _Guard:
-    """Gives out redis-py's connection. An error inside the block closes it and is translated."""
+    """Lends out redis-py's connection. An error inside the block closes it and is translated."""
 
     __slots__ = ("_owner",)
 
@@ -83,14 +83,14 @@ class _Guard:
 
 
 class RedisConnection:
-    """One connection, opened when first used and again after every failure.
+    """One connection, opened on first use and again after every failure.
 
-    It is bound to a shard: what is made from it, such as commands and queries, works in that shard.
-    ``at`` is the same connection for another shard.
+    It is bound to a shard: commands, queries and whatever else uses it work in that shard. ``at``
+    is the same connection for another shard.
 
-    Raises the errors of ``failures.translate``. Every error closes the connection: Redis does
-    the same after a protocol error, and after an interrupt inside a call (a job's timeout) the late
-    reply would be taken for that of the next call.
+    Raises the errors of ``failures.translate``. Every error closes the connection. Redis does the
+    same after a protocol error; and after an interrupt inside a call (a job's timeout), the late
+    reply would be taken for the reply to the next call.
     """
 
     def __init__(
@@ -104,11 +104,11 @@ class RedisConnection:
         self._link = Link()
         self._links: dict[RedisUrl | Address, Link] = {redis_url: self._link}  # by server
         self._siblings = {shard: self}  # the same caller's connections, by shard
-        self._wait_ms = int(timeout * 1000 * 2 / 3)  # for replicas; the reply has to come in time
+        self._wait_ms = int(timeout * 1000 * 2 / 3)  # for replicas; leaves time for the reply
         self._guard = _Guard(self)
 
     def at(self, shard: int) -> RedisConnection:
-        """The same caller's connection for another shard, by the same socket if that shard is on
+        """The same caller's connection for another shard, on the same socket if that shard is on
         the same server. Raises ConfigurationError."""
         found = self._siblings.get(shard)
         if found is None:
@@ -125,10 +125,10 @@ class RedisConnection:
         if connection is not None:
             connection.disconnect()
         if self.redis_url.is_cluster:
-            self._link = Link()  # the shard may have left the node, unlike others
+            self._link = Link()  # this shard may have left the node, while others stay
 
     def close_all(self) -> None:
-        """Close the connection, and those for other shards that ``at`` made."""
+        """Close the connection, and the ones that ``at`` created for other shards."""
         for sibling in self._siblings.values():
             sibling.close()
 
@@ -143,7 +143,7 @@ class RedisConnection:
             self.look_again()
 
     def look_again(self) -> None:
-        """Close the connection, and ask who is the master before the next one is opened."""
+        """Close the connection, and ask which server is the master before opening the next one."""
         self.close()
         self.redis_url.distrust()
 
@@ -154,7 +154,7 @@ class RedisConnection:
             return connection.read_response()
 
     def script(self, sha: str, source: str, key: str, *args: Any) -> Any:
-        """Run a script by its digest, or by its source when Redis does not know it."""
+        """Run a script by its digest, or by its source if Redis does not have it."""
         return self.script_packed(packed(("EVALSHA", sha, 1, key, *args)), source, key, *args)
 
     def script_packed(self, command: bytes, source: str, key: str, *args: Any) -> Any:
@@ -189,16 +189,16 @@ class RedisConnection:
     ) -> None:
         """Send the commands, then a write and a WAIT for it."""
         fence = ("HSET", wait.key, "fence", 1)
-        behind = (fence, ("WAIT", wait.replicas, self._wait_ms))
-        connection.send_packed_command([packed(one) for one in (*commands, *behind)])
+        waiting = (fence, ("WAIT", wait.replicas, self._wait_ms))
+        connection.send_packed_command([packed(one) for one in (*commands, *waiting)])
 
     def _read_wait(self, connection: AbstractConnection) -> Any:
         fenced, reached = self._read(connection), self._read(connection)
         return fenced if isinstance(fenced, Exception) else reached
 
     def wait_for_replicas(self, wait: ReplicaWait, meanwhile: str = ACCEPTED) -> None:
-        """Wait until replicas have all that the open connection has read or written. ``meanwhile``:
-        what the error says about it. Raises NotReplicated."""
+        """Wait until replicas have everything that the open connection has read or written.
+        ``meanwhile``: what the error says about it. Raises NotReplicated."""
         self._check_open("the connection was lost before replicas had what was read")
         with self._guard as connection:
             self._send_and_wait(connection, wait)
@@ -208,29 +208,31 @@ class RedisConnection:
         self._check_reached(wait, reached, meanwhile)
 
     def _check_reached(self, wait: ReplicaWait, reached: int, meanwhile: str = ACCEPTED) -> None:
-        """A master without its replicas may have been replaced: the next call looks again."""
+        """A master without its replicas may have been replaced, so the next call looks it up
+        again."""
         if reached < wait.replicas:
             self.look_again()
             raise NotReplicated(
-                f"Redis at {self.redis_url.address} has it, but {reached} of the {wait.replicas} "
-                f'replicas of REDISQUEUE["WAIT_REPLICAS"] within {self._wait_ms} ms: {meanwhile}'
+                f"Redis at {self.redis_url.address} has it, but only {reached} of the "
+                f'{wait.replicas} replicas of REDISQUEUE["WAIT_REPLICAS"] had it within '
+                f"{self._wait_ms} ms: {meanwhile}"
             )
 
     def pipeline(self, commands: Sequence[Sequence[Any]], *, lenient: bool = False) -> list[Any]:
         """Send several commands at once. Raises the first error, after reading all replies. With
-        ``lenient``, the reply for a key of a wrong type is None."""
-        with self._guard as connection:  # an interrupt between both must close it, too
+        ``lenient``, the reply for a key of the wrong type is None."""
+        with self._guard as connection:  # an interrupt between the two must also close it
             connection.send_packed_command([b"".join(map(packed, map(tuple, commands)))])
             replies = [self._read(connection) for _ in commands]
         return self.check_replies(replies, lenient=lenient)
 
     def send(self, commands: Sequence[Sequence[Any]]) -> None:
-        """Send several commands at once. ``receive`` must follow, or ``close``."""
+        """Send several commands at once. Call ``receive`` or ``close`` next."""
         with self._guard as connection:
             connection.send_packed_command([b"".join(map(packed, map(tuple, commands)))])
 
     def receive(self, count: int) -> list[Any]:
-        """The replies to what was sent, with errors in their places."""
+        """The replies to what was sent, with errors in place of failed ones."""
         self._check_open("the connection was lost before the reply")
         with self._guard as connection:
             return [self._read(connection) for _ in range(count)]
@@ -262,8 +264,8 @@ class RedisConnection:
     def stream_scripts(
         self, calls: Iterable[tuple[Tag, tuple[Any, ...]]], wait: ReplicaWait | None = None
     ) -> Iterator[tuple[Tag, Any]]:
-        """``script`` for many calls (tag, arguments): each is sent before the reply to the one
-        before it is read, unless it is the first of its script, which Redis may not know. Waits
+        """``script`` for many calls (tag, arguments). Each call is sent before the reply to the
+        previous one is read, unless it is the first of its script, which Redis may not have. Waits
         for replicas at the end; raises NotReplicated."""
         under_way: deque[Tag] = deque()
         known: set[str] = set()
@@ -299,7 +301,7 @@ class RedisConnection:
         self, keys: Sequence[str], timeout: float, sha: str, key: str, *args: Any
     ) -> Any:
         """Block until one of the lists has a token, or for ``timeout`` seconds; then run a script
-        that Redis knows, in the same round trip. Returns its reply."""
+        that Redis has, in the same round trip. Returns its reply."""
         pop = ("BLPOP", *keys, f"{timeout:.3f}")
         with self._guard:
             wire = self._link.wire
@@ -311,9 +313,9 @@ class RedisConnection:
         """Block until one of the lists has a token; return its key, or None after ``timeout``
         seconds.
 
-        The timeout is exact, while Redis ends a blocking pop only on its 100 ms tick. A pop still
-        pending after ``timeout`` stays so, and the next ``wait`` (on the same keys) continues it.
-        Raises RedisUnavailable if the end of a pop is overdue: the peer may be gone.
+        The timeout is exact, although Redis ends a blocking pop only on its 100 ms tick. A pop that
+        is still pending after ``timeout`` stays pending, and the next ``wait`` (on the same keys)
+        continues it. Raises RedisUnavailable if the end of a pop is overdue: the peer may be gone.
         """
         end = time.monotonic() + timeout
         with self._guard as connection:
@@ -333,10 +335,11 @@ class RedisConnection:
                     return reply[0] if reply else None
 
     def subscribe(self, *channels: str) -> None:
-        """Subscribe to channels. From now on only ``message`` may be called.
+        """Subscribe to channels. From then on only ``message`` may be called.
 
-        On a cluster the channels are sharded, because PUBLISH counts the listeners of its own node
-        only. Redis 6.2 has no sharded channels; there the owner of the slot is where to listen.
+        On a cluster the channels are sharded, because PUBLISH counts only its own node's
+        listeners. Redis 6.2 has no sharded channels; there, the slot's owner is the node to listen
+        to.
         """
         if self.redis_url.is_cluster:
             try:
@@ -348,19 +351,19 @@ class RedisConnection:
         self.call("SUBSCRIBE", *channels)
 
     def probe(self) -> None:
-        """Ask the server of a subscription to say something, for ``message``."""
+        """Ask the server of a subscription to send something for ``message`` to return."""
         with self._guard as connection:
             connection.send_command("PING")
 
     def message(self, timeout: float) -> str | None:
-        """The next message of a channel, '' for anything else that the server says, such as that
-        it has subscribed, or None after ``timeout`` seconds."""
+        """The next message of a channel; '' for anything else that the server sends, such as the
+        confirmation of a subscription; None after ``timeout`` seconds."""
         self._check_open("the subscription's connection was lost")
         with self._guard as connection:
             if not connection.can_read(timeout):
                 return None
             kind, _, *rest = cast(list[str], connection.read_response())
-            if kind == "sunsubscribe":  # by the server: the slot has another owner
+            if kind == "sunsubscribe":  # sent by the server: the slot has another owner
                 raise redis_errors.ConnectionError("the channel has moved to another node")
             return rest[0] if kind in ("message", "smessage") else ""
 
@@ -381,13 +384,13 @@ class RedisConnection:
         return self._link.connection
 
     def connect(self) -> object:
-        """Open the connection if necessary. The returned object is the same for all connections
+        """Open the connection if necessary. The object returned is the same for all connections
         that share a socket."""
         with self._guard as connection:
             return connection
 
     def refresh(self) -> None:
-        """Note a use; ``drop_if_cut`` if the last one was a while ago."""
+        """Note a use; call ``drop_if_cut`` if the previous one was a while ago."""
         now = time.monotonic()
         if now - self._link.used > IDLE:
             self.drop_if_cut()
@@ -398,13 +401,13 @@ _local = threading.local()
 
 
 class _Lifetime:
-    """Dies with its thread, whose connections would otherwise wait for the garbage collector: they
-    refer to each other."""
+    """Dies with its thread. The thread's connections refer to each other, so they would otherwise
+    wait for the garbage collector."""
 
 
 def producer_connection(shard: int = 0) -> RedisConnection:
     """This thread's connection to a shard for web requests, which fails within a second. Raises
-    ConfigurationError when REDISQUEUE is wrong, or in a test that did not ask for Redis."""
+    ConfigurationError if REDISQUEUE is wrong, or in a test that did not ask for Redis."""
     if getattr(_local, "made", None) != (os.getpid(), _generation()):
         _check_redis_is_meant()
         own = RedisConnection(get_redis_url(), PRODUCER_TIMEOUT, PRODUCER_TIMEOUT)
@@ -428,8 +431,8 @@ def _check_redis_is_meant() -> None:
 
 
 def retry_once(act: Callable[..., Answer], *args: Any) -> Answer:
-    """Call ``act``, and again if Redis was unavailable and a web request can still wait: an idle
-    timeout or a restart may have cut the connection. ``act`` must be idempotent."""
+    """Call ``act``, and once more if Redis was unavailable and a web request can still wait: an
+    idle timeout or a restart may have cut the connection. ``act`` must be idempotent."""
     began = time.monotonic()
     try:
         return act(*args)
@@ -451,7 +454,7 @@ def worker_connection(shard: int = 0) -> RedisConnection:
 
 def child_connection() -> RedisConnection:
     """A new connection for a child's main loop. With several servers it waits less: while one of
-    them hangs, the child goes on with the others."""
+    them hangs, the child keeps working with the others."""
     timeout = WORKER_TIMEOUT if has_one_server() else CHILD_TIMEOUT
     return RedisConnection(get_redis_url(), timeout, CONNECT_TIMEOUT)
 
@@ -463,7 +466,7 @@ def blocking_connection(shard: int = 0) -> RedisConnection:
 
 @cache
 def _generation() -> object:
-    """A token that changes with the settings, so that every thread opens a new connection."""
+    """A token that changes with the settings, so that every thread then opens a new connection."""
     return object()
 
 

@@ -1,6 +1,6 @@
-"""Continuations: what remains of a clear or requeue whose caller has gone.
+"""Continuations: what remains of a clear or requeue whose caller is gone.
 
-Both work in steps, and Redis stores after each step what remains (continuation.lua).
+Both verbs work in steps, and after each step Redis stores what remains (continuation.lua).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .keys import Keys
 
 VERBS = ("clear", "requeue")
 STATUSES = frozenset(Status)
-STEP = 50  # jobs a call, which delays other clients of Redis by half a millisecond
+STEP = 50  # jobs per call, which delays other clients of Redis by half a millisecond
 
 
 class ContinuationStep(NamedTuple):
-    """One step of a clear or requeue; ``left``: jobs before the step."""
+    """One step of a clear or requeue; ``left``: jobs left before the step."""
 
     token: str
     left: int
@@ -58,7 +58,7 @@ def abandoned_continuations(connection: RedisConnection, keys: Keys) -> list[Con
 
 
 def _continuation(token: str, text: str, now_ms: int) -> Continuation | None:
-    """None while its caller is still working on it, and for a text that no script here writes."""
+    """None while its caller is still working on it, and for text that no script here writes."""
     parts = text.split(" ")
     if len(parts) != 5:
         return None

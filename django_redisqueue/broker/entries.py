@@ -1,8 +1,8 @@
 """Entries of the event stream, as Redis sends them, and as text for live readers.
 
-An entry has the events of one script call: up to 100, mostly fewer (include/emit.lua). The position
-of an event is its entry's id with the second number multiplied by ENTRY, plus the number of events
-before it in the entry.
+An entry has the events of one script call: up to 100, usually fewer (include/emit.lua). The
+position of an event is its entry's id with the second number multiplied by ENTRY, plus the number
+of events before it in the entry.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .connection import RedisConnection
 
 JOB, WORKFLOW = "job", "workflow"
 COUNTER = ":n"  # the first field: how many events were ever written before this entry
-ALIKE = ":alike"  # JSON that the next jobs' events share: all but the job's id
+ALIKE = ":alike"  # JSON that the events of the next jobs share: all but the job's id
 STATUS_AT = len('{"status":"')  # where this JSON has the status
 OF_WORKFLOW, NAME = ":workflow", ":name"
 BESIDE = {"queued": "args", "scheduled": "args", "waiting": "args", "completed": "result"}
-CHUNK = 100  # entries a command, which bounds a reply of unknown size
-DEFAULT_DENSITY = 25.0  # events an entry, until some were read
-BYTES = 8_000_000  # about the characters of one read; 100 of our entries have no more
+CHUNK = 100  # entries per command, which bounds a reply of unknown size
+DEFAULT_DENSITY = 25.0  # events per entry, until some have been read
+BYTES = 8_000_000  # roughly the most characters of one read; 100 of our entries have no more
 ENTRY = 1000  # positions in an entry
 Position = tuple[int, int]
 Positions = tuple[Position, ...]  # one in each shard
@@ -46,17 +46,17 @@ class EntryBatch(NamedTuple):
 
 
 class Entries:
-    """Reads about as many events as wanted, estimating by the entries that were read last."""
+    """Reads about as many events as requested, estimated from the entries read last."""
 
     def __init__(self, connection: RedisConnection, key: str) -> None:
         self._connection = connection
         self._key = key
         self._density = DEFAULT_DENSITY
-        self._weight = 1.0  # characters an entry
+        self._weight = 1.0  # characters per entry
 
     def read(self, start: str, events: int) -> EntryBatch:
-        """Entries from ``start`` (as XRANGE takes it) until they have that many events, or BYTES.
-        The first entry does not count if ``start`` is its id."""
+        """Entries from ``start`` (as XRANGE takes it) until they have ``events`` events or BYTES
+        characters. The first entry does not count if ``start`` is its id."""
         found: list[tuple[str, list[RawEvent]]] = []
         skipped, have, size = int(start != "-"), 0, 0
         while True:
@@ -67,7 +67,7 @@ class Entries:
             for at, (_, parts) in enumerate(some[skipped:], skipped + 1):
                 have += max(1, len(parts))
                 size += _size(parts)
-                if have >= events or size >= BYTES:  # drop the rest, which is read again
+                if have >= events or size >= BYTES:  # drop the rest, which will be read again
                     return EntryBatch([*found, *some[:at]], at == len(some) < count)
             found += some
             if len(some) < count:
@@ -98,9 +98,9 @@ def parse_entry(fields: Sequence[str]) -> list[RawEvent]:
     pairs = iter(fields)  # of a field and its value
     for field, text in zip(pairs, pairs, strict=True):
         if field[:1] != ":" and alike is not None:
-            name, beside = (what, text) if text else (None, None)
+            name, attached = (what, text) if text else (None, None)
             for job_id in field.split(" "):
-                found.append((JOB, f'{{"jobId":"{job_id}",{alike}', name, beside))
+                found.append((JOB, f'{{"jobId":"{job_id}",{alike}', name, attached))
         elif field == ALIKE:
             status = text[STATUS_AT : text.find('"', STATUS_AT)]
             alike, what = text[1:], BESIDE.get(status, "error")
@@ -128,7 +128,7 @@ def count_events(entries: Sequence[Raw], total: str | None) -> int | None:
 
 
 def parse_position(text: str) -> Position:
-    """The numbers of ``'1526919030474-55'``. Raises ValueError."""
+    """The numbers in ``'1526919030474-55'``. Raises ValueError."""
     ms, _, number = text.partition("-")
     return int(ms), int(number)
 
@@ -150,7 +150,7 @@ def last_position(begin: Position, parts: Sequence[RawEvent]) -> Position:
 
 
 def entry_id(position: Position) -> str:
-    """The id of the entry that has the event."""
+    """The id of the entry that contains the event."""
     return format_position((position[0], position[1] // ENTRY))
 
 
@@ -177,7 +177,7 @@ class EventFeed(QueryBase):
 
     def page(self, after: Position, count: int) -> list[EventLine]:
         """The events after ``after``, which may be in the middle of an entry: at least ``count`` if
-        there are so many, up to the end of an entry."""
+        there are that many, up to the end of an entry."""
         start = "-" if after == START else entry_id(after)
         batch = self._entries.read(start, count)
         return [line for line in _lines(batch.entries) if line[0] > after]
@@ -210,13 +210,13 @@ def _lines(entries: Sequence[tuple[str, list[RawEvent]]]) -> Iterator[EventLine]
 
 
 def _text(part: RawEvent) -> str:
-    """A job's event, with its error if that is short. Of other events only the position counts."""
+    """A job's event, with its error if that is short. Other events only advance the position."""
     field, json, name, value = part
     if field != JOB:
         return ""
     text = f'{json[:-1]},"error":{value}}}' if name == "error" else json
     try:
-        loads(text)  # nothing that a client's parser refuses may reach it
+        loads(text)  # a client must never get JSON that its parser refuses
     except ValueError as error:
         return dumps({"unreadable": str(error)})
     return text

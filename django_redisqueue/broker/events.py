@@ -1,4 +1,4 @@
-"""The stream of the events of jobs and workflows, page by page: what the mirror is built from."""
+"""The stream of the events of jobs and workflows, page by page: the source of the mirror."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from .entries import (
 
 logger = logging.getLogger("django_redisqueue")
 
-PAGE = 1000  # events a read, plus the rest of the last entry: under 1 MB
+PAGE = 1000  # events per read, plus the rest of the last entry: under 1 MB
 STATUSES = frozenset(Status)
 TRANSITIONS = frozenset(WorkflowTransition)
 PLAIN = 8  # keys of a job's event without optional ones
@@ -59,7 +59,7 @@ class JobStreamEvent(NamedTuple):
 
     ``args``, ``result`` and ``error`` are JSON, or None if the event does not carry them (over
     1 KB, or absent). ``more`` has the optional keys: dueMs, reason, progress, recoveries, priority,
-    requeues, tags (JSON), correlation, replaced (True: the job got newer arguments).
+    requeues, tags (JSON), correlation, replaced (True: newer arguments replaced the job's own).
     """
 
     position: Position
@@ -81,7 +81,7 @@ class WorkflowCounts(NamedTuple):
     """The counts that a workflow's hash, events and record have."""
 
     generation: int  # how often a retry has resumed it
-    total: int  # jobs, as all below
+    total: int  # jobs, like all counts below
     completed: int
     failed: int
     cancelled: int
@@ -103,7 +103,7 @@ class WorkflowStreamEvent(NamedTuple):
     name: str
     counts: WorkflowCounts
     is_paused: bool
-    reason: str = ""  # "lost" or "reconciled" if the mirror made the event
+    reason: str = ""  # "lost" or "reconciled" if the mirror created the event
 
 
 class JobBody(NamedTuple):
@@ -173,13 +173,13 @@ class EventStream(EventFeed):
         self._logged = START  # faults up to here were logged
 
     def read(self, after: Position, count: int = PAGE) -> StreamPage:
-        """The next entries after ``after``, with ``count`` events. Logs and leaves out what is
-        unreadable. Raises EntryLost if the entry of ``after`` is no longer in the stream: what
-        follows need not be what came next."""
+        """The next entries after ``after``, with ``count`` events. Logs and leaves out unreadable
+        events. Raises EntryLost if the entry of ``after`` is no longer in the stream, because then
+        some events may be missing in between."""
         start = "-" if after == START else entry_id(after)
         entries, is_end = self._entries.read(start, count)
         if after != START and (not entries or entries[0][0] != start):
-            raise EntryLost(f"the entry {start} is no longer in the stream of events")
+            raise EntryLost(f"entry {start} is no longer in the event stream")
         return self._page(entries, after)._replace(is_end=is_end)
 
     def _page(
@@ -203,7 +203,7 @@ class EventStream(EventFeed):
         return page._replace(seen=seen, last=last)
 
     def _log(self, faults: Iterable[EventFault]) -> None:
-        """Log each fault once, though a page may be read again."""
+        """Log each fault once, although a page may be read again."""
         for fault in faults:
             if fault.position > self._logged:
                 self._logged = fault.position
@@ -218,8 +218,8 @@ class EventStream(EventFeed):
                     logger.error("entry %s of %s: %s", name, self.keys.events, problem)
 
     def wait_for_replicas(self) -> None:
-        """Wait until replicas have what was read, so that no failover takes it back. Raises
-        NotReplicated."""
+        """Wait until replicas have everything that was read, so that no failover takes it back.
+        Raises NotReplicated."""
         if self._wait is not None:
             self.connection.wait_for_replicas(self._wait, "the mirror waits for them")
 
@@ -234,7 +234,7 @@ class EventStream(EventFeed):
         return last if last != START else None
 
     def at(self, position: Position) -> StreamPage | None:
-        """A page of the one event at that position, if there is one; None if its entry is gone."""
+        """A page of the one event at that position, if it exists; None if its entry is gone."""
         name = entry_id(position)
         entries = self.connection.call("XRANGE", self.keys.events, name, name)
         if not entries:
@@ -248,7 +248,7 @@ class EventStream(EventFeed):
         return [_body(reply) for reply in self._each(commands)]
 
     def sizes(self, ids: Sequence[str]) -> list[int]:
-        """About how many bytes ``bodies`` would read of each of these jobs."""
+        """About how many bytes ``bodies`` would read for each of these jobs."""
         asked = [("HSTRLEN", self.keys.job(job_id), name) for job_id in ids for name in TEXTS]
         found = [size or 0 for size in self._each(asked)]
         return [sum(found[at : at + len(TEXTS)]) for at in range(0, len(found), len(TEXTS))]
@@ -274,7 +274,7 @@ def _body(reply: Sequence[str | None] | None) -> JobBody:
 
 
 def _stored(value: str | None, name: str, fields: Fields) -> str | None:
-    """A text that fits a column without a limit."""
+    """Text that fits a column of unlimited length."""
     if value is None:
         return None
     found = text_or_none(value, len(value))

@@ -1,5 +1,5 @@
-"""What happens when Redis fails: each error of redis-py becomes an exception of the package, calls
-are tried again for ever, and each failure is logged once, not each retry."""
+"""What happens when Redis fails: each error of redis-py becomes one of the package's exceptions,
+calls are retried until they succeed, and a failure is logged once, not on every retry."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def explain_type(key: str, found: str, expected: str) -> str:
     """Explain that a key holds another type than it should."""
     return (
         f"the key {key} holds a {found} where a {expected} belongs: another program writes "
-        "under this PREFIX. Nothing was changed; move one of them to another "
+        "under this PREFIX. Nothing was changed; move one of the two to another "
         'REDISQUEUE["PREFIX"]'
     )
 
@@ -56,13 +56,13 @@ def translate(error: Exception, address: str) -> RedisQueueError:
         return RedisUnavailable(f"Redis at {address} has no master now: {text}")
     # A long command before the login replies "Protocol error: unauthenticated ...".
     if "Authentication required" in text or "unauthenticated" in text:
-        return RedisRefused(f"Redis at {address} wants a password ({text}); put it into the URL")
+        return RedisRefused(f"Redis at {address} requires a password ({text}); put it into the URL")
     if isinstance(error, redis_errors.AuthenticationError | redis_errors.AuthorizationError):
         return RedisRefused(
             f"Redis at {address} refuses the login ({text}); check the URL's user and password"
         )
     if "cluster support disabled" in text:
-        return RedisRefused(f"Redis at {address} is no node of a cluster; use redis:// ({text})")
+        return RedisRefused(f"Redis at {address} is not a cluster node; use redis:// ({text})")
     if text.startswith("unknown command"):
         return RedisRefused(
             f"Redis at {address} lacks a command: it is a sentinel (use redis+sentinel://), is too "
@@ -75,14 +75,14 @@ def translate(error: Exception, address: str) -> RedisQueueError:
     if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
         return RedisUnavailable(f"Redis at {address} does not answer ({text}); check that it runs")
     if "WRONGTYPE" in text:
-        return WrongKeyType(f"a key of the queue holds another type than it should ({text})")
+        return WrongKeyType(f"a key of the queue has the wrong type ({text})")
     return RedisRefused(f"Redis at {address} answers: {text}")
 
 
 _MEANINGS: dict[str, tuple[type[RedisQueueError], str]] = {
     "OOM": (RedisFull, "has reached maxmemory; raise it, or let workers drain the queue"),
     "MISCONF": (RedisCannotSave, "cannot save to disk and refuses writes; look at its log"),
-    "NOPERM": (RedisRefused, "does not permit this user the command; see docs/operations.md"),
+    "NOPERM": (RedisRefused, "does not allow this user to run the command; see docs/operations.md"),
     # Temporary: a failover, a restart or a resharding.
     "READONLY": (
         RedisUnavailable,
@@ -119,7 +119,7 @@ _STRIPPED: dict[type[Exception], str] = {
     redis_errors.MovedError: "MOVED",
     redis_errors.AskError: "ASK",
 }
-# In the errors of scripts, Redis 6.2 puts the code behind the script's name.
+# In the errors of scripts, Redis 6.2 puts the code after the script's name.
 _CODE = re.compile(rf"(?:Error running script .*?: -?)?({'|'.join(_MEANINGS)})(?= |$)")
 # Texts of errors that have no code, in lower case: servers differ in it.
 _WITHOUT_CODE = {
@@ -149,7 +149,7 @@ def _code(error: Exception, text: str) -> str | None:
 
 @dataclass(slots=True)
 class _Outage:
-    """When an outage began (monotonic), and the causes that were logged."""
+    """When an outage began (monotonic), and the causes logged so far."""
 
     since: float
     logged: set[object] = field(default_factory=set)
@@ -165,7 +165,7 @@ class RetryBackoff:
         self.failures = 0
 
     def next_pause(self) -> float:
-        """Note a failure; the seconds to wait before the next try."""
+        """Note a failure; return the seconds to wait before the next try."""
         longest: float = min(CAP, FIRST * 2 ** min(self.failures, 10))
         self.failures += 1
         return longest * random.uniform(0.5, 1)
@@ -202,7 +202,7 @@ def retry_until_answered(
 
 
 def retry_while_unavailable(ask: Callable[[], Answer]) -> Answer:
-    """Call ``ask`` until Redis is available. For jobs: their timeout is the limit."""
+    """Call ``ask`` until Redis is available. Used by jobs, whose timeout is the limit."""
     backoff = RetryBackoff()
     while True:
         try:
@@ -232,12 +232,13 @@ def log_recovery(who: str) -> None:
 
 
 def outage_cause(error: RedisQueueError) -> object:
-    """What the errors of one outage have in common: while Redis is away, their texts differ."""
+    """What the errors of one outage have in common: while Redis is unavailable, the texts
+    differ."""
     return RedisUnavailable if isinstance(error, RedisUnavailable) else str(error)
 
 
 class BlockedQueues:
-    """Logs once when a key of a wrong type blocks a queue, and once when the queue goes on."""
+    """Logs once when a key of the wrong type blocks a queue, and once when the queue resumes."""
 
     def __init__(self, who: str) -> None:
         self._who = who

@@ -22,16 +22,17 @@ from .overview import (
 )
 from .sums import add_counts, add_queues
 
-STOPPED = 1000  # schedules that are paused, or have an error, and are looked at
+STOPPED = 1000  # the most schedules to look at that are paused or have an error
 DUE = 10  # schedules that are due next
-PLACES = 100  # limits with parked lanes in a queue that are looked at
-LAPSED = 100  # children with a lapsed lease that are named
-SERVED = 1000  # queues that workers announce, the latest first
+PLACES = 100  # the most limits with parked lanes in a queue to look at
+LAPSED = 100  # the most children with an expired lease to name
+SERVED = 1000  # the most queues that workers announce, latest first
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyState:
-    """How many there are, and what may be wrong with them."""
+    """How many unique keys, schedules, limits and waits there are, and what may be wrong with
+    them."""
 
     unique_keys: int = 0
     schedules: int = 0
@@ -47,7 +48,7 @@ class PolicyState:
         return self.stopped - len(self.errors)
 
     def late(self, now_ms: int) -> list[tuple[str, int]]:
-        """Which schedules should have had a run, and how many ms ago."""
+        """The schedules that should have had a run, and how many ms ago."""
         return [(name, now_ms - due_ms) for name, due_ms in self.due if due_ms < now_ms]
 
     def most_parked(self, count: int) -> list[str]:
@@ -69,7 +70,7 @@ def add_policies(found: Sequence[PolicyState]) -> PolicyState:
 
 
 class UnreadEvents(NamedTuple):
-    """What the mirror has not read yet: how many events (None if unknown), and the age of the
+    """The events that the mirror has not read yet: how many (None if unknown), and the age of the
     oldest."""
 
     events: int | None
@@ -78,7 +79,7 @@ class UnreadEvents(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """The queues, and who serves them, at one moment by Redis's clock."""
+    """The queues and the workers that serve them, at one moment by Redis's clock."""
 
     now_ms: int
     queues: Sequence[QueueOverview]
@@ -125,11 +126,11 @@ def add_states(found: Mapping[int, ShardState]) -> ShardState:
 class HealthQueries(OverviewQueries):
     @query
     def shard_state(self, queues: Sequence[str], mirrored: Position) -> Read[ShardState]:
-        """The state, with what the mirror has not read after ``mirrored``.
+        """The state, with the events after ``mirrored`` that the mirror has not read.
 
-        Costs two round trips: of 17 commands a queue and 17 more, then of at most 4 a queue, a
-        count of each list of up to FORMER queues, and up to 1,100 for stopped schedules and
-        parked lanes, all of constant or logarithmic time.
+        Costs two round trips: 17 commands per queue and 17 more, then at most 4 per queue, a count
+        of each list of up to FORMER queues, and up to 1,100 for stopped schedules and parked lanes,
+        all of constant or logarithmic time.
         """
         found: list[Any] = yield from together(
             [
@@ -143,7 +144,7 @@ class HealthQueries(OverviewQueries):
         return ShardState(queues=of_queues, former=former, policies=policies, **of_redis)
 
     def _of_redis(self, mirrored: Position) -> Read[dict[str, Any]]:
-        """What a ShardState has beside queues and policies."""
+        """The parts of a ShardState other than queues and policies."""
         keys = self.keys
         start = "-" if mirrored == START else f"({entry_id(mirrored)}"
         clock, served, first, last, info, entries, total = yield [

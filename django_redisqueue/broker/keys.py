@@ -1,5 +1,5 @@
-"""Every key name of the queue, with its Redis type. The scripts build the same names in their
-includes, and a test compares the two.
+"""The name of every key of the queue, with its Redis type. The scripts build the same names in
+their includes, and a test compares the two.
 
 All keys of a shard have its tag in literal braces: Redis Cluster hashes only what is between them,
 so they live in one slot and one script may touch them all.
@@ -15,7 +15,7 @@ DEFAULT_PREFIX = "job_queue"
 
 
 class Key:
-    """A key whose name is ``base`` of its owner and a suffix."""
+    """A key whose name is its owner's ``base`` and a suffix."""
 
     def __init__(self, suffix: str) -> None:
         self._suffix = suffix
@@ -45,7 +45,7 @@ class QueueKeys:
     # STREAM of at, paused (1 or 0), key and by: the newest pauses
     pause_history = Key(":pause_history")
     deleted = Key(":deleted")  # ZSET of deleted ids whose events the mirror has not read, by end ms
-    wake = Key(":wake")  # LIST of at most one contentless token
+    wake = Key(":wake")  # LIST of at most one token without content
     meta = Key(":meta")  # HASH: paused, paused_by, counters
 
     def lane(self, name: str) -> str:  # ZSET of the queued ids of one lane
@@ -76,16 +76,16 @@ class Keys:
     serving = Key("serving")  # ZSET: queue -> ms until which some worker serves it
     events = Key("events")  # STREAM: every transition; an entry has those of one script
     trim_index = Key("events:milestones")  # LIST of "<entry> <events before it>": where to trim
-    pending_writes = Key("flows")  # LIST of what scripts left for later: "<verb>:<id>"
-    workflows = Key("workflows")  # ZSET: workflow -> ms when it is cleaned up
-    gathers = Key("gathers")  # ZSET: key of a gather -> ms when it is looked at next
+    pending_writes = Key("flows")  # LIST of work that scripts left for later: "<verb>:<id>"
+    workflows = Key("workflows")  # ZSET: workflow -> ms when it will be cleaned up
+    gathers = Key("gathers")  # ZSET: key of a gather -> ms when it will be checked next
     newest_gathers = Key("gathers:newest")  # ZSET: key of a gather -> ms of its start
     closed_gathers = Key("gathers:closed")  # SET of keys of gathers whose files are to be deleted
     uniques = Key("uniques")  # ZSET: unique key -> ms when it was taken
-    unique_lifetimes = Key("uniques:until")  # ZSET: unique key with a time of its own -> its end
+    unique_lifetimes = Key("uniques:until")  # ZSET: unique key with its own lifetime -> its end
     schedules = Key("schedules")  # ZSET: schedule -> ms of its next due time, inf if none
     schedule_sets = Key("schedule_sets")  # ZSET: digest of some code's schedules -> ms first seen
-    schedule_sets_alive = Key("schedule_sets:alive")  # ZSET: digest -> ms that it is kept until
+    schedule_sets_alive = Key("schedule_sets:alive")  # ZSET: digest -> ms until which it is kept
     continuations = Key("continuations")  # HASH: token -> what remains of a clear or requeue
     outbox = Key("outbox")  # ZSET of ids that may have outbox rows, by ms when accepted
     result_files = Key("result_files")  # HASH: name of a file with a large result -> job
@@ -94,13 +94,13 @@ class Keys:
     # In the following sorted sets, all scores are 0 unless an instant is named.
     slots = Key("slots")  # ZSET of "<limit key> <job id>" of processing jobs
     waiting_limits = Key("limits:waiting")  # ZSET of "<limit key> <queue>" with parked lanes
-    waiting_chunks = Key("chunks:waiting")  # the same of lanes that wait to be full or are paused
+    waiting_chunks = Key("chunks:waiting")  # the same for chunk lanes not yet full, or paused
     due_limits = Key("limits:due")  # ZSET: rate with parked lanes -> ms when it allows again
     rates = Key("limits:rates")  # ZSET of rates whose bucket may not be full
-    changed_limits = Key("limits:changed")  # HASH: limit -> where calling its parked lanes goes on
+    changed_limits = Key("limits:changed")  # HASH: limit -> where to resume calling its lanes
     limit_passes = Key("limits:passes")  # HASH: "<limit key> <queue>" -> pass of its last lane
-    timer = Key("timer")  # LIST of at most one token: a job is due sooner than the timer knows
-    nothing = Key("nothing")  # never exists: what looks at it fails while the slot moves
+    timer = Key("timer")  # LIST of at most one token: a job is due earlier than the timer expects
+    nothing = Key("nothing")  # never exists: a command that names it fails while the slot moves
     control = Key("control")  # CHANNEL: "cancel <child> <job> <lease>", "order <worker> <ms> ..."
 
     def queue(self, name: str) -> QueueKeys:
@@ -112,13 +112,13 @@ class Keys:
     def child_processing(self, child: str) -> str:  # LIST of "<call>:<id>" that a child holds
         return f"{self.base}child:{child}:processing"
 
-    def resent(self, child: str) -> str:  # STRING: number of the last call that it sent again
+    def resent(self, child: str) -> str:  # STRING: number of the last call that it resent
         return f"{self.base}child:{child}:resent"
 
     def child_wake(self, child: str) -> str:  # LIST of tokens that end this child's own wait
         return f"{self.base}child:{child}:wake"
 
-    def worker(self, worker: str) -> str:  # STRING: what it says of itself (core/records.py)
+    def worker(self, worker: str) -> str:  # STRING: its report about itself (core/records.py)
         return f"{self.base}worker:{worker}"
 
     def worker_order(self, worker: str) -> str:  # STRING: "<ms> <order>", the last order to it
@@ -136,16 +136,16 @@ class Keys:
     def gather(self, key: str) -> str:  # HASH: listener -> result as JSON, and queryDoneCount
         return f"{self.base}gather:{key}"
 
-    def gather_plan(self, key: str) -> str:  # HASH: what a gather waits for, and what it enqueues
+    def gather_plan(self, key: str) -> str:  # HASH: what the gather waits for, and what it enqueues
         return f"{self.base}gather:{key}:plan"
 
     def followers(self, job_id: str) -> str:  # ZSET: ids outside its workflow that wait for a job
         return f"{self.base}job:{job_id}:followers"
 
-    def steps(self, job_id: str) -> str:  # HASH: what an unfinished job remembers (steps.lua)
+    def steps(self, job_id: str) -> str:  # HASH: what an unfinished job has stored (steps.lua)
         return f"{self.base}steps:{job_id}"
 
-    def event(self, name: str) -> str:  # STRING: payload of an event that has come
+    def event(self, name: str) -> str:  # STRING: payload of an event that was sent
         return f"{self.base}event:{name}"
 
     def awaiting(self, name: str) -> str:  # ZSET: ids of jobs that wait for an event, by ms since

@@ -1,4 +1,4 @@
-"""The socket of one caller to one server, and what is known of it."""
+"""The socket of one caller to one server, and its state."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .nodes import Address
 from .redis_url import RedisUrl
 from .wire import Wire
 
-HANGS = 1.0  # s in which no further connection to a node that hangs is tried
+HANGS = 1.0  # s during which no other connection to a node that hangs is tried
 
 
 class HungNode(redis_errors.TimeoutError):
-    """A node of a cluster has not accepted a connection a moment ago."""
+    """A node of a cluster failed to accept a connection a moment ago."""
 
 
 _all: WeakSet[Link] = WeakSet()
@@ -32,9 +32,9 @@ class Link:
         _all.add(self)
         self.connection: AbstractConnection | None = None
         self.wire: Wire | None = None  # of that connection
-        self.waiting_until = 0.0  # for the reply to a blocking pop (monotonic); 0.0: for none
+        self.waiting_until = 0.0  # for the reply to a blocking pop (monotonic); 0.0: none
         self.used = 0.0  # by `producer_connection`, on the monotonic clock
-        self.hangs_until = 0.0  # a node of a cluster that has not accepted a connection (monotonic)
+        self.hangs_until = 0.0  # of a cluster node that failed to accept a connection (monotonic)
 
     def open(
         self,
@@ -43,11 +43,11 @@ class Link:
         connect_timeout: float,
         owner: Address | None = None,
     ) -> None:
-        """Connect, as ``redis_url.open`` does. The shards of a node that hangs wait for it once:
-        all but the first fail at once."""
+        """Connect, as ``redis_url.open`` does. For a node that hangs, only the first of its shards
+        waits; the others fail at once."""
         began = time.monotonic()
         if began < self.hangs_until:
-            raise HungNode("another shard has waited for its node in vain")
+            raise HungNode("another shard has just waited for this node in vain")
         try:
             self.connection = redis_url.open(timeout, connect_timeout, owner)
         except (redis_errors.RedisError, OSError):
@@ -59,7 +59,8 @@ class Link:
 
 
 def _forget_sockets() -> None:
-    """In a forked process, such as one of a task: it must not read its parent's replies."""
+    """Called in a forked process, such as one of a task, which must not read its parent's
+    replies."""
     for link in _all:
         link.connection, link.wire, link.waiting_until = None, None, 0.0
 

@@ -19,18 +19,18 @@ from redis.retry import Retry
 
 Address = tuple[str, int]
 
-DRIVER: dict[str, Any] = {}  # an option of every connection
+DRIVER: dict[str, Any] = {}  # options of every connection
 with suppress(ImportError):
     from redis.driver_info import DriverInfo
 
-    # Releases that have this class read their version from disk for every connection otherwise,
-    # which takes longer than connecting.
+    # Without this, the releases that have this class read their version from disk for every
+    # connection, which takes longer than connecting.
     DRIVER["driver_info"] = DriverInfo(lib_version=redis.__version__)
 
 
 @dataclass(frozen=True, slots=True)
 class NodesUrl:
-    """The parts of such a URL. ``options`` are those of its query, and whether it speaks TLS."""
+    """The parts of such a URL. ``options`` are those of its query, and whether to use TLS."""
 
     nodes: tuple[Address, ...]
     path: str
@@ -39,9 +39,9 @@ class NodesUrl:
 
 
 def parse_nodes_url(url: str, kind: str, port: int) -> NodesUrl:
-    """Parse the URL. ``kind`` names a server in errors, ``port`` is used where a server has none.
-    Raises ValueError, saying what is wrong."""
-    # Not by urlsplit, which takes brackets for one address only.
+    """Parse the URL. ``kind`` names a server in errors, ``port`` is the default. Raises
+    ValueError, saying what is wrong."""
+    # Not by urlsplit, which accepts brackets for only one address.
     scheme, _, rest = url.partition("://")
     place, _, query = rest.partition("?")
     netloc, _, path = place.partition("/")
@@ -76,8 +76,8 @@ def unconnected(
 def connected(
     address: Address, options: Mapping[str, Any], own: Mapping[str, Any]
 ) -> AbstractConnection:
-    """The same, connected. Raises what redis-py raises, naming the address: others have announced
-    it, and it may be one that only they can reach."""
+    """The same, connected. Raises whatever redis-py raises, with the address: it may have been
+    announced by other servers, and be reachable only from them."""
     connection = unconnected(address, options, own)
     try:
         connection.connect()
@@ -89,7 +89,7 @@ def connected(
 def unconnected_query(
     address: Address, seconds: float, own: Mapping[str, Any]
 ) -> AbstractConnection:
-    """The same to ask where the data is: with one timeout for everything, and no retry."""
+    """The same, for asking where the data is: with one timeout for everything, and no retries."""
     options = {
         "socket_connect_timeout": seconds,
         "socket_timeout": seconds,

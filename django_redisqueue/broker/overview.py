@@ -1,4 +1,4 @@
-"""Queries for monitors: the state of each queue, of workers' children, and of Redis itself."""
+"""Queries for monitors: the state of each queue, of the workers' children, and of Redis itself."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ COUNTED = (
     ("ZCARD", "completed"), ("ZCARD", "failed"), ("ZCARD", "cancelled"), ("ZCARD", "scheduled"),
     ("ZCARD", "retrying"), ("ZCARD", "waiting"),
 )  # fmt: skip
-FLEET = 10_000  # children that are sorted
-FORMER = 100  # queues that have left the settings
-MAX_NAME = 150  # characters of who paused a queue
+FLEET = 10_000  # the most children to sort
+FORMER = 100  # the most queues to look at that are no longer in the settings
+MAX_NAME = 150  # characters of the name of who paused a queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class QueueOverview:
     totals: dict[str, int]
     paused_ms: int | None  # since when
     oldest_ms: int | None = None  # how long the next job has waited; None: nothing is queued
-    wrong_keys: tuple[str, ...] = ()  # keys of a wrong type, which block the queue
+    wrong_keys: tuple[str, ...] = ()  # keys of the wrong type, which block the queue
     paused_by: str = ""  # who paused it, if known
-    shards: tuple[int, ...] = ()  # whose jobs these are, if it is a sum
+    shards: tuple[int, ...] = ()  # the shards whose jobs these are, if this is a sum
 
     @property
     def is_paused(self) -> bool:
@@ -80,10 +80,11 @@ def rates(before: QueueOverview, after: QueueOverview) -> Rates | None:
 
 @dataclass(frozen=True, slots=True)
 class ChildOverview:
-    """One child of a worker. ``lease_ms`` is what remains of its lease, below 0 once it expired.
+    """One child of a worker. ``lease_ms`` is the time left of its lease, negative once it has
+    expired.
 
-    ``job``, with its ``task`` and ``since_ms``, is the first of the ``held`` jobs: what the child
-    runs now (an async child runs several, and a batch of short jobs counts as one).
+    ``job``, with its ``task`` and ``since_ms``, is the first of the ``held`` jobs: the one that the
+    child is running (an async child runs several, and a batch of short jobs counts as one).
     """
 
     child: str
@@ -96,8 +97,8 @@ class ChildOverview:
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """What is left of children's leases in ms, below 0 once they have expired, and how many
-    children there are."""
+    """The ms left of children's leases, negative once they have expired, and how many children
+    there are."""
 
     total: int
     alive: int
@@ -115,9 +116,9 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class ServerOverview:
-    """The Redis server. Sizes are bytes; a ``limit`` of 0 is no limit."""
+    """The Redis server. Sizes are bytes; a ``limit`` of 0 means no limit."""
 
-    run_id: str  # of this run of this server: two shards with the same one share it
+    run_id: str  # of the server's current run: shards with the same run id share a server
     name: str  # "Redis" or "Valkey"
     version: str
     memory: int
@@ -144,21 +145,21 @@ class OverviewQueries(QueryBase):
 
     @query
     def length(self, queue: str, status: Status) -> Read[int]:
-        """How many ids a list has: that of queued jobs also those of cancelled ones that linger."""
+        """How many ids a list has. The list of queued jobs includes lingering cancelled ids."""
         key = self.keys.queue(queue)
         names = ("queued", "priority", "keyed") if status is Status.QUEUED else (status.value,)
         counted = ((command, getattr(key, name)) for command, name in COUNTED if name in names)
         return sum((yield Strict(*counted)))
 
     def former_queues(self, queues: Collection[str]) -> list[str]:
-        """The queues that Redis knows besides these: removed from QUEUES, or another project's."""
+        """The queues that Redis has besides these: removed from QUEUES, or another project's."""
         [names] = self._each([("SMEMBERS", self.keys.queues)])
         return sorted(name for name in names or () if name not in queues)
 
     @query
     def stranded(self, queues: Collection[str]) -> Read[dict[str, int]]:
-        """The former queues that still have unfinished jobs, and how many: up to FORMER of them,
-        beside these queues. Two round trips."""
+        """The former queues that still have unfinished jobs, and how many: up to FORMER queues
+        other than ``queues``. Two round trips."""
         [names] = yield [("SMEMBERS", self.keys.queues)]
         former = sorted(set(names or ()).difference(queues))[:FORMER]
         counts = yield from together(read_counts(self.keys.queue(queue)) for queue in former)
@@ -173,8 +174,8 @@ class OverviewQueries(QueryBase):
 
     @query
     def workers(self) -> Read[list[tuple[str, int]]]:
-        """All children with the instants in ms at which their leases end. The cost grows with
-        their number."""
+        """All children, with the times in ms at which their leases end. The cost grows with their
+        number."""
         key = self.keys.workers
         ends, kind = yield [("ZRANGE", key, 0, -1, "WITHSCORES"), ("TYPE", key)]
         if ends is None:
@@ -194,14 +195,14 @@ class OverviewQueries(QueryBase):
 
     @query
     def overview(self, queues: Sequence[str]) -> Read[list[QueueOverview]]:
-        """What a monitor shows of these queues. Costs two round trips, of at most 21 commands a
-        queue, each of constant or logarithmic time."""
+        """The state of these queues as a monitor shows it. Costs two round trips of at most 21
+        commands per queue, each of constant or logarithmic time."""
         return (yield from together(read_queue(self.keys, queue) for queue in queues))
 
     @query
     def leases(self, *, all_roles: bool = False) -> Read[Leases]:
-        """What is left of the leases of up to FLEET children that claim jobs, or of all. The cost
-        grows with their number (0.1 ms for 1,000)."""
+        """The time left of the leases of up to FLEET children that claim jobs, or of all children.
+        The cost grows with their number (0.1 ms for 1,000)."""
         now, every, total = yield Strict(
             ("TIME",),
             ("ZRANGE", self.keys.workers, 0, FLEET - 1, "WITHSCORES"),
@@ -220,8 +221,8 @@ class OverviewQueries(QueryBase):
 
     @query
     def children(self, left: Mapping[str, int]) -> Read[dict[str, ChildOverview]]:
-        """These children, by name, each with what is left of its lease, and what they run. Two
-        round trips."""
+        """These children by name, given with the time left of their leases, and the jobs that they
+        run. Two round trips."""
         found = yield from together(self._child(child, ms) for child, ms in left.items())
         return dict(zip(left, found, strict=True))
 
@@ -289,7 +290,8 @@ def _lengths(key: QueueKeys) -> list[Command]:
 
 
 def _counts(lengths: Sequence[int | None], lingering: int | None) -> dict[str, int]:
-    """Without the cancelled ids that linger in the list of queued jobs (cancel_job.lua)."""
+    """The counts, without the cancelled ids that remain in the list of queued jobs
+    (cancel_job.lua)."""
     counts = {name: length or 0 for (_, name), length in zip(COUNTED, lengths, strict=True)}
     counts["queued"] = max(0, counts["queued"] - (lingering or 0))
     counts["queued"] += counts.pop("priority") + counts.pop("keyed")
@@ -297,12 +299,12 @@ def _counts(lengths: Sequence[int | None], lingering: int | None) -> dict[str, i
 
 
 def unfinished(counts: Mapping[str, int]) -> int:
-    """Of jobs by status, how many have not ended yet."""
+    """How many jobs have not ended yet, from counts by status."""
     return sum(count for status, count in counts.items() if not Status(status).is_final)
 
 
 def read_queue(keys: Keys, name: str) -> Read[QueueOverview]:
-    """A queue, in two round trips. A key of a wrong type is named and hides nothing else."""
+    """A queue, in two round trips. A key of the wrong type is named and hides nothing else."""
     key = keys.queue(name)
     clock, plain, first, last, keyed, *replies = yield [
         ("TIME",),
@@ -337,7 +339,7 @@ def read_queue(keys: Keys, name: str) -> Read[QueueOverview]:
 
 
 def read_wait(keys: Keys, now_ms: int, ids: Sequence[str]) -> Read[int | None]:
-    """The longest wait among these jobs. A cancelled id that lingers does not count."""
+    """The longest wait among these jobs. A cancelled id still in the list does not count."""
     jobs = yield [("HMGET", keys.job(one), "status", "enqueued_ms", "ready_ms") for one in ids]
     since = [
         int64_or_none(ready) or int64_or_none(enqueued) or now_ms

@@ -1,4 +1,4 @@
-"""Commands and queries of policies: of limits, who holds and awaits them, and of unique keys."""
+"""Commands and queries for policies: limits, the jobs that hold and await them, and unique keys."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..exceptions import InvalidOption
 from .base import CommandBase, Entry, QueryBase, Read, Strict, query, run, together
 from .overview import read_wait
 
-PAGE = 100  # limits or keys a page at the most
-HOLDERS = 10  # that are named, of each limit
-QUEUES = 20  # with parked lanes that are looked at, of each limit
-CHUNK = 1000  # entries of an index that one page reads
+PAGE = 100  # the most limits or keys per page
+HOLDERS = 10  # the most jobs to name per limit
+QUEUES = 20  # the most queues with parked lanes to look at per limit
+CHUNK = 1000  # the most entries of an index that one page reads
 MAX_AFTER = 1000  # characters
-_US = 1000  # a ms
+_US = 1000  # per ms
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A job that has a slot. ``is_stuck``: it is not processing, so nothing gives the slot back."""
+    """A job that has a slot. ``is_stuck``: it is not processing, so nothing will free the slot."""
 
     job_id: str
     is_stuck: bool = False
@@ -34,16 +34,16 @@ class LimitState:
     """One limit, for one value of its key, at one moment by Redis's clock."""
 
     key: str  # <kind>:<limit>:<value>
-    used: int = 0  # jobs that run; 0 for a rate
-    most: int | None = None  # that may run at once; None for a rate, and when there is no limit
+    used: int = 0  # running jobs; 0 for a rate
+    most: int | None = None  # jobs that may run at once; None for a rate, or without a limit
     rate: RateNumbers | None = None
-    next_ms: int | None = None  # until the rate allows the next start
-    is_full: bool = False  # the bucket of the rate: as if no job had started
-    is_set: bool = False  # its number was set by hand
+    next_ms: int | None = None  # ms until the rate allows the next start
+    is_full: bool = False  # the rate's bucket is full: as if no job had started
+    is_set: bool = False  # its number was set manually
     holders: Sequence[Holder] = ()  # at most HOLDERS
     parked: int = 0  # lanes that wait
-    queues: Sequence[str] = ()  # that have those lanes, at most QUEUES
-    oldest_ms: int | None = None  # how long the first job of the lanes next in turn has waited
+    queues: Sequence[str] = ()  # the queues of those lanes, at most QUEUES
+    oldest_ms: int | None = None  # how long the first job of the next lane has waited
 
     @property
     def name(self) -> str:
@@ -74,7 +74,7 @@ class LanePause:
 
 @dataclass(frozen=True, slots=True)
 class PauseChange:
-    """A pause or resumption of a queue, or of a share or limit in it (``what``)."""
+    """A pause or resume of a queue, or of one of its shares or limits (``what``)."""
 
     at_ms: int | None
     is_pause: bool
@@ -96,13 +96,13 @@ def _pause(queue: str, key: str, value: str) -> LanePause:
 
 
 def pause_name(key: str) -> str:
-    """What is paused in a queue, for people: ``share gold`` or ``limit stripe:42``."""
+    """What is paused in a queue, in readable form: ``share gold`` or ``limit stripe:42``."""
     share = key.removeprefix("s:")
     return f"limit {limit_name(key)}" if share == key else f"share {printable(shown_value(share))}"
 
 
 def limit_name(key: str) -> str:
-    """A limit key for people: ``stripe:42``."""
+    """A limit key in readable form: ``stripe:42``."""
     _, _, rest = key.partition(":")
     name, _, value = rest.partition(":")
     shown = shown_value(value)
@@ -112,11 +112,11 @@ def limit_name(key: str) -> str:
 class LimitCommands(CommandBase):
     def set_limit(self, key: str, number: str) -> bool:
         """Set the number of a limit key, or the weight of ``s:<share>``, or remove it with ''. True
-        when that changed anything."""
+        if that changed anything."""
         return bool(self._run("set_limit", key, number))
 
     def pause_lanes(self, queue: str, key: str, paused: bool, by: str = "") -> bool:
-        """Pause or resume the jobs of a limit key or of ``s:<share>`` in a queue; True when that
+        """Pause or resume the jobs of a limit key or of ``s:<share>`` in a queue; True if that
         changed anything."""
         changed, more = self._run("pause_lanes", queue, key, int(paused), by)
         while more:
@@ -124,10 +124,10 @@ class LimitCommands(CommandBase):
         return bool(changed)
 
     def audit_lanes(self, queue: str = "", position: str = "") -> tuple[int, str, str]:
-        """Mend up to 100 slots or lanes that were changed by hand: how many were mended, and the
-        queue and the position to go on from, both '' at the end."""
-        mended, queue, position = self._run("audit_lanes", queue, position)
-        return mended, queue, position
+        """Repair up to 100 slots or lanes that were changed manually. Returns how many were
+        repaired, and the queue and position to continue from, both '' at the end."""
+        repaired, queue, position = self._run("audit_lanes", queue, position)
+        return repaired, queue, position
 
 
 class LimitQueries(QueryBase):
@@ -137,8 +137,10 @@ class LimitQueries(QueryBase):
     def some_keys(self, after: str, count: int) -> Read[tuple[list[str], str]]:
         """The keys of a page, and its ``after``."""
         if len(after) > MAX_AFTER:
-            raise InvalidOption("after must be what the page before gave as the next one")
-        start = f"({after}!" if after else "-"  # '!' follows the blank behind a key
+            raise InvalidOption(
+                "after must be the value that the previous page returned for the next one"
+            )
+        start = f"({after}!" if after else "-"  # '!' sorts right after the space that follows a key
         keys = (self.keys.slots, self.keys.waiting_limits, self.keys.rates)
         entries = yield Strict(
             *(("ZRANGEBYLEX", key, start, "+", "LIMIT", 0, CHUNK) for key in keys)
@@ -188,13 +190,14 @@ class LimitQueries(QueryBase):
         ids = [_split(slot)[1] for slot in slots]
         statuses = yield [("HGET", self.keys.job(job_id), "status") for job_id in ids]
         idle = [slot for slot, now in zip(slots, statuses, strict=True) if now != "processing"]
-        # A job may have ended between the two reads; then its slot is free now.
+        # If a job ended between the two reads, its slot is free now.
         held = yield [("ZSCORE", self.keys.slots, slot) for slot in idle]
         stuck = {slot for slot, score in zip(idle, held, strict=True) if score is not None}
         return [Holder(printable(_split(slot)[1]), slot in stuck) for slot in slots]
 
     def _parked(self, key: str, queue: str, now_ms: int) -> Read[tuple[int, int | None]]:
-        """How many lanes of a queue wait for a limit, and how long the next one's first job has."""
+        """How many lanes of a queue wait for a limit, and how long the first job of the next lane
+        has waited."""
         keys = self.keys.queue(queue)
         lanes = keys.parked_at(key)
         size, first = yield [("ZCARD", lanes), ("ZRANGE", lanes, 0, 0)]
@@ -215,7 +218,8 @@ class LimitQueries(QueryBase):
 
     @query
     def pause_history(self, queue: str) -> Read[list[PauseChange]]:
-        """The newest pauses and resumptions, newest first. Each is in every shard."""
+        """The latest times that the queue was paused or resumed, newest first. Every shard has all
+        of them."""
         key = self.keys.queue(queue).pause_history
         (entries,) = yield [("XREVRANGE", key, "+", "-")]
         return [_pause_change(pairs(fields)) for _, fields in entries or ()]
@@ -225,7 +229,8 @@ class LimitQueries(QueryBase):
         return self._each([("HGET", self.keys.queue(queue).parked, lane)])[0] or ""
 
     def waiting_chunk(self, queue: str, lane: str, key: str) -> tuple[int, int]:
-        """How many jobs a lane of a chunk has that waits to be full, and for how many ms still."""
+        """For a chunk lane that waits to be full: how many jobs it has, and how many more ms it
+        will wait."""
         asked = [
             ("TIME",), ("ZCARD", self.keys.queue(queue).lane(lane)),
             ("ZSCORE", self.keys.due_limits, key),
@@ -236,7 +241,7 @@ class LimitQueries(QueryBase):
 
 def first_keys(known: Iterable[str], ends: Sequence[str], count: int) -> tuple[list[str], str]:
     """The first ``count`` of the ``known`` keys, and the ``after`` of the next page, '' at the end.
-    ``ends``: keys behind which more may follow that are not known."""
+    ``ends``: keys after which there may be more keys, not yet read."""
     keys = sorted(key for key in set(known) if not ends or key <= min(ends))
     has_more = bool(ends) or len(keys) > count
     keys = keys[:count]
@@ -249,7 +254,7 @@ def _split(entry: str) -> tuple[str, str]:
 
 
 def _next_ms(rate: RateNumbers | None, tat: str | None, now_ms: int) -> int | None:
-    """How long until a rate allows the next start, as in limits.lua."""
+    """The ms until a rate allows the next start, computed as in limits.lua."""
     if rate is None:
         return None
     tat_us = int_or_none((tat or "").partition(" ")[0]) or 0
@@ -259,7 +264,7 @@ def _next_ms(rate: RateNumbers | None, tat: str | None, now_ms: int) -> int | No
 
 class UniqueCommands(CommandBase):
     def release_unique(self, key: str) -> str:
-        """Free a key; the id of the job that had it, or ''. That job goes on."""
+        """Free a key. Returns the id of the job that had it, or ''. That job is not affected."""
         return self._run("release_unique", key)
 
 
@@ -268,23 +273,23 @@ class UniqueQueries(QueryBase):
 
     @query
     def count(self) -> Read[int]:
-        """How many keys are taken. Some may be free already: those of jobs that are gone."""
+        """How many keys are taken. Some may be free already, because their jobs are gone."""
         return (yield Strict(("ZCARD", self.keys.uniques)))[0]
 
     def page(self, start: int = 0, count: int = PAGE) -> list[UniqueKey]:
-        """Up to ``count`` keys, the oldest first, without those whose time is over."""
+        """Up to ``count`` keys, oldest first, without those that have expired."""
         last = start + min(count, PAGE) - 1
         found = self.connection.call("ZRANGE", self.keys.uniques, start, last, "WITHSCORES")
         return self._read({key: score_ms(score) for key, score in pairs(found).items()})
 
     def first(self, count: int) -> list[UniqueKey]:
-        """``page`` from the first key on, for any ``count``."""
+        """Like ``page`` from the first key, for any ``count``."""
         pages = (self.page(at, min(PAGE, count - at)) for at in range(0, count, PAGE))
         return [key for page in pages for key in page]
 
     @query
     def described(self, page: Sequence[Entry]) -> Read[dict[Entry, UniqueKey]]:
-        """The keys of a page, without those whose time is over. Two round trips."""
+        """The keys of a page, without those that have expired. Two round trips."""
         found = yield from self._described({key: score_ms(score) for key, score in page})
         by_key = {one.key: one for one in found}
         names = {entry: printable(entry.member) for entry in page}
@@ -298,7 +303,7 @@ class UniqueQueries(QueryBase):
         return found[0] if found else None
 
     def held_by(self, job_id: str, unique: str) -> list[UniqueKey]:
-        """The keys that a job has, of those in its field ``unique``."""
+        """The keys in a job's field ``unique`` that the job still has."""
         found = self._read(dict.fromkeys(unique.split()[::4][:PAGE], 0))
         return [one for one in found if one.job_id == job_id]
 
@@ -306,7 +311,7 @@ class UniqueQueries(QueryBase):
         return run(self.connection, self._described(taken))
 
     def _described(self, taken: Mapping[str, int]) -> Read[list[UniqueKey]]:
-        """These keys, given with the instants in ms at which they were taken."""
+        """These keys, given with the times in ms at which they were taken."""
         if not taken:
             return []
         owners, ends = yield Strict(
@@ -327,12 +332,13 @@ class UniqueQueries(QueryBase):
         return found
 
     def aliases(self, ids: Sequence[str]) -> dict[str, str]:
-        """Which of these ids lead to another job, because their own was a duplicate; to which."""
+        """The ids among these that lead to another job because their own was a duplicate, with the
+        other job's id."""
         found = self._each([("HGET", self.keys.job(job_id), "alias") for job_id in ids])
         return {job_id: owner for job_id, owner in zip(ids, found, strict=True) if owner}
 
     def statuses(self, ids: Sequence[str]) -> dict[str, str]:
-        """The statuses of jobs by id, '' for those that Redis does not have."""
+        """The statuses of jobs by id, '' for jobs that Redis does not have."""
         found = self._each([("HGET", self.keys.job(job_id), "status") for job_id in ids])
         return {job_id: status or "" for job_id, status in zip(ids, found, strict=True)}
 

@@ -1,5 +1,5 @@
-"""Queries for jobs: by id, by the place in a list, and by the properties that are indexed. Each
-costs a constant number of round trips, or reads a page of at most 100 jobs."""
+"""Queries for jobs: by id, by place in a list, and by indexed properties. Each costs a constant
+number of round trips, or reads a page of at most 100 jobs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .base import Read, Strict, query, slices
 from .keys import QueueKeys
 from .overview import OverviewQueries
 
-PAGE = 100  # jobs a page at the most
+PAGE = 100  # the most jobs per page
 MIDDLE = 101 * 2**45  # scores below it belong to priorities above 0 (place.lua)
-LOOK = 10_000  # ids that a lookup reads from an index; Redis chooses them if there are more
+LOOK = 10_000  # the most ids that a lookup reads from an index; Redis chooses which
 RESULT_FILES_A_STEP = 100
-STEP = 500  # ids a command, which takes Redis well under a millisecond
-_CREATED = re.compile(r"(?:periodic_\w{10}|[a-z]+)_(\d+)_")  # when an id was made, in ms
+STEP = 500  # ids per command, which takes Redis well under a millisecond
+_CREATED = re.compile(r"(?:periodic_\w{10}|[a-z]+)_(\d+)_")  # when the id was made, in ms
 OUTLINE = (
     "v", "task", "payload", "options", "status", "queue", "priority", "attempts", "recoveries",
     "generation", "child", "error", "reason", "progress", "enqueued_ms", "due_ms", "started_ms",
@@ -34,7 +34,7 @@ TOMBSTONE = {"lingers", "until_ms", "deleted", "alias"}
 @dataclass(frozen=True, slots=True)
 class UnreadableJob:
     """A job that cannot be read, and why. ``known``: the job without the unreadable fields, if only
-    some are."""
+    some of them are."""
 
     id: str
     problem: str
@@ -48,7 +48,7 @@ def not_found(job_id: str) -> JobNotFound:
 
 class Queries(OverviewQueries):
     def job(self, job_id: str) -> JobData:
-        """One job; for the id of a duplicate, the job that has its unique key. Raises JobNotFound
+        """One job; for the id of a duplicate, the job that has the unique key. Raises JobNotFound
         or CorruptJob."""
         try:
             raw = pairs(self.connection.call("HGETALL", self.keys.job(job_id)))
@@ -61,7 +61,8 @@ class Queries(OverviewQueries):
         return decode_job(job_id, raw)
 
     def jobs(self, ids: Sequence[str]) -> list[JobData | UnreadableJob]:
-        """Several jobs in one round trip, with an UnreadableJob for what is gone or corrupt."""
+        """Several jobs in one round trip, with an UnreadableJob for each that is gone or
+        corrupt."""
         replies = self._each([("HGETALL", self.keys.job(job_id)) for job_id in ids])
         return [
             _decode(job_id, None if reply is None else pairs(reply))
@@ -70,7 +71,7 @@ class Queries(OverviewQueries):
 
     @query
     def outlines(self, ids: Sequence[str]) -> Read[list[JobData | UnreadableJob]]:
-        """``jobs`` without results, which may be large: for lists."""
+        """``jobs`` without results, which may be large; for lists."""
         replies = yield [("HMGET", self.keys.job(job_id), *OUTLINE) for job_id in ids]
         return [
             _decode(job_id, None if values is None else present(OUTLINE, values))
@@ -82,7 +83,7 @@ class Queries(OverviewQueries):
         return self.connection.call("HGET", self.keys.job(job_id), "payload") or ""
 
     def statuses(self, ids: Sequence[str]) -> list[str | None]:
-        """The statuses of several jobs; None for one that Redis does not know."""
+        """The statuses of several jobs; None for one that Redis does not have."""
         commands = [("HGET", self.keys.job(job_id), "status") for job_id in ids]
         return self.connection.pipeline(commands) if commands else []
 
@@ -90,7 +91,7 @@ class Queries(OverviewQueries):
     def ids(self, queue: str, status: Status, start: int, stop: int) -> Read[list[str]]:
         """A page of a list's ids, ``stop`` included: finished jobs newest first, others next first.
 
-        Waiting jobs of a workflow are in no list of a queue, so they are not among them.
+        A workflow's waiting jobs are in none of a queue's lists, so they are not included.
         """
         return [job_id for _, job_id in (yield from self.ranked.read(queue, status, start, stop))]
 
@@ -98,8 +99,8 @@ class Queries(OverviewQueries):
     def ranked(
         self, queue: str, status: Status, start: int, stop: int
     ) -> Read[list[tuple[float, str]]]:
-        """``ids``, each after what orders it among those of other shards: its instant, or for a
-        queued job its place, because each shard has a first one."""
+        """``ids``, each preceded by the number that orders it among those of other shards: its
+        time, or for a queued job its place, because each shard has a first one."""
         key = self.keys.queue(queue)
         if status is Status.QUEUED:
             return list(enumerate((yield from self._queued(key, start, stop)), start))
@@ -108,8 +109,8 @@ class Queries(OverviewQueries):
         return [(sign * float(score), job_id) for job_id, score in pairs(found).items()]
 
     def _queued(self, key: QueueKeys, start: int, stop: int) -> Read[list[str]]:
-        """By priority: those above 0, the list of priority 0 from its tail, those below 0; and then
-        those with a lane. Reads no more than the page, however deep it is."""
+        """In order of priority: those above 0, the list of priority 0 from its tail, those below 0,
+        and then those with a lane. Reads no more than the page, however deep it is."""
         high, plain, ranked = yield Strict(
             ("ZCOUNT", key.priority, "-inf", f"({MIDDLE}"),
             ("LLEN", key.queued),
@@ -146,13 +147,13 @@ class Queries(OverviewQueries):
     def find(self, entries: Sequence[str], query: JobQuery) -> list[JobData]:
         """The newest unfinished jobs that are in all of these index sets and match the query.
 
-        Costs a command for each 500 ids of the smallest set, up to 10,000 of them, and a command
-        for each job that is read: 100 at a time, the newest first, until there are enough.
+        Costs one command per 500 ids of the smallest set, up to 10,000 of them, and one command per
+        job read: 100 at a time, newest first, until there are enough.
         """
         found: list[JobData] = []
         indexed = self._indexed([self.keys.index(entry) for entry in entries])
         for part in slices(sorted(indexed, key=_age, reverse=True), PAGE):
-            # Leave out a job that has ended meanwhile, or whose hash is gone.
+            # Leave out a job that has ended since, or whose hash is gone.
             jobs = (job for job in self.jobs(part) if isinstance(job, JobData))
             found += filter(query.matches, jobs)
             if len(found) >= query.limit:
@@ -184,7 +185,7 @@ class Queries(OverviewQueries):
         return [job_id for job_id, *there in zip(ids, *replies, strict=True) if all(there)]
 
     def abandoned_result_files(self, cursor: str) -> tuple[str, list[str]]:
-        """One step of a scan of the recorded files of jobs (SCAN_START begins and ends it): the
+        """One step of a scan of the recorded result files (it begins and ends with SCAN_START): the
         next cursor, and the files that no job will read."""
         key = self.keys.result_files
         following, flat = self.connection.call("HSCAN", key, cursor, "COUNT", RESULT_FILES_A_STEP)
@@ -223,11 +224,11 @@ def _decode(job_id: str, raw: dict[str, str] | None) -> JobData | UnreadableJob:
 
 
 def newest(jobs: Iterable[JobData]) -> list[JobData]:
-    """The jobs by their age, the newest first."""
+    """The jobs by age, newest first."""
     return sorted(jobs, key=lambda job: _age(job.id), reverse=True)
 
 
 def _age(job_id: str) -> tuple[int, int, str]:
-    """Orders ids by creation time, a workflow's jobs by their numbers."""
+    """A sort key: ids by creation time, a workflow's jobs by their numbers."""
     created, number = _CREATED.match(job_id), job_id.rpartition(".")[2]
     return (int_or_none(created[1]) if created else None) or 0, int_or_none(number) or 0, job_id

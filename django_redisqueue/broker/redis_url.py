@@ -1,4 +1,4 @@
-"""Where Redis is: the URL that the settings name, directly or by an entry of ``CACHES``."""
+"""Where Redis is: the URL that the settings name, directly or through an entry of ``CACHES``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RedisUrl:
 
     text: str
     address: str  # the same without the password, for display
-    tag: str = ""  # of the shard, by which the node of a cluster is found
+    tag: str = ""  # the shard's tag, which determines the node of a cluster
 
     @property
     def is_cluster(self) -> bool:
@@ -38,14 +38,14 @@ class RedisUrl:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it names one server, and no group whose master is looked for."""
+        """Whether it names one server, rather than a group whose master must be looked up."""
         return not self.text.startswith((*SENTINEL_SCHEMES, *CLUSTER_SCHEMES))
 
     def open(
         self, timeout: float, connect_timeout: float, owner: Address | None = None
     ) -> AbstractConnection:
-        """A new connection; of a cluster to this ``owner`` of the shard, if it is known. Raises
-        what redis-py raises."""
+        """A new connection; for a cluster, to the ``owner`` of the shard if it is known. Raises
+        whatever redis-py raises."""
         options = _options(timeout, connect_timeout)
         if self.is_cluster:
             owner = owner or self.owner(connect_timeout)
@@ -62,11 +62,11 @@ class RedisUrl:
         return connection
 
     def owner(self, timeout: float) -> Address:
-        """The node of the cluster that has the shard. Raises what redis-py raises."""
+        """The node of the cluster that has the shard. Raises whatever redis-py raises."""
         return get_cluster_map(self.text).owner(slot(self.tag), timeout / 2)
 
     def distrust(self) -> None:
-        """A connection has failed: if this is a cluster, its slot may have another owner."""
+        """Note that a connection failed: in a cluster, its slot may have another owner."""
         if self.is_cluster:
             get_cluster_map(self.text).distrust()
 
@@ -87,7 +87,7 @@ def _options(timeout: float, connect_timeout: float) -> dict[str, Any]:
 
 
 def _log_in(connection: AbstractConnection) -> None:
-    """Log in within the timeout for connecting: a server that hangs accepts connections."""
+    """Log in within the timeout for connecting: a server that hangs still accepts connections."""
     found = socket_of(connection)
     found.settimeout(connection.socket_connect_timeout)
     connection.on_connect()
@@ -96,9 +96,9 @@ def _log_in(connection: AbstractConnection) -> None:
 
 SCHEMES = ("redis://", "rediss://", "unix://", *SENTINEL_SCHEMES, *CLUSTER_SCHEMES, "embedded://")
 REMEDY = (
-    "percent-encode what is special in its user and password (/ is %2F, # is %23, ? is %3F, @ is "
-    "%40, [ is %5B, ] is %5D, % is %25), give a port from 1 to 65535 and a number as the database, "
-    "and after a ? only what redis-py takes there, such as ?db=1"
+    "percent-encode special characters in its user and password (/ is %2F, # is %23, ? is %3F, "
+    "@ is %40, [ is %5B, ] is %5D, % is %25), give a port from 1 to 65535 and a number as the "
+    "database, and after a ? use only the options that redis-py accepts there, such as ?db=1"
 )
 
 
@@ -166,7 +166,7 @@ def _cache_url(alias: str) -> str:
 
 
 def _check_folder(setting: str, url: str) -> None:
-    """Refuse a relative folder: it would be another Redis in every working directory."""
+    """Refuse a relative folder, which would mean another Redis in every working directory."""
     if not url.removeprefix("embedded://").startswith(("/", "~/")):
         raise ConfigurationError(
             f"{setting} is {masked(url)!r}; write embedded:///absolute/folder (with three "
@@ -177,8 +177,8 @@ def _check_folder(setting: str, url: str) -> None:
 def _check_readable(setting: str, url: str) -> None:
     """Raise ConfigurationError for a URL that redis-py cannot parse. Opens no connection.
 
-    The message does not repeat redis-py's, which quotes what it took for the port: with a "/" in
-    the password, that is the beginning of the password.
+    The message does not repeat redis-py's, which quotes what it took for the port. If the password
+    contains a "/", that is the beginning of the password.
     """
     # Any part of it could be part of a password.
     hidden = f"{url.partition('://')[0]}://***"
@@ -196,7 +196,7 @@ def _check_readable(setting: str, url: str) -> None:
 
 
 def _check_database(url: str) -> None:
-    """Raise ValueError for a database that is no number, in whose place redis-py would take 0."""
+    """Raise ValueError for a database that is not a number: redis-py would use 0 instead."""
     parts = urlsplit(url)
     database = parts.path.strip("/")
     if parts.scheme != "unix" and database and not database.isdecimal():
@@ -210,14 +210,14 @@ def _check_nodes(setting: str, url: str) -> None:
     except ValueError as error:
         place, _, query = url.partition("?")
         if "@" in query or ("@" not in place and _NO_PORT.search(place)):
-            raise  # the error may quote a part of a password
+            raise  # the error may quote part of a password
         raise ConfigurationError(f"{setting} is {masked(url)!r}: {error}") from None
     target.check(_options(1, 1))
 
 
 def _is_cut_short(url: str) -> bool:
-    """Whether the user or password has an unescaped "/", "#" or "?", where a parser ends the host:
-    it may even succeed (``redis://:12/x@shop`` would be port 12 of this machine)."""
+    """Whether the user or password has an unescaped "/", "#" or "?", where a parser ends the host.
+    Parsing may even succeed (``redis://:12/x@shop`` would be port 12 of this machine)."""
     scheme, _, rest = url.partition("://")
     place, _, query = rest.partition("?")
     if scheme == "unix" and place.startswith("/"):  # a path may have an "@"
@@ -237,7 +237,7 @@ def masked(url: str) -> str:
         return f"{scheme}{separator}***"
     credentials, at, host = place.rpartition("@")
     user, colon, _ = credentials.partition(":")
-    if not colon and not user.startswith(("/", "~")):  # no path: redis-cli logs in with it
+    if not colon and not user.startswith(("/", "~")):  # not a path: redis-cli logs in with it
         user = "***"
     shown = f"{user}:***@" if colon else f"{user}@"
     return f"{scheme}{separator}{shown if at else ''}{host}"
@@ -246,7 +246,7 @@ def masked(url: str) -> str:
 def locations(cache: Mapping[str, Any]) -> list[str]:
     """The URLs of an entry of ``CACHES``, the primary's first."""
     location = cache.get("LOCATION") or ""
-    # Of a cache in files it may be a Path.
+    # For a file-based cache it may be a Path.
     found = location if isinstance(location, list | tuple) else re.split("[,;]", str(location))
     return [str(url).strip() for url in found]
 
@@ -259,13 +259,13 @@ def options_of(cache: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def primary_url(cache: Mapping[str, Any]) -> str:
-    """The URL of an entry's primary, with credentials and database from its options; as in
+    """The URL of an entry's primary, with credentials and database from its options. As in
     redis-py, those in the URL take precedence."""
     url, options = locations(cache)[0], options_of(cache)
     user, password = options.get("username") or "", options.get("password") or ""
     scheme, separator, rest = url.partition("://")
     if (user or password) and separator and "@" not in url:
-        # Options are not part of a URL, so they may have characters that a URL must quote.
+        # Options are not part of a URL, so they may contain characters that a URL must quote.
         url = f"{scheme}://{quote(str(user), safe='')}:{quote(str(password), safe='')}@{rest}"
     if options.get("db") is not None and not _names_database(url):
         url += f"{'&' if '?' in url else '?'}db={options['db']}"

@@ -1,5 +1,5 @@
-"""Records of what scripts take and reply. Those made for every job are named tuples: creating a
-frozen dataclass takes four times as long."""
+"""Records of the arguments and replies of scripts. Those made for every job are named tuples,
+because creating a frozen dataclass takes four times as long."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class FinishCode(IntEnum):
     ACCEPTED = 1
     REPEATED = 2
     ACCEPTED_AS_CANCELLED = 3
-    UNWRITTEN = 4  # a key of the job's queue has a wrong type: report it again later
+    UNWRITTEN = 4  # a key of the job's queue has the wrong type: report again later
 
 
 class AnnounceReply(IntEnum):
     """The reply to a set of schedules (announce_schedules.lua)."""
 
-    OUTDATED = 0  # newer code runs
+    OUTDATED = 0  # newer code is running
     DEFINED = 1
     TO_DEFINE = 2
 
@@ -35,14 +35,14 @@ class AnnounceReply(IntEnum):
 class FireReply(IntEnum):
     """What became of a due time (fire.lua)."""
 
-    MOVED_ON = 0  # the schedule had moved on, changed or stopped: nothing was done
+    MOVED_ON = 0  # the schedule had advanced, changed or stopped: nothing was done
     CREATED = 1
     SKIPPED = 2  # the previous run has not finished
     NO_JOB = 3
 
 
 class LeadReply(IntEnum):
-    """The reply to a request for a role that one process a shard has (lead.lua)."""
+    """The reply to a request for a role that one process per shard has (lead.lua)."""
 
     NO = 0  # another process has it
     YES = 1
@@ -56,14 +56,15 @@ class OutcomeKind(StrEnum):
     FAILED = "failed"
     RETRYING = "retrying"
     DELAYED = "delayed"  # like retrying, but spends no attempt
-    LIMITED = "limited"  # like delayed, and its rates allow no start before
+    LIMITED = "limited"  # like delayed, and its rates allow no earlier start
     CANCELLED = "cancelled"
-    QUEUED = "queued"  # released unstarted, or handed back between two items
+    QUEUED = "queued"  # released before it started, or between two items
     PARKED = "parked"  # sleeps, or waits for an event
 
 
 class Outcome(NamedTuple):
-    """The end of one run, to be reported. ``body``: JSON; ``detail``: a delay in ms or a reason."""
+    """The outcome of one run, to be reported. ``body``: JSON; ``detail``: a delay in ms or a
+    reason."""
 
     id: str
     lease: int
@@ -96,15 +97,15 @@ class ClaimReply:
     lost: Sequence[str] = ()  # ids without a hash
     leave_out: Sequence[str] = ()  # queues not to claim from for a while
     must_be_alone: bool = False
-    broken: Mapping[str, str] = field(default_factory=dict)  # queue -> which key has a wrong type
+    broken: Mapping[str, str] = field(default_factory=dict)  # queue -> its key of the wrong type
 
 
 FinishReply = tuple[list[int], ClaimReply]  # a FinishCode for each outcome, and the claim
 
 
 class RoleTerm(NamedTuple):
-    """A role (lead.lua) that a child has or wants. ``sleeps``: it leads and does nothing, so the
-    heartbeat renews its term."""
+    """A role (lead.lua) that a child has or wants. ``sleeps``: the child leads but has nothing to
+    do, so the heartbeat renews its term."""
 
     role: str
     child: str
@@ -114,14 +115,14 @@ class RoleTerm(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
-    interrupted: bool  # Redis or the heartbeats were away: no reaping for one lease
-    steady_ms: int  # the instant since which neither was
+    interrupted: bool  # Redis was down or heartbeats were missing: no reaping for one lease
+    steady_ms: int  # the time since which neither has been the case
     lapsed: int  # expired leases, of any worker's children
     lost: list[str]  # the jobs asked about whose lease is lost
     flagged: list[str]  # the jobs asked about that have a pending cancel
     order: str  # the last order to the worker, "<ms> <order>", or ''
-    to_ask: Sequence[str] = ()  # roles that their children have to ask for themselves
-    activity: str = ""  # changes with every transition of a job, and when there is work left over
+    to_ask: Sequence[str] = ()  # roles that the children must request themselves
+    activity: str = ""  # changes with every transition of a job, and when work is left over
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +131,14 @@ class ReapReply:
 
     child: str = ""
     more: bool = False
-    stuck: bool = False  # some jobs stay, because a key of their queue has a wrong type
-    jobs: Sequence[tuple[str, str]] = ()  # id, what became of it
+    stuck: bool = False  # some jobs stay, because a key of their queue has the wrong type
+    jobs: Sequence[tuple[str, str]] = ()  # id and outcome
     wait_ms: int = 0
-    unreadable: bool = False  # the child's processing list has a wrong type
+    unreadable: bool = False  # the child's processing list has the wrong type
 
 
 class WaitState(IntEnum):
-    """How a job's wait stands (check_wait.lua)."""
+    """The state of a job's wait (check_wait.lua)."""
 
     TOO_LARGE = -1
     LEASE_LOST = 0
@@ -147,7 +148,8 @@ class WaitState(IntEnum):
 
 
 class WaitReply(NamedTuple):
-    """The reply to ``check_wait``. ``value``: the event's payload, or when the wait is due."""
+    """The reply to ``check_wait``. ``value``: the event's payload, or the time when the wait
+    ends."""
 
     state: WaitState
     value: str = ""
@@ -158,7 +160,7 @@ class PromoteReply(NamedTuple):
 
     moved: int
     next_ms: int
-    broken: Mapping[str, str]  # queue -> which key has a wrong type
+    broken: Mapping[str, str]  # queue -> its key of the wrong type
     schedule_ms: int = -1  # time until the next schedule is due, or -1
 
 
@@ -189,7 +191,7 @@ def parse_claim(reply: Sequence[Any]) -> ClaimReply:
 
 
 def parse_broken(reply: Sequence[str]) -> dict[str, str]:
-    """Queue -> which of its keys has a wrong type."""
+    """Queue -> its key of the wrong type."""
     return {
         queue: wrong_key(problem) or problem
         for queue, problem in zip(reply[::2], reply[1::2], strict=True)

@@ -26,7 +26,7 @@ from .events import (
     WorkflowCounts,
 )
 
-KEYS_A_PAGE = 200  # keys a SCAN, which takes Redis some 0.1 ms
+KEYS_A_PAGE = 200  # keys per SCAN, which takes Redis about 0.1 ms
 SCAN_START = "0"  # also the cursor at the end
 MAX_INCARNATION = 64  # the length of its column
 WORKFLOW_STATUSES = frozenset(WorkflowStatus)
@@ -85,17 +85,18 @@ class Scanner(QueryBase):
 
     def name(self, known: str = "") -> str:
         """Give this Redis's data an id if it has none: ``known``, or a new one. Returns its id.
-        Raises NotReplicated: without the id the mirror takes a new master for another Redis."""
+        Raises NotReplicated: without the id, the mirror would take a new master for another
+        Redis."""
         key = self.keys.meta
         named = ("HSETNX", key, "incarnation", known or secrets.token_hex(16))
         _, incarnation = self.connection.pipeline([named, ("HGET", key, "incarnation")])
         if self._wait is not None:
-            self.connection.wait_for_replicas(self._wait, "the mirror begins when they have it")
+            self.connection.wait_for_replicas(self._wait, "the mirror begins once they have it")
         return text_or_none(incarnation, MAX_INCARNATION) or ""
 
     def page(self, cursor: str) -> ScanPage[JobSnapshot]:
         """The jobs of one step of a SCAN, which starts and ends with SCAN_START. Every job that
-        exists throughout is found at least once."""
+        exists throughout the scan is found at least once."""
         return self._scan(cursor, "job", self.keys.job(""), JOB_FIELDS, _job_snapshot)
 
     def workflow_page(self, cursor: str) -> ScanPage[WorkflowSnapshot]:
@@ -112,13 +113,13 @@ class Scanner(QueryBase):
         read: Callable[[str, Fields], Seen | None],
     ) -> ScanPage[Seen]:
         scan = ("SCAN", cursor, "MATCH", f"{prefix}*", "COUNT", KEYS_A_PAGE, "TYPE", "hash")
-        # On a node that the shard has left, or is leaving, the second command is an error.
+        # On a node that the shard has left or is leaving, the second command fails.
         (following, keys), _ = self.connection.pipeline([scan, ("EXISTS", self.keys.nothing)])
         replies = self._each([("HMGET", key, *names) for key in keys])
         page = ScanPage[Seen](following, [], [])
         for key, values in zip(keys, replies, strict=True):
             if not values or not values[0]:
-                continue  # a tombstone, or deleted meanwhile
+                continue  # a tombstone, or deleted since
             some_id = key.removeprefix(prefix)
             fields = Fields(dict(zip(names, values, strict=True)))
             seen = read(some_id, fields)

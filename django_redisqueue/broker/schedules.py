@@ -1,4 +1,4 @@
-"""Commands and queries of schedules."""
+"""Commands and queries for schedules."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class ScheduleCommands(CommandBase):
     def announce_schedules(
         self, set_digest: str, ttl_ms: int, *, is_defined: bool = False
     ) -> AnnounceReply:
-        """Say that a worker with this set of schedules runs, and ask whether it is the current
-        one. ``is_defined``: all its schedules are defined now."""
+        """Announce a running worker with this set of schedules, and ask whether the set is the
+        current one. ``is_defined``: all its schedules have been defined."""
         return AnnounceReply(self._run("announce_schedules", set_digest, ttl_ms, int(is_defined)))
 
     def define_schedules(
         self, set_digest: str, definitions: Sequence[tuple[ScheduleDefinition, int | None]]
     ) -> list[int]:
-        """Create or change up to 100 schedules, each with its next due time; codes of the script.
-        ``set_digest``: '' for those of the admin."""
+        """Create or change up to 100 schedules, each with its next due time. Returns the codes of
+        the script. ``set_digest``: '' for those of the admin."""
         arguments: list[Any] = []
         for definition, next_ms in definitions:
             fields = definition.fields()
@@ -47,7 +47,7 @@ class ScheduleCommands(CommandBase):
         return self._run("remove_schedules", set_digest, *names)
 
     def pause_schedule(self, name: str, paused: bool, next_ms: int | None = None) -> int:
-        """Pause a schedule, or resume it at ``next_ms``: 1 changed, 0 it was so, -1 unknown."""
+        """Pause a schedule, or resume it at ``next_ms``: 1 changed, 0 no change, -1 unknown."""
         return self._run("pause_schedule", name, int(paused), "" if next_ms is None else next_ms)
 
     def fire(
@@ -58,8 +58,8 @@ class ScheduleCommands(CommandBase):
         due_ms: int | None,
         missed: int = 0,
     ) -> FireReply:
-        """Move a schedule on from ``cursor_ms`` to ``next_ms``, and create the job of ``due_ms``
-        (None: of no due time). A second call for the same cursor does nothing."""
+        """Advance a schedule from ``cursor_ms`` to ``next_ms``, and create the job for ``due_ms``
+        (None: no job). A second call for the same cursor does nothing."""
         run: tuple[Any, ...] = ("", "")
         if due_ms is not None:
             run = (due_ms, periodic_job_id(schedule.name, due_ms, self.connection.shard))
@@ -76,18 +76,18 @@ class ScheduleQueries(QueryBase):
     def schedules(
         self, names: Sequence[str]
     ) -> Read[list[ScheduleData | UnreadableSchedule | None]]:
-        """Several schedules in one round trip; None for one that Redis does not know."""
+        """Several schedules in one round trip; None for one that Redis does not have."""
         replies = yield [("HGETALL", self.keys.schedule(name)) for name in names]
         return [_decode(name, reply) for name, reply in zip(names, replies, strict=True)]
 
     def due(self, now_ms: int, count: int) -> list[str]:
-        """The names of schedules whose next due time has come, the oldest first."""
+        """The names of schedules whose next due time has passed, oldest first."""
         return self.connection.call(
             "ZRANGEBYSCORE", self.keys.schedules, "-inf", now_ms, "LIMIT", 0, count
         )
 
     def names(self) -> list[str]:
-        """All names by their next due times; those that are stopped come last."""
+        """All names by their next due times; stopped ones come last."""
         return self.connection.call("ZRANGE", self.keys.schedules, 0, -1)
 
     @query
@@ -103,11 +103,11 @@ class ScheduleQueries(QueryBase):
         return (yield Strict(("ZCARD", self.keys.schedules)))[0]
 
     def defined_set(self) -> str | None:
-        """The set of the code whose schedules are defined."""
+        """The digest of the set of schedules that is currently defined."""
         return self.connection.call("HGET", self.keys.meta, "schedule_set")
 
     def of_source(self, source: str) -> list[str]:
-        """The names of all schedules that the code defines, or the admin."""
+        """The names of all schedules that ``source`` (the code or the admin) defines."""
         names = self.names()
         found: list[str] = []
         for part in slices(names):

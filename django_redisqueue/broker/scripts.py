@@ -1,9 +1,10 @@
-"""Loads the Lua files: one a verb, with shared steps joined in by ``-- @include "name"`` lines; and
-rewrites each script so that a call of it is cheap.
+"""Loads the Lua files: one per verb, with shared steps joined in by ``-- @include "name"`` lines;
+and rewrites each script so that calling it is cheap.
 
-An include is a file of ``lua/include``, or of another folder when its name has one:
-``-- @include "fast_path/claim"``. What follows a line ``-- @first_use`` is made when one of its
-functions is called, with the files that it includes, unless another file has included them before.
+An include is a file in ``lua/include``, or in another folder if its name contains one:
+``-- @include "fast_path/claim"``. The code after a line ``-- @first_use`` is created when one of
+its functions is first called, along with the files that it includes, unless another file has
+included them before.
 
 A verb is a script of its own, or a branch of a script that several verbs share (``SHARED``).
 """
@@ -21,9 +22,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 BEGIN, END = "\1\n", "\0"  # around an include
-BUILDER = "\2"  # how an include begins whose functions are made on first use
+BUILDER = "\2"  # starts an include whose functions are made on first use
 EDGE = re.compile(f"{BEGIN}|{END}")
-_BRANCH = "if verb == "  # how the branch of a verb begins
+_BRANCH = "if verb == "  # starts the branch of a verb
 _FUNCTION = re.compile(
     r"^local function (\w+)\((?:.* end(?: *--.*)?|.*\n(?:(?!end$).*\n)*end)\n", re.MULTILINE
 )
@@ -31,7 +32,7 @@ _VARIABLE = re.compile(
     r"^local (\w+) = (?:base \.\. '[\w:]+'|\{\})(?: *--.*)?\n", re.MULTILINE
 )  # the name of a key, or a table
 _COMMENT = re.compile(r"--.*")
-# What a script makes only when it needs it, the inner one first.
+# The parts of a script that it creates only when it needs them, innermost first.
 _SLOW_PATHS = (
     re.compile(
         r"^local function slow_path\(\)\n  if .*\n((?:.*\n)*?)  return slow_path_built\nend$",
@@ -53,16 +54,16 @@ _CLOSES = re.compile(r"^end\b", re.MULTILINE)
 
 
 class Group(NamedTuple):
-    """Verbs that share a script, and what it includes for all of them."""
+    """Verbs that share a script, and the includes that it has for all of them."""
 
     includes: tuple[str, ...]
     verbs: tuple[str, ...]
 
 
-# Redis keeps every script compiled, and its garbage collector walks through all of them; and most
-# verbs consist mostly of the same steps. So verbs that are not called for every job, nor all the
-# time, share scripts that have these steps once. Each call creates what its script includes for
-# all; what else a verb includes is in its branch.
+# Redis keeps every script compiled, its garbage collector walks through all of them, and most verbs
+# consist mostly of the same steps. So the verbs that are called neither for every job nor all the
+# time share scripts that contain these steps once. Each call creates everything that its script
+# includes for all verbs; whatever else a verb includes is in its branch.
 SHARED = {
     "endings": Group(
         ("context", "emit", "gather_plan", "place", "end_job"),
@@ -93,7 +94,7 @@ _FIRST_USE = re.compile(r"^-- @first_use$\n", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One verb's complete source, and the digest by which Redis knows it."""
+    """One verb's complete source, and the digest that Redis has for it."""
 
     name: str
     source: str
@@ -101,7 +102,7 @@ class Script:
     selector: tuple[str, ...] = ()  #: the first argument: the verb, if others share the source
 
 
-_assembling = threading.Lock()  # threads of several shards ask for the same scripts at once
+_assembling = threading.Lock()  # threads of several shards may load the same scripts at once
 os.register_at_fork(
     before=_assembling.acquire,
     after_in_parent=_assembling.release,
@@ -110,7 +111,7 @@ os.register_at_fork(
 
 
 def load(name: str) -> Script:
-    """The script of one verb, which a process assembles once. Raises ScriptError."""
+    """The script of one verb, which each process assembles once. Raises ScriptError."""
     with _assembling:
         return _load(name)
 
@@ -128,7 +129,7 @@ def names() -> list[str]:
 
 
 def assemble(name: str) -> str:
-    """The text of ``<name>.lua``, or of a script that verbs share, with its includes, each once,
+    """The text of ``<name>.lua``, or of a script that verbs share, with each of its includes once,
     and without unused functions."""
     return EDGE.sub("", _assemble(name)).replace(BUILDER, "")
 
@@ -139,21 +140,21 @@ def _assemble(name: str) -> str:
 
 
 def _join(name: str) -> str:
-    """The text that several verbs share: what it includes for all of them, then their branches,
-    which have what else they include. The first argument of a call is the verb."""
+    """The text that several verbs share: the includes for all of them, then their branches with
+    their other includes. The first argument of a call is the verb."""
     includes, verbs = SHARED[name]
     done: set[str] = set()
     common = _expand("".join(f'-- @include "{one}"\n' for one in includes), (name,), done)
     text = f"-- {name}: {', '.join(verbs)}\nlocal verb = table.remove(ARGV, 1)\n{common}"
     for verb in verbs:
         branch = trimmed(_expand(_read(verb), (verb,), set(done)))
-        # The edges keep a branch apart from the one before.
+        # The markers separate a branch from the previous one.
         text += f"{BEGIN}{_BRANCH}'{verb}' then\n{END}{branch}end\n"
     return text
 
 
 def _read(*stack: str) -> str:
-    """The file of a verb, or of the last of several that include each other, behind their verb."""
+    """The file of a verb, or of the last of a chain of includes that starts with a verb."""
     is_include = len(stack) > 1 and "/" not in stack[-1]
     path = (LUA / "include" if is_include else LUA) / f"{stack[-1]}.lua"
     if not path.is_file():
@@ -180,8 +181,8 @@ def _expand(text: str, stack: tuple[str, ...], done: set[str]) -> str:
 
 
 class ScriptError(Exception):
-    """A Lua file includes itself or a missing file (the message has the include stack), or others
-    need what it makes only on first use."""
+    """A Lua file includes itself or a missing file (the message shows the include stack), or other
+    files need something that it creates only on first use."""
 
 
 def _words(text: str) -> Counter[str]:
@@ -189,7 +190,7 @@ def _words(text: str) -> Counter[str]:
 
 
 def trimmed(text: str) -> str:
-    """Write constants where they are used, and leave out what is not used."""
+    """Inline constants, and remove unused code."""
     return _split_unused(with_constants(text))[0]
 
 
@@ -199,7 +200,7 @@ def with_constants(text: str) -> str:
 
     def take(match: re.Match[str]) -> str:
         names = match[1].split(", ")
-        if any(declared[name] > 1 for name in names):  # another part means something else
+        if any(declared[name] > 1 for name in names):  # the name means something else elsewhere
             return match[0]
         values.update(zip(names, match[2].split(", "), strict=True))
         return ""
@@ -213,7 +214,7 @@ def with_constants(text: str) -> str:
 
 
 def with_slow_path(text: str) -> str:
-    """Move what only ``slow_path()``, or the block ``if not is_usual``, uses into it."""
+    """Move code used only by ``slow_path()``, or by the block ``if not is_usual``, into it."""
     for pattern in _SLOW_PATHS:
         found = pattern.search(text)
         if found is not None:
@@ -225,8 +226,8 @@ def with_slow_path(text: str) -> str:
 
 
 def _split_unused(text: str, rest: str = "") -> tuple[str, str]:
-    """``text`` without what neither it nor ``rest`` uses (functions, names of keys and tables), and
-    that, in its order."""
+    """``text`` without the functions, key names and tables that neither it nor ``rest`` uses, and
+    those, in their order."""
     words = _words(text + rest)
     found = (*_VARIABLE.finditer(text), *_FUNCTION.finditer(text))
     declared = {match: _words(match[0]) for match in sorted(found, key=re.Match.start)}
@@ -234,7 +235,7 @@ def _split_unused(text: str, rest: str = "") -> tuple[str, str]:
     while more := [match for match, own in declared.items() if words[match[1]] == own[match[1]]]:
         unused.update(more)
         for match in more:
-            words.subtract(declared[match])  # what only those used goes, too
+            words.subtract(declared[match])  # what only those used is also unused
     taken = ""
     for match in reversed(declared):
         if match in unused:
@@ -244,14 +245,14 @@ def _split_unused(text: str, rest: str = "") -> tuple[str, str]:
 
 
 def in_blocks(text: str) -> str:
-    """Put what only one include uses into a block of its own, because a Lua function has at most
-    200 local variables at a time; and make functions on first use, of a branch in this branch only.
-    Raises ScriptError."""
+    """Put code used by only one include into a block of its own, because a Lua function can have at
+    most 200 local variables at a time; and create functions on first use, those of a branch in this
+    branch only. Raises ScriptError."""
     *parts, main = EDGE.split(text)
     words = [_words(part) for part in (*parts, main)]
     total = Counter[str]()
     for own in words:
-        total.update(own)  # sum() would copy it each time
+        total.update(own)  # sum() would copy it every time
     blocks = [
         _builder(part, own, total, f"made_{at}")
         if part.startswith(BUILDER)
@@ -271,7 +272,7 @@ def in_blocks(text: str) -> str:
 
 
 def _block(part: str, own: Counter[str], total: Counter[str]) -> str:
-    """A part with only those names visible to the others that they use."""
+    """A part in which only the names that other parts use are visible to them."""
     declared = list(_LOCAL.finditer(part))
     groups = [re.findall(r"\w+", match[1] or match[2]) for match in declared]
     shared = [group for group in groups if any(total[name] > own[name] for name in group)]
@@ -294,15 +295,15 @@ def _block(part: str, own: Counter[str], total: Counter[str]) -> str:
 def _builder(
     part: str, own: Counter[str], total: Counter[str], builder: str
 ) -> tuple[str, dict[str, str]]:
-    """What makes the functions of a part when the first of them is called, and the names of those
-    that others call."""
+    """The code that creates a part's functions when the first of them is called, and the names of
+    those that other parts call."""
     part = part.removeprefix(BUILDER)
     names: dict[str, str] = {}
     for match in _LOCAL.finditer(part):
         shared = [one for one in re.findall(r"\w+", match[1] or match[2]) if total[one] > own[one]]
         if shared and match[3]:
             raise ScriptError(
-                f"others use {', '.join(shared)}, which is made on first use of a function"
+                f"other files use {', '.join(shared)}, which is created on first use of a function"
             )
         names |= dict.fromkeys(shared if match[1] else (), builder)
     table = ", ".join(f"{name} = {name}" for name in names)
@@ -314,15 +315,17 @@ def _builder(
 
 
 def _with_calls(text: str, made: dict[str, str]) -> str:
-    """Call functions that are made on first use by way of what makes them; as a value each is a
-    function that does so."""
+    """Call functions that are created on first use through their builder; used as a value, each
+    becomes a function that does so."""
     if not made:
         return text
     names = "|".join(made)
     code = _COMMENT.sub("", text)
     hidden = re.search(rf"(?:\blocal |\bfunction[^(\n]*\()[\w, ]*\b({names})\b", code)
     if hidden:
-        raise ScriptError(f"{hidden[1]}, which is made on first use, is a name of something else")
+        raise ScriptError(
+            f"{hidden[1]}, which is created on first use, is also the name of something else"
+        )
     text = re.sub(rf"(?<![\w.'])({names})\(", lambda m: f"{made[m[1]]}().{m[1]}(", text)
     return re.sub(
         rf"(?<![\w.'])({names})\b(?! *[(=]|')",

@@ -2,18 +2,18 @@
 
 ``rediss+sentinel://`` speaks TLS to the sentinels and to the master. The query takes the options of
 ``rediss://`` in redis-py (``ssl_ca_certs=...``), and ``sentinel_username`` and
-``sentinel_password`` for sentinels with a password of their own. Put IPv6 addresses in brackets.
+``sentinel_password`` for sentinels with their own password. Put IPv6 addresses in brackets.
 
-Connections follow the master. Sentinel demotes a former master some ten seconds after it has
-promoted a replica, and until then the former master takes writes that will be lost. So a process
+Connections follow the master. Sentinel demotes a former master about ten seconds after it has
+promoted a replica, and until then the former master accepts writes that will be lost. So a process
 with connections to such a master runs one thread that listens to all of its sentinels:
 
-- ``+selected-slave``: a replica is about to be promoted. From now on nothing is sent.
+- ``+selected-slave``: a replica is about to be promoted. From then on nothing is sent.
 - ``+switch-master``, or a new reply to ``GET-MASTER-ADDR-BY-NAME``, which is sent twice a second
-  because a message can be missed: from now on this is the master.
+  because a message can be missed: from then on this is the master.
 
-The thread cuts connections to any other server. That wakes up whoever waits on one, and what was in
-flight is sent again. The thread ends some seconds after the last connection.
+The thread cuts connections to any other server. That wakes every caller that waits on one, and
+whatever was in flight is sent again. The thread ends a few seconds after the last connection.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _OWN_LOGIN = ("sentinel_username", "sentinel_password")
 ASK = 0.5  # s between two queries to a sentinel
 ASK_OFTEN = 0.1  # s, during a failover
 ANSWER_TIMEOUT = 0.5  # s for a sentinel to accept a connection or a query
-SILENT = 2.0  # s without a reply: it hangs. A reply serves new connections for as long
+SILENT = 2.0  # s without a reply: it hangs. New connections use a reply for as long
 AGAIN = 1.0  # s before a lost sentinel is tried again
-LINGER = 10.0  # s that the thread stays while no connection can be opened
-SETTLED = 5.0  # s after a switch, when all sentinels have learned of it
-HOLD = 5.0  # s at most without sending because a failover has begun
+LINGER = 10.0  # s that the thread remains while no connection can be opened
+SETTLED = 5.0  # s after a switch, by which time all sentinels know of it
+HOLD = 5.0  # the most s without sending because a failover has begun
 _CHANNELS = ("+selected-slave", "+switch-master", "-failover-abort-*")
 
 
@@ -66,16 +66,16 @@ class SentinelTarget:
 
     @property
     def query(self) -> tuple[str, str, str]:
-        """Asks a sentinel for the master's address. (For a second more, SENTINEL MASTER describes
-        the former one on the sentinel that leads a failover.)"""
+        """The command that asks a sentinel for the master's address. (SENTINEL MASTER describes the
+        former one for a second longer on the sentinel that leads a failover.)"""
         return ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service)
 
     def ask(self, seconds: float) -> MasterFound:
-        """The master, as the sentinel with the newest configuration has it. Raises
+        """The master, according to the sentinel with the newest configuration. Raises
         MasterNotFoundError, also during a failover.
 
-        Asks all sentinels, for an equal part of ``seconds`` each: some may be down, and only the
-        one that leads a failover knows of it when its messages were missed.
+        Asks all sentinels, each for an equal part of ``seconds``: some may be down, and if messages
+        were missed, only the one that leads a failover knows of it.
         """
         problems, answers = [], {}
         for place in self.sentinels:
@@ -84,7 +84,7 @@ class SentinelTarget:
             except (RedisError, OSError) as error:
                 problems.append(f"{place[0]}:{place[1]}: {error}")
         if not answers:
-            details = f"no sentinel names a live master {self.service!r}: {'; '.join(problems)}"
+            details = f"no sentinel has a live master {self.service!r}: {'; '.join(problems)}"
             raise MasterNotFoundError(details)
         newest = max(answers.values(), key=lambda answer: (answer.epoch, answer.is_failing_over))
         if newest.is_failing_over:
@@ -99,14 +99,14 @@ class SentinelTarget:
             sentinel.send_command(*self.query)
             found = sentinel.read_response()
             if not found:
-                raise MasterNotFoundError("it monitors none of that name; correct the URL")
+                raise MasterNotFoundError("it monitors no master of that name; correct the URL")
             sentinel.send_command("SENTINEL", "MASTER", self.service)
             return read_answer(found, sentinel)
         finally:
             sentinel.disconnect()
 
     def check(self, options: Mapping[str, Any]) -> None:
-        """Raise what redis-py raises for options that it does not accept."""
+        """Raise whatever redis-py raises for options that it does not accept."""
         self.to_sentinel(("", 0), 1)
         unconnected(("", 0), options, self.of_master)
 
@@ -124,7 +124,7 @@ def parse_sentinel_url(url: str) -> SentinelTarget:
     if database and not database.isdigit():
         raise ValueError(f"the database is {database!r}, not a number")
     if "db" in parts.options:
-        raise ValueError("the database belongs behind the service: .../<service>/<database>")
+        raise ValueError("the database belongs after the service: .../<service>/<database>")
     own = {name.removeprefix("sentinel_"): parts.options.pop(name, "") for name in _OWN_LOGIN}
     return SentinelTarget(
         sentinels=parts.nodes,
@@ -135,7 +135,7 @@ def parse_sentinel_url(url: str) -> SentinelTarget:
 
 
 class SentinelAnswer(NamedTuple):
-    """What one sentinel says. ``epoch`` rises with each failover."""
+    """What one sentinel reports. ``epoch`` rises with each failover."""
 
     epoch: int
     is_failing_over: bool  # it leads a failover, and ``master`` is about to be replaced
@@ -143,7 +143,7 @@ class SentinelAnswer(NamedTuple):
 
 
 class MasterFound(NamedTuple):
-    """The master, and whom each sentinel that was asked and has answered names."""
+    """The master, and the address that each answering sentinel gave."""
 
     address: Address
     by_sentinel: Mapping[Address, Address]
@@ -193,7 +193,7 @@ class MasterFollower:
         try:
             connection.send_command("INFO", "replication")  # an ACL may well refuse ROLE
             if "role:master" not in connection.read_response():
-                raise MasterNotFoundError(f"{address[0]}:{address[1]} is not the master any more")
+                raise MasterNotFoundError(f"{address[0]}:{address[1]} is no longer the master")
             self._follow(connection, found)
         except BaseException:
             connection.disconnect()
@@ -217,7 +217,7 @@ class MasterFollower:
     def _follow(self, connection: AbstractConnection, found: MasterFound) -> None:
         with self._lock:
             if self._known() not in (None, found.address):
-                raise NoConnection("the master has changed meanwhile")
+                raise NoConnection("the master has changed in the meantime")
             if found.by_sentinel:  # most of them may still name the former master
                 self._record(found.address)
             self._connections[connection] = found.address
@@ -230,7 +230,7 @@ class MasterFollower:
     # In the thread
 
     def _run(self, found: MasterFound) -> None:
-        # Signals must reach the main thread, to end its waits.
+        # Signals must reach the main thread, so that they end its waits.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         listeners = [
             SentinelListener(self._target, place, found.by_sentinel.get(place))
@@ -239,7 +239,7 @@ class MasterFollower:
         while self._is_wanted():
             try:
                 self._listen(listeners)
-            except Exception:  # whatever a sentinel sends: without this thread jobs are lost
+            except Exception:  # whatever a sentinel sent: without this thread jobs would be lost
                 #: A sentinel answered with something that is not the address of a master. If this
                 #: repeats, look at the sentinels and their version.
                 logger.exception("sentinels: not understood; asking again")
@@ -254,7 +254,7 @@ class MasterFollower:
             )
             if is_used and not self._is_stopped:
                 return True
-            self._thread, self._heard_at = None, 0.0  # the next one begins with what `ask` finds
+            self._thread, self._heard_at = None, 0.0  # the next one begins with the result of `ask`
             return False
 
     def _listen(self, listeners: list[SentinelListener]) -> None:
@@ -291,14 +291,14 @@ class MasterFollower:
             is_news = listener.master not in (None, address)
             listener.master = address
             # The leader of a failover knows the new master first. Most sentinels name the former
-            # one for a moment longer, and one that is cut off may do so for long.
+            # one for a moment longer, and one that is cut off may do so for a long time.
             most = [other.master for other in listeners].count(address) > len(listeners) // 2
             is_settled = time.monotonic() - self._moved_at > SETTLED
             if is_news or address == self.master or (most and is_settled):
                 self.move(address)
 
     def move(self, address: Address) -> None:
-        """Record the address of the master, and cut the connections to others."""
+        """Record the master's address, and cut the connections to other servers."""
         with self._lock:
             self._record(address)
 
@@ -336,7 +336,7 @@ class SentinelListener:
         self._is_asked = False
 
     def tend(self, interval: float) -> list[int]:
-        """Connect or query if that is due; return the file descriptors to wait for."""
+        """Connect or query if it is time; return the file descriptors to wait for."""
         now = time.monotonic()
         try:
             if self._queries is None:

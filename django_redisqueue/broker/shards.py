@@ -1,4 +1,4 @@
-"""All shards: what each of them answers, and how many there are."""
+"""All shards: the answer of each, and how many there are."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .connection import RedisConnection, producer_connection
 from .redis_url import get_redis_url
 
 Answer = TypeVar("Answer")
-FIELD = "shards"  # of a shard's meta: how many there are
-UNSURE = "?"  # behind that number: other shards may not have it yet
+FIELD = "shards"  # the field of a shard's meta that has the number of shards
+UNSURE = "?"  # follows that number while other shards may not have it yet
 COMMAND = "`manage.py redisqueue_shards --set`"
 
 
 @dataclass(frozen=True, slots=True)
 class Answers(Generic[Answer]):
-    """What shards have answered, and why others have not; by their numbers."""
+    """The answers of shards, and why others have not answered, by their numbers."""
 
     by_shard: Mapping[int, Answer]
     missing: Mapping[int, RedisQueueError]
@@ -33,19 +33,20 @@ class Answers(Generic[Answer]):
         return "; ".join(f"shard {shard}: {error}" for shard, error in self.missing.items())
 
     def complete(self) -> list[Answer]:
-        """All answers, in the order of shards. Raises the error of a shard that has none: without
-        it, the whole would be false."""
+        """All answers, in the order of the shards. Raises the error of a shard without an answer,
+        because the whole would be wrong without it."""
         for error in self.missing.values():
             raise error
         return list(self.by_shard.values())
 
 
 class AllShards:
-    """All shards, or those named, as one caller sees them: a request, or one look of a monitor.
+    """All shards, or those given, as one caller sees them: a request, or one refresh of a monitor.
 
-    A shard that Redis cannot answer for is ``missing`` from then on, with all others on its server
-    if that is away. So the caller waits once for a server that does not answer, and all that it
-    reads is of the same shards. A call raises the error if no shard is left.
+    A shard that Redis cannot answer for is ``missing`` from then on, along with all others on its
+    server if the server is unavailable. So the caller waits only once for a server that does not
+    answer, and everything that it reads comes from the same shards. A call raises the error if no
+    shard is left.
 
     ``connect``: the connection for a shard, such as ``connection.at``.
     """
@@ -60,7 +61,7 @@ class AllShards:
         self.missing: dict[int, RedisQueueError] = {}
 
     def each(self, act: Callable[[RedisConnection], Answer]) -> Answers[Answer]:
-        """What ``act`` returns for the connection of each shard, one after the other."""
+        """What ``act`` returns for the connection of each shard, one after another."""
         answers: dict[int, Answer] = {}
         for shard in self.numbers:
             if shard not in self.missing:
@@ -70,7 +71,7 @@ class AllShards:
         return self._answers(answers)
 
     def require_all(self) -> None:
-        """Raise the error of a missing shard: without it, what was read would be false."""
+        """Raise the error of a missing shard, because what was read would be wrong without it."""
         self._answers({}).complete()
 
     def read(
@@ -78,10 +79,11 @@ class AllShards:
         begin: Callable[[RedisConnection], Read[Answer]],
         shards: Iterable[int] | None = None,
     ) -> Answers[Answer]:
-        """The answers of the reads that ``begin`` returns for the connections of (some) shards.
+        """The answers of the reads that ``begin`` returns for the connections of all or some
+        shards.
 
-        Takes as many round trips as one read: each is one pipeline a server, and all servers are
-        asked before the replies of the first are read.
+        Takes as many round trips as one read: each sends one pipeline per server, and all servers
+        are asked before the replies of the first are read.
         """
         reads: list[_Reading[Answer]] = []
         for shard in self.numbers if shards is None else shards:
@@ -96,7 +98,8 @@ class AllShards:
         return self._answers({one.shard: one.answer for one in reads if one.has_ended})
 
     def _ask(self, reads: Sequence[_Reading[Any]]) -> dict[int, list[Any]]:
-        """The replies to what each read asks next, by shard. One without them is missing."""
+        """The replies to the next commands of each read, by shard. A shard without replies is
+        missing."""
         waiting = self._by_server(reads)
         found: dict[int, list[Any]] = {}
         try:
@@ -104,7 +107,7 @@ class AllShards:
                 found |= self._receive(group)
                 waiting.remove(group)
         except BaseException:
-            for group in waiting:  # a reply that was not read would be taken for a later one
+            for group in waiting:  # an unread reply would be taken for a later one
                 group[0].connection.close()
             raise
         return found
@@ -135,16 +138,18 @@ class AllShards:
 
     @contextmanager
     def _missing_on_error(self, *connections: RedisConnection) -> Iterator[None]:
-        """The shards of these connections are missing if Redis cannot answer in the block."""
+        """If Redis cannot answer inside the block, the shards of these connections are missing."""
         try:
             yield
         except (RedisUnavailable, RedisRefused) as error:
             for connection in connections:
-                self._miss(connection, error)
+                self._mark_missing(connection, error)
 
-    def _miss(self, connection: RedisConnection, error: RedisUnavailable | RedisRefused) -> None:
-        """The shard is missing. So are the others on a server that is away; those of a cluster are
-        looked for one by one."""
+    def _mark_missing(
+        self, connection: RedisConnection, error: RedisUnavailable | RedisRefused
+    ) -> None:
+        """Mark the shard as missing. If its server is unavailable, the server's other shards are
+        missing as well; those of a cluster are looked up one by one."""
         away, url = {connection.shard}, connection.redis_url
         if isinstance(error, RedisUnavailable) and not url.is_cluster:
             away.update(shard for shard in self.numbers if get_redis_url(shard) == url)
@@ -179,12 +184,12 @@ def all_shards(
 
 
 def agree_on_shards(every: AllShards) -> None:
-    """Compare SHARDS with the number that the data was written with; without any data, record it in
-    all shards, because one that lacks it later looks as if it was emptied. Raises ShardMismatch,
-    and without any data the error of a shard that does not answer.
+    """Compare SHARDS with the number that the data was written with. If there is no data, record
+    SHARDS in all shards, because a shard without it would later look as if it had been emptied.
+    Raises ShardMismatch, and, if there is no data, the error of a shard that does not answer.
 
-    Several workers may start at once, and any may die between two writes. So all shards get the
-    number as an UNSURE one first: as long as none has it for sure, one without it is only late.
+    Several workers may start at once, and any may die between two writes. So all shards first get
+    the number as UNSURE: as long as none has it for sure, one without it is merely late.
     """
     numbers, number = read_numbers(every), str(get_settings().shards)
     if problem := _problem(numbers.by_shard):
@@ -198,7 +203,7 @@ def agree_on_shards(every: AllShards) -> None:
 
 
 def number_problem(every: AllShards) -> str:
-    """How SHARDS and the data of the shards disagree, with the remedy; or ''."""
+    """How SHARDS and the shards' data disagree, with the remedy; or ''."""
     return _problem(read_numbers(every).by_shard)
 
 
@@ -212,14 +217,14 @@ def _problem(numbers: Mapping[int, str | None]) -> str:
         return ""
     return (
         f"shard {bare[0]} at {get_redis_url(bare[0]).address} has no data of a queue with "
-        f"{shards} shards, as others have: it was emptied, or that is another server. Correct "
+        f"{shards} shards, unlike others: it was emptied, or that is another server. Correct "
         f'REDISQUEUE["CONNECTION"], or accept it with {COMMAND}'
     )
 
 
 def read_numbers(shards: AllShards) -> Answers[str | None]:
-    """How many shards there are, as each of these has it, perhaps UNSURE; None in one without
-    data."""
+    """How many shards there are, according to each of these, perhaps UNSURE; None for a shard
+    without data."""
 
     def read(one: RedisConnection) -> Read[str | None]:
         return (yield Strict(("HGET", QueryBase(one).keys.meta, FIELD)))[0]
@@ -228,7 +233,7 @@ def read_numbers(shards: AllShards) -> Answers[str | None]:
 
 
 def record_number(shards: AllShards, number: str) -> None:
-    """Store in these shards how many there are."""
+    """Store the number of shards in these shards."""
 
     def write(one: RedisConnection) -> Read[None]:
         yield Strict(("HSET", QueryBase(one).keys.meta, FIELD, number))
@@ -239,7 +244,8 @@ def record_number(shards: AllShards, number: str) -> None:
 def _mismatch(shards: int, recorded: list[str]) -> str:
     return (
         f'REDISQUEUE["SHARDS"] is {shards}, but the data in Redis has {" and ".join(recorded)}. '
-        f"To change the number, run {COMMAND} with the new one: before the workers get it if there "
-        "will be more shards, and producers last; if there will be fewer, producers first, and "
-        "workers once the other shards are empty (docs/scale.md). Else correct SHARDS"
+        f"To change the number, run {COMMAND} with the new one. For more shards, run it before "
+        "the workers get the new number, and give that to producers last; for fewer, give it to "
+        "producers first, and to workers once the other shards are empty (docs/scale.md). "
+        "Otherwise correct SHARDS"
     )

@@ -1,4 +1,4 @@
-"""Commands and queries of long work: what a job remembers from run to run."""
+"""Commands and queries for long work: what a job stores from one run to the next."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ class Wait:
     task: str
     queue: str
     kind: WaitKind
-    name: str  # of the event or approval; '' of a sleep
+    name: str  # of the event or approval; '' for a sleep
     since_ms: int
-    until_ms: int | None  # the end of a sleep, or the timeout; None: it waits for ever
+    until_ms: int | None  # the end of a sleep, or the timeout; None: it waits forever
 
 
 class StepCommands(CommandBase):
     def step(self, child: str, job_id: str, lease: int, field: str, value: str) -> int:
-        """Store what a running job is to remember: 1 stored, 0 the lease is lost, -1 it would be
-        more than MAX_RESULT_BYTES."""
+        """Store a value for a running job's later runs: 1 stored, 0 the lease is lost, -1 the total
+        would exceed MAX_RESULT_BYTES."""
         limit = self.settings.max_result_bytes
         return self._run("step", child, job_id, lease, field, value, limit)
 
     def check_wait(
         self, child: str, job_id: str, lease: int, event: str, ms: int | None, *, sleeps: bool
     ) -> WaitReply:
-        """How a running job's wait for an event stands, or its sleep; noted on first use. ``ms``:
-        for how long it waits, None for ever."""
+        """The state of a running job's wait for an event, or of its sleep, which is recorded on
+        first use. ``ms``: how long it waits, None for forever."""
         state, *value = self._run(
             "check_wait", child, job_id, lease, event, int(sleeps), "" if ms is None else ms,
             self.settings.max_result_bytes,
@@ -48,8 +48,8 @@ class StepCommands(CommandBase):
         return WaitReply(WaitState(state), *value)
 
     def send_event(self, event: str, payload: str, ttl_ms: int) -> int:
-        """Wake the jobs that wait for an event, and keep it for those who will; returns how many
-        were woken. Maintenance wakes those that are left after 100."""
+        """Wake the jobs that wait for an event, and keep the event for later ones. Returns how many
+        were woken. Maintenance wakes those beyond the first 100."""
         return self._accept((*self._head("send_event"), event, payload, ttl_ms))
 
     def forget_steps(self, ids: Sequence[str]) -> list[int]:
@@ -60,15 +60,15 @@ class StepCommands(CommandBase):
 
 class StepQueries(QueryBase):
     def names(self, job_id: str) -> list[tuple[str, str]]:
-        """(kind, name) of all that a job remembers, without the values, which may be large. Kinds:
-        step, cursor, wait, sleep."""
+        """(kind, name) of everything that a job has stored, without the values, which may be large.
+        Kinds: step, cursor, wait, sleep."""
         found = self.connection.call("HKEYS", self.keys.steps(job_id))
         parts = (field.partition(":") for field in sorted(found) if field != BYTES)
         return [(kind, name) for kind, _, name in parts]
 
     def steps(self, child: str, job_id: str, lease: int) -> dict[str, str] | None:
-        """All that a job remembers in a run that is not its first: ``<kind>:<name>`` -> its value.
-        None if the lease is lost. One round trip."""
+        """Everything that a job has stored, for a run that is not its first: ``<kind>:<name>`` ->
+        value. None if the lease is lost. One round trip."""
         raw, held = self.connection.pipeline(
             [
                 ("HGETALL", self.keys.steps(job_id)),
@@ -83,7 +83,7 @@ class StepQueries(QueryBase):
 
 
 class WaitQueries(QueryBase):
-    """The jobs that are parked, by what they wait for."""
+    """The parked jobs, by what they wait for."""
 
     @query
     def counts(self) -> Read[Mapping[WaitKind, int]]:
@@ -93,7 +93,7 @@ class WaitQueries(QueryBase):
 
     @query
     def described(self, page: Sequence[Entry]) -> Read[dict[Entry, Wait]]:
-        """What the jobs of a page wait for, without those that do not any more. One round trip."""
+        """What the jobs of a page wait for, without those that no longer wait. One round trip."""
         fields = ("status", "waits_for", "task", "queue", "parked_ms", "due_ms")
         replies = yield [("HMGET", self.keys.job(job_id), *fields) for job_id, _ in page]
         return {

@@ -1,5 +1,5 @@
-"""Answers of all shards together, in as many round trips as the same query of one shard. A shard
-that does not answer is in ``shards.missing``, and the result is that of the others: show both.
+"""Answers of all shards together, in as many round trips as the same query needs for one shard. A
+shard that does not answer is in ``shards.missing``, and the result covers the others: show both.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .schedules import ScheduleQueries, UnreadableSchedule
 from .shards import AllShards
 from .steps import Wait, WaitQueries
 
-MAX_MERGED = 10_000  # jobs that each shard reads for a page of several shards
+MAX_MERGED = 10_000  # the most jobs that each shard reads for a page over several shards
 Row = TypeVar("Row")
 Key = TypeVar("Key")
 
@@ -40,27 +40,27 @@ class WorkerOverview:
 
     id: str
     children: Mapping[str, int]
-    report: WorkerReport | None = None  # None: none arrived, or an older version wrote it
+    report: WorkerReport | None = None  # None: none has arrived, or an older version wrote it
 
     @property
     def is_alive(self) -> bool:
-        """Whether any of its children has a lease in all shards that answer."""
+        """Whether any of its children has a valid lease in all shards that answer."""
         return any(left > 0 for left in self.children.values())
 
     @property
     def state(self) -> WorkerState | None:
-        """None for a dead worker, and for one without a report."""
+        """None for a dead worker or one without a report."""
         return WorkerState(self.report.state) if self.is_alive and self.report else None
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSummary:
-    """Some workers together. ``serving``: how many take the jobs of each queue."""
+    """Some workers together. ``serving``: how many claim the jobs of each queue."""
 
     total: int
     alive: int
-    quiet: int  # alive, and told to take no more jobs
-    slots: int  # of those that take jobs
+    quiet: int  # alive, and told to claim no more jobs
+    slots: int  # of those that claim jobs
     memory: int
     serving: Mapping[str, int]
 
@@ -113,7 +113,7 @@ def _add_queue(shards: tuple[int, ...], parts: Sequence[QueueOverview]) -> Queue
 
 
 def pauses(shards: AllShards, queues: Sequence[str]) -> list[LanePause]:
-    """The limits and shares whose jobs these queues keep back. One round trip."""
+    """The limits and shares that are paused in these queues. One round trip."""
     found = shards.read(lambda one: LimitQueries(one).pauses.read(*queues)).by_shard.values()
     first: dict[tuple[str, str], LanePause] = {}
     for pause in chain.from_iterable(found):
@@ -127,15 +127,16 @@ def pauses(shards: AllShards, queues: Sequence[str]) -> list[LanePause]:
 
 def job_ids(shards: AllShards, queue: str, status: Status, start: int, stop: int) -> list[str]:
     """A page of a list's ids, ``stop`` included: finished jobs newest first, others next first.
-    Queued jobs come in turn from each shard.
+    Queued jobs come from each shard in turn.
 
-    With several shards each reads as many as are before the end of the page. Raises InvalidOption
-    for a page behind MAX_MERGED.
+    With several shards, each reads all ids before the end of the page. Raises InvalidOption for a
+    page beyond MAX_MERGED.
     """
     is_merged = len(shards.numbers) > 1
     if is_merged and stop >= MAX_MERGED:
         raise InvalidOption(
-            f"with several shards, the first {MAX_MERGED:,} jobs of a list can be read, not {stop}"
+            f"with several shards, only the first {MAX_MERGED:,} jobs of a list can be read, "
+            f"not {stop}"
         )
     first = 0 if is_merged else start
     lists = shards.read(lambda one: Queries(one).ranked.read(queue, status, first, stop))
@@ -157,7 +158,7 @@ def outlines(shards: AllShards, ids: Sequence[str]) -> list[JobData | Unreadable
 
 def leases(shards: AllShards, *, all_roles: bool = False) -> Leases:
     """The leases of the children that claim jobs, or of all. A child has one in every shard; the
-    first one to end counts, because what it holds in that shard is then recovered."""
+    first one to end counts, because the jobs that it holds in that shard are then recovered."""
     found = list(
         shards.read(lambda one: Queries(one).leases.read(all_roles=all_roles)).by_shard.values()
     )
@@ -171,8 +172,8 @@ def leases(shards: AllShards, *, all_roles: bool = False) -> Leases:
 
 
 def fleet(shards: AllShards, limit: int) -> Fleet:
-    """The first ``limit`` children that claim jobs, and what each runs. Those whose lease has
-    expired come first, then by name. Three round trips."""
+    """The first ``limit`` children that claim jobs, and what each is running. Those with an expired
+    lease come first, then by name. Three round trips."""
     found = leases(shards)
     ordered = sorted(found.left, key=lambda child: (found.left[child] > 0, child))
     shown = {child: found.left[child] for child in ordered[:limit]}
@@ -180,7 +181,7 @@ def fleet(shards: AllShards, limit: int) -> Fleet:
 
 
 def children(shards: AllShards, shown: Mapping[str, int]) -> list[ChildOverview]:
-    """What these children run, given with what is left of their leases. Two round trips."""
+    """What these children are running, given the time left of their leases. Two round trips."""
     parts = shards.read(lambda one: Queries(one).children.read(shown)).by_shard.values()
     return [_add_child([part[child] for part in parts]) for child in shown]
 
@@ -192,13 +193,13 @@ def _add_child(parts: Sequence[ChildOverview]) -> ChildOverview:
 
 
 def read_workers(shards: AllShards) -> list[WorkerOverview]:
-    """All workers, dead ones first, then by name. Two round trips. The cost of the first grows with
-    the number of children, up to FLEET of them."""
+    """All workers, dead ones first, then by name. Two round trips. The cost of the first one grows
+    with the number of children, up to FLEET."""
     of_worker: dict[str, dict[str, int]] = defaultdict(dict)
     for child, left in leases(shards, all_roles=True).left.items():
         of_worker[worker_of(child)][child] = left
     ids = list(of_worker)
-    # The same in all shards: the first one that answers is asked.
+    # Reports are the same in all shards, so the first one that answers is asked.
     first = next(shard for shard in shards.numbers if shard not in shards.missing)
     found = shards.read(lambda one: Queries(one).reports.read(ids), [first]).by_shard
     texts = found.get(first, [None] * len(ids))
@@ -212,7 +213,7 @@ def read_workers(shards: AllShards) -> list[WorkerOverview]:
 def read_children(
     shards: AllShards, workers: Iterable[WorkerOverview]
 ) -> dict[str, list[ChildOverview]]:
-    """What the children of these workers run, by worker. Two round trips."""
+    """What the children of these workers are running, by worker. Two round trips."""
     shown = {child: left for worker in workers for child, left in worker.children.items()}
     found: dict[str, list[ChildOverview]] = defaultdict(list)
     for child in children(shards, shown):
@@ -255,9 +256,9 @@ def _add_server(parts: Sequence[ServerOverview]) -> ServerOverview:
 
 
 def limits(shards: AllShards, after: str, count: int) -> tuple[list[LimitState], str]:
-    """Up to ``count`` limits (maybe fewer) that are held or waited for, or rates under which jobs
-    have started, by their keys; and the ``after`` of the next page, '' at the end. Six round trips.
-    Raises InvalidOption."""
+    """Up to ``count`` limits (perhaps fewer) by key, among those that are held or waited for and
+    rates under which jobs have started; and the ``after`` of the next page, '' at the end. Six
+    round trips. Raises InvalidOption."""
     pages = shards.read(lambda one: LimitQueries(one).some_keys.read(after, count)).by_shard
     known = chain.from_iterable(keys for keys, _ in pages.values())
     ends = [following for _, following in pages.values() if following]
@@ -283,8 +284,8 @@ def limit_states(
 
 
 def _add_limit(parts: Sequence[LimitState]) -> LimitState:
-    """The sum of a limit over shards. It is in several shards only after SHARDS was changed, until
-    the earlier jobs have ended."""
+    """The sum of a limit over shards. A limit is in several shards only after SHARDS was changed,
+    until the earlier jobs have ended."""
     if len(parts) == 1:
         return parts[0]
     oldest = [part.oldest_ms for part in parts if part.oldest_ms is not None]
@@ -306,7 +307,7 @@ def _add_limit(parts: Sequence[LimitState]) -> LimitState:
 
 
 def unique_keys(shards: AllShards, after: str, count: int) -> tuple[list[UniqueKey], str]:
-    """A page of the unique keys, the oldest first, and its ``after``. Four round trips."""
+    """A page of the unique keys, oldest first, and its ``after``. Four round trips."""
     return _page(
         shards, after, count,
         lambda keys: keys.uniques, lambda one: UniqueQueries(one).described.read,
@@ -314,8 +315,8 @@ def unique_keys(shards: AllShards, after: str, count: int) -> tuple[list[UniqueK
 
 
 def unique_key(shards: AllShards, key: str) -> list[UniqueKey]:
-    """The job that has a key, or none; several after SHARDS was changed. Asks all shards, because a
-    job with a limit has its unique key in the limit's shard. Three round trips."""
+    """The job that has a key, or none; several after SHARDS was changed. Asks all shards, because
+    a job with a limit has its unique key in the limit's shard. Three round trips."""
     found = shards.read(lambda one: UniqueQueries(one).find.read(key)).by_shard.values()
     return [one for one in found if one is not None]
 
@@ -339,7 +340,7 @@ def schedule_count(shards: AllShards) -> int:
 
 
 def waits(shards: AllShards, kind: WaitKind, after: str, count: int) -> tuple[list[Wait], str]:
-    """A page of the jobs that wait for something of a kind, the oldest first, and its ``after``.
+    """A page of the jobs that wait for something of one kind, oldest first, and its ``after``.
     Three round trips."""
     return _page(
         shards, after, count,

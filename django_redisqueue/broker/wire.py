@@ -1,9 +1,9 @@
-"""Commands and replies as bytes: encodes commands, and asks Redis on the socket of a connection of
-redis-py.
+"""Commands and replies as bytes: encodes commands, and sends them to Redis on the socket of a
+redis-py connection.
 
 redis-py's own ``send_packed_command`` and ``read_response`` take twice as many instructions, which
-are a tenth of an enqueue. Its connection remains: it logs in, and everything else goes by it. Every
-call reads all of its replies, so neither of the two finds any that the other should have read.
+amounts to a tenth of an enqueue. Its connection is kept for logging in and everything else. Every
+call reads all of its replies, so neither side finds any that the other should have read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from hiredis import Reader, pack_command
 from redis import exceptions as redis_errors
 
-#: The codec of replies and arguments. Bytes that are not UTF-8 come and go unchanged.
+#: The codec of replies and arguments. Bytes that are not UTF-8 pass through unchanged.
 AS_READ = ("utf-8", "surrogateescape")
 READ_BYTES = 32768
 NUMBERS = frozenset({int, float, bool})
@@ -22,11 +22,11 @@ _INCOMPLETE = object()
 
 
 def packed(command: tuple[Any, ...]) -> bytes:
-    """Encode a command. Bytes that were not UTF-8 came as lone surrogates and go back as the same
-    bytes, so that even an id that another program made can be read and deleted.
+    """Encode a command. Bytes that were not UTF-8 were read as lone surrogates and are sent as the
+    same bytes, so that even an id that another program made can be read and deleted.
 
     hiredis gets no numbers: to write one, it lets Python call signal handlers, and if one raises,
-    as that of a timeout does, hiredis crashes the process.
+    as a timeout's does, hiredis crashes the process.
     """
     parts: Any = tuple([str(each) if type(each) in NUMBERS else each for each in command])
     try:
@@ -45,7 +45,7 @@ class Packer:
 
 
 def bulk(text: str) -> bytes:
-    """One argument of a command."""
+    """One argument of a command, encoded."""
     data = text.encode(*AS_READ)
     return b"$%d\r\n%b\r\n" % (len(data), data)
 
@@ -54,7 +54,7 @@ known_bulk = lru_cache(maxsize=1024)(bulk)  # for texts that are mostly the same
 
 
 def packed_head(arguments: tuple[Any, ...], further: int) -> bytes:
-    """The beginning of a command, which as many ``bulk`` texts as ``further`` says complete."""
+    """The beginning of a command, which ``further`` more ``bulk`` texts will complete."""
     count, _, data = packed(arguments).partition(b"\r\n")
     return b"*%d\r\n%b" % (int(count[1:]) + further, data)
 
@@ -67,7 +67,7 @@ class Wire:
     def __init__(self, connection: Any) -> None:
         encoding, errors = AS_READ
         self._socket = connection._sock
-        self._reader: Any = Reader(  # its stub knows no bytearray
+        self._reader: Any = Reader(  # its type stub does not allow a bytearray
             encoding=encoding,
             errors=errors,
             notEnoughData=_INCOMPLETE,
@@ -81,7 +81,7 @@ class Wire:
         return self.read()
 
     def read(self) -> Any:
-        """The next reply to what was sent."""
+        """Read the next reply to what was sent."""
         while (reply := self._reader.gets()) is _INCOMPLETE:
             size = self._socket.recv_into(self._buffer)
             if not size:

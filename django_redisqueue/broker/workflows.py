@@ -1,4 +1,4 @@
-"""Commands and queries of workflows and gathers."""
+"""Commands and queries for workflows and gathers."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _OUTLINE = (
 class WorkflowCommands(CommandBase):
     def enqueue_workflow(self, parts: Iterable[WorkflowPart]) -> tuple[Any, ...]:
         """The arguments of one script call that creates several workflows, or a part of one: up to
-        100 jobs. Its reply is a list of their codes. Repeating a call changes nothing.
+        100 jobs. The reply is a list of their codes. Repeating a call changes nothing.
 
-        What jobs have in common, all but id and payload, is sent once."""
+        Whatever the jobs have in common, all but id and payload, is sent once."""
         kinds: dict[tuple[Any, ...], int] = {}
         arguments: list[Any] = []
         for workflow_id, fields, jobs, first, last, stored in parts:
@@ -56,11 +56,11 @@ class WorkflowCommands(CommandBase):
         return (*head, HALF_PUSHED_MS, len(kinds), *chain.from_iterable(kinds), *arguments)
 
     def control_workflow(self, workflow_id: str, order: str) -> int:
-        """Pause, release, cancel or clean a workflow: 1 done, 0 nothing to do, -1 not known."""
+        """Pause, release, cancel or clean a workflow: 1 done, 0 nothing to do, -1 unknown."""
         return self._run("control_workflow", workflow_id, order)
 
     def control_workflow_and_advance(self, workflow_id: str, order: str, steps: int) -> int:
-        """Control a workflow and run up to ``steps`` steps of it; workers run the rest."""
+        """Control a workflow and run up to ``steps`` of its steps; workers run the rest."""
         code = self.control_workflow(workflow_id, order)
         for _ in range(steps):
             if not self.advance():
@@ -68,7 +68,7 @@ class WorkflowCommands(CommandBase):
         return code
 
     def advance(self) -> bool:
-        """Continue what other scripts left for later; True if more is left."""
+        """Continue the work that other scripts left for later; True if more is left."""
         return bool(self._run("advance"))
 
 
@@ -91,8 +91,8 @@ class WorkflowQueries(QueryBase):
         return list(map(_workflow_or_error, workflow_ids, replies))
 
     def nodes(self, workflow_id: str, numbers: Sequence[int]) -> list[WorkflowNode | None]:
-        """The jobs of these numbers (at most 1,000) in one round trip, without their parents; None
-        for a job that Redis no longer has."""
+        """The jobs with these numbers (at most 1,000) in one round trip, without their parents;
+        None for a job that Redis no longer has."""
         keys = [self.keys.job(f"{workflow_id}.{number}") for number in numbers]
         replies = self._each([("HMGET", key, "status", "task") for key in keys])
         found = zip(numbers, [reply or (None, None) for reply in replies], strict=True)
@@ -130,8 +130,8 @@ class WorkflowQueries(QueryBase):
 
     def parent_results(self, job_id: str, decode: Callable[[str], Any] = loads) -> dict[str, Any]:
         """The results of a job's parents by their ids, None for a parent without one. ``decode``
-        reads the JSON of one, which may name a file. Raises ResultGone, LeaseLost and CorruptJob,
-        and what ``decode`` raises.
+        reads a result's JSON, which may name a file. Raises ResultGone, LeaseLost, CorruptJob, and
+        whatever ``decode`` raises.
 
         Which parents had a result is recorded in the workflow, or for a job outside a workflow in
         the job itself.
@@ -157,16 +157,16 @@ class WorkflowQueries(QueryBase):
         for parent, text in self._results(wanted):
             if text is None:
                 raise ResultGone(
-                    f"the result of job {parent} was deleted before job {job_id} had read it, "
+                    f"the result of job {parent} was deleted before job {job_id} read it, "
                     "because finished jobs took more than FINISHED_MAX_BYTES"
                 )
             results[parent] = _result(parent, text, decode)
         return results
 
     def waited_since(self, job_id: str) -> tuple[int, int] | None:
-        """From when the ``expires`` of a job counts (its enqueue, the end of its last parent, or
-        the call that has replaced its arguments), and when the job was claimed. None if it has run
-        before, or if somebody has requeued it. Raises ValueError."""
+        """The time from which a job's ``expires`` counts (its enqueue, the end of its last parent,
+        or the call that replaced its arguments), and the time at which the job was claimed. None if
+        it has run before or was requeued. Raises ValueError."""
         ran, generation, claimed, after, *since = self.connection.call(
             "HMGET", self.keys.job(job_id), "ran", "generation", "started_ms", "after",
             "enqueued_ms", "renewed_ms",
@@ -180,7 +180,7 @@ class WorkflowQueries(QueryBase):
         return max((parse_int(one) for one in since if one), default=0), parse_int(claimed)
 
     def _results(self, ids: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-        """The results of jobs as JSON, about a megabyte a round trip."""
+        """The results of jobs as JSON, about a megabyte per round trip."""
         if not ids:
             return
         keys = [self.keys.job(job_id) for job_id in ids]
@@ -191,7 +191,7 @@ class WorkflowQueries(QueryBase):
 
 
 def _batches(sizes: Sequence[int]) -> Iterator[slice]:
-    """Split sizes into parts of up to RESULTS_A_ROUND_TRIP bytes, or of one larger size."""
+    """Split sizes into parts of up to RESULTS_A_ROUND_TRIP bytes, or with a single larger size."""
     start = size = 0
     for at, one in enumerate(sizes):
         if at > start and size + one > RESULTS_A_ROUND_TRIP:
@@ -230,13 +230,13 @@ def _numbers(names: str | None) -> tuple[int, ...]:
 
 
 def _full(names: Sequence[str], workflow_id: str) -> list[str]:
-    """Ids from names: ".4" is a sibling in the workflow."""
+    """Full ids from names: ".4" is a sibling in the workflow."""
     return [workflow_id + name if name.startswith(".") else name for name in names]
 
 
 class GatherCommands(CommandBase):
     def start_gather(self, plan: GatherPlan) -> int:
-        """Start a gather: 1 started, 0 it was started already, -1 another has its key."""
+        """Start a gather: 1 started, 0 already started, -1 another gather has its key."""
         arguments: list[Any] = [plan.key, plan.id, plan.ttl_ms, plan.poll_delay_ms, plan.payload]
         arguments += [len(plan.fields) // 2, *plan.fields]
         for listener in plan.listeners:
@@ -244,7 +244,7 @@ class GatherCommands(CommandBase):
         return self._accept((*self._head("start_gather"), *arguments))
 
     def delete_gather(self, key: str, gather_id: str) -> bool:
-        """Forget a gather whose files are deleted; False when it was gone."""
+        """Forget a gather whose files are deleted; False if it was already gone."""
         return bool(self._run("delete_gather", key, gather_id))
 
 
@@ -262,14 +262,14 @@ class GatherQueries(QueryBase):
 
     @query
     def newest(self, count: int) -> Read[list[tuple[str, float]]]:
-        """The keys of the gathers that were started last, the last one first, with the instants."""
+        """The keys of the gathers started last, latest first, with their start times."""
         (found,) = yield Strict(("ZREVRANGE", self.keys.newest_gathers, 0, count - 1, "WITHSCORES"))
         return [(key, float(at)) for key, at in pairs(found).items()]
 
     @query
     def matching(self, text: str, count: int) -> Read[list[tuple[str, float]]]:
-        """As ``newest``, those that contain ``text``; and the key ``text`` itself, with an infinite
-        instant."""
+        """As ``newest``, but only keys that contain ``text``; and the key ``text`` itself, with
+        infinity as its time."""
         known, newest = yield Strict(
             ("HEXISTS", self.keys.gather_plan(text), "id"),
             ("ZREVRANGE", self.keys.newest_gathers, 0, count - 1, "WITHSCORES"),
@@ -280,7 +280,7 @@ class GatherQueries(QueryBase):
 
     @query
     def statuses(self, keys: Sequence[str]) -> Read[list[str | None]]:
-        """The statuses; None for a gather that is gone. One round trip."""
+        """The statuses of gathers; None for one that is gone. One round trip."""
         return (yield [("HGET", self.keys.gather_plan(key), "status") for key in keys])
 
     @query
@@ -312,7 +312,7 @@ class GatherQueries(QueryBase):
         return self.connection.call("HGET", self.keys.job(job_id), "gather")
 
     def key_of_run(self, job_id: str) -> str | None:
-        """``key_of`` for a job that runs. Raises LeaseLost if Redis knows nothing of that."""
+        """``key_of`` for a job that runs. Raises LeaseLost if Redis has no record of that."""
         key, status = self.connection.call("HMGET", self.keys.job(job_id), "gather", "status")
         self._check_runs(job_id, status)
         return key

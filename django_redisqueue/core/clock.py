@@ -1,6 +1,6 @@
 """Clocks and durations: milliseconds internally, seconds and timedeltas in the public API.
 
-Use ``real_ms`` for persistence and display, and ``mono_ms`` for differences. Instants that two
+Use ``real_ms`` for persistence and display, and ``mono_ms`` for differences. Times that two
 processes compare come from Redis's ``TIME``, and are never compared with these clocks.
 """
 
@@ -17,27 +17,27 @@ from ..exceptions import InvalidOption, WaitTimeout, short_repr
 Duration = int | float | timedelta | str  # a str such as "90s": see to_seconds
 # s, a hundred years: datetimes would allow more, but setitimer takes 292 years at most.
 MAX_DURATION = 100 * 365 * 86_400
-# Two days within what a datetime can hold, so that every time zone can show these.
+# Two days inside the range of a datetime, so that every time zone can show them.
 FIRST_MS = -62_135_596_800_000 + 2 * 86_400_000
 LAST_MS = 253_402_300_800_000 - 2 * 86_400_000
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-# Also what JSON Schema is given, so only what JavaScript reads too.
+# JSON Schema gets this pattern too, so it uses only syntax that JavaScript also understands.
 DURATION_TEXT = r"(?:[0-9]{1,9}(?:ms|[smhdw]))+"
 _PART = re.compile(r"([0-9]+)(ms|[smhdw])")
 
 
 def real_ms() -> int:
-    """Wall clock, milliseconds since the epoch."""
+    """The wall clock, in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 def mono_ms() -> int:
-    """Monotonic clock of this machine, shared by its processes, milliseconds."""
+    """This machine's monotonic clock, shared by its processes, in milliseconds."""
     return time.monotonic_ns() // 1_000_000
 
 
 def is_duration_text(value: object) -> TypeGuard[str]:
-    """Whether this is a text that ``to_seconds`` reads."""
+    """Whether this is text that ``to_seconds`` can parse."""
     return isinstance(value, str) and re.fullmatch(DURATION_TEXT, value) is not None
 
 
@@ -61,7 +61,7 @@ def to_seconds(value: object, name: str) -> float:
             f"not {short_repr(value)}"
         )
     if not 0 <= seconds <= MAX_DURATION:
-        bound = "a hundred years at the most" if seconds > 0 else "zero or more"
+        bound = "at most a hundred years" if seconds > 0 else "zero or more"
         raise InvalidOption(f"{name} must be a duration of {bound}, not {short_repr(value)}")
     return seconds
 
@@ -100,14 +100,14 @@ def from_ms(value_ms: int | None) -> datetime | None:
 
 
 def instant(value_ms: int) -> datetime:
-    """An aware UTC datetime, clamped to what a datetime can hold, so that an impossible instant
-    breaks no page."""
+    """An aware UTC datetime, clamped to the range of a datetime, so that an impossible time cannot
+    break a page."""
     return datetime.fromtimestamp(min(max(value_ms, FIRST_MS), LAST_MS) / 1000, UTC)
 
 
 class Deadline:
-    """The end of a wait: ``timeout`` from now, None for never. ``message`` makes the text of the
-    WaitTimeout from the seconds that have passed."""
+    """The end of a wait: ``timeout`` from now; None means never. ``message`` turns the number of
+    seconds that have passed into the text of the WaitTimeout."""
 
     def __init__(self, timeout: Duration | None, message: Callable[[float], str]) -> None:
         self._seconds = None if timeout is None else to_ms(timeout, "timeout") / 1000
@@ -115,7 +115,7 @@ class Deadline:
         self._message = message
 
     def left(self, at_most: float) -> float:
-        """Seconds left to wait, capped by ``at_most``. Raises WaitTimeout when there are none."""
+        """Seconds left to wait, capped by ``at_most``. Raises WaitTimeout when none are left."""
         if self._seconds is None:
             return at_most
         left = self._deadline - time.monotonic()

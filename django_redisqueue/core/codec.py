@@ -36,8 +36,8 @@ def _no_constant(name: str) -> Any:
 _encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"), ensure_ascii=False)
 _decoder = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
 _raw_decode = _decoder.raw_decode
-#: How a plain value is encoded. Values of exactly these types need no check, and in a call of
-#: plain values no encoder, which takes twice as long.
+#: How plain values are encoded. Values of exactly these types need no check, and a call with only
+#: plain values does not need the encoder, which takes twice as long.
 _PLAIN: Mapping[type, Callable[[Any], str]] = {
     str: _encoder.encode,
     int: repr,
@@ -54,7 +54,7 @@ def dumps(value: object) -> str:
 
 
 def loads(text: str) -> Any:
-    """Decode JSON. Raises ValueError, also for what other encoders would refuse."""
+    """Decode JSON. Raises ValueError, also for anything that other encoders would refuse."""
     try:
         value = _decoder.decode(text)
     except RecursionError:
@@ -68,21 +68,21 @@ _TOO_DEEP = f"it is over {READ_DEPTH} levels deep"
 
 
 def _is_suspicious(text: str) -> bool:
-    """Whether the text may be too deep or not be Unicode. Cheap, and mostly False."""
+    """Whether the text may be too deep or not valid Unicode. Cheap, and usually False."""
     return "\\u" in text or len(text) > READ_DEPTH or not text.isascii()
 
 
 def _check_read(text: str, value: object) -> None:
     if text.count("[") + text.count("{") > READ_DEPTH and _depth(value) > READ_DEPTH:
         raise ValueError(_TOO_DEEP)
-    # Two escapes can make one character, so only the value shows whether one is alone.
+    # Two escapes can form one character, so only the decoded value shows a lone surrogate.
     found = _encoder.encode(value) if _SURROGATE.search(text) else text
     if not found.isascii():
         try:
             found.encode()
         except UnicodeEncodeError:
             raise ValueError(
-                "it has a lone surrogate, or bytes that are not UTF-8: no Unicode text"
+                "it has a lone surrogate, or bytes that are not UTF-8, so it is not Unicode text"
             ) from None
 
 
@@ -130,7 +130,7 @@ def encode_result(value: object, limit: int, task: str) -> str:
     return capped(_encode(value, what), limit, what, "MAX_RESULT_BYTES")
 
 
-_STORED = ' {"file":'  # the encoder writes no leading blank, so no task's result begins so
+_STORED = ' {"file":'  # the encoder writes no leading space, so no task's result begins like this
 
 
 def encode_stored(name: str) -> str:
@@ -144,7 +144,7 @@ def stored_name(text: str) -> str:
         return ""
     name = loads(text)["file"]
     if type(name) is not str:
-        raise ValueError("the name of the result's file is not a string")
+        raise ValueError("the name of the result file is not a string")
     return name
 
 
@@ -219,7 +219,7 @@ def _remedy(value: object) -> str:
     if hasattr(value, "values_list"):
         return 'use a list of primary keys, list(queryset.values_list("pk", flat=True))'
     if isinstance(value, bytes | bytearray):
-        return "use text, or base64 of it"
+        return "use text, such as its base64 encoding"
     if isinstance(value, set | frozenset):
         return "use a list of its items"
     if hasattr(value, "__await__"):
@@ -227,7 +227,8 @@ def _remedy(value: object) -> str:
     if hasattr(value, "isoformat"):
         return "use value.isoformat()"
     return (
-        "only str, int, float, bool, None, lists, tuples and dicts travel; use str(value) or an id"
+        "JSON carries only str, int, float, bool, None, lists, tuples and dicts; "
+        "use str(value) or an id"
     )
 
 
@@ -239,7 +240,7 @@ def _encode(value: object, what: str) -> str:
 
 
 def _encode_plain(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """``[args, kwargs]`` as JSON if all values are plain, as mostly; else None."""
+    """``[args, kwargs]`` as JSON if all values are plain, as they mostly are; else None."""
     try:
         positional = ",".join([_PLAIN[type(value)](value) for value in args])
         if not kwargs:

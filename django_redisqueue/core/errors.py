@@ -1,6 +1,6 @@
 """Errors of jobs as text: which frames of a traceback are the application's own code, and what
-errors have in common: the exception, the message without its values, and the last own frame. Line
-numbers and the folders above a module are left out, because a deployment changes them.
+identifies similar errors: the exception, the message without its values, and the last own frame.
+Line numbers and the folders above a module are left out, because a deployment changes them.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 @dataclass(frozen=True, slots=True)
 class TracebackPart:
-    """Consecutive lines: one frame with its source, or what stands between frames."""
+    """Consecutive lines: one frame with its source, or the text between frames."""
 
     text: str
     is_own: bool = False
 
 
 def is_own_path(path: str) -> bool:
-    """Whether a frame's file is neither installed nor of the standard library or this package."""
+    """Whether a frame's file is neither installed nor part of the standard library or this
+    package."""
     return _FOREIGN.search(path) is None and not path.startswith(_PACKAGE)
 
 
@@ -72,7 +73,7 @@ def traceback_parts(text: str) -> Iterator[TracebackPart]:
 
 @dataclass(frozen=True, slots=True)
 class ErrorKey:
-    """Equal for errors that are grouped."""
+    """Equal for errors that belong to the same group."""
 
     task: str
     exception: str = ""
@@ -87,7 +88,7 @@ class ErrorKey:
 
 @lru_cache(maxsize=256)
 def error_key(task: str, error: str) -> ErrorKey:
-    """The key of a stored error (JSON). What cannot be read has a key without an exception."""
+    """The key of a stored error (JSON). An unreadable error has a key without an exception."""
     raw = object_or_none(error) or {}
     return key_of(task, *(str(raw.get(name, "")) for name in ("type", "message", "traceback")))
 
@@ -116,8 +117,8 @@ def _placeholder(found: re.Match[str]) -> str:
 
 
 def own_frame(traceback: str) -> str:
-    """``shop/orders/tasks.py in charge``: the last frame outside of installed packages, else the
-    last one; '' without a frame."""
+    """``shop/orders/tasks.py in charge``: the last frame outside installed packages, else the last
+    one; '' if there is no frame."""
     frames = _NAMED_FRAME.findall(traceback.rpartition(_BEGIN)[2])
     if not frames:
         return ""

@@ -51,7 +51,7 @@ def rate(per_second: float | None, missing: str = NOTHING) -> str:
 
 
 def instant(at: datetime | None) -> str:
-    """To the second, in the time zone that it has: ``2026-01-31 12:00:00``"""
+    """To the second, in the time zone of ``at``: ``2026-01-31 12:00:00``"""
     return NOTHING if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
 
 

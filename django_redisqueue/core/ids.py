@@ -1,9 +1,9 @@
-"""Names, ids and shards: how ids are made, the strict character sets of names, and which shard has
-what.
+"""Names, ids and shards: how ids are made, which characters names may contain, and which shard
+holds what.
 
 A shard is the unit of atomicity: its keys share a hash tag, so a Redis Cluster keeps them in one
-slot. The rules are fixed: every process finds the same shard for the same name, and a tag does not
-depend on how many shards there are.
+slot. The rules never change: every process finds the same shard for the same name, and a tag does
+not depend on how many shards there are.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ..exceptions import InvalidName, short_repr
 MAX_SHARDS = 64
 SLOTS = 16384  # of a Redis Cluster
 
-# Which 24th of the slots has the tags of the shards 0, 1, 2, ... (and 24, 25, ...). If 2, 3, 4, 6,
-# 8 or 12 nodes have equal ranges of slots, they get equally many shards, or one more, however many
-# shards there are. The first is that of the tag "0".
+# Which 24th of the slots holds the tags of shards 0, 1, 2, ... (and 24, 25, ...). If 2, 3, 4, 6, 8
+# or 12 nodes have slot ranges of equal size, no node gets more than one shard more than another,
+# whatever the number of shards. The first entry is the 24th that holds the tag "0".
 _CELLS = (
     20, 0, 8, 12, 4, 16, 10, 22, 2, 14, 6, 18, 3, 15, 21, 9, 5, 17, 7, 19, 11, 13, 1, 23,
 )  # fmt: skip
-_WITHIN_CELL = (1 / 2, 1 / 4, 3 / 4)  # where in its 24th the slot is: of shards 0-23, 24-47, 48-
+_WITHIN_CELL = (1 / 2, 1 / 4, 3 / 4)  # where in its 24th: shards 0-23, 24-47, 48-
 _ENDINGS = ["".join(pair) for pair in product(string.ascii_lowercase, repeat=2)]
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")
@@ -39,7 +39,7 @@ JOB_ID_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$"  # a Django TaskResult.id
 WORKFLOW_ID_PATTERN = r"^flow_[A-Za-z0-9_]{1,50}$"
 TAG_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.\-]{0,63}$"
 _PERIODIC = re.compile(r"periodic_[0-9a-z]{10}_(\d{1,15})_")
-# The ids made below, with the shard behind the last "_" and before the first ".".
+# The ids made below, with the shard after the last "_" and before the first ".".
 _OWN_ID = re.compile(
     r"(?:job|flow|gather|periodic_[0-9a-z]{10})_\d+(?:_[0-9a-z]{10})?_(\d{1,2})(?:\.|$)"
 )
@@ -49,9 +49,9 @@ _PAIRS = ["".join(pair) for pair in product(string.digits + string.ascii_lowerca
 _SPACE = 36**10
 _FOUR = 36**4
 
-# A generator of its own: an application may seed the one of the module ``random``, and processes
-# with the same seed would give two jobs the same id. Redis would take the second for the first,
-# sent again. Like that of the module, it gets a new seed in forked children.
+# Its own generator, because an application may seed the one of the ``random`` module, and processes
+# with the same seed would give two jobs the same id. Redis would take the second job for the first
+# one sent again. Like the module's generator, it gets a new seed in forked children.
 _random = random.Random()
 os.register_at_fork(after_in_child=_random.seed)
 
@@ -63,8 +63,8 @@ def crc16(text: str) -> int:
 
 @cache
 def tag(shard: int) -> str:
-    """The text that the shard's keys have in braces: "0", or the shard's number and those two
-    letters whose slot is nearest to where the shard belongs."""
+    """The text in braces in the shard's keys: "0", or the shard's number followed by the two
+    letters that bring the slot nearest to where the shard belongs."""
     if shard == 0:
         return "0"
     turn, place = divmod(shard, len(_CELLS))
@@ -80,7 +80,7 @@ def slot(tag: str) -> int:
 
 
 def shard_of_key(text: str, shards: int) -> int:
-    """The shard of the name of a queue or schedule, the value of a limit, a unique key, or the key
+    """The shard for the name of a queue or schedule, the value of a limit, a unique key, or the key
     of a gather."""
     return crc16(text) % shards if shards > 1 else 0
 
@@ -101,7 +101,7 @@ def new_gather_id(shard: int = 0) -> str:
 
 
 def periodic_prefix(name: str) -> str:
-    """How the ids of a schedule's jobs begin: ``periodic_<10 base36>_``."""
+    """The prefix of the ids of a schedule's jobs: ``periodic_<10 base36>_``."""
     number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % _SPACE
     pairs = []
     for _ in range(5):
@@ -127,7 +127,7 @@ def due_ms_of(job_id: str) -> int | None:
 
 
 def shard_of_id(some_id: str) -> int:
-    """The shard of a job, workflow or gather, from its id. Ids of another form are in shard 0."""
+    """The shard of a job, workflow or gather, from its id; 0 for any other id."""
     if some_id.endswith("_0") or some_id.partition(".")[0].endswith("_0"):
         return 0
     found = _OWN_ID.match(some_id)
@@ -136,7 +136,7 @@ def shard_of_id(some_id: str) -> int:
 
 
 def ids_by_shard(ids: Iterable[str]) -> dict[int, list[str]]:
-    """The ids of each shard, in their order."""
+    """The ids of each shard, in the given order."""
     found: dict[int, list[str]] = {}
     for some_id in ids:
         found.setdefault(shard_of_id(some_id), []).append(some_id)
@@ -144,7 +144,7 @@ def ids_by_shard(ids: Iterable[str]) -> dict[int, list[str]]:
 
 
 def _unique() -> str:
-    # Two numbers of one machine word: Python takes twice as long with one of 36**10.
+    # Two numbers that each fit a machine word: one below 36**10 takes Python twice as long.
     first, second = _random.getrandbits(30), _random.getrandbits(30)
     rest = first // _FOUR * (2**30 // _FOUR) + second // _FOUR
     pairs = _PAIRS
@@ -156,8 +156,8 @@ def _unique() -> str:
 
 
 def claims_jobs(child: str) -> bool:
-    """Whether a child of a worker claims jobs, by its id (``Worker.child``): not if it is for
-    maintenance or the mirror."""
+    """Whether the child with this id (``Worker.child``) claims jobs: False for the children that do
+    maintenance or mirror events."""
     return not child.rpartition(".")[2].startswith(("maintenance", "bridge"))
 
 

@@ -1,4 +1,4 @@
-"""Headers, which travel with a job beside its arguments, and instruments, which watch jobs.
+"""Headers, which travel with a job besides its arguments, and instruments, which watch jobs.
 
 A job's headers are one of its options: the correlation id of the request that enqueued it, and what
 instruments add, such as a trace context. Instruments (``django_redisqueue.telemetry``) watch jobs
@@ -28,8 +28,8 @@ correlation_id: ContextVar[str] = ContextVar("redisqueue_correlation_id", defaul
 
 @dataclass(slots=True, repr=False)
 class Run:
-    """A call of a task, with one job or, in a chunk, several. ``arguments`` are those of the first
-    without redacted ones, ``secrets`` the texts of these."""
+    """A call of a task, for one job or, in a chunk, several. ``arguments`` are those of the first
+    job without the redacted ones, whose texts are in ``secrets``."""
 
     task: str
     queue: str
@@ -44,23 +44,23 @@ End = Callable[[str, Mapping[str, str], BaseException | None], None]
 
 
 class Instrument(Protocol):
-    """Watches jobs. What it raises is logged and harms no job."""
+    """Watches jobs. Exceptions that it raises are logged and never harm a job."""
 
     def producing(self, task: str, queue: str, count: int) -> AbstractContextManager[object]:
-        """Around an enqueue of ``count`` jobs."""
+        """Wraps an enqueue of ``count`` jobs."""
 
     def inject(self, job_id: str, headers: dict[str, str]) -> None:
-        """Add to the headers of a new job."""
+        """Add headers to a new job."""
 
     def begin(self, run: Run) -> End:
-        """A run begins, in the context in which the task is called."""
+        """Called when a run begins, in the context in which the task is called."""
 
 
 _instruments: list[Instrument] = []
 
 
 def add_instrument(instrument: Instrument) -> Callable[[], None]:
-    """Let it watch the jobs of this process; returns what removes it."""
+    """Let an instrument watch the jobs of this process; returns a function that removes it."""
     _instruments.append(instrument)
     return lambda: _instruments.remove(instrument)
 
@@ -102,7 +102,7 @@ def with_headers(options: str, job_id: str) -> str:
 
 
 def headers_in(options: Mapping[str, Any]) -> Mapping[str, str]:
-    """The headers in a job's options; {} if there are none, or none that can be read."""
+    """The headers in a job's options; {} if it has none, or none that can be read."""
     found = options.get(OPTION)
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         return {}
@@ -110,13 +110,13 @@ def headers_in(options: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def is_watched(headers: Mapping[str, str] | None = None) -> bool:
-    """Whether anybody wants to know of a job with these headers."""
+    """Whether a job with these headers is followed: it has some, or there are instruments."""
     return bool(headers or _instruments)
 
 
 def begin(run: Run) -> End:
-    """Set the run's correlation id, and tell the instruments; call what it returns in the same
-    thread or task."""
+    """Set the run's correlation id and notify the instruments. Call the returned function in the
+    same thread or task."""
     token = correlation_id.set(run.jobs[0][1].get(CORRELATION, ""))
     ends: list[End | None] = [_safely(each.begin, run) for each in _instruments]
 

@@ -37,8 +37,8 @@ class WaitKind(StrEnum):
 
 @dataclass(slots=True)
 class NewJob:
-    """A job on its way into Redis; ``when`` is '' (now), '+<ms>' from now, or an instant in ms. Not
-    frozen, because creating a frozen dataclass takes three times as long."""
+    """A job on its way into Redis. ``when`` is '' (now), '+<ms>' (that long from now), or a time in
+    ms. Not frozen, because creating a frozen dataclass takes three times as long."""
 
     id: str
     queue: str
@@ -48,13 +48,13 @@ class NewJob:
     priority: int = 0
     when: str = ""
     audit: str = ""
-    after: str = ""  # an OnParentFailure and the ids of its parents, joined by blanks
+    after: str = ""  # an OnParentFailure and the ids of its parents, separated by spaces
     unique: str = ""  # its unique key, encoded
     lane: str = ""  # its limits and its share of the queue, encoded
-    stored: bool = False  # it has a row in an outbox: Redis remembers its id until that is deleted
-    is_known: bool = False  # its id was given out before Redis has it
-    owner: str = ""  # once it is sent: the job that has its unique key; this one is not made
-    differs: bool = False  # the owner was made by the same Idempotency-Key with another body
+    stored: bool = False  # it has an outbox row: Redis remembers its id until the row is deleted
+    is_known: bool = False  # its id was given out before Redis had it
+    owner: str = ""  # once sent: the job that has its unique key; this one is not created
+    differs: bool = False  # the owner was created with the same Idempotency-Key but another body
     is_spread: bool = False  # it may go to any shard
 
     @property
@@ -72,13 +72,13 @@ class NewJob:
 
 
 def instant_ms(when: str, since_ms: int) -> int:
-    """A ``when`` as an instant, for a delay that counts from ``since_ms``."""
+    """A ``when`` as a time in ms; a delay counts from ``since_ms``."""
     return since_ms + int(when) if when.startswith("+") else int(when)
 
 
 def fix_expiry(options: str, after: str, now_ms: int) -> str:
-    """The options of a job for its row in the outbox: it expires some time from now, not from when
-    the row is sent. That of a job with parents counts from their ends anyway."""
+    """A job's options for its outbox row, with ``expires`` counted from now, not from when the row
+    is sent. For a job with parents it counts from the parents' end in any case."""
     if after or f'"{EXPIRES}":"+' not in options:
         return options
     found = loads(options)
@@ -109,7 +109,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobData:
-    """Everything Redis knows of a job, with redacted arguments replaced. Instants are ms."""
+    """Everything Redis has about a job, with redacted arguments replaced. Times are in ms."""
 
     id: str
     task: str
@@ -122,19 +122,19 @@ class JobData:
     priority: int = 0
     attempts: int = 0  # spent
     recoveries: int = 0
-    generation: int = 0  # requeues by hand
+    generation: int = 0  # manual requeues
     lease: int = 0
     seq: int = 1
     child: str = ""
-    ran: tuple[str, ...] = ()  # the children of earlier runs, the first ones if there were many
+    ran: tuple[str, ...] = ()  # children of earlier runs; only the first ones if there were many
     result: Any = None
-    result_file: str = ""  # the name of the file that has a result too large for Redis
+    result_file: str = ""  # the name of the file with a result too large for Redis
     unique: str = ""  # as in NewJob
     lane: str = ""  # as in NewJob
     error: JobError | None = None
     reason: str = ""  # a JobReason
     progress: Progress | None = None
-    waits_for: str | None = None  # the event of a parked job, '' if it sleeps; None for others
+    waits_for: str | None = None  # the event that a parked job awaits, '' if it sleeps; else None
     parked_ms: int | None = None
     enqueued_ms: int | None = None
     due_ms: int | None = None
@@ -143,7 +143,7 @@ class JobData:
     finished_ms: int | None = None
     cancel_ms: int | None = None
     previous_due_ms: int | None = None  # of a periodic job: the due time of the run before it
-    #: unreadable fields of its hash, with the reason; only in the ``known`` of an error
+    #: unreadable fields of its hash, with the reason; only set in an error's ``known``
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -174,8 +174,8 @@ class JobQuery:
 
 
 def decode_job(job_id: str, raw: Mapping[str, str], stored_in: str = "hash") -> JobData:
-    """A job's hash as JobData. Raises nothing but CorruptJob, which says what is wrong with the
-    hash. If only some fields are unreadable, its ``known`` is the job without them."""
+    """A job's hash as JobData. Raises only CorruptJob, which says what is wrong with the hash. If
+    only some fields are unreadable, its ``known`` is the job without them."""
     try:
         version = parse_int(raw["v"]) if "v" in raw else VERSION
         if version > VERSION:
@@ -217,7 +217,7 @@ def decode_job(job_id: str, raw: Mapping[str, str], stored_in: str = "hash") -> 
 
 
 class _JobReader:
-    """Decodes the fields of one job's hash, and notes why the ``unreadable`` ones are so."""
+    """Decodes the fields of one job's hash, and notes in ``unreadable`` why some cannot be."""
 
     def __init__(self, raw: Mapping[str, str]) -> None:
         self._raw = raw
@@ -239,7 +239,7 @@ class _JobReader:
         args = kwargs = None
         if "options" in self.unreadable:
             self.unreadable["payload"] = (
-                "its options say what may be shown, and they are unreadable"
+                "the options, which say what is redacted, are unreadable, so it cannot be shown"
             )
         elif "payload" not in self._raw:
             self.unreadable["payload"] = "it has no field 'payload'"
@@ -258,7 +258,7 @@ class _JobReader:
 
 
 def split_wait(job_id: str, event: str) -> tuple[WaitKind, str]:
-    """What a job waits for and its name, from its field ``waits_for``."""
+    """What a parked job waits for, and its name, from the field ``waits_for``."""
     if not event:
         return WaitKind.SLEEP, ""
     if event.startswith(APPROVAL):
@@ -267,7 +267,7 @@ def split_wait(job_id: str, event: str) -> tuple[WaitKind, str]:
 
 
 def _waits_for(raw: Mapping[str, str], status: Status) -> str | None:
-    """The event for which the job is parked now."""
+    """The event that the job is currently parked for."""
     if status is not Status.SCHEDULED or "waits_for" not in raw:
         return None
     return printable(raw["waits_for"])
@@ -316,7 +316,7 @@ def decode_progress(text: str) -> Progress:
         if not is_number(number, -MAX_INT64 - 1, MAX_INT64 + 1):
             raise ValueError("its done and total are not numbers")
     if not isinstance(found.note, str):
-        raise ValueError("its note is not a text")
+        raise ValueError("its note is not text")
     return found
 
 
@@ -341,7 +341,7 @@ def decode_error(text: str, reason: str = "") -> JobError:
     except KeyError as error:
         raise ValueError(f"its error has no {error}") from None
     if not all(isinstance(each, str) for each in (found.type, found.message, found.traceback)):
-        raise ValueError("its error is not made of texts")
+        raise ValueError("its error has a part that is not text")
     return found
 
 

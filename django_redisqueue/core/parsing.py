@@ -1,7 +1,7 @@
-"""Parse values from Redis, which anybody may have written.
+"""Parse values from Redis, which anyone may have written.
 
 A hash in Redis can be changed by hand, by another program or by another version of this package.
-Every number, text and instant from there passes through here before it reaches the database or a
+Every number, text and time from there passes through here before it reaches the database or a
 page: the result fits its column, or the value counts as unreadable. Functions named ``..._or_none``
 never raise.
 """
@@ -21,11 +21,11 @@ MAX_INT32 = 2**31 - 1  # an IntegerField
 MAX_INT64 = 2**63 - 1  # a BigIntegerField
 MAX_EXACT = 2**53  # Lua's numbers are exact up to here
 
-_WHOLE = re.compile(r"-?[0-9]{1,19}")  # ASCII only; int() also takes ' 5', '1_000' and '٥'
+_WHOLE = re.compile(r"-?[0-9]{1,19}")  # ASCII only; int() also accepts ' 5', '1_000' and '٥'
 _DIGITS = re.compile(r"-?[0-9]+")
-_REFUSED = re.compile("[\x00\ud800-\udfff]")  # no database takes these in a text
+_REFUSED = re.compile("[\x00\ud800-\udfff]")  # databases refuse these in text
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-# Not codec.loads, which refuses the whole event because of one NaN or one deep value.
+# Not codec.loads, which would refuse a whole event for one NaN or one deeply nested value.
 _decode = json.JSONDecoder().decode
 
 
@@ -59,7 +59,7 @@ def parse_int(text: str) -> int:
 
 
 def parse_instant_ms(text: str) -> int:
-    """An instant in ms from its digits, clamped to what a datetime can hold. Raises ValueError."""
+    """A time in ms from its digits, clamped to the range of a datetime. Raises ValueError."""
     found = instant_ms_or_none(text)
     if found is None and _DIGITS.fullmatch(text):
         return FIRST_MS if text.startswith("-") else LAST_MS
@@ -67,12 +67,12 @@ def parse_instant_ms(text: str) -> int:
 
 
 def instant_ms_or_none(value: object) -> int | None:
-    """An instant in ms since the epoch that a datetime can hold; None for anything else."""
+    """A time in ms since the epoch that a datetime can hold; None for anything else."""
     return int_or_none(value, FIRST_MS, LAST_MS)
 
 
 def text_or_none(value: object, most: int) -> str | None:
-    """A text that fits a column of ``most`` characters; None for anything but a string.
+    """Text that fits a column of ``most`` characters; None for anything but a string.
 
     Returns the same object unless something had to be replaced or cut off.
     """
@@ -90,14 +90,14 @@ def is_storable(value: str) -> bool:
     if value.isascii():
         return True
     try:
-        value.encode()  # takes an eighth of the time of a search: the bridge asks for every text
+        value.encode()  # an eighth of the time of a search; the bridge checks every text
     except UnicodeEncodeError:
         return False
     return True
 
 
 def storable(value: str) -> str:
-    """Replace each character that databases refuse by U+FFFD."""
+    """Replace each character that databases refuse with U+FFFD."""
     return _REFUSED.sub(_REPLACEMENT, value)
 
 
@@ -129,13 +129,13 @@ def int64_or_none(value: str | None) -> int | None:
 
 
 def counters(reply: Sequence[str]) -> dict[str, int]:
-    """The reply of HGETALL for a hash of counters. An unreadable counter counts as 0, from which
-    the next script that increments it starts again."""
+    """The reply of HGETALL for a hash of counters. An unreadable counter counts as 0, and the next
+    script that increments it starts from there."""
     return {name: int64_or_none(value) or 0 for name, value in pairs(reply).items()}
 
 
 def score_ms(score: str) -> int:
-    """The score of a sorted set as an instant. Infinity becomes the largest exact number."""
+    """The score of a sorted set as a time in ms. Infinity becomes the largest exact number."""
     return round(min(max(float(score), -MAX_EXACT), MAX_EXACT))
 
 

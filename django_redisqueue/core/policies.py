@@ -1,8 +1,8 @@
 """The policies of a task: ``Limit`` and ``Rate``, the lane of a job, the modes of
 ``@task(unique=...)``, and ``Backoff``, how long to wait before the next attempt.
 
-A lane is ``<share>|<limit key>|<limit key>``, and behind it, joined by blanks, the numbers of its
-limits, and what a conflict means. A limit key is ``<kind>:<limit>:<value>``, with the kind ``c``
+A lane is ``<share>|<limit key>|<limit key>``, followed, separated by spaces, by the numbers of its
+limits and by what a conflict means. A limit key is ``<kind>:<limit>:<value>``, with the kind ``c``
 (concurrency) or ``r`` (rate). Lua reads this (broker/lua/include/lane_names.lua).
 """
 
@@ -27,21 +27,21 @@ MAX_JOBS = 1_000_000  # of a limit
 MAX_WEIGHT = 100
 MAX_VALUE = 60  # characters of a value in a key; a longer one is cut and hashed
 MIN_WINDOW_MS, MAX_WINDOW_MS = 10, 366 * 86_400_000
-_HASHED = re.compile(r"~[0-9a-f]{32}$")  # in what is shown of a value
-STRIDE = 100  # by which a share's pass grows, divided by its weight (lane_names.lua)
+_HASHED = re.compile(r"~[0-9a-f]{32}$")  # at the end of a shown value
+STRIDE = 100  # a share's pass grows by this, divided by its weight (lane_names.lua)
 
 #: A parameter's name, a tuple of names, or a callable that gets the job's arguments
 Key = str | Sequence[str] | Callable[..., Any]
 
 ALL_ARGUMENTS = "arguments"
-MAX_KEY = 200  # characters of what a callable returns, percent-encoded
+MAX_KEY = 200  # characters of a callable's return value, percent-encoded
 IDEMPOTENCY_MS = 86_400_000  # how long the API remembers an Idempotency-Key
 
 MAX_FACTOR = 1_000_000
 
 
 def _names(value: object) -> tuple[str, ...]:
-    """A name or several as a tuple; () for anything else."""
+    """One or more names as a tuple; () for anything else."""
     names = (value,) if isinstance(value, str) else value
     is_several = isinstance(names, tuple | list) and all(isinstance(name, str) for name in names)
     return tuple(names) if is_several else ()  # type: ignore[arg-type]
@@ -57,8 +57,8 @@ def _check_key(key: object, where: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """At most so many jobs run at once: ``Limit(5)`` of a task, ``Limit(5, key="tenant_id")`` for
-    each value of an argument, ``Limit("stripe")`` by a limit of ``REDISQUEUE["LIMITS"]`` that
+    """At most this many jobs run at once: ``Limit(5)`` for a task, ``Limit(5, key="tenant_id")``
+    for each value of an argument, ``Limit("stripe")`` for a limit of ``REDISQUEUE["LIMITS"]`` that
     several tasks share. Raises InvalidOption."""
 
     most: int | str
@@ -86,7 +86,7 @@ class Limit:
 class Rate:
     """At most ``most`` jobs start in any window of this length: ``Rate(100, "1m")``, with a key or
     a name as in ``Limit``. Starts are spread evenly; up to ``burst`` of them may come at once, and
-    then the others are further apart. Raises InvalidOption."""
+    the others are then further apart. Raises InvalidOption."""
 
     most: int | str
     window: str | timedelta | None = None
@@ -138,20 +138,20 @@ Rates = tuple[Rate, ...]
 
 
 def check_limits(value: object, kind: type[Limit] | type[Rate], name: str) -> tuple[Any, ...]:
-    """Limits of one kind as a tuple: from one of them, or a list of up to 4. Raises
+    """Limits of one kind as a tuple, from one of them or a list of up to 4. Raises
     InvalidOption."""
     given = tuple(value) if isinstance(value, tuple | list) else (value,)
     for one in given:
         if not isinstance(one, kind):
             example = "Limit(5)" if kind is Limit else 'Rate(100, "1m")'
-            raise InvalidOption(f"{name} must be such as {example}, not {short_repr(one)}")
+            raise InvalidOption(f"{name} must be a limit such as {example}, not {short_repr(one)}")
     if not 1 <= len(given) <= 4:
         raise InvalidOption(f"{name} takes 1 to 4 limits, not {len(given)}")
     return given
 
 
 def check_fair_by(value: object) -> Key:
-    """Check a key like that of ``Limit``. Raises InvalidOption."""
+    """Check a key, which has the same form as that of ``Limit``. Raises InvalidOption."""
     _check_key(value, "fair_by")
     if value is None:
         raise InvalidOption("fair_by must be a parameter's name, a tuple of names or a callable")
@@ -196,33 +196,34 @@ def make_named_limit(raw: Mapping[str, Any]) -> NamedLimit:
 
 
 def encode_value(value: object) -> str:
-    """A value as a part of a key: no blank, bar or colon; cut and hashed when it is long. Raises
-    TypeError or ValueError unless it is a value of JSON."""
+    """A value as part of a key: without a space, bar or colon, and cut and hashed if it is long.
+    Raises TypeError or ValueError unless it is a JSON value."""
     return bounded(quote(text_of(value), safe="").replace("~", "%7E") or "~")
 
 
 def text_of(value: object) -> str:
-    """The same for 42 and "42". Raises TypeError or ValueError unless it is a value of JSON."""
+    """The same text for 42 and "42". Raises TypeError or ValueError unless it is a JSON value."""
     return value if isinstance(value, str) else dumps(value)
 
 
 def bounded(encoded: str) -> str:
-    """An encoded value of a length that keys can have: a longer one is cut and hashed."""
+    """An encoded value short enough for a key: a longer one is cut and hashed."""
     if len(encoded) <= MAX_VALUE:
         return encoded
     return f"{encoded[:20].rstrip('%')}~{_digest(encoded)}"
 
 
 def encode_share(value: object) -> str:
-    """The share for a value of ``fair_by``, or for a tuple of the values of several parameters."""
+    """The share for a value of ``fair_by``, or for a tuple with the values of several
+    parameters."""
     if isinstance(value, tuple):
         return bounded(",".join(map(encode_value, value)))
     return encode_value(value)
 
 
 def encode_shown(text: str) -> str | None:
-    """Encode again what ``shown_value`` has shown of a hashed value; None for any other text.
-    Raises InvalidOption if it is unknown where that was cut."""
+    """Encode the text that ``shown_value`` returned for a hashed value; None for any other text.
+    Raises InvalidOption if the place where the value was cut is unknown."""
     if not _HASHED.search(text):
         return None
     parts = []
@@ -231,7 +232,7 @@ def encode_shown(text: str) -> str | None:
         plain = part[: found.start()] if found else part
         if found and ("%" in plain or "\ufffd" in plain):
             raise InvalidOption(
-                f"{short_repr(text)} was cut at an unknown place; give the value itself"
+                f"{short_repr(text)} was cut at an unknown place; pass the value itself"
             )
         parts.append(quote(plain, safe="") + (found[0] if found else ""))
     return ",".join(parts)
@@ -242,12 +243,12 @@ def _digest(text: str) -> str:
 
 
 def shown_value(encoded: str) -> str:
-    """An encoded value for people."""
+    """An encoded value in readable form."""
     return unquote(encoded) if encoded != "~" else ""
 
 
 class RateNumbers(NamedTuple):
-    """A rate as Redis has it. ``interval_us``: the time between two starts without a burst."""
+    """A rate as Redis stores it. ``interval_us``: the time between two starts outside a burst."""
 
     jobs: int
     window_us: int
@@ -271,8 +272,8 @@ def decode_rate(number: str) -> RateNumbers | None:
 
 
 class Lane(NamedTuple):
-    """A decoded lane. ``limits``: its limit keys; ``numbers``: of its limits, as the job has
-    them."""
+    """A decoded lane. ``limits``: its limit keys; ``numbers``: the numbers of its limits, as the
+    job has them."""
 
     name: str
     share: str
@@ -292,8 +293,8 @@ def decode_lane(text: str) -> Lane:
 
 @dataclass(frozen=True)
 class For:
-    """``unique=For("1h")``: no second job within this time, however the first ends, unless it is
-    cancelled. ``duration``: seconds, a timedelta, or a text such as "90s" or "1h30m"."""
+    """``unique=For("1h")``: no second job within this time, however the first one ends, unless it
+    is cancelled. ``duration``: seconds, a timedelta, or text such as "90s" or "1h30m"."""
 
     duration: Duration
 
@@ -307,9 +308,9 @@ class For:
 
 @dataclass(frozen=True)
 class Replace:
-    """``unique=Replace(wait=10, max_wait=60)``: the job runs with the newest arguments, once
-    nothing new has come for ``wait``, and ``max_wait`` after the first at the latest. Both are
-    seconds, timedeltas, or texts such as "90s"."""
+    """``unique=Replace(wait=10, max_wait=60)``: the job runs with the newest arguments, as soon as
+    no new ones have come for ``wait``, and ``max_wait`` after the first call at the latest. Both
+    are seconds, timedeltas, or text such as "90s"."""
 
     wait: Duration
     max_wait: Duration = timedelta(seconds=MAX_DURATION)
@@ -367,20 +368,20 @@ def check_unique_by(value: object) -> UniqueBy | None:
 
 
 def encode_unique(key: str, unique: Unique) -> str:
-    """A key and its mode as unique.lua reads them."""
+    """A key and its mode, in the form that unique.lua reads."""
     words = unique.words if isinstance(unique, For | Replace) else f"{unique.value} - -"
     return f"{key} {words}"
 
 
 def encode_idempotency(key: str, fingerprint: str) -> str:
-    """The key of an HTTP request, with which only the same body may come again."""
+    """The key of an HTTP request, which may be repeated only with the same body."""
     return f"{key} once {IDEMPOTENCY_MS} {fingerprint}"
 
 
 @dataclass(frozen=True, slots=True)
 class UniqueKey:
-    """A key that a job has. ``status``: of that job, or '' when it is gone; ``until_ms``: the end
-    of a key that lasts for a time of its own. Instants are ms since the epoch, by Redis's clock."""
+    """A key that a job has. ``status``: of that job, or '' when it is gone; ``until_ms``: when a
+    key with a lifetime of its own expires. Times are ms since the epoch, by Redis's clock."""
 
     key: str
     job_id: str
@@ -391,7 +392,7 @@ class UniqueKey:
 
 
 def quoted_key(task: str, text: str) -> str:
-    """A key from a text, without blanks. Raises ValueError if it is empty or too long."""
+    """A key made from text, without spaces. Raises ValueError if it is empty or too long."""
     quoted = quote(text, safe="-_.~:/@+,=")
     if not 0 < len(quoted) <= MAX_KEY:
         raise ValueError(f"it has {len(quoted)} characters, percent-encoded")
@@ -403,7 +404,7 @@ class Backoff:
     """Exponential delays with jitter: ``base * factor ** (attempt - 1)``, at most ``maximum``.
 
     ``base`` and ``maximum`` are durations; ``jitter`` is the fraction by which a delay may vary
-    either way, so that jobs that failed together do not come back together (AWS Architecture Blog,
+    either way, so that jobs that failed together are not retried together (AWS Architecture Blog,
     "Exponential Backoff And Jitter", 2015).
     """
 
@@ -419,7 +420,7 @@ class Backoff:
         _check_number(self.jitter, "jitter", 0, 1)
 
     def delay_ms(self, attempt: int) -> int:
-        """Milliseconds to wait after the ``attempt``-th try (1 is the first) failed."""
+        """Milliseconds to wait after attempt number ``attempt`` (1 is the first) failed."""
         base, maximum = to_seconds(self.base, "base"), to_seconds(self.maximum, "maximum")
         try:
             seconds = min(maximum, base * float(self.factor) ** (attempt - 1))
@@ -442,7 +443,7 @@ class FixedDelays:
     delays_ms: tuple[int, ...]
 
     def delay_ms(self, attempt: int) -> int:
-        """Milliseconds to wait after the ``attempt``-th try failed."""
+        """Milliseconds to wait after attempt number ``attempt`` failed."""
         return self.delays_ms[min(attempt, len(self.delays_ms)) - 1]
 
 

@@ -1,6 +1,6 @@
-"""Ports: protocols that the client package calls, and their implementations in use.
+"""Ports: the protocols that the client package calls, and the implementations in use.
 
-Redis itself is behind ``Transport``. The database is behind the other ports, which
+Redis is behind ``Transport``. The database is behind the other ports, which
 ``django_redisqueue.wiring`` fills once models can be loaded.
 """
 
@@ -28,8 +28,8 @@ class Transport(Protocol):
 
     @property
     def in_memory(self) -> bool:
-        """Whether jobs live in this process. Such a transport is never away, so nothing needs the
-        outbox or the mirror."""
+        """Whether jobs live in this process. Such a transport is always available, so it needs
+        neither the outbox nor the mirror."""
 
     def check(self) -> None:
         """Raise ConfigurationError if jobs cannot be sent at all; opens no connection."""
@@ -41,7 +41,7 @@ class Transport(Protocol):
         """One job. Raises JobNotFound."""
 
     def has_job(self, job_id: str) -> bool:
-        """Whether it keeps this job in memory."""
+        """Whether the transport keeps this job in memory."""
 
     def find(self, query: JobQuery) -> Sequence[JobData]:
         """The newest jobs that match, at most ``query.limit``. Raises NotIndexed."""
@@ -50,28 +50,28 @@ class Transport(Protocol):
         """The results of a job's parents by their ids."""
 
     def cancel(self, job_id: str) -> int:
-        """1 cancelled, 2 asked to stop, 0 finished already, -1 unknown."""
+        """1 cancelled, 2 asked to stop, 0 already finished, -1 unknown."""
 
     def requeue(self, job_id: str) -> int:
         """1 requeued, 0 neither failed nor cancelled, -1 unknown, -2 and -3 its workflow is cleaned
         up or cancelled, -4 another job has its unique key."""
 
     def duplicate_of(self, job_id: str) -> str:
-        """The job that an id leads to, because its own job was a duplicate; or ''."""
+        """The job that this id leads to because its own job was a duplicate; or ''."""
 
     def unique_keys(self, start: int, count: int) -> Sequence[UniqueKey]:
-        """A page of the unique keys that jobs have, the oldest first."""
+        """A page of the unique keys that jobs have, oldest first."""
 
     def release_unique(self, key: str) -> str:
         """Free a unique key; the id of the job that had it, or ''."""
 
     def set_limit(self, key: str, number: str) -> bool:
         """Set the number of a limit key, or the weight of ``s:<share>``, or remove it with ''; True
-        when that changed anything."""
+        if anything changed."""
 
     def pause(self, queue: str, key: str, paused: bool, by: str) -> bool:
-        """Pause or resume a queue, or with a key one of its limit keys or ``s:<share>``; True when
-        that changed anything. ``by``: who pauses it."""
+        """Pause or resume a queue, or with a key one of its limit keys or ``s:<share>``; True if
+        anything changed. ``by``: who pauses it."""
 
     def is_paused(self, queue: str) -> bool:
         """Whether a whole queue is paused."""
@@ -92,8 +92,8 @@ class Transport(Protocol):
         """Return once the job has ended. Raises JobNotFound or WaitTimeout."""
 
     def wait_until(self, has_ended: Callable[[], bool], owner_id: str, deadline: Deadline) -> None:
-        """Return once a workflow or a gather of this id has ended. Raises WaitTimeout, and what
-        ``has_ended`` raises."""
+        """Return once the workflow or gather with this id has ended. Raises WaitTimeout, and
+        whatever ``has_ended`` raises."""
 
     def push_workflow(self, push: Push) -> None:
         """Accept a whole workflow; pushing it again changes nothing. Raises WorkflowError."""
@@ -108,7 +108,7 @@ class Transport(Protocol):
         """``pause``, ``release``, ``cancel`` or ``clean``: 1 done, 0 nothing to do, -1 unknown."""
 
     def start_gather(self, plan: GatherPlan) -> int:
-        """1 started, 0 started before, -1 another gather has the key."""
+        """1 started, 0 already started, -1 another gather has the key."""
 
     def gather(self, key: str) -> GatherData | None:
         """A gather without its results, or None."""
@@ -118,7 +118,7 @@ class Transport(Protocol):
 
     def gather_key(self, job_id: str) -> str | None:
         """The key of the gather that a running job belongs to, or None. Raises LeaseLost if Redis
-        does not know that it runs."""
+        has no record that it runs."""
 
 
 class Outbox(Protocol):
@@ -127,7 +127,7 @@ class Outbox(Protocol):
     def store(self, jobs: Sequence[NewJob], aliases: Sequence[str]) -> Sequence[str]:
         """Store jobs in the open transactions of ``aliases``, or at once if there are none.
 
-        Returns the aliases that have the rows. Raises ConfigurationError when none has the table.
+        Returns the aliases that have the rows. Raises ConfigurationError if none has the table.
         """
 
     def store_undelivered(self, jobs: Sequence[NewJob], alias: str) -> str:
@@ -135,7 +135,7 @@ class Outbox(Protocol):
         alias that has the rows. Raises DatabaseError or ConfigurationError."""
 
     def find(self, job_id: str) -> NewJob | None:
-        """A job that has a row, or None."""
+        """The job that has a row under this id, or None."""
 
     def find_workflow(self, workflow_id: str) -> Push | None:
         """A workflow that has a row and that Redis has not accepted, or None."""
@@ -145,15 +145,16 @@ class Outbox(Protocol):
 
 
 class Archive(Protocol):
-    """Jobs that Redis does not have, as the database knows them."""
+    """Jobs that Redis does not have, as the database has them."""
 
     def __call__(self, job_id: str, *, in_outbox: bool) -> JobData | None:
-        """One job, or None. ``in_outbox``: the caller knows that it was put into the outbox."""
+        """One job, or None. ``in_outbox``: the caller knows that the job was put into the
+        outbox."""
 
 
 @dataclass(slots=True)
 class Ports:
-    """What is plugged in: by ``wiring`` when Django is ready, and ``adapter`` by the backend of
+    """What is plugged in: by ``wiring`` once Django is ready, and ``adapter`` by the backend for
     Django's own Tasks when that is imported."""
 
     outbox: Outbox | None = None
@@ -164,7 +165,7 @@ class Ports:
     adapter: Callable[[object], Any] | None = None  # a Django task -> a Task, or None
     replacement: Transport | None = None  # in use instead of Redis
     ended: deque[Transport] = field(default_factory=lambda: deque(maxlen=10))
-    """Replacements that were in use: a test reads the jobs of a block after its end."""
+    """Replacements that were in use: a test may read the jobs of a block after the block ends."""
 
 
 ports = Ports()

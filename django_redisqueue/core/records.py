@@ -27,7 +27,8 @@ MAX_LISTED = 1000  # queues or children
 
 class WorkflowJob(NamedTuple):
     """A job of a workflow, as enqueue_workflow.lua takes it. Names of siblings are ``.<number>``,
-    joined by blanks. A named tuple: it is made for every job, and goes into the call as it is."""
+    separated by spaces. A named tuple, because one is made for every job and goes into the call
+    unchanged."""
 
     id: str
     queue: str
@@ -47,16 +48,16 @@ class WorkflowJob(NamedTuple):
 
 
 class Push(NamedTuple):
-    """A workflow on its way: names and values of its own fields, and its jobs."""
+    """A workflow on its way into Redis: the names and values of its own fields, and its jobs."""
 
     workflow_id: str
     fields: Sequence[str]
     jobs: Sequence[WorkflowJob]
-    stored: bool = False  # it has a row in an outbox: Redis remembers its id until that is deleted
+    stored: bool = False  # it has an outbox row: Redis remembers its id until the row is deleted
 
 
 class WorkflowPart(NamedTuple):
-    """What one script call creates of a workflow: up to 100 jobs, mostly all."""
+    """The part of a workflow that one script call creates: up to 100 jobs, usually all of them."""
 
     workflow_id: str
     fields: Sequence[str]
@@ -68,7 +69,7 @@ class WorkflowPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowData:
-    """Everything Redis knows of a workflow. Instants are ms since the epoch, by Redis's clock."""
+    """Everything Redis has about a workflow. Times are ms since the epoch, by Redis's clock."""
 
     id: str
     status: WorkflowStatus
@@ -110,7 +111,7 @@ WORKFLOW_FIELDS = ("status", "name", "paused_ms", *_COUNTS, *_INSTANTS)  # witho
 
 
 def decode_workflow(workflow_id: str, raw: Mapping[str, str]) -> WorkflowData:
-    """A workflow's hash as WorkflowData. Raises nothing but CorruptJob."""
+    """A workflow's hash as WorkflowData. Raises only CorruptJob."""
     fields = Fields(raw)
     counts = {key: fields.integer(key, MAX_INT32) for key in _COUNTS if key in raw}
     instants = {key: fields.instant_ms(key) for key in _INSTANTS if key in raw}
@@ -143,8 +144,8 @@ class GatherListener(NamedTuple):
 
 
 class GatherPlan(NamedTuple):
-    """A gather as start_gather.lua takes it. ``payload``: of the listeners' jobs, as JSON;
-    ``fields``: names and values of the plan, flat. Tuples, because it may be sent as arguments of a
+    """A gather as start_gather.lua takes it. ``payload``: that of the listeners' jobs, as JSON;
+    ``fields``: the plan's names and values, flat. Tuples, because it may be sent as arguments of a
     job."""
 
     key: str
@@ -158,7 +159,7 @@ class GatherPlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatherData:
-    """Everything Redis knows of a gather except its results. Instants are ms since the epoch, by
+    """Everything Redis has about a gather except its results. Times are ms since the epoch, by
     Redis's clock."""
 
     key: str
@@ -170,7 +171,7 @@ class GatherData:
     missing: tuple[str, ...] = ()  # listeners without a result: now, or when it failed
     done_count: int = 0
     payload: Mapping[str, Any]
-    follow_up_id: str = ""  # of the job that its end enqueued
+    follow_up_id: str = ""  # of the job that it enqueued when it ended
     polls_left: int = 0
     made_ms: int | None = None
     ended_ms: int | None = None
@@ -179,8 +180,7 @@ class GatherData:
 def decode_gather(
     key: str, raw: Mapping[str, str], received: Sequence[str], done: str
 ) -> GatherData:
-    """A gather from its plan, the names of its results and their count. Raises nothing but
-    CorruptJob."""
+    """A gather from its plan, the names of its results and their count. Raises only CorruptJob."""
     try:
         return _decode(key, raw, received, done)
     except (ValueError, KeyError) as error:
@@ -226,15 +226,15 @@ class WorkerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """The report of a worker."""
+    """What a worker reports about itself."""
 
     host: str
     version: str
-    started_ms: int  # by the clock of its machine
+    started_ms: int  # by its machine's clock
     state: str
     queues: tuple[str, ...]
-    processes: int  # that run jobs
-    threads: int  # of each, for sync jobs
+    processes: int  # processes that run jobs
+    threads: int  # of each process, for sync jobs
     #: resident bytes (0 if unknown) by the last part of the child's id
     children: Mapping[str, int] = field(default_factory=dict)
 
@@ -245,7 +245,7 @@ class WorkerReport:
 
     @property
     def memory(self) -> int:
-        """Resident bytes of its children. Pages that they share count in each."""
+        """Resident bytes of its children. Pages that they share count once for each."""
         return sum(self.children.values())
 
     def text(self) -> str:
@@ -253,12 +253,12 @@ class WorkerReport:
 
 
 def worker_of(child: str) -> str:
-    """The id of the worker of a child (worker/identity.py)."""
+    """The id of a child's worker (worker/identity.py)."""
     return child.rpartition(".")[0] or child
 
 
 def parse_report(text: str | None) -> WorkerReport | None:
-    """The inverse of ``WorkerReport.text``; None for what no worker has written."""
+    """The inverse of ``WorkerReport.text``; None for anything that no worker wrote."""
     raw = object_or_none(text)
     if raw is None:
         return None
@@ -276,7 +276,7 @@ def parse_report(text: str | None) -> WorkerReport | None:
 def _text(value: Any) -> str:
     found = text_or_none(value, MAX_TEXT)
     if found is None:
-        raise ValueError("not a text")
+        raise ValueError("not text")
     return found
 
 

@@ -1,7 +1,7 @@
-"""Redacted arguments, which no page, log or API shows: ``@task(redact=("card",))``.
+"""Redacted arguments, which no page, log or API response shows: ``@task(redact=("card",))``.
 
 Enqueueing a job decides which of its arguments are redacted, and stores their positions and names
-in the job's options. So every reader can honour that, even one that does not know the task. Redis
+in the job's options, so every reader can honour that, even one that does not have the task. Redis
 and the outbox have the real payload, because the worker needs it.
 """
 
@@ -25,8 +25,8 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 class Hidden(str):
-    """A text with a ``repr`` that reveals nothing. Django's debug page and error trackers show the
-    variables of a traceback by ``repr``."""
+    """Text with a ``repr`` that reveals nothing. Django's debug page and error trackers show the
+    variables of a traceback by their ``repr``."""
 
     __slots__ = ()
 
@@ -47,8 +47,8 @@ def without_frames(error: BaseException) -> None:
 def secrets_in(
     args: Sequence[Any], kwargs: Mapping[str, Any], marks: Sequence[int | str]
 ) -> list[str]:
-    """The texts of the marked arguments as an error's message may quote them, the longest first.
-    Texts under SHORTEST are left out, because they would match everywhere."""
+    """The texts of the marked arguments as an error message may quote them, longest first. Texts
+    shorter than SHORTEST are left out, because they would match everywhere."""
     named: dict[int | str, Any] = dict(enumerate(args))
     named.update(kwargs)
     left = [named[mark] for mark in marks if mark in named]
@@ -69,7 +69,7 @@ def secrets_in(
 @dataclass(frozen=True, slots=True)
 class Redaction:
     """Which arguments of a task are hidden. An argument that does not fit the signature is hidden
-    too: it may be a redacted one under a mistyped name."""
+    as well, because it may be a redacted one under a mistyped name."""
 
     positions: tuple[bool, ...]  # for each positional parameter: is it hidden
     more_positions: bool  # further positional arguments are hidden
@@ -80,7 +80,7 @@ class Redaction:
         self, args: Sequence[Any], kwargs: Mapping[str, Any], before: int = 0
     ) -> list[int | str]:
         """The positions and names to hide in one call. ``before``: how many arguments (a parent's
-        result) will precede these when the job runs."""
+        result) precede these when the job runs."""
         known = self.positions[before:]
         hidden: list[int | str] = [
             at for at in range(len(args)) if (known[at] if at < len(known) else self.more_positions)
@@ -97,7 +97,7 @@ def redaction_of(func: Callable[..., Any], names: Sequence[str], skip: int = 0) 
     for name in names:
         if name not in known:
             raise InvalidOption(
-                f"redact names {name!r}, which is no parameter of {func.__module__}."
+                f"redact names {name!r}, which is not a parameter of {func.__module__}."
                 f"{func.__qualname__}{did_you_mean(name, known)}; "
                 f"it has {', '.join(known) or 'none'}"
             )
@@ -133,7 +133,7 @@ def redact(
     """Replace the arguments that ``marks`` names. Raises ValueError or TypeError for invalid
     marks."""
     if not isinstance(marks, list):
-        raise ValueError("what it redacts is not a list of places and names")
+        raise ValueError("the redacted arguments are not a list of positions and names")
     hidden = set(marks)
     return (
         [REDACTED if at in hidden else value for at, value in enumerate(args)],

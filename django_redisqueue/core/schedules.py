@@ -1,9 +1,9 @@
 """Schedules: when a periodic task is due (``Cron`` and ``Every``), what to do about missed due
 times, and the records of a schedule, as its hash in Redis stores them.
 
-Due times are instants in ms. ``Every`` counts from the epoch, so it never drifts. ``Cron`` follows
-Debian's rules when clocks change (cronsim): a time of day that is left out runs once just after
-the gap, and one that comes twice runs once.
+Due times are in ms since the epoch. ``Every`` counts from the epoch, so it never drifts. When
+clocks change, ``Cron`` follows Debian's rules (cronsim): a time of day that is skipped runs once
+just after the gap, and one that occurs twice runs once.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from .text import printable
 SECOND_MS = 1000
 MAX_JITTER_MS = UNITS_MS["d"]
 LATE_MS = 60_000  # a run that starts within a minute of its due time is on time
-CATCH_UP = 100  # runs that ``misfire="all"`` makes at the most, the latest ones
-MAX_OUTAGE_MS = 366 * UNITS_MS["d"]  # due times before that are neither run nor counted
-MAX_COUNTED = 1000  # due times of a cron expression that are looked at, because each takes 50 µs
+CATCH_UP = 100  # the most runs that ``misfire="all"`` makes, which are the latest ones
+MAX_OUTAGE_MS = 366 * UNITS_MS["d"]  # older due times are neither run nor counted
+MAX_COUNTED = 1000  # due times of a cron expression that are computed: each takes 50 µs
 _JOB_FIELDS = ("task", "payload", "queue", "options", "priority", "audit", "when", "unique", "lane")
 _INSTANTS = ("next_ms", "last_due_ms", "last_ms")
 _COUNTS = ("fired", "missed", "skipped")
 
 
 class DueRuns(NamedTuple):
-    """What to do about a schedule whose next due time has come."""
+    """What to do about a schedule that is due."""
 
     run_ms: Sequence[int]  # due times that get a run, oldest first
     next_ms: int | None  # the first due time to come, if any
@@ -52,10 +52,10 @@ class DueRuns(NamedTuple):
 class Schedule(ABC):
     """The options that both kinds share.
 
-    ``misfire``: what happens to due times that passed while no worker was there, ``once``, ``skip``
-    or ``all``. ``overlap``: what happens when the previous run has not finished, ``queue``,
-    ``skip`` or ``cancel``. ``jitter``: the schedule's runs start up to so much later, each schedule
-    by a fixed part of it, so that many schedules do not start at the same second.
+    ``misfire``: what happens to due times that passed while no worker was running: ``once``,
+    ``skip`` or ``all``. ``overlap``: what happens when the previous run has not finished:
+    ``queue``, ``skip`` or ``cancel``. ``jitter``: the longest delay of the schedule's runs. Each
+    schedule has a fixed part of it, so that many schedules do not start in the same second.
     """
 
     kind: ClassVar[str]
@@ -72,30 +72,30 @@ class Schedule(ABC):
         _set(self, "jitter", jitter_ms / 1000)
 
     def in_zone(self, timezone: str) -> Self:
-        """With this time zone, unless it has one of its own."""
+        """The same schedule with this time zone, unless it has one of its own."""
         return self
 
     def delay_ms(self, name: str) -> int:
-        """How much later than their due times the runs of a schedule of this name start."""
+        """How long after their due times the runs of a schedule with this name start."""
         jitter_ms = _jitter_ms(self.jitter, "jitter")
         return int(periodic_prefix(name)[9:-1], 36) % jitter_ms if jitter_ms else 0
 
     @property
     @abstractmethod
     def timing(self) -> str:
-        """All that the due times depend on, as a text."""
+        """Everything that the due times depend on, as text."""
 
     @abstractmethod
     def after(self, instant_ms: int) -> int | None:
-        """The first due time after an instant, or None if there is none."""
+        """The first due time after ``instant_ms``, or None."""
 
     @abstractmethod
     def between(self, first_ms: int, last_ms: int) -> Sequence[int]:
-        """The due times from a due time up to an instant, both included, or the latest of
-        very many."""
+        """The due times from ``first_ms``, itself a due time, to ``last_ms``, both included; if
+        there are very many, the latest of them."""
 
     def upcoming(self, instant_ms: int, count: int) -> list[int]:
-        """The first due times after an instant."""
+        """The first ``count`` due times after ``instant_ms``."""
         found: list[int] = []
         due_ms: int | None = instant_ms
         while len(found) < count and (due_ms := self.after(due_ms or 0)) is not None:
@@ -123,7 +123,7 @@ class Schedule(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Cron(Schedule):
-    """The due times of a cron expression of five fields, in a time zone (by default Django's
+    """The due times of a cron expression with five fields, in a time zone (by default Django's
     TIME_ZONE). Raises InvalidOption if it cannot be read or never fires."""
 
     kind: ClassVar[str] = "cron"
@@ -159,14 +159,15 @@ class Cron(Schedule):
         return takewhile(lambda due_ms: due_ms <= last_ms, self._due_times(first_ms - 1))
 
     def _latest_start(self, last_ms: int) -> int:
-        """A due time with about MAX_COUNTED due times from it to an instant, found backwards."""
+        """A due time with about MAX_COUNTED due times from it up to ``last_ms``, found by searching
+        backwards."""
         begin = datetime.fromtimestamp(last_ms // 1000 + 1, _zone(self.timezone or "UTC"))
         before = CronSim(self.expression, begin, reverse=True)
         return _instant_ms(next(islice(before, MAX_COUNTED - 1, None)))
 
     def _due_times(self, instant_ms: int) -> Iterator[int]:
-        """The due times after an instant. While clocks are set back, cronsim may begin with earlier
-        ones, because it starts from the time of day."""
+        """The due times after ``instant_ms``. While clocks are set back, cronsim may begin with
+        earlier ones, because it starts from the time of day."""
         zone = _zone(self.timezone or "UTC")
         begin = datetime.fromtimestamp(instant_ms // 1000, zone)
         last_ms = instant_ms
@@ -180,8 +181,8 @@ class Cron(Schedule):
 @dataclass(frozen=True, slots=True)
 class Every(Schedule):
     """A due time in each interval, counted from the epoch (1970-01-01 00:00 UTC): ``Every("5m")``
-    is due at :00, :05 and so on. Seconds, a timedelta, or a text such as "90s" or "1h30m"; whole
-    seconds."""
+    is due at :00, :05 and so on. The interval is a whole number of seconds, given as seconds, a
+    timedelta, or text such as "90s" or "1h30m"."""
 
     kind: ClassVar[str] = "every"
     interval: Duration
@@ -192,7 +193,8 @@ class Every(Schedule):
         interval_ms = to_period_ms(self.interval, "every")
         if interval_ms % SECOND_MS:
             raise InvalidOption(
-                f"every must be whole seconds, at least one; not {short_repr(self.interval)}"
+                "every must be a whole number of seconds, at least one, "
+                f"not {short_repr(self.interval)}"
             )
         _set(self, "interval", period_text(interval_ms))
         _set(self, "interval_ms", interval_ms)
@@ -209,18 +211,18 @@ class Every(Schedule):
 
 
 def to_cron(value: object) -> Cron:
-    """A Cron, or the one of an expression. Raises InvalidOption."""
+    """The Cron itself, or one for an expression. Raises InvalidOption."""
     if isinstance(value, Cron):
         return value
     if not isinstance(value, str):
         raise InvalidOption(
-            f'cron must be a text such as "*/5 * * * *", or a Cron, not {short_repr(value)}'
+            f'cron must be text such as "*/5 * * * *", or a Cron, not {short_repr(value)}'
         )
     return Cron(value)
 
 
 def to_every(value: object) -> Every:
-    """An Every, or the one of an interval. Raises InvalidOption."""
+    """The Every itself, or one for an interval. Raises InvalidOption."""
     return value if isinstance(value, Every) else Every(value)  # type: ignore[arg-type]
 
 
@@ -228,7 +230,7 @@ SCHEDULE_OPTIONS = ("cron", "every", "timezone", "misfire", "overlap", "jitter")
 
 
 def make_schedule(options: Mapping[str, object]) -> Schedule:
-    """The schedule of some of SCHEDULE_OPTIONS. Raises InvalidOption."""
+    """The schedule that these SCHEDULE_OPTIONS describe. Raises InvalidOption."""
     cron, every = options.get("cron"), options.get("every")
     if (cron is None) == (every is None):
         raise InvalidOption("a schedule needs either cron or every")
@@ -269,7 +271,7 @@ def _check_expression(expression: str) -> None:
 
 
 def _is_readable(expression: str) -> bool:
-    """Whether each of its fields is fine: with all months it is."""
+    """Whether each of its fields is valid, as it would be if all months were allowed."""
     fields = expression.split()
     try:
         CronSim(" ".join((*fields[:3], "*", fields[4])), datetime(2000, 1, 1, tzinfo=UTC))
@@ -289,15 +291,15 @@ def _zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         raise InvalidOption(
-            f'timezone must be a name of the IANA database, such as "Europe/Berlin", not '
-            f"{short_repr(name)}; if that is one, the system lacks it: install tzdata"
+            f'timezone must be a name in the IANA database, such as "Europe/Berlin", not '
+            f"{short_repr(name)}; if the name is right, the system lacks it: install tzdata"
         ) from None
 
 
 def _jitter_ms(value: object, name: str) -> int:
     jitter_ms = to_ms(value, name)
     if jitter_ms > MAX_JITTER_MS:
-        raise InvalidOption(f"{name} must be a day at the most, not {short_repr(value)}")
+        raise InvalidOption(f"{name} must be at most a day, not {short_repr(value)}")
     return jitter_ms
 
 
@@ -324,7 +326,7 @@ class ScheduleDefinition:
     error: str = ""
 
     def fields(self) -> dict[str, str]:
-        """What its hash has of it, with a digest of all that."""
+        """The fields of its hash that define it, with a digest of them."""
         schedule = self.schedule
         found = {
             "source": self.source.value,
@@ -343,7 +345,7 @@ class ScheduleDefinition:
 
 
 def set_digest(definitions: Iterable[ScheduleDefinition]) -> str:
-    """Identifies all schedules that some code has."""
+    """Identifies the set of all schedules in one version of the code."""
     return _digest(f"{one.name}={one.digest}" for one in sorted(definitions, key=lambda d: d.name))
 
 
@@ -353,7 +355,7 @@ def _digest(parts: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleData:
-    """Everything Redis knows of a schedule. Instants are ms since the epoch."""
+    """Everything Redis has about a schedule. Times are ms since the epoch."""
 
     name: str
     source: Source
@@ -364,10 +366,10 @@ class ScheduleData:
     error: str = ""  # why it does not run
     next_ms: int | None = None
     last_due_ms: int | None = None  # the due time of the last run
-    last_ms: int | None = None  # when that was created
+    last_ms: int | None = None  # when that run was created
     last_job: str = ""
     fired: int = 0
-    missed: int = 0  # due times without a run, because no worker was there
+    missed: int = 0  # due times without a run, because no worker was running
     skipped: int = 0  # due times without a run, because the previous one had not finished
 
     @property

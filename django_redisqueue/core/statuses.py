@@ -34,7 +34,7 @@ class Status(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """True when only a requeue can move the job again."""
+        """True if only a requeue can move the job again."""
         return self in FINAL
 
 
@@ -51,13 +51,13 @@ class JobReason(StrEnum):
     UNKNOWN_TASK = "unknown_task"
     CORRUPT = "corrupt"  # its payload cannot be read
     RESULT = "result"  # its result cannot be stored
-    LOST = "lost"  # Redis lost it; the mirror says so
+    LOST = "lost"  # Redis lost it; the mirror reports this
     SKIPPED = "skipped"  # a parent failed
     PARENT_GONE = "parent_gone"  # a parent is gone
     CLEANED = "cleaned"  # with its workflow
     SUPERSEDED = "superseded"  # a job with newer arguments has its unique key
     EXPIRED = "expired"  # no worker started it by the time that ``expires`` allows
-    CONFLICT = "conflict"  # its concurrency limit was reached, and its on_conflict says so
+    CONFLICT = "conflict"  # its concurrency limit was reached, and its on_conflict ended it
 
 
 class WorkflowStatus(StrEnum):
@@ -66,12 +66,12 @@ class WorkflowStatus(StrEnum):
     BUILDING = "building"  # its jobs are being pushed
     RUNNING = "running"
     COMPLETED = "completed"
-    FAILED = "failed"  # its unstarted jobs wait for a retry
+    FAILED = "failed"  # its jobs that had not started wait for a retry
     CANCELLED = "cancelled"
 
     @property
     def is_final(self) -> bool:
-        """True when only a retry of one of its jobs can move it again."""
+        """True if only a retry of one of its jobs can move it again."""
         return self not in (WorkflowStatus.BUILDING, WorkflowStatus.RUNNING)
 
 
@@ -82,7 +82,7 @@ class GatherStatus(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """True when nothing can change it."""
+        """True if nothing can change it."""
         return self is not GatherStatus.COLLECTING
 
 
@@ -91,7 +91,7 @@ class ApprovalStatus(StrEnum):
     APPROVED = "approved"
     REJECTED = "rejected"
     EXPIRED = "expired"  # no decision within its timeout
-    CLOSED = "closed"  # its job has ended meanwhile
+    CLOSED = "closed"  # its job ended in the meantime
 
 
 class GatherReason(StrEnum):
@@ -117,7 +117,7 @@ class OnFailure(StrEnum):
     """What the failure or cancellation of a job means for its workflow."""
 
     FAIL = "fail"  # the workflow fails: no more of its jobs start
-    SKIP = "skip"  # the job's dependants are cancelled; the rest goes on
+    SKIP = "skip"  # the job's dependants are cancelled; the rest continues
     GO_ON = "go_on"  # the job's dependants run without its result
 
 
@@ -138,7 +138,7 @@ class OnConflict(StrEnum):
 
 
 class Misfire(StrEnum):
-    """What a periodic task does about due times that passed while no worker was there."""
+    """What a periodic task does about due times that passed while no worker was running."""
 
     ONCE = "once"  # one run stands for all of them
     SKIP = "skip"  # they are left out

@@ -1,7 +1,7 @@
 """Tags, by which an application finds its jobs.
 
-A job's options have them as a flat list. Scripts do not decode JSON, and in a list the name of a
-tag cannot be mistaken for the key of an option.
+A job's options store them as a flat list: scripts do not decode JSON, and in a list a tag's name
+cannot be mistaken for an option's key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ MAX_TAGS, MAX_VALUE = 10, 100
 
 
 def check_tags(value: object) -> dict[str, str]:
-    """Check up to 10 names with texts of 1 to 100 printable characters. Raises InvalidOption."""
+    """Check up to 10 names, each with a text of 1 to 100 printable characters. Raises
+    InvalidOption."""
     if not isinstance(value, Mapping):
         raise InvalidOption(
             f'tags must be a dict such as {{"tenant": "42"}}, not {short_repr(value)}'
@@ -42,7 +43,7 @@ def check_tags(value: object) -> dict[str, str]:
 
 
 def flatten_tags(tags: Mapping[str, str]) -> list[str]:
-    """The tags as a job's options have them."""
+    """The tags in the form that a job's options store."""
     return [part for pair in tags.items() for part in pair]
 
 
@@ -50,12 +51,12 @@ def tags_in(options: Mapping[str, object]) -> dict[str, str]:
     """The tags in a job's options. Raises ValueError."""
     parts = options.get(OPTION, ())
     if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
-        raise ValueError(f"its tags are {short_repr(parts)}, not names and texts in turn")
+        raise ValueError(f"its tags are {short_repr(parts)}, not alternating names and texts")
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def properties(task: str, workflow: str, tags: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The properties that can be INDEXED, with their values, if not empty."""
+    """The properties that can be INDEXED, with their values unless empty."""
     if task:
         yield "task", task
     if workflow:
@@ -66,12 +67,12 @@ def properties(task: str, workflow: str, tags: Mapping[str, str]) -> Iterator[tu
 
 def index_entry(name: str, value: str) -> str:
     """The name of an index set, in its key and in a job's options: a property and its value,
-    without blanks and quotes."""
+    without spaces and quotes."""
     return f"{name}:{quote(value, safe='/:@')}"
 
 
 def index_of(indexed: Sequence[str], task: str, job_id: str, tags: Mapping[str, str]) -> str:
-    """The names of a job's index sets, as its options have them."""
+    """The names of a job's index sets, as its options store them."""
     workflow = job_id.rpartition(".")[0] if job_id.startswith("flow_") else ""
     found = properties(task, workflow, tags)
     return " ".join(index_entry(name, value) for name, value in found if name in indexed)

@@ -15,13 +15,13 @@ LOGGERS = (
 
 
 def printable(text: str) -> str:
-    """Escape lone surrogates, which UTF-8 cannot encode. They also stand for bytes that were not
+    """Escape lone surrogates, which UTF-8 cannot encode. They also represent bytes that were not
     UTF-8."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def sanitize(text: object, longest: int = MAX_LENGTH) -> str:
-    """One line of text, with everything that a terminal would act on escaped: control characters,
+    """One line of text, with everything that would affect a terminal escaped: control characters,
     line breaks, escape sequences and marks that change the writing direction."""
     plain = str(text)
     cut = plain[:longest]
@@ -44,7 +44,7 @@ class SanitizingFilter(logging.Filter):
     """Sanitizes the arguments and the traceback of log records, before any handler sees them.
 
     So each message is one line, and each line of a traceback is indented: none can pass for a
-    record of its own. ``extra`` is left alone, for handlers that write JSON.
+    separate record. ``extra`` is left alone, for handlers that write JSON.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -56,7 +56,7 @@ class SanitizingFilter(logging.Filter):
 
 
 def _sanitized(value: Any) -> Any:
-    """The value itself if it is safe, because a handler may look at its type."""
+    """The value itself if it is safe, because a handler may check its type."""
     if isinstance(value, int | float):
         return value
     text = str(value)
@@ -66,7 +66,7 @@ def _sanitized(value: Any) -> Any:
 
 
 class _Sanitized:
-    """Sanitizes both ``%s`` and ``%r`` of an object, which may differ, as those of an exception."""
+    """Sanitizes both ``%s`` and ``%r`` of an object, which may differ, as an exception's do."""
 
     def __init__(self, value: object) -> None:
         self._value = value

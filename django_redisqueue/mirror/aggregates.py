@@ -1,4 +1,4 @@
-"""What a page of events adds up to: sums in the rollup rows, and failed attempts in the rows of
+"""Aggregates over a page of events: sums in the rollup rows, and failed attempts in the rows of
 their error groups."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .bulk_table import BulkTable, InstantAdapter
 from .changes import UNSET, JobChange
 
 MINUTE_MS = 60_000
-MAX_GROUPS = 10_000  # beyond them, errors of a task count in one group
+MAX_GROUPS = 10_000  # beyond these, a task's errors count in one group
 MAX_QUEUES = 20  # names that a group keeps
 ERROR_COLUMNS = ("queues", "count", "failed", "job_id", "hours", "error", "first_seen", "last_seen")
 
@@ -35,15 +35,15 @@ class RollupBatch:
         self._sums: defaultdict[RollupKey, Sums] = defaultdict(Sums)
 
     def sums(self, at_ms: int, queue: str, task: str) -> Sums:
-        """The sums of this instant's minute, to be added to."""
+        """The sums for this time's minute, to be added to."""
         return self._sums[at_ms // MINUTE_MS, queue, task]
 
     def write(self, table: BulkTable) -> None:
         """Add the sums to existing rows and insert the others, inside a transaction.
 
-        Rows are locked, where the database can, because ``compact`` may be merging them. The bridge
-        of another shard may insert the same row meanwhile. All insert in the same order, so that
-        two never wait for each other.
+        Rows are locked, where the database supports it, because ``compact`` may be merging them.
+        Another shard's bridge may insert the same row in the meantime. All bridges insert in the
+        same order, so that two never wait for each other.
         """
         try:
             self._write(table)
@@ -53,7 +53,7 @@ class RollupBatch:
     def _write(self, table: BulkTable) -> None:
         if not self._sums:
             return
-        # Of exactly these minutes: one event with a wrong clock must not read all rows in between.
+        # Exactly these minutes: one event from a wrong clock must not read all rows in between.
         rows = Rollup.objects.using(table.alias).filter(minute__in=set(map(_minute, self._sums)))
         known = {_key_of(row): row for row in rows.select_for_update().order_by("pk")}
         new, changed = [], []
@@ -106,7 +106,7 @@ class ErrorBatch:
                 change.fields["error_group"] = group
 
     def _places(self, keys: set[ErrorKey]) -> dict[ErrorKey, ErrorKey]:
-        """Where errors of these keys count: in the group of their task's other errors if they
+        """Where errors with these keys count: in the group of their task's other errors, if they
         would need new groups and there are too many."""
         places = {key: key for key in keys}
         new = {pk: key for key in keys if (pk := key.fingerprint) not in self._known}
@@ -119,8 +119,8 @@ class ErrorBatch:
         return places
 
     def write(self, instants: InstantAdapter) -> None:
-        """Add to existing rows and insert the others, inside a transaction. The bridge of another
-        shard may insert the same row meanwhile."""
+        """Add to existing rows and insert the others, inside a transaction. Another shard's bridge
+        may insert the same row in the meantime."""
         if not self._groups:
             return
         try:

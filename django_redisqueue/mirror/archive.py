@@ -23,7 +23,7 @@ from ..exceptions import CorruptJob
 from ..models import JobRecord, WorkflowRecord
 from ..models.tables import has_table
 
-PAGES = 10  # at most per lookup, when the database finds more than matches
+PAGES = 10  # at most per lookup, if the database finds more than what matches
 
 Record = TypeVar("Record", bound=Model)
 
@@ -31,7 +31,7 @@ Record = TypeVar("Record", bound=Model)
 def find(job_id: str) -> JobData | None:
     """The job in its record, or None without a record or a mirror.
 
-    Raises CorruptJob when the record cannot be read.
+    Raises CorruptJob if the record cannot be read.
     """
     records = _records(JobRecord)
     record = None if records is None else records.filter(pk=job_id).first()
@@ -47,7 +47,7 @@ def find_workflow(workflow_id: str) -> WorkflowRecord | None:
 def matching(query: JobQuery) -> list[JobData] | None:
     """The newest jobs whose records match, or None without a mirror.
 
-    Tags and workflows have no index in the database: a query by these alone reads records, newest
+    Tags and workflows have no index in the database. A query by these alone reads records, newest
     first, until it has found enough.
     """
     records = _records(JobRecord)
@@ -109,10 +109,10 @@ def decode_record(record: JobRecord) -> JobData:
         for name in ("enqueued", "due", "started", "finished")
         if loaded.get(f"{name}_at") is not None
     }
-    # A record also counts the attempt that runs or has succeeded; a job only those that are spent.
+    # A record also counts the attempt that is running or has succeeded; a job only spent ones.
     unspent = record.status in (Status.PROCESSING, Status.COMPLETED)
     attempts = {"attempts": str(max(0, loaded.get("attempts", 0) - unspent))}
-    # Records have no lease; without one, a hash implies how many events there were.
+    # Records have no lease; without one, a hash's status implies how many events there were.
     raw = {"payload": "[[],{}]", "lease": "0", **texts, **instants, **attempts}
     options, problem = _options_of(loaded)
     if options:
@@ -125,7 +125,7 @@ def decode_record(record: JobRecord) -> JobData:
 
 
 def _options_of(loaded: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """The job's options that its record has, and why its tags cannot be read, or ''."""
+    """The job's options as far as its record has them, and why its tags cannot be read, or ''."""
     options: dict[str, Any] = {}
     if correlation := loaded.get("correlation_id"):
         options[HEADERS] = {CORRELATION: correlation}

@@ -1,8 +1,8 @@
 """The bridge: copies the event stream into the database, page by page.
 
-What follows a commit (signals, trimming the stream, retention) is a commit hook. ``RedisIdentity``
-checks at the start, after every error, and when the cursor's entry is gone from the stream, whether
-this Redis is the one that the mirror knows.
+The work after a commit (signals, trimming the stream, retention) is done by commit hooks.
+``RedisIdentity`` checks at the start, after every error, and when the cursor's entry is gone from
+the stream, whether this Redis is the one that was mirrored.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ logger = logging.getLogger("django_redisqueue")
 
 HOOK_INTERVAL = 25.0  # s after which hooks are called without a commit
 # After which PostgreSQL ends a wait for a lock. The watchdog would end the process after 30 s, but
-# its connection waits on: each new process would add one for as long as a migration has the lock.
+# its connection would keep waiting, and each new process would add one while a migration has the
+# lock.
 LOCK_WAIT = "20s"
-KEEP_EVENTS = 10_000  # that stay in the stream for live readers, though the mirror has read them
-# How often the database refuses a single event until it is left out: when the error blames the
-# event's values, and when the database may be at fault.
+KEEP_EVENTS = 10_000  # that stay in the stream for live readers, although the mirror has read them
+# How often the database refuses a single event before it is left out: if the error blames the
+# event's values, and if the database may be at fault.
 REFUSALS, UNCERTAIN_REFUSALS = 2, 3
 
 #: Called after each commit, at the end of the stream after a start, and now and then without a
@@ -87,20 +88,20 @@ class Bridge:
         self._refused: tuple[Position, int] | None = None  # a single event, and how often
         self._cursor: Cursor | None = None
         self._hooks_at = 0.0
-        self.is_caught_up = True  # nothing was behind the last page
+        self.is_caught_up = True  # nothing followed the last page
         self.applied = 0  # events of the stream
 
     def close(self) -> None:
-        """Close both connections and forget the cursor: after an error, and when another bridge may
-        have been at work."""
+        """Close both connections and forget the cursor, after an error or when another bridge may
+        have been active."""
         self._cursor = None
         self.connection.close()
         connections[self.writer.alias].close()
 
     def run_once(self) -> bool:
-        """Apply the next page of events; False when there is nothing more to do.
+        """Apply the next page of events; False if there is nothing more to do.
 
-        Raises RedisQueueError or django.db.Error when nothing was applied: ``close`` and try again.
+        Raises RedisQueueError or django.db.Error if nothing was applied: ``close`` and try again.
         """
         cursor = self._cursor or self._begin()
         try:
@@ -126,7 +127,8 @@ class Bridge:
         return True
 
     def _begin(self) -> Cursor:
-        """Hooks wait for the first page: if one fails again and again, the mirror goes on."""
+        """Hooks wait for the first page, so that the mirror continues even if one fails
+        repeatedly."""
         limit_lock_waits(self.writer.alias)
         cursor = self.writer.cursor()
         self._cursor = self._identity.check(cursor) if self._identity else cursor
@@ -140,7 +142,7 @@ class Bridge:
         return any(more)
 
     def _write(self, page: StreamPage, cursor: Cursor) -> Cursor:
-        """Write a page, or its first part when a transaction cannot take all of it."""
+        """Write a page, or its first part if a transaction cannot hold all of it."""
         if self._size < self._page:
             page = page.first(self._size)
         try:
@@ -155,7 +157,7 @@ class Bridge:
 
     def _after_refusal(self, page: StreamPage, cursor: Cursor, error: Exception) -> Cursor:
         """Halve the page until the event at fault is alone, and leave it out once the database has
-        refused it often enough. While the database itself is at fault, leave nothing out."""
+        refused it often enough. While the database itself is at fault, nothing is left out."""
         count = len(page.events) + len(page.workflows)
         self._size = max(1, count // 2)
         cause = error_cause(error, self.writer.alias)
@@ -181,7 +183,7 @@ class Bridge:
 
 
 def limit_lock_waits(alias: str) -> None:
-    """Set LOCK_WAIT for the session, unless it has a limit, or others share it (a pooler)."""
+    """Set LOCK_WAIT for the session, unless it has a limit or is shared (by a pooler)."""
     connection = connections[alias]
     is_shared = connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
     if connection.vendor != "postgresql" or is_shared:
@@ -198,7 +200,7 @@ def trim_stream(commands: Commands, cursor: Cursor) -> bool:
     """A commit hook: store the mirror's position in Redis and trim the stream behind it.
 
     Pruning waits for this position: a finished job stays in Redis until the mirror has read its
-    last event. A step trims more than a page; True when there may be more.
+    last event. A step trims more than a page; True if there may be more.
     """
     if cursor.position == START:
         return False

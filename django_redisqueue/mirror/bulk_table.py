@@ -1,8 +1,8 @@
-"""Writes many rows fast: SQL built once from a model, and values adapted by hand.
+"""Writes many rows fast, with SQL built once from a model, and values adapted manually.
 
-Django's ``bulk_create`` takes 20 us a row and ``bulk_update`` more; on SQLite ``executemany`` takes
-a fifth of that. psycopg takes some 3 us for each value in a statement, so PostgreSQL gets new rows
-by COPY, and changed rows as one JSON text, which the server unpacks.
+Django's ``bulk_create`` takes 20 us per row and ``bulk_update`` more; on SQLite ``executemany``
+takes a fifth of that. psycopg takes about 3 us for each value in a statement, so PostgreSQL gets
+new rows by COPY, and changed rows as one JSON text, which the server unpacks.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ InstantAdapter = Callable[[int | None], Any]
 JSON_ROWS = "jsonb_array_elements(%s::jsonb) AS rows(r)"
 
 # PostgreSQL's COPY in its text format: https://www.postgresql.org/docs/current/sql-copy.html
-# NULL is a character that values do not contain; where one does, it is escaped.
+# NULL is a character that values rarely contain; where one does, it is escaped.
 NULL = "\x02"
 COPY_OPTIONS = f"WITH (NULL '{NULL}')"
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", NULL: "\\x02"})
 
 
 class BulkTable:
-    """The table of a model on one alias. Columns are named like the model's fields; an instant must
-    have passed through ``instant_adapter``."""
+    """The table of a model on one alias. Columns are named like the model's fields. Times must have
+    passed through ``instant_adapter``."""
 
     def __init__(self, model: type[models.Model], alias: str) -> None:
         self.alias = alias
@@ -43,14 +43,14 @@ class BulkTable:
         self._key = self._meta.pk.name
         connection: Any = self._connection
         self._takes_json = connection.vendor == "postgresql"
-        # psycopg2 has no copy() and sends new rows as JSON, too.
+        # psycopg2 has no copy(), so it also sends new rows as JSON.
         self._copies = self._takes_json and connection.Database.__name__ == "psycopg"
         self._inserts: dict[Columns, str] = {}
         self._updates: dict[Columns, str] = {}
 
     def select(self, keys: Sequence[str]) -> models.QuerySet[Any]:
-        """The rows with these primary keys. PostgreSQL gets one array: for psycopg, one parameter a
-        key costs more than the rest of the query."""
+        """The rows with these primary keys. PostgreSQL gets one array, because with psycopg one
+        parameter per key costs more than the rest of the query."""
         rows = self._model._default_manager.using(self.alias)
         if not self._takes_json:
             return rows.filter(pk__in=keys)
@@ -58,7 +58,7 @@ class BulkTable:
         return rows.extra(where=[where], params=[list(keys)])
 
     def create(self, rows: Sequence[models.Model]) -> None:
-        """Add rows, or none: an error leaves the transaction intact."""
+        """Add all rows or none: an error leaves the transaction intact."""
         if rows:
             with transaction.atomic(using=self.alias):
                 self._model._default_manager.using(self.alias).bulk_create(rows)
@@ -73,7 +73,7 @@ class BulkTable:
             self._execute(self._inserts[columns], rows)
 
     def update(self, columns: Columns, rows: Sequence[Values]) -> None:
-        """Change rows; each has its primary key behind its values."""
+        """Change rows; each has its primary key after its values."""
         if columns not in self._updates:
             self._updates[columns] = self._update_sql(columns)
         self._execute(self._updates[columns], rows)
@@ -134,8 +134,8 @@ class BulkTable:
 
 
 def instant_adapter(alias: str) -> InstantAdapter:
-    """Milliseconds, or None, as ``BulkTable`` takes an instant. Cached: the events of a page share
-    many."""
+    """A function that converts milliseconds, or None, to the form in which ``BulkTable`` takes a
+    time. Cached, because the events of a page share many times."""
     connection = connections[alias]
     takes_json = connection.vendor == "postgresql"
     adapt = str if takes_json else connection.ops.adapt_datetimefield_value
@@ -148,12 +148,12 @@ def instant_adapter(alias: str) -> InstantAdapter:
 
 
 def ms_or_none(moment: datetime | None) -> int | None:
-    """An instant from a query, in ms."""
+    """A time from a query, in ms."""
     return None if moment is None else ms_of(moment)
 
 
 def copy_text(rows: Sequence[Values]) -> str:
-    """The input of COPY: one line a row, None as NULL."""
+    """The input of COPY: one line per row, None as NULL."""
     return "".join(_copy_lines(rows))
 
 

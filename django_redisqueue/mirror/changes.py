@@ -1,8 +1,8 @@
-"""Collapses a page of events to one change for each record, of jobs and of workflows.
+"""Collapses a page of events into one change per record, of jobs and of workflows.
 
-A record only accepts a higher order. A job's order is (epoch, seq), and it also overrules a final
-status: a requeued job moves on. A workflow's order is the epoch and the place in the stream; each
-event holds the whole state of its workflow, so the last one wins.
+A record only accepts a higher order. A job's order is (epoch, seq), and it also overrides a final
+status, because a requeued job continues. A workflow's order is the epoch and the place in the
+stream; each event holds the whole state of its workflow, so the last one wins.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CLEARED_BY_REQUEUE = {
     "progress": "", "worker": "",
     "due_at": None, "started_at": None, "finished_at": None,
 }  # fmt: skip
-UNSET = ""  # an ``error_group`` that the error batch is to find
+UNSET = ""  # an ``error_group`` that the error batch must find
 LOST = "lost"  # the reason of a workflow that Redis no longer has
 WORKFLOW_ENDS = frozenset(
     {WorkflowTransition.COMPLETED, WorkflowTransition.FAILED, WorkflowTransition.CANCELLED}
@@ -35,7 +35,7 @@ WorkflowOrder = tuple[int, int, int]  # the epoch, and the place in the stream
 
 
 class KnownJob(NamedTuple):
-    """What the record of a job holds; instants in ms."""
+    """What a job's record holds; times in ms."""
 
     epoch: int
     seq: int
@@ -45,7 +45,7 @@ class KnownJob(NamedTuple):
 
 
 class JobChange:
-    """The change of one job's record: the ``fields`` to write, with instants (``*_at``) in ms."""
+    """The change of one job's record: the ``fields`` to write, with times (``*_at``) in ms."""
 
     __slots__ = (
         "event", "failures", "fields", "is_behind", "is_new", "is_replaced", "last_error", "order",
@@ -56,10 +56,10 @@ class JobChange:
         self.event = first  # the last one applied
         self.fields: dict[str, Any] = {}
         self.is_new = known is None
-        # Events may be missing between the record and this one: the epoch has risen.
+        # The epoch has risen, so events may be missing between the record and this one.
         self.is_behind = known is not None and known.epoch < epoch
         self.failures: list[JobStreamEvent] = []  # attempts that failed
-        self.last_error: str | None = None  # of them, if its event does not carry it
+        self.last_error: str | None = None  # of the last of these, if its event does not carry it
         self.is_replaced = False  # the job got newer arguments, which the event does not carry
         if known is None:
             self.fields.update(task=first.task, queue=first.queue, enqueued_at=first.at_ms)
@@ -69,8 +69,8 @@ class JobChange:
 
     @property
     def needs_body(self) -> bool:
-        """True when the events left something out that the job's hash holds: it is too large for
-        the stream, or the mirror has not seen the job's first event, or events were lost."""
+        """True if the events lack something that the job's hash holds: it is too large for the
+        stream, or the mirror has not seen the job's first event, or events were lost."""
         lacks_start = self.is_new and "payload" not in self.fields
         if self.is_replaced or self.is_behind or lacks_start:
             return True
@@ -97,8 +97,8 @@ class JobChange:
             _set_error(fields, body.error)
 
     def errors(self) -> Iterator[tuple[JobStreamEvent, str]]:
-        """The failed attempts, the last one first, each with its error as JSON. An attempt whose
-        error is neither in its event nor in Redis any more has that of the next one, or ''."""
+        """The failed attempts, last one first, each with its error as JSON. An attempt whose error
+        is no longer in its event or in Redis has that of the next one, or ''."""
         error = self.last_error or ""
         for event in reversed(self.failures):
             error = event.error or error
@@ -125,7 +125,7 @@ def collapse_jobs(
     sums_of: Callable[[int, str, str], Sums],
 ) -> dict[str, JobChange]:
     """The changes by job id, in the order of their first events; stale events change nothing.
-    ``sums_of``: what the runs of this instant, queue and task are added to."""
+    ``sums_of``: the sums to which the runs of this time, queue and task are added."""
     changes: dict[str, JobChange] = {}
     for event in events:
         job_id, order = event.job_id, (epoch, event.seq)
@@ -221,7 +221,7 @@ def _set_error(fields: dict[str, Any], error: str | None) -> None:
 
 
 class KnownWorkflow(NamedTuple):
-    """What the record of a workflow holds and its events do not repeat; instants in ms."""
+    """What a workflow's record holds that its events do not repeat; times in ms."""
 
     order: WorkflowOrder
     status: str

@@ -1,4 +1,4 @@
-"""Why the database refused a write: what caused the error, and messages with the remedy."""
+"""Why the database refused a write: the cause of the error, and messages with the remedy."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class ErrorCause(Enum):
     """What caused an error while rows were written."""
 
     CONTENT = "content"  # the values, which the database will always refuse
-    UNCERTAIN = "uncertain"  # the values may have been too much, or the database is failing
-    DATABASE = "database"  # it is away, full, locked, read-only or not migrated
+    UNCERTAIN = "uncertain"  # the values may have been too large, or the database is failing
+    DATABASE = "database"  # it is unavailable, full, locked, read-only or not migrated
 
 
 def error_cause(error: Exception, alias: str) -> ErrorCause:
@@ -53,7 +53,7 @@ def error_cause(error: Exception, alias: str) -> ErrorCause:
     elif isinstance(code, int):
         is_uncertain = code in (GONE_AWAY, LOST_CONNECTION)
     else:
-        # Without a code the connection was lost, perhaps because the values were too much. SQLite
+        # Without a code the connection was lost, perhaps because the values were too large. SQLite
         # has no connection to lose.
         is_lost = isinstance(error, OperationalError) and vendor != "sqlite"
         is_uncertain = is_lost or isinstance(error, InterfaceError | InternalError)
@@ -66,7 +66,7 @@ def explain_error(alias: str, error: Exception) -> str:
         missing = missing_migrations(alias)
     except Error as second:
         return explain_outage(alias, second)
-    return missing or f"the database {alias!r} refuses to be written ({first_line(error)})"
+    return missing or f"the database {alias!r} refuses writes ({first_line(error)})"
 
 
 def explain_outage(alias: str, error: Exception) -> str:
@@ -92,8 +92,8 @@ def missing_migrations(alias: str) -> str:
 
 
 def missing_table(alias: str, tables: Collection[str]) -> str:
-    """A message that names one of these tables that is not there, and the remedy, or ''. Django
-    notes a migration as applied even if a router has kept it from making its tables.
+    """A message that names one of these tables that does not exist, and the remedy, or ''. Django
+    records a migration as applied even if a router prevented it from creating its tables.
 
     Raises django.db.Error.
     """

@@ -1,13 +1,13 @@
-"""Brings the records to what Redis says after events were lost, a bounded step at a time.
+"""Brings the records in line with Redis after events were lost, one bounded step at a time.
 
 For jobs, and then for workflows, a reconcile takes two passes at the end of the stream:
 
-1. Over everything in Redis: what the mirror lacks, or knows differently from an earlier epoch, is
-   written as if an event had come.
+1. Over everything in Redis: whatever the mirror lacks, or has differently from an earlier epoch, is
+   written as if an event had arrived.
 2. Over the unfinished records: one that Redis does not have is ``lost``.
 
-Before either is written, the bridge reads everything that was in the stream when it was found, and
-the reconcile looks again: what an event says is not written a second time.
+Before either is written, the bridge reads everything that was in the stream when the difference was
+found, and the reconcile checks again, so that nothing that an event reports is written twice.
 
 Nothing is enqueued, and nothing in Redis changes.
 """
@@ -47,7 +47,7 @@ from ..core.statuses import (
     WorkflowTransition,
 )
 from ..models import JobRecord, WorkflowRecord
-from ..models.tables import rows_behind, rows_of_shard
+from ..models.tables import rows_after, rows_of_shard
 from ..outbox.rows import ids_with_rows
 from .bulk_table import ms_or_none
 from .changes import LOST
@@ -69,7 +69,7 @@ LOST_ERROR = dumps(
 
 class Reconciler:
     """A commit hook. An interrupted reconcile starts again, which changes nothing twice. One that
-    lost its connection does so, too: the cursor of a SCAN means nothing to another server."""
+    lost its connection also starts again, because a SCAN cursor means nothing to another server."""
 
     def __init__(self, connection: RedisConnection, settings: Settings) -> None:
         self._connection = connection
@@ -85,7 +85,7 @@ class Reconciler:
         self._read_until: Position = START  # the bridge must get here before the next step
 
     def __call__(self, cursor: Cursor) -> bool:
-        """Take a step, if one is due; True when there is more to do."""
+        """Take a step, if one is due; True if there is more to do."""
         if cursor.epoch == self._done_epoch:
             return False
         begun_with = cursor.epoch, self._connection.connect()
@@ -154,8 +154,8 @@ Record = TypeVar("Record", JobRecord, WorkflowRecord)
 class RecordReconciler(ABC, Generic[Snapshot, Record]):
     """Both passes, for jobs or for workflows; ``cursor`` is the bridge's current one.
 
-    ``scan`` takes one step of a SCAN over Redis, and ``has`` tells which ids Redis knows. What
-    ended before ``since_ms`` has no record any more, although Redis may still have it.
+    ``scan`` takes one step of a SCAN over Redis, and ``has`` tells which ids Redis has. Anything
+    that ended before ``since_ms`` no longer has a record, although Redis may still have it.
     """
 
     label: str
@@ -180,13 +180,13 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
         self.since_ms = since_ms
         rows = rows_of_shard(self.model._default_manager.using(writer.alias), writer.shard)
         self.records: QuerySet[Record] = rows.defer(*self.unread)
-        self.known: Mapping[str, Record] = {}  # of what was found last
+        self.known: Mapping[str, Record] = {}  # for what was found last
         self.cursor = Cursor()
         self.corrected = self.lost = 0
         self._queries = queries
 
     def steps(self) -> Iterator[bool]:
-        """Yields True when the bridge must read to the end of the stream before the next step."""
+        """Yields True if the bridge must read to the end of the stream before the next step."""
         at = SCAN_START
         while True:
             page = self.scan(at)
@@ -209,8 +209,8 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
             yield False
 
     def outdated(self, found: Sequence[Snapshot]) -> list[Snapshot]:
-        """Those whose records are missing, or differ and are from an earlier epoch: a record of
-        this epoch follows the events."""
+        """The snapshots whose records are missing, or differ and are from an earlier epoch: a
+        record of this epoch follows the events."""
         wanted = [each for each in found if self.has_record(each)]
         self.known = self.records.in_bulk([each.id for each in wanted])
         return [each for each in wanted if not self._is_current(self.known.get(each.id), each)]
@@ -221,7 +221,7 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
         return record.epoch >= self.cursor.epoch or self.agrees(record, snapshot)
 
     def is_kept(self, ended_ms: int | None) -> bool:
-        """Whether retention keeps the record of what ended then, or has not ended."""
+        """Whether retention keeps a record that ended then, or has not ended (None)."""
         return ended_ms is None or ended_ms >= self.since_ms
 
     def unfinished_pages(self) -> Iterator[list[Record]]:
@@ -231,11 +231,11 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
             page = list(rows[:RECORDS_PER_STEP])
             while page:
                 yield page
-                behind = rows_behind(self.begun, getattr(page[-1], self.begun), page[-1].pk)
-                page = list(rows.filter(behind)[:RECORDS_PER_STEP])
+                following = rows_after(self.begun, getattr(page[-1], self.begun), page[-1].pk)
+                page = list(rows.filter(following)[:RECORDS_PER_STEP])
 
     def _unchanged(self, records: Sequence[Record]) -> list[Record]:
-        """Those of these records that no event has changed meanwhile."""
+        """The records among these that no event has changed in the meantime."""
         orders = {record.pk: self.order(record) for record in records}
         rows = self.records.filter(pk__in=orders)
         return [row for row in rows if self.order(row) == orders[row.pk]]
@@ -258,7 +258,7 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
         self.lost += len(lost)
 
     def _write(self, events: Sequence[Any]) -> None:
-        """Write events without moving the cursor, and leave out what the database refuses.
+        """Write events without moving the cursor, and leave out those that the database refuses.
 
         Raises CursorMoved, RedisQueueError or django.db.Error.
         """
@@ -289,11 +289,11 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
 
     @abstractmethod
     def has_record(self, snapshot: Snapshot) -> bool:
-        """Whether this should have a record."""
+        """Whether this snapshot should have a record."""
 
     @abstractmethod
     def agrees(self, record: Record, snapshot: Snapshot) -> bool:
-        """Whether the record says the same."""
+        """Whether the record agrees with the snapshot."""
 
     @abstractmethod
     def events_of(self, snapshot: Snapshot) -> Iterable[Any]:
@@ -319,15 +319,14 @@ class JobReconciler(RecordReconciler[JobSnapshot, JobRecord]):
         return _is_audited(job) and self.is_kept(job.finished_ms)
 
     def agrees(self, record: JobRecord, job: JobSnapshot) -> bool:
-        """After a failover, a job may have ended another time, and as its event of the same
-        number."""
+        """After a failover, a job may have ended once more, with an event of the same number."""
         finished_ms = job.finished_ms if job.status in FINAL else None
         return (record.seq, record.status, record.reason, ms_or_none(record.finished_at)) == (
             job.seq, job.status, job.reason, finished_ms
         )  # fmt: skip
 
     def events_of(self, job: JobSnapshot) -> Iterator[JobStreamEvent]:
-        """From the fields of the hash. The writer reads arguments, result and error there."""
+        """From the fields of the hash, where the writer reads arguments, result and error."""
         at_ms = job.enqueued_ms
         if job.started_ms is not None:
             at_ms = job.started_ms
@@ -366,7 +365,7 @@ class JobReconciler(RecordReconciler[JobSnapshot, JobRecord]):
 
 
 def _is_start(record: JobRecord | None, at_ms: int) -> bool:
-    """Whether the mirror knows of the attempt that began then, and not of its end."""
+    """Whether the mirror has the start of the attempt that began then, but not its end."""
     if record is None or record.status != Status.PROCESSING:
         return False
     return ms_or_none(record.started_at) == at_ms
@@ -395,12 +394,12 @@ class WorkflowReconciler(RecordReconciler[WorkflowSnapshot, WorkflowRecord]):
         return (
             (record.status, record.is_paused, counts.generation)
             == (workflow.status, workflow.is_paused, workflow.counts.generation)
-            # An unfinished workflow counts its ended jobs in Redis only.
+            # An unfinished workflow counts its ended jobs only in Redis.
             and (not workflow.status.is_final or counts.ended == workflow.counts.ended)
         )
 
     def events_of(self, workflow: WorkflowSnapshot) -> list[WorkflowStreamEvent]:
-        """The last one, which holds the whole state."""
+        """The last event, which holds the whole state."""
         ended_ms = workflow.made_ms if workflow.ended_ms is None else workflow.ended_ms
         step = WorkflowTransition(workflow.status)
         return [

@@ -1,15 +1,15 @@
-"""Decides whether this is the Redis that the mirror knows, and whether it still has what was read.
+"""Decides whether this is the Redis that was mirrored, and whether it still has what was read.
 
-The mirror gives the data in Redis an id and keeps a copy. A Redis with another id is another one. A
-Redis without an id that has an event which was read has lost the id in a failover, and gets it
-again; without such an event it was emptied, or is another one. Then the mirror stops and says so,
-because the consequence (every unfinished job is lost) is for a human to accept: ``reapqueue
---accept-redis``.
+The mirror gives the data in Redis an id and keeps a copy. A Redis with another id is a different
+one. If a Redis without an id has an event that was read, it lost the id in a failover, and gets it
+again. Without such an event, it was emptied or is a different one. The mirror then stops and
+reports it, because the consequence (every unfinished job is lost) is for a human to accept:
+``reapqueue --accept-redis``.
 
 In the right Redis, the stream must have the entry at the cursor, because trimming never removes it.
 Without it, either the stream was trimmed past it (a gap), or the data went back in time (a failover
-to an older copy), and reading goes on after the last event that both have. In both cases the epoch
-rises, so that whatever comes now wins over the records, and a reconcile is due.
+to an older copy), and reading continues after the last event that both have. In both cases the
+epoch rises, so that whatever arrives next wins over the records, and a reconcile is due.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LOG_INTERVAL = 300.0  # s between two log lines about the same problem
 
 
 class RedisIdentity:
-    """Checks the Redis of a bridge, and finds where to read on."""
+    """Checks the Redis of a bridge, and finds where to continue reading."""
 
     def __init__(self, connection: RedisConnection, settings: Settings) -> None:
         self._address = connection.redis_url.address
@@ -50,7 +50,7 @@ class RedisIdentity:
         self._logged_at: float | None = None  # while the mirror is stopped
 
     def check(self, cursor: Cursor) -> Cursor:
-        """The cursor to read on from. Raises WrongRedis to stop the mirror; it is called again."""
+        """The cursor to continue from. Raises WrongRedis to stop the mirror; it is called again."""
         mine, theirs = self._known(), self._scanner.incarnation()
         if not mine:
             return self._adopt(cursor)
@@ -65,7 +65,7 @@ class RedisIdentity:
         return self._recover(cursor)
 
     def accept(self) -> bool:
-        """Follow this Redis from now on; False when the mirror does already."""
+        """Follow this Redis from now on; False if the mirror already does."""
         cursor, incarnation = self._writer.cursor(), self._scanner.name()
         if self._known() == incarnation:
             return False
@@ -79,7 +79,7 @@ class RedisIdentity:
         return self._writer.states.values_list("incarnation", flat=True).first() or ""
 
     def _adopt(self, cursor: Cursor) -> Cursor:
-        """A new mirror accepts any Redis, and reconciles: the first events may be gone already."""
+        """A new mirror accepts any Redis, and reconciles: the first events may already be gone."""
         self._writer.states.filter(incarnation="").update(
             incarnation=self._scanner.name(), unreconciled=True
         )
@@ -88,9 +88,9 @@ class RedisIdentity:
     def _stop(self, theirs: str) -> None:
         found = "has another installation's data" if theirs else "was emptied, or is a new one"
         problem = (
-            f"the Redis at {self._address} {found}, and not the one that the mirror knows; the "
+            f"the Redis at {self._address} {found}, so it is not the one that was mirrored; the "
             "mirror stands still. If it is the right one, run reapqueue --accept-redis: unfinished "
-            "jobs that it does not know are then recorded as failed (lost)"
+            "jobs that it does not have are then recorded as failed (lost)"
         )
         now = time.monotonic()
         if self._logged_at is None:
@@ -109,7 +109,7 @@ class RedisIdentity:
         page = self._events.at(position)
         if page is None:
             return False
-        # An entry that something else wrote has no row, and retention deletes old rows.
+        # An entry that another program wrote has no row, and retention deletes old rows.
         return self._mirrored.matches(page) or not self._mirrored.has(position)
 
     def _recover(self, cursor: Cursor) -> Cursor:
@@ -138,7 +138,7 @@ class RedisIdentity:
         return self._writer.cursor()
 
     def _begin_anew(self, cursor: Cursor, position: Position, **fields: Any) -> bool:
-        """Raise the epoch and request a reconcile; False when another bridge was faster."""
+        """Raise the epoch and request a reconcile; False if another bridge was faster."""
         here = self._writer.states.filter(
             position=format_position(cursor.position), epoch=cursor.epoch
         )
@@ -150,7 +150,7 @@ class RedisIdentity:
     def _common_point(self, missing: Position) -> Position:
         """The last event up to ``missing`` that was read and is still in the stream, or START.
 
-        A bisection over time: everything after the first lost event was lost, too.
+        A bisection over time: everything after the first lost event was also lost.
         """
         first = self._events.first()
         if first is None or first > missing:
@@ -179,7 +179,7 @@ class MirroredEvents:
         ]
 
     def matches(self, page: StreamPage) -> bool:
-        """Whether the only event of this page has a row that says the same."""
+        """Whether the only event of this page has a matching row."""
         jobs, workflows = self._tables
         here = _at(page.last)
         for event in page.events:
@@ -195,11 +195,11 @@ class MirroredEvents:
         return any(table.filter(_at(position)).exists() for table in self._tables)
 
     def last(self, ms: int) -> Position:
-        """The place of the last row up to that instant, or START."""
+        """The place of the last row up to that time, or START."""
         return max(_last(table, ms) for table in self._tables)
 
     def numbers(self, ms: int) -> list[int]:
-        """The second numbers of all places of that instant, the last first."""
+        """The second numbers of all places with that time, last first."""
         found: set[int] = set()
         for table in self._tables:
             found.update(table.filter(entry_ms=ms).values_list("entry_no", flat=True))

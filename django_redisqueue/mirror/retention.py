@@ -1,7 +1,7 @@
-"""Deletes old rows, a bounded step at a time, in short transactions.
+"""Deletes old rows, one bounded step at a time, in short transactions.
 
-A step looks at the next 1,000 rows in the order of an indexed instant and deletes the old ones in
-one statement. Only the position of the walk is kept between steps, so a walk can stop at any point.
+A step reads the next 1,000 rows in the order of an indexed time and deletes the old ones in one
+statement. Only the position of the walk is kept between steps, so a walk can stop at any point.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from ..models import (
     WorkflowEvent,
     WorkflowRecord,
 )
-from ..models.tables import has_table, rows_behind
+from ..models.tables import has_table, rows_after
 from .writer import Cursor
 
 logger = logging.getLogger("django_redisqueue")
 
 ROWS_PER_STEP = 1000
-# While Redis has a job unfinished, it may be delivered again; its receipt must outlive that.
+# While a job in Redis is unfinished, it may be delivered again; its receipt must outlive that.
 MIN_RECEIPT_AGE = timedelta(days=7)
-KeepReceipts = Callable[[Collection[str]], Collection[str]]  # of these jobs, those that need them
+KeepReceipts = Callable[[Collection[str]], Collection[str]]  # those that still need theirs
 CLEANUP_INTERVAL = 60.0  # s between two rounds
-PAUSE_FACTOR = 4  # times as long as a step took, until the next one of the same round
+PAUSE_FACTOR = 4  # times the length of a step, until the next one of the same round
 
 
 class Cleanup:
@@ -80,7 +80,7 @@ class Retention:
         self._left: deque[RetentionRule] = deque()  # of this round
 
     def run_once(self, now: datetime | None = None) -> bool:
-        """Step through the tables until one has more to delete; True when one has."""
+        """Step through the tables until one has more to delete; True if one has."""
         if not self._age:
             return False
         now = now or timezone.now()  # naive without USE_TZ, like a receipt's created_at
@@ -106,10 +106,10 @@ def _log_failure(model: type[models.Model], alias: str, error: DatabaseError) ->
 
 @dataclass(slots=True)
 class RetentionRule:
-    """Walks one table by ``key``, an indexed instant, and deletes rows older than a limit.
+    """Walks one table by ``key``, an indexed time, and deletes rows older than a limit.
 
-    If ``age_column`` is given, it decides the age, and the key only bounds the walk: what began
-    after the limit cannot have ended before it. Rows of the jobs that ``keep`` returns stay.
+    If ``age_column`` is given, it determines the age, and the key only bounds the walk: a row that
+    began after the limit cannot have ended before it. Rows of the jobs that ``keep`` returns stay.
     """
 
     model: type[models.Model]
@@ -122,19 +122,19 @@ class RetentionRule:
     _after: tuple[Any, Any] | None = field(default=None, init=False)
 
     def step(self, now: datetime, age: timedelta) -> bool:
-        """Delete up to ROWS_PER_STEP rows; True when there may be more."""
+        """Delete up to ROWS_PER_STEP rows; True if there may be more."""
         oldest = now - max(age, self.min_age)
         limit = ms_of(oldest) if self.in_ms else oldest
         rows = self.model._default_manager.using(self.alias)
-        behind = rows_behind(self.key, *self._after) if self._after else Q()
-        walk = rows.filter(behind, **{f"{self.key}__lt": limit}).order_by(self.key, "pk")
+        following = rows_after(self.key, *self._after) if self._after else Q()
+        walk = rows.filter(following, **{f"{self.key}__lt": limit}).order_by(self.key, "pk")
         columns = (self.key, "pk", *(("job_id",) if self.keep else ()))
         page = list(walk.values_list(*columns)[:ROWS_PER_STEP])
         if page:
             kept = self.keep({row[2] for row in page}) if self.keep else ()
             ids = [row[1] for row in page if not kept or row[2] not in kept]
             old = rows.filter(pk__in=ids, **{f"{self.age_column or self.key}__lt": limit})
-            old.only("pk").delete()  # a receiver of every deletion makes Django read the rows
+            old.only("pk").delete()  # a receiver for every deletion makes Django read the rows
         self._after = page[-1][:2] if len(page) == ROWS_PER_STEP else None
         return self._after is not None
 
@@ -154,8 +154,8 @@ def mirror_rules() -> list[RetentionRule]:
 
 
 def receipt_rules(keep: KeepReceipts = lambda jobs: ()) -> list[RetentionRule]:
-    """Receipts of jobs and of steps, on every alias that has the table, but for those that ``keep``
-    keeps."""
+    """Receipts of jobs and of steps, on every alias that has the table, except for the jobs that
+    ``keep`` returns."""
     return [
         RetentionRule(model, column, alias, min_age=MIN_RECEIPT_AGE, keep=keep)
         for model, column in ((Receipt, "created_at"), (StepReceipt, "updated_at"))

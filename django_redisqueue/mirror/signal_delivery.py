@@ -1,9 +1,9 @@
 """Sends Django's signals for committed events, behind a cursor of their own.
 
 The receivers of one event run in one transaction, which also advances the cursor. The cursor moves
-first and by compare-and-set, and its row stays locked. So whatever the receivers write in the
-mirror's database, and the jobs that they enqueue (through the outbox of that transaction), take
-effect exactly once, whenever a bridge is killed and however many bridges run.
+first, by compare-and-set, and its row stays locked. So whatever the receivers write in the mirror's
+database, and the jobs that they enqueue (through the outbox of that transaction), take effect
+exactly once, whenever a bridge is killed and however many bridges run.
 
 A receiver can break this transaction: by a database error that it does not catch (on PostgreSQL
 also by one that it catches), by asking for a rollback, or by violating a deferred constraint. Then
@@ -45,7 +45,7 @@ PASS_SECONDS = 0.2  # a pass ends after this time, so slow receivers delay signa
 RECEIVER_TIMEOUT = 300.0  # s for the receivers of one event, until the watchdog kills the bridge
 MAX_HOLD = 0.05  # s of SQLite's lock that the throttle counts: it does not wait for slow receivers
 
-KeepAlive = Callable[[float], None]  # promises the watchdog the next call within so many seconds
+KeepAlive = Callable[[float], None]  # promises the watchdog the next call within that many seconds
 Answers = Sequence[tuple[Any, Any]]  # of ``send_robust``: receiver, what it returned or raised
 
 
@@ -103,9 +103,9 @@ class SignalDelivery:
         return self.run_once()
 
     def run_once(self, seconds: float | None = None) -> bool:
-        """Send signals for at most ``seconds`` (0.2); True when more are due.
+        """Send signals for at most ``seconds`` (0.2); True if more are due.
 
-        Raises django.db.Error; the next call then goes on with the same event.
+        Raises django.db.Error; the next call then continues with the same event.
         """
         statuses = [
             status
@@ -136,12 +136,12 @@ class SignalDelivery:
             if time.monotonic() >= end:
                 return bool(sent < latest)
         seen = page[-1].id if len(page) == EVENTS_PER_QUERY else last
-        if sent < seen:  # events without a receiver move the cursor once a page
+        if sent < seen:  # events without a receiver move the cursor once per page
             self._cursor.advance(seen)
         return seen < latest
 
     def _range(self) -> tuple[int, int, int]:
-        """The first and the last id to look at now, and the latest committed id."""
+        """The first and the last id to process now, and the latest committed id."""
         done = self._cursor.read()
         latest = self._latest()
         first = done + 1
@@ -153,8 +153,8 @@ class SignalDelivery:
     def _latest(self) -> int:
         """The latest id. All events of the shard up to it are committed.
 
-        Bridges of other shards write beside this one. So an event of this shard with a smaller id
-        may come to light later, if a suspended bridge that had this one's role is still in the
+        Bridges of other shards write at the same time as this one. So an event of this shard with a
+        smaller id may appear later, if a suspended bridge that had this one's role is still in the
         transaction that wrote it; that transaction holds the lock of the shard's cursor.
         """
         newest = self._events.order_by("-id").values_list("id", flat=True)
@@ -177,7 +177,7 @@ class SignalDelivery:
             yield from ((event, found[key(event)]) for event in some if key(event) in found)
 
     def _skip(self) -> None:
-        """Without receivers, move the cursor to the end: a receiver gets no earlier events."""
+        """Without receivers, move the cursor to the end: a new receiver gets no earlier events."""
         now = time.monotonic()
         if now >= self._skip_at:
             self._skip_at = now + SKIP_INTERVAL
@@ -199,9 +199,9 @@ class SignalSender:
         self._disconnected_at = 0  # the event whose transaction lost its connection
 
     def send(self, event: Any, record: Model) -> None:
-        """Send the event's signal, unless another bridge has.
+        """Send the event's signal, unless another bridge has sent it.
 
-        Raises django.db.Error when the database is away: send it again later.
+        Raises django.db.Error if the database is unavailable: send it again later.
         """
         self._throttle.wait()
         answers: Answers | None = None
@@ -242,10 +242,10 @@ class SignalSender:
         """Reading the cursor reveals every broken transaction: an error that PostgreSQL remembers,
         a rollback requested or done, a closed connection."""
         if self._cursor.read() != event.id:
-            raise TransactionManagementError("a receiver has ended its transaction")
+            raise TransactionManagementError("a receiver ended the transaction")
 
     def _isolate_hooks(self, event: Any, record: Model) -> None:
-        """Log the error of an on_commit hook, so that it neither ends the bridge nor keeps the
+        """Log the error of an on_commit hook, so that it neither ends the bridge nor prevents the
         other hooks from being called. (Django's ``robust`` fails for a hook without a name.)"""
         message = (
             f"{self._source.label} {record.pk}: an on_commit hook of a receiver of "
@@ -259,7 +259,7 @@ class SignalSender:
     def _recover(
         self, event: Any, record: Model, answers: Answers, error: DatabaseError, is_lost: bool
     ) -> None:
-        """After a failed transaction: call the receivers again, unless it did commit."""
+        """After a failed transaction: call the receivers again, unless it committed after all."""
         if self._cursor.read() >= event.id:  # only the reply to COMMIT was lost
             self._log_errors(event, record, answers)
             return
@@ -302,7 +302,7 @@ class SignalSender:
 
 
 class SignalCursor:
-    """The id of the last event whose signals were sent; it never goes back.
+    """The id of the last event whose signals were sent; it never decreases.
 
     Raw SQL, because Django takes longer to build these two statements than to run them.
     """
@@ -321,21 +321,21 @@ class SignalCursor:
         return int(row[0]) if row else 0
 
     def wait_for_writer(self) -> None:
-        """Lock the shard's row until the end of the transaction, after a bridge that writes."""
+        """Lock the shard's row until the end of the transaction, after any writing bridge."""
         if connections[self._alias].features.has_select_for_update:
             with connections[self._alias].cursor() as cursor:
                 cursor.execute(f"{self._select} FOR UPDATE", [self._shard])
 
     def advance(self, to: int) -> bool:
-        """False when it is already there: another bridge was faster."""
+        """False if it is already there: another bridge was faster."""
         with connections[self._alias].cursor() as cursor:
             cursor.execute(self._update, [to, self._shard, to])
             return bool(cursor.rowcount == 1)
 
 
 def _suspects(answers: Answers) -> list[Any]:
-    """The receivers that may have broken the transaction: the first that let a database error out,
-    or all before it when its error says that the transaction was broken already."""
+    """The receivers that may have broken the transaction: the first one that raised a database
+    error, or all before it if its error says that the transaction was already broken."""
     for index, (receiver, answer) in enumerate(answers):
         if isinstance(answer, TransactionManagementError | InternalError):
             return [receiver for receiver, _ in answers[:index]]

@@ -1,5 +1,5 @@
 """Writes one page of events: rows and cursor in one transaction, or nothing. On SQLite, which
-allows one writer at a time, transactions leave room for those of others."""
+allows one writer at a time, transactions leave room for those of other connections."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MAX_BODY_BYTES = 8_000_000  # of arguments, results and errors that a page reads
 
 Shape = tuple[bool, tuple[str, ...]]  # insert (or update), and the columns
 PAUSE_FACTOR = 4  # times the length of the last transaction
-OTHERS_ACTIVE = 5.0  # s for which one commit of another connection counts
+OTHERS_ACTIVE = 5.0  # s for which a commit by another connection counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class CursorMoved(Exception):
 
 class BatchTooLarge(Exception):
     """The events would read more than MAX_BODY_BYTES from jobs' hashes. Nothing was written: write
-    the first ``fits`` events."""
+    only the first ``fits`` events."""
 
     def __init__(self, fits: int) -> None:
         super().__init__(fits)
@@ -100,8 +100,8 @@ class MirrorWriter:
         """Write these events, count their ``faults``, and move the cursor from ``at`` to ``to``.
 
         Raises CursorMoved, BatchTooLarge and NotReplicated. Known records are read before the
-        transaction, which keeps it short: another bridge that writes in between moves the cursor.
-        A reconcile does not move it, so that compares the known records again.
+        transaction, to keep it short: another bridge that writes in between moves the cursor. A
+        reconcile does not move it, and therefore compares the known records again.
         """
         is_reconcile = to == at.position
         rollups, errors = RollupBatch(), ErrorBatch(self._errors, self._known_errors)
@@ -128,11 +128,12 @@ class MirrorWriter:
 
     @property
     def states(self) -> QuerySet[MirrorState]:
-        """The row of the shard."""
+        """The shard's row, as a queryset."""
         return MirrorState.objects.using(self.alias).filter(shard=self.shard)
 
     def _move(self, at: Cursor, to: Position) -> bool:
-        """Must come first in the transaction: it locks out other bridges, which then fail here."""
+        """Must come first in the transaction, because it locks out other bridges, which then fail
+        here."""
         here = self.states.filter(position=format_position(at.position), epoch=at.epoch)
         now = datetime.now(UTC)
         return here.update(position=format_position(to), problem="", updated_at=now) == 1
@@ -162,7 +163,7 @@ class MirrorWriter:
 
 @dataclass(slots=True)
 class PreparedRows:
-    """What a transaction writes of one kind of record."""
+    """What a transaction writes for one kind of record."""
 
     known: Mapping[str, Any] = field(default_factory=dict)  # the records before, by id
     ids: Sequence[str] = ()
@@ -183,7 +184,7 @@ class RecordWriter:
         self._history = BulkTable(self.event, alias)
 
     def write(self, rows: PreparedRows, *, recheck: bool) -> None:
-        """Raises CursorMoved if, with ``recheck``, the records are not what they were."""
+        """Raises CursorMoved if, with ``recheck``, the records have changed."""
         if recheck and self.known(rows.ids) != rows.known:
             raise CursorMoved
         for (is_new, columns), values in rows.records.items():
@@ -213,7 +214,7 @@ class JobWriter(RecordWriter):
         rollups: RollupBatch,
         errors: ErrorBatch,
     ) -> tuple[PreparedRows, list[EventFault]]:
-        """The rows, and what could not be read from the jobs' hashes."""
+        """The rows, and the faults found in the jobs' hashes."""
         rows = PreparedRows()
         if not events:
             return rows, []
@@ -240,12 +241,12 @@ class JobWriter(RecordWriter):
     def _fill(
         self, changes: Mapping[str, JobChange], events: Sequence[JobStreamEvent]
     ) -> list[EventFault]:
-        """Read what the events left out from the jobs' hashes."""
+        """Read from the jobs' hashes what the events lack."""
         ids = [job_id for job_id, change in changes.items() if change.needs_body]
         fits = self._count_fitting(ids)
         if fits < len(ids):
             first = next(at for at, event in enumerate(events) if event.job_id == ids[fits])
-            raise BatchTooLarge(max(1, first))  # at 0 stands an event that changes nothing
+            raise BatchTooLarge(max(1, first))  # at 0 is an event that changes nothing
         faults = []
         for job_id, body in zip(ids, self._events.bodies(ids), strict=True):
             changes[job_id].fill(body)
@@ -256,7 +257,7 @@ class JobWriter(RecordWriter):
 
     def _count_fitting(self, ids: Sequence[str]) -> int:
         """How many of these jobs' bodies fit into one page. Asking for sizes costs a round trip, so
-        it is left out when even the largest bodies would fit."""
+        it is skipped if even the largest bodies would fit."""
         if len(ids) * self._events.largest_body <= MAX_BODY_BYTES:
             return len(ids)
         left = MAX_BODY_BYTES
@@ -276,7 +277,7 @@ _JOB_COLUMNS = tuple(_JOB_DEFAULTS)
 def _record_values(
     job_id: str, change: JobChange, instants: InstantAdapter
 ) -> tuple[tuple[str, ...], Values]:
-    """Columns and values: all of them for a new record, the changed ones for another."""
+    """Columns and values: all of them for a new record, only the changed ones otherwise."""
     fields = change.fields
     fields["epoch"], fields["seq"] = change.order
     for name in fields.keys() & JOB_INSTANTS:
@@ -294,14 +295,14 @@ def _job_event_values(event: JobStreamEvent, epoch: int, instants: InstantAdapte
 
 
 def _detail(event: JobStreamEvent) -> str:
-    """JSON of what the other columns do not hold, or ''."""
+    """JSON of everything that the other columns do not hold, or ''."""
     more, error = event.more, event.error
     if not more and error is None:
         return ""
     found = {name: more[name] for name in JOB_DETAILS if name in more}
     if error is not None:
         found["error"] = error
-        with suppress(ValueError):  # something else has written it: it is shown as it is
+        with suppress(ValueError):  # another program wrote it: it is shown as it is
             found["error"] = loads(error)
     return storable(dumps(found))
 
@@ -365,9 +366,9 @@ def _workflow_event_values(
 class SqliteThrottle:
     """Call ``wait`` before a transaction and ``record`` after it. Other databases never wait.
 
-    While another connection writes, the bridge holds the write lock at most a fifth of the time.
-    ``PRAGMA data_version`` changes with every commit of another connection; while it stays the
-    same, the bridge runs at full speed.
+    While another connection writes, the bridge holds the write lock for at most a fifth of the
+    time. ``PRAGMA data_version`` changes with every commit by another connection; while it does not
+    change, the bridge runs at full speed.
     """
 
     def __init__(self, alias: str) -> None:
@@ -382,7 +383,7 @@ class SqliteThrottle:
             time.sleep(max(0.0, self._next_at - time.monotonic()))
 
     def record(self, seconds: float) -> None:
-        """Note that a transaction has just held the lock for so long."""
+        """Note that a transaction has just held the lock for ``seconds``."""
         self._next_at = time.monotonic() + PAUSE_FACTOR * seconds
 
     def _others_write(self) -> bool:

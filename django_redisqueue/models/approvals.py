@@ -26,7 +26,7 @@ UNDECIDED = (ApprovalStatus.PENDING, ApprovalStatus.EXPIRED, ApprovalStatus.CLOS
 
 
 class Approval(models.Model):
-    """A question of a job: one row for each job and name, decided once.
+    """A question of a job: one row per job and name, decided once.
 
     The row is the truth. The event that wakes the job only carries a copy of the decision.
     """
@@ -37,7 +37,7 @@ class Approval(models.Model):
     task = models.CharField(max_length=255)
     queue = models.CharField(max_length=64)
     question = models.TextField(default="", blank=True)
-    permission = models.CharField(max_length=255)  # that a user needs to decide
+    permission = models.CharField(max_length=255)  # that a user needs in order to decide
     status = models.CharField(
         max_length=16,
         default=ApprovalStatus.PENDING,
@@ -71,18 +71,19 @@ class Approval(models.Model):
         return self.status == ApprovalStatus.PENDING and not is_late
 
     def may_decide(self, user: Any) -> bool:
-        """Whether the user has the permission that the job has named."""
+        """Whether the user has the permission that the job named."""
         return bool(user.has_perm(self.permission))
 
     def decide(self, user: Any, *, approved: bool, comment: str = "") -> None:
-        """Decide, and wake the job after the commit. Raises PermissionDenied, or WrongState when it
-        is decided already, has expired, or its job has ended: of two at the same time one wins."""
+        """Decide, and wake the job after the commit. Raises PermissionDenied, or WrongState if it
+        is already decided, has expired, or its job has ended. Of two simultaneous calls one
+        wins."""
         if not self.may_decide(user):
             raise PermissionDenied(
                 f"{self} needs the permission {self.permission}, which {user} does not have"
             )
         if self.is_open and (ended := self.job_end()):
-            raise WrongState(f"its job is {ended}, so nobody waits for {self}")
+            raise WrongState(f"its job is {ended}, so nothing waits for {self}")
         status = ApprovalStatus.APPROVED if approved else ApprovalStatus.REJECTED
         now = timezone.now()
         with transaction.atomic(using=router.db_for_write(type(self))):
@@ -104,10 +105,10 @@ class Approval(models.Model):
         if self.status == ApprovalStatus.CLOSED:
             return f"{self} is closed. {self.comment}".rstrip(".")
         who = f" by {self.decided_by}" if self.decided_by else ""
-        return f"{self} is {self.status}{who} already"
+        return f"{self} is already {self.status}{who}"
 
     def job_end(self) -> str:
-        """How its job has ended; '' if it has not, or nobody knows."""
+        """How its job ended; '' if it has not ended, or that is unknown."""
         try:
             job = get_job(self.job_id)
         except RedisQueueError:
@@ -119,7 +120,7 @@ class Approval(models.Model):
         send_surely(self.event, self.decision(), self.queue)
 
     def decision(self) -> dict[str, Any]:
-        """The decision as the job gets it."""
+        """The decision in the form that the job receives."""
         return {
             "approved": self.status == ApprovalStatus.APPROVED,
             "by": self.decided_by,
@@ -131,7 +132,7 @@ class Approval(models.Model):
         return self.status in (ApprovalStatus.APPROVED, ApprovalStatus.REJECTED)
 
     def expire(self) -> bool:
-        """Expire it unless it is decided; returns whether it did."""
+        """Let it expire unless it is decided; returns whether it did."""
         moved = self._row(*UNDECIDED).update(
             status=ApprovalStatus.EXPIRED, decided_at=timezone.now()
         )
@@ -139,15 +140,17 @@ class Approval(models.Model):
         return bool(moved)
 
     def reopen(self, expires_at: datetime | None) -> None:
-        """Ask again, for a job that was requeued after the approval expired or was closed. Writes a
-        pending row, too, and so waits for a transaction that is closing it (close_approvals)."""
+        """Ask again, for a job that was requeued after the approval expired or was closed. Also
+        writes a pending row, and so waits for a transaction that is closing it
+        (close_approvals)."""
         self._row(*UNDECIDED).update(
             status=ApprovalStatus.PENDING, expires_at=expires_at, decided_at=None, comment=""
         )
         self._reload()
 
     def _reload(self) -> None:
-        """Read the row where it was written: the router may read from replicas, which lag."""
+        """Read the row from where it was written, because the router may read from replicas, which
+        lag."""
         self.refresh_from_db(using=router.db_for_write(type(self)))
 
     def _row(self, *statuses: ApprovalStatus) -> models.QuerySet[Approval]:
@@ -158,7 +161,7 @@ class Approval(models.Model):
 def close_approvals(rows: Mapping[int, str], ended: Callable[[], Mapping[str, str]]) -> int:
     """Close pending approvals whose jobs have ended; returns how many.
 
-    ``rows``: the ids of their jobs by primary key. ``ended`` reads how those jobs have ended. It is
+    ``rows``: the ids of their jobs by primary key. ``ended`` reads how those jobs ended. It is
     called while the rows are locked: a job that is requeued and asks again waits for the lock, and
     then reopens its row.
     """
@@ -179,8 +182,8 @@ def close_approvals(rows: Mapping[int, str], ended: Callable[[], Mapping[str, st
 
 
 def check_permission(name: str) -> None:
-    """Raise InvalidOption for a permission that no user can have. Other authentication backends
-    than Django's own may know permissions without a row."""
+    """Raise InvalidOption for a permission that no user can have. Authentication backends other
+    than Django's own may have permissions without a row."""
     has_table = apps.is_installed("django.contrib.auth")
     if not has_table or list(settings.AUTHENTICATION_BACKENDS) != MODEL_BACKEND:
         return
@@ -190,13 +193,14 @@ def check_permission(name: str) -> None:
     if codename not in codenames:
         raise InvalidOption(
             f"there is no permission {name!r}"
-            f"{did_you_mean(name, [f'{app}.{one}' for one in codenames])}, so nobody could be "
-            "given it; name one of a model (Meta.permissions), and migrate"
+            f"{did_you_mean(name, [f'{app}.{one}' for one in codenames])}, so no user could have "
+            "it; name one of a model (Meta.permissions), and migrate"
         ) from None
 
 
 def expiry_of(due: str) -> datetime | None:
-    """When a question expires, as the database takes it. ``due``: the instant in ms, or ''."""
+    """When a question expires, in the form that the database takes. ``due``: a time in ms, or
+    ''."""
     return to_column(instant(int(due))) if due else None
 
 

@@ -22,8 +22,8 @@ class JobRecord(models.Model):
     """The latest state of one job. Only the mirror writes it.
 
     ``payload``, ``result``, ``error`` and ``progress`` are JSON text as in Redis: a JSON column
-    would decode every row, and PostgreSQL's refuses an escaped NUL. Redacted arguments are stored
-    redacted.
+    would decode every row, and PostgreSQL's would refuse an escaped NUL. Redacted arguments are
+    stored redacted.
     """
 
     id = models.CharField(primary_key=True, max_length=80)
@@ -86,18 +86,18 @@ class JobRecord(models.Model):
 
     @property
     def args(self) -> tuple[Any, ...]:
-        """The positional arguments. Raises ValueError when the payload cannot be read."""
+        """The positional arguments. Raises ValueError if the payload cannot be read."""
         return tuple(decode_payload(self.payload)[0])
 
     @property
     def kwargs(self) -> Mapping[str, Any]:
-        """The keyword arguments. Raises ValueError when the payload cannot be read."""
+        """The keyword arguments. Raises ValueError if the payload cannot be read."""
         return decode_payload(self.payload)[1]
 
     @property
     def result_value(self) -> Any:
-        """The task's return value, or None before it has completed. Raises ValueError when it
-        cannot be read."""
+        """The task's return value, or None before it has completed. Raises ValueError if it cannot
+        be read."""
         return loads(self.result) if self.result else None
 
     @property
@@ -230,15 +230,16 @@ class MirrorState(models.Model):
     incarnation = models.CharField(max_length=64, default="", blank=True)  # of the Redis it mirrors
     gaps = models.PositiveIntegerField(default=0)
     gap_at = models.DateTimeField(null=True, blank=True)
-    # Events without a row (unreadable, or refused by the database), and those whose row lacks
-    # something.
+    # Events without a row (unreadable, or refused by the database), and those whose row is
+    # incomplete.
     left_out = models.PositiveBigIntegerField(default=0)
     incomplete = models.PositiveBigIntegerField(default=0)
     fault = models.TextField(default="", blank=True)  # the last one's place and problem
     fault_at = models.DateTimeField(null=True, blank=True)
-    # Rows may differ from Redis (a gap, another Redis accepted): a reconcile is due.
+    # Rows may differ from Redis (after a gap, or once another Redis is accepted): a reconcile is
+    # due.
     unreconciled = models.BooleanField(default=False)
-    problem = models.TextField(default="", blank=True)  # why it stands still, or ''
+    problem = models.TextField(default="", blank=True)  # why the mirror has stopped, or ''
     updated_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
@@ -262,7 +263,7 @@ class Rollup(models.Model):
     retried = models.PositiveIntegerField(default=0)
     cancelled = models.PositiveIntegerField(default=0)
     wait = models.TextField(default="", blank=True)  # from queued to processing
-    run = models.TextField(default="", blank=True)  # from processing to its end
+    run = models.TextField(default="", blank=True)  # from processing to the end
 
     class Meta:
         verbose_name = "rollup"
@@ -278,8 +279,8 @@ class ErrorGroup(models.Model):
     """Failures and retried attempts of one task with the same exception, message and frame. Only
     the mirror writes it, except for ``silenced_*``.
 
-    ``JobRecord.error_group`` is the group of a job's last error. When there are too many groups,
-    each task has one more, without an exception.
+    ``JobRecord.error_group`` is the group of a job's last error. If there are too many groups, each
+    task has one more, without an exception.
     """
 
     id = models.CharField(primary_key=True, max_length=32)  # the fingerprint
@@ -289,7 +290,7 @@ class ErrorGroup(models.Model):
     frame = models.CharField(max_length=300, default="", blank=True)
     queues = models.TextField(default="", blank=True)  # names, each between spaces
     count = models.PositiveBigIntegerField(default=0)
-    failed = models.PositiveBigIntegerField(default=0)  # of them; the others were retried
+    failed = models.PositiveBigIntegerField(default=0)  # of these; the others were retried
     first_seen = models.DateTimeField()
     last_seen = models.DateTimeField()
     job_id = models.CharField(max_length=80, default="", blank=True)  # of the last one

@@ -8,8 +8,8 @@ from django.db import models
 class OutboxJob(models.Model):
     """A job or workflow on its way to Redis, stored in the transaction that enqueued it (the
     transactional outbox pattern). The row stays until the job would survive a crash of Redis and
-    the mirror has seen it. Relaying it twice is harmless: Redis remembers its id as long as the row
-    exists."""
+    the mirror has seen it. Relaying it twice is harmless, because Redis remembers its id as long as
+    the row exists."""
 
     id = models.CharField(primary_key=True, max_length=80)
     queue = models.CharField(max_length=64)
@@ -17,16 +17,16 @@ class OutboxJob(models.Model):
     payload = models.TextField()
     options = models.TextField(default="", blank=True)
     priority = models.SmallIntegerField(default=0)
-    due_ms = models.BigIntegerField(null=True, blank=True)  # an instant, never a delay
+    due_ms = models.BigIntegerField(null=True, blank=True)  # a time, never a delay
     audit = models.CharField(max_length=8, default="", blank=True)
     after = models.TextField(default="", blank=True)  # parents, as in NewJob
-    # Columns that 0.1.0 does not know have a default in the database: its processes still insert
-    # rows after ``migrate`` has run.
+    # Columns that version 0.1.0 does not have get a default in the database, because its processes
+    # still insert rows after ``migrate`` has run.
     unique = models.TextField(default="", db_default="", blank=True)  # as in NewJob
     lane = models.TextField(default="", db_default="", blank=True)  # as in NewJob
     created_at = models.DateTimeField(auto_now_add=True)
-    # When several transactions were open, each of these aliases gets a row. The job is sent once
-    # all have one, because then all have committed.
+    # If several transactions were open, each of these aliases gets a row. The job is sent once all
+    # of them have one, because then all have committed.
     aliases = models.CharField(max_length=255, default="", blank=True)
     relayed_at = models.DateTimeField(null=True, blank=True)  # when the relay saw it in Redis
     resent = models.BooleanField(default=False, db_default=False)  # the relay sends or has sent it
@@ -57,8 +57,8 @@ class Receipt(models.Model):
 
 
 class StepReceipt(models.Model):
-    """Proof that a step of a job has done its database work, or the cursor up to which it has. It
-    commits with that work."""
+    """Proof that a step of a job has done its database work, or the cursor up to which it has done
+    it. It commits with that work."""
 
     id = models.BigAutoField(primary_key=True)
     job_id = models.CharField(max_length=80)

@@ -1,4 +1,4 @@
-"""Schedules as rows: those made in the admin, and a row for each that the code defines."""
+"""Schedules as rows: those created in the admin, and one for each that the code defines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .tables import has_table
 
 logger = logging.getLogger("django_redisqueue")
 
-# The field that an error belongs to, by the word that its message begins with
+# The field that an error belongs to, by the word with which its message begins
 _FIELDS = ("cron", "every", "timezone", "jitter", "priority")
 
 
@@ -80,8 +80,8 @@ class PeriodicJob(models.Model):
         return self.name
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Save it; Redis has it after the commit, or soon after when it is away. Durations may also
-        be seconds or timedeltas. Raises InvalidOption."""
+        """Save it. Redis gets it after the commit or, if Redis is unavailable then, soon after it
+        answers again. Durations may also be seconds or timedeltas. Raises InvalidOption."""
         for name in ("every", "jitter"):
             value = getattr(self, name)
             if not isinstance(value, str):
@@ -107,14 +107,15 @@ class PeriodicJob(models.Model):
         return make_schedule({name: value for name, value in given.items() if value})
 
     def definition(self) -> ScheduleDefinition:
-        """What Redis has of it. Raises InvalidOption; a wrong task or arguments are its error."""
+        """Its definition in Redis. Raises InvalidOption; a wrong task or arguments become its
+        ``error``."""
         return schedules.define(
             self.name, Source.ADMIN, self.task, self.schedule(), self.args, self.kwargs,
             queue_name=self.queue_name or None, priority=self.priority,
         )  # fmt: skip
 
     def clean(self) -> None:
-        """Raise ValidationError, naming the field, for what cannot run."""
+        """Raise ValidationError, naming the field, for a schedule that cannot run."""
         if self.is_of_code:
             return
         self._checked("name", partial(check_schedule_name, self.name))
@@ -142,14 +143,14 @@ class PeriodicJob(models.Model):
             raise ValidationError({field: str(error)}) from None
 
     def put(self) -> None:
-        """Bring it into Redis as it is here. Raises InvalidOption, or what Redis raises."""
+        """Write this row to Redis. Raises InvalidOption, or whatever Redis raises."""
         if not self.is_of_code:
             schedules.put(self.definition())
         schedules.pause(self.name, not self.is_enabled)
 
 
 def enabled_rows() -> list[ScheduleDefinition]:
-    """The schedules of the rows that the admin has made and not paused. Raises InvalidOption."""
+    """The schedules of the admin's rows that are not paused. Raises InvalidOption."""
     alias = router.db_for_read(PeriodicJob)
     if not has_table(PeriodicJob, alias):
         return []
@@ -158,7 +159,7 @@ def enabled_rows() -> list[ScheduleDefinition]:
 
 
 def _try(change: Any) -> None:
-    """The leader's maintenance compares rows and Redis, so what fails here happens later."""
+    """Maintenance compares rows with Redis, so a change that fails here is applied later."""
     try:
         change()
     except RedisQueueError as error:

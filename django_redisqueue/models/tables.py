@@ -1,6 +1,6 @@
 """Which tables exist (not every alias has every table, and migrations may be pending), which rows
-belong to a shard (those whose ids end with its number), and which come next in a walk; and how
-their columns take instants."""
+belong to a shard (those whose ids end with its number), which rows come next in a walk, and how
+their columns take times."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ RECHECK_AFTER = 60.0  # s, for a missing table
 _present: set[tuple[str, str]] = set()
 _missing: dict[tuple[str, str], float] = {}
 Row = TypeVar("Row", bound=models.Model)
-# As core.ids reads ids, in the syntax of regular expressions that all databases share
+# Ids as core.ids reads them, in the regular expression syntax that all databases share
 _MADE = "^(job|flow|gather|periodic_[0-9a-z]{10})_[0-9]+(_[0-9a-z]{10})?_"
 _END = "([.]|$)"
 
 
 def has_table(model: type[models.Model], alias: str) -> bool:
-    """Whether the alias has the model's table. Asks once; an existing table is taken to stay."""
+    """Whether the alias has the model's table. Asks once; an existing table is assumed to stay."""
     key = (alias, model._meta.db_table)
     if key in _present:
         return True
@@ -63,23 +63,23 @@ def rows_of_shard(
 ) -> models.QuerySet[Row]:
     """The rows whose ``field``, an id, belongs to the shard.
 
-    Shard 0 has not all rows even if the settings have one shard: newer workers may have more.
+    Shard 0 does not have all rows even if the settings have one shard: newer workers may have more.
     """
     if shard:
         return rows.filter(**{f"{field}__regex": f"{_MADE}{shard}{_END}"})
-    # Also ids of another form belong to shard 0.
+    # Ids of any other form also belong to shard 0.
     return rows.exclude(**{f"{field}__regex": f"{_MADE}[1-9][0-9]?{_END}"})
 
 
 def to_column(instant: datetime) -> datetime:
-    """An instant as the database takes it: naive without USE_TZ."""
+    """A time as the database takes it: naive without USE_TZ."""
     is_fit = settings.USE_TZ or timezone.is_naive(instant)
     return instant if is_fit else timezone.make_naive(instant)
 
 
-def rows_behind(key: str, at: Any, pk: Any) -> Q:
-    """The rows behind this one in the order of ``key`` and the primary key.
+def rows_after(key: str, at: Any, pk: Any) -> Q:
+    """The rows after this one in the order of ``key`` and the primary key.
 
-    `key > at OR key = at AND pk > pk` is the same, but SQLite would sort all rows that are left.
+    `key > at OR key = at AND pk > pk` is equivalent, but SQLite would sort all remaining rows.
     """
     return Q(**{f"{key}__gte": at}) & (Q(**{f"{key}__gt": at}) | Q(pk__gt=pk))

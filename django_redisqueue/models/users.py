@@ -1,5 +1,4 @@
-"""What belongs to one user: tokens of the HTTP API, and filters of lists of jobs saved in the
-admin."""
+"""What belongs to one user: tokens of the HTTP API, and filters of job lists saved in the admin."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ USED_EVERY = timedelta(minutes=1)
 
 
 def digest_of(token: str) -> str:
-    """What is stored of a token. The lookup by index leaks nothing by its timing, because an
-    attacker cannot choose the digest of a guess."""
+    """The digest that is stored for a token. The lookup by index leaks nothing through its timing,
+    because an attacker cannot choose the digest of a guess."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -46,7 +45,8 @@ class ApiToken(models.Model):
 
     @classmethod
     def create(cls, user: Any, name: str, expires_at: datetime | None = None) -> tuple[Any, str]:
-        """Create a token for ``user``: the saved row, and its text, which is stored nowhere."""
+        """Create a token for ``user``: the saved row, and its text, which is not stored
+        anywhere."""
         made = cls(user=user, name=name, expires_at=expires_at)
         text = made.renew()
         made.save()
@@ -81,7 +81,7 @@ class ApiToken(models.Model):
 
 
 class SavedFilter(models.Model):
-    """A filter under a name of its user; saving the name again replaces it."""
+    """A user's filter under a name; saving the name again replaces it."""
 
     id = models.BigAutoField(primary_key=True)
     user = models.ForeignKey(
@@ -92,7 +92,7 @@ class SavedFilter(models.Model):
 
     class Meta:
         verbose_name = "saved filter"
-        default_permissions = ()  # everybody has their own
+        default_permissions = ()  # all users have their own
         constraints = [
             models.UniqueConstraint(fields=["user", "name"], name="drq_filter_of_user"),
         ]

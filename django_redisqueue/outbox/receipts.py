@@ -1,12 +1,12 @@
 """Receipts: the database work of an ``exactly_once`` job, or of a step of any job, commits together
 with its receipt, or neither does.
 
-A redelivered job (its worker died between the commit and the report) finds the receipt and returns
-the stored result without running. If two runs overlap (a worker was wrongly taken for dead), only
-one can commit: the receipt is unique, and a cursor only moves on from the version that its run has
-read. The other's work is rolled back.
+A redelivered job (whose worker died between the commit and the report) finds the receipt and
+returns the stored result without running. If two runs overlap (a worker was wrongly assumed dead),
+only one can commit: the receipt is unique, and a cursor only advances from the version that its run
+has read. The other run's work is rolled back.
 
-Steps of such a job commit what it has done so far; then the rest goes on in a new transaction.
+Steps of such a job commit what it has done so far; the rest continues in a new transaction.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class UnitOfWork:
         if connections[self.alias].atomic_blocks[-1] is not self._block:
             raise StepError(
                 "a step or iterate of an exactly_once task commits what was done so far, which is "
-                "impossible inside atomic(): call it outside of the block"
+                "impossible inside atomic(): call it outside the block"
             )
 
     def commit(self) -> None:
@@ -73,9 +73,9 @@ class UnitOfWork:
 def _transaction(alias: str) -> ExitStack:
     """Begin a transaction that commits all of its statements or none.
 
-    After a deadlock MySQL has rolled back the transaction, and what follows is another one. If the
-    task caught that error, its rest would commit alone. The savepoint of an inner block is gone
-    then, which fails that block.
+    After a deadlock MySQL has rolled back the transaction, and the next statement starts another
+    one. If the task caught that error, the rest of its work would commit alone. But the savepoint
+    of an inner block is then gone, which fails that block.
     """
     with ExitStack() as blocks:
         for _ in range(2 if connections[alias].vendor == "mysql" else 1):
@@ -87,16 +87,16 @@ _current: ContextVar[UnitOfWork | None] = ContextVar("redisqueue_unit_of_work", 
 
 
 def current_unit() -> UnitOfWork | None:
-    """The transaction of the ``exactly_once`` job that runs here, or None."""
+    """The transaction of the ``exactly_once`` job that is running here, or None."""
     return _current.get()
 
 
 def run_once(job_id: str, alias: str, work: Callable[[], str]) -> str:
-    """The result (JSON) of ``work``, run in a transaction unless the job has a receipt already.
+    """The result (JSON) of ``work``, run in a transaction unless the job already has a receipt.
 
-    Raises what ``work`` or the database raises, and then nothing was committed. If the transaction
-    may have committed despite an error (the connection was lost during the commit, or an
-    ``on_commit`` hook raised), the receipt decides.
+    Raises whatever ``work`` or the database raises, in which case nothing was committed. If the
+    transaction may have committed despite an error (the connection was lost during the commit, or
+    an ``on_commit`` hook raised), the receipt decides.
     """
     try:
         return _run(job_id, alias, work)
@@ -150,10 +150,10 @@ def _after_error(job_id: str, alias: str, error: BaseException) -> str | None:
 
 
 def run_step(job_id: str, name: str, alias: str, work: Callable[[], str], guard: Guard) -> str:
-    """The result (JSON) of ``work``, run in a transaction unless the step has a receipt already.
+    """The result (JSON) of ``work``, run in a transaction unless the step already has a receipt.
 
-    In an ``exactly_once`` job the transaction is that of the job. Raises StepError inside
-    ``atomic()``, JobAbandoned when another run of the job was faster, and what ``work`` raises.
+    In an ``exactly_once`` job the transaction is the job's. Raises StepError inside ``atomic()``,
+    JobAbandoned if another run of the job was faster, and whatever ``work`` raises.
     """
     unit = current_unit()
     if unit is not None:
@@ -162,7 +162,7 @@ def run_step(job_id: str, name: str, alias: str, work: Callable[[], str], guard:
     elif in_atomic():
         raise StepError(
             "a step with atomic=True commits, which is impossible inside atomic(): call it outside "
-            "of the block"
+            "the block"
         )
     found = _receipts(job_id, name, alias).values_list("body", flat=True).first()
     if found is not None:
@@ -196,8 +196,8 @@ class CursorReceipt:
         return found.body
 
     def write(self, body: str) -> None:
-        """Commit the cursor with what was done so far. Raises JobAbandoned when another run of the
-        job was faster; then this run's rows are rolled back."""
+        """Commit the cursor with what was done so far. Raises JobAbandoned if another run of the
+        job was faster; this run's rows are then rolled back."""
         unit = self._unit
         unit.check()
         if self._version == 0:

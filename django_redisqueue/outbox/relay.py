@@ -1,10 +1,10 @@
-"""The outbox's relay: sends jobs that the enqueuing process could not send, sends jobs again that
-Redis has lost, and deletes the rows of jobs that are safe. Maintenance runs it.
+"""The outbox's relay: sends jobs that the enqueuing process could not send, resends jobs that Redis
+has lost, and deletes the rows of jobs that are safe. Maintenance runs it.
 
-For every row it asks Redis whether it has accepted the job (``broker.durability``). A Redis that
-lost its last writes, was flushed, or was replaced by an older copy has not: the job is sent again,
-unless the mirror knows that it has ended. While no outbox has rows, a pass costs one query an alias
-and no call to Redis.
+For every row it asks Redis whether Redis has accepted the job (``broker.durability``). If Redis
+lost its last writes, was flushed, or was replaced by an older copy, it has not, and the job is sent
+again, unless the mirror knows that it has ended. While no outbox has rows, a pass costs one query
+per alias and no call to Redis.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from .rows import (
 logger = logging.getLogger("django_redisqueue")
 
 GRACE = timedelta(seconds=5)  # within which the enqueuing process sends its own jobs
-PAGE_ROWS = 4_000  # of an alias in one pass: asking whether Redis is durable may take a second
+PAGE_ROWS = 4_000  # rows of an alias per pass: asking whether Redis is durable may take a second
 RETRY_REFUSED = 600.0  # s until jobs that Redis refused are tried again
 ORPHAN_AGE = timedelta(days=1)  # after which a row's siblings on other aliases will never commit
-# s for which this process must have seen, too, that they are missing: the age of a row compares the
-# clocks of two machines, and one of them may be wrong.
+# s for which this process must also have seen that they are missing, because the age of a row
+# compares the clocks of two machines, one of which may be wrong.
 ORPHAN_WATCH = 3600.0
 FORGET_AFTER_MS = 3_600_000  # after which Redis forgets an accepted id that has no row
 
 
 class Relay:
-    """One pass at a time over the outbox of this alias, if it has one."""
+    """Makes passes over the outbox of this alias, if it has one."""
 
     def __init__(self, commands: Commands, alias: str) -> None:
         self._commands = commands
@@ -70,12 +70,12 @@ class Relay:
         self._after: datetime | None = None  # unrelayed rows up to here were checked
         self._sent_after = ""  # and relayed rows up to this id
         self._incomplete: dict[str, float] = {}  # since when (monotonic), by id
-        # Jobs that Redis has deleted, each with the last event when this was noticed
+        # Jobs that Redis has deleted, each with the last event at the time this was noticed
         self._gone: dict[str, Position] = {}
-        self.problem = ""  # what kept the last pass from the outbox
+        self.problem = ""  # the error that kept the last pass from the outbox
 
     def run_once(self) -> bool:
-        """Send waiting jobs and delete the rows of safe ones; True when there is more to do. Raises
+        """Send waiting jobs and delete the rows of safe ones; True if there is more to do. Raises
         RedisQueueError."""
         more, problem = False, ""
         try:
@@ -83,7 +83,7 @@ class Relay:
             if has_table(OutboxJob, self._alias) and self._of_shard(rows_on(self._alias)).exists():
                 more = self._pass()
             else:
-                self._incomplete.clear()  # also of rows that others have sent
+                self._incomplete.clear()  # including rows that other processes have sent
                 self._gone.clear()
         except (DatabaseError, RedisFull) as error:
             problem = first_line(error)
@@ -102,7 +102,8 @@ class Relay:
             self._retry_at = time.monotonic() + RETRY_REFUSED
             self._check(_read_rows(rows.exclude(problem="")))
         now = timezone.now()
-        # A row from the future is by another machine's clock: sending it early does no harm.
+        # A row from the future was created by another machine's clock; sending it early does no
+        # harm.
         is_ripe = Q(created_at__lt=now - GRACE) | Q(created_at__gt=now + GRACE)
         found = rows.filter(is_ripe, problem="")
         if self._after is not None:
@@ -113,7 +114,7 @@ class Relay:
         return self._check_sent() or self._after is not None
 
     def _check_sent(self) -> bool:
-        """Check a page of the relayed rows, by id; True when there are more."""
+        """Check a page of the relayed rows, by id; True if there are more."""
         sent = rows_on(self._alias).exclude(relayed_at=None).filter(pk__gt=self._sent_after)
         page = _read_rows(self._of_shard(sent).order_by("pk"))
         self._check(page)
@@ -126,7 +127,7 @@ class Relay:
             return
         has_ended = self._mirrored(page)
         unmirrored = [row for row in page if row.id not in has_ended]
-        # Rows that have to stay only until Redis has their jobs durably
+        # Rows that must stay only until Redis has stored their jobs durably
         settled = {row.id for row in page if row.id in has_ended or not waits_for_mirror(row.audit)}
         settled |= self._unmirrorable(unmirrored)
         is_durable = self._durability.accepted([row.id for row in page], wait=bool(settled))
@@ -156,9 +157,9 @@ class Relay:
     def _unmirrorable(self, rows: Sequence[OutboxJob]) -> set[str]:
         """The rows whose jobs the mirror will never have.
 
-        Redis has not created the job, because another one had its unique key; it forgets the id of
-        a duplicate after a day. Or the job is gone, and the mirror has read all events from before
-        that: the database has refused those of the job.
+        Redis did not create the job because another one had its unique key; it forgets a
+        duplicate's id after a day. Or the job is gone and the mirror has read all earlier events,
+        because the database refused those of the job.
         """
         queries = UniqueQueries(self._commands.connection, self._commands.settings)
         found = set(queries.aliases([row.id for row in rows if row.unique]))
@@ -168,7 +169,8 @@ class Relay:
         return found | self._behind_mirror(gone)
 
     def _behind_mirror(self, gone: Sequence[str]) -> set[str]:
-        """The jobs that were gone already when the last event that the mirror has read came."""
+        """The jobs that were already gone when the last event that the mirror has read was
+        written."""
         alias = router.db_for_write(MirrorState)
         if not gone or not has_table(MirrorState, alias):
             return set()
@@ -183,8 +185,8 @@ class Relay:
 
     def _delete_safe(self, rows: Sequence[OutboxJob]) -> None:
         """Delete rows with their siblings on other aliases, then let Redis forget their ids. In the
-        other order a row that is left would be sent again. Ids that the relay has sent stay for
-        ``forget_ids``: the process that committed them may still be about to send them."""
+        opposite order, a remaining row would be sent again. Ids that the relay has sent are left to
+        ``forget_ids``, because the process that committed them may still be about to send them."""
         if not rows:
             return
         ids = [row.id for row in rows]
@@ -214,7 +216,7 @@ class Relay:
                 self._record_refusal(job_id, problem)
 
     def _complete(self, rows: Sequence[OutboxJob]) -> Iterable[OutboxJob]:
-        """Rows whose siblings on other aliases exist, too."""
+        """The rows whose siblings on other aliases also exist."""
         ids = [row.id for row in rows]
         there = {alias: ids_on(alias, ids) for alias in _sibling_aliases(rows) - {self._alias}}
         for row in rows:
@@ -240,10 +242,10 @@ class Relay:
 
     def _send(self, jobs: Sequence[NewJob]) -> dict[str, str]:
         """Send up to a batch; returns the problems of refused jobs by id. Raises errors that
-        concern all of it.
+        concern the whole batch.
 
-        A job whose parent no longer exists is accepted and ends as cancelled, because no caller is
-        left to handle an error.
+        A job whose parent no longer exists is accepted and ends as cancelled, because there is no
+        caller left to handle an error.
         """
         try:
             self._commands.enqueue(jobs, allow_missing_parents=True)
@@ -275,7 +277,7 @@ class Relay:
             )
 
     def _without_unsent_parents(self, rows: Sequence[OutboxJob]) -> Sequence[OutboxJob]:
-        """The rows without parents that are still to be sent: those go first."""
+        """The rows without parents that are yet to be sent: parents go first."""
         parents = {row.id: {row_id_of(one) for one in row.after.split()[1:]} for row in rows}
         stored = sorted(ids_with_rows(set().union(*parents.values())))
         unsent = set(stored) - self._durability.accepted(stored, wait=False).keys()
@@ -283,7 +285,7 @@ class Relay:
 
 
 def _read_rows(rows: QuerySet[OutboxJob]) -> list[OutboxJob]:
-    """Without their arguments, which may be large."""
+    """Read rows without their arguments, which may be large."""
     return list(rows.only("id", "audit", "aliases", "unique", "created_at", "resent")[:PAGE_ROWS])
 
 
@@ -300,8 +302,8 @@ def _mark_relayed(aliases: Iterable[str], ids: Sequence[str]) -> None:
 
 
 def forget_ids(commands: Commands) -> bool:
-    """Let Redis forget ids whose rows were deleted by a process that died before it could. Checks
-    the outboxes of all aliases. Returns False: there is no hurry."""
+    """Let Redis forget ids whose rows were deleted by a process that died before it could tell
+    Redis. Checks the outboxes of all aliases. Returns False: there is no hurry."""
     durability = Durability(commands.connection, commands.settings)
     ids = durability.older_than(FORGET_AFTER_MS, PAGE_ROWS)
     try:

@@ -1,15 +1,15 @@
 """The outbox: jobs as rows of the transaction that enqueues them, until they are safe elsewhere.
 
 After the commit the enqueuing process sends the jobs. The relay sends those that it could not send
-because it died or Redis was away. Sending a job twice is harmless: Redis remembers the id of every
-job that has a row (``broker.durability``), whatever became of the job.
+because it died or Redis was unavailable. Sending a job twice is harmless: Redis remembers the id of
+every job that has a row (``broker.durability``), whatever became of the job.
 
-A row is deleted once Redis would not lose the job in a crash, and the mirror has it. Until then a
-Redis that loses its last seconds has lost nothing. Without the mirror, and for tasks whose
-``audit`` thins their events, the first condition is enough.
+A row is deleted once Redis would not lose the job in a crash, and the mirror has it. Until then, a
+Redis that loses its last seconds has lost no job. Without the mirror, and for tasks whose ``audit``
+thins their events, the first condition is enough.
 
-If several aliases are in transactions, each gets a row. The relay sends a job once all its rows are
-there, because then all transactions have committed.
+If several aliases are in transactions, each gets a row. The relay sends a job once all its rows
+exist, because then all transactions have committed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ..models.tables import aliases_with_table, has_table
 CHUNK = 500  # whole rows in memory, or ids in a query when there may be any number
 IN_ASYNC_CODE = (
     "In async code, await aget_job, afind_jobs, task.aenqueue, job.arefresh, job.acancel or "
-    "job.await_result, and call others of django_redisqueue by sync_to_async."
+    "job.await_result, and call other functions of django_redisqueue with sync_to_async."
 )
 
 
@@ -47,7 +47,7 @@ Found = TypeVar("Found")
 
 
 def sync_only(func: Callable[Args, Found]) -> Callable[Args, Found]:
-    """Let Django's error about the database on an event loop name what to call there."""
+    """Make Django's error about database access on an event loop name the function to call."""
 
     @wraps(func)
     def call(*args: Args.args, **kwargs: Args.kwargs) -> Found:
@@ -60,7 +60,7 @@ def sync_only(func: Callable[Args, Found]) -> Callable[Args, Found]:
 
 
 class DatabaseOutbox:
-    """The port ``core.ports.Outbox``."""
+    """Implements the port ``core.ports.Outbox``."""
 
     @sync_only
     def store(self, jobs: Sequence[NewJob], aliases: Sequence[str]) -> Sequence[str]:
@@ -121,8 +121,8 @@ def find(job_id: str) -> JobData | None:
 
 
 def _unaccepted(row_id: str) -> OutboxJob | None:
-    """The row of a job or workflow that Redis has not accepted. (If Redis has accepted it and does
-    not have it, it was pruned.)"""
+    """The row of a job or workflow that Redis has not accepted. (If Redis accepted it and no longer
+    has it, it was pruned.)"""
     row = _row_of(row_id)
     if row is None or Durability(connection_of(row_id)).accepted([row_id], wait=False):
         return None
@@ -136,7 +136,7 @@ def _row_of(row_id: str) -> OutboxJob | None:
 
 
 def to_new_job(row: OutboxJob) -> NewJob:
-    """The job as it goes into Redis."""
+    """The job as it is sent to Redis."""
     when = "" if row.due_ms is None else str(row.due_ms)
     return NewJob(
         row.id, row.queue, row.task, row.payload, row.options, row.priority, when, row.audit,
@@ -150,7 +150,7 @@ def is_workflow(row_id: str) -> bool:
 
 
 def to_push(row: OutboxJob) -> Push:
-    """The workflow as it goes into Redis; ``to_outbox_row`` makes its row."""
+    """The workflow as it is sent to Redis; ``to_outbox_row`` makes its row."""
     (workflow_id, fields, jobs), _ = decode_payload(row.payload)
     return Push(workflow_id, fields, [WorkflowJob(*job) for job in jobs], stored=True)
 
@@ -162,7 +162,7 @@ def _as_data(job: NewJob | WorkflowJob, created_at: datetime) -> JobData:
     }  # fmt: skip
     if job.options:
         raw["options"] = job.options
-    if job.when.isdigit():  # an instant, not a delay
+    if job.when.isdigit():  # a time, not a delay
         raw["due_ms"] = job.when
     return decode_job(job.id, raw)
 
@@ -179,7 +179,7 @@ def _insert(jobs: Sequence[NewJob], alias: str, all_aliases: Sequence[str]) -> N
         )
         for job in jobs
     ]  # fmt: skip
-    # MySQL and MariaDB take statements of up to ``max_allowed_packet``: 16 MB, if not less.
+    # MySQL and MariaDB accept statements of up to ``max_allowed_packet``: 16 MB, or less.
     largest = max((len(job.payload) for job in jobs), default=0) + 1
     fits = max(1, min(CHUNK, MAX_CALL_BYTES // largest))
     rows_on(alias).bulk_create(rows, batch_size=fits)
@@ -189,7 +189,7 @@ def _insert(jobs: Sequence[NewJob], alias: str, all_aliases: Sequence[str]) -> N
 
 def _check_apart(aliases: Sequence[str]) -> None:
     """Raise ConfigurationError if two aliases are one database: its two transactions would insert
-    the same row, and the second would wait for the end of the first for ever.
+    the same row, and the second would wait for the first forever.
 
     PostgreSQL's options may name another service or another schema (``search_path``).
     """
@@ -200,8 +200,8 @@ def _check_apart(aliases: Sequence[str]) -> None:
         place = (*(entry[name] for name in ("ENGINE", "HOST", "PORT", "NAME")), *apart)
         if (other := places.setdefault(place, alias)) != alias:
             raise ConfigurationError(
-                f"{other!r} and {alias!r} are one database, and a job of transactions on both "
-                "cannot be in its outbox twice: let allow_migrate of a database router return "
+                f"{other!r} and {alias!r} are one database, so a job of transactions on both "
+                "would be in its outbox twice: have allow_migrate of a database router return "
                 f"False for django_redisqueue on {alias!r}"
             )
 
@@ -216,7 +216,7 @@ def _no_table(aliases: Sequence[str]) -> str:
 
 def unrelayed(alias: str) -> models.QuerySet[OutboxJob]:
     """The rows that Redis is not known to have accepted, oldest first. For PostgreSQL, the order
-    has to name all columns of the index; else it sorts the whole backlog for each page."""
+    must name all columns of the index; otherwise it sorts the whole backlog for each page."""
     return rows_on(alias).filter(relayed_at=None).order_by("relayed_at", "created_at")
 
 
@@ -227,13 +227,13 @@ def row_id_of(job_id: str) -> str:
 
 
 def ids_on(alias: str, row_ids: Sequence[str]) -> set[str]:
-    """Which of these rows are on this alias."""
+    """The ids among these that have a row on this alias."""
     found = (rows_on(alias).filter(pk__in=some) for some in slices(row_ids, CHUNK))
     return {row_id for rows in found for row_id in rows.values_list("pk", flat=True)}
 
 
 def ids_with_rows(ids: Iterable[str]) -> set[str]:
-    """Which of these jobs and workflows have a row, on any alias."""
+    """The ids among these jobs and workflows that have a row on any alias."""
     row_ids = {one: row_id_of(one) for one in ids}
     wanted = sorted(set(row_ids.values()))
     aliases = aliases_with_table(OutboxJob) if wanted else ()

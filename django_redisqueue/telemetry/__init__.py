@@ -1,7 +1,7 @@
-"""What leaves a process about its jobs: OpenTelemetry, Sentry, and request ids in logs.
+"""What a process reports about its jobs: OpenTelemetry, Sentry, and request ids in logs.
 
-A request has one id for all that follows from it: its jobs, their jobs, and what they log. The
-modules of this package need their libraries, so nothing here imports them.
+A request has one id for everything that follows from it: its jobs, their jobs, and their log
+records. The modules of this package need their libraries, so nothing here imports them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _VALID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
 def correlation_id() -> str:
-    """The id of the request or job that this code runs for, or ''."""
+    """The correlation id of the request or job that this code runs for, or ''."""
     return _current.get()
 
 
 @contextmanager
 def correlate(value: str) -> Iterator[None]:
-    """Give jobs that are enqueued in the block this id; for management commands and the like.
+    """Give jobs enqueued in the block this correlation id; for management commands and the like.
     Raises InvalidOption."""
     if not _VALID.fullmatch(value):
         raise InvalidOption(
@@ -49,7 +49,7 @@ def correlate(value: str) -> Iterator[None]:
 
 class CorrelationMiddleware:
     """Correlates by the request's header ``X-Request-ID``, or by a new id if that is missing or
-    invalid. The response has the header, too. Sync and async."""
+    invalid. The response also has the header. Sync and async."""
 
     sync_capable = True
     async_capable = True
@@ -81,6 +81,6 @@ class CorrelationFilter(logging.Filter):
     """Gives each log record ``correlation_id``, for formatters: '' outside requests and jobs."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if not hasattr(record, CORRELATION):  # the record of a job's end has its own
+        if not hasattr(record, CORRELATION):  # the record of a job's outcome has its own
             setattr(record, CORRELATION, _current.get())
         return True

@@ -1,6 +1,6 @@
 """Spans and metrics by OpenTelemetry's semantic conventions for messaging.
 
-``instrument()`` in each process that enqueues or runs jobs, once its providers are set.
+Call ``instrument()`` in each process that enqueues or runs jobs, once its providers are set.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _single: ContextVar[Span | None] = ContextVar("redisqueue_enqueue_span", default
 def instrument(
     tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
 ) -> Callable[[], None]:
-    """Watch the jobs of this process, by the global providers unless others are given. Returns what
-    ends it. A child flushes the providers before it exits."""
+    """Watch the jobs of this process, with the global providers unless others are given. Returns a
+    function that stops it. A child flushes the providers before it exits."""
     tracing = tracer_provider or trace.get_tracer_provider()
     metering = meter_provider or otel_metrics.get_meter_provider()
 
@@ -49,7 +49,7 @@ def instrument(
 
 
 def _labels(operation: str, queue: str) -> dict[str, str | int]:
-    """Attributes of spans and metrics alike."""
+    """The attributes that spans and metrics share."""
     return {
         "messaging.system": SYSTEM,
         "messaging.operation.name": operation,
@@ -140,7 +140,7 @@ def _run_attributes(run: Run) -> dict[str, str | int]:
 
 
 def _record(span: Span, stored: Mapping[str, str]) -> None:
-    """The error as it is stored with the job: without redacted arguments."""
+    """Record the error as it is stored with the job, without redacted arguments."""
     span.set_attribute("error.type", stored["type"])
     span.add_event(
         "exception",

@@ -14,11 +14,11 @@ from sentry_sdk.utils import event_from_exception
 from ..core.instruments import CORRELATION, End, Run, add_instrument
 from ..core.redaction import REDACTED
 
-JOB_LOGGER = "django_redisqueue.jobs"  # its records of failures would be second events
+JOB_LOGGER = "django_redisqueue.jobs"  # its records of failures would be duplicate events
 
 
 class RedisQueueIntegration(Integration):
-    """Reports the exception of a job that has failed for good, but not of attempts that are
+    """Reports the exception of a job that has failed permanently, but not of attempts that are
     retried. Events contain no redacted arguments."""
 
     identifier = "redisqueue"
@@ -37,7 +37,7 @@ class Sentry:
         pass
 
     def begin(self, run: Run) -> End:
-        scope = sentry_sdk.isolation_scope()  # breadcrumbs of one job are not those of the next
+        scope = sentry_sdk.isolation_scope()  # one job's breadcrumbs do not carry over to the next
         scope.__enter__()
 
         def end(kind: str, stored: Mapping[str, str], error: BaseException | None) -> None:
@@ -78,7 +78,7 @@ def _report(run: Run, error: BaseException) -> None:
 
 
 def _without_secrets(event: Any, secrets: Any) -> None:
-    """Remove what could show a redacted argument: variables, and texts of the exceptions."""
+    """Remove whatever could show a redacted argument: variables, and exception texts."""
     for found in event["exception"]["values"]:
         for secret in secrets:
             found["value"] = (found.get("value") or "").replace(secret, REDACTED)

@@ -1,1 +1,1 @@
-"""The worker: one supervisor, its children, and what keeps a shard in order. See docs/worker.md."""
+"""The worker: one supervisor, its children, and the upkeep of a shard. See docs/worker.md."""

@@ -1,13 +1,14 @@
 """What a child process shares with its supervisor: claimed jobs, running jobs, outcomes, messages.
 
-A `ChildState` is made before the fork server starts and outlives the children that use it one after
-another. It has four parts:
+A `ChildState` is created before the fork server starts, and outlives the children that use it one
+after another. It has four parts:
 
-- *Tokens*: a pipe with one token for each claimed job that has not started. Whoever reads a token
-  (the child to run the job, or the supervisor to release it) has the job alone: the kernel
-  arbitrates.
-- *Running jobs*: a table in shared memory of what runs now, with each job's hard deadline.
-- *Outcomes*: logs in shared memory (`OutcomeLog`) of what has ended and may not be reported yet.
+- *Tokens*: a pipe with one token for each claimed job that has not started. The process that reads
+  a token (the child to run the job, or the supervisor to release it) is the only one that has the
+  job: the kernel arbitrates.
+- *Running jobs*: a table in shared memory of the running jobs, with each job's hard deadline.
+- *Outcomes*: logs in shared memory (`OutcomeLog`) of jobs that have ended and may not have been
+  reported yet.
 - *Messages*: a pipe of lines from the supervisor, announced by SIGUSR1: ``stop``, ``recycle``,
   ``cancel <job> <lease>``, ``abandon <job> <lease>``.
 """
@@ -32,38 +33,38 @@ from ..core.ids import MAX_SHARDS
 
 MAX_BATCH = 100  # jobs that a child may claim at once
 # Lease, id: 72 bytes. A whole batch fits into 8 KB, the size of a pipe once its user has very many
-# of them; otherwise a child would wait for room for ever.
+# of them; otherwise a child would wait for room forever.
 _TOKEN = struct.Struct("q64s")
-# Deadline ms (negative while the job commits), token, started ms. The start is written last: once
-# it is there, so is the rest.
+# Deadline ms (negative while the job commits), token, started ms. The start is written last: if it
+# is there, so is the rest.
 _RUNNING = struct.Struct(f"q{_TOKEN.size}sq")
 _RUNNING_WORDS = _RUNNING.size // 8
 _WATCHED, _DONE, _OFFERED, _ALIVE_UNTIL, _CHUNK = 0, 1, 2, 3, 4  # words of the state's header
-_WORDS, _TABLES = 8, 5  # of the header: words of the child, then tables with a word for each shard
+_WORDS, _TABLES = 8, 5  # of the header: words of the child, then tables with one word per shard
 _HEADER_BYTES = 8 * (_WORDS + _TABLES * MAX_SHARDS)
-KEEP_ALIVE = 20.0  # s in which a child's main loop completes a pass, whatever Redis does
+KEEP_ALIVE = 20.0  # s within which a child's main loop completes a pass, whatever Redis does
 FILES_PER_CHILD = 4  # both ends of two pipes
 
 LOG_BYTES = 4 * 1024 * 1024  # pages take memory only once they are written
-RESERVED_BYTES = LOG_BYTES // 2  # for jobs that run already; a child with less room starts no more
+RESERVED_BYTES = LOG_BYTES // 2  # for jobs already running; a child with less room starts no more
 _EPOCH, _START, _END, _SINCE = 0, 1, 2, 3  # words of the log's header
 _LOG_HEADER_BYTES = 32
 _RING_BYTES = LOG_BYTES - _LOG_HEADER_BYTES
 
 
 class RoleNote(IntEnum):
-    """What the last heartbeat has found of a role that one process a shard has (lead.lua)."""
+    """What the last heartbeat found about a role that one process per shard has (lead.lua)."""
 
-    ASK = 0  # nothing, or nobody has it, or another child than it seemed: ask Redis
-    ACTIVE = 1  # the child leads if it did so, and so does no other; jobs are on the move
+    ASK = 0  # nothing, or no child has it, or not the expected one: ask Redis
+    ACTIVE = 1  # unchanged: the child still leads, or still does not; the shard has transitions
     QUIET = 2  # the same, and there has been no transition for a while
 
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """A job that a child runs now; instants are monotonic ms, ``deadline_ms`` 0 for none.
+    """A job that a child is running. Times are monotonic ms; ``deadline_ms`` is 0 for none.
 
-    ``commits``: its function has returned, and the transaction of an ``exactly_once`` task commits.
+    ``commits``: its function has returned, and its ``exactly_once`` transaction is being committed.
     """
 
     id: str
@@ -74,19 +75,19 @@ class RunningJob:
 
 
 class OutcomeLog:
-    """A log of outcomes at offset ``at`` of a shared memory, ``LOG_BYTES`` long: the child writes
+    """A log of outcomes at offset ``at`` of a shared memory, ``LOG_BYTES`` long. The child writes
     it, its supervisor reads it.
 
     It is a ring buffer. New records are added at the end and accepted ones leave at the start, and
-    each of these moves is one write of one word. A record is therefore in the log from the moment
-    it is recorded until it is accepted, wherever the child is killed in between, and the log never
-    holds more than what is not yet accepted. Start and end only grow; modulo the ring's size they
-    are offsets.
+    each of these moves is a single write of one word. A record is therefore in the log from the
+    moment it is recorded until it is accepted, wherever the child is killed in between, and the log
+    never holds more than what is not yet accepted. Start and end only grow; modulo the ring's size
+    they are offsets.
 
-    A reader copies the records and then reads the start again: what has left meanwhile may have
-    been overwritten, the rest has not. The epoch tells the reader that both restarted at 0 (a
-    seqlock: see Documentation/locking/seqlock.rst of the Linux kernel). A record ends with a NUL,
-    which JSON never contains, and exists once the end moves past it.
+    A reader copies the records and then reads the start again: records that have left in the
+    meantime may have been overwritten, the others have not. The epoch tells the reader that both
+    restarted at 0 (a seqlock: see Documentation/locking/seqlock.rst of the Linux kernel). A record
+    ends with a NUL, which JSON never contains, and exists once the end moves past it.
     """
 
     def __init__(self, memory: mmap.mmap, at: int) -> None:
@@ -102,8 +103,8 @@ class OutcomeLog:
     def record(self, outcome: Outcome) -> int:
         """Log an outcome before it is reported; returns the log's end, for `discard_before`.
 
-        An outcome that does not fit is left out: if the child dies before it has reported it, the
-        job runs again.
+        An outcome that does not fit is left out: if the child dies before reporting it, the job
+        runs again.
         """
         o = outcome
         # !s: formatting an enum directly is slower
@@ -126,32 +127,33 @@ class OutcomeLog:
         return end
 
     def discard_before(self, end: int) -> None:
-        """Everything up to ``end``, which `record` returned, was accepted; the rest stays."""
+        """Discard everything up to ``end``, which `record` returned: it was accepted."""
         self._header[_START] = end
         self._header[_SINCE] = mono_ms()
         self.free_bytes = _RING_BYTES - (self._end - end)
 
     def clear(self) -> None:
-        """Everything was accepted: restart, in the pages that are in memory already."""
+        """Discard everything: it was accepted. Restart in the pages that are already in memory."""
         self._header[_END] = 0  # first: a reader in between finds nothing
         self._header[_START] = 0
         self._header[_EPOCH] += 1
         self._end, self.free_bytes = 0, _RING_BYTES
 
     def keep_only(self, outcomes: Sequence[Outcome]) -> None:
-        """Everything was accepted except for these outcomes, which the log already has."""
+        """Discard everything except these outcomes, which the log already has: the rest was
+        accepted."""
         if not outcomes:
             self.clear()
             return
         end = self._end
         for outcome in outcomes:
-            self.record(outcome)  # again at the end, before everything that was there leaves
+            self.record(outcome)  # again at the end, before the previous contents leave
         self.discard_before(end)
 
     # The supervisor's side
 
     def read(self) -> list[Outcome]:
-        """What has ended and may not be reported yet; [] if it is being cleared just now."""
+        """The outcomes that may not have been reported yet; [] if the log is being cleared."""
         epoch, start, end, _ = self._header
         log = self._copy(start, end)
         left = self._header[_START] - start
@@ -189,13 +191,13 @@ class ChildState:
         # When (monotonic ms) each shard last answered a heartbeat, -1 if it did not answer the last
         # one; for the others see the methods that set them.
         self._answered, self._silent, self._role_notes, self._sleeps, self._unanswered = tables
-        self.log = OutcomeLog(self._memory, first)  #: of jobs in the main thread
-        self.concurrent_log = OutcomeLog(self._memory, first + LOG_BYTES)  #: of all others
+        self.log = OutcomeLog(self._memory, first)  #: for jobs in the main thread
+        self.concurrent_log = OutcomeLog(self._memory, first + LOG_BYTES)  #: for all others
         self._tokens, self._token_end = _pipe()
         self._messages, self._message_end = _pipe()
         os.set_blocking(self._message_end, False)
         self._pipe = os.fstat(self._tokens).st_ino
-        self._files = select.poll()  # one system call for them all
+        self._files = select.poll()  # one system call for all of them
         for number in (0, 1, 2, self._tokens):
             with suppress(OSError):  # it was closed from the start
                 os.fstat(number)
@@ -206,7 +208,7 @@ class ChildState:
     def has_lost_files(self) -> bool:
         """Whether a job has closed file descriptors of its process.
 
-        These are the pipes, and standard input and output: a connection would get their numbers.
+        These are the pipes, and standard input and output, whose numbers a connection would get.
         """
         if any(event & select.POLLNVAL for _, event in self._files.poll(0)):
             return True
@@ -216,7 +218,7 @@ class ChildState:
             return True
 
     def is_out_of_files(self) -> bool:
-        """Whether this process may open no further file."""
+        """Whether this process can open no more files."""
         try:
             os.close(os.dup(self._tokens))
         except OSError:
@@ -252,13 +254,13 @@ class ChildState:
         self._words[self._last_word + slot * _RUNNING_WORDS] = 0
 
     def note_commit(self, slot: int) -> None:
-        """Note that the function of the job in this slot has returned, and its work commits."""
+        """Note that the job in this slot has returned, and its work is being committed."""
         at = self._last_word + (slot - 1) * _RUNNING_WORDS + 1
         self._words[at] = -self._words[at]
 
     def begin_chunk(self, tokens: Sequence[bytes], started_ms: int, deadline_ms: int) -> None:
-        """Enter the jobs of a chunk, the first in slot 0: they run in one call in the main
-        thread. The others have slots behind those of all other jobs."""
+        """Enter the jobs of a chunk, which run in one call in the main thread. The first is in slot
+        0; the others have slots after those of all other jobs."""
         for at, token in enumerate(tokens[1:]):
             self.begin(self.slots + at, token, started_ms, deadline_ms)
         self._words[_CHUNK] = len(tokens) - 1
@@ -276,25 +278,25 @@ class ChildState:
         return bool(self._words[_WATCHED])
 
     def add_done(self, jobs: int) -> None:
-        """Count finished jobs: they show the supervisor that the child works."""
+        """Count finished jobs, which show the supervisor that the child is working."""
         self._words[_DONE] += jobs
 
     def keep_alive(self, seconds: float = KEEP_ALIVE) -> None:
-        """Promise the watchdog to call this again within so many seconds; 0 makes no promise."""
+        """Promise the watchdog to call this again within ``seconds``; 0 makes no promise."""
         self._words[_ALIVE_UNTIL] = mono_ms() + int(seconds * 1000) if seconds else 0
 
     def answers(self, shard: int) -> bool:
-        """Whether the shard answered the supervisor's last heartbeat, and one since the child has
-        waited for it in vain."""
+        """Whether the shard answered the supervisor's last heartbeat, and has answered one since
+        the child last waited for it in vain."""
         return self._answered[shard] >= self._silent[shard]
 
     def note_silent(self, shard: int) -> None:
-        """Note that the child has waited for a shard in vain. From then on it is left to the
-        heartbeats, so that it holds up the child once."""
+        """Note that the child has waited in vain for a shard. From then on the shard is left to the
+        heartbeats, so that it holds up the child only once."""
         self._silent[shard] = mono_ms()
 
     def role_note(self, shard: int) -> RoleNote:
-        """What the supervisor's last heartbeat has found of the child's role in a shard."""
+        """What the supervisor's last heartbeat found about the child's role in a shard."""
         return RoleNote(self._role_notes[shard])
 
     def note_sleep(self, shard: int, sleeps: bool) -> None:
@@ -326,12 +328,12 @@ class ChildState:
         return any(fcntl.ioctl(self._tokens, termios.FIONREAD, bytes(4)))
 
     def running(self) -> list[RunningJob]:
-        """The jobs that run now."""
+        """The running jobs."""
         slots = range(self.slots + self._words[_CHUNK])
         return [job for job in map(self._running, slots) if job is not None]
 
     def running_sync(self) -> RunningJob | None:
-        """The job that runs in the main thread, in front of the unstarted ones."""
+        """The job running in the main thread, ahead of the unstarted ones."""
         return self._running(0)
 
     def _running(self, slot: int) -> RunningJob | None:
@@ -340,7 +342,7 @@ class ChildState:
         if not started_ms:
             return None
         commits, deadline_ms = deadline_ms < 0, abs(deadline_ms)
-        if deadline_ms < started_ms:  # read while it was written: the deadline of another job
+        if deadline_ms < started_ms:  # read during a write: the deadline is another job's
             deadline_ms = 0
         lease, name = _TOKEN.unpack(token)
         return RunningJob(_text(name), lease, started_ms, deadline_ms, commits)
@@ -350,11 +352,12 @@ class ChildState:
         return self._words[_OFFERED] if self.has_unstarted() else 0
 
     def ended_since(self) -> int:
-        """Since when (monotonic ms) outcomes may have waited for a report; 0 if none does."""
+        """The time (monotonic ms) since which outcomes may have waited for a report; 0 if none
+        do."""
         return min(filter(None, (self.log.since_ms, self.concurrent_log.since_ms)), default=0)
 
     def outcomes(self) -> list[Outcome]:
-        """What has ended and may not be reported yet."""
+        """The outcomes that may not have been reported yet."""
         return self.log.read() + self.concurrent_log.read()
 
     @property
@@ -376,7 +379,7 @@ class ChildState:
         self._answered[shard] = mono_ms() if answers else -1
 
     def note_role(self, shard: int, note: RoleNote) -> None:
-        """Tell the child what a heartbeat has found of its role. For any thread."""
+        """Tell the child what a heartbeat found about its role. For any thread."""
         self._role_notes[shard] = note
 
     def sleeps(self, shard: int) -> bool:
@@ -384,7 +387,8 @@ class ChildState:
         return bool(self._sleeps[shard])
 
     def unanswered_since(self, shard: int) -> int:
-        """When (monotonic ms) the child's last call to a shard got no reply; 0 if it got one."""
+        """When (monotonic ms) the child's last call to a shard failed to get a reply; 0 if it got
+        one."""
         return self._unanswered[shard]
 
     def send(self, message: str) -> None:
@@ -394,7 +398,8 @@ class ChildState:
             os.write(self._message_end, f"{message}\n".encode(*AS_READ))
 
     def reset(self) -> None:
-        """Prepare the slot for its next child: the last one is dead, and its state was read."""
+        """Prepare the slot for its next child: the last one is dead, and its state has been
+        read."""
         self.take_unstarted()
         self.read_messages()
         for slot in range(self.slots + MAX_BATCH):
@@ -416,7 +421,7 @@ def _text(name: bytes) -> str:
 
 
 def _read(pipe: int, size: int) -> bytes:
-    """What waits in the pipe, up to ``size`` bytes."""
+    """The contents of the pipe, up to ``size`` bytes."""
     try:
         return os.read(pipe, size)
     except BlockingIOError:

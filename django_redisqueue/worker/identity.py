@@ -1,10 +1,10 @@
 """Ids of workers, ``<name>.<machine>.<pid>.<start>``, and of their children, ``<worker>.<n>``.
 
-Both are never used again.
+Neither is ever reused.
 
-``machine`` stands for host name, boot and pid namespace: only within the same machine do a pid and
-its start time tell whether a process is alive. ``n`` counts the children of a supervisor. Children
-that do not run jobs have their role before it, such as ``maintenance3``.
+``machine`` identifies the host name, boot and pid namespace: only within one machine do a pid and
+its start time tell whether a process is alive. ``n`` counts the children of a supervisor. In the
+ids of children that do not run jobs, their role precedes it, as in ``maintenance3``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Worker:
 
     @property
     def is_gone(self) -> bool:
-        """Whether its process is known to be dead: same machine, and no such process."""
+        """Whether its process is known to be dead: the same machine, but no such process."""
         if self.machine != machine():
             return False
         began = start_time(self.pid)
@@ -50,7 +50,7 @@ class Worker:
 
 
 def shard_label(name: str, shard: int, settings: Settings) -> str:
-    """The name of a part of a worker that serves one shard, for the log."""
+    """The name, for the log, of a part of a worker that serves one shard."""
     return f"{name} of shard {shard}" if settings.shards > 1 else name
 
 
@@ -62,7 +62,7 @@ def this_worker(name: str | None = None) -> Worker:
 
 
 def parse_child(child: str) -> Worker | None:
-    """The worker of a child, or None if the id has another form."""
+    """The worker of a child, or None for an id of any other form."""
     parts = child.split(".")
     if len(parts) != 5:
         return None
@@ -81,11 +81,11 @@ def name_and_number(child: str) -> tuple[str, str]:
 
 @cache
 def machine() -> str:
-    """Eight hex digits for host name, boot and pid namespace."""
+    """Eight hex digits that identify the host name, boot and pid namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = os.readlink("/proc/self/ns/pid")
-    except OSError:  # not Linux, or a sandbox: nothing is known of other processes
+    except OSError:  # not Linux, or a sandbox: nothing is known about other processes
         boot, namespace = uuid4().hex, ""
     text = f"{platform.node()} {boot} {namespace}"
     return hashlib.sha256(text.encode()).hexdigest()[:8]
@@ -112,6 +112,6 @@ def _is_hidden(pid: int) -> bool:
 
 
 def _plain(node: str) -> str:
-    """A host name, in characters that a worker's name may have."""
+    """A host name, reduced to the characters that a worker's name may have."""
     plain = re.sub(r"[^\w-]", "-", node.encode("ascii", "ignore").decode(), flags=re.ASCII)
     return plain.lstrip("-")[:40] or "worker"

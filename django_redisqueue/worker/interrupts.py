@@ -1,9 +1,9 @@
-"""Signals in a child: SIGALRM for timeouts, SIGUSR1 for messages of the supervisor.
+"""Signals in a child: SIGALRM for timeouts, SIGUSR1 for messages from the supervisor.
 
-An interrupt is raised only while the job it is meant for runs, at most once per run, and never in
-the next job: the handler checks ``current`` and clears it as it raises. The timer is lazy: it is
-only set if a job's deadline is sooner than the alarm already set, so a thousand short jobs with the
-same timeout cost one system call, not two thousand.
+An interrupt is raised only while the job it is meant for is running, at most once per run, and
+never in the next job: the handler checks ``current`` and clears it as it raises. The timer is lazy:
+it is set only if a job's deadline is earlier than the alarm already set, so a thousand short jobs
+with the same timeout cost one system call, not two thousand.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..exceptions import Interrupt, JobAbandoned, JobCancelled, JobTimeout
 from .child.context import JobContext
 from .child_state import ChildState
 
-# A child only listens to its supervisor. Programs that a job starts inherit ignored signals, and so
+# A child listens only to its supervisor. Programs that a job starts inherit ignored signals, and so
 # survive Ctrl-C as the job does. SIGTERM has an empty handler instead, which is not inherited.
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGHUP)
 SIGNALS = (signal.SIGALRM, signal.SIGUSR1)
@@ -29,7 +29,7 @@ AT_ONCE = 0.0001  # s, because 0 would set no timer
 
 
 def to_interrupt(verb: str) -> Interrupt:
-    """The interrupt that a message of the supervisor orders: ``cancel`` or ``abandon``."""
+    """The interrupt that a message from the supervisor orders: ``cancel`` or ``abandon``."""
     return JobCancelled() if verb == "cancel" else JobAbandoned()
 
 
@@ -38,14 +38,14 @@ class WaitEnded(BaseException):
 
 
 class StoppableWaits:
-    """Idle waits that the message to stop ends. Use in the main thread only."""
+    """Idle waits that a message to stop ends. Use in the main thread only."""
 
     def __init__(self) -> None:
         self.stopping = False
         self._is_idle = False
 
     def wait(self, block: Callable[[], object]) -> None:
-        """Call ``block``, which waits for something; return early when it is time to stop."""
+        """Call ``block``, which waits for something; returns early when it is time to stop."""
         try:
             try:
                 self._is_idle = True
@@ -54,7 +54,7 @@ class StoppableWaits:
             finally:
                 self._is_idle = False
         except WaitEnded:
-            pass  # caught out here, because it may be raised within the `finally` above
+            pass  # caught out here, because it may be raised inside the `finally` above
 
     def end_wait(self) -> None:
         """Leave the wait if it is time to stop. Signal handlers call this last."""
@@ -84,7 +84,7 @@ class Interrupts(StoppableWaits):
         signal.signal(signal.SIGTERM, lambda *_: None)
         signal.signal(signal.SIGALRM, self._on_alarm)
         signal.signal(signal.SIGUSR1, self._on_message)
-        self._read_messages()  # one may have arrived before there was a handler
+        self._read_messages()  # one may have arrived before the handler was installed
 
     @staticmethod
     def unblock() -> None:
@@ -92,7 +92,7 @@ class Interrupts(StoppableWaits):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def arm(self, job: ClaimedJob, context: JobContext | None, deadline_ms: int) -> None:
-        """Interrupt ``job`` from now on; ``deadline_ms`` is monotonic, 0 for none."""
+        """Direct interrupts to ``job`` from now on; ``deadline_ms`` is monotonic, 0 for none."""
         self.context = context
         self._deadline_ms = deadline_ms
         self.current = job
@@ -104,13 +104,13 @@ class Interrupts(StoppableWaits):
             self._set_alarm(deadline_ms)  # also if a job has cleared an alarm that is past
 
     def disarm(self) -> None:
-        """The job has ended."""
+        """Note that the job has ended."""
         self.current = None
 
     @contextmanager
     def shield(self) -> Iterator[None]:
-        """Raise no interrupt in the block; one that comes meanwhile is raised behind it. Other
-        threads than the main thread get none anyway."""
+        """Raise no interrupt inside the block; one that arrives is raised after it. Threads other
+        than the main thread get none in any case."""
         job, context, deadline_ms = self.current, self.context, self._deadline_ms
         if job is None or threading.current_thread() is not threading.main_thread():
             yield
@@ -131,7 +131,7 @@ class Interrupts(StoppableWaits):
         if self.current is None or not self._deadline_ms:
             return
         if time.monotonic() * 1000 < self._deadline_ms:
-            self._set_alarm(self._deadline_ms)  # the alarm was that of an earlier job
+            self._set_alarm(self._deadline_ms)  # the alarm was an earlier job's
             return
         self._raise(JobTimeout())
 
@@ -159,7 +159,7 @@ class Interrupts(StoppableWaits):
         if verb == "cancel" and self.context is not None:
             self.context.mark_cancelled()
             if self.context.defers_cancel:
-                return  # it looks between two items
+                return  # it checks between two items
         self._raise(to_interrupt(verb))
 
     def _raise(self, interrupt: Interrupt) -> NoReturn:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """The options of ``runworker``. ``grace`` is in seconds, ``max_memory`` of a child in bytes; 0
-    means no limit, also for ``max_jobs``.
+    """The options of ``runworker``. ``grace`` is in seconds; ``max_memory``, for one child, is in
+    bytes. There and in ``max_jobs``, 0 means no limit.
 
     With one thread, sync jobs run one after another in the main thread of a child; otherwise each
-    runs in one of ``threads``, beside the main thread.
+    runs in one of ``threads`` threads, alongside the main thread.
     """
 
     queues: tuple[str, ...]

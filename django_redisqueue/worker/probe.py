@@ -37,7 +37,8 @@ class HeartbeatFile:
     def write(self, answered: bool) -> None:
         """Record a heartbeat, and whether Redis answered.
 
-        A failure to write (a full disk) is logged once; the probe sees that the file is old.
+        A failure to write (such as a full disk) is logged once; the probe sees that the file is
+        old.
         """
         if self._path is None:
             return
@@ -57,7 +58,7 @@ class HeartbeatFile:
             self._is_broken = True
 
     def remove(self) -> None:
-        """Delete the file, once the worker has stopped in order."""
+        """Delete the file, once the worker has stopped normally."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
             self._draft.unlink(missing_ok=True)
@@ -73,7 +74,7 @@ class Health(IntEnum):
 
 
 def check_heartbeat(path: Path, max_age: float) -> tuple[Health, str]:
-    """Judge a worker by its heartbeat file; ``max_age`` in seconds."""
+    """Judge a worker's health by its heartbeat file; ``max_age`` in seconds."""
     try:
         beat = json.loads(path.read_text())
         now, pid = time.time(), beat["pid"]
@@ -97,7 +98,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _seconds(text: str) -> float:
-    """Finite and positive; otherwise every worker would be dead, or alive for ever."""
+    """Finite and positive; otherwise every worker would be dead, or alive forever."""
     try:
         value = float(text)
     except ValueError:
@@ -110,9 +111,9 @@ def _seconds(text: str) -> float:
 def main() -> int:
     parser = _Parser(
         prog="python -m django_redisqueue.worker.probe",
-        description="Tells from its heartbeat file if a worker is alive.",
+        description="Tells from a worker's heartbeat file whether the worker is alive.",
     )
-    parser.add_argument("file", type=Path, help="what runworker has as --heartbeat-file")
+    parser.add_argument("file", type=Path, help="the file that runworker got as --heartbeat-file")
     parser.add_argument("--max-age", type=_seconds, default=30.0, help="seconds (default: 30)")
     options = parser.parse_args()
     health, message = check_heartbeat(options.file, options.max_age)

@@ -1,6 +1,6 @@
-"""A worker waits for the tables of this app before it takes its first job.
+"""A worker waits for the tables of this app before it claims its first job.
 
-Deployments often start workers while ``migrate`` still runs.
+Deployments often start workers while ``migrate`` is still running.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger("django_redisqueue")
 def needed_aliases(settings: Settings) -> list[str]:
     """The databases that must have this app's tables before a job may run.
 
-    A separate database of the mirror is not one of them: jobs need not wait for it.
+    A separate database for the mirror is not one of them, because jobs need not wait for it.
     """
     wanted = {DEFAULT_DB_ALIAS} if settings.mirror or settings.outbox else set()
     wanted |= {
@@ -58,7 +58,7 @@ def check_mirror_database(settings: Settings) -> None:
 
 
 def table_problem(alias: str, tables: Collection[str] = ()) -> str:
-    """What the database lacks, and the remedy; "" if it is ready and has these tables."""
+    """What the database lacks, with the remedy; "" if it is ready and has these tables."""
     try:
         return missing_migrations(alias) or missing_table(alias, tables)
     except (Error, ImproperlyConfigured) as error:

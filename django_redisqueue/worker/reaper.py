@@ -1,8 +1,8 @@
-"""Recovers jobs that Redis ascribes to a child that does not run them.
+"""Recovers jobs that Redis assigns to a child that is not running them.
 
 ``Reaper`` recovers those of dead children: in every heartbeat, and in the command ``reapqueue``.
-``RewoundClaims`` releases those that a living child has ended already, ``release_unanswered`` those
-whose claim it got no reply to.
+``RewoundClaims`` releases those that a living child has already ended, ``release_unanswered`` those
+whose claim got no reply.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ReapReport:
 
     children: list[str] = field(default_factory=list)
     jobs: list[tuple[str, str]] = field(default_factory=list)  # id, outcome
-    wait_ms: int = 0  # until lapsed leases may be reaped, for Redis was away lately
+    wait_ms: int = 0  # until expired leases may be reaped, because Redis was recently unavailable
 
     def add(self, reaped: ReapReply) -> None:
         if reaped.child and reaped.child not in self.children:
@@ -59,7 +59,7 @@ class Reaper:
         self._positions: dict[str, int] = {}  # of the next page of orphans, by queue
 
     def run_once(self, until: float = math.inf) -> ReapReport:
-        """Reap the children whose leases have lapsed, for as long as ``until`` (monotonic).
+        """Reap the children whose leases have expired, until ``until`` (monotonic) at the latest.
 
         Each step is one script call of at most 100 jobs, so that other clients get their turn.
         """
@@ -74,7 +74,7 @@ class Reaper:
         self, child: str, started: Sequence[str] | None, keep: Sequence[str] = ()
     ) -> bool:
         """Reap a child whose process is known to be dead. True if jobs stay with it, because a key
-        of their queue has a wrong type.
+        of their queue has the wrong type.
 
         ``started``: the jobs that ran, None if unknown. ``keep``: jobs to leave with the child,
         because their outcomes are still to be reported.
@@ -95,11 +95,11 @@ class Reaper:
     def recover_orphans(self, queues: Sequence[str]) -> list[tuple[str, str, str]]:
         """Recover jobs whose child does not exist; returns (job id, child, outcome).
 
-        Each pass looks at one page of every queue.
+        Each pass reads one page of every queue.
         """
         found = []
         for queue in queues:
-            with suppress(WrongKeyType):  # the timer logs that the queue stands still
+            with suppress(WrongKeyType):  # the timer logs that the queue is blocked
                 after, jobs = self._commands.recover_orphans(queue, self._positions.get(queue, 0))
                 self._positions[queue] = after
                 found.extend(jobs)
@@ -140,26 +140,27 @@ class Reaper:
 class RewoundClaims:
     """Detects claims that Redis resurrected after losing writes.
 
-    After a crash with its last second unwritten, or a failover to a stale replica, Redis may say
-    that a child holds a job whose end the child has reported. The child renews its lease, so nobody
-    would ever reap the job. One whole lease after each outage, the supervisor therefore compares:
-    what a child has held since before the outage, it runs or has yet to report; the rest is
-    released. An outage that follows is compared after a lease of its own, and puts off nothing.
+    After a crash with its last second unwritten, or a failover to a stale replica, Redis may list a
+    job as held by a child that has already reported the job's outcome. The child renews its lease,
+    so the job would never be reaped. One whole lease after each outage, the supervisor therefore
+    compares: of the jobs that a child has held since before the outage, some are running or yet to
+    be reported; the rest are released. A later outage is compared after a lease of its own, and
+    postpones nothing.
 
-    The clock of a former master may have been ahead, so that what was claimed there seems to have
-    been claimed since. Later and later, the supervisor therefore compares again what a child has
-    held for longer than a lease.
+    The clock of a former master may have been ahead, so that jobs claimed there seem to have been
+    claimed since. At growing intervals, the supervisor therefore compares again the jobs that a
+    child has held for longer than a lease.
     """
 
     def __init__(self, commands: Commands, unreported: UnreportedJobs) -> None:
         self._commands = commands
         self._unreported = unreported
         self._steady_ms = 0  # of the last heartbeat
-        self._due: deque[tuple[float, int]] = deque()  # when to compare, and until when claimed
-        self._due_again: deque[tuple[float, int]] = deque()  # of the last outage
+        self._due: deque[tuple[float, int]] = deque()  # when to compare; the latest claim
+        self._due_again: deque[tuple[float, int]] = deque()  # for the last outage
 
     def after_beat(self, steady_ms: int) -> None:
-        """``steady_ms``: since when this Redis has had heartbeats without a gap."""
+        """``steady_ms``: the time since which this Redis has had heartbeats without a gap."""
         now = time.monotonic()
         if self._steady_ms and steady_ms != self._steady_ms:
             lease_ms = self._commands.settings.lease_ms
@@ -188,11 +189,11 @@ class RewoundClaims:
 def release_unanswered(
     commands: Commands, silent: Set[str], unreported: Mapping[str, Set[str]]
 ) -> None:
-    """Release what ``silent`` children have claimed in a shard by calls that got no reply.
+    """Release the jobs that ``silent`` children have claimed in a shard by calls without a reply.
 
-    A child sends such a call again to learn what it has claimed. With several shards it may run a
-    job of another shard first, for however long. So after a lease, what it holds and does not know
-    goes back. ``unreported``: what it knows.
+    A child sends such a call again to learn what it has claimed. With several shards it may first
+    run another shard's job, for however long. So after a lease, the jobs that it holds without
+    knowing are released. ``unreported``: the jobs that it knows of.
     """
     for child in silent & unreported.keys():
         for job_id in release_unknown(commands, child, AT_ANY_TIME, unreported[child]):

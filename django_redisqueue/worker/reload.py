@@ -44,8 +44,8 @@ def run_with_autoreload() -> int:
 
 
 def _is_option(part: str) -> bool:
-    """``--autoreload``, or an abbreviation of it, which argparse accepts. With either of them, the
-    worker would be such a parent itself, and so on."""
+    """Whether this is ``--autoreload``, or an abbreviation of it, which argparse accepts. With
+    either, the worker would itself be such a parent, and so on."""
     return part.startswith("--au") and "--autoreload".startswith(part)
 
 
@@ -67,14 +67,14 @@ class _Reloader:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.is_stopping and self._worker is not None:
-            self._worker.send_signal(signal.SIGTERM)  # the second signal: stop at once
+            self._worker.send_signal(signal.SIGTERM)  # a second signal: stop at once
         self._stop.set()
 
     def run_worker(self) -> tuple[Path | None, int]:
         """Run the worker until a file changes or it ends: the changed file, and the exit code."""
         command = [sys.executable, *[part for part in sys.orig_argv[1:] if not _is_option(part)]]
         # In a session of its own, so that Ctrl-C only reaches this process, which passes it on.
-        # Should this process die first, the kernel ends the worker.
+        # If this process dies first, the kernel ends the worker.
         worker = self._worker = subprocess.Popen(
             command,
             start_new_session=True,

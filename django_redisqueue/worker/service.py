@@ -1,4 +1,4 @@
-"""Puts a worker together: child slots, fork server, supervisor; and what runs in each child."""
+"""Assembles a worker: child slots, fork server, supervisor; and the work of each child."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from .supervisor.supervisor import EXIT_DONE, EXIT_QUEUES_EMPTY, Supervisor, Wak
 from .supervisor.watchdog import resident_bytes
 
 RECEIVERS = 300.0  # s that the receivers of child_started, or of child_stopping, may take
-OWN_FILES = 32  # that the supervisor may open besides the pipes of its children
-# Returns True if nothing is left to do, with burst: then the child must not be replaced.
+OWN_FILES = 32  # files that the supervisor may open besides its children's pipes
+# Returns True with burst if nothing is left to do: the child must then not be replaced.
 Work = Callable[[], bool]
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # SIGHUP: the terminal was closed
 
@@ -102,7 +102,7 @@ class Service:
 
     def _report(self, supervisor: Supervisor) -> str:
         """The description of the worker, as JSON. For any thread."""
-        # The main thread may change a handle meanwhile: read each attribute once.
+        # The main thread may change a handle at any time: read each attribute once.
         found = [(handle.child, handle.pid) for handle in self._handles]
         memory = {
             name_and_number(child)[1]: resident_bytes(pid) if pid else 0
@@ -156,7 +156,8 @@ class Service:
 
 
 def _close_databases() -> None:
-    """Close connections and pools: children that inherit a socket would read each other's rows."""
+    """Close connections and pools, because children that inherit a socket would read each other's
+    rows."""
     for connection in connections.all(initialized_only=True):
         connection.close()
         if hasattr(connection, "close_pool"):  # PostgreSQL and Oracle
@@ -164,7 +165,7 @@ def _close_databases() -> None:
 
 
 def _forget_caches() -> None:
-    """Close the clients of caches, and forget those that do not close their sockets."""
+    """Close the cache clients, and forget those that do not close their sockets."""
     caches.close_all()
     for alias in caches:
         with suppress(AttributeError):  # it was not used
@@ -172,7 +173,7 @@ def _forget_caches() -> None:
 
 
 def _raise_file_limit(processes: int, slots: int) -> int:
-    """Allow this process and its children enough open files; returns the limit before."""
+    """Allow this process and its children enough open files; returns the previous limit."""
     needed = slots * FILES_PER_CHILD + OWN_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
@@ -181,7 +182,7 @@ def _raise_file_limit(processes: int, slots: int) -> int:
     except (OSError, ValueError):
         fits = (hard - OWN_FILES) // FILES_PER_CHILD - (slots - processes)
         raise InvalidOption(
-            f"--processes {processes} needs {needed} open files, and this process may have {hard}: "
+            f"--processes {processes} needs {needed} open files, but this process may have {hard}: "
             f"raise that (ulimit -n {needed}, or LimitNOFILE={needed} in its systemd unit), or "
             f"lower --processes{f' to {fits}' if fits > 0 else ''}"
         ) from None

@@ -66,7 +66,7 @@ def test_a_url_says_all() -> None:
     assert masked(url) == "rediss+cluster://shop:***@one:1,[::1]:2,three/"
 
 
-NO_DATABASE = "a Redis Cluster has no database but 0; leave the number out"
+NO_DATABASE = "a Redis Cluster has only database 0; leave the number out"
 
 
 @pytest.mark.parametrize(
@@ -483,12 +483,12 @@ def test_waits_are_woken_by_the_end_of_a_job(cluster: ClusterNodes) -> None:
 def test_a_plain_server_is_no_cluster(redis_server: RedisServer, settings: Any) -> None:
     with RedisServer(tcp=True) as server:
         settings.REDISQUEUE = {"CONNECTION": {"URL": f"redis+cluster://{server.address}"}}
-        with pytest.raises(RedisRefused, match="is no node of a cluster; use redis://"):
+        with pytest.raises(RedisRefused, match="is not a cluster node; use redis://"):
             tasks.noop.enqueue()
         (message,) = check_network()
         assert message.id == "django_redisqueue.E010"
-        assert "is no node of a cluster; use redis://" in message.msg
-        with pytest.raises(CommandError, match="is no node of a cluster; use redis://"):
+        assert "is not a cluster node; use redis://" in message.msg
+        with pytest.raises(CommandError, match="is not a cluster node; use redis://"):
             call_command("runworker", "--burst", stdout=StringIO())
 
 

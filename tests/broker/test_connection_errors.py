@@ -105,7 +105,7 @@ def test_sentinels_that_are_away(how: str, sentinels: int, point: Point) -> None
     with socket.create_server(("127.0.0.1", 0)) as server:  # takes connections, and says nothing
         address = f"127.0.0.1:{server.getsockname()[1] if how == 'hangs' else 1}"
         point(f"redis+sentinel://{','.join([address] * sentinels)}/jobs/0")
-        with fails(RedisUnavailable, "no sentinel names a live master 'jobs'"):
+        with fails(RedisUnavailable, "no sentinel has a live master 'jobs'"):
             tasks.noop.enqueue()
 
 
@@ -257,7 +257,7 @@ def test_a_password_is_wanted(fresh_server: MakeServer, point: Point) -> None:
     server = fresh_server(requirepass="secret")
     point(redis_url(server.address))
     for act in (tasks.noop.enqueue, JobQueue().resume):
-        with fails(RedisRefused, server.address, "wants a password", "put it into the URL"):
+        with fails(RedisRefused, server.address, "requires a password", "put it into the URL"):
             act()
     point(redis_url(server.address, "wrong-word"))
     with fails(RedisRefused, "check the URL's user and password"):
@@ -279,11 +279,11 @@ def test_a_user_without_permission(fresh_server: MakeServer, point: Point) -> No
     server = fresh_server(tcp=True)
     server.client().execute_command("ACL", "SETUSER", "weak", "on", ">word", "~*", "+@read")
     point(f"redis://weak:word@{server.address}/0")
-    with fails(RedisRefused, "does not permit this user the command", "evalsha", "weak:***@"):
+    with fails(RedisRefused, "does not allow this user to run the command", "evalsha", "weak:***@"):
         tasks.noop.enqueue()
     # May run scripts, but not all that they do.
     server.client().execute_command("ACL", "SETUSER", "weak", "+@all", "-lpush", "-publish")
-    with fails(RedisRefused, "does not permit this user the command; see docs/operations.md"):
+    with fails(RedisRefused, "does not allow this user to run the command; see docs/operations.md"):
         tasks.noop.enqueue()
 
 

@@ -145,7 +145,7 @@ def test_a_cursor_whose_entry_is_gone_is_lost(lab: Lab, events: EventStream) -> 
     add(lab, 5, 5)
     first = events.read(START, 5).last
     lab.redis.xdel(lab.keys.events, entry_id(first))
-    with pytest.raises(EntryLost, match=f"the entry {entry_id(first)} is no longer in the stream"):
+    with pytest.raises(EntryLost, match=f"entry {entry_id(first)} is no longer in the event"):
         events.read(first)
     assert events.at(first) is None
     ms, number = events.first()  # type: ignore[misc]

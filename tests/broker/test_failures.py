@@ -18,7 +18,7 @@ from django_redisqueue.exceptions import (
 
 SCRIPT_62 = "ERR Error running script (call to f_2bc3): @user_script:5: "
 SCRIPT_7 = " script: 2bc3, on @user_script:5."
-NO_PERMISSION = "does not permit this user the command; see docs/operations.md"
+NO_PERMISSION = "does not allow this user to run the command; see docs/operations.md"
 READ_ONLY = "is a read-only replica; unless a failover is under way, connect to the master"
 
 
@@ -122,9 +122,9 @@ def test_what_passes_is_waited_for(reply: str, words: str) -> None:
         (f"{SCRIPT_62}-OOM command not allowed when used memory > ", RedisFull, "maxmemory; raise"),
         ("MISCONF Valkey is configured to save RDB snapshots", RedisCannotSave, "cannot save"),
         ("MISCONF Errors writing to the AOF file: No space left", RedisCannotSave, "cannot save"),
-        ("NOAUTH Authentication required.", RedisRefused, "wants a password"),
+        ("NOAUTH Authentication required.", RedisRefused, "requires a password"),
         ("WRONGPASS invalid username-password pair", RedisRefused, "refuses the login"),
-        ("WRONGTYPE Operation against a key", WrongKeyType, "holds another type"),
+        ("WRONGTYPE Operation against a key", WrongKeyType, "has the wrong type"),
         ("BUSYGROUP Consumer Group name already exists", RedisRefused, "answers: BUSYGROUP"),
         ("ERR unknown command 'x', beginning with: ASK", RedisRefused, "it is a sentinel"),
     ],

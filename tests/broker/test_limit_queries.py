@@ -125,7 +125,7 @@ def test_pages_have_every_limit_once(lab: Lab) -> None:
             break
     expected = [f"c:a{n:04}:" for n in range(30)] + ["c:b:", "c:c:"]
     assert seen == expected + [f"r:a{n:04}:" for n in range(30)]
-    with pytest.raises(InvalidOption, match="after must be what the page before gave"):
+    with pytest.raises(InvalidOption, match="after must be the value that the previous page"):
         page(lab, "x" * 1001)
 
 

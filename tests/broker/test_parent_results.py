@@ -173,7 +173,7 @@ def test_a_run_that_redis_does_not_know_gets_no_results(lab: Lab, state: str) ->
         lab.finish(outcome(lab.take()))
         lab.finish(outcome(lab.take()))
         assert lab.status("f") == "completed"
-    with pytest.raises(LeaseLost, match="does not know that job f runs"):
+    with pytest.raises(LeaseLost, match="has no record that job f is running"):
         lab.workflows.parent_results("f")
 
 

@@ -193,5 +193,5 @@ def test_among_equal_scores_a_page_goes_on_behind_a_member_that_is_gone(lab: Lab
 
 @pytest.mark.parametrize("after", ["x", "1", "nan a", "0x1 a", "1.2.3 a", ". a", f"1 {'a' * 1001}"])
 def test_what_no_page_gave(lab: Lab, after: str) -> None:
-    with pytest.raises(InvalidOption, match="after must be what the page before gave as the next"):
+    with pytest.raises(InvalidOption, match="after must be the value that the previous page"):
         run(lab.connection, page_after(KEY, after, 2))

@@ -72,7 +72,7 @@ def test_a_url_that_can_not_be_read(settings: Any, url: str) -> None:
         tasks.noop.enqueue()
     words = str(refusal.value)
     assert words.startswith(f'REDISQUEUE["CONNECTION"]["URL"] is {shown!r}, which cannot be read;')
-    assert "percent-encode what is special in its user and password (/ is %2F" in words
+    assert "percent-encode special characters in its user and password (/ is %2F" in words
     assert "s3cret" not in words
     assert "s3cret" not in "".join(traceback.format_exception(refusal.value))
     (message,) = check_settings()

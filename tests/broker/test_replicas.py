@@ -84,7 +84,7 @@ def test_too_few_replicas_are_an_error_inside_a_second(
     deaf: RedisServer, act: Callable[[], object]
 ) -> None:
     watch = Stopwatch()
-    with pytest.raises(NotReplicated, match="has it, but 0 of the 1 replicas of REDISQ"):
+    with pytest.raises(NotReplicated, match="has it, but only 0 of the 1 replicas of REDISQ"):
         act()
     assert watch.seconds < 1
 
@@ -108,7 +108,7 @@ def test_the_mirror_begins_when_replicas_have_the_id_of_the_data(
     scanner = Scanner(RedisConnection(get_redis_url(), 0.9, 2.0))
     for _ in range(2):
         with pytest.raises(
-            NotReplicated, match=r"but 0 of the 1 replicas of REDISQ.* mirror begins"
+            NotReplicated, match=r"but only 0 of the 1 replicas of REDISQ.* mirror begins"
         ):
             scanner.name()
     deaf.resume()

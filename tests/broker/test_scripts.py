@@ -173,7 +173,7 @@ def test_a_name_that_is_made_on_first_use_means_nothing_else(folder: Path, other
         verb=f'-- @include "a"\n{other}\nreturn outer(f)\n',
         include__a="-- @first_use\nlocal function outer() return 1 end\n",
     )
-    with pytest.raises(scripts.ScriptError, match="outer, which is made on first use, is a name"):
+    with pytest.raises(scripts.ScriptError, match="outer, which is created on first use, is also"):
         scripts._load.__wrapped__("verb")
 
 
@@ -184,7 +184,7 @@ def test_others_may_not_use_a_value_that_is_made_on_first_use(folder: Path) -> N
         include__a="-- @first_use\nlocal found = {}\nlocal function run() return found end\n",
     )
     with pytest.raises(
-        scripts.ScriptError, match="others use found, which is made on first use of a function"
+        scripts.ScriptError, match="other files use found, which is created on first use"
     ):
         scripts._load.__wrapped__("verb")
 

@@ -67,7 +67,7 @@ def test_no_part_of_a_password_is_shown(url: str, shown: str) -> None:
     [
         ("redis+sentinel://:secret@host", "the name of the service is missing: .../<service>"),
         ("redis+sentinel://:secret@host/jobs/x", "the database is 'x', not a number"),
-        ("redis+sentinel://:secret@host/jobs?db=1", "the database belongs behind the service"),
+        ("redis+sentinel://:secret@host/jobs?db=1", "the database belongs after the service"),
         ("redis+sentinel://:secret@host,/jobs", "a sentinel is '', not host or host:port"),
         ("redis+sentinel://:secret@host:no/jobs", "'no'"),
         ("rediss+sentinel://:secret@host/jobs?ssl_check_hostname=no&db=x", "db"),
@@ -95,11 +95,11 @@ def test_sentinel_and_master_have_a_password_each(settings: Any) -> None:
         place = f"redis+sentinel://:master@{sentinel.address}/jobs"
         _enqueue_at(f"{place}?sentinel_password=own", settings)
         assert JobQueue().get_stats()["queued"] == 1
-        named = f"no sentinel names a live master 'jobs': {sentinel.address}: "
+        named = f"no sentinel has a live master 'jobs': {sentinel.address}: "
         for wrong, problem in (("", "[Aa]uth"), ("?sentinel_password=no", "invalid.*password")):
             with pytest.raises(RedisUnavailable, match=f"{named}.*{problem}"):
                 _enqueue_at(place + wrong, settings)
-        with pytest.raises(RedisUnavailable, match="monitors none of that name"):
+        with pytest.raises(RedisUnavailable, match="monitors no master of that name"):
             _enqueue_at(
                 f"redis+sentinel://{sentinel.address}/other?sentinel_password=own", settings
             )

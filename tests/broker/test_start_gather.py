@@ -117,7 +117,7 @@ def test_a_run_that_redis_does_not_know_gets_no_key(lab: Lab) -> None:
     assert query.queries.key_of_run(job.id) == "key-1"
     query.finish(job)
     for job_id in (job.id, query.job("never")):
-        with pytest.raises(LeaseLost, match=f"does not know that job {job_id} runs"):
+        with pytest.raises(LeaseLost, match=f"has no record that job {job_id} is running"):
             query.queries.key_of_run(job_id)
     assert query.queries.key_of_run(query.take().id) == "key-1"
     assert query.queries.key_of(job.id) == "key-1"

@@ -77,7 +77,7 @@ WRONG = [
     ({"EVENTS_CAP": True}, 'REDISQUEUE["EVENTS_CAP"] must be a whole number from 10000'),
     ({"ENQUEUE_ON_COMMIT": "yes"}, 'REDISQUEUE["ENQUEUE_ON_COMMIT"] must be True or False'),
     ({"EVENTS_CAP": 10**5000}, "not a value of int that cannot be shown"),
-    ({"TIMEOUT": 3_153_600_001}, 'REDISQUEUE["TIMEOUT"] must be a duration of a hundred years at'),
+    ({"TIMEOUT": 3_153_600_001}, 'REDISQUEUE["TIMEOUT"] must be a duration of at most a hundred'),
     ({10**5000: 1}, "REDISQUEUE has no key a value of int that cannot be shown"),
     ({"TASK_MODULES": "shop.jobs"}, "must be a list of dotted paths, not 'shop.jobs'"),
     ({"TASK_MODULES": ["a", 3]}, "must be a list of dotted paths, not ['a', 3]"),
@@ -133,7 +133,7 @@ OF_RETENTION = [
         for value in ("10", None, True, [1])
     ],
     *[(DURATIONS, value, "must be a duration of zero or more") for value in (-1, float("nan"))],
-    *[(DURATIONS, value, "of a hundred years at the most") for value in (10**10, float("inf"))],
+    *[(DURATIONS, value, "of at most a hundred years") for value in (10**10, float("inf"))],
 ]
 
 
@@ -157,7 +157,7 @@ def test_wrong_retention_is_named_where_it_stands(
     [
         ({"CACHE": "jobs"}, "names 'jobs', which is not in CACHES (default)"),
         ({"URL": "http://:secret@host"}, "is 'http://:***@host'; it must begin with one of redis"),
-        ({"URL": "redis+cluster://host/1"}, "a Redis Cluster has no database but 0"),
+        ({"URL": "redis+cluster://host/1"}, "a Redis Cluster has only database 0"),
     ],
 )
 def test_a_connection_that_leads_nowhere(settings: Any, connection: Any, words: str) -> None:
@@ -423,7 +423,7 @@ def test_a_redis_that_is_away_or_refuses(
     assert "does not answer" in found("E010", [message]).msg
     server = fresh_server(requirepass="secret")
     (message,) = ask(redis_url(server.address))
-    assert "wants a password" in found("E010", [message]).msg
+    assert "requires a password" in found("E010", [message]).msg
     with answering(b"-LOADING Redis is loading\r\n") as url:
         (message,) = ask(url)
         assert "is loading its data" in found("E010", [message]).msg

@@ -65,7 +65,7 @@ ENDLESS.append(ENDLESS)
 UNSERIALISABLE = [
     (Counter(name="a", pk=1), "tests.app.models.Counter", "use its primary key (.pk)"),
     (object(), "builtins.object", "use str(value) or an id"),
-    (b"\x00", "builtins.bytes", "use text, or base64"),
+    (b"\x00", "builtins.bytes", "use text, such as its base64"),
     ({1, 2}, "builtins.set", "use a list of its items"),
     (datetime(2025, 1, 1), "datetime.datetime", "isoformat()"),
     (date(2025, 1, 1), "datetime.date", "isoformat()"),
@@ -256,7 +256,7 @@ def test_an_option_in_the_wrong_place() -> None:
         (
             "timeout",
             3_153_600_001,
-            "must be a duration of a hundred years at the most, not 3153600001",
+            "must be a duration of at most a hundred years, not 3153600001",
         ),
         ("max_attempts", 0, "max_attempts must be a whole number from 1 to 10000"),
         ("max_attempts", 2.5, "max_attempts must be a whole number"),
@@ -307,8 +307,8 @@ NAN, ENDLESSLY = float("nan"), float("inf")
         (-1, "must be a duration of zero or more, not -1"),
         (timedelta(-1), "must be a duration of zero or more, not datetime.timedelta(days=-1)"),
         (NAN, "must be a duration of zero or more, not nan"),
-        (ENDLESSLY, "must be a duration of a hundred years at the most, not inf"),
-        (10**10, "must be a duration of a hundred years at the most, not 10000000000"),
+        (ENDLESSLY, "must be a duration of at most a hundred years, not inf"),
+        (10**10, "must be a duration of at most a hundred years, not 10000000000"),
     ],
 )
 def test_a_backoff_of_no_duration(name: str, value: Any, words: str) -> None:

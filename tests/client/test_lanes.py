@@ -151,8 +151,8 @@ def test_what_limits_refuse(make: Callable[[], object], message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"concurrency": 5}, r"concurrency must be such as Limit\(5\), not 5"),
-        ({"rate": Limit(5)}, r'rate must be such as Rate\(100, "1m"\)'),
+        ({"concurrency": 5}, r"concurrency must be a limit such as Limit\(5\), not 5"),
+        ({"rate": Limit(5)}, r'rate must be a limit such as Rate\(100, "1m"\)'),
         ({"concurrency": []}, "takes 1 to 4 limits, not 0"),
         (
             {"concurrency": Limit(5, key="tenant")},

@@ -191,7 +191,7 @@ def test_a_share_is_paused_by_its_values_or_as_it_is_shown(
     [
         (("a", "b", "c"), r"no task has a fair_by with 3 parameters, as \('a', 'b', 'c'\) has"),
         (("a", object()), "a share must be a value of JSON, not"),
-        (f"50%~{'0a' * 16}", "was cut at an unknown place; give the value itself"),
+        (f"50%~{'0a' * 16}", "was cut at an unknown place; pass the value itself"),
     ],
 )
 def test_a_share_that_cannot_be(make: Callable[..., Task], share: Any, words: str) -> None:

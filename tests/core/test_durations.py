@@ -72,5 +72,5 @@ def test_a_text_that_is_no_duration(value: str) -> None:
 def test_bounds() -> None:
     assert to_ms("0s", "timeout") == 0
     assert to_ms("5200w", "timeout") == 5200 * 7 * 86_400_000
-    with pytest.raises(InvalidOption, match="of a hundred years at the most, not '5300w'"):
+    with pytest.raises(InvalidOption, match="of at most a hundred years, not '5300w'"):
         to_ms("5300w", "timeout")

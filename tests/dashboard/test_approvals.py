@@ -220,9 +220,9 @@ def test_of_two_clicks_one_wins(jobs: InMemoryQueue, boss: Any) -> None:
     _, row = asked(jobs)
     twin = Approval.objects.get()
     row.decide(boss, approved=True)
-    with pytest.raises(WrongState, match="is approved by boss already"):
+    with pytest.raises(WrongState, match="is already approved by boss"):
         twin.decide(boss, approved=False)
-    assert "is approved by boss already" in decide(client_of(boss), row, "reject")
+    assert "is already approved by boss" in decide(client_of(boss), row, "reject")
     assert Approval.objects.get().status == "approved"
     assert LogEntry.objects.count() == 0
 
@@ -234,7 +234,7 @@ def test_who_decides_for_a_job_that_has_ended_is_told_so(jobs: InMemoryQueue, bo
     assert "Its job is cancelled: nobody waits for a decision any more." in page
     assert 'value="approve"' not in page
     told = decide(client_of(boss), row, "approve")
-    assert f"Not decided: its job is cancelled, so nobody waits for {row}." in told
+    assert f"Not decided: its job is cancelled, so nothing waits for {row}." in told
     row.refresh_from_db()
     assert (row.status, LogEntry.objects.count()) == ("pending", 0)
     job.requeue()
@@ -262,7 +262,7 @@ def test_it_expires_with_the_wait_and_is_asked_anew_after_a_requeue(
     assert "approval 'refund' was not decided in time" in job.error.message
     row.refresh_from_db()
     assert row.status == "expired"
-    with pytest.raises(WrongState, match="is expired already"):
+    with pytest.raises(WrongState, match="is already expired"):
         row.decide(boss, approved=True)
     job.requeue()
     jobs.run_due()
@@ -315,8 +315,8 @@ def test_without_a_permission_those_who_may_change_approvals_decide(boss: Any, c
         ({"permission": "approve"}, InvalidOption, r"such as \"shop.approve_refund\", not 'appr"),
         ({"permission": 5}, InvalidOption, "not 5"),
         ({"timeout": "soon"}, InvalidOption, "timeout must be seconds"),
-        ({"question": 5}, InvalidOption, "question must be a text"),
-        ({"name": ""}, StepError, "the name of an approval must be a text of 1 to 100"),
+        ({"question": 5}, InvalidOption, "question must be text"),
+        ({"name": ""}, StepError, "the name of an approval must be text of 1 to 100"),
     ],
 )
 def test_wrong_use_is_named(options: dict[str, Any], kind: type[Exception], words: str) -> None:

@@ -204,7 +204,7 @@ def test_corrupt_policies(
         link = re.search(r'<a href="([^"]*)" rel="next">', text)
         if link:
             following = site.client.get(html.unescape(link[1])).content.decode()
-            assert "must be what the page before gave" not in following
+            assert "must be the value that the previous page returned" not in following
     for path in ("/limits", "/unique-keys", "/schedules", "/health"):
         assert api(site, path)
     assert any(metric.name == "redisqueue_unique_keys" for metric in Collector().collect())

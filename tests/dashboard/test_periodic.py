@@ -94,7 +94,7 @@ WRONG = [
     ({"cron": ""}, "cron", "needs either cron or every"),
     ({"every": "5m"}, "cron", "needs either cron or every"),
     ({"cron": "", "timezone": "", "every": "soon"}, "every", "must be seconds, a timedelta"),
-    ({"timezone": "Tokyo"}, "timezone", "must be a name of the IANA database"),
+    ({"timezone": "Tokyo"}, "timezone", "must be a name in the IANA database"),
     ({"task": "app.tasks.gone"}, "task", "no task &#x27;app.tasks.gone&#x27; is registered"),
     ({"args": "[1]"}, "args", "cannot be called like this"),
     ({"args": "{}", "kwargs": "[]"}, "args", "a list, such as"),

@@ -112,7 +112,7 @@ def test_pages_of_keys_go_on_behind_the_last_one(site: Site, hand: Hand) -> None
         link = re.search(r'<a href="([^"]*)" rel="next">', text)
         url = html.unescape(link[1]) if link else ""
     assert seen == [f"key{n:03}" for n in range(120)]
-    assert "After must be what the page before gave" in site.text("unique_keys", after="x")
+    assert "After must be the value that the previous page" in site.text("unique_keys", after="x")
 
 
 @pytest.fixture

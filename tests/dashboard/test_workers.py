@@ -155,7 +155,7 @@ def test_foreign_keys_and_ids_are_shown_or_named(site: Site, hand: Hand, redis: 
     assert "nobody alive – 0 – –" in site.text("workers")
     redis.set(keys.child_processing("nobody"), "theirs")
     words = site.text("workers")
-    assert "A key of the queue holds another type than it should" in words
+    assert "A key of the queue has the wrong type" in words
     assert "nobody alive – 0 – –" in words
 
 

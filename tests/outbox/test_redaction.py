@@ -152,7 +152,7 @@ def test_names_that_are_no_parameters_are_refused_where_they_stand() -> None:
     with pytest.raises(InvalidOption) as caught:
         task(redact=("order", "cart"))(plain)
     assert str(caught.value) == (
-        f"redact names 'cart', which is no parameter of {__name__}.plain "
+        f"redact names 'cart', which is not a parameter of {__name__}.plain "
         "(did you mean 'card'?); it has order, card"
     )
 
@@ -164,7 +164,7 @@ def test_what_is_no_tuple_of_names_is_refused(value: Any) -> None:
 
 
 def test_the_context_is_no_argument() -> None:
-    with pytest.raises(InvalidOption, match="redact names 'context', which is no parameter"):
+    with pytest.raises(InvalidOption, match="redact names 'context', which is not a parameter"):
         redaction_of(tasks.vault.func, ("context",), 1)
 
 

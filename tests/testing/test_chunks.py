@@ -125,7 +125,7 @@ def test_each_job_remembers_its_steps(jobs: InMemoryQueue) -> None:
     [
         ("sleep", "the context of a chunk has no 'sleep', only items, fail, retry, step and"),
         ("twice", "the step 's' occurs twice in one run of"),
-        ("other", "a chunk of 1 has the items 0 to 0, and not 1"),
+        ("other", "a chunk of 1 has the items 0 to 0, not 1"),
     ],
 )
 def test_what_a_chunk_cannot_do(jobs: InMemoryQueue, how: str, words: str) -> None:

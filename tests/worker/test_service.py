@@ -31,7 +31,7 @@ def test_too_many_processes_for_the_limit_of_open_files_are_refused_at_once(stag
     worker = stage.worker("--processes", "300", prefix=limited("-n 1024"), MIRROR=False)
     assert worker.wait() == 1
     assert worker.output == (
-        "CommandError: --processes 300 needs 1236 open files, and this process may have 1024: "
+        "CommandError: --processes 300 needs 1236 open files, but this process may have 1024: "
         "raise that (ulimit -n 1236, or LimitNOFILE=1236 in its systemd unit), or lower "
         "--processes to 247\n"
     )

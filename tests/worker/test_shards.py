@@ -225,8 +225,8 @@ def test_a_job_under_an_id_of_another_shard_ends_as_failed(shards: Shards) -> No
     found = [Queries(connection).job(job_id) for job_id in misplaced]
     connection.close()
     assert [(job.status, job.reason) for job in found] == [("failed", "corrupt")] * 3
-    assert f"the id {misplaced[1]} belongs to shard 40, and the job is in shard 1" in worker.output
-    assert "belongs to shard 0, and the job is in shard 1" in str(found[2].error)
+    assert f"the id {misplaced[1]} belongs to shard 40, but the job is in shard 1" in worker.output
+    assert "belongs to shard 0, but the job is in shard 1" in str(found[2].error)
     assert shards.status(good, 1) == "completed"
     assert shards.stage.runs() == {"good": 1}
 

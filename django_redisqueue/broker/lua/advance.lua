@@ -1,8 +1,8 @@
--- advance: continues work that other scripts deferred, up to 100 jobs a call, the oldest first; checks gathers that are
+-- advance: continues work that other scripts deferred, up to 100 jobs per call, oldest first; checks gathers that are
 -- due; and starts the clean-up of workflows whose lifetime is over.
 -- KEYS[1] meta
 -- ARGV 1-3 context
--- Reply: 1 there is more, 0 there is not, or none of it can be done now
+-- Reply: 1 there is more, 0 there is no more, or none of it can be done now
 -- @include "context"
 -- @include "emit"
 -- @include "gather_plan"

@@ -1,9 +1,9 @@
--- announce_schedules: says that a worker with this set of schedules runs, and asks whether that is the current one.
+-- announce_schedules: announces a running worker with this set of schedules, and asks whether the set is current.
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 set (a digest); 5 ms until it is taken for gone; 6 '1' when its schedules are all defined, or '0'
+-- ARGV 1-3 context; 4 set (a digest); 5 ms after which it counts as gone; 6 '1' if all schedules are defined, or '0'
 -- Reply: 0 another set is newer, 1 it is current and defined, 2 it is current and has to be defined
--- A set that nobody announces any more is forgotten. So the newest code wins while it runs, whatever order workers
--- start in, and after a rollback the older code does.
+-- A set that no worker announces any more is forgotten. So the newest code wins while it runs, whatever order workers
+-- start in, and after a rollback the older code wins.
 -- @include "context"
 -- @include "schedule"
 local set, ttl_ms, is_defined = ARGV[4], assert(tonumber(ARGV[5]), 'no duration'), ARGV[6] == '1'

@@ -1,11 +1,11 @@
--- audit_lanes: mends what was changed by hand: slots of jobs that are not processing, and lanes with queued jobs that
--- no claim would ever look at. At most 100 slots, rates or jobs a call; the first call of a round begins with the slots
--- (c:...) and goes on with the rates (r:...).
+-- audit_lanes: repairs the effects of manual changes: slots of jobs that are not processing, and lanes with queued jobs
+-- that no claim would ever look at. Handles at most 100 slots, rates or jobs per call; the first call of a round begins
+-- with the slots (c:...) and continues with the rates (r:...).
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 queue to go on from, '' for the slots; 5 position there, as replied; both '' to begin
--- Reply: { things mended, queue, position }, both '' at the end of the round
--- Queued jobs that are not in `keyed`, processing jobs without their slots, and lanes of a queue with a broken key stay
--- as they are.
+-- ARGV 1-3 context; 4 queue to continue with, '' for the slots; 5 position there, as replied; both '' to begin
+-- Reply: { repairs, queue, position }, the last two '' at the end of the round
+-- Queued jobs that are not in `keyed`, processing jobs without their slots, and lanes of a queue with a broken key are
+-- left as they are.
 -- @include "context"
 -- @include "place"
 -- @include "lane_audit"
@@ -22,9 +22,9 @@ local left = 100
 if queue == '' then
   local from = position
   position, left = audit_slots(from, left)
-  if left <= 0 then return { mended, '', position } end
+  if left <= 0 then return { repaired, '', position } end
   position, left = forget_full_rates(from, left)
-  if left <= 0 then return { mended, '', position } end
+  if left <= 0 then return { repaired, '', position } end
   position = ''
 end
 local queues = redis.call('SMEMBERS', queues_key)
@@ -32,7 +32,7 @@ table.sort(queues)
 for _, name in ipairs(queues) do
   if name >= queue and is_sound(name) then
     position, left = audit_keyed(name, name == queue and position or '', left)
-    if left <= 0 then return { mended, name, position } end
+    if left <= 0 then return { repaired, name, position } end
   end
 end
-return { mended, '', '' }
+return { repaired, '', '' }

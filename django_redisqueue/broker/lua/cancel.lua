@@ -1,7 +1,7 @@
 -- cancel: cancels jobs that have not started; asks running ones to stop.
 -- KEYS[1] meta
 -- ARGV 1-3 context; then job ids (1-100)
--- Reply, one code a job: 1 cancelled, 2 asked to stop (it is running), 0 already finished, -1 unknown
+-- Reply, one code per job: 1 cancelled, 2 asked to stop (it is running), 0 already finished, -1 unknown
 -- @include "context"
 -- @include "emit"
 -- @include "place"

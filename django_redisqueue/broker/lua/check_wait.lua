@@ -1,9 +1,9 @@
--- check_wait: asks whether a wait of a running job is over, and notes until when it lasts.
+-- check_wait: asks whether a running job's wait is over, and records until when it lasts.
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 child; 5 id; 6 lease; 7 event, or the name of a sleep; 8 whether it is a sleep (0/1); 9 for how
---      long, ms ('' for ever); 10 how many bytes all steps of the job may take
--- Reply: { 1, payload } it is over; { 2 } its timeout has passed; { 3, due ms ('' never) } it goes on; { 0 } the lease
---      is lost; { -1 } the job remembers too much
+-- ARGV 1-3 context; 4 child; 5 id; 6 lease; 7 event, or the name of a sleep; 8 whether it is a sleep (0/1); 9 how long
+--      it waits, ms ('' forever); 10 the most bytes that all steps of the job may take
+-- Reply: { 1, payload } the wait is over; { 2 } its timeout has passed; { 3, due ms ('' never) } it continues; { 0 }
+--      the lease is lost; { -1 } the job's steps would take too many bytes
 -- @include "context"
 -- @include "waits"
 local child, id, lease, event, sleeps, ms, limit = unpack(ARGV, 4, 10)
@@ -25,7 +25,7 @@ if payload then
   if not remember(id, field, 'event ' .. payload, limit) then return { -1 } end
   return { 1, payload }
 end
--- A requeue lets a wait begin anew, but no sleep.
+-- A requeue lets a wait start anew, but not a sleep.
 local noted_due, noted_generation = string.match(known or '', '^(%d*) ?(%d*)$')
 if noted_generation == '' then noted_generation = '0' end
 local is_noted = kind == 'until' and (sleeps or noted_generation == generation)

@@ -1,11 +1,11 @@
--- clear: empties a list from its oldest end. Finished jobs are deleted; jobs that wait for their turn (queued,
--- scheduled, retrying) are cancelled, so that their records say what happened to them.
+-- clear: empties a list from its oldest end. Finished jobs are deleted; jobs that have not started (queued, scheduled,
+-- retrying) are cancelled, so that their records show what happened to them.
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 queue; 5 status; 6 how many (1-100); 7 resend window ms; 8 whether a mirror reads the stream
---      (0/1); 9 token; 10 jobs left; 11 whether this is the first step (0/1), as in continuation.lua; then, with the
---      token '', the ids of the only jobs that are meant, if not all are: the oldest in the list as the caller knows it
--- Reply: { examined (0: the list is empty, or another caller continues), of them removed from the list }
--- A completed job whose result others need goes behind the newest.
+--      (0/1); 9 token; 10 jobs left; 11 whether this is the first step (0/1), as in continuation.lua; then, if the
+--      token is '' and not all jobs are meant, the ids of those that are: the oldest in the list as the caller saw it
+-- Reply: { examined (0: the list is empty, or another caller continues), removed from the list }
+-- A completed job whose result other jobs need moves behind the newest.
 -- @include "context"
 -- @include "emit"
 -- @include "place"
@@ -39,7 +39,7 @@ local function clear_list()
   for at = #tail, 1, -1 do ids[#ids + 1] = tail[at] end
   local meant = only_meant(ids, MEANT)
   local count = 0
-  -- others stand before the rest
+  -- others are ahead of the rest
   while count < #meant and ids[count + 1] == meant[count + 1] and not is_too_new(ids[count + 1], ARGV[9]) do
     count = count + 1
     cancel(ids[count])
@@ -48,7 +48,7 @@ local function clear_list()
   return count, count
 end
 
--- The first jobs that are meant. A few newer ones may stand before them, by their priority or their due time.
+-- The first of the jobs that are meant. A few newer ones may be ahead of them, by their priority or their due time.
 local function first_meant(list)
   local found, ids = only_meant(redis.call('ZRANGE', queue_key(queue, list), 0, limit - 1 + NEWER), MEANT), {}
   for _, id in ipairs(found) do

@@ -1,10 +1,10 @@
--- compact: drops cancelled ids that linger in a queue's list (cancel_job.lua) while nobody claims them. Examines at
--- most 100 ids a call, at the end from which claims take.
+-- compact: drops cancelled ids that remain in a queue's list (cancel_job.lua) while no worker claims them. Examines at
+-- most 100 ids per call, at the end from which claims take.
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 queue; 5 how many may linger
+-- ARGV 1-3 context; 4 queue; 5 how many may remain
 -- Reply: 1 there is more to do, else 0
--- Queued jobs among them move into the ZSET, to the end of the band of priority 0, which claims take before the list:
--- the order stays. No status changes, so there is no event.
+-- Queued jobs among them move into the ZSET, to the end of the band of priority 0, which claims take before the list,
+-- so the order does not change. No status changes, so there is no event.
 -- @include "context"
 -- @include "place"
 -- @include "tombstone"
@@ -21,7 +21,7 @@ local tail = redis.call('LRANGE', list, -100, -1)
 for at = #tail, 1, -1 do
   local id = tail[at]
   local status = read(id, 'status')[1]
-  if status == 'queued' or not stop_lingering(queue, id, status) then  -- also a lost one, which a claim reports
+  if status == 'queued' or not stop_lingering(queue, id, status) then  -- also a lost job, which a claim reports
     local score = 100 * BAND + MIDDLE + increment(meta, 'tail', 1)
     redis.call('ZADD', queue_key(queue, 'priority'), whole(score), id)
   end

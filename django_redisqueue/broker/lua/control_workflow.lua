@@ -1,4 +1,4 @@
--- control_workflow: pauses, releases, cancels or cleans up a workflow. What concerns its many jobs is done in steps.
+-- control_workflow: pauses, releases, cancels or cleans up a workflow. Changes to its many jobs are made in steps.
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 workflow id; 5 pause, release, cancel or clean
 -- Reply: 1 done, 0 nothing to do, -1 unknown

@@ -1,11 +1,11 @@
--- define_schedules: creates schedules, or changes them; repeating the call changes nothing.
+-- define_schedules: creates or changes schedules; repeating the call changes nothing.
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 set that they belong to, or '' for those of the admin; then for each schedule (1-100): its name,
---      its next due time in ms or '' (there is none), the number of its fields, and these with their values
--- Reply, one a schedule: 1 created or changed, 0 known already, -1 the set is not the current one, -2 the code defines
---      a schedule of this name
--- A due time that has come stays due. The next one to come is the caller's, which is the same as before unless the
--- schedule is due at other times now.
+--      its next due time in ms or '' (none), the number of its fields, and these with their values
+-- Reply, one per schedule: 1 created or changed, 0 already known, -1 the set is not the current one, -2 the code
+--      defines a schedule of this name
+-- A due time that has passed stays due. The caller supplies the next one, which is unchanged unless the schedule's due
+-- times have changed.
 -- @include "context"
 -- @include "schedule"
 local set = ARGV[4]
@@ -32,7 +32,7 @@ local function define(schedule)
   if set == '' and source == 'code' then return -2 end
   if digest == value_in(fields, 'digest') then return 0 end
   if paused and source ~= value_in(fields, 'source') then
-    redis.call('HDEL', key, 'paused') -- it belongs to the row of the admin that this one replaces
+    redis.call('HDEL', key, 'paused') -- it belongs to the admin's row that this one replaces
     next_ms = ''
   end
   local old = integer(next_ms)

@@ -1,7 +1,7 @@
 -- delete: deletes finished jobs by their ids. The mirror's records stay.
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 resend window ms; 5 whether a mirror reads the stream (0/1); 6.. job ids (1-100)
--- Reply, one code a job: 1 deleted, 0 not finished (or others need its result), -1 unknown
+-- Reply, one code per job: 1 deleted, 0 not finished (or others need its result), -1 unknown
 -- Jobs that wait for a failed or cancelled one are cancelled with the reason parent_gone, unless their policy is go_on.
 -- @include "context"
 -- @include "emit"

@@ -1,7 +1,7 @@
 -- delete_gather: deletes a gather whose files are deleted.
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 key; 5 gather id
--- Reply: 1 deleted, 0 it was gone
+-- Reply: 1 deleted, 0 already gone
 -- @include "context"
 -- @include "gather_plan"
 local key, id = ARGV[4], ARGV[5]

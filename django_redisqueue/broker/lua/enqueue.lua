@@ -2,19 +2,19 @@
 -- KEYS[1] meta
 -- ARGV 1-3 context; then either one plain job, without options, priority, delay, audit and row:
 --      4 id; 5 queue; 6 task; 7 payload JSON
---      or any jobs: 4 whether they have rows in an outbox (0/1); 5.. 8 fields a job (1-100 jobs): id, queue, task,
---      payload JSON, options JSON or '', priority, when ('' now, '+<ms>' from now, '<ms>' instant), audit ('' = all)
--- Reply: the code of the plain job, or a code for each of the jobs: 1 created, 0 already known, -1 its key holds
---      something other than a job
--- Arguments that the options redact are stored in the hash only, not in the event. A full Redis refuses the first
--- write, so nothing is half created.
+--      or any jobs: 4 whether they have outbox rows (0/1); 5.. 8 fields per job (1-100 jobs): id, queue, task,
+--      payload JSON, options JSON or '', priority, when ('' now, '+<ms>' from now, '<ms>' a time), audit ('' = all)
+-- Reply: the code of the plain job, or one code per job: 1 created, 0 already known, -1 its key holds something other
+--      than a job
+-- Redacted arguments are stored in the hash only, not in the event. A full Redis refuses the first write, so no job is
+-- half created.
 -- @include "clock"
 -- @include "trim_step"
 
--- The fast path: a plain job. It does what create_jobs() does if all is as usual: keys have their types, queue and
--- stream have been used, and no entry is due for the trim index. Its first writes are checks, for half of the price:
--- each is refused as a read would be, and then those before it are taken back. It comes before the context, because it
--- needs little of that.
+-- The fast path: a plain job. It does what create_jobs() does in the usual case: keys have their types, queue and
+-- stream have been used, and no entry is due for the trim index. Its first writes double as checks, at half the price:
+-- each is refused as a read would be, and then the ones before it are undone. It comes before the context, because it
+-- needs little of it.
 local id, queue, task, payload, is_general = unpack(ARGV, 4, 8)
 local base = string.sub(KEYS[1], 1, -5)
 local is_usual, tokens = not is_general, 0
@@ -24,7 +24,7 @@ if is_usual then
   meta_key, wake_key = queued_key .. ':meta', queued_key .. ':wake'
   local known = redis.pcall('EXISTS', new_key, wake_key)
   if known == 1 then tokens = redis.pcall('LLEN', wake_key) end
-  is_usual = known == 0 or known == 1 and type(tokens) == 'number' and tokens > 0  -- not the job
+  is_usual = known == 0 or known == 1 and type(tokens) == 'number' and tokens > 0  -- of other keys, not the job
   total = is_usual and redis.pcall('HINCRBY', KEYS[1], 'events', '1')
   is_usual = type(total) == 'number' and total > 1 and total % STEP > 0
   enqueued_total = is_usual and redis.pcall('HINCRBY', meta_key, 'enqueued_total', '1')

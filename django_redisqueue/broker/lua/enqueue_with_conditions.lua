@@ -2,14 +2,14 @@
 -- an id again changes nothing.
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 whether a job with an unknown parent is created, and cancelled (0/1); 5 whether the jobs have
---      rows in an outbox (0/1); 6 for how many ms the id of a duplicate leads to the other job; 7.. 11 fields a job
---      (1-100 of jobs and their parents): the 8 of enqueue.lua; '' or what the failure of a parent means (wait, skip,
---      go_on) with the ids of the parents, joined by blanks; unique or ''; lane or ''
--- Reply, one a job: 1 created, 0 already known, -1 its key holds something other than a job; or it was not created, and
---      'parent <id>' names an unknown parent, 'owner <id>' the job that has its unique key, 'other <id>' one that was
---      sent with the same key of an HTTP request, but another body
+--      outbox rows (0/1); 6 for how many ms a duplicate's id leads to the other job; 7.. 11 fields per job
+--      (1-100 of jobs and their parents): the 8 of enqueue.lua; '' or what a parent's failure means (wait, skip,
+--      go_on) with the ids of the parents, separated by spaces; unique or ''; lane or ''
+-- Reply, one per job: 1 created, 0 already known, -1 its key holds something other than a job; or, if it was not
+--      created, 'parent <id>' names an unknown parent, 'owner <id>' the job that has its unique key, 'other <id>' a
+--      job that was sent with the same HTTP request key but another body
 -- A completed parent counts as done. A failed or cancelled one is waited for (wait), ends the job at once (skip), or
--- counts as done without a result (go_on). A deleted one counts as failed for good.
+-- counts as done without a result (go_on). A deleted one counts as permanently failed.
 -- @include "context"
 -- @include "emit"
 -- @include "new_job"

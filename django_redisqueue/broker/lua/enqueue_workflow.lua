@@ -1,15 +1,15 @@
--- enqueue_workflow: creates the jobs of workflows, up to 100 a call: of several workflows, or of a part of a large one.
--- The jobs of a workflow become visible together: one that fits into a call starts in it; a larger one is `building`
--- until its last call, and is then started in steps (advance.lua).
+-- enqueue_workflow: creates the jobs of workflows, up to 100 per call: of several workflows, or part of a large one.
+-- The jobs of a workflow become visible together: a workflow that fits into one call starts in it; a larger one is
+-- `building` until its last call, and is then started in steps (advance.lua).
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 for how many ms an incomplete workflow is kept; 5 how many kinds of jobs there are; the kinds, 13
---      fields each (workflow_job_kinds.lua); then of each workflow its id; first call (0/1); last call (0/1); whether
---      it has a row in an outbox (0/1); how many field-value pairs of the workflow follow; how many jobs; the pairs;
---      then of each job its name (".3"), the number of its kind, and its payload
--- Reply, one code a workflow: 1 accepted, 0 already known (all of it was pushed), -1 unknown (the first call is
---      missing), -2 cleaned up, or about to be, while jobs of it still exist that would not be created again; or
---      '<job> <owner> <key>': another job has the unique key of that one, so nothing of the workflow was written
--- Repeating a call changes nothing: ids decide. Cost: a few commands a workflow and one or two a job.
+-- ARGV 1-3 context; 4 for how many ms an incomplete workflow is kept; 5 number of kinds of jobs; the kinds, 13 fields
+--      each (workflow_job_kinds.lua); then for each workflow its id; first call (0/1); last call (0/1); whether it has
+--      an outbox row (0/1); how many field-value pairs of the workflow follow; how many jobs; the pairs; then for each
+--      job its name (".3"), the number of its kind, and its payload
+-- Reply, one code per workflow: 1 accepted, 0 already known (all of it was pushed), -1 unknown (the first call is
+--      missing), -2 cleaned up, or about to be, while it still has jobs, which would not be created again; or
+--      '<job> <owner> <key>': another job has that job's unique key, so nothing of the workflow was written
+-- Repeating a call changes nothing: ids decide. Cost: a few commands per workflow and one or two per job.
 -- @include "context"
 -- @include "emit"
 -- @include "workflow"
@@ -28,7 +28,7 @@ local function read_workflows(first)
   return found
 end
 
--- Returns the code of a workflow that is not to be created; else nil, its status, and whether some jobs exist.
+-- Returns the code of a workflow that must not be created; otherwise nil, its status, and whether some jobs exist.
 local function refusal_of(new, keys)
   local status, cleaning = unpack(redis.call('HMGET', workflow_key(new.id), 'status', 'cleaning'))
   local is_accepted = new.has_row and accepted_before({ new.id })[new.id]
@@ -41,7 +41,7 @@ local function refusal_of(new, keys)
   return conflict_of(new), status, some_known
 end
 
--- Writes the workflow of one call at once, and of several as `building`. Its counts are then complete, or 0.
+-- Writes a workflow that fits into one call at once, a larger one as `building`. Its counts are then complete, or 0.
 local function create_workflow(new)
   local total, waiting = new.starts_now and new.total or 0, new.starts_now and new.waiting or 0
   local status, given = new.starts_now and 'running' or 'building', {}

@@ -2,14 +2,14 @@
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 child; 5 call number; 6 sent again (0/1); 7 jobs wanted (0-100); 8 lowest priority; 9 lease ms;
 --      10 number of queues; then the queue names; then the first runs that have completed (fast_path/finish.lua); then
---      5 fields an outcome of all others (outcome.lua): id, lease, kind, body, detail
+--      5 fields for each other outcome (outcome.lua): id, lease, kind, body, detail
 -- Reply: { {number and code (outcome.lua) of each outcome that was not simply accepted}, reply of claim_queues.lua }
 -- @include "context"
 -- @include "trim_index"
 -- @include "event_json"
 -- @include "fast_path/single_run"
 
--- The first writes are checks, too: they may be refused by a full Redis, and finish_batch() may repeat them.
+-- The first writes double as checks: a full Redis may refuse them, and finish_batch() may repeat them.
 if is_usual and started then
   local deadline = string.format('%d', now + ARGV[9])
   is_usual = type(redis.pcall('ZADD', workers_key, 'GT', deadline, child)) == 'number'
@@ -57,7 +57,7 @@ elseif ended or started then
   redis.call('XADD', events_key, '*', ':n', written, ':alike', last_event or next_event, ended or started,
     ended and #result <= INLINE and result or '')
 end
--- The first PUBLISH tells whether anybody listens.
+-- The first PUBLISH tells whether any client listens.
 local listeners = ended and publish_event(ended, last_event)
 if started and listeners ~= 0 then publish_event(started, next_event) end
 if not started then return { {}, { tonumber(ARGV[5]), {}, {}, 0, {}, {} } } end

@@ -1,12 +1,12 @@
--- fire: moves a schedule on from a due time, and creates the job of one: both or neither.
+-- fire: advances a schedule past a due time, and creates the job for one: both or neither.
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 name; 5 the schedule's next due time in ms, as the caller knows it; 6 digest of its definition,
---      as the caller knows it; 7 the due time after that, or '' (there is none); 8 how many due times get no job; 9 due
---      time that gets one in ms, or ''; 10 id of the job
+--      as the caller knows it; 7 the due time after that, or '' (none); 8 how many due times get no job; 9 due time
+--      that gets one in ms, or ''; 10 id of the job
 -- Reply: 1 the job is created, 2 it is left out because the previous one has not finished or another has its unique
---      key, 3 there was nothing to create (no due time, or the job is known), 0 the schedule has moved on, changed or
+--      key, 3 there was nothing to create (no due time, or the job is known), 0 the schedule has advanced, changed or
 --      stopped: nothing was done
--- The caller computes the due times; whoever comes second finds that the schedule has moved on. The id is made from the
+-- The caller computes the due times; a second caller finds that the schedule has advanced. The id is derived from the
 -- schedule and the due time, so even a schedule that went back in time creates no job twice.
 -- @include "context"
 -- @include "emit"
@@ -31,7 +31,7 @@ local waits = due ~= '' and is_unfinished(last_job) and overlap
 if due ~= '' then expect_all(queue or 'default') end
 if waits == 'cancel' then expect_queues_of({ last_job }) end
 
--- First a write that a full Redis refuses, because a cancel frees memory and would be let through.
+-- The first write is one that a full Redis refuses, because a cancel frees memory and would be let through.
 redis.call('HSET', key, 'next_ms', next_ms)
 local reply = 3
 if due ~= '' and redis.call('EXISTS', job_key(id)) == 0 then

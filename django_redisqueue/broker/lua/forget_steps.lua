@@ -1,7 +1,7 @@
 -- forget_steps: lets failed or cancelled jobs forget their steps, so that a requeue starts them over.
 -- KEYS[1] meta
 -- ARGV 1-3 context; then job ids (1-100)
--- Reply, one code a job: 1 forgotten, 0 not failed or cancelled, -1 unknown
+-- Reply, one code per job: 1 forgotten, 0 not failed or cancelled, -1 unknown
 -- @include "context"
 -- @include "steps"
 local ids = { unpack(ARGV, 4) }

@@ -1,18 +1,17 @@
--- heartbeat: renews the leases of all children of one supervisor, and the terms of leaders among them that sleep, in
--- one call a supervisor.
+-- heartbeat: renews the leases of all children of one supervisor, and the terms of sleeping leaders among them, in one
+-- call per supervisor.
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 lease ms; 5 number of children; 6 number of queues; 7 the worker, or ''; 8 its report;
---      9 for how many ms it is kept; 10 number of roles; then the children; then the queues that they serve; then of
---      each role that a child has or wants (lead.lua) its name, the child, the ms of its term, and 1 while the child
---      leads and sleeps, else 0; then id, child, lease of each job that they run (0-100 jobs)
--- Reply: { 1 when run_id changed or heartbeats were interrupted, else 0, leases lapsed anywhere,
+--      9 for how many ms the report is kept; 10 number of roles; then the children; then the queues that they serve;
+--      then for each role that a child has or wants (lead.lua) its name, the child, the ms of its term, and 1 while the
+--      child leads and sleeps, else 0; then id, child, lease of each job that they run (0-100 jobs)
+-- Reply: { 1 if run_id changed or heartbeats were interrupted, else 0, number of expired leases anywhere,
 --          {ids whose lease is lost: another child holds them, or none}, {ids with a pending cancel}, steady_ms,
---          what the worker was told (order_worker.lua), or '', {roles that their children have to ask for themselves},
+--          the last order to the worker (order_worker.lua), or '', {roles that their children must ask for themselves},
 --          a text that changes with every transition of a job, and when continuations come or go (continuation.lua) }
 -- Law 5: since `steady_ms` heartbeats have reached this very Redis without a gap (steady.lua). Renewing is
--- unconditional: a child whose jobs were taken over holds only old lease numbers, so its new lease harms nobody. When
--- Redis's clock went back, leases of dead children would last for that much longer, so leases are cut to the length of
--- a new one.
+-- unconditional: a child whose jobs were taken over holds only old lease numbers, so its new lease does no harm. If
+-- Redis's clock went back, leases of dead children would last that much longer, so each is cut to a new one's length.
 -- @include "context"
 -- @include "fast_path/implied_fields"
 -- @include "steady"
@@ -36,8 +35,8 @@ if not reached then redis.call('HSET', KEYS[1], 'reached_ms', now) end
 local lease_end, roles_at = whole(now + lease_ms), 11 + children + queues
 local jobs_at = roles_at + 4 * roles
 for at = 11, 10 + children do redis.call('ZADD', workers_key, lease_end, ARGV[at]) end
--- A machine that vanishes takes wake tokens with it: Redis gives them to its last blocking pops. Keys of another type
--- must not stop the heartbeats.
+-- A machine that vanishes takes wake tokens with it, because Redis gives them to its last blocking pops. Keys of
+-- another type must not stop the heartbeats.
 for at = 11 + children, roles_at - 1 do
   redis.pcall('ZADD', base .. 'serving', lease_end, ARGV[at])
   if has_work(ARGV[at]) and not redis.pcall('HGET', queue_key(ARGV[at], 'meta'), 'paused') then wake(ARGV[at]) end
@@ -48,8 +47,8 @@ if ARGV[7] ~= '' then
   order = redis.pcall('GET', base .. 'worker:' .. ARGV[7] .. ':order')
 end
 
--- Renews the term of a child that sleeps. Returns whether the child has to ask: nobody leads, another than it believes,
--- or for longer than a new term, which lead.lua cuts.
+-- Renews the term of a child that sleeps. Returns whether the child must ask: no child leads, or another than it
+-- believes, or its term is longer than a new one, which lead.lua cuts.
 local function must_ask(role, child, term_ms, sleeps)
   local leader, ends_text = unpack(redis.call('HMGET', KEYS[1], role, role .. '_until_ms'))
   if sleeps and leader == child then

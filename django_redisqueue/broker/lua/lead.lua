@@ -1,11 +1,11 @@
--- lead: acquires, renews or gives up a role that exists once in the shard: the leadership (timer, pruning), or another
+-- lead: acquires, renews or gives up a role that exists once per shard: the leadership (timer, pruning), or another
 -- role of that kind (the mirror's bridge).
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 who; 5 lease ms, or 0 to give it up; 6 role ('leader', 'bridge')
--- Reply: 1 leads now, 2 leads now and there are continuations (continuation.lua), 0 another does
+-- Reply: 1 leads now, 2 leads now and there are continuations (continuation.lua), 0 another child leads
 -- A term longer than a new one dates from before Redis's clock went back; it is cut, so that a dead leader is replaced
 -- in time. A child replaces another child of its own worker at once: it exists only because the other is dead, and may
--- ask before the supervisor has given up the role for the dead one.
+-- ask before the supervisor has given up the role for the dead child.
 -- @include "context"
 -- @include "continuation"
 local who, lease_ms, role = ARGV[4], tonumber(ARGV[5]), ARGV[6]

@@ -1,9 +1,9 @@
--- order_worker: tells a worker to take no more jobs, to take them again, or to stop.
+-- order_worker: tells a worker to claim no more jobs, to resume claiming, or to stop.
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 worker; 5 what it is told, "<ms> <order>": it follows only what is later than the last;
---      6 for how many ms that is kept
--- Reply: 1 told, 0 no such worker has sent a heartbeat lately
--- The message reaches a worker at once; without it, its next heartbeat asks (heartbeat.lua).
+-- ARGV 1-3 context; 4 worker; 5 the order, "<ms> <order>": the worker follows only orders later than its last one;
+--      6 for how many ms the order is kept
+-- Reply: 1 sent, 0 no such worker has sent a heartbeat lately
+-- The message reaches a worker at once; if it is lost, the worker's next heartbeat asks (heartbeat.lua).
 -- @include "context"
 local key = base .. 'worker:' .. ARGV[4]
 if redis.call('EXISTS', key) == 0 then return 0 end

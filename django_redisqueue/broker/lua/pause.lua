@@ -1,7 +1,7 @@
 -- pause: stops claims from a queue (running jobs finish), or allows them again.
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 queue; 5 '1' to pause, '0' to resume; 6 who does it, or ''
--- Reply: 1 changed, 0 it was so already
+-- ARGV 1-3 context; 4 queue; 5 '1' to pause, '0' to resume; 6 who did it, or ''
+-- Reply: 1 changed, 0 no change
 -- @include "context"
 -- @include "place"
 -- @include "pause_history"

@@ -1,8 +1,8 @@
--- pause_lanes: stops claims of the jobs of one share or limit key from a queue, or allows them again.
+-- pause_lanes: stops claims of the jobs of one share or limit key of a queue, or allows them again.
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 queue; 5 s:<share> or a limit key; 6 '1' to pause, '0' to resume; 7 who does it, or ''
--- Reply: { 1 changed or 0 it was so already, 1 if there are more lanes to resume: call again }
--- Resumes at most 100 lanes a call; audit_lanes.lua finds those that a caller who died has left.
+-- ARGV 1-3 context; 4 queue; 5 s:<share> or a limit key; 6 '1' to pause, '0' to resume; 7 who did it, or ''
+-- Reply: { 1 changed or 0 no change, 1 if there are more lanes to resume: call again }
+-- Resumes at most 100 lanes per call; audit_lanes.lua finds those left by a caller that died.
 -- @include "context"
 -- @include "place"
 -- @include "lanes"

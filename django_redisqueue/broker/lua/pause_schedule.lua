@@ -1,7 +1,7 @@
--- pause_schedule: stops a schedule, or lets it go on with its next due time to come.
+-- pause_schedule: stops a schedule, or lets it continue with its next due time.
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 name; 5 '1' to pause, '0' to resume; 6 its next due time in ms, or '' (there is none), to resume
--- Reply: 1 changed, 0 it was so already, -1 unknown
+-- ARGV 1-3 context; 4 name; 5 '1' to pause, '0' to resume; 6 to resume, its next due time in ms, or '' (none)
+-- Reply: 1 changed, 0 no change, -1 unknown
 -- @include "context"
 -- @include "schedule"
 local name, pauses, next_ms = ARGV[4], ARGV[5] == '1', ARGV[6]

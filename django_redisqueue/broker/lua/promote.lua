@@ -1,11 +1,11 @@
--- promote: moves due jobs into their queues, at most 100 a call, and tells the timer when to come back.
+-- promote: moves due jobs into their queues, at most 100 per call, and tells the timer when to call again.
 -- KEYS[1] meta
 -- ARGV 1-3 context; then names of queues, which become known; all known queues are served
--- Reply: { moved, ms until the next thing is due (0 there is more now, -1 there is nothing), {broken}, ms until the
---      next schedule is due (0 now, -1 never; not counted in the second) }
---      The next thing may also be work for advance.lua: deferred work, a workflow's clean-up, or a check of a gather.
---      Broken: pairs of a queue with a key of a wrong type and its problem (context.lua).
--- All queues with due jobs have equal shares of a call, so that none waits for the backlog of another.
+-- Reply: { moved, ms until something is due next (0 there is more now, -1 nothing is), {broken}, ms until the next
+--      schedule is due (0 now, -1 never; not counted in the second) }
+--      What is due next may also be work for advance.lua: deferred work, a workflow's clean-up, or a check of a gather.
+--      Broken: pairs of a queue with a key of the wrong type and its problem (context.lua).
+-- All queues with due jobs get equal shares of a call, so that none waits for another's backlog.
 -- @include "context"
 -- @include "emit"
 -- @include "place"

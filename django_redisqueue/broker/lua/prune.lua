@@ -1,13 +1,13 @@
 -- prune: deletes finished jobs, oldest first, id and hash together (ZCARD never counts deleted jobs).
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 queue; 5 completed, failed or cancelled; 6 how many to keep; 7 for how many ms to keep;
+-- ARGV 1-3 context; 4 queue; 5 completed, failed or cancelled; 6 how many to keep; 7 for how many ms to keep them;
 --      8 resend window ms; 9 cap in bytes for the queue's finished jobs; 10 how many to examine (1-100);
 --      11 whether a mirror reads the stream (0/1)
--- Reply: { deleted, of them only because of the byte cap, whether there is more to do (0/1) }
+-- Reply: { deleted, how many of them only because of the byte cap, whether there is more to do (0/1) }
 -- Whatever the caps say, a job stays while a repeated enqueue may still arrive (the resend window) and until the mirror
--- has read its end. The byte cap overrides that, and then it is counted. A job that others wait for, or whose result
--- they may still read, goes behind the newest. The byte cap deletes a failed one nevertheless, and a completed one when
--- its turn comes again: by then everything that nobody needs is gone.
+-- has read its end. The byte cap overrides that, and then the job is counted. A job that others wait for, or whose
+-- result they may still read, moves behind the newest. The byte cap deletes a failed one nevertheless, and a completed
+-- one when its turn comes again: by then everything that no other job needs is gone.
 -- Jobs that were deleted on request before the mirror had read their end (deletion.lua) go first.
 -- @include "context"
 -- @include "emit"
@@ -23,7 +23,7 @@ local meta, mirrored_ms = queue_key(queue, 'meta'), mirrored_until(ARGV[11] == '
 local bytes = integer(redis.call('HGET', meta, 'finished_bytes')) or 0
 local gone, forced, seen = 0, 0, 0
 
--- since: its score; later than its end when it went behind the newest before.
+-- since: its score, which is later than its end if it moved behind the newest before.
 local function stays(which, job, since, over)
   if which ~= 'completed' then return not over and is_waited_for(job) end
   if is_waited_for(job) then return true end  -- they are being notified

@@ -1,13 +1,13 @@
--- reap: returns the jobs of a child that is gone to the head of their queues (at most 100 a call) and, when none are
--- left, removes the child.
+-- reap: returns the jobs of a dead child to the head of their queues (at most 100 per call) and, when none are left,
+-- removes the child.
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 lease ms; 5 MAX_RECOVERIES; 6 child, or '' for one whose lease has lapsed;
---      7 '*' when nobody knows what had started (all are blamed), else '='; 8 number of ids that stay with the child
---      because their outcomes are still to be reported; then those ids; then ids that had started
--- Reply: { 0 } nothing has lapsed, or { -1, ms to wait } too early to tell, or
---        { 1, child, more left (0 none, 1 yes, 2 only jobs of queues with a key of a wrong type, 3 nobody knows: the
---          child's processing list is of a wrong type), then pairs of id and what became of it (recover.lua) }
--- Naming a child asserts that its process is dead; then its lease is ignored.
+-- ARGV 1-3 context; 4 lease ms; 5 MAX_RECOVERIES; 6 child, or '' for one whose lease has expired;
+--      7 '*' if it is unknown which jobs had started (all are blamed), else '='; 8 number of ids that stay with the
+--      child because their outcomes are still to be reported; then those ids; then ids that had started
+-- Reply: { 0 } no lease has expired, or { -1, ms to wait } too early to tell, or
+--        { 1, child, more left (0 none, 1 yes, 2 only jobs of queues with a key of the wrong type, 3 unknown: the
+--          child's processing list has the wrong type), then pairs of id and outcome (recover.lua) }
+-- Naming a child asserts that its process is dead; its lease is then ignored.
 -- @include "context"
 -- @include "emit"
 -- @include "place"
@@ -29,8 +29,8 @@ if not length then  -- recover_orphans finds its jobs
   return { 1, child, 3 }
 end
 
--- From the end of the list, because each job goes in front of the one before. Never all but one: that one would then
--- seem to have been alone.
+-- From the end of the list, because each job goes ahead of the previous one. Never all but one, because that one would
+-- then seem to have been alone.
 local entries = redis.call('LRANGE', processing_key(child), length == 101 and -99 or -100, -1)
 local more = length > #entries
 -- Jobs of broken queues stay with the child, which gets another lease, so that other children are reaped.

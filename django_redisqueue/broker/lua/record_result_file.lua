@@ -1,8 +1,8 @@
--- record_result_file: records the name of a file before the result of a job is written to it, so that the file is
--- deleted in the end, whatever becomes of the job: with its gather, or once the job's hash is gone.
+-- record_result_file: records the name of a file before a job's result is written to it, so that the file is eventually
+-- deleted, whatever becomes of the job: with its gather, or once the job's hash is gone.
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 job id; 5 lease; 6 name of the file
--- Reply: 1 recorded, 0 lease lost, -1 the gather is over or unknown, -2 nobody else reads the results of this job
+-- Reply: 1 recorded, 0 lease lost, -1 the gather is over or unknown, -2 no other job reads this job's result
 -- @include "context"
 -- @include "fast_path/implied_fields"
 -- @include "gather_plan"

@@ -1,11 +1,11 @@
 -- recover_orphans: recovers jobs that are processing but that no reap would find, because a processing list, a lease or
--- a hash was deleted or overwritten by hand. Reads at most 100 a call, oldest claims first.
+-- a hash was deleted or overwritten manually. Reads at most 100 per call, oldest claims first.
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 lease ms; 5 MAX_RECOVERIES; 6 queue; 7 position: 0 to begin, else as replied
--- Reply: { position to go on from (0 at the end), then triples of id, child and what became of it: 'lost' when its hash
---      is gone, else see recover.lua }
--- A claim younger than a lease is ignored: its child may not have had its first heartbeat. A child without a lease
--- whose processing list can be read gets one more lease: it renews that, or it is reaped.
+-- Reply: { position to continue from (0 at the end), then triples of id, child and outcome: 'lost' if the job's hash is
+--      gone, else see recover.lua }
+-- A claim younger than a lease is ignored, because its child may not have sent its first heartbeat yet. A child without
+-- a lease whose processing list can be read gets one more lease: it renews it, or it is reaped.
 -- @include "context"
 -- @include "emit"
 -- @include "place"

@@ -1,8 +1,8 @@
--- release: returns jobs that a child holds and has not started to the head of their queue, in the order they had.
+-- release: returns jobs that a child holds and has not started to the head of their queue, in their original order.
 -- Spends no attempt. A job with a pending cancel is cancelled.
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 child; then 2 fields a job (1-100), oldest first: id, lease
--- Reply: one code a job, in the same order (outcome.lua)
+-- ARGV 1-3 context; 4 child; then 2 fields per job (1-100), oldest first: id, lease
+-- Reply: one code per job, in the same order (outcome.lua)
 -- @include "context"
 -- @include "emit"
 -- @include "place"

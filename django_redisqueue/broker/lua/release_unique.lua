@@ -1,7 +1,7 @@
--- release_unique: frees a unique key, whoever has it; the job that had it goes on.
+-- release_unique: frees a unique key, whichever job has it; that job is not affected.
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 key
--- Reply: the id of the job that had it, or '' when it was free
+-- Reply: the id of the job that had it, or '' if it was free
 -- @include "context"
 -- @include "emit"
 -- @include "unique"

@@ -1,7 +1,7 @@
 -- release_unknown: returns jobs to the head of their queues that Redis lists as held by a child although the child has
--- reported their end: Redis lost that write (a crash, a failover). Spends no attempt.
+-- reported their outcomes: Redis lost that write (a crash, a failover). Spends no attempt.
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 child; 5 only jobs that were claimed before this instant in ms; then the ids that it does hold
+-- ARGV 1-3 context; 4 child; 5 only jobs that were claimed before this time in ms; then the ids that it does hold
 -- Reply: the ids returned (at most 100; then there may be more)
 -- @include "context"
 -- @include "emit"

@@ -1,7 +1,7 @@
 -- remove_schedules: removes schedules; their jobs stay.
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 set that does not have them any more, or '' to remove those of the admin; 5.. names (1-100)
--- Reply, one a name: 1 removed, 0 unknown, -1 the set is not the current one, or somebody else defines the schedule
+-- ARGV 1-3 context; 4 set that no longer has them, or '' to remove those of the admin; 5.. names (1-100)
+-- Reply, one per name: 1 removed, 0 unknown, -1 the set is not the current one, or another source defines the schedule
 -- @include "context"
 -- @include "schedule"
 local set, codes = ARGV[4], {}

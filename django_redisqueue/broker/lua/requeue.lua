@@ -1,12 +1,12 @@
 -- requeue: returns failed or cancelled jobs to the tail of their queue as a new generation, with all their attempts; id
--- and history stay. A cancelled id that lingers in its list is there already.
+-- and history stay. A cancelled id that remains in its list is there already.
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 queue or ''; 5 status or ''; 6 how many (1-100); then the job ids; or with a queue and a status,
 --      for the oldest jobs of that list, 7 token; 8 jobs left; 9 whether this is the first step (0/1), as in
---      continuation.lua; then, with the token '', the ids of the only jobs that are meant, if not all are (clear.lua)
--- Reply, one code a job: 1 requeued, 0 not failed or cancelled, -1 unknown, -2 its workflow is cleaned up, -3 its
+--      continuation.lua; then, if the token is '' and not all jobs are meant, the ids of those that are (clear.lua)
+-- Reply, one code per job: 1 requeued, 0 not failed or cancelled, -1 unknown, -2 its workflow is cleaned up, -3 its
 --      workflow is cancelled, -4 another job has its unique key
--- The oldest are those that ended first; those that cannot be requeued go behind the newest.
+-- The oldest are those that ended first; those that cannot be requeued move behind the newest.
 -- @include "context"
 -- @include "emit"
 -- @include "place"
@@ -26,7 +26,7 @@ expect_queues_of(ids)
 for _, id in ipairs(ids) do expect_index(read(id, 'options')[1] or '') end
 write_even_when_full()
 
--- Resumes the workflow of a job that is retried, as a new generation. Returns a code when that is impossible.
+-- Resumes the workflow of a job that is retried, as a new generation. Returns a code if that is impossible.
 local function resume_workflow_of(id)
   local workflow_id = workflow_id_of(id)
   if not workflow_id then return nil end

@@ -1,8 +1,8 @@
 -- run_now: moves scheduled and retrying jobs to the tail of their queue before they are due.
 -- KEYS[1] meta
 -- ARGV 1-3 context; then job ids (1-100)
--- Reply, one code a job: 1 queued, 0 neither scheduled nor retrying, -1 unknown, -2 it is parked: its event or the end
---      of its sleep has not come, so it would park again
+-- Reply, one code per job: 1 queued, 0 neither scheduled nor retrying, -1 unknown, -2 it is parked: its event or the
+--      end of its sleep has not come, so it would park again
 -- @include "context"
 -- @include "emit"
 -- @include "place"

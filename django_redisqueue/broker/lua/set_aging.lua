@@ -1,7 +1,7 @@
 -- set_aging: stores how long a job of a queue waits to gain one step of priority (include/aging.lua). Claims read it.
 -- KEYS[1] meta
--- ARGV 1-3 context; then 2 fields a queue: its name, and ms or '' for no aging
--- Reply: how many queues have changed. A queue whose meta key has a wrong type stays as it is.
+-- ARGV 1-3 context; then 2 fields per queue: its name, and ms or '' for no aging
+-- Reply: how many queues have changed. A queue whose meta key has the wrong type is left as it is.
 -- @include "context"
 write_even_when_full()
 local changed = 0

@@ -1,8 +1,8 @@
--- set_limit: sets the number of one limit key or the weight of one share by hand, which beats that of jobs, or removes
--- it again. Lanes that wait for the limit are called as far as it has room now.
+-- set_limit: sets the number of one limit key or the weight of one share manually, which overrides those of jobs, or
+-- removes the override. Lanes that wait for the limit are called as far as it has room now.
 -- KEYS[1] meta
 -- ARGV 1-3 context; 4 limit key, or s:<share>; 5 number (include/limits.lua) or weight, or '' to remove it
--- Reply: 1 changed, 0 it was so already
+-- Reply: 1 changed, 0 no change
 -- @include "context"
 -- @include "emit"
 -- @include "lanes"

@@ -1,6 +1,6 @@
--- step: stores what a running job is to remember (steps.lua), fenced like every write of a child.
+-- step: stores a value for a running job's later runs (steps.lua), fenced like every write of a child.
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 child; 5 id; 6 lease; 7 field; 8 value; 9 how many bytes all fields of the job may take
+-- ARGV 1-3 context; 4 child; 5 id; 6 lease; 7 field; 8 value; 9 the most bytes that all fields of the job may take
 -- Reply: 1 stored, 0 lease lost, -1 over the limit: nothing was stored
 -- @include "context"
 -- @include "fast_path/implied_fields"

@@ -1,9 +1,9 @@
 -- trim: stores the position of the mirror's cursor, and trims the stream behind it. The cursor's own entry stays (if it
--- is missing later, something was lost), and so do the last events, for live readers.
+-- is later missing, something was lost), and so do the last events, for live readers.
 -- KEYS[1] meta
--- ARGV 1-3 context; 4 the id of the cursor's entry; 5 how many events stay at least
+-- ARGV 1-3 context; 4 the id of the cursor's entry; 5 the fewest events to keep
 -- Reply: entries removed (0: nothing is left to do)
--- It trims to an entry of the trim index, in whole nodes of the stream, at most 2,000 entries a call.
+-- It trims to an entry of the trim index, in whole nodes of the stream, at most 2,000 entries per call.
 -- @include "context"
 -- @include "trim_index"
 local position, keep = ARGV[4], tonumber(ARGV[5])
@@ -20,7 +20,7 @@ local function is_before(one, other)
   return tonumber(number) < tonumber(other_number)
 end
 
--- The newest entry of the trim index with at least `keep` events behind it. It is near the end of the index, because
+-- The newest entry of the trim index with at least `keep` events after it. It is near the end of the index, because
 -- STEP is at least a hundredth of the cap.
 local function entry_to_keep()
   local reach = (tonumber(redis.call('HGET', KEYS[1], 'events')) or 0) - keep

@@ -1,7 +1,7 @@
 """Runs ``async def`` jobs, many at a time, on one event loop per child.
 
-The event loop has a thread of its own, so a sync job in the main thread does not block async jobs.
-A job that blocks the event loop keeps others from starting: those that wait for it are handed back.
+The event loop runs in its own thread, so a sync job in the main thread does not block async jobs.
+If a job blocks the event loop, others cannot start, and the jobs that wait for it are released.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .retry_policy import Resolution, UnstorableResult
 
 logger = logging.getLogger("django_redisqueue")
 
-BLOCKED_AFTER = 0.25  # s in which the event loop starts a job, unless another one blocks it
+BLOCKED_AFTER = 0.25  # s within which the event loop starts a job, unless another one blocks it
 
 
 class AsyncRun(InFlightRun):
@@ -48,7 +48,7 @@ class AsyncRun(InFlightRun):
 
     def stop(self, interrupt: Interrupt) -> None:
         """Interrupt the job. Call on the event loop."""
-        # Cancelling a task before its first step would skip all of it, so ``begin`` checks too.
+        # Cancelling a task before its first step would skip all of it, so ``begin`` also checks.
         if self.note(interrupt) and self.task is not None and not self.task.done():
             self.task.cancel()
 
@@ -75,7 +75,7 @@ class AsyncRunner:
         self._threads: DatabaseThreads | None = None
         self._fork_guard = ForkGuard()
         self._to_launch: deque[AsyncRun] = deque()
-        self._to_begin: dict[AsyncRun, None] = {}  # whoever takes a run out begins or withdraws it
+        self._to_begin: dict[AsyncRun, None] = {}  # whoever pops a run begins or withdraws it
         self._is_blocked = False
         self._is_closed = False
 
@@ -86,7 +86,7 @@ class AsyncRunner:
         if self._in_flight.begin(run, token):
             self._to_begin[run] = None
             self._to_launch.append(run)
-            if len(self._to_launch) == 1:  # else the loop has been woken, and has not looked yet
+            if len(self._to_launch) == 1:  # else the loop was already woken, and has not looked yet
                 loop.call_soon_threadsafe(self._launch)
 
     @property
@@ -95,7 +95,7 @@ class AsyncRunner:
         return BLOCKED_AFTER if self._to_begin else math.inf
 
     def check_blocked(self) -> bool:
-        """Whether a job blocks the event loop, noted until the event loop answers again."""
+        """Whether a job blocks the event loop. It counts as blocked until it responds again."""
         if self._to_begin and not self._is_blocked:
             since_ms = min((run.started_ms or 0 for run in list(self._to_begin)), default=math.inf)
             self._is_blocked = mono_ms() - since_ms > BLOCKED_AFTER * 1000
@@ -113,7 +113,7 @@ class AsyncRunner:
         return withdrawn
 
     def _take(self, run: AsyncRun) -> bool:
-        """Decide between the main thread and the event loop; True for the first to ask."""
+        """Decide between the main thread and the event loop: True for the first to ask."""
         return self._to_begin.pop(run, True) is None
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class AsyncRunner:
                     #: raised something like SystemExit in an asyncio task that it had started. The
                     #: other jobs keep running. Fix the code.
                     logger.error("a task has stopped the event loop it runs on; it goes on")
-            except OSError as error:  # a job has closed its files
+            except OSError as error:  # a job has closed the loop's files
                 end_child(error)
             except BaseException:  # such as SystemExit in a task that a job left running
                 #: An async task stopped the loop that all async jobs of the process share, or
@@ -192,7 +192,7 @@ class AsyncRunner:
                 settings = self._pipeline.settings
                 try:
                     return encode_result(result, settings.max_result_bytes, job.task)
-                except PayloadTooLarge as error:  # it may be written to a file, which takes time
+                except PayloadTooLarge as error:  # may need a file, which takes time
                     return await sync_to_async(encode_large)(result, job, settings, error)
                 except InvalidArguments as error:
                     raise UnstorableResult(error) from error
@@ -201,8 +201,8 @@ class AsyncRunner:
     def _database_thread(self, context: ThreadSensitiveContext) -> Iterator[None]:
         """Lend the job a database thread for its ORM calls.
 
-        asgiref would create a thread on the first call of a context, and another one for each
-        context that ends, to shut its executor down.
+        asgiref would create a thread on the first call of each context, and another one to shut
+        down its executor when the context ends.
         """
         assert self._threads is not None
         table = SyncToAsync.context_to_thread_executor
@@ -215,7 +215,8 @@ class AsyncRunner:
 
 
 def _end_child_if_broken(task: asyncio.Task[None]) -> None:
-    """End the child after a fault outside of a job, such as a job that cancels another's task."""
+    """End the child after a fault outside its jobs, such as when a job cancels another job's
+    task."""
     error = asyncio.CancelledError() if task.cancelled() else task.exception()
     if error is not None:
         end_child(error)

@@ -1,4 +1,4 @@
-"""Runs a chunk: one call of a task gets many jobs, and each of them ends by itself."""
+"""Runs a chunk: one call of a task gets many jobs, each of which has its own outcome."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ StepsOf = Callable[[ClaimedJob], Steps]
 class ChunkContext:
     """The first argument of a chunk task with ``takes_context=True``.
 
-    Jobs that it does not mention complete when the function returns, and share its exception when
+    Jobs that the function does not mention complete when it returns, and share its exception when
     it raises.
     """
 
@@ -31,11 +31,11 @@ class ChunkContext:
         self.items = items  #: the list that the function gets
         self._steps = steps
         self.errors: dict[int, Exception] = {}  # by position
-        self.failed: set[int] = set()  # positions of those that are not tried again
+        self.failed: set[int] = set()  # positions of jobs that are not retried
         self._positions = {item.id: at for at, item in enumerate(items)}
 
     def fail(self, item: int | ChunkItem, error: Exception | str = "") -> None:
-        """Fail one job (an item, or its position from 0) for good, with an exception or a text.
+        """Fail one job (an item, or its position from 0) permanently, with an exception or text.
         Raises InvalidArguments for an item of another chunk."""
         if not isinstance(error, Exception):
             error = ItemFailed(error or "failed by its chunk")
@@ -44,8 +44,8 @@ class ChunkContext:
         self.failed.add(position)
 
     def retry(self, item: int | ChunkItem, delay: object = None) -> None:
-        """Try one job again later; spends an attempt, and fails the job if none is left. ``delay``:
-        a duration; None uses the task's backoff."""
+        """Retry one job later; this spends an attempt, and fails the job if none is left.
+        ``delay``: a duration; None uses the task's backoff."""
         position = self._position(item)
         self.errors[position] = Retry(delay=delay)
         self.failed.discard(position)
@@ -61,7 +61,8 @@ class ChunkContext:
         using: str = DEFAULT_DB_ALIAS,
         **kwargs: Any,
     ) -> Any:
-        """A step of one job, as ``JobContext.step``, whatever chunks the job runs in."""
+        """A step of one job, like ``JobContext.step``, independent of the chunks that the job runs
+        in."""
         call = partial(check_callable(func, name), *args, **kwargs)
         return self._steps[self._position(item)].run(name, call, atomic, using)
 
@@ -72,7 +73,7 @@ class ChunkContext:
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(
             f"the context of a chunk has no {name!r}, only items, fail, retry, step and "
-            "step_key_for: its jobs share one call, so none of them can wait, walk or report "
+            "step_key_for: its jobs share one call, so none of them can wait, iterate or report "
             "progress in it. Enqueue a plain task for that"
         )
 
@@ -82,19 +83,19 @@ class ChunkContext:
         if is_int(item, 0, len(self.items) - 1):
             return item
         raise InvalidArguments(
-            f"a chunk of {len(self.items)} has the items 0 to {len(self.items) - 1}, and not "
+            f"a chunk of {len(self.items)} has the items 0 to {len(self.items) - 1}, not "
             f"{short_repr(item)}"
         )
 
 
 def shares_chunk(first: Execution, other: Execution) -> bool:
-    """Whether two jobs may be in one call."""
+    """Whether two jobs may share a call."""
     chunk = first.task.options.chunk
     return chunk is not None and first.task is other.task and _key(first) == _key(other) != ""
 
 
 def _key(execution: Execution) -> str:
-    """The key of the job's chunk; "" if its arguments were changed by hand."""
+    """The key of the job's chunk; "" if its arguments were changed manually."""
     chunk: Chunk | None = execution.task.options.chunk
     assert chunk is not None
     try:
@@ -106,7 +107,7 @@ def _key(execution: Execution) -> str:
 def perform_chunk(
     pipeline: Pipeline, chunk: Sequence[Execution], steps_of: StepsOf, call: CallFunction
 ) -> list[Resolution]:
-    """Call the task once for all these jobs; returns what becomes of each."""
+    """Call the task once for all these jobs; returns the resolution of each."""
     items = [
         ChunkItem(one.job.id, tuple(one.args), one.kwargs, one.job.attempts + 1) for one in chunk
     ]
@@ -118,20 +119,20 @@ def perform_chunk(
     except BaseException as error:
         pipeline.resolve(chunk[0], error)  # the end of the call, whatever becomes of its first job
         return [
-            _own_end(pipeline, one, context, at) or pipeline.resolve(one, error)
+            _chosen_resolution(pipeline, one, context, at) or pipeline.resolve(one, error)
             for at, one in enumerate(chunk)
         ]
     pipeline.complete(chunk[0])
     return [
-        _own_end(pipeline, one, context, at) or _complete(pipeline, one, results[at])
+        _chosen_resolution(pipeline, one, context, at) or _complete(pipeline, one, results[at])
         for at, one in enumerate(chunk)
     ]
 
 
-def _own_end(
+def _chosen_resolution(
     pipeline: Pipeline, execution: Execution, context: ChunkContext, position: int
 ) -> Resolution | None:
-    """The resolution that the function chose for this job; None if it chose none."""
+    """The resolution that the function chose for this job, or None."""
     error = context.errors.get(position)
     if error is None:
         return None
@@ -148,8 +149,8 @@ def _results(returned: object, size: int) -> Sequence[object]:
         return returned
     raise UnstorableResult(
         InvalidArguments(
-            f"a chunk task returns None, or a list with one result for each of its {size} items, "
-            f"not {short_repr(returned)}"
+            f"a chunk task must return None, or a list with one result for each of its {size} "
+            f"items, not {short_repr(returned)}"
         )
     )
 
@@ -157,5 +158,5 @@ def _results(returned: object, size: int) -> Sequence[object]:
 def _complete(pipeline: Pipeline, execution: Execution, result: object) -> Resolution:
     try:
         return Resolution(OutcomeKind.COMPLETED, encode(result, execution.job, pipeline.settings))
-    except BaseException as error:  # of a method of the result
+    except BaseException as error:  # raised by a method of the result
         return pipeline.resolve(execution, error)

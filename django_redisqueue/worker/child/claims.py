@@ -1,8 +1,8 @@
 """Reporting outcomes and claiming jobs, in one shard or in several; how many to claim at once.
 
 One round trip reports a batch to its shard and claims the next batch there. A child stays in a
-shard while that has jobs; now and then it looks into another, so that none is left behind. Where
-else there are jobs, a wake token says so: see ``IdleWait``.
+shard while that has jobs, but now and then it looks into another, so that none is neglected. A wake
+token shows where else there are jobs: see ``IdleWait``.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from .retry_policy import corrupt
 logger = logging.getLogger("django_redisqueue")
 
 STAY = 0.1  # s that a child works in one shard before it looks into the next
-LOOK = 0.05  # s between two checks whether a shard answers again
-NEAR_BATCHES = {1: 64, 2: 48}  # jobs, by the children of a worker
+LOOK = 0.05  # s between two checks of whether a shard answers again
+NEAR_BATCHES = {1: 64, 2: 48}  # jobs, by the number of a worker's children
 NEAR_BATCH = 36  # jobs, with more children; a smaller limit would cost throughput
 FAR_ROUND_TRIP = 0.0005  # s; a Redis that takes longer to answer is far away
 
@@ -44,7 +44,7 @@ def largest_batch(ping: Callable[[], object], siblings: int) -> int:
     """How many jobs a call may claim. ``siblings``: the children of the worker.
 
     If Redis is far away, larger batches save round trips. If it is near, smaller batches cost
-    little, and other clients wait less for the calls of all siblings, one after the other.
+    little, and other clients wait less for the calls of all siblings, which follow one another.
     """
     times = []
     for _ in range(3):
@@ -59,10 +59,10 @@ def largest_batch(ping: Callable[[], object], siblings: int) -> int:
 class BatchSize:
     """How many jobs to claim at once, from an estimate of their run time.
 
-    The first batch is one job. The estimate rises at once when jobs turn out slow, and falls
-    slowly, by a quarter of the difference per batch: a batch too small costs a round trip, one too
-    large makes jobs wait. After a batch that was not run to its end, the size restarts at the
-    number of jobs that ran, and doubles from there.
+    The first batch is one job. The estimate rises at once when jobs turn out to be slow, and falls
+    slowly, by a quarter of the difference per batch, because a batch that is too small costs a
+    round trip, while one that is too large makes jobs wait. After a batch that was not run to its
+    end, the size restarts at the number of jobs that ran, and doubles from there.
     """
 
     def __init__(self, window_ms: int) -> None:
@@ -78,7 +78,7 @@ class BatchSize:
         return min(self.limit, self._most, math.ceil(self._window / self._estimate))
 
     def learn(self, jobs: int, seconds: float, *, of: int) -> None:
-        """Note that ``jobs`` ran in ``seconds``, from a batch ``of`` so many."""
+        """Note that ``jobs`` ran in ``seconds``, from a batch ``of`` that many."""
         self._most = jobs if jobs < of else min(MAX_BATCH, 2 * self._most)
         mean = max(seconds / jobs, 1e-6)
         self._estimate = mean if mean > self._estimate else self._estimate * 0.75 + mean * 0.25
@@ -90,7 +90,7 @@ def releases(jobs: Sequence[ClaimedJob]) -> list[Outcome]:
 
 
 class ShardClaims:
-    """One shard: what there is to report to it, and numbered calls that report and claim.
+    """One shard: the outcomes to report to it, and numbered calls that report and claim.
 
     A call that is sent again after a lost reply returns the same jobs and accepts its outcomes once
     more. Outcomes that cannot be written, because a key of their queue has the wrong type, are sent
@@ -110,19 +110,19 @@ class ShardClaims:
         self._who = shard_label(request.child, self.shard, settings)
         self._blocked = BlockedQueues(self._who)
         self._call = 0
-        self._asked = 0  # jobs that the last call wanted; a chunk may be more
+        self._asked = 0  # jobs that the last call wanted; a chunk may be larger
         self._blocking = blocking_connection(connection.shard)
         self._reply: FinishReply | None = None  # to the last call, if it was sent by `wait`
         self._backoff = RetryBackoff()
 
     def exchange(self, wanted: int) -> ClaimReply:
         """Report outcomes and claim up to ``wanted`` jobs. Raises RedisQueueError; the next call
-        then asks the same again.
+        then repeats the request.
 
-        A job whose id belongs to another shard ends as failed: whoever asks for it by its id asks
-        there, so it could be neither run nor reported.
+        A job whose id belongs to another shard fails: a lookup by its id goes to that shard, so the
+        job could be neither run nor reported.
         """
-        here = f"_{self.shard}"  # how ids of jobs end, but for those in workflows
+        here = f"_{self.shard}"  # the end of job ids, except those in workflows
         while True:
             reply = self._exchange(wanted)
             misplaced = [
@@ -139,8 +139,8 @@ class ShardClaims:
 
     def _refuse(self, job: ClaimedJob) -> Outcome:
         problem = (
-            f"the id {job.id} belongs to shard {shard_of_id(job.id)}, and the job is in shard "
-            f"{self.shard}: enqueue it again under an id of this shard, or under none"
+            f"the id {job.id} belongs to shard {shard_of_id(job.id)}, but the job is in shard "
+            f"{self.shard}: enqueue it again with an id of this shard, or without one"
         )
         #: A program enqueued a job under an id of another shard, so it fails with the reason
         #: corrupt. Enqueue it again without an id.
@@ -149,10 +149,10 @@ class ShardClaims:
 
     def wait(self, queues: Sequence[str], timeout: float, wanted: int) -> None:
         """Block until one of these queues has a wake token, or for ``timeout`` seconds, and report
-        and claim in the same round trip; the next ``exchange`` returns what that claims. Raises
+        and claim in the same round trip; the next ``exchange`` returns what was claimed. Raises
         RedisQueueError.
 
-        An interrupt may end this at any point. The next ``exchange`` sends the call again then.
+        An interrupt may end this at any point. The next ``exchange`` then sends the call again.
         """
         keys = [self.commands.keys.queue(queue).wake for queue in queues]
         self._call += 1
@@ -164,7 +164,7 @@ class ShardClaims:
         )  # fmt: skip
 
     def close_wait(self) -> None:
-        """Close the connection of ``wait``, also while it waits."""
+        """Close the connection of ``wait``, even while it waits."""
         self._blocking.close()
 
     def _exchange(self, wanted: int) -> ClaimReply:
@@ -190,7 +190,7 @@ class ShardClaims:
                 "ids without a job were in the queue (deleted, or cancelled and pruned): %s",
                 ", ".join(claim.lost),
             )
-        if self._asked > wanted:  # an unanswered call wanted these; now they have no room
+        if self._asked > wanted:  # an unanswered call wanted these; now there is no room
             self.outcomes += releases(claim.jobs[wanted:])
             return replace(claim, jobs=claim.jobs[:wanted])
         return claim
@@ -219,7 +219,7 @@ class Claims:
     """What a child reports and claims in all shards.
 
     With one shard, calls are repeated until Redis answers. With several, the child leaves out those
-    that do not answer, and keeps what it has to report to them, until they do.
+    that do not answer, and keeps the outcomes to report to them until they do.
     """
 
     def __init__(
@@ -246,12 +246,12 @@ class Claims:
 
     @property
     def is_dry(self) -> bool:
-        """Whether every shard was without jobs when last asked."""
+        """Whether every shard had no jobs when last asked."""
         return len(self._dry) == len(self.shards)
 
     @property
     def is_dry_where_answered(self) -> bool:
-        """The same of the shards that answer."""
+        """The same for the shards that answer."""
         return self._dry.issuperset(self.available())
 
     @property
@@ -286,8 +286,8 @@ class Claims:
                 self._pause()
 
     def put_back(self, shards: Sequence[int]) -> None:
-        """Give back what a wait may have taken from these shards: jobs whose claim was not
-        answered, which are reported next, or a wake token."""
+        """Put back what a wait may have taken from these shards: jobs whose claim was not answered,
+        which are reported next, or a wake token."""
         for one in (self.shards[shard] for shard in shards):
             with suppress(RedisQueueError):
                 if one.is_unanswered:
@@ -296,13 +296,13 @@ class Claims:
                     one.commands.claim(self.request, 0, 0)
 
     def give_back(self) -> None:
-        """Have jobs released, with the next report, that a call has claimed whose reply was lost or
-        has not been looked at: the child has no room for them now."""
+        """Have the next report release jobs that a call has claimed whose reply was lost or not
+        processed: the child has no room for them now."""
         self.put_back([shard for shard in self.available() if self.shards[shard].is_unanswered])
 
     def flush(self, *, wait: bool = False) -> None:
-        """Report what there is. With ``wait``, or if there is one shard, this takes until Redis
-        answers, last for shards that do not; otherwise these are left out."""
+        """Report all outcomes. With ``wait``, or with one shard, this takes until Redis answers;
+        shards that do not answer come last. Otherwise they are left out."""
         unreported = [one for one in self.shards if one.outcomes]
         for one in sorted(unreported, key=self._is_available, reverse=True):
             for _ in range(0, len(one.outcomes), MAX_BATCH):
@@ -344,8 +344,9 @@ class Claims:
         return reply
 
     def available(self) -> list[int]:
-        """The shards that answer, beginning with the next in turn; the only one in any case. Before
-        them those whose last call was not answered, because it may have claimed jobs."""
+        """The shards that answer, beginning with the next in turn; if there is only one, always
+        that one. Shards whose last call was not answered come first, because it may have claimed
+        jobs."""
         number = len(self.shards)
         in_turn = (turn % number for turn in range(self._turn + 1, self._turn + 1 + number))
         found = [shard for shard in in_turn if self._is_available(self.shards[shard])]
@@ -358,7 +359,7 @@ class Claims:
         return max(0.0, min(times) - time.monotonic()) if times else math.inf
 
     def are_available(self, shards: Sequence[int]) -> bool:
-        """Whether the same shards answer. Also tells the watchdog that the child lives."""
+        """Whether the same shards answer. Also tells the watchdog that the child is alive."""
         self._state.keep_alive()
         return self.available() == shards
 
@@ -386,7 +387,7 @@ class Claims:
         return reply
 
     def note_silent(self, shard: int) -> None:
-        """Note that the child has waited for the server of this shard in vain."""
+        """Note that the child has waited in vain for this shard's server."""
         note_silent(self._state, [one.commands for one in self.shards], shard)
 
     def _pause(self) -> None:
@@ -437,15 +438,16 @@ class Reports:
         return written
 
     def _send(self, shard: int, outcomes: Sequence[Outcome]) -> list[bool]:
-        # Never as a call that is sent again: it claims nothing, and outcomes may be repeated.
+        # Never marked as resent: the call claims nothing, and outcomes may be repeated.
         codes, _ = self._by_shard[shard].finish(self._request, 0, outcomes, 0)
         log_refused(self._request.child, outcomes, codes)
         return [code != FinishCode.UNWRITTEN for code in codes]
 
 
 def note_silent(state: ChildState, by_shard: Sequence[Commands], shard: int) -> None:
-    """Note that a child has waited in vain for the server of a shard, which may have several. The
-    only server there is gets another call: perhaps nothing but the connection is dead."""
+    """Note that a child has waited in vain for the server of a shard; a server may have several
+    shards. If there is only one server, it gets another call, because perhaps only the connection
+    is dead."""
     servers = [commands.connection.server for commands in by_shard]
     silent = [at for at, server in enumerate(servers) if server == servers[shard]]
     if len(silent) < len(servers):

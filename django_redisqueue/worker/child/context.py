@@ -78,7 +78,7 @@ class JobContext:
         shield: Guard = nullcontext,
     ) -> None:
         self.job = Job(claimed.id)  #: the handle of this job
-        self.attempt = claimed.attempts + 1  #: 1 for the first try
+        self.attempt = claimed.attempts + 1  #: 1 for the first attempt
         self.claimed = claimed  # for tasks of Django's own tasks framework
         self._report = report
         self._reported = 0.0
@@ -87,22 +87,22 @@ class JobContext:
         self._store = store
         self._is_stopping = is_stopping
         self._shield = shield
-        self._walks = 0  # how many are under way
+        self._walks = 0  # how many are in progress
         self._steps: Steps | None = None
 
     @property
     def parent_results(self) -> dict[str, Any]:
         """The results of the parents by job id, in the order of the parents; None for a parent
-        without a result. The first use reads them, and waits while Redis is away. Raises
-        ResultGone, and JobAbandoned if Redis does not know this run, as after a failover."""
+        without a result. The first use reads them, and waits while Redis is unavailable. Raises
+        ResultGone, and JobAbandoned if Redis has no record of this run, as after a failover."""
         if self._parent_results is None:
             self._parent_results = _ask(lambda: transport().parent_results(self.job.id))
         return self._parent_results
 
     @property
     def gather(self) -> Gather | None:
-        """The gather whose listener or callback this job is, or None. It and its methods wait for
-        Redis, and raise JobAbandoned, as ``parent_results`` does."""
+        """The gather whose listener or callback this job is, or None. This property and the
+        gather's methods wait for Redis and raise JobAbandoned, like ``parent_results``."""
         return gather_of(self.job.id, _ask)
 
     @property
@@ -117,7 +117,7 @@ class JobContext:
 
     @property
     def cancelled(self) -> bool:
-        """True once the job was asked to stop."""
+        """True once the job has been asked to stop."""
         return self._cancelled
 
     def mark_cancelled(self) -> None:
@@ -126,7 +126,8 @@ class JobContext:
 
     @property
     def stopping(self) -> bool:
-        """True once the worker stops, as for a deploy: the job has the grace period to end."""
+        """True once the worker is stopping, as for a deploy: the job has the grace period to
+        end."""
         return self._is_stopping()
 
     def progress(self, done: float, total: float, note: str = "") -> None:
@@ -134,7 +135,7 @@ class JobContext:
 
         A note is cut after 1,000 characters. Raises InvalidArguments, and JobAbandoned once another
         worker has taken over the job. In an async job a thread sends the latest progress, so a lost
-        lease shows in the next call.
+        lease is reported by the next call.
         """
         _check_number(done, "done")
         _check_number(total, "total")
@@ -171,20 +172,20 @@ class JobContext:
         using: str = DEFAULT_DB_ALIAS,
         **kwargs: Any,
     ) -> Any:
-        """Call ``func`` once in the life of the job, and return its result as JSON returns it.
+        """Call ``func`` once in the life of the job, and return its result as decoded from JSON.
 
         Later runs of the job get the same result without a call. With ``atomic`` a receipt commits
-        with the rows that ``func`` writes on the database ``using``, so a crash after the commit
+        with the rows that ``func`` writes to the database ``using``, so a crash after the commit
         does not repeat them; steps of ``exactly_once`` tasks always do that, in the job's
         transaction. Raises StepError for a name that was used before in this run, InvalidArguments
-        or PayloadTooLarge for a result that cannot be kept, and JobAbandoned.
+        or PayloadTooLarge for a result that cannot be stored, and JobAbandoned.
         """
         call = partial(check_callable(func, name), *args, **kwargs)
         return self._run.run(name, call, atomic, using)
 
     async def astep(self, name: str, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """``step`` for async tasks; ``func`` may be async, or return an awaitable. With ``atomic``
-        it must not."""
+        """``step`` for async tasks; ``func`` may be async or return an awaitable, but not with
+        ``atomic``."""
         call: Callable[..., Any] = check_callable(func, name, takes_async=True)
         is_async = iscoroutinefunction(call)
         if kwargs.pop("atomic", False):
@@ -201,21 +202,22 @@ class JobContext:
 
     @property
     def step_key(self) -> str:
-        """The idempotency key of the step that runs now, for a foreign API: the same in every
+        """The idempotency key of the step that is running, for a foreign API: the same in every
         attempt and recovery of the job. Raises StepError outside a step."""
         return self._run.current_key()
 
     def step_key_for(self, name: str) -> str:
-        """The idempotency key of the step of this name."""
+        """The idempotency key of the step with this name."""
         return self._run.key(name)
 
     # Waits
 
     def sleep(self, duration: Duration, *, name: str | None = None) -> None:
-        """Go on after ``duration`` (seconds, a timedelta, "90s"), in another run of the job.
+        """Continue after ``duration`` (seconds, a timedelta, "90s"), in another run of the job.
 
-        Meanwhile the job holds no child, and it spends no attempt. A sleep is known by its name, or
-        by its position among the sleeps of the run. Raises InvalidOption or StepError.
+        In the meantime the job occupies no child, and it spends no attempt. A sleep is identified
+        by its name, or by its position among the sleeps of the run. Raises InvalidOption or
+        StepError.
         """
         ms = to_period_ms(duration, "sleep")
         name = self._run.sleep_name() if name is None else check_step_name(name)
@@ -223,11 +225,11 @@ class JobContext:
         self._run.wait(Kind.SLEEP, name, ms)
 
     def wait_for(self, event: str, *, timeout: Duration | None = None) -> Any:
-        """The payload of an event (``send_event``). While it waits, the job holds no child.
+        """The payload of an event (``send_event``). While it waits, the job occupies no child.
 
-        The job goes on from its steps once the event has come, or at once if it came before, and
-        spends no attempt. Raises EventTimeout after ``timeout`` (seconds, a timedelta or a text
-        such as "3d"; None is no limit), InvalidName, InvalidOption, or StepError if this run has
+        The job resumes from its steps once the event is sent, or at once if it was sent before, and
+        spends no attempt. Raises EventTimeout after ``timeout`` (seconds, a timedelta or text such
+        as "3d"; None means no limit), InvalidName, InvalidOption, or StepError if this run has
         waited for the event before.
         """
         ms = _timeout_ms(timeout)
@@ -242,11 +244,11 @@ class JobContext:
         timeout: Duration | None = None,
         question: str = "",
     ) -> Decision:
-        """The decision of a person: ``by`` and ``comment``. The job waits for it as for an event.
+        """A person's decision: ``by`` and ``comment``. The job waits for it as for an event.
 
-        The admin shows the question to users who may see approvals. Those with the ``permission``
-        ("shop.approve_refund"; by default that to change approvals) can approve or reject it once.
-        Raises ApprovalRejected, EventTimeout, InvalidOption or StepError.
+        The admin shows the question to users who may see approvals. Users with the ``permission``
+        ("shop.approve_refund"; by default the one to change approvals) can approve or reject it
+        once. Raises ApprovalRejected, EventTimeout, InvalidOption or StepError.
         """
         return self._question(name, question, permission).get(self._run, _timeout_ms(timeout))
 
@@ -290,13 +292,13 @@ class JobContext:
         total: int | None = None,
         max_runtime: Duration | None = None,
     ) -> Iterator[Any]:
-        """Each item of a queryset, list, tuple or range, from where the last run has stopped.
+        """Each item of a queryset, list, tuple or range, from where the last run stopped.
 
-        A queryset is read in the order of a unique key, ``chunk`` rows a query. The cursor is saved
-        after each chunk, in an ``exactly_once`` task together with the rows written so far. If the
-        worker stops, or after ``max_runtime``, the job returns to its queue after the current item,
-        without spending an attempt; a cancel ends it there, too. Reports progress, of ``total``
-        items, which are counted if it is None. Raises StepError or InvalidOption.
+        A queryset is read in the order of a unique key, ``chunk`` rows per query. The cursor is
+        saved after each chunk, in an ``exactly_once`` task together with the rows written so far.
+        If the worker stops, or after ``max_runtime``, the job returns to its queue after the
+        current item, without spending an attempt; a cancel also ends it there. Reports progress
+        against ``total`` items, which are counted if it is None. Raises StepError or InvalidOption.
         """
         if _get_running_loop() is not None:
             raise StepError(
@@ -350,28 +352,29 @@ class JobContext:
 
     @property
     def defers_cancel(self) -> bool:
-        """Whether a cancel waits for the end of the present item of a walk."""
+        """Whether a cancel waits for the end of the current item of a walk."""
         return self._walks > 0
 
     def _must_stop(self, end: float) -> BaseException | None:
-        """What ends this run between two items, or None."""
+        """The exception that ends this run between two items, or None."""
         if self._cancelled:
             return JobCancelled()
         if self.stopping:
-            return JobSuspended("its worker stops", detail="head")
+            return JobSuspended("its worker is stopping", detail="head")
         if time.monotonic() >= end:
             return JobSuspended("it has run for max_runtime", detail="tail")
         return None
 
 
 async def _acall(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """What ``func`` returns, awaited if it is an awaitable, such as that of ``manager.acount``."""
+    """The return value of ``func``, awaited if it is awaitable, such as that of
+    ``manager.acount``."""
     found = await sync_to_async(func)(*args, **kwargs)
     return await found if isawaitable(found) else found
 
 
 def _ask(question: Callable[[], Answer]) -> Answer:
-    """Wait for an answer of Redis. Raises JobAbandoned if Redis does not know this run."""
+    """Wait for an answer from Redis. Raises JobAbandoned if Redis has no record of this run."""
     try:
         return retry_while_unavailable(question)
     except LeaseLost as lost:
@@ -390,8 +393,8 @@ def _check_number(value: object, name: str) -> None:
 
 
 def _check_note(note: object) -> str:
-    """The note, cut with an ellipsis if it is too long: that is no reason to fail a job."""
+    """The note, cut with an ellipsis if it is too long, which is no reason to fail a job."""
     if not isinstance(note, str):
-        raise InvalidArguments(f"progress: note must be a text, not {short_repr(note)}")
+        raise InvalidArguments(f"progress: note must be text, not {short_repr(note)}")
     utf8_size(note, "progress: note")
     return shorten(note, MAX_NOTE)

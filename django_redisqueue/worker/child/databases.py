@@ -1,18 +1,18 @@
-"""Connections of jobs to databases, and to caches.
+"""The connections of jobs to databases and caches.
 
 Sync jobs share the connections of the main thread, one job after another: ``Databases`` checks them
-before each job and closes what must not be reused after it. It does the same for the thread of
-asgiref in which the ORM calls of ``asyncio.run`` run, which all sync jobs share, too.
+before each job, and afterwards closes those that must not be reused. It does the same for asgiref's
+thread, which runs the ORM calls of ``asyncio.run`` and is also shared by all sync jobs.
 
-asgiref runs the ORM calls of one ``ThreadSensitiveContext`` in a thread of its own, so a thousand
+asgiref runs the ORM calls of each ``ThreadSensitiveContext`` in a separate thread, so a thousand
 async jobs would open a thousand connections. ``DatabaseThreads`` gives them a few threads instead.
 A job gets a thread with its first ORM call. It keeps the thread until it ends, or until another job
-waits for one while this job is between two calls, outside a transaction, and reads no rows from an
-open cursor (``aiterator``). The connections of a thread are closed before it passes to another job,
-so no two jobs share one.
+waits for one while this job is between two calls, outside a transaction, and is not reading rows
+from an open cursor (``aiterator``). A thread's connections are closed before it passes to another
+job, so no two jobs share one.
 
-``asyncio.to_thread`` does not know of that: its threads outlive the job, and so would connections.
-``PlainThreads`` checks and closes them at each call.
+``asyncio.to_thread`` does not use these threads: its own outlive the job, and so would their
+connections. ``PlainThreads`` checks and closes them on every call.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from django.db.backends.signals import connection_created
 
 from .forks import ForkGuard
 
-ASGIREF = "redisqueue-asgiref"  # how the name of its thread begins
+ASGIREF = "redisqueue-asgiref"  # the prefix of its thread's name
 
 
 class Databases:
-    """Connections that jobs have opened in this thread and in asgiref's, and clients of caches."""
+    """Connections that jobs have opened in this thread and in asgiref's, and cache clients."""
 
     def __init__(self) -> None:
         self._caches = _shared_caches()
-        self.is_used = bool(self._caches)  #: while it is, there is something to do
+        self.is_used = bool(self._caches)  #: while True, there is something to do
         self.opened: list[BaseDatabaseWrapper] = []
-        self._others = _open_here()  # before there was a job
+        self._others = _open_here()  # opened before the first job
         self._thread = threading.get_ident()
-        self._asgiref: ThreadPoolExecutor | None = None  # once a job has used it
+        self._asgiref: ThreadPoolExecutor | None = None  # set once a job has used it
         self._is_main = threading.current_thread() is threading.main_thread()
         if self._is_main:
             SyncToAsync.single_thread_executor = ThreadPoolExecutor(1, ASGIREF)
         connection_created.connect(self._remember)
 
     def _remember(self, connection: BaseDatabaseWrapper, **_: Any) -> None:
-        # The signal is sent in every thread; a connection may only be used in its own.
+        # The signal is sent in every thread; a connection may only be used in its own thread.
         if threading.get_ident() == self._thread:
             if connection not in self.opened:
                 self.opened.append(connection)
@@ -71,8 +71,8 @@ class Databases:
             self._asgiref.submit(_close_unusable)
 
     def after_error(self) -> None:
-        """Close connections that an interrupt has left half-open: Django has not announced them, so
-        they would never be checked or closed, and perhaps never commit."""
+        """Close connections that an interrupt has left half-open. Django has not announced them, so
+        they would never be checked or closed, and might never commit."""
         for connection in _open_here():
             if connection not in self.opened and connection not in self._others:
                 _close(connection)
@@ -84,7 +84,7 @@ class Databases:
         reset_queries()
         _close_unfit(self.opened)
         self.opened = [c for c in self.opened if c.connection is not None]
-        if self._asgiref is not None and self._is_main:  # else other jobs may use it now
+        if self._asgiref is not None and self._is_main:  # otherwise other jobs may be using it
             self._asgiref.submit(_close_unfit)
         self.is_used = bool(self.opened or self._caches) or self._asgiref is not None
 
@@ -95,35 +95,36 @@ def _open_here() -> list[BaseDatabaseWrapper]:
 
 
 def _shared_caches() -> list[BaseCache]:
-    """Make the clients of caches in this context, which is that of every job in this thread: each
-    would make its own and connect anew. Returns those that Django closes after each request."""
+    """Create the cache clients in this context, in which every job of this thread runs: otherwise
+    each job would create its own and connect anew. Returns those that Django closes after each
+    request."""
     made = []
     for alias in caches:
-        with suppress(Exception):  # a wrong one raises in the jobs that use it
+        with suppress(Exception):  # a misconfigured one raises in the jobs that use it
             made.append(caches[alias])
     return [cache for cache in made if type(cache).close is not BaseCache.close]
 
 
 def _close_unusable(opened: Iterable[BaseDatabaseWrapper] | None = None) -> None:
-    """Close those that the server has closed; by default of all connections of this thread."""
+    """Close those that the server has closed, by default among all connections of this thread."""
     for connection in connections.all(initialized_only=True) if opened is None else opened:
         if connection.connection is not None and not connection.is_usable():
-            with suppress(DatabaseError):  # a job has closed it already
+            with suppress(DatabaseError):  # a job has already closed it
                 connection.close()
 
 
 def _close_unfit(opened: Iterable[BaseDatabaseWrapper] | None = None) -> None:
-    """Close those that must not be reused; by default of all connections of this thread."""
+    """Close those that must not be reused, by default among all connections of this thread."""
     for connection in connections.all(initialized_only=True) if opened is None else opened:
-        with suppress(DatabaseError):  # then it is forgotten, too
+        with suppress(DatabaseError):  # it is then forgotten as well
             if connection.in_atomic_block:
                 _close(connection)
             connection.close_if_unusable_or_obsolete()
 
 
 def _close(connection: BaseDatabaseWrapper) -> None:
-    """Close a connection that an interrupt may have left inside ``atomic()``, where ``close`` alone
-    would not forget it, and its next use would fail. So would it if the job has closed it there."""
+    """Close a connection that an interrupt may have left inside ``atomic()``. There, ``close``
+    alone would not forget it, and its next use would fail, as it would if the job had closed it."""
     connection.in_atomic_block = connection.closed_in_transaction = False
     with suppress(DatabaseError):  # it is forgotten nevertheless
         connection.close()
@@ -167,7 +168,7 @@ class DatabaseThreads:
         connection_created.connect(self._watch)
 
     def _watch(self, connection: BaseDatabaseWrapper, **_: Any) -> None:
-        """Have the jobs of this thread note their cursors."""
+        """Make the jobs of this thread note their cursors."""
         wrappers = connection.execute_wrappers
         if hasattr(self.current, "job") and self._note_cursor not in wrappers:
             wrappers.append(self._note_cursor)
@@ -251,7 +252,7 @@ class JobThread(Executor):
         return future
 
     def start(self, thread: ThreadPoolExecutor) -> None:
-        """Begin with a thread: run the calls that have waited for it."""
+        """Start using a thread: run the calls that have waited for it."""
         self.thread = thread
         while self._calls:
             self._run(*self._calls.popleft())
@@ -262,7 +263,7 @@ class JobThread(Executor):
         self.thread.submit(self._call, future, call)
 
     def _call(self, future: Future[Any], call: Callable[[], Any]) -> None:
-        """Run a call; this method runs in the thread."""
+        """Run a call. This method runs in the thread."""
         result, error = None, None
         self._threads.current.job = self
         if future.set_running_or_notify_cancel():
@@ -277,7 +278,7 @@ class JobThread(Executor):
             return
         if error is not None:
             future.set_exception(error)
-            error = None  # else it would keep its frames, and so its cursors
+            error = None  # otherwise it would keep its frames, and with them its cursors
         else:
             future.set_result(result)
 

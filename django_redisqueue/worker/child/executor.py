@@ -5,7 +5,7 @@
 - *Perform*: call the task, with its timeout and, if it is ``exactly_once``, in one transaction with
   its receipt.
 - *Encode*: turn the result into JSON. A result that is too large for Redis becomes a file if other
-  jobs read it: that of a gather's listener, of a job in a workflow, and of one with followers. The
+  jobs read it: that of a gather's listener, of a job in a workflow, or of a job with followers. The
   name of the file is recorded in Redis before the file is written, and the job is reported with
   that name afterwards, so maintenance deletes the file if a process dies in between.
 - *Resolve*: turn an exception into a ``Resolution``: retry, fail or cancel (retry_policy.py).
@@ -66,18 +66,19 @@ from .retry_policy import Resolution, UnstorableResult
 from .steps import Steps
 
 NO_LIMIT = 2**63
-SHARED = ("gather_", "flow_")  # how the ids of jobs begin whose results others read
+SHARED = ("gather_", "flow_")  # prefixes of the ids of jobs whose results others read
 NOT_SHARED = -2  # code of record_result_file.lua
 
 ReportProgress = Callable[[ClaimedJob, str], bool]
 COMPLETED = Resolution(OutcomeKind.COMPLETED)
 WaitedSince = Callable[[ClaimedJob], tuple[int, int] | None]  # see JobRedis.waited_since
-CallFunction = Callable[[list[Any]], object]  # with these arguments
+CallFunction = Callable[[list[Any]], object]  # called with these arguments
 
 
 @dataclass(slots=True, repr=False)
 class Execution:
-    """A job that is ready to run. Not frozen: that takes three times as long to make."""
+    """A job that is ready to run. Not frozen, because creating it would take three times as
+    long."""
 
     job: ClaimedJob
     task: Task
@@ -86,18 +87,18 @@ class Execution:
     timeout_ms: int
     max_attempts: int
     headers: Mapping[str, str] | None = None
-    end: End | None = None  # while it is watched
+    end: End | None = None  # set while it is watched
 
     def __repr__(self) -> str:
-        return f"<Execution of {self.task.name} for {self.job.id}>"  # not its arguments
+        return f"<Execution of {self.task.name} for {self.job.id}>"  # without its arguments
 
     def secrets(self) -> Sequence[str]:
-        """The values of redacted arguments, which the text of an error must not contain."""
+        """The values of redacted arguments, which an error's text must not contain."""
         redaction = self.task.redaction
         if redaction is None:
             return ()
-        args, kwargs = decode_payload(self.job.payload)  # the task may have changed its own
-        args[:0] = self.args[: len(self.args) - len(args)]  # the result of a parent
+        args, kwargs = decode_payload(self.job.payload)  # the task may have changed its copy
+        args[:0] = self.args[: len(self.args) - len(args)]  # a parent's result
         return secrets_in(args, kwargs, redaction.marks(args, kwargs))
 
     def shown_arguments(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
@@ -118,7 +119,7 @@ class Pipeline:
         parent_result: Callable[[str], Any],
         waited_since: WaitedSince = lambda _: None,
     ) -> None:
-        """The callables are asked like those of ``JobRedis``."""
+        """The callables are those of ``JobRedis``, or replacements."""
         self.settings = settings
         self._unknown_task_delays = unknown_task_delays
         self._parent_result = parent_result
@@ -128,12 +129,12 @@ class Pipeline:
         """Make a claimed job ready to run, or resolve that it cannot run."""
         try:
             return self._prepare(job)
-        except ResultGone as gone:  # no retry brings it back
+        except ResultGone as gone:  # no retry can restore it
             text = retry_policy.describe(gone, self.settings.max_error_bytes)
             return Resolution(OutcomeKind.FAILED, text)
         except (LeaseLost, RedisUnavailable):
             return Resolution(OutcomeKind.QUEUED)  # Redis refuses it if the lease is lost
-        except Exception as error:  # the job's hash may have been changed by hand
+        except Exception as error:  # the job's hash may have been changed manually
             return retry_policy.corrupt(f"job {job.id} cannot be read: {error}", self.settings)
 
     def _prepare(self, job: ClaimedJob) -> Execution | Resolution:
@@ -145,7 +146,7 @@ class Pipeline:
         takes_result = False
         headers = None
         args, kwargs = decode_payload(job.payload)
-        if job.options:  # those of this job override those of its task
+        if job.options:  # this job's options override those of its task
             own = _options_of(job)
             timeout_ms = own.get("timeout_ms", timeout_ms)
             max_attempts = own.get("max_attempts", max_attempts)
@@ -161,20 +162,20 @@ class Pipeline:
         return self._with_result(execution) if takes_result else execution
 
     def _with_result(self, execution: Execution) -> Execution | Resolution:
-        """The same with the result of the job's parent as the first argument."""
+        """The same, with the result of the job's parent as the first argument."""
         try:
             result = self._parent_result(execution.job.id)
         except (RedisQueueError, ValueError):
             raise
-        except Exception as error:  # of the storage that has a large result: as if the task read it
+        except Exception as error:  # of the large result's storage: as if the task read it
             return self.resolve(execution, error)
         execution.args.insert(0, result)
         return execution
 
     @staticmethod
     def begin(*executions: Execution) -> None:
-        """Let instruments know that a run begins, in the context in which the task is called.
-        ``complete`` or ``resolve`` of the first of a chunk's jobs is its end."""
+        """Tell instruments that a run begins, in the context in which the task is called.
+        ``complete`` or ``resolve`` for the first of a chunk's jobs ends it."""
         first = executions[0]
         if is_watched(first.headers):
             jobs = [(one.job.id, one.headers or {}) for one in executions]
@@ -187,7 +188,7 @@ class Pipeline:
 
     @staticmethod
     def complete(execution: Execution) -> None:
-        """A run that was begun has completed."""
+        """Note that a run that was begun has completed."""
         end, execution.end = execution.end, None
         if end is not None:
             end(OutcomeKind.COMPLETED, {}, None)
@@ -196,7 +197,7 @@ class Pipeline:
         """Call the task and encode its result, in a transaction with its receipt if the task is
         ``exactly_once``.
 
-        Raises whatever ``call_task`` and ``encode`` raise; then nothing was committed.
+        Raises whatever ``call_task`` and ``encode`` raise; in that case nothing was committed.
         """
         job, options, settings = execution.job, execution.task.options, self.settings
         if is_watched(execution.headers):
@@ -216,7 +217,7 @@ class Pipeline:
             raise
 
     def resolve(self, execution: Execution, error: BaseException) -> Resolution:
-        """Decide what an exception of the run means for the job."""
+        """Decide what an exception in the run means for the job."""
         resolution = retry_policy.resolve_error(
             error, execution.task.options, execution.job.attempts, execution.max_attempts,
             self.settings, execution.secrets(),
@@ -240,7 +241,7 @@ def _options_of(job: ClaimedJob) -> dict[str, Any]:
 
 
 def encode(result: object, job: ClaimedJob, settings: Settings) -> str:
-    """The result as JSON, as it is reported.
+    """The result as JSON, in the form that is reported.
 
     Raises UnstorableResult, JobAbandoned, and whatever the file storage raises.
     """
@@ -264,7 +265,7 @@ def encode_large(
 
 
 def _store(result: object, job: ClaimedJob, settings: Settings, too_large: PayloadTooLarge) -> str:
-    """Write the file. Returns its name, which is recorded again if the storage has changed it."""
+    """Write the file. Returns its name, which is recorded again if the storage changed it."""
     with closing(worker_connection(shard_of_id(job.id))) as connection:
         commands = Commands(connection, settings)
         wanted = free_name(job.id, job.lease)
@@ -288,8 +289,8 @@ def _record_file(
         raise JobAbandoned(f"job {job.id} was taken over by another worker")
     if code < 0:
         problem = PayloadTooLarge(
-            f"the result of {job.task} is over REDISQUEUE['MAX_RESULT_BYTES'], and its gather is "
-            "over and forgotten, so nobody would delete its file; start another gather"
+            f"the result of {job.task} is over REDISQUEUE['MAX_RESULT_BYTES'], and its gather has "
+            "ended and been forgotten, so its file would never be deleted; start another gather"
         )
         raise UnstorableResult(problem)
 
@@ -308,7 +309,7 @@ class Executor:
         self._fork_guard = ForkGuard()
         self._deadline_ms = 0  # of the running job
         interrupt_shield.set(interrupts.shield)  # each job runs in a copy of this context
-        self.logs_completed = True  #: whether anybody wants a line for a job that completes
+        self.logs_completed = True  #: whether completed jobs are logged
 
     def run(self, execution: Execution, token: bytes) -> Outcome:
         """Run the job to its end. Its outcome is recorded when this returns."""
@@ -341,8 +342,8 @@ class Executor:
         tokens: Sequence[bytes],
         perform: Callable[[CallFunction], Sequence[Resolution]],
     ) -> list[Outcome]:
-        """Run jobs of one task in one call, with the timeout of the first: ``perform`` gets what
-        calls the task with a list of arguments, and returns what becomes of each job."""
+        """Run jobs of one task in one call, with the timeout of the first. ``perform`` gets a
+        function that calls the task with a list of arguments, and returns each job's resolution."""
         first, state, databases = chunk[0], self._state, self._databases
         started_ms = time.monotonic_ns() // 1_000_000
         self._deadline_ms = started_ms + first.timeout_ms if first.timeout_ms else 0
@@ -373,7 +374,8 @@ class Executor:
         return outcome
 
     def _call_task(self, execution: Execution) -> object:
-        """Call the task. Only here may an interrupt break in, not into the commit of a receipt."""
+        """Call the task. An interrupt may only occur in here, not during the commit of a
+        receipt."""
         task, job, context = execution.task, execution.job, None
         args = execution.args
         if task.options.takes_context:

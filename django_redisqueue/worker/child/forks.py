@@ -2,7 +2,8 @@
 
 A process that a task forks inherits the child's connections and pipes, and its place in the main
 loop. If it returned from the task (or raised, as ``sys.exit`` does), two processes would read each
-other's replies and run jobs that no supervisor watches. So a forked process ends with its task.
+other's replies and run jobs that no supervisor watches. So a forked process ends when the task
+does.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _SUPERVISOR_SIGNALS = (signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1)
 def reset_signals_in_forks() -> None:
     """Restore the default handlers of the supervisor's signals in every process forked from now on.
 
-    ``multiprocessing.Pool`` ends its processes by SIGTERM and waits for them. The signals are
-    blocked during the fork, so that one that arrives early meets the default handler too.
+    ``multiprocessing.Pool`` ends its processes with SIGTERM and waits for them. The signals are
+    blocked during the fork, so that one that arrives early also meets the default handler.
     """
     before = threading.local()
 
@@ -46,8 +47,8 @@ def reset_signals_in_forks() -> None:
 
 
 def exit_after_fd_loss(jobs: Sequence[str]) -> NoReturn:
-    """End this child: one of its jobs has closed its file descriptors. The supervisor reports the
-    outcomes in the shared memory and starts another child."""
+    """End this child because one of its jobs has closed its file descriptors. The supervisor
+    reports the outcomes in the shared memory and starts another child."""
     #: A job closed files that are not its own, for example with os.closerange. Its process is
     #: replaced, and the other jobs of that process are recovered. Fix the task.
     logger.error("files of a child were closed by a job of these, so it ends: %s", ", ".join(jobs))
@@ -55,8 +56,8 @@ def exit_after_fd_loss(jobs: Sequence[str]) -> NoReturn:
 
 
 def exit_without_files() -> NoReturn:
-    """End this child, in which no job runs: jobs have left open all files that it may open. It may
-    have no connection to report their outcomes, but the supervisor has."""
+    """End this child, in which no job is running: jobs have left open as many files as it may open.
+    It may have no connection to report their outcomes, but the supervisor has."""
     #: Tasks left so many files or connections open that their process may open no more (ulimit -n),
     #: so jobs fail. The process is replaced. Close what the tasks open.
     logger.error("jobs of a child have left open all files that it may open, so it ends")
@@ -80,8 +81,8 @@ class ForkGuard:
         self.check(error)
 
     def check(self, error: BaseException | None = None) -> None:
-        """End this process if a task has forked it. The end of the block; call it directly where
-        the block would cost too much time."""
+        """End this process if a task has forked it. Called at the end of the block; call it
+        directly where the block would take too much time."""
         if os.getpid() != self._pid:
             _end(error)
 

@@ -15,32 +15,32 @@ from ..interrupts import Interrupts
 from .claims import Claims
 from .in_flight import InFlight
 
-IGNORE_QUEUE = 0.25  # s without a wait for a queue whose jobs this child may not take
-SHORTEST = 0.05  # s of a wait
-LOOK_AWAY = 1.0  # s between two checks whether shards that were away answer again
-POLL_BURST = 0.25  # s between two claims while jobs are in flight or shards away, with burst
+IGNORE_QUEUE = 0.25  # s without waiting for a queue whose jobs this child may not claim
+SHORTEST = 0.05  # s, the shortest wait
+LOOK_AWAY = 1.0  # s between two checks of whether unavailable shards answer again
+POLL_BURST = 0.25  # s between two claims with burst, while jobs are in flight or shards unavailable
 POLL_RELEASED = 0.02  # s between two claims while the supervisor releases jobs
 SUSPECT_WAIT = 30.0  # s that a suspect job waits before a busy child makes room for it
-FIRST_PAUSE = 1.0  # s during which that child then takes no other job
+FIRST_PAUSE = 1.0  # s during which that child then claims no other job
 
 
 class SuspectPauses:
-    """Decides when a busy child stops taking jobs to run a suspect: a job that may have crashed a
-    worker.
+    """Decides when a busy child stops claiming jobs in order to run a suspect: a job that may have
+    crashed a worker.
 
-    A suspect runs only on a child that has no other job. A child whose jobs overlap may never
-    be free, so once a suspect has waited for ``SUSPECT_WAIT`` the child pauses: it takes no jobs
-    until those that it runs have ended. Each pause is twice as long as the one before, so that one
-    of them outlasts the longest job. After each pause the child works for as long as it paused, so
-    that other jobs never wait longer than the suspect has.
+    A suspect runs only on a child that has no other job. A child whose jobs overlap may never be
+    free, so once a suspect has waited for ``SUSPECT_WAIT`` the child pauses: it claims no jobs
+    until those that it runs have ended. Each pause is twice as long as the previous one, so that
+    one of them outlasts the longest job. After each pause the child works for as long as it paused,
+    so that other jobs never wait longer than the suspect has.
     """
 
     def __init__(self) -> None:
-        self._pause = 0.0  # length of the next one; 0: nothing waits
+        self._pause = 0.0  # length of the next one; 0: no suspect waits
         self._pause_at = 0.0
 
     def paused_until(self, waits: bool, now: float) -> float:
-        """Until when (monotonic) to take no jobs, or 0.0. ``waits``: a suspect waits."""
+        """Until when (monotonic) to claim no jobs, or 0.0. ``waits``: a suspect waits."""
         if not waits:
             self._pause = 0.0
         elif not self._pause:
@@ -74,9 +74,9 @@ class IdleWait:
             self._ignored[self._claims.current.shard, queue] = until
 
     def wait(self, wanted: int, longest: float = math.inf) -> None:
-        """Block until there may be work, or for a few seconds, ``longest`` at most. The next claim
-        goes to the shard that has it; if there is one shard, it has been made then, for as many
-        jobs."""
+        """Block until there may be work, or for a few seconds, at most ``longest``. The next claim
+        goes to the shard that has work; with one shard, that claim has then already been made, for
+        ``wanted`` jobs."""
         now = time.monotonic()
         self._ignored = {key: until for key, until in self._ignored.items() if until > now}
         longest = min(longest, self._longest(), self._claims.resend_in())
@@ -95,25 +95,26 @@ class IdleWait:
 
     def _longest(self) -> float:
         """The longest wait, in seconds: short if there is something to report, and if the claim
-        waits in Redis, which would give jobs to a child that is gone."""
+        itself waits in Redis, which would give jobs to a child that is gone."""
         is_free = not self._claims.unreported and not self._in_flight.count
         return IDLE_SECONDS if is_free and self._wake is not None else BLOCK_SECONDS
 
     def _take_token(
         self, queues: Sequence[tuple[int, str]], timeout: float, wanted: int
     ) -> list[int]:
-        """The shards whose tokens were taken, if a claim is still to be made there."""
+        """The shards whose tokens were taken and where a claim must still be made."""
         if self._wake is not None:
             available = self._claims.available()
             every = LOOK_AWAY if len(available) < len(self._claims.shards) else BLOCK_SECONDS
-            goes_on = partial(self._claims.are_available, available)
-            return self._wake.wait(queues, timeout, goes_on, every)
-        with suppress(RedisQueueError):  # the claim that follows meets it, too, and logs it
+            keep_waiting = partial(self._claims.are_available, available)
+            return self._wake.wait(queues, timeout, keep_waiting, every)
+        with suppress(RedisQueueError):  # the claim that follows also meets it, and logs it
             self._claims.current.wait([name for _, name in queues], timeout, wanted)
         return []
 
     def wait_for_release(self) -> None:
-        """Let the supervisor release what this child holds, so that it can run a suspect."""
+        """Let the supervisor release the jobs that this child holds, so that it can run a
+        suspect."""
         self._interrupts.wait(lambda: time.sleep(POLL_RELEASED))
 
     def next_shard(self) -> None:
@@ -126,9 +127,9 @@ class IdleWait:
         """With burst, after an empty claim in every shard: True when no further claim can return
         jobs.
 
-        The supervisor may still have to release jobs of this child, which then come back. So the
-        queues are drained only if this child held nothing before an empty claim. Jobs do not count
-        that it holds only because their outcomes cannot be written.
+        The supervisor may still have to release jobs of this child, which are then queued again. So
+        the queues are drained only if this child held nothing before an empty claim, not counting
+        jobs that it holds only because their outcomes cannot be written.
         """
         in_flight = self._in_flight
         if in_flight.count:

@@ -1,8 +1,8 @@
-"""Jobs that run beside each other in one child, and the report of their outcomes.
+"""Jobs that run side by side in one child, and the report of their outcomes.
 
 The main thread claims jobs and starts them; the runners (async_runner.py, thread_runner.py) run
-them. What all such jobs need is here: a slot in the table of running jobs, interrupts, a log of
-outcomes, and two threads that talk to Redis: one reports outcomes, the other sends progress.
+them. Everything that such jobs share is here: a slot in the table of running jobs, interrupts, a
+log of outcomes, and two threads that talk to Redis: one reports outcomes, the other sends progress.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ RESEND_INTERVAL = 0.25  # s until outcomes that could not be written are sent ag
 
 
 def end_child(error: BaseException) -> NoReturn:
-    """End the child after a fault outside of a job, as in its main thread: its jobs are recovered.
-    Otherwise they would seem to run for ever, because heartbeats renew their leases."""
+    """End the child after a fault outside its jobs, as in its main thread; the jobs are recovered.
+    Otherwise they would seem to run forever, because heartbeats renew their leases."""
     try:
         #: A bug in the worker, not in a task. The jobs are recovered in a new process. Report the
         #: traceback.
@@ -49,7 +49,7 @@ def end_child(error: BaseException) -> NoReturn:
 
 
 class InFlightRun:
-    """A job that runs beside others, in one of its runner's ``free_slots``."""
+    """A job that runs alongside others, in one of its runner's ``free_slots``."""
 
     def __init__(self, execution: Execution, free_slots: list[int]) -> None:
         self.execution = execution
@@ -63,7 +63,7 @@ class InFlightRun:
         self.interrupt: Interrupt | None = None  #: the first one; others are ignored
 
     def shield(self) -> AbstractContextManager[None]:
-        """Raise no interrupt in the block."""
+        """Raise no interrupt inside the block."""
         return nullcontext()
 
     def request(self, interrupt: Interrupt) -> None:
@@ -71,19 +71,19 @@ class InFlightRun:
         raise NotImplementedError
 
     def note(self, interrupt: Interrupt) -> bool:
-        """Note the interrupt that the job gets; False if it has one already."""
+        """Note the interrupt that the job gets; False if it already has one."""
         if self.interrupt is not None:
             return False
         if isinstance(interrupt, JobCancelled) and self.context is not None:
             self.context.mark_cancelled()
             if self.context.defers_cancel:
-                return False  # it looks between two items
+                return False  # it checks between two items
         self.interrupt = interrupt
         return True
 
 
 class FinishedRun(NamedTuple):
-    """A job that has ended. ``log_end``: where the log ended after its outcome."""
+    """A job that has ended. ``log_end``: the end of the log after its outcome was added."""
 
     outcome: Outcome
     log_end: int
@@ -95,8 +95,8 @@ class InFlight:
     """The jobs of all runners, from their start until their outcomes are accepted.
 
     ``send`` reports outcomes and is called in the reporter thread; ``report`` reports progress and
-    is called in any thread but those of jobs. With ``several_shards``, neither waits for one that
-    does not answer.
+    is called in any thread except those of jobs. With ``several_shards``, neither waits for a shard
+    that does not answer.
     """
 
     def __init__(
@@ -117,11 +117,11 @@ class InFlight:
         self._steps = steps
         self._is_stopping = is_stopping
         self._running: dict[tuple[str, int], InFlightRun] = {}
-        # Ended; their slots are kept back until there is room.
+        # Ended runs whose slots are withheld until there is room.
         self._without_slot: list[InFlightRun] = []
         self._changed = threading.Condition()
         self._unreported = 0
-        self.mean_ms = 1000.0  #: how long recent jobs ran; long, until many have ended
+        self.mean_ms = 1000.0  #: how long recent jobs ran; high until many have ended
         self.unwritten = 0  #: outcomes that cannot be written until their queue is repaired
         self._finished: SimpleQueue[FinishedRun] = SimpleQueue()
         self._progress: SimpleQueue[LatestProgress] = SimpleQueue()
@@ -129,7 +129,7 @@ class InFlight:
 
     @property
     def count(self) -> int:
-        """How many jobs run or wait to be reported, without those that cannot be written."""
+        """How many jobs run or wait to be reported, except those that cannot be written."""
         return len(self._running) + self._unreported - self.unwritten
 
     def running(self) -> list[InFlightRun]:
@@ -140,7 +140,7 @@ class InFlight:
     def begin(self, run: InFlightRun, token: bytes) -> bool:
         """Enter a run that its runner is about to start; False if the runner must not start it.
 
-        A job that already runs here with the same lease goes on: Redis lost the claim, and this
+        A job that already runs here with the same lease continues: Redis lost the claim, and this
         child claimed the job again.
         """
         job = run.execution.job
@@ -161,13 +161,13 @@ class InFlight:
         return True
 
     def set_deadline(self, run: InFlightRun) -> None:
-        """Start the timeout of a run, which may have waited for another that blocks its runner."""
+        """Start the timeout of a run, which may have waited for another that blocked its runner."""
         run.deadline_ms = mono_ms() + run.execution.timeout_ms
         assert run.started_ms is not None
         self._state.begin(run.slot, run.token, run.started_ms, run.deadline_ms)
 
     def note_commit(self, run: InFlightRun) -> None:
-        """Note that the function of a run has returned, and its work commits."""
+        """Note that the function of a run has returned, and that its work is being committed."""
         self._state.note_commit(run.slot)
 
     def withdraw(self, run: InFlightRun) -> None:
@@ -179,7 +179,7 @@ class InFlight:
             run.free_slots.append(run.slot)
 
     def wake(self) -> None:
-        """Have the main thread look again at what it waits for."""
+        """Make the main thread check again what it waits for."""
         with self._changed:
             self._changed.notify_all()
 
@@ -191,7 +191,7 @@ class InFlight:
         return run.context
 
     def finish(self, run: InFlightRun, resolution: Resolution) -> None:
-        """Record and log how a run has ended, and have it reported. `free_slot` follows."""
+        """Record and log how a run ended, and have it reported. `free_slot` must follow."""
         log_outcome(run.execution.job, resolution, run.started_ms)
         if run.progress is not None:
             run.progress.end()
@@ -214,7 +214,7 @@ class InFlight:
             self._changed.notify_all()
 
     def interrupt(self, verb: str, job_id: str, lease: int) -> None:
-        """Interrupt a job by order of the supervisor, if it runs here."""
+        """Interrupt a job on the supervisor's order, if it runs here."""
         run = self._running.get((job_id, lease))
         if run is not None:
             run.request(to_interrupt(verb))
@@ -255,7 +255,7 @@ class InFlight:
                 self._send_last(one.progress, shard_of_id(one.outcome.id))
         written = self._send([one.outcome for one in finished])
         self._sent(finished, written)
-        if not any(written):  # else there may be more that can be written
+        if not any(written):  # otherwise more may be writable
             time.sleep(RESEND_INTERVAL)
 
     def _send_last(self, progress: LatestProgress, shard: int) -> None:

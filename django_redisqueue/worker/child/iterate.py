@@ -1,6 +1,6 @@
 """``context.iterate`` and ``aiterate``: walks over many items.
 
-A walk goes on where an earlier run of the job has stopped. Its cursor, the key of the last finished
+A walk continues where an earlier run of the job stopped. Its cursor, the key of the last finished
 item, is saved after each chunk: in Redis or, for ``exactly_once`` tasks, in the transaction of the
 chunk's rows.
 """
@@ -29,15 +29,15 @@ Keyed = tuple[Any, Any]  # an item and its key
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a walk is: the key of the last item, the number of items, and of all."""
+    """How far a walk is: the key of the last item, the number of items done, and the total."""
 
     after: Any = None
     done: int = 0
     total: int = 0
     is_over: bool = False
 
-    def behind(self, key: Any) -> Position:
-        """The position once the item of this key is done."""
+    def moved_to(self, key: Any) -> Position:
+        """The position once the item with this key is done."""
         return replace(self, after=key, done=self.done + 1)
 
 
@@ -53,13 +53,14 @@ class SequenceSource:
         return len(self._items)
 
     def page(self, after: Any, size: int) -> Sequence[Keyed]:
-        """The next items behind a key, each with its own; None is the beginning."""
+        """The next items after a key, each with its own key; None means from the beginning."""
         first = 0 if after is None else after + 1
         return [(item, at) for at, item in enumerate(self._items[first : first + size], first)]
 
 
 class QuerySetSource:
-    """The rows of a queryset by a unique key: a page costs the same however far it is."""
+    """The rows of a queryset by a unique key: a page costs the same, however far into the
+    queryset."""
 
     reads_database = True
 
@@ -68,7 +69,7 @@ class QuerySetSource:
         query = queryset.query
         if query.is_sliced or query.combinator:
             raise StepError(
-                "iterate takes a queryset without slices and unions, because it filters it by the "
+                "iterate needs a queryset without slices and unions, because it filters it by the "
                 "cursor; filter it by a condition instead"
             )
         if not query.standard_ordering:
@@ -82,19 +83,19 @@ class QuerySetSource:
         return self._rows.count()
 
     def page(self, after: Any, size: int) -> Sequence[Keyed]:
-        found = self._rows if after is None else self._rows.filter(self._behind(after))
+        found = self._rows if after is None else self._rows.filter(self._rows_after(after))
         return [(row, self._key(row)) for row in found[:size]]
 
     def _key(self, row: object) -> list[str]:
         if not isinstance(row, Model):
             raise StepError(
-                f"iterate takes a queryset of rows, not of values such as {short_repr(row)}; use "
+                f"iterate needs a queryset of rows, not of values such as {short_repr(row)}; use "
                 "only() to read fewer columns"
             )
         return [field.value_to_string(row) for field, _ in self._fields]
 
-    def _behind(self, after: Sequence[str]) -> Q:
-        """The rows behind a key: a later field decides where the earlier ones are equal."""
+    def _rows_after(self, after: Sequence[str]) -> Q:
+        """The rows after a key: a later field decides where the earlier ones are equal."""
         condition, equal = Q(), Q()
         for (field, is_descending), text in zip(self._fields, after, strict=True):
             value = field.to_python(text)
@@ -106,7 +107,7 @@ class QuerySetSource:
     def _expanded(self, name: object) -> Sequence[str]:
         """The names that ``pk`` stands for."""
         if not isinstance(name, str) or name == "?":
-            raise self._wrong_order(f"{short_repr(name)} is no field")
+            raise self._wrong_order(f"{short_repr(name)} is not a field")
         sign = "-" if name.startswith("-") else ""
         if name.lstrip("-+") != "pk":
             return [name]
@@ -117,13 +118,13 @@ class QuerySetSource:
         try:
             field = self._model._meta.get_field(bare)
         except FieldDoesNotExist:
-            raise self._wrong_order(f"{bare!r} is no field of it") from None
+            raise self._wrong_order(f"{bare!r} is not a field of it") from None
         if not isinstance(field, Field) or bare not in (field.attname, field.name):
-            raise self._wrong_order(f"{bare!r} is no column of it")
+            raise self._wrong_order(f"{bare!r} is not a column of it")
         if field.is_relation and bare != field.attname:
             raise self._wrong_order(f"{bare!r} is a relation; use {field.attname!r}")
         if field.null:
-            raise self._wrong_order(f"{bare!r} may be NULL, behind which nothing can be found")
+            raise self._wrong_order(f"{bare!r} may be NULL, after which no row can be found")
         return field, name.startswith("-")
 
     def _check_unique(self, fields: Sequence[Field[Any, Any]]) -> None:
@@ -144,7 +145,7 @@ ItemSource = SequenceSource | QuerySetSource  # items in an order that does not 
 
 
 def source_of(items: object) -> ItemSource:
-    """Raises StepError for what cannot be walked over in parts."""
+    """The source of these items. Raises StepError if they cannot be walked over in parts."""
     if isinstance(items, Manager):
         items = items.all()
     if isinstance(items, QuerySet):
@@ -152,14 +153,14 @@ def source_of(items: object) -> ItemSource:
     if isinstance(items, Sequence) and not isinstance(items, str | bytes):
         return SequenceSource(items)
     raise StepError(
-        f"iterate takes a queryset, or a list, tuple or range, not {short_repr(items)}: it must "
+        f"iterate needs a queryset, or a list, tuple or range, not {short_repr(items)}: it must "
         "find its place again in a later run"
     )
 
 
 class Cursor:
     """Where a walk keeps its position: among the job's steps, and for an ``exactly_once`` job with
-    its rows. The steps then have a copy, which shows that the job goes on."""
+    its rows. The steps then have a copy, which shows that the job makes progress."""
 
     def __init__(self, steps: Steps, field: str, guard: Guard) -> None:
         unit = current_unit()
@@ -177,7 +178,8 @@ class Cursor:
 
 
 class Walk:
-    """One walk. ``stop`` says what ends the job here, or None; ``report`` gets done and total."""
+    """One walk. ``stop`` returns the exception that ends the job here, or None; ``report`` gets
+    done and total."""
 
     def __init__(
         self,
@@ -205,7 +207,7 @@ class Walk:
                 page = self._source.page(at.after, self._size)
                 for item, key in page:
                     yield item
-                    at = at.behind(key)
+                    at = at.moved_to(key)
                     stopped = self._stop()
                     if stopped is not None or self._is_late():
                         self._save(at)
@@ -223,7 +225,7 @@ class Walk:
                 page = await self._of_source(self._source.page, at.after, self._size)
                 for item, key in page:
                     yield item
-                    at = at.behind(key)
+                    at = at.moved_to(key)
                     stopped = self._stop()
                     if stopped is not None or self._is_late():
                         await self._asave(at)
@@ -236,7 +238,7 @@ class Walk:
         return self._source.count() if self._total is None else self._total
 
     async def _of_source(self, ask: Callable[..., Any], *args: Any) -> Any:
-        """What the source answers, from the job's database connection if it has to read it."""
+        """The source's answer, from the job's database connection if a read is needed."""
         return await sync_to_async(ask)(*args) if self._source.reads_database else ask(*args)
 
     def _is_late(self) -> bool:

@@ -1,9 +1,8 @@
-"""The log of jobs: one record for each run, by the logger ``django_redisqueue.jobs``.
+"""The log of jobs: one record per run, from the logger ``django_redisqueue.jobs``.
 
 Lines are ``key=value`` and carry the same values as attributes of the record (``extra``), for
-handlers that write JSON. Text that comes from a job is logged by its ``repr``, so that a line feed
-in it cannot forge a log line. The traceback of a failure is the stored one, without redacted
-arguments.
+handlers that write JSON. Text from a job is logged as its ``repr``, so that a line feed in it
+cannot forge a log line. The traceback of a failure is the stored one, without redacted arguments.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ def _shown(key: str, value: object) -> str:
 
 
 def logs_completed() -> bool:
-    """Whether completed jobs are logged: writing a line may take longer than the job."""
+    """Whether completed jobs are logged. Writing a line may take longer than the job."""
     return logger.isEnabledFor(logging.INFO)
 
 
 def log_outcome(job: ClaimedJob, resolution: Resolution, started_ms: int | None = None) -> None:
-    """Log how a run ended. ``started_ms``: when it began (monotonic); None: it did not."""
+    """Log how a run ended. ``started_ms``: when it began (monotonic); None if it did not."""
     level = LEVELS.get(resolution.kind)
     if level is None or not logger.isEnabledFor(level):
         return
@@ -62,7 +61,7 @@ def log_outcome(job: ClaimedJob, resolution: Resolution, started_ms: int | None 
         if trace:
             record.exc_text = indented(trace)  # which every formatter writes below the message
         logger.handle(record)
-    except Exception:  # of the application's factory, filter or handler: no outcome may be lost
+    except Exception:  # from the application's factory, filter or handler: no outcome may be lost
         with suppress(Exception):  # a job may have closed standard error
             traceback.print_exc()
 

@@ -23,14 +23,14 @@ from ...exceptions import JobAbandoned, RedisRefused, RedisUnavailable
 from .context import Report
 
 logger = logging.getLogger("django_redisqueue")
-FILE_SECONDS = 300.0  # that the file of a large result may take to read, until its child is killed
+FILE_SECONDS = 300.0  # for reading the file of a large result, before the child is killed
 
 
 class JobRedis:
     """What running jobs ask of Redis, such as their steps: a ``StepStore``.
 
-    All but ``report`` wait while Redis is away. A master that knows nothing of the run may be a
-    former one, so it is not asked again. Any thread may ask.
+    All methods but ``report`` wait while Redis is unavailable. A master that has no record of the
+    run may be a former one, so it is not asked again. Any thread may call these methods.
     """
 
     def __init__(
@@ -39,24 +39,24 @@ class JobRedis:
         settings: Settings,
         keep_alive: Callable[..., None] = lambda *_: None,
     ) -> None:
-        """``keep_alive`` is called before a job has started: while Redis is away, and with the
-        seconds that a file may take to read."""
+        """``keep_alive`` is called before a job has started: while Redis is unavailable, and with
+        the number of seconds that reading a file may take."""
         self._child = child
         self._settings = settings
         self._keep_alive = keep_alive
         is_only = settings.shards == 1
         self._passing = (RedisRefused, RedisUnavailable) if is_only else (RedisRefused,)
-        self._unused: list[RedisConnection] = []  # as many as threads have asked at a time
+        self._unused: list[RedisConnection] = []  # as many as the most threads that asked at once
 
     def unknown_task_delays(self, job_id: str) -> int:
-        """How often a job was delayed because no worker knew its task."""
+        """How often a job was delayed because its task was unknown."""
         with self._commands(job_id) as commands:
             key = commands.keys.job(job_id)
             delays = self._ask(lambda: commands.connection.call("HGET", key, "delays"))
         return max(0, int64_or_none(delays) or 0)
 
     def waited_since(self, job: ClaimedJob) -> tuple[int, int] | None:
-        """From when the ``expires`` of a job counts, and when the job was claimed."""
+        """The time from which a job's ``expires`` counts, and when the job was claimed."""
         with self._commands(job.id) as commands:
             queries = WorkflowQueries(commands.connection, self._settings)
             found: tuple[int, int] | None = self._ask(lambda: queries.waited_since(job.id))
@@ -75,8 +75,8 @@ class JobRedis:
         return decode_result(text)
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        """Ask for a job that has not started. Waits while Redis refuses, and while it is away; with
-        several shards RedisUnavailable is raised, because the child can run jobs of the others."""
+        """Ask for a job that has not started. Waits while Redis refuses or is unavailable; with
+        several shards it raises RedisUnavailable, because the child can run jobs of the others."""
 
         def ask(_: bool) -> Any:
             self._keep_alive()
@@ -125,7 +125,8 @@ class JobRedis:
 
     @contextmanager
     def _commands(self, job_id: str) -> Iterator[Commands]:
-        """The commands of a job's shard, on a connection that no other thread uses meanwhile."""
+        """The commands of a job's shard, on a connection that no other thread uses in the
+        meantime."""
         unused = self._unused
         try:
             connection = unused.pop()
@@ -139,7 +140,7 @@ class JobRedis:
             unused.append(connection)
 
     def _look_again(self, commands: Commands) -> None:
-        """Use no connection again: those of other threads may lead to the same former master."""
+        """Discard all connections: those of other threads may lead to the same former master."""
         commands.connection.look_again()
         self._unused = []
 
@@ -155,14 +156,14 @@ class LatestProgress:
     def __init__(self, send: Report, wake: Callable[[LatestProgress], None]) -> None:
         self._send = send
         self._wake = wake
-        self._text = ""  # not sent yet; "" if all was sent
+        self._text = ""  # not sent yet; "" if everything was sent
         self._is_lost = False
         self._is_over = False
-        self._guard = threading.Lock()  # of the above; never held while Redis is asked
+        self._guard = threading.Lock()  # guards the above; never held during a call to Redis
         self._sending = threading.Lock()  # one report at a time, so that they keep their order
 
     def give(self, text: str) -> bool:
-        """Leave a progress to be sent. False once the lease is lost or the job has ended."""
+        """Leave progress to be sent. False once the lease is lost or the job has ended."""
         with self._guard:
             if self._is_over or self._is_lost:
                 return False
@@ -189,9 +190,9 @@ class LatestProgress:
             self._is_over = True
 
     def send_last(self, *, waits: bool = True) -> None:
-        """Send what is left, before the outcome. This waits while Redis is away, as the outcome
-        would, or raises RedisUnavailable; any other error is only logged, so that the outcome is
-        not delayed."""
+        """Send any remaining progress before the outcome. This waits while Redis is unavailable, as
+        the outcome would, or raises RedisUnavailable; any other error is only logged, so that the
+        outcome is not delayed."""
         with self._sending:
             try:
                 retry_while_unavailable(self._send_latest) if waits else self._send_latest()
@@ -213,4 +214,4 @@ class LatestProgress:
             if self._text is text:
                 self._text = ""
                 return
-        self._wake(self)  # the job has left a newer one meanwhile, without waking the thread
+        self._wake(self)  # in the meantime the job left newer progress without waking the thread

@@ -1,6 +1,6 @@
 """The main loop of a child: claim a batch of jobs, run them, report their outcomes.
 
-One round trip to Redis reports a batch and claims the next.
+One round trip to Redis reports a batch and claims the next one.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from .thread_runner import ThreadRunner
 
 logger = logging.getLogger("django_redisqueue")
 
-FD_LOSS_WAIT = 0.5  # s for jobs that are about to end, such as the one that closed the files
+FD_LOSS_WAIT = 0.5  # s to wait for jobs about to end, such as the one that closed the files
 
 
 class Child:
-    """A process that runs jobs. ``wake_supervisor`` makes the supervisor look at ``state``."""
+    """A process that runs jobs. ``wake_supervisor`` makes the supervisor check ``state``."""
 
     def __init__(
         self,
@@ -82,15 +82,16 @@ class Child:
         self._window = settings.batch_window_ms / 1000
         self._done = 0
         self._suspects = SuspectPauses()
-        self._alone_until = 0.0  # when (monotonic) jobs may again start beside those in flight
+        self._alone_until = 0.0  # when (monotonic) jobs may again start alongside those in flight
         self._has_more = False  # whether the last claim had jobs, and all of them have started
 
     def run(self) -> bool:
-        """Work until ordered to stop, recycled or, with ``burst``, out of work: only then True."""
+        """Work until ordered to stop, recycled or, with ``burst``, out of work, which returns
+        True."""
         is_drained = False
         self._interrupts.on_unmatched = self._in_flight.interrupt
         self._interrupts.install()
-        with suppress(RedisQueueError):  # if Redis is away, assume that it is near
+        with suppress(RedisQueueError):  # if Redis is unavailable, assume that it is near
             self._batch.limit = largest_batch(
                 lambda: self._claims.current.commands.connection.call("PING"),
                 self._options.processes,
@@ -135,7 +136,7 @@ class Child:
         claim = self._claims.claim(self._wanted())
         several = len(self._claims.shards) > 1
         if several and claim.jobs and claim.jobs[0].recoveries and self._in_flight.count:
-            # A suspect runs alone, and its shard knows nothing of the jobs of other shards.
+            # A suspect runs alone, but its shard has no knowledge of other shards' jobs.
             self._claims.add(releases(claim.jobs))
             self._claims.flush()
             queues = [job.queue for job in claim.jobs]
@@ -147,20 +148,21 @@ class Child:
         if not self._claims_ahead():
             if self._in_flight.count:
                 wanted = min(wanted, len(self._async_runner.free_slots))
-            if self._thread_runner is not None:  # so a thread is free for each of them
+            if self._thread_runner is not None:  # so that a thread is free for each of them
                 wanted = min(wanted, len(self._thread_runner.free_slots))
         if self._options.max_jobs:
             wanted = min(wanted, self._options.max_jobs - self._done)
         return wanted
 
     def _has_slot(self) -> bool:
-        """True if there is room for one more job beside those in flight."""
+        """True if there is room for one more job alongside those in flight."""
         threads = self._thread_runner
         return bool(self._async_runner.free_slots and (threads is None or threads.free_slots))
 
     def _claims_ahead(self) -> bool:
         """True if jobs may be claimed before they have a slot: while those in flight end so soon
-        that these will start within the window. Else slots would be empty during each claim."""
+        that the claimed ones will start within the window. Otherwise slots would be empty during
+        each claim."""
         return self._has_more and self._in_flight.mean_ms < self._settings.batch_window_ms
 
     def _can_claim(self) -> bool:
@@ -176,8 +178,8 @@ class Child:
         return True
 
     def _wait_for_room(self) -> None:
-        """Report, and wait a while for jobs in flight to make room for others. Those that wait for
-        one that blocks the event loop go back to the head of their queue."""
+        """Report, and wait a while for jobs in flight to make room for others. Jobs that wait for
+        one that blocks the event loop return to the head of their queue."""
         if self._state.is_out_of_files() and not self._in_flight.running():
             exit_without_files()
         self._state.keep_alive()
@@ -195,11 +197,11 @@ class Child:
             return
         state, begun = self._state, time.monotonic()
         state.offer(jobs)
-        self._executor.logs_completed = logs_completed()  # asked once: it takes a while
+        self._executor.logs_completed = logs_completed()  # asked once, because it takes a while
         others = len(jobs) > 1 or self._in_flight.count or self._claims.unreported
         if others and not state.is_watched:  # none of which must wait behind a slow job
             self._wake_supervisor()
-        if all(map(self._runs_beside, jobs)):
+        if all(map(self._runs_alongside, jobs)):
             ran = self._start_together(jobs, begun)
         else:
             ran = self._start_in_turn(jobs, begun)
@@ -208,8 +210,9 @@ class Child:
             self._note_run(jobs, ran, begun)
 
     def _start_together(self, jobs: Sequence[ClaimedJob], begun: float) -> int:
-        """Start jobs that all run beside the main thread; return how many. One system call takes
-        all that have a slot: at each, this thread may have to wait for the jobs on the event loop.
+        """Start jobs that all run alongside the main thread; return how many. One system call takes
+        all that have a slot, because on each call this thread may have to wait for the jobs on the
+        event loop.
         """
         at = 0
         while at < len(jobs):
@@ -236,7 +239,7 @@ class Child:
         free = len(self._async_runner.free_slots)
         return min(free, len(self._thread_runner.free_slots)) if self._thread_runner else free
 
-    def _runs_beside(self, job: ClaimedJob) -> bool:
+    def _runs_alongside(self, job: ClaimedJob) -> bool:
         task = lookup(job.task)
         if task is None or task.options.chunk is not None:
             return False
@@ -300,7 +303,7 @@ class Child:
         )
 
     def _release(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Return unstarted jobs to the head of their queue, unless the supervisor does that."""
+        """Return unstarted jobs to the head of their queue, unless the supervisor does so."""
         if self._state.take_unstarted():
             self._claims.add(releases(jobs))
 
@@ -317,12 +320,12 @@ class Child:
             self._claims.add([self._executor.run(execution, token)])
             return
         runner.start(execution, token)
-        if job.recoveries > 0:  # a suspect runs without others beside it
+        if job.recoveries > 0:  # a suspect runs without any others
             self._alone_until = math.inf
 
     def _finish_last(self) -> None:
         self._idle.close()
-        # If it is recycled, its supervisor reports to shards that do not answer.
+        # If this child is recycled, its supervisor reports to shards that do not answer.
         interrupts = self._interrupts
         self._claims.flush(wait=interrupts.stopping and not interrupts.recycled)
         while self._in_flight.count:

@@ -58,10 +58,10 @@ def resolve_error(
     settings: Settings,
     secrets: Sequence[str] = (),
 ) -> Resolution:
-    """Resolve an exception of a job that had spent ``attempts`` before, without ``secrets``."""
+    """Resolve an exception in a job that has spent ``attempts`` so far, without ``secrets``."""
     try:
         return _resolve(error, options, attempts, max_attempts, settings, secrets)
-    except BaseException:  # of a property of its class, or of a metaclass
+    except BaseException:  # from a property of its class, or from a metaclass
         return Resolution(OutcomeKind.FAILED, _unreadable(settings.max_error_bytes))
 
 
@@ -80,7 +80,7 @@ def _resolve(
     if isinstance(error, JobSuspended):
         return Resolution(OutcomeKind(error.kind), error.body, error.detail)
     spent = attempts + 1
-    # With more attempts, all of them have the same message, by which the page of errors groups.
+    # With more attempts, all have the same message, by which the page of errors groups them.
     suffix = ""
     if max_attempts == 1 and isinstance(error, Retry):
         suffix = "; no attempt is left, because max_attempts is 1"
@@ -102,8 +102,8 @@ def _resolve(
 
 
 def _unwrapped(error: BaseException) -> BaseException:
-    """The interrupt in a group of exceptions, as ``asyncio.TaskGroup`` makes one, or the first of a
-    group of nothing but requests for another try; else the same."""
+    """The interrupt in an exception group, such as one from ``asyncio.TaskGroup``, or the first of
+    a group that contains only retry requests; otherwise the same error."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     found: BaseException | None = error.subgroup((JobTimeout, JobCancelled, JobAbandoned))
@@ -117,14 +117,14 @@ def _unwrapped(error: BaseException) -> BaseException:
 
 def _may_retry(error: BaseException, options: TaskOptions) -> bool:
     if isinstance(error, EventTimeout | ApprovalRejected):
-        return False  # it is remembered: the next run would meet it again
+        return False  # it is stored: the next run would meet it again
     if isinstance(error, Retry | JobTimeout):
         return True
     return isinstance(error, options.retry_on) and not isinstance(error, options.no_retry_on)
 
 
 def _delay_ms(error: BaseException, options: TaskOptions, spent: int) -> int:
-    """Raises InvalidOption. A subclass may not call ``Retry.__init__``, hence ``getattr``."""
+    """Raises InvalidOption. A subclass may omit to call ``Retry.__init__``, hence ``getattr``."""
     if isinstance(error, RateLimited):
         return to_ms(getattr(error, "retry_after", None), "RateLimited(retry_after=...)")
     if isinstance(error, Retry) and (delay := getattr(error, "delay", None)) is not None:
@@ -185,7 +185,7 @@ def _message(error: BaseException) -> str:
 
 
 def unknown_task(name: str, delays: int, settings: Settings) -> Resolution:
-    """Delay a job of an unknown task, which newer workers may know, for a bounded time."""
+    """Delay a job of an unknown task, which newer workers may have, for a bounded time."""
     message = (
         f"no task {name!r} is registered in this worker. If it is new, restart the worker; if it "
         "was renamed, keep the old name with @task(aliases=[...]); if its module is not an app's "
@@ -200,7 +200,7 @@ def unknown_task(name: str, delays: int, settings: Settings) -> Resolution:
 def check_expiry(
     expires: str, since_ms: int, claimed_ms: int, settings: Settings
 ) -> Resolution | None:
-    """Cancel a job that was claimed after it has expired; None for another. Raises ValueError."""
+    """Cancel a job that was claimed after it had expired; None for others. Raises ValueError."""
     late_ms = claimed_ms - instant_ms(expires, since_ms)
     if late_ms <= 0:
         return None

@@ -1,7 +1,8 @@
-"""What a running job remembers: results of steps that are done, by name; and what it waits for.
+"""What a running job has stored: the results of steps that are done, by name; and what it waits
+for.
 
 A job that runs again (after a failure, a crash or a deploy) calls the same code from its first
-line. A step that is done returns its stored result without being called.
+line. A step that is already done returns its stored result without being called.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ from ...outbox.receipts import Guard, current_unit, run_step
 _current: ContextVar[str] = ContextVar("redisqueue_step", default="")
 
 Step = Callable[..., Any]
-DECIDE = "django_redisqueue.change_approval"  # the permission, if the job names none
+DECIDE = "django_redisqueue.change_approval"  # the permission, unless the job names another
 MAX_QUESTION = 10_000  # characters
 _PERMISSION = re.compile(r"\w+\.\w+", re.ASCII)
 
 
 class Kind(StrEnum):
-    """The first part of a field: what it remembers."""
+    """The first part of a field: the kind of value that it stores."""
 
     STEP = "step"
     CURSOR = "cursor"
@@ -65,15 +66,15 @@ class StepStore(Protocol):
         """Codes of step.lua."""
 
     def check_wait(self, job: ClaimedJob, event: str, ms: int | None, *, sleeps: bool) -> WaitReply:
-        """How a wait stands, as check_wait.lua says."""
+        """The state of a wait, as check_wait.lua replies."""
 
 
 def check_step_name(name: object, what: str = "a step") -> str:
-    """Return ``name``; raise StepError unless it can name a step, or ``what`` it is to name."""
+    """Return ``name``. Raises StepError unless it can name a step, or ``what`` it is to name."""
     if isinstance(name, str) and STEP_NAME.fullmatch(name):
         return name
     raise StepError(
-        f"the name of {what} must be a text of 1 to 100 letters, digits, blanks and . : @ / + = "
+        f"the name of {what} must be text of 1 to 100 letters, digits, spaces and . : @ / + = "
         f"_ -, not {short_repr(name)}"
     )
 
@@ -94,21 +95,21 @@ class Steps:
         field = f"{kind}:{check_step_name(name)}"
         if field in self._used:
             raise StepError(
-                f"the {kind} {name!r} occurs twice in one run of {self._job.task}; what is done is "
-                "known by its name, so give each its own"
+                f"the {kind} {name!r} occurs twice in one run of {self._job.task}; a name "
+                "identifies finished work, so give each its own"
             )
         self._used.add(field)
         return field
 
     def get(self, field: str) -> str | None:
-        """What the job remembers in this field. The first call reads all of it."""
+        """The value that the job has stored in this field. The first call reads all fields."""
         if self._fields is None:
             # No earlier run, no steps.
             self._fields = self._store.load(self._job) if self._job.lease > 1 else {}
         return self._fields.get(field)
 
     def save(self, field: str, value: str) -> None:
-        """Remember ``value``. Raises JobAbandoned or PayloadTooLarge."""
+        """Store ``value``. Raises JobAbandoned or PayloadTooLarge."""
         code = self._store.save(self._job, field, value)
         if code == 0:
             raise JobAbandoned(f"job {self._job.id} was taken over by another worker")
@@ -120,13 +121,13 @@ class Steps:
     def _too_large(self, field: str) -> PayloadTooLarge:
         return PayloadTooLarge(
             f"the {field.replace(':', ' ', 1)} of {self._job.task} is too large: a job may "
-            "remember REDISQUEUE['MAX_RESULT_BYTES'] "
+            "store REDISQUEUE['MAX_RESULT_BYTES'] "
             f"({get_settings().max_result_bytes}) in all its steps. Store the data elsewhere "
             "(a row, a file) and return its key"
         )
 
     def sleep_name(self) -> str:
-        """The name of a sleep without one: its position among them."""
+        """The name of an unnamed sleep: its position among them."""
         self._sleeps += 1
         return str(self._sleeps)
 
@@ -151,12 +152,12 @@ class Steps:
         return f"{self._job.id}:{check_step_name(name)}"
 
     def current_key(self) -> str:
-        """The key of the step that runs now. Raises StepError outside a step."""
+        """The key of the step that is running. Raises StepError outside a step."""
         name = _current.get()
         if not name:
             raise StepError(
-                "step_key is the key of the step that runs now, and none does; use "
-                'step_key_for("name") outside a step'
+                "step_key is the key of the step that is running, and none is; outside a step use "
+                'step_key_for("name")'
             )
         return self.key(name)
 
@@ -194,7 +195,7 @@ class Steps:
 
 
 def in_thread(func: Step) -> Callable[..., Awaitable[Any]]:
-    """``func``, which waits for Redis, for an event loop; it needs no database connection."""
+    """Wrap ``func``, which waits for Redis, for an event loop. It needs no database connection."""
     return sync_to_async(func, thread_sensitive=False)
 
 
@@ -208,10 +209,10 @@ def _running(name: str) -> Iterator[None]:
 
 
 def check_callable(func: object, name: object, *, takes_async: bool = False) -> Any:
-    """Return ``func``; raise StepError unless ``step`` can call it."""
+    """Return ``func``. Raises StepError unless ``step`` can call it."""
     if not callable(func):
         raise StepError(
-            f"step {name!r} takes a function and its arguments, not {short_repr(func)}; write "
+            f"step {name!r} needs a function and its arguments, not {short_repr(func)}; write "
             "context.step(name, func, *args)"
         )
     if not takes_async and inspect.iscoroutinefunction(getattr(func, "func", func)):
@@ -221,7 +222,7 @@ def check_callable(func: object, name: object, *, takes_async: bool = False) -> 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a person has decided: always approved, because a rejection is raised."""
+    """A person's decision. It is always an approval, because a rejection is raised."""
 
     approved: bool
     by: str
@@ -274,7 +275,7 @@ class Question:
         if is_new:
             return
         if row.is_decided:
-            row.announce()  # the event was lost, with Redis or by its age
+            row.announce()  # the event was lost, with Redis or because it expired
         else:
             row.reopen(expires_at)
 
@@ -296,16 +297,16 @@ def _decision(name: str, payload: Mapping[str, Any]) -> Decision:
 
 
 def check_question(job: ClaimedJob, name: object, text: object, permission: object) -> Question:
-    """Raises StepError or InvalidOption."""
+    """The Question for these arguments. Raises StepError or InvalidOption."""
     if permission is not None and not (
         isinstance(permission, str) and _PERMISSION.fullmatch(permission)
     ):
         raise InvalidOption(
-            'permission must be that of a user, such as "shop.approve_refund", not '
+            'permission must be a user permission, such as "shop.approve_refund", not '
             f"{short_repr(permission)}"
         )
     if not isinstance(text, str) or len(text) > MAX_QUESTION:
         raise InvalidOption(
-            f"question must be a text of at most {MAX_QUESTION} characters, not {short_repr(text)}"
+            f"question must be text of at most {MAX_QUESTION} characters, not {short_repr(text)}"
         )
     return Question(job, check_step_name(name, "an approval"), text, permission or DECIDE)

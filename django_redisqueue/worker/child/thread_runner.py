@@ -36,22 +36,22 @@ CLOSE_SECONDS = 1.0  # for a thread to close its database connections, at the en
 
 
 class ThreadRun(InFlightRun):
-    """A job that runs in a thread. It is interrupted in ``call`` only, and once at most."""
+    """A job that runs in a thread. It is interrupted only in ``call``, and at most once."""
 
     def __init__(
         self, execution: Execution, free_slots: list[int], request: Callable[[Request], None]
     ) -> None:
         super().__init__(execution, free_slots)
         self._request = request
-        self._guard = threading.Lock()  # of the following and of ``interrupt``
-        self._thread = 0  # the thread to interrupt, while it may be
+        self._guard = threading.Lock()  # guards the following and ``interrupt``
+        self._thread = 0  # the thread, while it may be interrupted
 
     def request(self, interrupt: Interrupt) -> None:
-        """Have the thread of the interrupts raise it: a signal handler must not wait for a lock."""
+        """Have the interrupt thread raise it: a signal handler must not wait for a lock."""
         self._request((self, interrupt))
 
     def raise_in_thread(self, interrupt: Interrupt) -> None:
-        """Interrupt the job, unless it has been or has ended."""
+        """Interrupt the job, unless it has been interrupted or has ended."""
         with self._guard:
             if self.note(interrupt) and self._thread:
                 _set_async_exception(self._thread, type(interrupt))
@@ -63,18 +63,18 @@ class ThreadRun(InFlightRun):
                 self._open()
                 return code()
             finally:
-                self._close()  # the interrupt may break into this
+                self._close()  # the interrupt may arrive during this
         except BaseException as error:
-            self._close()  # but not into this as well: there is only one
+            self._close()  # but not during this as well: there is only one
             if self.interrupt is not None and type(error) is type(self.interrupt):
-                # Python raises a class in another thread: give it the message.
+                # In another thread Python can only raise a class: add the message here.
                 raise self.interrupt.with_traceback(error.__traceback__) from None
             raise
 
     @contextmanager
     def shield(self) -> Iterator[None]:
-        """Raise no interrupt in the block; one that comes meanwhile is raised behind it. A thread
-        that the job has started gets none anyway."""
+        """Raise no interrupt inside the block; one that arrives is raised after it. A thread that
+        the job has started gets none in any case."""
         if self._thread != threading.get_ident():
             yield
             return
@@ -94,7 +94,7 @@ class ThreadRun(InFlightRun):
     def _close(self) -> None:
         with self._guard:
             if self._thread:
-                _set_async_exception(self._thread, None)  # one that was not raised yet
+                _set_async_exception(self._thread, None)  # one that has not been raised yet
                 self._thread = 0
 
 
@@ -111,7 +111,7 @@ class ThreadRunner:
         self._threads: list[threading.Thread] = []
         self._runs: SimpleQueue[ThreadRun | None] = SimpleQueue()
         self._requests: SimpleQueue[Request | None] = SimpleQueue()
-        self._wake_ms = inf  # when the thread of the interrupts looks at the deadlines again
+        self._wake_ms = inf  # when the interrupt thread checks the deadlines again
         self._fork_guard = ForkGuard()
 
     def start(self, execution: Execution, token: bytes) -> None:
@@ -164,7 +164,7 @@ class ThreadRunner:
         if resolution.kind != OutcomeKind.COMPLETED:
             databases.after_error()
         databases.after()
-        self._in_flight.free_slot(run)  # not sooner: the thread has only now room for another job
+        self._in_flight.free_slot(run)  # only now does the thread have room for another job
 
     def _call_task(self, run: ThreadRun, execution: Execution) -> object:
         args = execution.args
@@ -174,7 +174,7 @@ class ThreadRunner:
         interrupt_shield.set(run.shield)
 
         def code() -> object:
-            with self._fork_guard:  # in here: a forked process must not wait for locks of threads
+            with self._fork_guard:  # inside: a forked process must not wait for locks of threads
                 return copy_context().run(execution.task.func, *args, **execution.kwargs)
 
         result = run.call(code)
@@ -182,12 +182,12 @@ class ThreadRunner:
             self._in_flight.note_commit(run)
         return result
 
-    # The following methods run in the thread of the interrupts.
+    # The following methods run in the interrupt thread.
 
     def _interrupt(self) -> None:
         """Deliver interrupts that were requested, and those of deadlines that have passed."""
         while True:
-            self._wake_ms = inf  # a job that starts from now on wakes this thread
+            self._wake_ms = inf  # a job that starts after this wakes the thread
             next_ms = self._interrupt_overdue()
             self._wake_ms = next_ms
             try:
@@ -201,7 +201,7 @@ class ThreadRunner:
                 run.raise_in_thread(interrupt)
 
     def _interrupt_overdue(self) -> float:
-        """Interrupt the jobs that have run too long; returns when (monotonic ms) to look again."""
+        """Interrupt the jobs that have run too long; returns when (monotonic ms) to check again."""
         now_ms, next_ms = mono_ms(), inf
         for run in self._in_flight.running():
             if not isinstance(run, ThreadRun) or not run.deadline_ms or run.interrupt is not None:
@@ -214,7 +214,8 @@ class ThreadRunner:
 
 
 def _set_async_exception(thread: int, kind: type[Interrupt] | None) -> None:
-    """Have the interpreter raise ``kind`` in a thread; None takes back what it has not raised."""
+    """Have the interpreter raise ``kind`` in a thread; None cancels one that it has not raised
+    yet."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread), None if kind is None else ctypes.py_object(kind)
     )

@@ -1,1 +1,1 @@
-"""The maintenance process: what must run once per shard, behind a leader lease."""
+"""The maintenance process: work that must run once per shard, behind a leader lease."""

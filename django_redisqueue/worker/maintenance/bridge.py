@@ -1,7 +1,7 @@
 """The process that mirrors events into the database, behind a leader lease.
 
 It applies pages of the event stream until it has caught up, then waits for a message on the status
-channels. Messages only wake it: what it applies always comes from the stream.
+channels. Messages only wake it: the events that it applies always come from the stream.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ logger = logging.getLogger("django_redisqueue")
 ROLE = "bridge"
 LEASE_MS = 14_000
 RENEW = 9.0  # s
-RETRY = 5.0  # s between two tries of others, so a dead bridge is replaced within 20 s
-GATHER = 0.05  # s in which events gather after the last page
+RETRY = 5.0  # s between two attempts of others, so a dead bridge is replaced within 20 s
+GATHER = 0.05  # s during which events accumulate after the last page
 READ_INTERVAL = 30.0  # s between two reads of the stream without a message
 BUSY = 30.0  # s that a page may take in the database before the watchdog considers it stuck
-LAST = 3.0  # s at the end, to mirror how the last jobs ended
+LAST = 3.0  # s at the end, to mirror the outcomes of the last jobs
 
 
 class BridgeRole(LeaderRole):
-    """Mirrors events while it leads. What it misses meanwhile waits in Redis."""
+    """Mirrors events while it leads. Events that it has not mirrored wait in Redis."""
 
     errors = (RedisQueueError, DatabaseError)
 
     def __init__(
         self, who: str, settings: Settings, host: RoleHost = STANDALONE, last: float = 0.0
     ) -> None:
-        """Before it hands the role over, it catches up for ``last`` seconds."""
+        """Before it gives up the role, it catches up for ``last`` seconds."""
         self._bridge = make_bridge(settings, shard=host.shard, keep_alive=host.keep_alive)
         self._log_name = shard_label("mirror", host.shard, settings)
         self._last = last
@@ -51,7 +51,7 @@ class BridgeRole(LeaderRole):
         super().__init__(who, commands, ROLE, host, lease_ms=LEASE_MS, renew=RENEW, retry=RETRY)
         keys = commands.keys
         self._subscription = _Subscription(host.shard, keys.status_channel, keys.workflow_channel)
-        self._logged: set[object] = set()  # causes of the present outage
+        self._logged: set[object] = set()  # causes of the current outage
 
     def run(self, is_over: Callable[[], bool]) -> None:
         self.start(is_over)
@@ -77,13 +77,13 @@ class BridgeRole(LeaderRole):
             if self._bridge.is_caught_up:
                 self.idle(time.sleep, GATHER)
         elif not self._subscription.is_open:
-            self._subscription.open()  # then read once more, for events that came in between
+            self._subscription.open()  # then read once more, for events that arrived in between
         else:
             self.idle(self._subscription.listen, self.until_renewal())
 
     def renewed(self, reply: LeadReply) -> None:
         if not reply:
-            self._close()  # the cursor that it knows will be out of date
+            self._close()  # its copy of the cursor will be out of date
 
     def failed(self, error: Exception) -> None:
         self._close()
@@ -104,9 +104,10 @@ class BridgeRole(LeaderRole):
         self._logged.clear()
 
     def catch_up(self, until: float = float("inf")) -> int:
-        """Apply all events, whoever leads, or go on ``until`` (monotonic). Returns their number.
+        """Apply events, whoever leads, until none are left or ``until`` (monotonic); returns how
+        many.
 
-        The cursor in the database makes sure that no event is applied twice.
+        The cursor in the database ensures that no event is applied twice.
         """
         before = self._bridge.applied
         while self._bridge.run_once() and time.monotonic() < until:
@@ -124,7 +125,7 @@ class BridgeRole(LeaderRole):
 
 
 class _Subscription:
-    """Says when to read the stream: after a message, and now and then without one."""
+    """Tells when to read the stream: after a message, and now and then without one."""
 
     def __init__(self, shard: int, *channels: str) -> None:
         self._shard = shard
@@ -138,7 +139,7 @@ class _Subscription:
 
     @property
     def is_due(self) -> bool:
-        """False after it has listened since the last read and heard nothing."""
+        """False if it has listened since the last read and received nothing."""
         return time.monotonic() >= self._read_at
 
     def open(self) -> None:

@@ -1,16 +1,16 @@
 """Roles that one process of a shard has at a time, such as maintenance and the mirror's bridge.
 
 The leader holds a lease on the role in Redis and renews it while it works. Other processes ask for
-the role at intervals. They get it once the leader hands it over or, if it died, when its lease has
-lapsed. A suspended leader may work for a moment beside its successor, so the work of a role
-must be safe to do twice at once.
+the role at intervals. They get it once the leader gives it up or, if the leader died, when its
+lease has expired. A suspended leader may work for a moment alongside its successor, so the work of
+a role must be safe to do twice at once.
 
 In a worker, the supervisor's heartbeats renew the lease while the leader sleeps, and notice that a
-role is vacant (supervisor/heartbeat.py). Its children ask Redis themselves when they begin, after
-an error, and while a heartbeat says so.
+role is vacant (supervisor/heartbeat.py). The worker's children ask Redis themselves when they
+begin, after an error, and while a heartbeat says so.
 
-With one shard, a role runs in the main thread. With several, each shard's role runs in a thread of
-its own, so that a shard that does not answer delays no other.
+With one shard, a role runs in the main thread. With several, each shard's role runs in its own
+thread, so that a shard that does not answer delays no other.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from ..child_state import KEEP_ALIVE, ChildState, RoleNote
 from ..interrupts import Interrupts, StoppableWaits
 
 CHECK = 1.0  # s between two checks of the threads of shards
-NOTE_CHECK = 1.0  # s between two reads of what the heartbeats have found; no command to Redis
+NOTE_CHECK = 1.0  # s between two reads of what the heartbeats found; no command to Redis
 STOP_CHECK = 0.5  # s until a waiting thread checks whether to stop; no command to Redis
-# s without sleep after a takeover or an error: so long may Redis hold the pop of a leader whose
-# connection is gone, which takes the next token.
+# s without sleep after a takeover or an error: Redis may hold for that long the pop of a leader
+# whose connection is gone, and that pop takes the next token.
 AWAKE = WAIT_SECONDS + 5.0
 STOP = 10.0  # s that the threads may take to end
 RECOVERY_WAIT = 0.1  # s of the first wait after an error
 
-Block = Callable[[float], object]  # waits for some seconds at most; True ends the wait
+Block = Callable[[float], object]  # waits for at most some seconds; True ends the wait
 Wait = Callable[[Block, float], object]  # runs such a wait, which an order to stop may end
 
 
 @dataclass(frozen=True, slots=True)
 class RoleHost:
-    """What a process gives the role of one shard. ``state`` connects a worker's child with the
-    heartbeats of its supervisor; other processes have none."""
+    """What a process gives the role of one shard. ``state`` connects a worker's child with its
+    supervisor's heartbeats; other processes have none."""
 
     shard: int = 0
     wait: Wait = lambda block, seconds: block(seconds)
@@ -62,8 +62,8 @@ STANDALONE = RoleHost()
 
 
 class LeaderRole(ABC):
-    """``start`` runs passes until it is told to stop, ``run_once`` is one pass, ``stop`` hands the
-    role over. ``run`` is the whole life of a role."""
+    """``start`` runs passes until told to stop, ``run_once`` is one pass, ``stop`` gives up the
+    role. ``run`` is the whole life of a role."""
 
     errors: ClassVar[tuple[type[Exception], ...]] = (RedisQueueError,)  #: that a pass may raise
 
@@ -85,7 +85,7 @@ class LeaderRole(ABC):
         self._backoff = RetryBackoff()
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Run passes until ``is_over()``, then hand the role over."""
+        """Run passes until ``is_over()``, then give up the role."""
         self.start(is_over)
         self.stop()
 
@@ -124,18 +124,18 @@ class LeaderRole(ABC):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing goes on in the shard, and heartbeats renew the lease."""
+        """Whether the shard is idle, and heartbeats renew the lease."""
         is_awake = time.monotonic() < self._awake_until
         return not is_awake and self._note is RoleNote.QUIET
 
     @property
     def _note(self) -> RoleNote:
-        """What the last heartbeat has found."""
+        """What the last heartbeat found."""
         host = self._host
         return RoleNote.ASK if host.state is None else host.state.role_note(host.shard)
 
     def _is_left_to_heartbeats(self, now: float) -> bool:
-        """Whether a heartbeat has renewed the lease, or found that another process leads."""
+        """Whether a heartbeat renewed the lease, or found that another process leads."""
         if not self._renew_at or self._note is RoleNote.ASK:
             return False
         if self._leads and not self.is_quiet:
@@ -144,9 +144,9 @@ class LeaderRole(ABC):
         return True
 
     def stop(self) -> None:
-        """Hand the role over to the next process that asks."""
+        """Give up the role to the next process that asks."""
         if self._leads:
-            with suppress(RedisQueueError):  # otherwise the lease runs out
+            with suppress(RedisQueueError):  # otherwise the lease expires
                 self._commands.lead(self._who, 0, self._role)
         self._leads, self._renew_at = False, 0.0
 
@@ -155,8 +155,8 @@ class LeaderRole(ABC):
         return False
 
     def idle(self, block: Block, seconds: float) -> None:
-        """Run a wait that an order to stop may end. Heartbeats renew the lease of a leader
-        meanwhile. After an error it is short, so that the end of an outage is noted soon."""
+        """Run a wait that an order to stop may end. Meanwhile, heartbeats renew a leader's lease.
+        After an error the wait is short, so that the end of an outage is noticed soon."""
         host = self._host
         if self._backoff.failures:
             seconds = min(seconds, RECOVERY_WAIT)
@@ -176,19 +176,20 @@ class LeaderRole(ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """Do what is due as the leader, or wait until something is, at most ``until_renewal``."""
+        """Do what is due as the leader, or wait until something is due, at most
+        ``until_renewal``."""
 
     @abstractmethod
     def renewed(self, reply: LeadReply) -> None:
-        """Redis has answered who leads now."""
+        """Called when Redis has answered whether this process leads."""
 
     @abstractmethod
     def failed(self, error: Exception) -> None:
-        """A pass has raised one of ``errors``."""
+        """Called when a pass has raised one of ``errors``."""
 
     @abstractmethod
     def recovered(self, tries: int) -> None:
-        """A pass has succeeded after ``tries`` that failed."""
+        """Called when a pass has succeeded after ``tries`` failed ones."""
 
 
 MakeRole = Callable[[RoleHost], LeaderRole]
@@ -201,9 +202,9 @@ def run_in_shards(
     state: ChildState | None = None,
     stop: float = STOP,
 ) -> None:
-    """Run the role of each shard until the process is ordered to stop, or until one of them hangs:
-    then a new process must take over. Threads may take ``stop`` seconds to end. ``state``: that of
-    a worker's child."""
+    """Run the role of each shard until the process is ordered to stop, or until one of them hangs,
+    in which case a new process must take over. Threads may take ``stop`` seconds to end. ``state``:
+    that of a worker's child."""
     keep_alive = STANDALONE.keep_alive if state is None else state.keep_alive
     if shards == 1:
         role = make(RoleHost(0, lambda block, s: waits.wait(lambda: block(s)), keep_alive, state))
@@ -234,7 +235,8 @@ def run_in_child(shards: int, make: MakeRole, state: ChildState, stop: float = S
 
 
 class _RoleThread(threading.Thread):
-    """The role of one shard. A daemon, so that a shard that hangs does not keep the process."""
+    """The role of one shard. A daemon, so that a shard that hangs does not keep the process
+    alive."""
 
     def __init__(
         self, shard: int, make: MakeRole, over: threading.Event, state: ChildState | None
@@ -246,7 +248,7 @@ class _RoleThread(threading.Thread):
 
     @property
     def is_on_time(self) -> bool:
-        """False if it should have given a sign of life, or has died."""
+        """False if its sign of life is overdue, or it has died."""
         return self.is_alive() and time.monotonic() < self._alive_until
 
     def run(self) -> None:

@@ -1,5 +1,5 @@
-"""The maintenance of a shard: what must run once per shard, behind a leader lease; and its periodic
-tasks, in threads of their own where they use the database."""
+"""The maintenance of a shard: work that must run once per shard, behind a leader lease; and its
+periodic tasks, in separate threads where they use the database."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ from .upkeep import (
 ROLE = "leader"
 LEASE_MS = 15_000
 RENEW = 7.0  # s; others ask as often, so a dead leader is replaced within LEASE_MS + RENEW
-REST = 600.0  # s by which periodic tasks come later while nothing goes on
+REST = 600.0  # s by which periodic tasks are postponed while the shard is idle
 PRUNE = 5.0  # s between two passes over completed jobs
-PRUNE_OTHERS = 45.0  # s; there are fewer of those, and each pass is a round trip
+PRUNE_OTHERS = 45.0  # s; there are fewer of these, and each pass is a round trip
 AUDIT = 15.0  # s
 AUDIT_LANES = 60.0  # s
 COMPACT = 60.0  # s
@@ -55,11 +55,11 @@ FORGET = 600.0  # s
 RECEIPTS = 60.0  # s
 ANNOUNCE = 30.0  # s between two announcements of this code's schedules
 AGING = 60.0  # s between two reports of AGING to Redis, which may lose its data without an outage
-SCHEDULE_ROWS = 60.0  # s; what the admin saves reaches Redis at once
+SCHEDULE_ROWS = 60.0  # s; changes in the admin reach Redis at once
 FILES = 60.0  # s
 APPROVALS = 10.0  # s
 BUSY = 120.0  # s that one pass may take, with many queues to promote and to prune
-NEVER = math.inf  # unless the reply to a renewal says that there is something to do
+NEVER = math.inf  # unless the reply to a renewal says that there is work
 
 logger = logging.getLogger("django_redisqueue")
 
@@ -70,7 +70,7 @@ HUNG_AFTER = 300.0  # s; each task is a bounded pass, which takes milliseconds t
 
 
 class Maintenance(LeaderRole):
-    """Promotes due jobs, fires schedules and runs periodic tasks; takes no jobs."""
+    """Promotes due jobs, fires schedules and runs periodic tasks; claims no jobs."""
 
     def __init__(self, child: str, settings: Settings, host: RoleHost = STANDALONE) -> None:
         shard = host.shard
@@ -110,7 +110,7 @@ class Maintenance(LeaderRole):
         self._host.wait(self._run_pass, math.inf)
 
     def _run_pass(self, _: float) -> bool:
-        run_due([self._announcement])  # also of those that do not lead
+        run_due([self._announcement])  # also for processes that do not lead
         super().run_once()
         return True
 
@@ -129,12 +129,12 @@ class Maintenance(LeaderRole):
         self.idle(self._wait_for_token, timeout)
 
     def _work_once(self) -> float:
-        """Do what is due. Returns s until the next time, unless a token comes before."""
+        """Do what is due. Returns s until the next time, unless a token arrives earlier."""
         next_ms = self._promoter.run_once()
         schedule_ms = self._promoter.schedule_ms
         if schedule_ms == 0:
             schedule_ms = self._scheduler.run_once()
-        # Nothing tells that a blocked queue was repaired.
+        # Nothing signals that a blocked queue was repaired.
         timeout = RENEW if self._promoter.blocked.is_blocked else WAIT_SECONDS
         if run_due(self._tasks, self._rest()):
             timeout = MORE
@@ -159,13 +159,13 @@ class Maintenance(LeaderRole):
 
 
 def _shortest_ttl(settings: Settings) -> float:
-    """s: no finished job is kept for a shorter time."""
+    """In s: no finished job is kept for a shorter time."""
     kept = [settings.retention, *settings.queues.values()]
     return min(min(one.result_ttl_ms, one.failed_ttl_ms) for one in kept) / 1000
 
 
 def _upkeep(commands: Commands) -> list[PeriodicTask]:
-    """Tasks for which only transitions of jobs make work."""
+    """Tasks that have work only after transitions of jobs."""
     known = KnownQueues(commands, list(commands.settings.queues))
     reaper = Reaper(commands)
     completed = Pruner(commands, (Status.COMPLETED,), known)
@@ -180,7 +180,7 @@ def _upkeep(commands: Commands) -> list[PeriodicTask]:
 
 
 def _database_tasks(settings: Settings, shard: int, rows: ScheduleRows) -> list[PeriodicTask]:
-    """Tasks that use the database. Each runs in a thread and on a Redis connection of its own."""
+    """Tasks that use the database. Each runs in its own thread and on its own Redis connection."""
 
     def own_commands() -> Commands:
         return Commands(worker_connection(shard), settings)
@@ -209,7 +209,7 @@ def _database_tasks(settings: Settings, shard: int, rows: ScheduleRows) -> list[
 @dataclass(slots=True)
 class PeriodicTask:
     """Something to do every ``interval`` seconds. ``do`` returns True if it has more to do now.
-    ``rests``: only transitions of jobs make work for it."""
+    ``rests``: it has work only after transitions of jobs."""
 
     do: Callable[[], object]
     interval: float
@@ -219,23 +219,23 @@ class PeriodicTask:
 
 
 def run_due(tasks: Sequence[PeriodicTask], rest: float = 0.0) -> bool:
-    """Run the due tasks; those that rest, ``rest`` s later. True if one has more to do now."""
+    """Run the due tasks; those with ``rests``, ``rest`` s later. True if one has more to do now."""
     more = False
     for task in tasks:
         now = time.monotonic()
         if now >= task.due + (rest if task.rests else 0.0):
-            task.due = now + task.interval  # also when it fails
+            task.due = now + task.interval  # even if it fails
             if task.do():
                 task.due, more = now, True
     return more
 
 
 class TaskThreads:
-    """A thread for each task. They work while this process leads. ``rest``: by how many seconds
-    those that rest come later now.
+    """A thread for each task. They work while this process leads. ``rest``: the seconds by which
+    those with ``rests`` are currently postponed.
 
     A locked table can block a task for seconds. Promotion of due jobs, in the same process, must be
-    on time to 50 ms, and a database that hangs must not stop tasks that use another one.
+    on time to within 50 ms, and a database that hangs must not stop tasks that use another one.
     """
 
     def __init__(
@@ -257,7 +257,7 @@ class TaskThreads:
                     thread.start()
 
     def hangs(self) -> bool:
-        """True if a task has run for so long that only a new process can help: its database
+        """True if a task has run for so long that only a new process can help, because its database
         connection may never answer."""
         hung = [thread.name for thread in self._threads if thread.seconds > HUNG_AFTER]
         if hung:
@@ -306,8 +306,8 @@ class _TaskThread(threading.Thread):
         self._began = time.monotonic()
         try:
             more = run_due([self._task], self._threads.rest())
-            close_old_connections()  # a pool may have fewer than there are threads
-        except Exception as error:  # such as any error of a project's database router
+            close_old_connections()  # a pool may have fewer connections than there are threads
+        except Exception as error:  # such as any error from a project's database router
             problem = first_line(error)
             if problem != self._logged:
                 expected = isinstance(error, RedisQueueError | DatabaseError)

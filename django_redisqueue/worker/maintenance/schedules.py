@@ -1,9 +1,9 @@
-"""Periodic jobs: which schedules there are, their jobs when they are due, and their rows.
+"""Periodic jobs: the schedules that exist, their jobs when they are due, and their rows.
 
-Schedules live in Redis, so any worker's leader fires all of them, also those that only newer code
-knows. Which definitions count is decided by the newest code that runs (announce_schedules.lua).
-Rows of PeriodicJob that were made in the admin define schedules, too, and the schedules of the code
-have rows that show them.
+Schedules live in Redis, so any worker's leader fires all of them, even those that only newer code
+has. The newest running code decides which definitions count (announce_schedules.lua). Rows of
+PeriodicJob that were created in the admin also define schedules, and the schedules of the code have
+rows that show them.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from ...models.tables import has_table
 
 logger = logging.getLogger("django_redisqueue")
 
-TTL_MS = 60_000  # after which code counts as gone, if none of its workers has announced it
+TTL_MS = 60_000  # after which code counts as gone if none of its workers has announced it
 AGAIN_MS = 1
 OUTDATED, OF_CODE = -1, -2  # define_schedules.lua: newer code runs; the code has one of this name
 BLOCKED = 30.0  # s until a schedule that cannot be fired is tried again
-FULL = 600.0  # s between two comparisons although nothing seems to have changed
+FULL = 600.0  # s between two comparisons when nothing seems to have changed
 
 
 class ScheduleDeployment:
@@ -70,7 +70,7 @@ class ScheduleDeployment:
             self._commands.announce_schedules(self.digest, TTL_MS, is_defined=True)
 
     def _define(self) -> bool:
-        """False if newer code has come meanwhile."""
+        """False if newer code has been announced in the meantime."""
         now_ms = self._commands.now_ms or self._queries.now_ms()
         for part in slices(self._definitions):
             due = [(one, one.schedule.after(now_ms)) for one in part]
@@ -115,7 +115,7 @@ class Scheduler:
         return int(1000 * (min(self._blocked.values()) - now)) + AGAIN_MS
 
     def _block(self, name: str, problem: str) -> None:
-        """One that cannot be fired must not stop the others, nor keep the leader busy."""
+        """A schedule that cannot be fired must not stop the others, nor keep the leader busy."""
         #: A due run could not be enqueued. Other schedules are not affected, and this one is tried
         #: again after half a minute. The text says why.
         logger.error("the schedule %s cannot be fired: %s; trying again", name, problem)
@@ -125,11 +125,11 @@ class Scheduler:
         self, name: str, schedule: ScheduleData | UnreadableSchedule | None, now_ms: int
     ) -> None:
         if schedule is None:
-            self._commands.remove_schedules("", [name])  # its hash was deleted by hand
+            self._commands.remove_schedules("", [name])  # its hash was deleted manually
         elif isinstance(schedule, UnreadableSchedule):
             self._block(name, schedule.problem)
         elif schedule.next_ms is None or schedule.is_stopped:
-            self._block(name, "it was changed by hand, and is not to be fired now")
+            self._block(name, "it was changed manually, and must not be fired now")
         else:
             self._fire_due(schedule, schedule.next_ms, now_ms)
 
@@ -143,7 +143,7 @@ class Scheduler:
                 "schedule %s: no worker was there at %d due times, which get no run (misfire=%s)",
                 schedule.name, missed, schedule.schedule.misfire,
             )  # fmt: skip
-        runs: Sequence[int | None] = due.run_ms or [None]  # without a run, the cursor moves on
+        runs: Sequence[int | None] = due.run_ms or [None]  # without a run, the cursor advances
         later = due.run_ms[1:]
         steps = zip([cursor_ms, *later], runs, [*later, due.next_ms], strict=True)
         for cursor, due_ms, next_ms in steps:
@@ -154,16 +154,16 @@ class Scheduler:
 
 
 class ScheduleRows:
-    """Keeps the rows of PeriodicJob and the schedules of a shard alike.
+    """Keeps the rows of PeriodicJob and the schedules of a shard in step.
 
-    A row of the admin decides what Redis has; a schedule of the code decides what its row shows.
-    Whether a schedule is paused is decided by its row. Saving a row in the admin does the same at
-    once: this finds what did not reach Redis, what was changed by other means, and the schedules of
-    new code.
+    For the admin's schedules, the row decides what Redis has; for the code's, the schedule decides
+    what its row shows. For both, the row decides whether the schedule is paused. Saving a row in
+    the admin does the same at once; this class finds changes that did not reach Redis, changes made
+    by other means, and the schedules of new code.
 
-    Only the code whose schedules are defined compares, because it knows the tasks. ``places``: the
+    Only the code whose schedules are defined compares, because it has the tasks. ``places``: the
     shards of the code's schedules. While ``is_quiet()``, Redis is asked only if a row has changed,
-    or to compare them all.
+    or for a full comparison.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class ScheduleRows:
         self._is_quiet = is_quiet
         self._queries = ScheduleQueries(commands.connection, commands.settings)
         self._set_digest = set_digest
-        self._seen: tuple[object, ...] = ()  # of the rows, and how many schedules there are
+        self._seen: tuple[object, ...] = ()  # the rows' signature, and how many schedules there are
         self._full_at = 0.0
         self._logged: dict[str, str] = {}
 
@@ -196,7 +196,7 @@ class ScheduleRows:
         seen = (*rows, self._queries.count())
         if seen != self._seen or now >= self._full_at:
             self._compare(alias)
-            # With the rows of before: one that was saved meanwhile is compared next time.
+            # With the rows as read before: one saved in the meantime is compared next time.
             self._seen, self._full_at = (*rows, self._queries.count()), now + FULL
 
     def _rows_signature(self, alias: str) -> tuple[object, ...]:
@@ -222,7 +222,8 @@ class ScheduleRows:
                 self._pause(one, not row.is_enabled)
 
     def _is_here(self, row: PeriodicJob) -> bool:
-        """Whether its schedule is in this shard. A row without a schedule is for shard 0."""
+        """Whether the row's schedule is in this shard. A row without a schedule belongs to shard
+        0."""
         settings, here = self._commands.settings, self._commands.connection.shard
         if settings.shards == 1:
             return True
@@ -240,7 +241,7 @@ class ScheduleRows:
     def _show_code(
         self, alias: str, rows: dict[str, PeriodicJob], known: Mapping[str, ScheduleData]
     ) -> None:
-        """Make the rows of the code what the code defines."""
+        """Make the code's rows show what the code defines."""
         of_code = {name: one for name, one in known.items() if one.source is Source.CODE}
         for name in [name for name, row in rows.items() if row.is_of_code and name not in of_code]:
             PeriodicJob.objects.using(alias).filter(pk=rows.pop(name).pk).delete()
@@ -255,7 +256,7 @@ class ScheduleRows:
                 PeriodicJob.objects.using(alias).filter(pk=row.pk).update(**shown)
 
     def _define(self, own: Iterable[PeriodicJob], known: Mapping[str, ScheduleData]) -> list[str]:
-        """Bring these rows into Redis; returns the names of those that were not as they are."""
+        """Write these rows to Redis; returns the names of those that differed."""
         now_ms = self._queries.now_ms()
         changed = []
         for row in own:
@@ -290,7 +291,7 @@ class ScheduleRows:
 
 
 def _shown_fields(one: ScheduleData) -> dict[str, object]:
-    """What the row of a schedule of the code shows."""
+    """What the row of one of the code's schedules shows."""
     schedule = one.schedule
     args, kwargs = _shown_arguments(one.job)
     cron = schedule if isinstance(schedule, Cron) else None
@@ -310,7 +311,7 @@ def _shown_fields(one: ScheduleData) -> dict[str, object]:
 
 
 def _shown_arguments(job: NewJob) -> tuple[list[object], dict[str, object]]:
-    """Its arguments, without those that its task redacts."""
+    """The job's arguments, without those that its task redacts."""
     try:
         args, kwargs = decode_payload(job.payload)
         marks = decode_options(job.options)[0].get(OPTION) if job.options else None

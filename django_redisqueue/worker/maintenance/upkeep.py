@@ -26,27 +26,27 @@ from ...models.tables import has_table, rows_of_shard
 
 logger = logging.getLogger("django_redisqueue")
 
-PASS = 1.0  # s that promotion may take before schedules and all else have their turn
-AGAIN_MS = 1  # until its next pass then
+PASS = 1.0  # s that promotion may take before schedules and everything else get their turn
+AGAIN_MS = 1  # until its next pass in that case
 STUCK_MS = 1000  # until the next try, if a key of the wrong type blocks promotion
 STEPS_A_PASS = 50  # of at most 100 jobs
 AUDIT_STEPS = 10  # of at most 100 jobs
 APPROVALS_PER_PASS = 100
 GATHERS_PER_PASS = 20
-KNOWN_FOR = 60.0  # s until Redis is asked again for its queues
-LINGERING = 1000  # cancelled ids that a queue's list may hold: claims drop them at no cost
+KNOWN_FOR = 60.0  # s until Redis is asked for its queues again
+LINGERING = 1000  # cancelled ids that a queue's list may hold, because claims drop them at no cost
 
 
 class Promoter:
-    """Moves due jobs into their queues, and continues what scripts have left for later.
+    """Moves due jobs into their queues, and continues work that scripts left for later.
 
-    ``schedule_ms``: time until the next schedule was due at the last pass, or -1."""
+    ``schedule_ms``: at the last pass, the time until the next schedule was due, or -1."""
 
     def __init__(self, commands: Commands) -> None:
         self._commands = commands
         self.schedule_ms = -1
         self._queues = tuple(commands.settings.queues)
-        self.blocked = BlockedQueues("maintenance")  #: by keys of a wrong type
+        self.blocked = BlockedQueues("maintenance")  #: by keys of the wrong type
 
     def run_once(self) -> int:
         """Promote due jobs: all of them, unless that takes longer than a pass. Returns ms until the
@@ -66,7 +66,7 @@ class Promoter:
 
 
 class ContinuationRunner:
-    """Continues clearing and requeueing whose callers died half-way."""
+    """Continues clears and requeues whose callers died halfway."""
 
     def __init__(self, commands: Commands) -> None:
         self._commands = commands
@@ -83,7 +83,7 @@ class ContinuationRunner:
                 rest.queue, rest.verb, rest.status, rest.left,
             )  # fmt: skip
             try:
-                more = self._go_on(rest) or more
+                more = self._continue(rest) or more
             except RedisUnavailable:
                 raise
             except RedisQueueError as error:  # concerns this queue alone
@@ -92,7 +92,7 @@ class ContinuationRunner:
                 logger.error("queue %s: to %s goes on later: %s", rest.queue, rest.verb, error)
         return more
 
-    def _go_on(self, rest: Continuation) -> bool:
+    def _continue(self, rest: Continuation) -> bool:
         left = rest.left
         for _ in range(STEPS_A_PASS):
             step = ContinuationStep(rest.token, left, 0)
@@ -104,7 +104,7 @@ class ContinuationRunner:
 
 
 class LaneAudit:
-    """Repairs slots and lanes that were changed by hand, so that no job waits for ever.
+    """Repairs slots and lanes that were changed manually, so that no job waits forever.
 
     Reads at most AUDIT_STEPS pages per pass, and one in an idle shard.
     """
@@ -118,8 +118,8 @@ class LaneAudit:
         total = 0
         for _ in range(AUDIT_STEPS):
             found = self._commands.audit_lanes(self._queue, self._position)
-            mended, self._queue, self._position = found
-            total += mended
+            repaired, self._queue, self._position = found
+            total += repaired
             if not self._queue and not self._position:
                 break
         if total:
@@ -129,12 +129,12 @@ class LaneAudit:
 
 
 def set_aging(commands: Commands) -> None:
-    """Tell Redis the option ``AGING`` of the queues of this worker's settings."""
+    """Store in Redis the option ``AGING`` of the queues in this worker's settings."""
     commands.set_aging({name: queue.aging_ms for name, queue in commands.settings.queues.items()})
 
 
 class KnownQueues:
-    """The queues of a shard: those of the settings and all others in Redis.
+    """The queues of a shard: those in the settings and all others in Redis.
 
     New queues are rare, so Redis is asked for them once a minute. Not thread-safe.
     """
@@ -162,7 +162,7 @@ class Pruner:
         self._known = known
 
     def run_once(self) -> int:
-        """Prune all queues that Redis knows. Returns how many jobs were deleted."""
+        """Prune all queues that Redis has. Returns how many jobs were deleted."""
         known = self._known.names()
         return sum(self._prune(queue, status) for queue in known for status in self._statuses)
 
@@ -201,12 +201,12 @@ class Pruner:
 
 
 class ApprovalCloser:
-    """Closes pending approvals of a shard's jobs that were cancelled, have failed, or are gone, a
+    """Closes pending approvals of a shard's jobs that were cancelled, have failed or are gone, one
     page per pass. Asks Redis only while there are pending approvals."""
 
     def __init__(self, commands: Commands) -> None:
         self._queries = UniqueQueries(commands.connection, commands.settings)
-        self._after = 0  # the next pass starts behind this primary key
+        self._after = 0  # the next pass starts after this primary key
 
     def run_once(self) -> bool:
         """True if there may be more to do now. Raises RedisQueueError or DatabaseError."""
@@ -227,7 +227,7 @@ class ApprovalCloser:
         return bool(self._after)
 
     def _ended(self, job_ids: Iterable[str]) -> Mapping[str, str]:
-        """The final statuses of those jobs that have ended; "gone" for unknown ones."""
+        """The final statuses of the jobs among these that have ended; "gone" for unknown ones."""
         found = self._queries.statuses(sorted(set(job_ids)))
         return {
             job_id: status or "gone"
@@ -237,7 +237,7 @@ class ApprovalCloser:
 
 
 def jobs_that_may_run(commands: Commands, ids: Iterable[str]) -> set[str]:
-    """Those of these jobs, in any shard, that Redis has and that have not completed: a failed one
+    """The jobs among these, in any shard, that Redis has and that have not completed: a failed one
     may be requeued. Raises RedisQueueError."""
     found: set[str] = set()
     for shard, some in ids_by_shard(ids).items():
@@ -251,7 +251,8 @@ def jobs_that_may_run(commands: Commands, ids: Iterable[str]) -> set[str]:
 class ResultFileCleaner:
     """Deletes the files of gathers that are over, and of other jobs that Redis no longer has.
 
-    The files go first, then their names in Redis, so an interrupted pass leaves no file behind.
+    The files are deleted first, then their names in Redis, so an interrupted pass leaves no file
+    behind.
     """
 
     def __init__(self, commands: Commands) -> None:

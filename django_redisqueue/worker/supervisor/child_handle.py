@@ -1,4 +1,4 @@
-"""What the supervisor knows of each child slot, and what it tells the child in it."""
+"""What the supervisor knows about each child slot, and what it tells the child in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("django_redisqueue")
 
 @dataclass(slots=True)
 class ChildHandle:
-    """A child slot: its shared state, and the process in it. Instants are monotonic seconds."""
+    """A child slot: its shared state, and the process in it. Times are monotonic seconds."""
 
     state: ChildState
     role: Role
@@ -25,7 +25,7 @@ class ChildHandle:
     pid: int = 0  # 0 until the fork server has started it
     spawned_at: float = 0.0
     watched_until: float = 0.0
-    released_for: tuple[str, int] | None = None  # the slow job (id, lease) that made others go back
+    released_for: tuple[str, int] | None = None  # the slow job (id, lease) that had others released
     timed_out: Sequence[tuple[str, int]] = ()  # the jobs (id, lease) that it was killed for
     is_killed: bool = False  # by us, at shutdown or as unresponsive: its jobs are not to blame
     unresponsive_since_ms: int = 0  # when the watchdog first missed a sign of life
@@ -54,7 +54,7 @@ class ChildHandle:
             os.kill(self.pid, signal.SIGUSR1)
 
     def abandon_job(self, job_id: str, lease: int) -> None:
-        """Have the child end a job that belongs to another worker by now."""
+        """Have the child end a job that now belongs to another worker."""
         #: A worker was stopped or cut off for longer than LEASE, and another one has taken its job,
         #: so this one's report is refused. Nothing is stored twice. If this repeats, look for
         #: overloaded or suspended machines.
@@ -66,12 +66,12 @@ class ChildHandle:
 
 
 def living_children(handles: Sequence[ChildHandle]) -> list[str]:
-    """The ids of the children that live."""
+    """The ids of the living children."""
     return [handle.child for handle in handles if handle.child]
 
 
 def running_jobs(handles: Sequence[ChildHandle]) -> list[tuple[str, str, int]]:
-    """Job id, child and lease of the jobs that run."""
+    """The job id, child and lease of each running job."""
     return [
         (job.id, handle.child, job.lease)
         for handle in handles
@@ -81,8 +81,8 @@ def running_jobs(handles: Sequence[ChildHandle]) -> list[tuple[str, str, int]]:
 
 
 def unreported_jobs(handles: Sequence[ChildHandle]) -> dict[str, set[str]]:
-    """The ids of the jobs that each child runs, or has ended and may not have reported. Leaves out
-    a child whose slot is vacated meanwhile."""
+    """The ids of the jobs that each child is running, or has ended and may not have reported.
+    Leaves out a child whose slot is vacated in the meantime."""
     found = {}
     for handle in handles:
         child = handle.child

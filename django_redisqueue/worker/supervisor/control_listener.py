@@ -1,6 +1,6 @@
 """Listens on the control channel for cancelled jobs and orders.
 
-Messages are only hints: every heartbeat asks Redis for the same.
+Messages are only hints: every heartbeat asks Redis for the same information.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ...exceptions import RedisQueueError, RedisUnavailable
 
 logger = logging.getLogger("django_redisqueue")
 
-SILENCE = 60.0  # s without a message until the server is asked whether it still listens
+SILENCE = 60.0  # s without a message before checking that the server still responds
 
 
 class ControlListener:
-    """Listens on the control channels of all shards, in a thread for each server."""
+    """Listens on the control channels of all shards, with one thread per server."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class ControlListener:
                 backoff.pause()
 
     def _listen(self, connection: RedisConnection) -> NoReturn:
-        """Listen until the subscription is lost, which raises RedisQueueError. One that the network
-        has forgotten breaks without an error, so after a silence the server has to answer."""
+        """Listen until the subscription is lost, which raises RedisQueueError. If the network has
+        forgotten it, there is no error, so after a silence the server must answer."""
         while True:
             message = connection.message(SILENCE)
             if message is None:

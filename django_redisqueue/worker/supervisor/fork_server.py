@@ -1,7 +1,7 @@
 """The fork server: a single-threaded process with everything loaded, which forks the children.
 
-The supervisor has threads, and forking a process with threads can copy a lock that is held for
-ever. The fork server has no threads and no connections, so a new child is ready in milliseconds and
+The supervisor has threads, and forking a process with threads can copy a lock that is held forever.
+The fork server has no threads and no connections, so a new child is ready in milliseconds and
 cannot deadlock. It is forked before the supervisor starts anything.
 
 A dead child keeps its pid until the supervisor has ordered `ForkServer.reap`, so the supervisor can
@@ -70,7 +70,7 @@ class ForkServer:
     def __init__(self, entry: ChildEntry) -> None:
         self.connection, theirs = Pipe()
         stop_following()
-        for verb in ("finish", "reap"):  # what every process would assemble, or need in a hurry
+        for verb in ("finish", "reap"):  # scripts that all would assemble, or need in a hurry
             load(verb)
         parent = os.getpid()
         self.pid = os.fork()
@@ -157,7 +157,7 @@ class _ForkLoop:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         gc.collect()
-        gc.freeze()  # children share the memory pages of what is loaded, until one writes to them
+        gc.freeze()  # children share the memory pages of loaded objects, until one writes to them
 
     def run(self) -> None:
         poll = select.poll()  # select() cannot watch descriptors over 1023
@@ -174,7 +174,7 @@ class _ForkLoop:
                 return
 
     def _handle_command(self) -> bool:
-        """False if it is time to end: ordered so, or the supervisor is gone."""
+        """False if it is time to end, by order or because the supervisor is gone."""
         try:
             command = json.loads(self._supervisor.recv_bytes())
         except (EOFError, OSError):

@@ -1,6 +1,6 @@
 """The heartbeat threads of a supervisor: its connections to Redis.
 
-A thread renews the leases of all children in its shard, asks after lost and cancelled jobs, reaps
+A thread renews the leases of all children in its shard, asks about lost and cancelled jobs, reaps
 dead workers, and writes what the supervisor's main thread submits. The main thread itself never
 waits for Redis. Each shard has its own thread, so a shard that does not answer delays no other.
 """
@@ -44,11 +44,10 @@ from .fork_server import Role
 
 logger = logging.getLogger("django_redisqueue")
 
-BATCH_PER_CALL = 100  # outcomes to report, or running jobs to ask after
-RETRY_INTERVAL = 0.5  # s between two tries while Redis is away
-# s without a transition, after which each step of the maintenance has been done. To these are added
-# LEASE, before which nothing is taken for orphaned, and RESEND_WINDOW, before which nothing is
-# pruned.
+BATCH_PER_CALL = 100  # outcomes to report, or running jobs to ask about
+RETRY_INTERVAL = 0.5  # s between two attempts while Redis is unavailable
+# s without a transition after which each step of the maintenance has been done. Added to these are
+# LEASE, before which no job counts as orphaned, and RESEND_WINDOW, before which no job is pruned.
 QUIET_AFTER = 60.0
 
 
@@ -69,19 +68,19 @@ class ExitReport:
     outcomes: Sequence[Outcome]
     blamed: Sequence[str]  # ids of jobs that ran: one of them may be the cause
     timed_out: Sequence[tuple[str, int]] = ()  # the jobs (id, lease) for which it was killed
-    in_order: bool = False  # it ended by itself, and has left nothing
+    in_order: bool = False  # it ended normally, and left nothing behind
 
 
 WriteRequest = ReleaseUnstarted | ExitReport
 
 
 class ShardNotes:
-    """What the heartbeats of all shards find, for the children, in memory that they share: whether
-    a shard answers, and how their roles stand, such as maintenance. For any thread.
+    """What the heartbeats of all shards find, for the children, in shared memory: whether a shard
+    answers, and the state of their roles, such as maintenance. For any thread.
 
     A leader that sleeps leaves the renewal of its lease to the heartbeats, and a child that does
-    not lead leaves it to them to notice that nobody does. So while nothing goes on, a worker costs
-    a shard little more than its heartbeats.
+    not lead leaves it to them to notice that no child does. So a worker costs an idle shard little
+    more than its heartbeats.
     """
 
     def __init__(
@@ -98,10 +97,10 @@ class ShardNotes:
         self._holders = [(handle, roles[handle.role]) for handle in handles if handle.role in roles]
         self._heartbeat_ms = settings.heartbeat_ms
         self._quiet_after = QUIET_AFTER + (settings.lease_ms + settings.resend_window_ms) / 1000
-        self._activity: list[str | None] = [None] * settings.shards  # what each heartbeat has seen
+        self._activity: list[str | None] = [None] * settings.shards  # what each heartbeat saw
         self._active_until = [0.0] * settings.shards  # monotonic
         self._heartbeat_file = heartbeat_file
-        self._guard = threading.Lock()  # of the file
+        self._guard = threading.Lock()  # guards the file
         self._answered = [shard not in away for shard in range(settings.shards)]
         for shard in away:
             self._tell(shard, False)
@@ -115,8 +114,8 @@ class ShardNotes:
         ]
 
     def note(self, shard: int, reply: HeartbeatReply | None) -> None:
-        """Tell the children what a heartbeat has found; None if Redis has not answered. The file
-        says that Redis answers while any shard does."""
+        """Tell the children what a heartbeat found; None if Redis has not answered. The file says
+        that Redis answers as long as any shard does."""
         self._tell(shard, reply is not None)
         with self._guard:
             self._answered[shard] = reply is not None
@@ -142,7 +141,7 @@ class ShardNotes:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatCallbacks:
-    """What the heartbeat threads ask of the supervisor, and tell it. Any thread may call these."""
+    """What the heartbeat threads ask the supervisor, and tell it. Any thread may call these."""
 
     worker: str  # its id
     report: Callable[[], str]  # its description, as JSON
@@ -180,11 +179,11 @@ class HeartbeatThread(threading.Thread):
         self._reaper_name = shard_label("reaper", shard, settings)
         self._requests: queue.SimpleQueue[WriteRequest | None] = queue.SimpleQueue()
         self._unfinished: WriteRequest | None = None
-        self._deferred: list[WriteRequest] = []  # until the next heartbeat
+        self._deferred: list[WriteRequest] = []  # deferred until the next heartbeat
         self._unsettled: set[str] = set()  # children with a deferred request
         self._recoveries_submitted = self._recoveries_done = 0  # each written by one thread
-        self._recovered_at = float("inf")  # when (monotonic) jobs last came back; inf: not yet
-        self.fault: BaseException | None = None  # what broke it
+        self._recovered_at = float("inf")  # when (monotonic) jobs were last requeued; inf: not yet
+        self.fault: BaseException | None = None  # the error that broke it
         self._asked = 0
 
     # For the main thread: see Heartbeats
@@ -209,7 +208,7 @@ class HeartbeatThread(threading.Thread):
         try:
             self._loop()
         except BaseException as error:
-            # Without heartbeats other workers take this one for dead, so it must end.
+            # Without heartbeats other workers assume that this one is dead, so it must end.
             #: A bug in the worker, which stops so that others take over. The service manager starts
             #: it again. Report the traceback.
             logger.exception("the heartbeat thread broke; stopping the worker")
@@ -232,10 +231,11 @@ class HeartbeatThread(threading.Thread):
                 return
 
     def beat(self) -> bool:
-        """One heartbeat, and a pass of the reaper if leases have lapsed; False if Redis is away."""
+        """One heartbeat, and a pass of the reaper if leases have expired; False if Redis is
+        unavailable."""
         asked, callbacks = self._jobs_to_ask_after(), self._callbacks
-        # Dead children with unwritten outcomes, too: if their leases lapsed, another worker would
-        # recover these jobs and run them again.
+        # This includes dead children with unwritten outcomes: if their leases expired, another
+        # worker would recover these jobs and run them again.
         children = [*living_children(self._handles), *self._unsettled]
         served = () if callbacks.is_stopping() else self._queues
         reply: HeartbeatReply | None = None
@@ -256,7 +256,7 @@ class HeartbeatThread(threading.Thread):
             # With the lease: one of these children may run the job again, under a new lease.
             lost = [(job_id, lease) for job_id, _, lease in asked if job_id in reply.lost]
             callbacks.notify(lost, reply.flagged)
-        if reply.lapsed:  # all of them: a whole machine may have died
+        if reply.lapsed:  # all of them, because a whole machine may have died
             until = time.monotonic() + self._settings.heartbeat_ms / 2000
             self._try_reaping(lambda: self._reaper.run_once(until))
         self._rewound_claims.after_beat(reply.steady_ms)
@@ -290,13 +290,13 @@ class HeartbeatThread(threading.Thread):
         log_recovery(self._reaper_name)
         return True
 
-    # Requests of the main thread
+    # Requests from the main thread
 
     def _write_until(self, due: float) -> bool:
         """Write what was submitted until the next heartbeat is due; False when told to stop.
 
-        A request that Redis did not answer is written again, in full, after the next heartbeat:
-        each of its writes is fenced, so repeating one that went through changes nothing.
+        A request that Redis did not answer is written again, in full, after the next heartbeat.
+        Each of its writes is fenced, so repeating one that went through changes nothing.
         """
         while (left := due - time.monotonic()) > 0:
             try:
@@ -316,7 +316,7 @@ class HeartbeatThread(threading.Thread):
         return True
 
     def _write(self, request: WriteRequest) -> None:
-        """Write a request; defer what is refused because a key has a wrong type."""
+        """Write a request; defer what is refused because a key has the wrong type."""
         rest: WriteRequest | None = request
         try:
             if isinstance(request, ReleaseUnstarted):
@@ -335,7 +335,7 @@ class HeartbeatThread(threading.Thread):
     def _release(self, request: ReleaseUnstarted) -> ReleaseUnstarted | None:
         """Release jobs and report outcomes. Returns a request for the jobs that are left.
 
-        It has no outcomes, because the child reports these again by itself.
+        It has no outcomes, because the child itself reports these again.
         """
         child, unstarted = request.child, request.unstarted
         self._report(child, request.outcomes)
@@ -354,7 +354,7 @@ class HeartbeatThread(threading.Thread):
         if not report.in_order:
             self._recovered_at = max(time.monotonic(), self._recovered_at)
             self._recoveries_done += 1
-        self._commands.lead(report.child, 0)  # if it led: another worker need not wait for that
+        self._commands.lead(report.child, 0)  # if it led, another worker need not wait
         if not unwritten and not is_stuck:
             return None
         return replace(report, outcomes=unwritten, timed_out=(), in_order=True)
@@ -368,7 +368,7 @@ class HeartbeatThread(threading.Thread):
         return unwritten
 
     def _timeout_outcome(self, job_id: str, lease: int) -> list[Outcome]:
-        """The outcome of a job whose child was killed for its timeout, by its task's policy."""
+        """The outcome, by its task's policy, of a job whose child was killed for its timeout."""
         try:
             job = self._queries.job(job_id)
             task = get_task(job.task)
@@ -390,7 +390,7 @@ class HeartbeatThread(threading.Thread):
         return [Outcome(job_id, lease, 0, *resolution)]
 
     def _log_unwritten(self) -> None:
-        while not self._requests.empty():  # resubmitted behind the request to stop
+        while not self._requests.empty():  # resubmitted after the request to stop
             self._deferred += filter(None, [self._requests.get()])
         if self._deferred:
             names = ", ".join(sorted({request.child for request in self._deferred}))
@@ -404,10 +404,10 @@ class HeartbeatThread(threading.Thread):
 
 
 class Heartbeats:
-    """Starts and stops the threads, and gives each the requests of its shard."""
+    """Starts and stops the threads, and gives each the requests for its shard."""
 
     def __init__(self, threads: Sequence[HeartbeatThread]) -> None:
-        """``threads``: one a shard, in order."""
+        """``threads``: one per shard, in order."""
         self._threads = threads
 
     def start(self) -> None:
@@ -426,13 +426,13 @@ class Heartbeats:
                 thread.submit(part)
 
     def may_recover_since(self, since: float) -> bool:
-        """Whether jobs of dead children came back to their queues after ``since`` (monotonic), or
-        still will: a child that found the queues empty then has to look again."""
+        """Whether jobs of dead children were returned to their queues after ``since`` (monotonic),
+        or still will be: a child that found the queues empty must then check again."""
         return any(thread.may_recover_since(since) for thread in self._threads)
 
     @property
     def fault(self) -> BaseException | None:
-        """What broke a thread, if one broke."""
+        """The error that broke a thread, if any."""
         return next((thread.fault for thread in self._threads if thread.fault), None)
 
     def stop(self, timeout: float) -> bool:

@@ -1,8 +1,8 @@
 """The supervisor's main loop: spawn children, watch them, report their exits, replace them, stop.
 
-The main thread runs no job, no database query and no Redis call. It waits in one ``select`` for
-events of the fork server, signals, wake-ups by children, and calls of its other threads. It checks
-the children every 10 ms while one of them has unstarted jobs, otherwise twice a second.
+The main thread runs no job, no database query and no Redis call. In a single ``select`` it waits
+for events from the fork server, signals, wake-ups from children, and calls from its other threads.
+It checks the children every 10 ms while one of them has unstarted jobs, otherwise twice a second.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ CANCEL_WAIT = 1.0  # s that a cancel waits for a claimed job to start
 CANCEL_INTERVAL = 0.01  # s between two searches for that job
 BURST_INTERVAL = 0.1  # s until the next claim while jobs are being recovered, with burst
 SPAWN_RETRY = 1.0  # s until the next try after a failed fork
-EXIT_WAIT = 1.0  # s for children to die in after their fork server has
+EXIT_WAIT = 1.0  # s for children to die after their fork server has died
 
 
 class WakePipe:
-    """A pipe whose reader wakes up when somebody writes to it. Neither end ever blocks."""
+    """A pipe whose reader wakes up when another process or thread writes to it. Neither end ever
+    blocks."""
 
     def __init__(self) -> None:
         self._reader, self.writer = os.pipe()
@@ -74,7 +75,7 @@ class Supervisor:
         settings: Settings,
         options: WorkerOptions,
     ) -> None:
-        """``own_wakes``: of this process's threads and signals."""
+        """``own_wakes``: that of this process's threads and signals."""
         self._worker = worker
         self._fork_server = fork_server
         self._handles = handles
@@ -85,10 +86,10 @@ class Supervisor:
         self._heartbeats: Heartbeats
         self._watchdog: Watchdog
         self._spawned = 0
-        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()  # of other threads
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()  # from other threads
         self._cancels: dict[str, float] = {}  # job id -> until when to look for it
         self._ordered_ms = 0  # when the last order was given
-        self._is_quiet = False  # told to take no more jobs
+        self._is_quiet = False  # told to claim no more jobs
         self._stop_at: float | None = None
         self._kill_at = 0.0
         self._is_broken = False
@@ -175,7 +176,7 @@ class Supervisor:
             handle.send("stop")
 
     def _on_spawn_failed(self, handle: ChildHandle, problem: str) -> None:
-        """Try again later; the children that run go on meanwhile."""
+        """Try again later; running children continue in the meantime."""
         #: The system cannot give the worker a new process, because memory, processes or open files
         #: (ulimit) have run out. The worker tries again; free some, or raise the limit.
         logger.error(
@@ -192,13 +193,13 @@ class Supervisor:
 
     @property
     def state(self) -> WorkerState:
-        """What the worker does. For any thread."""
+        """What the worker is doing. For any thread."""
         if self._stop_at is not None:
             return WorkerState.STOPPING
         return WorkerState.QUIET if self._is_quiet else WorkerState.RUNNING
 
     def is_stopping(self) -> bool:
-        """Whether it takes no more jobs. For any thread."""
+        """Whether the worker claims no more jobs. For any thread."""
         return self.state is not WorkerState.RUNNING
 
     def _takes_no_more(self, handle: ChildHandle) -> bool:
@@ -209,7 +210,7 @@ class Supervisor:
         self._call_soon(partial(self._handle_notice, lost, flagged))
 
     def on_cancel(self, child: str, job_id: str) -> None:
-        """Handle the cancel of a job that a child of any worker holds. For any thread."""
+        """Handle the cancel of a job that any worker's child holds. For any thread."""
         if child in living_children(self._handles):
             self.notify([], [job_id])
 
@@ -220,8 +221,8 @@ class Supervisor:
     def _interrupt_jobs(self, lost: Sequence[tuple[str, int]]) -> None:
         """Tell children to end their lost and cancelled jobs.
 
-        A cancelled job that its child has claimed but not started is looked for again during
-        ``CANCEL_WAIT``; after that the next heartbeat asks.
+        A cancelled job that its child has claimed but not started is looked up again for
+        ``CANCEL_WAIT``; after that, the next heartbeat asks.
         """
         now, cancels = time.monotonic(), self._cancels
         for handle in self._handles:
@@ -246,7 +247,8 @@ class Supervisor:
         # A job may end its process with the very exit code of a child that ends normally.
         in_order = code in (EXIT_DONE, EXIT_QUEUES_EMPTY) and not report.blamed
         queues_empty = in_order and code == EXIT_QUEUES_EMPTY
-        # Jobs of dead children may return after this child looked for jobs, or have done so since.
+        # Jobs of dead children may have been requeued since this child looked for jobs, or still
+        # will be.
         may_find_jobs = handle.role == "jobs" and self._heartbeats.may_recover_since(
             handle.spawned_at
         )
@@ -269,7 +271,7 @@ class Supervisor:
         handle.spawn_at = now + (BURST_INTERVAL if queues_empty else delay)
 
     def _on_fork_server_lost(self) -> None:
-        """No child can start any more: stop, and release the jobs of the former children."""
+        """No more children can start: stop, and release the jobs of the former children."""
         self._is_broken = True
         end = time.monotonic() + EXIT_WAIT
         for handle in self._handles:
@@ -344,8 +346,8 @@ class Supervisor:
         self._stop_last_children()
 
     def _stop_last_children(self) -> None:
-        """Stop the bridge after the last job child, so that it mirrors how the last jobs ended.
-        With burst, stop maintenance after the bridge."""
+        """Stop the bridge after the last job child, so that it mirrors the outcomes of the last
+        jobs. With burst, stop maintenance after the bridge."""
         if not self._jobs_are_over:
             return
         bridges = [
@@ -363,7 +365,7 @@ class Supervisor:
 
     def _kill_all(self) -> None:
         for handle in self._handles:
-            if handle.pid and not handle.is_killed:  # also one that has started only now
+            if handle.pid and not handle.is_killed:  # including one that has only just started
                 handle.is_killed = True
                 os.kill(handle.pid, signal.SIGKILL)
 
@@ -386,18 +388,18 @@ class Supervisor:
 
 
 def _respawn_delay(handle: ChildHandle, crashed_early: bool, now: float) -> float:
-    """Seconds to wait: a child that crashed before it was of any use would only do so again."""
+    """Seconds to wait: a child that crashed before doing any work would probably crash again."""
     is_early = crashed_early and now - handle.spawned_at < 5
     handle.early_exits = handle.early_exits + 1 if is_early else 0
     return 0.0 if handle.early_exits < 3 else min(5.0, 0.1 * 2**handle.early_exits)
 
 
 def _kill_and_wait(pid: int, end: float) -> bool:
-    """Kill a process until it is gone; False if it is still there at ``end`` (monotonic)."""
+    """Kill a process until it is gone; False if it still exists at ``end`` (monotonic)."""
     while time.monotonic() < end:
         try:
             os.kill(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):  # the latter: another user's process now
+        except (ProcessLookupError, PermissionError):  # the latter: now another user's process
             return True
         if not start_time(pid):  # dead, but not reaped
             return True

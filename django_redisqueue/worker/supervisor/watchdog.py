@@ -21,13 +21,13 @@ logger = logging.getLogger("django_redisqueue")
 HARD_GRACE_MS = 5000  # from a job's timeout, when the job is interrupted, to the kill
 BUSY_INTERVAL, IDLE_INTERVAL = 0.01, 0.5  # s between two checks
 WATCH_SECONDS = 0.5  # without anything to watch for, before a child has to wake the supervisor
-STALLED_MS = 1000  # until unstarted jobs go back although none runs, as while a file is read
-UNRESPONSIVE_MS = 2000  # of silence until the kill: this process may have been stopped, too
+STALLED_MS = 1000  # until unstarted jobs are released if none is running, as while a file is read
+UNRESPONSIVE_MS = 2000  # of silence before the kill: this process may have been stopped as well
 MEMORY_INTERVAL = 5.0  # s between two checks of the children's memory
 
 
 class Watchdog:
-    """Checks the children of a supervisor; its heartbeat threads write what has to be written."""
+    """Checks the children of a supervisor, whose heartbeat threads write what has to be written."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class Watchdog:
     def exit_report(self, handle: ChildHandle) -> ExitReport:
         """What a dead child leaves behind: outcomes to report, and the jobs that ran.
 
-        A job that was killed for its timeout while it committed is recovered: the next run finds
-        its receipt, or that there is none.
+        A job that was killed for its timeout during its commit is recovered. The next run finds its
+        receipt, or that there is none.
         """
         if handle.role != "jobs":
             return ExitReport(handle.child, [], [])
@@ -86,7 +86,7 @@ class Watchdog:
         return ExitReport(handle.child, outcomes, [job_id for job_id, _ in blamed], timed_out)
 
     def _check_waiting(self, handle: ChildHandle, now: float, now_ms: int) -> None:
-        """Let nothing wait behind a slow job: neither unstarted jobs, nor outcomes of others."""
+        """Let nothing wait behind a slow job, neither unstarted jobs nor other jobs' outcomes."""
         job = handle.state.running_sync()
         since_ms = self._waiting_since(handle, job)
         if since_ms:
@@ -94,7 +94,7 @@ class Watchdog:
         elif now > handle.watched_until:
             handle.watched_until = 0.0
             handle.state.set_watched(False)
-            # Check again: the child may have read the flag just before, and not woken us.
+            # Check again: the child may have read the flag just before, and so not woken us.
             if not self._waiting_since(handle, handle.state.running_sync()):
                 return
             handle.watched_until = now + WATCH_SECONDS
@@ -112,8 +112,8 @@ class Watchdog:
         return min(filter(None, (handle.state.unstarted_since(), ended_ms)), default=0)
 
     def _release_unstarted(self, handle: ChildHandle, job: RunningJob | None) -> None:
-        """``job`` is None if the main thread runs none: another thread keeps it from going on (by
-        holding the GIL), or it prepares one, or stands still."""
+        """``job`` is None if the main thread is running none: another thread blocks it (by holding
+        the GIL), or it is preparing one, or it is stuck."""
         if job is not None:
             handle.released_for = (job.id, job.lease)
         unstarted = handle.state.take_unstarted()
@@ -139,8 +139,8 @@ class Watchdog:
     def _kill_if_unresponsive(self, handle: ChildHandle, now_ms: int) -> None:
         """Kill a child that is stopped or stuck, so that it is replaced.
 
-        A child that runs a job is left alone: the job has a timeout of its own, and may hold the
-        GIL for that long.
+        A child that is running a job is left alone, because the job has its own timeout, and may
+        hold the GIL for that long.
         """
         until_ms = handle.state.alive_until_ms
         if not handle.pid or not until_ms or now_ms <= until_ms or handle.state.running():

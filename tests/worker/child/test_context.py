@@ -49,8 +49,8 @@ def test_progress_of_what_is_no_number_is_refused_and_not_reported(value: Any) -
 @pytest.mark.parametrize(
     ("note", "words"),
     [
-        (None, "progress: note must be a text, not None"),
-        (b"half", "progress: note must be a text, not b'half'"),
+        (None, "progress: note must be text, not None"),
+        (b"half", "progress: note must be text, not b'half'"),
         ("\ud800", "progress: note has a lone surrogate, which is not Unicode text"),
     ],
 )
@@ -114,13 +114,13 @@ def test_a_run_that_redis_does_not_know_is_no_failure(
 
     class Transport:
         def parent_results(self, job_id: str) -> dict[str, Any]:
-            raise LeaseLost(f"Redis does not know that job {job_id} runs")
+            raise LeaseLost(f"Redis has no record that job {job_id} is running")
 
         gather_key = parent_results
 
     monkeypatch.setattr(context_module, "transport", Transport)
     monkeypatch.setattr(gather, "transport", Transport)
-    with pytest.raises(JobAbandoned, match=r"does not know that job gather_1\.0 runs"):
+    with pytest.raises(JobAbandoned, match=r"no record that job gather_1\.0 is running"):
         getattr(JobContext(claimed("gather_1.0"), lambda _: True, Memory()), name)
 
 

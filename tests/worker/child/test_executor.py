@@ -58,7 +58,7 @@ def test_a_job_goes_back_if_redis_does_not_know_it_or_is_away(
     """After a failover, or asked of a master that was replaced: no failure of the job."""
 
     def unknown(job_id: str) -> Any:
-        raise error(f"Redis does not know that job {job_id} runs")
+        raise error(f"Redis has no record that job {job_id} is running")
 
     job = claimed()._replace(task="tests.app.tasks.noop", options='{"takes_result":true}')
     resolution = Pipeline(SETTINGS, lambda _: 0, unknown).prepare(job)

@@ -200,18 +200,18 @@ def test_two_walks_have_names(new_run: NewRun) -> None:
 
 
 BAD: list[tuple[Callable[[], Any], str]] = [
-    (lambda: 5, "takes a queryset, or a list, tuple or range, not 5"),
+    (lambda: 5, "needs a queryset, or a list, tuple or range, not 5"),
     (lambda: "abc", "not 'abc'"),
     (lambda: iter([1]), "it must find its place again in a later run"),
     (lambda: Counter.objects.all()[:5], "a queryset without slices and unions"),
     (lambda: Counter.objects.all().union(Counter.objects.all()), "without slices and unions"),
     (lambda: Counter.objects.order_by("pk").reverse(), r"reverse\(\) turns it around; name it"),
     (lambda: Counter.objects.order_by("?"), r"a unique order of Counter, such as .*'\?' is no"),
-    (lambda: Counter.objects.order_by(F("name")), r"F\(name\) is no field"),
+    (lambda: Counter.objects.order_by(F("name")), r"F\(name\) is not a field"),
     (lambda: Counter.objects.order_by("value"), "value may be equal in two rows; add 'pk' as the"),
     (lambda: LogEntry.objects.order_by("user", "pk"), "'user' is a relation; use 'user_id'"),
-    (lambda: User.objects.order_by("last_login", "pk"), "'last_login' may be NULL, behind which"),
-    (lambda: User.objects.order_by("groups__name", "pk"), "'groups__name' is no field of it"),
+    (lambda: User.objects.order_by("last_login", "pk"), "'last_login' may be NULL, after which"),
+    (lambda: User.objects.order_by("groups__name", "pk"), "'groups__name' is not a field of it"),
     (lambda: StepReceipt.objects.order_by("job_id"), "job_id may be equal in two rows"),
 ]
 

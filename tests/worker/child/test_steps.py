@@ -87,7 +87,7 @@ def test_its_key_is_the_same_in_every_run() -> None:
     context = run()
     assert context.step("charge", lambda: context.step_key) == "job_1:charge"
     assert run(lease=7).step_key_for("charge") == "job_1:charge"
-    with pytest.raises(StepError, match=r"step_key is the key of the step that runs now, and none"):
+    with pytest.raises(StepError, match=r"step_key is the key of the step that is running"):
         _ = context.step_key
 
 
@@ -100,11 +100,11 @@ def test_a_name_may_occur_once_in_a_run() -> None:
 
 
 BAD: list[tuple[Callable[[JobContext], object], type[Exception], str]] = [
-    (lambda c: c.step("", call), StepError, "name of a step must be a text of 1 to 100 letters"),
+    (lambda c: c.step("", call), StepError, "name of a step must be text of 1 to 100 letters"),
     (lambda c: c.step("a\n", call), StepError, r"not 'a\\n'"),
     (lambda c: c.step("x" * 101, call), StepError, "1 to 100 letters"),
     (lambda c: c.step(7, call), StepError, "not 7"),  # type: ignore[arg-type]
-    (lambda c: c.step("s", 5), StepError, "step 's' takes a function and its arguments, not 5"),  # type: ignore[arg-type]
+    (lambda c: c.step("s", 5), StepError, "step 's' needs a function and its arguments, not 5"),  # type: ignore[arg-type]
     (lambda c: c.step("s", asyncio.sleep), StepError, r"use await context.astep\(...\)"),
     (lambda c: c.step("s", object), InvalidArguments, "the result of step 's' of a.task is a"),
     (lambda c: c.step("s", Later), InvalidArguments, r"\.Later: await it first"),

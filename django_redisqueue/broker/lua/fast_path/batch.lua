@@ -1,7 +1,7 @@
--- batch: any outcomes and any claim of finish.lua, for all calls that are no single run. Made on first use, because
--- these functions cost Redis more than a single run does.
--- Taking a name of the function around it costs a search among all that were taken before; a name that this function
--- took from outside is only copied. So these functions are made in two steps, one within the other.
+-- batch: any outcomes and any claim of finish.lua, for all calls that are not a single run. Created on first use,
+-- because these functions cost Redis more than a single run does.
+-- Capturing a name of the enclosing function costs a search among all names captured before; a name that the enclosing
+-- function captured itself is only copied. So these functions are created in two steps, one within the other.
 local function finish_batch()
 -- @include "events"
 -- @include "wake"
@@ -33,7 +33,7 @@ return (function()
     flush()
     return { codes, { tonumber(request.call), {}, {}, 0, {}, {} } }
   end
-  flush_pending_writes()  -- a job that was handed back may be claimed again; workflows are written at the end
+  flush_pending_writes()  -- a job that was released may be claimed again; workflows are written at the end
   request.holding = redis.call('LLEN', processing_key(request.child)) - unwritten  -- which have ended
   local claim = claim_queues(request)
   flush()

@@ -4,12 +4,12 @@ local batch = { jobs = {}, kinds = {}, entries = {}, lost = {}, size = 0, bytes 
   full = false, alone = false, suspects = {}, waits = false }
 
 local claim_without_lanes, claim_ids  -- defined in claim_order.lua
-local MAX_EXAMINED = 100  -- ids a call
+local MAX_EXAMINED = 100  -- ids per call
 local function has_room(request)
   return batch.size < request.jobs and batch.examined < MAX_EXAMINED and not batch.full and not batch.alone
 end
 
--- What consecutive jobs have in common is in the reply once (claim_queues.lua). Returns its number.
+-- What consecutive jobs have in common appears in the reply once (claim_queues.lua). Returns its number.
 local function add_kind(queue, lease, attempts, recoveries, task, options)
   local kinds, last = batch.kinds, #batch.kinds
   local head = queue .. ' ' .. lease .. ' ' .. attempts .. ' ' .. recoveries .. ' ' .. task
@@ -24,13 +24,13 @@ local function add_to_reply(id, payload, kind)
   batch.size, batch.bytes = batch.size + 1, batch.bytes + #payload
 end
 
-local MAX_PAYLOAD_BYTES = 1000000  -- bytes a call
+local MAX_PAYLOAD_BYTES = 1000000  -- bytes per call
 local function exceeds_payload_limit(payload, size, bytes)
   batch.full = size > 0 and bytes + #payload > MAX_PAYLOAD_BYTES
   return batch.full
 end
 
--- What jobs mostly share with those that were claimed before; it is built anew only when it changes.
+-- What jobs mostly share with those claimed before them; it is rebuilt only when it changes.
 local common = {}
 local function common_of(queue)
   if common.queue ~= queue or common.kind ~= #batch.kinds / 2 - 1 then return nil end
@@ -42,7 +42,7 @@ local function note_common(queue, task, options, kind, shared, length, descripti
 end
 
 local NOTHING_READ = {}
--- Claims ids behind the first `taken` until one is not eligible. Returns how many are taken, and the row of that one,
+-- Claims ids after the first `taken` until one is not eligible. Returns how many are taken, and the row of that one,
 -- for the slow path. pcall as in read(), which costs more.
 local function claim_eligible(request, queue, ids, taken, claimed)
   local child, mark, jobs, entries = request.child, request.mark, batch.jobs, batch.entries

@@ -1,7 +1,7 @@
--- finish: completes first runs by their entries in the processing list (README.md), where they mostly stand at the head
--- in the order of their ends. Others take the slow path.
--- Arguments from `first` on: number of runs; then for each call that claimed some of them its number, how many those
--- are, and of each the id and the result as JSON.
+-- finish: completes first runs by their entries in the processing list (README.md), which are mostly at its head in the
+-- order of their ends. Other outcomes take the slow path.
+-- Arguments from `first` on: number of runs; then for each call that claimed some of them its number, how many there
+-- are, and for each of them the id and the result as JSON.
 -- @include "fast_path/entry"
 -- @include "fast_path/workflow_runs"
 -- @include "fast_path/slow_path"
@@ -11,17 +11,17 @@ local function note_code(number, code)
   if code ~= 1 then codes[#codes + 1], codes[#codes + 2] = number, code end
 end
 
--- The run that most outcomes have; those of the others by their number, false for the slow path; whether the outcomes
--- are the head of the list.
+-- The run that most outcomes share; those of the others by number, false for the slow path; whether the outcomes are
+-- the head of the list.
 local common, others, are_head = nil, {}, true
 local lanes_by_number, some_have_lanes = {}, nil
 
-local function lane_behind(entry, expected)
-  if not entry or string.byte(entry, #expected + 1) ~= 32 then return nil end  -- a blank
+local function lane_after(entry, expected)
+  if not entry or string.byte(entry, #expected + 1) ~= 32 then return nil end  -- a space
   if string.find(entry, expected, 1, true) == 1 then return string.sub(entry, #expected + 2) end
 end
 
--- Reads the entries, and for the slow path the jobs. Returns where the arguments go on.
+-- Reads the entries, and for the slow path the jobs. Returns where the arguments continue.
 local function read_completed(child, first)
   local args, runs, at, number = ARGV, tonumber(ARGV[first]), first + 1, 0
   if runs == 0 then return at end
@@ -33,7 +33,7 @@ local function read_completed(child, first)
       local id, entry = args[place], entries[number]
       local expected = run and mark .. id .. run.description
       if not run or entry ~= expected then
-        local lane = expected and lane_behind(entry, expected)
+        local lane = expected and lane_after(entry, expected)
         if not lane then
           local rest = rest_of(entry, mark .. id)
           if not rest then
@@ -57,7 +57,8 @@ local function read_completed(child, first)
   return at
 end
 
--- HSET replies how many fields are new: three, more when the hash had been deleted, fewer when it was completed before.
+-- HSET replies how many fields are new: three; more if the hash had been deleted, fewer if the job was already
+-- completed.
 local function refusal_code(id, new, run)
   table.insert(run.writes.left, id)
   if type(new) == 'table' then return 0 end
@@ -65,7 +66,7 @@ local function refusal_code(id, new, run)
   return new > 3 and 0 or 2
 end
 
--- For outcomes that follow in this call on the slow path.
+-- For outcomes later in this call that take the slow path.
 local function note_completed(id, is_new)
   if not are_head then table.insert(slow_path_built.settled_ids, id) end
   if is_new and slow_path_built.claims[id] then slow_path_built.claims[id].status = 'completed' end

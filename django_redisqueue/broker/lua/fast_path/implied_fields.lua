@@ -1,8 +1,8 @@
 -- implied_fields: the hash of a job whose only run is on the fast path has no `lease`, because it is the first one.
--- `seq`, the number of events until then, is implied, too: without it, by the status; with it, by the completion, which
--- adds one and does not write it. Any other transition writes both.
+-- `seq`, the number of events so far, is also implied: if it is missing, by the status; if present, by the completion,
+-- which adds one and does not write it. Any other transition writes both.
 -- Jobs with `audit` or `watched` have `seq` from the beginning; those of gathers need not, because their ids tell. A
--- released job of a workflow has it, too, so its claim reads `audit`, and its end `watched` (workflow_runs.lua).
+-- released job of a workflow also has it, so its claim reads `audit`, and its end `watched` (workflow_runs.lua).
 local FIRST_LEASE = '1'
 local function has_run(status) return status == 'processing' or status == 'completed' end
 local function lease_of(status, lease) return lease or has_run(status) and FIRST_LEASE end

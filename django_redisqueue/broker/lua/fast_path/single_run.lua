@@ -1,6 +1,6 @@
 -- single_run: reads and checks of the most frequent call (README.md): a child has completed one first run, or none, and
--- claims one job. It makes few functions and tables, and writes nothing.
--- Arguments: 10 number of queues, from 11 on their names; then how many runs have completed, and of that run the call
+-- claims one job. It creates few functions and tables, and writes nothing.
+-- Arguments: 10 number of queues, from 11 on their names; then how many runs have completed, and for that run the call
 -- that claimed it, 1, its id and result.
 -- @include "counter"
 -- @include "fast_path/description"
@@ -9,8 +9,8 @@ local ended, result = ARGV[first + 3], ARGV[first + 4]
 local is_usual = first > 11 and ARGV[6] == '0' and ARGV[7] ~= '0' and tonumber(ARGV[8]) <= 0
   and (ARGV[first] == '0' and not ARGV[first + 1] or ARGV[first] == '1' and result and not ARGV[first + 5])
 
--- The child holds the entry of the run that has ended, and may hold others. If it is one, its long entry tells that it
--- is a first run, which need not run alone.
+-- The child holds the entry of the run that has ended, and may hold others. If it holds only one, its long entry tells
+-- that it is a first run, which need not run alone.
 local entry, held_besides, last_queue, last_task, last_bytes
 if is_usual then
   local held, name, at, size, grows = redis.pcall('LRANGE', held_key, '0', '2'), nil, 1, nil, nil
@@ -34,7 +34,7 @@ if is_usual then
   end
 end
 
--- No queue is paused or has lanes, aging, or other jobs than those of its list and some that are not due. There is one
+-- No queue is paused or has lanes, aging, or jobs other than those of its list and some that are not due. There is one
 -- job, or the child wants no more. All keys have their types.
 local queue, prefix, started, wakes, running, last_prefix, completed_total, finished_bytes
 for at = 11, is_usual and first - 1 or 0 do

@@ -1,5 +1,5 @@
 -- slow_path: all claims and outcomes that the fast path does not serve: ends with consequences, jobs that ran before or
--- fell due. Built on first use: creating these functions costs more than a job on the fast path.
+-- became due. Built on first use: creating these functions costs more than a job on the fast path.
 -- @include "pending_writes"
 -- @include "skip_list"
 -- @include "fast_path/claim"
@@ -30,6 +30,6 @@ end
 
 local function flush()
   if next(loaded_workflows) then flush_workflows(function(...) return slow_path().call_back(...) end) end
-  flush_pending_writes()  -- also what a callback has counted
+  flush_pending_writes()  -- including what a callback has counted
   flush_events()
 end

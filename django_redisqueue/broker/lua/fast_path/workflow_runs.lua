@@ -1,5 +1,5 @@
 -- workflow_runs: first runs of jobs of workflows on the fast path (README.md): of roots, which have no `seq`, and of
--- jobs that were released, which have 2. Made on first use, because most calls meet none.
+-- jobs that were released, which have 2. Created on first use, because most calls meet none.
 -- @include "wake"
 -- @include "fast_path/claim"
 -- @include "workflow_state"
@@ -25,13 +25,13 @@ local function read_first_run(key, workflow)
   return redis.pcall('HMGET', key, 'status', 'task', 'payload', 'seq', 'then', 'after', 'options', 'audit')
 end
 
--- Claims jobs of workflows behind the first `taken` until one is not eligible. Returns how many are taken, and an
--- empty row when that one is for the slow path, or false when it is of no workflow; nil at the end. The runs of a batch
--- have no more dependants than one script may notify, so that their ends defer none.
+-- Claims jobs of workflows after the first `taken` until one is not eligible. Returns how many are taken, and an empty
+-- row if that one is for the slow path, or false if it belongs to no workflow; nil at the end. The runs of a batch have
+-- no more dependants than one script may notify, so that their ends defer none.
 local function claim_first_runs(request, queue, ids, taken, claimed)
   local child, mark, jobs, entries = request.child, request.mark, batch.jobs, batch.entries
   local size, bytes, notified, at, rest = batch.size, batch.bytes, batch.dependants, #claimed, nil
-  -- what most runs share with the one before
+  -- what most runs share with the previous one
   local last_task, last_options, last_seq, last_names, last_parents, length
   local kind, dependants, shared, description
   for position = taken + 1, #ids do
@@ -72,7 +72,7 @@ local function claim_first_runs(request, queue, ids, taken, claimed)
   return taken, rest
 end
 
--- Whether nothing has happened to a run that its entry does not tell. A job that was released had `seq` before it ran,
+-- Whether nothing has happened to a run beyond what its entry tells. A job that was released had `seq` before it ran,
 -- so version 0.1.0 does not shorten its entry for a watcher or a follower.
 local function ends_as_usual(id, run)
   local workflow = workflow_of_job(id)

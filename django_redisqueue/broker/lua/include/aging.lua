@@ -1,7 +1,7 @@
 -- aging: the order among priorities of a queue with the option AGING, which is in the field `aging` of its meta in ms:
--- waiting for so long counts as one step of priority. Jobs stand where they always stand, so the option may change at
--- any time. Within one priority the order stays the same; of the next jobs of all priorities that one starts whose
--- instant, later by `aging` for each step of priority that it lacks, is the earliest.
+-- each such period of waiting counts as one step of priority. Jobs stay where they always are, so the option may change
+-- at any time. The order within one priority stays the same. Among the next jobs of all priorities, the first to start
+-- is the one whose time, plus `aging` for each step of priority that it lacks, is the earliest.
 local function aging_of(queue)
   local ms = integer(redis.call('HGET', queue_key(queue, 'meta'), 'aging'))
   return ms and ms > 0 and ms or nil
@@ -20,7 +20,7 @@ local function first_of_bands(key, high)
   return found
 end
 
--- Since when a job has been queued.
+-- The time since which a job has been queued.
 local instants = {}
 local function queued_since(id)
   if not id then return now end
@@ -32,7 +32,7 @@ local function queued_since(id)
 end
 local function aged_instant(id, band, aging) return queued_since(id) + band * aging end
 
--- The first of some by age, and the instant of the second. Each has `id`, the job that it would start, and its `band`.
+-- The first of some by age, and the time of the second. Each has `id`, the job that it would start, and its `band`.
 local function first_by_age(some, aging)
   if not some[2] then return some[1], math.huge end
   local first, earliest, second = nil, math.huge, math.huge

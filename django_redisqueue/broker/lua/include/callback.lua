@@ -1,4 +1,4 @@
--- callback: the job that the end of a workflow or a gather creates. The hash there describes it in the fields
+-- callback: the job that is created when a workflow or a gather ends. The hash there describes it in the fields
 -- <which>_task, _payload, ..., of which empty ones may be missing.
 -- @include "waiting"
 -- @include "pending_writes"
@@ -7,7 +7,7 @@
 -- @include "new_job"
 -- @include "duplicates"
 -- The id is unique to the callback, so the job is created once, unless another job has its unique key.
--- gather_key: of its gather, or nil. replaces_cancelled: see `admit`. Returns whether there is such a job.
+-- gather_key: that of its gather, or nil. replaces_cancelled: see `admit`. Returns whether there is such a job.
 local function call_back(key, which, id, gather_key, replaces_cancelled)
   local task, payload, queue, options, priority, audit, when, unique, lane = unpack(redis.call('HMGET', key,
     which .. '_task', which .. '_payload', which .. '_queue', which .. '_options', which .. '_priority',

@@ -1,6 +1,6 @@
 -- cancel_job: cancels one job, or asks a running one to stop. Returns the code of cancel.lua.
--- A queued id of priority 0 stays in its list until a claim drops it, because LREM costs the length of the list. Its
--- hash says so (`lingers`), and the queue counts such ids (compact.lua).
+-- A queued id of priority 0 stays in its list until a claim drops it, because the cost of LREM grows with the list. Its
+-- hash records that (`lingers`), and the queue counts such ids (compact.lua).
 -- @include "fast_path/implied_fields"
 -- @include "end_job"
 -- @include "lanes"

@@ -1,8 +1,8 @@
--- claim_by_age: claims from a queue with the option AGING (aging.lua), one turn after the other. What may start next is
--- of each priority a job without a lane or one of the share with the lowest pass. A part of fast_path/slow_path.lua.
+-- claim_by_age: claims from a queue with the option AGING (aging.lua), one turn after another. The candidates are, for
+-- each priority, a job without a lane or one of the share with the lowest pass. A part of fast_path/slow_path.lua.
 -- @first_use
 -- @include "claim_lanes"
-local MAX_BANDS = 1000  -- that a call compares; it goes on in the order of priorities then
+local MAX_BANDS = 1000  -- that a call compares; beyond them it follows the order of priorities
 local bands = 0
 local function first_below(key, below)
   if bands > MAX_BANDS then return {} end
@@ -11,7 +11,7 @@ local function first_below(key, below)
   return found
 end
 
--- By bands, the first jobs without lanes.
+-- The first jobs without lanes, by band.
 local function next_without_lanes(queue, below, pass)
   local found, list = {}, queue_key(queue, 'queued')
   local tail = below > 100 * BAND and redis.call('LINDEX', list, -1)
@@ -22,14 +22,14 @@ local function next_without_lanes(queue, below, pass)
   return found
 end
 
--- Jobs without lanes are one share, behind others of the same pass.
+-- Jobs without lanes are one share, after others with the same pass.
 local function has_turn_before(job, other)
   if job.pass ~= other.pass then return job.pass < other.pass end
   if job.name ~= other.name then return job.name < (other.name or '\127') end
   return tonumber(job.score) < tonumber(other.score)
 end
 
--- Of a share the next jobs of all priorities: those of its first lanes, whose heads may hide others.
+-- A share's next jobs of all priorities: those of its first lanes, whose heads may hide others.
 local function add_share(queue, share, below, found)
   for _, lane in ipairs(first_below(lanes().ready_key(queue, share.name), below)) do
     for _, job in ipairs(first_below(lanes().lane_key(queue, lane.name), below)) do
@@ -69,7 +69,7 @@ local function claim_run(request, queue, first, aging, second, most, claimed)
   end
 end
 
--- A job of a lane, then the others in their order, as read_heads() has them.
+-- A job of a lane, then the others in their order, in the form of read_heads().
 local function heads_from(job, key, most, below)
   local in_order, found, eligible = redis.pcall('ZRANGE', key, 0, most, 'WITHSCORES'), { job.id, job.score }, 0
   for at = 1, #in_order, 2 do

@@ -1,5 +1,5 @@
--- claim_heads: claims the first jobs of lanes, on the fast path if they can be; `of` has the name of the lane of each.
--- Returns how many leave their lanes, and which of them run. Those that left without a run have ended, or wait, which
+-- claim_heads: claims the first jobs of lanes, on the fast path if possible; `of` has the name of the lane of each.
+-- Returns how many leave their lanes, and which of them run. Those that left without a run have ended or wait, which
 -- may have brought other jobs into lanes.
 local function claim_heads(request, queue, ids, of, claimed)
   local first, taken, row = batch.size, 0, nil

@@ -1,10 +1,10 @@
--- claim_keyed: claims jobs with lanes in the order of `keyed`. That is the order of claims while one share has all
--- jobs of the queue and no lane is parked or has to be: then no scores are compared, and what the lanes need is read
--- and written together. All others are left to claim_lanes.lua. A part of fast_path/slow_path.lua.
+-- claim_keyed: claims jobs with lanes in the order of `keyed`. That is the order of claims while one share has all jobs
+-- of the queue and no lane is or must be parked: then no scores are compared, and everything the lanes need is read and
+-- written together. All other cases are left to claim_lanes.lua. A part of fast_path/slow_path.lua.
 -- @first_use
 -- @include "lanes"
 -- @include "claim_heads"
--- The share that has all jobs of the queue, and its pass; nil when there are others, or parked or paused lanes.
+-- The share that has all jobs of the queue, and its pass; nil if there are others, or parked or paused lanes.
 local function only_share(queue)
   if redis.call('EXISTS', queue_key(queue, 'queued'), queue_key(queue, 'priority'), queue_key(queue, 'parked'),
       queue_key(queue, 'pauses')) > 0 then return nil end
@@ -12,9 +12,9 @@ local function only_share(queue)
   if #found == 2 then return found[1], tonumber(found[2]) % BAND end
 end
 
--- Plans which of these ids, the first of `keyed`, are claimed one after the other: `of` has the lane of each. They are
--- of the first ready lanes, which stand in the order of their heads; of each of these by its number: its first ids, up
--- to the one that stays, and how many of them are claimed.
+-- Plans which of these ids, the first of `keyed`, are claimed one after another: `of` has the lane of each. They belong
+-- to the first ready lanes, which are in the order of their heads. For each lane, by its number: its first ids, up to
+-- the one that stays, and how many of them are claimed.
 local function plan_claim(queue, ids, ready_key)
   local rules, most, by_next = lanes(), #ids, {}
   local plan_start, prefix = rules.plan_start, rules.lane_key(queue, '')
@@ -45,7 +45,7 @@ local function plan_claim(queue, ids, ready_key)
     counts = counts }
 end
 
--- All of the plan runs, so the lanes are as they were read.
+-- All jobs of the plan run, so the lanes are as they were read.
 local function leave_as_planned(queue, plan)
   local rules, keyed, ready = lanes(), queue_key(queue, 'keyed'), plan.ready
   local prefix = rules.lane_key(queue, '')
@@ -76,7 +76,7 @@ local function leave_as_planned(queue, plan)
   redis.call('ZREMRANGEBYRANK', keyed, 0, #plan.ids - 1)
 end
 
--- Some do not run. Those that have ended may have brought others into these lanes.
+-- Some jobs do not run. Those that have ended may have brought others into these lanes.
 local function leave_otherwise(queue, plan, taken, run)
   local rules, lane_of_id = lanes(), {}
   rules.forget_plan()

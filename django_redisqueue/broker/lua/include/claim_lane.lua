@@ -2,11 +2,11 @@
 -- checked before any slot is taken. A part of fast_path/slow_path.lua.
 -- @include "lanes"
 -- @include "claim_heads"
--- Shares to write; ids that leave `keyed`; lanes whose limits may have room; whether a job left its lane without a run:
--- its end may have brought others into lanes.
+-- Shares to write; ids that leave `keyed`; lanes whose limits may have room; whether a job left its lane without a run,
+-- in which case its end may have brought others into lanes.
 local touched_shares, left_lanes, looked_at, may_have_grown
 
--- Of equal scores by name, as Redis has them, so that the size of a batch does not change the order.
+-- Equal scores are ordered by name, as in Redis, so that the size of a batch does not change the order.
 local function is_before(one, other)
   if one.score ~= other.score then return one.score < other.score end
   return (one.name or '\127') < (other.name or '\127')
@@ -23,8 +23,8 @@ local function read_in_order(key, low, high, most, make)
   return list, #list < most
 end
 
--- The limit or the pause that refuses a lane, or how many jobs its limits let start now, and whether one of them is a
--- rate.
+-- The limit or the pause that refuses a lane; otherwise how many jobs its limits allow to start now, and whether one of
+-- them is a rate.
 local function room_in(rules, queue, lane)
   local pause = rules.pause_of(queue, lane)
   if pause then return pause end
@@ -39,8 +39,8 @@ local function room_in(rules, queue, lane)
   return nil, room, is_rated
 end
 
--- The first jobs of a lane with their scores, and how many of them, up to `most`, come before this score. Among other
--- lanes mostly one does, whose score is known; Redis takes longer to print scores than to find them.
+-- The first jobs of a lane with their scores, and how many of them, up to `most`, come before this score. Between other
+-- lanes, that is mostly one, whose score is known; Redis takes longer to print scores than to find them.
 local function read_heads(key, most, score, next_lane, before)
   if next_lane then
     local ids = redis.pcall('ZRANGE', key, '0', '1')
@@ -53,7 +53,7 @@ local function read_heads(key, most, score, next_lane, before)
   return found, eligible
 end
 
--- Claims up to `most` jobs of the first lane of a share. Returns false when the share has to wait for another call.
+-- Claims up to `most` jobs of the first lane of a share. Returns false if the share has to wait for another call.
 local function claim_from_lane(request, queue, share, most, claimed)
   local first = share.lanes[share.at]
   share.at = share.at + 1
@@ -66,7 +66,7 @@ local function claim_from_lane(request, queue, share, most, claimed)
     looked_at[#looked_at + 1] = first.name
     return true
   end
-  -- What is to start at once is the first of its batch.
+  -- Jobs that must start at once are the first of their batch.
   if (is_rated or lane.chunk) and batch.size > 0 then return true end
   if is_rated then most = 1 end
   if lane.chunk then most = rules.chunk_numbers(lane) end

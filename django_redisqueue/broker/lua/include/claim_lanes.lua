@@ -1,7 +1,6 @@
--- claim_lanes: claims jobs with lanes: of the share with the lowest pass the lane with the first head, and of that the
--- head.
--- The first shares and lanes are read once and kept in order here; what becomes of them is written at the end. A part
--- of fast_path/slow_path.lua.
+-- claim_lanes: claims jobs with lanes: from the share with the lowest pass, the head of the lane whose head is first.
+-- The first shares and lanes are read once and kept in order here; their changes are written at the end. A part of
+-- fast_path/slow_path.lua.
 -- @first_use
 -- @include "claim_lane"
 local function open_share(queue, share, most)
@@ -38,7 +37,7 @@ local function charge_others(queue, jobs)
   return pass
 end
 
--- The queue's jobs without lanes are one share among the others: its place among them, or nil when there are none.
+-- The queue's jobs without lanes are one share among the others: its place among them, or nil if there are none.
 local function others_share(queue, lowest)
   local first = redis.call('ZRANGEBYSCORE', queue_key(queue, 'priority'), '-inf', '(' .. whole(ASIDE), 'WITHSCORES',
     'LIMIT', 0, 1)[2]
@@ -56,7 +55,7 @@ local function claim_from_others(request, queue, share, most, claimed)
   return batch.examined > examined and others_share(queue, tonumber(request.min_priority)) or nil
 end
 
--- One share's turn. Returns the share as it is among the others then, or nil.
+-- One share's turn. Returns the share with its new place among the others, or nil.
 local function take_turn(request, queue, share, most, lanes_of_each, claimed)
   if share.is_others then return claim_from_others(request, queue, share, most, claimed) end
   open_share(queue, share, lanes_of_each)
@@ -79,7 +78,7 @@ local function claim_from_shares(request, queue, claimed)
   if others then insert_by_score(shares, others, true) end
   while has_room(request) and shares[1] and not (shares[1].is_others and #shares == 1 and is_all) do
     local share, back = table.remove(shares, 1), nil
-    repeat  -- a share that is the only one has one turn after the other
+    repeat  -- the only share has one turn after another
       local most = shares[1] and 1 or request.jobs - batch.size
       back = take_turn(request, queue, share, most, lanes_of_each, claimed)
     until not back or shares[1] or not is_all or not has_room(request)
@@ -99,7 +98,7 @@ local function claim_lanes(request, queue, claimed)
   until batch.examined == examined or not has_room(request)
 end
 
--- When the last job with a lane has left the queue.
+-- Called when the last job with a lane has left the queue.
 local function forget_passes(queue)
   if lanes().has_lanes(queue) then return end
   redis.call('HDEL', queue_key(queue, 'meta'), 'keyed', 'pass', 'others_pass')

@@ -1,5 +1,5 @@
 -- claim_order: the order of claims within one queue: jobs set aside, priorities above 0, the list, priorities below.
--- Included by claim_queues.lua. Queues with aging have another (claim_by_age.lua).
+-- Included by claim_queues.lua. Queues with aging have another order (claim_by_age.lua).
 local BAND_WIDTH = 2 ^ 45  -- of scores that one priority has (place.lua)
 
 -- Claims ids in order. Returns how many leave their list.
@@ -27,7 +27,7 @@ local function claim_set_aside(request, queue, aging, claimed)
       batch.waits = true
       return
     end
-    slow_path().claim_one(request, queue, id, {}, claimed)  -- a stale id leaves, too
+    slow_path().claim_one(request, queue, id, {}, claimed)  -- a stale id also leaves
     redis.call('ZREM', queue_key(queue, 'priority'), id)
     batch.examined = batch.examined + 1
   end
@@ -53,11 +53,11 @@ local function claim_in_order(request, queue, claimed)
     for position = #tail, 1, -1 do ids[#ids + 1] = tail[position] end
     local taken = claim_ids(request, queue, ids, claimed)
     if taken > 0 then redis.call('LTRIM', key, '0', '-' .. text(taken + 1)) end
-    if #tail < wanted and batch.size - size == #tail then return end  -- it was the whole list, and nothing came back
+    if #tail < wanted and batch.size - size == #tail then return end  -- it was the whole list, and nothing was put back
   end
 end
 
--- Up to `most` jobs without lanes, of the priorities that the child takes.
+-- Up to `most` jobs without lanes, of the priorities that the child claims.
 claim_without_lanes = function(request, queue, most, claimed)
   local wanted, lowest = request.jobs, tonumber(request.min_priority)
   request.jobs = math.min(wanted, batch.size + most)

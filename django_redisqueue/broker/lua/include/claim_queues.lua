@@ -1,10 +1,10 @@
 -- claim_queues: claims up to `request.jobs` jobs for one child: its queues in strict order, within a queue by priority
--- and then first in, first out; and restores the wake tokens that follow from it.
--- Cost: a few commands a queue and two a job, whatever the length of a queue.
--- Reply, flat: call, {lost ids}, {queues to leave out for a while}, alone, {kinds}, {broken}, then 3 fields a job: id,
---   payload, number of its kind (from 0). A kind: '<queue> <lease> <attempts> <recoveries> <task>', options. Broken:
---   pairs of a queue with a key of a wrong type, which gives nothing, and its problem (context.lua)
--- `alone`: 1 when a job that must run alone is set aside for a child that holds nothing, or is what this child holds.
+-- and then first in, first out; and restores the wake tokens that are then needed.
+-- Cost: a few commands per queue and two per job, whatever the length of a queue.
+-- Reply, flat: call, {lost ids}, {queues to leave out for a while}, alone, {kinds}, {broken}, then 3 fields per job:
+--   id, payload, number of its kind (from 0). A kind: '<queue> <lease> <attempts> <recoveries> <task>', options.
+--   Broken: pairs of a queue with a key of the wrong type, from which nothing is claimed, and its problem (context.lua)
+-- `alone`: 1 if a job that must run alone is set aside for a child that holds nothing, or is held by this child.
 -- @include "fast_path/claim"
 -- @include "fast_path/slow_path"
 -- @include "claim_order"
@@ -15,7 +15,7 @@ end
 
 local function is_due(queue, list) return redis.call('ZCOUNT', queue_key(queue, list), '-inf', now_text) > 0 end
 
--- Whether all jobs that may start are in the list. Mostly one command tells, or none when types.lua has asked.
+-- Whether all jobs that may start are in the list. Usually one command tells, or none if types.lua has asked.
 local function has_only_its_list(queue)
   if is_bare[queue] and not slow_path_built then return true end
   local priority, scheduled = queue_key(queue, 'priority'), queue_key(queue, 'scheduled')
@@ -23,7 +23,7 @@ local function has_only_its_list(queue)
     or redis.call('EXISTS', priority) == 0 and not is_due(queue, 'scheduled') and not is_due(queue, 'retrying')
 end
 
--- has_lanes: the queue has, or lately had, jobs with lanes; aging: in ms, or nil.
+-- has_lanes: the queue has, or recently had, jobs with lanes; aging: in ms, or nil.
 local function claim_queue(request, queue, has_lanes, aging)
   local claimed, lowest = {}, tonumber(request.min_priority)
   if not has_lanes and has_only_its_list(queue) then
@@ -43,8 +43,8 @@ local function claim_queue(request, queue, has_lanes, aging)
   add_to_processing(queue, claimed)
 end
 
--- Most calls know that there is no deferred work and that their child never sent a call again. If it did, a call up to
--- that one is too late: nobody waits for its reply, so it claims nothing (slow_claim.lua).
+-- Most calls know that there is no deferred work and that their child never sent a call again. If it did, any call up
+-- to that one is too late: no child waits for its reply, so it claims nothing (slow_claim.lua).
 local function prepare(request)
   if request.is_quiet and not slow_path_built then return end
   local present = redis.call('EXISTS', deferred_key, resent_key(request.child))

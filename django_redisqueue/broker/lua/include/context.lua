@@ -6,7 +6,7 @@
 -- @include "clock"
 local base = string.sub(KEYS[1], 1, -5)
 local now = tonumber(now_text)
-local micros = time and time[2] % 1000 or 0  -- beyond that ms, for scores that order by time
+local micros = time and time[2] % 1000 or 0  -- the microseconds beyond that ms, for scores that order by time
 local channel, events_cap = ARGV[2], tonumber(ARGV[3])
 local events_key = base .. 'events'
 local trim_index_key = base .. 'events:milestones'
@@ -28,10 +28,10 @@ local function queue_key(queue, list)
   return base .. 'q:' .. queue .. ':' .. list
 end
 
--- Lua prints numbers as %.14g, which rounds scores and instants of more than 14 digits.
+-- Lua prints numbers as %.14g, which rounds scores and times of more than 14 digits.
 local function whole(number) return string.format('%.0f', number) end
 
--- A whole number from a hash; nil when the value is not one that Lua prints exactly.
+-- A whole number from a hash; nil if Lua would not print the value exactly.
 local function integer(value)
   local number = tonumber(value)
   return number and number > -1e14 and number < 1e14 and math.floor(number) or nil
@@ -49,8 +49,8 @@ local function text(number)
   return known
 end
 
--- Fields of a job. All are nil or false when its key is gone or holds something other than a hash, because one bad key
--- must not stop its batch half-way. A key that is on another node of a cluster is not gone.
+-- Fields of a job. All are nil or false if its key is gone or holds something other than a hash, because one bad key
+-- must not stop its batch halfway. A key that is on another node of a cluster is not gone.
 local function read(id, ...)
   local fields = redis.pcall('HMGET', job_key(id), ...)
   if not fields.err then return fields end
@@ -58,7 +58,7 @@ local function read(id, ...)
 end
 
 -- Adds to a counter in a hash and returns the sum. A value that is not a number counts as 0, because it must not stop a
--- script half-way.
+-- script halfway.
 local function increment(key, counter, by)
   local sum = redis.pcall('HINCRBY', key, counter, text(by))
   if type(sum) == 'number' then return sum end
@@ -76,22 +76,22 @@ end
 local function write_even_when_full() redis.call('DEL', base .. 'nothing') end
 
 -- While a slot moves to another node of a cluster, looking at an absent key is an error. A script that might find all
--- keys of its first writes looks at this one before them, so that it does not stop half-way.
+-- keys of its first writes present looks at this one before them, so that it does not stop halfway.
 local function refuse_when_moving() redis.call('EXISTS', base .. 'nothing') end
 
--- Wakes the timer: it has to come back sooner than it knows.
+-- Wakes the timer: something is due earlier than it expects.
 local function wake_timer()
   if redis.call('EXISTS', timer_key) == 0 then redis.call('LPUSH', timer_key, '1') end
 end
 
--- The same if a member is now the first of a ZSET of instants.
+-- The same, if a member is now the first of a ZSET of times.
 local function wake_timer_if_first(key, member)
   if redis.pcall('ZRANGE', key, 0, 0)[1] == member then wake_timer() end
 end
 
--- Publishes and returns how many clients listen. On a cluster channels have the shard's tag and are sharded, because
--- PUBLISH counts the listeners of its own node only. Redis 6.2 has no sharded channels. A user without permission for
--- the channel (from Redis 7.0 on a new one has none) must not stop a script half-way: a message is only a hint.
+-- Publishes and returns how many clients listen. On a cluster, channels have the shard's tag and are sharded, because
+-- PUBLISH counts only its own node's listeners. Redis 6.2 has no sharded channels. A user without permission for the
+-- channel (from Redis 7.0 on a new one has none) must not stop a script halfway: a message is only a hint.
 local is_sharded = string.sub(channel, 1, #base) == base
 local function publish(name, message)
   local heard = is_sharded and redis.pcall('SPUBLISH', name, message)

@@ -1,13 +1,13 @@
 -- continuation: the rest of a verb over many jobs. Its caller takes one step after another, and each stores here what
 -- remains, so that maintenance continues if the caller is gone (law 11).
 -- The hash `continuations`: <token> -> "<verb> <queue> <status> <jobs left> <ms>"; until <ms> the caller is assumed to
--- continue. With the token '' nothing is stored: one step does all.
--- A token begins with the instant of the call ("<ms>-"): jobs that were enqueued after it are not meant.
+-- continue. With the token '' nothing is stored: one step does everything.
+-- A token begins with the time of the call ("<ms>-"): jobs that were enqueued after it are not meant.
 local CALLER_TIMEOUT_MS = 5000
 local continuations_key = base .. 'continuations'
 expect(continuations_key, 'hash')
 
--- Only a caller that knows how much is left may take a step; otherwise two would, and so take jobs that came later.
+-- Only a caller that knows how much is left may take a step; otherwise two would, and so take jobs that arrived later.
 local function may_continue(token, left, is_first)
   if token == '' then return true end
   local known = redis.call('HGET', continuations_key, token)
@@ -27,8 +27,8 @@ local function is_too_new(id, token)
   return called_ms and (integer(read(id, 'enqueued_ms')[1]) or 0) > called_ms
 end
 
--- Those of these ids that the caller means: the ones in ARGV from `first` on, or all when there are none. Others have
--- moved up since it has looked, because jobs before them have gone.
+-- Those of these ids that the caller means: the ones in ARGV from `first` on, or all if there are none. Others have
+-- moved up since the caller looked, because jobs before them are gone.
 local function only_meant(ids, first)
   if not ARGV[first] then return ids end
   local is_meant, found = {}, {}

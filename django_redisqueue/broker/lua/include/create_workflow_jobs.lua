@@ -4,10 +4,10 @@
 -- @include "wake"
 -- @include "workflow"
 -- @include "workflow_end"
-local JOB_FIELDS = 3  -- arguments a job
+local JOB_FIELDS = 3  -- arguments per job
 
 -- What only jobs with unique keys, lanes, priorities or delays need. Built on first use: creating these functions costs
--- more than ten jobs without.
+-- more than ten jobs without those.
 local slow_path_built
 local function slow_path()
   if slow_path_built then return slow_path_built end
@@ -21,7 +21,7 @@ local function slow_path()
   return slow_path_built
 end
 
--- Law 1: all types that concern the jobs of a kind, before anything of the call is written.
+-- Law 1: checks all types that concern the jobs of a kind, before anything of the call is written.
 local function check_kind(kind)
   expect_all(kind.queue)
   if kind.options ~= '' then expect_index(kind.options) end
@@ -30,7 +30,7 @@ local function check_kind(kind)
   kind.is_checked = true
 end
 
--- The same for a workflow. Notes how many jobs wait when it starts now, and whether some have unique keys.
+-- The same for a workflow. Notes how many jobs wait if it starts now, and whether some have unique keys.
 local function check_workflow(new)
   expect(workflow_key(new.id), 'hash')
   expect(workflow_held_key(new.id), 'list')
@@ -74,7 +74,7 @@ local function line_up_new(kind, id)
   wake(kind.queue)
 end
 
--- What the creation of most jobs has not.
+-- What creating most jobs does not need.
 local function apply_conditions(new, kind, id, name)
   if kind.unique ~= '' then slow_path().take_keys(id, kind.unique) end
   for parent in string.gmatch(kind.joins, '%S+') do redis.call('RPUSH', then_key(new.id .. parent), name) end

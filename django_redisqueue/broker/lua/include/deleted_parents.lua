@@ -1,13 +1,13 @@
--- deleted_parents: jobs that wait for a job which is about to be deleted, or that may still read its result, for which
--- retention keeps it as long as it can.
+-- deleted_parents: jobs that wait for a job that is about to be deleted, or that may still read its result, for which
+-- retention keeps it as long as possible.
 -- @include "followers"
-local MAX_READERS = 10  -- examined a call and job
+local MAX_READERS = 10  -- examined per call and job
 
 local function has_followers(id, watched)
   return has(watched, 'f') and redis.call('TYPE', followers_key(id)).ok == 'zset'
 end
 
--- job: of a finished job what read_finished() reads.
+-- job: what read_finished() reads of a finished job.
 -- Whether jobs wait for it, or for its retry, and are still to be notified.
 local function is_waited_for(job)
   return job.dependants and workflow_of_job(job.id)
@@ -15,7 +15,7 @@ local function is_waited_for(job)
 end
 
 -- Whether a follower may still read its result. Followers that have completed or are gone are removed here, a few at a
--- time, so that no other verb has to.
+-- time, so that no other verb has to do it.
 local function has_readers(job)
   if not has_followers(job.id, job.watched) then return false end
   local key = followers_key(job.id)
@@ -27,7 +27,7 @@ local function has_readers(job)
   return redis.call('ZCOUNT', key, READS, READS) > 0
 end
 
--- Whether the result of a completed job may still be read: also by jobs of its workflow, until all have completed.
+-- Whether a completed job's result may still be read, also by jobs of its workflow until all of those have completed.
 local function is_wanted(job)
   local workflow_id = workflow_id_of(job.id)
   if workflow_id then

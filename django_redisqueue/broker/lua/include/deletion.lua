@@ -1,8 +1,8 @@
--- deletion: deletes the hash of a finished job and subtracts its bytes. The caller takes the id off its list.
+-- deletion: deletes the hash of a finished job and subtracts its bytes. The caller removes the id from its list.
 -- @include "deleted_parents"
 -- @include "tombstone"
 -- @include "steps"
--- A gather's follow-up that failed takes along the results that were kept for its retry.
+-- Deleting a gather's failed follow-up also deletes the results that were kept for its retry.
 local function release_gather_results(id)
   local status, key = unpack(read(id, 'status', 'gather'))
   local plan = key and (status == 'failed' or status == 'cancelled') and load_plan(key, gather_of(id))
@@ -11,7 +11,7 @@ local function release_gather_results(id)
   check_later(key, now)
 end
 
--- What the deletion of a finished job looks at. A `then` that is empty names nobody: all have been notified.
+-- What the deletion of a finished job reads. An empty `then` means that all dependants have been notified.
 local function read_finished(id)
   local status, bytes, lingers, dependants, watched, deleted = unpack(
     read(id, 'status', 'bytes', 'lingers', 'then', 'watched', 'deleted'))
@@ -48,8 +48,8 @@ local function unlink_hashes()
   doomed = {}
 end
 
--- The mirror has read the end of every job that finished before this instant (trim.lua). An entry's id begins with
--- Redis's clock, which is ahead of a script's `now` by its length at most. When the clock was set back, ids tell
+-- The mirror has read the end of every job that finished before this time (trim.lua). An entry's id begins with Redis's
+-- clock, which is ahead of a script's `now` by at most the script's duration. After the clock was set back, ids say
 -- nothing until it has caught up.
 local LONGEST_SCRIPT_MS = 1000
 local function mirrored_until(has_mirror)
@@ -62,7 +62,7 @@ local function mirrored_until(has_mirror)
 end
 
 -- Deletes a job on request. Until the mirror has read its end the hash stays, because it may be the only place of the
--- arguments, result and error: without `status`, so that everybody else takes it for gone, and with its id among the
+-- arguments, result and error: without `status`, so that all other readers treat it as gone, and with its id among the
 -- queue's `deleted`, from which prune deletes it.
 local function delete_job(queue, status, job, resend_ms, mirrored_ms)
   local id, finished_ms = job.id, integer(read(job.id, 'finished_ms')[1]) or 0

@@ -1,12 +1,12 @@
 -- dependants: jobs that wait for a job. `waits` of a waiting job counts its unfinished parents; `then` of a parent
--- names its dependants in its workflow (".4" is a sibling; "*": they are in a list of their own) until they are
--- notified, which happens once. Dependants outside the workflow are its followers (followers.lua).
+-- names its dependants in its workflow (".4" is a sibling; "*": they are in a separate list) until they are notified,
+-- which happens once. Dependants outside the workflow are its followers (followers.lua).
 -- @include "workflow_end"
 -- @include "notices"
 -- @include "callback"
 -- @include "gather"
--- Parents of a job, one unless `done` says how many, have finished; or, with `skips`, never will: that is the reason to
--- cancel it.
+-- Parents of a job have finished (one, unless `done` says how many), or, with `skips`, never will: that is the reason
+-- to cancel the job.
 local function notify(id, skips, done)
   local status, waits = unpack(read(id, 'status', 'waits'))
   if not status then return end
@@ -58,7 +58,7 @@ local function on_failure_of(job)
   return job.skips and 'skip' or redis.call('HGET', job_key(job.id), 'on_fail') or 'fail'
 end
 
--- What the end of a job means for its gather, its workflow and its dependants.
+-- Applies the end of a job to its gather, its workflow and its dependants.
 local function after_end(job, status, body)
   local id, letter = job.id, string.byte(job.id, 1)
   if letter == 103 then gather_job_ended(id, status, body) end  -- 'g'
@@ -71,7 +71,7 @@ local function after_end(job, status, body)
       set_workflow_field(workflow, 'fatal', workflow.fatal + 1)
       if workflow.status == 'running' then end_workflow(workflow, 'failed', call_back) end
     end
-    return  -- its dependants go on waiting: a retry brings them back
+    return  -- its dependants keep waiting: a retry releases them
   end
   if not dependants then return end
   if workflow and workflow.status == 'building' then return defer('job:' .. id) end  -- they may not exist yet

@@ -1,11 +1,11 @@
--- duplicates: what becomes of a new job when another one has its unique key. Nothing is created then, unless newer
--- arguments must not be lost. Under replace and keep_last, a job that does not run gets the newer arguments; one that
--- runs gets a successor, which has the key from now on: under replace it is due after its wait, under keep_last it
--- waits for the end of the one before.
+-- duplicates: decides what happens to a new job if another one has its unique key. It is not created, unless newer
+-- arguments would be lost. Under replace and keep_last, a job that is not running gets the newer arguments; one that is
+-- running gets a successor, which takes over the key: under replace it is due after its wait, under keep_last it waits
+-- for the end of the previous one.
 -- @include "replace_arguments"
 -- @include "pending_writes"
 local REPLACES = { replace = true, keep_last = true }
-local ALIAS_MS = 86400000  -- for how long the id of a duplicate leads to the job, if somebody may know it
+local ALIAS_MS = 86400000  -- for how long a duplicate's id leads to the job, if a caller may have it
 local SUCCEEDS = '3'  -- score of a follower (followers.lua)
 
 local function expect_unique(unique)
@@ -23,11 +23,11 @@ local function expect_unique(unique)
   end
 end
 
--- The first of a job's keys that another job has, or nil when it may take them all.
+-- The first of a job's keys that another job has, or nil if it may take them all.
 local function find_conflict(id, unique)
   for key, mode, ms, other in unique_keys_of(unique) do
     local owner, mark, status = holder_of(key)
-    local is_over = REPLACES[mode] and (not status or is_final(status))  -- only a time of another mode is left
+    local is_over = REPLACES[mode] and (not status or is_final(status))  -- only the time of another mode is left
     if owner and owner ~= id and not is_over then
       return { key = key, mode = mode, ms = tonumber(ms), max_ms = tonumber(other), owner = owner, status = status,
         differs = mode == 'once' and mark ~= other }
@@ -36,12 +36,12 @@ local function find_conflict(id, unique)
 end
 
 -- Decides about a new job: a table of id, unique, queue, payload, options, lane. Returns the owner of its key, if it
--- is not to be created, and whether that was sent with another mark; else nil, false, and the job whose end it waits
--- for. keep_ms: how long its id leads to the owner. new.replaces_cancelled: wait for an owner that was told to stop.
+-- must not be created, and whether that was sent with another mark; otherwise nil, false, and the job whose end it
+-- waits for. keep_ms: how long its id leads to the owner. new.replaces_cancelled: wait for an owner told to stop.
 local function admit(new, keep_ms)
   local found = find_conflict(new.id, new.unique)
   if not found then return nil, false, nil end
-  -- What is done of a job that is parked, or was handed back between two items, belongs to its own arguments.
+  -- What a parked job, or one released between two items, has done belongs to its own arguments.
   local is_underway = found.status ~= 'retrying' and has_steps(read(found.owner, 'watched')[1])
   local is_fixed = found.status == 'processing' or is_underway
     or not is_sound(read(found.owner, 'queue')[1] or 'default')
@@ -61,7 +61,7 @@ local function admit(new, keep_ms)
   return found.owner, found.differs, nil
 end
 
--- Lets a job wait for the end of the one before it.
+-- Lets a job wait for the end of the previous one.
 local function succeed(id, before)
   redis.call('ZADD', followers_key(before), SUCCEEDS, id)
   local watched = read(before, 'watched')[1]

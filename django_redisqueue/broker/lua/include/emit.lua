@@ -1,6 +1,6 @@
--- emit: one transition of a job. A file of its own, because the fast path calls add_event() alone.
+-- emit: one transition of a job. A separate file, because the fast path calls only add_event().
 -- `audit` thins events at the source: '' or 'all', 'final', 'failed', 'none'. `extra` is JSON text that begins with a
--- comma, or ''; `value` its arguments, result or error (events.lua).
+-- comma, or ''; `value` is its arguments, result or error (events.lua).
 -- @include "events"
 local function emit(id, status, queue, task, child, attempt, seq, audit, extra, value)
   if audit == 'none' or audit == 'failed' and status ~= 'failed'

@@ -1,6 +1,6 @@
 -- end_job: gives a job its final status. Every script that includes this must call flush().
 --   job: table of id, queue, task, child, attempt, seq, audit, watched   field, body: what to store ('' = nothing)
---   reason: of a failed or cancelled job, or ''   from: its status until now, if that was not processing
+--   reason: of a failed or cancelled job, or ''   from: its previous status, if that was not processing
 -- For FINISHED_MAX_BYTES, the job's size is counted here and stored in its hash. The verb that deletes or requeues the
 -- job subtracts it.
 -- @include "followers"
@@ -10,7 +10,7 @@
 -- @include "pending_writes"
 local function flush()
   flush_workflows(call_back)
-  flush_pending_writes()  -- also what a callback has counted
+  flush_pending_writes()  -- including what a callback has counted
   flush_events()
 end
 
@@ -49,7 +49,7 @@ end_job = function(job, status, field, body, reason)  -- declared in waiting.lua
 end
 
 -- What a job that runs again keeps of the run that has just ended: when its first run started, and the children of its
--- runs, in order, joined by blanks. Only the first are kept, because no cap counts these bytes.
+-- runs, in order, separated by spaces. Only the first are kept, because no cap counts these bytes.
 local MAX_RAN_BYTES = 500
 local function record_run(id, child)
   local first_ms, started_ms, ran = unpack(read(id, 'first_ms', 'started_ms', 'ran'))

@@ -1,18 +1,18 @@
 -- events: publishes transitions from the script that performs them: at once on the channel (a hint), and by
 -- flush_events() in the stream (the truth), in one XADD for all events of the script. Every script that includes this
--- calls it at its end. A script whose transitions make no event counts in `unaudited` of meta: so a heartbeat sees that
--- something goes on (heartbeat.lua).
--- An entry: ':n', <events written before it, ever>, and then, in order,
---   ':alike', <JSON>   what the events of jobs that follow have in common: all but jobId. Mostly a batch has one.
---   <ids of jobs>, <text>   one event of each of these jobs, with the same text beside it: its arguments, result or
---     error, as the status has it; '' when there is none or it exceeds INLINE, and stands only in the hash
+-- file calls it at its end. A script whose transitions make no event counts in `unaudited` of meta, so that a heartbeat
+-- can see activity (heartbeat.lua).
+-- An entry: ':n', <events ever written before it>, and then, in order,
+--   ':alike', <JSON>   what the events of the following jobs have in common: all but jobId. Mostly a batch has one.
+--   <ids of jobs>, <text>   one event for each of these jobs, with the same text: its arguments, result or error, as
+--     the status implies; '' if there is none or it exceeds INLINE and is only in the hash
 --   ':workflow', <JSON>, ':name', <text>   an event of a workflow (workflow.lua)
 -- @include "trim_index"
 -- @include "event_json"
 expect(KEYS[1], 'hash')
 expect(events_key, 'stream')
 expect(trim_index_key, 'list')
-local MAX_EVENTS, MAX_BYTES = 100, 65536  -- events an entry, and bytes with which it is full
+local MAX_EVENTS, MAX_BYTES = 100, 65536  -- events per entry, and the bytes at which it is full
 local INLINE = 1024
 
 -- What is to be written: fields and values, their bytes, number of events, and the last ':alike' among them.
@@ -48,7 +48,7 @@ local function flush_events()
   update_trim_index(entry, before, total)
 end
 
--- The first PUBLISH of a script tells whether anybody listens; nobody can subscribe before the script ends.
+-- The first PUBLISH of a script tells whether any client listens; none can subscribe before the script ends.
 local listeners
 local function add_event(id, shared, text)
   if text ~= last_text or shared ~= last_shared then

@@ -1,21 +1,21 @@
 -- followers: jobs outside a job's workflow that wait for it (enqueue_with_conditions.lua), or may still read its
--- result, in a ZSET of the job's own. The score of a waiting follower says what it does when the job fails: 0 goes on
--- waiting, for a retry; 1 is skipped; 2 runs without its result; 3 only waited for the end (duplicates.lua). READS:
--- it was notified of a result, which stands only in the job's own hash; retention keeps it for these readers
+-- result, in a ZSET of that job. The score of a waiting follower determines what happens if the job fails: 0 keeps
+-- waiting, for a retry; 1 is skipped; 2 runs without its result; 3 only waited for the end (duplicates.lua). READS: it
+-- was notified of a result, which is only in the job's own hash; retention keeps the hash for these readers
 -- (deleted_parents.lua). A follower has a field `from:<job>` for each result that it may read.
--- The job has an "f" in `watched`, a follower an "a", so that other jobs pay nothing.
+-- The job has an "f" in `watched`, a follower an "a", so that other jobs have no extra cost.
 -- @include "dependants"
 local READS = '-1'
 local function reader_field(parent) return 'from:' .. parent end
 
--- Whether a completed job returned something; a large result is not fetched for that.
+-- Whether a completed job returned something; without fetching a large result.
 local function has_result(id)
   local key = job_key(id)
   local size = redis.call('HSTRLEN', key, 'result')
   return size > 0 and (size ~= 4 or redis.call('HGET', key, 'result') ~= 'null')
 end
 
--- Also for a follower that was cancelled meanwhile: a retry will read the result.
+-- Also for a follower that has been cancelled since: a retry will read the result.
 local function add_reader(id, parent)
   if not read(id, 'status')[1] then return redis.call('ZREM', followers_key(parent), id) end
   redis.call('HSET', job_key(id), reader_field(parent), '')
@@ -23,7 +23,7 @@ local function add_reader(id, parent)
 end
 
 -- Notifies up to `budget` followers of a job that has ended with `status`, or was deleted ('gone'). Returns whether
--- that was all. A key of a wrong type has no followers.
+-- that was all. A key of the wrong type has no followers.
 local function notify_followers(id, status)
   local key, lowest = followers_key(id), (status == 'completed' or status == 'gone') and 0 or 1
   if redis.call('TYPE', key).ok ~= 'zset' then return true end
@@ -48,13 +48,13 @@ local function notify_or_defer_followers(id, status)
   if not notify_followers_of_end(id, status) then defer('follow:' .. id) end
 end
 
--- Continues that, unless the job was requeued meanwhile.
+-- Continues notifying, unless the job has been requeued since.
 local function continue_followers(id)
   local status = read(id, 'status')[1]
   return not is_final(status) or notify_followers_of_end(id, status)
 end
 
--- A follower that has completed reads no more. Its parents notice when they are to be deleted.
+-- A follower that has completed reads no more. Its parents notice this when they are to be deleted.
 local function stop_reading(id)
   local notes = {}
   for parent in string.gmatch(redis.call('HGET', job_key(id), 'after') or '', '%S+') do

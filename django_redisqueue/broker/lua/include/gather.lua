@@ -17,8 +17,8 @@ local function missing_listeners(plan)
   return missing, numbers, total
 end
 
--- Results count as bytes of finished jobs for FINISHED_MAX_BYTES while they exist, in the queue of the follow-up: that
--- of `then` until the gather has failed. plan.counted: the bytes counted so far.
+-- While they exist, results count as bytes of finished jobs for FINISHED_MAX_BYTES, in the follow-up's queue: that of
+-- `then` until the gather has failed. plan.counted: the bytes counted so far.
 local function count_results(plan, by)
   local queue = plan.status == 'failed' and plan.failure_queue or plan.then_queue
   if by == 0 then return end
@@ -41,7 +41,7 @@ local function drop_results(plan)
   check_results(plan)
 end
 
--- The results have no TTL from here until the follow-up has run (follow_up_ended).
+-- The results have no TTL from now until the follow-up has run (follow_up_ended).
 local function end_gather(plan, status, reason)
   if plan.status ~= 'collecting' then return end
   local bytes = status == 'failed' and plan.counted or 0  -- move to the queue of the other follow-up
@@ -66,7 +66,7 @@ local function follow_up_of(plan) return plan.id .. (plan.status == 'released' a
 
 local function store_result(plan, listener, body)
   local key = results_key(plan.key)
-  if not check_results(plan) then return end_gather(plan, 'failed', 'expired') end  -- not begun again
+  if not check_results(plan) then return end_gather(plan, 'failed', 'expired') end  -- does not start again
   if redis.call('HEXISTS', key, listener) == 1 then return end
   local done = (tonumber(redis.call('HGET', key, 'queryDoneCount')) or 0) + 1
   redis.call('HSET', key, listener, body, 'queryDoneCount', text(done))
@@ -74,8 +74,8 @@ local function store_result(plan, listener, body)
   if done >= plan.threshold then end_gather(plan, 'released', '') end
 end
 
--- Fails the gather if the threshold is out of reach. Returns true when the budget of this script does not allow to
--- check; the timer does later.
+-- Fails the gather if the threshold is out of reach. Returns true if the budget of this script does not allow a check;
+-- the timer checks later.
 local function check_threshold(plan)
   if plan.status ~= 'collecting' then return end
   if not check_results(plan) then return end_gather(plan, 'failed', 'expired') end
@@ -93,7 +93,7 @@ local function check_threshold(plan)
   if possible < plan.threshold then end_gather(plan, 'failed', 'unreachable') end
 end
 
--- The follow-up has run. After a failure the results are kept for its retry as long as that job is kept
+-- The follow-up has run. After a failure, the results are kept for its retry as long as that job is kept
 -- (gather_checks.lua); otherwise they expire.
 local function follow_up_ended(plan, status)
   if status ~= 'completed' then

@@ -1,4 +1,4 @@
--- gather_checks: checks gathers that are due, as far as the budget goes.
+-- gather_checks: checks gathers that are due, within the budget.
 -- @include "gather"
 -- @include "followers"
 local LATER_MS = 60000  -- at least, until the next check of a gather that cannot be deleted yet

@@ -1,6 +1,6 @@
--- gather_plan: a gather's plan (docs/gather.md): what it waits for and what follows; its results are in a hash beside
--- it. `gathers` has every gather until it is deleted, by the instant of its next check; `gathers:newest` the newest of
--- them by their starts, for those who look; `gathers:closed` those whose files are to be deleted first.
+-- gather_plan: a gather's plan (docs/gather.md): what it waits for and what follows; its results are in a separate
+-- hash. `gathers` has every gather until it is deleted, by the time of its next check; `gathers:newest` the newest of
+-- them by their starts, for readers; `gathers:closed` those whose files are to be deleted first.
 local EXPIRES_LATER_MS = 50  -- than the script computes, so that a check finds the results gone
 local gathers_key, newest_key, closed_key = base .. 'gathers', base .. 'gathers:newest', base .. 'gathers:closed'
 
@@ -8,7 +8,7 @@ local function results_key(key) return base .. 'gather:' .. key end
 local function plan_key(key) return results_key(key) .. ':plan' end
 local function gather_of(id) return string.match(id, '^(gather_[^.]+)%.') end
 
--- The plan as a table, or nil when it is gone, closed, of another gather (with an id), or a key has a wrong type.
+-- The plan as a table, or nil if it is gone, closed, of another gather (with an id), or a key has the wrong type.
 local function load_plan(key, id)
   local listed = redis.call('TYPE', gathers_key).ok
   local plan_id, status, threshold, listeners, ttl_ms, keep_ms, polls, poll_delay_ms, poll_ms, expires_ms, closed,
@@ -25,7 +25,7 @@ end
 
 local function has_results(plan) return redis.call('TYPE', results_key(plan.key)).ok == 'hash' end
 
--- Sets the instant of a gather's next check.
+-- Sets the time of a gather's next check.
 local function check_later(key, at)
   redis.call('ZADD', gathers_key, whole(at), key)
   wake_timer_if_first(gathers_key, key)

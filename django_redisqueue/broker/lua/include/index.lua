@@ -1,5 +1,5 @@
--- index: SETs of unfinished jobs by a property. A job's options name its sets ("index", joined by blanks; no value of
--- an option can look like that key), and its `watched` has an "i".
+-- index: SETs of unfinished jobs by a property. A job's options name its sets ("index", separated by spaces; no value
+-- of an option can look like that key), and its `watched` has an "i".
 local function index_key(entry) return base .. 'index:' .. entry end
 local function entries_of(options)
   local found = options and options ~= '' and string.match(options, '"index":"([^"]*)"')
@@ -12,7 +12,7 @@ local function expect_index(options)
   for entry in entries_of(options) do expect(index_key(entry), 'set') end
 end
 
--- pcall: a key of a wrong type must not stop a script half-way.
+-- pcall: a key of the wrong type must not stop a script halfway.
 local function index(id, options)
   if options == '' then return end
   for entry in entries_of(options) do redis.pcall('SADD', index_key(entry), id) end
@@ -24,7 +24,7 @@ local function unindex(id)
   end
 end
 
--- What the first event of a job has of its options: its tags, for which it has them all, and its correlation id.
+-- The part of a job's options in its first event: all of its tags, and its correlation id.
 local function mirrored_options(options)
   if options == '' then return '' end
   local correlation = string.match(options, '"correlation_id":"([^"\\]*)"')

@@ -1,4 +1,4 @@
--- job_size: an estimate of a finished job's memory, with its key and its place in the final list, as measured
+-- job_size: an estimate of a finished job's memory, with its key and its entry in the final list, as measured
 -- (test_bytes.py). texts: bytes of payload, options, result and error. Redis keeps a hash in one piece until a value
 -- exceeds 64 bytes.
 local SHORT = 64

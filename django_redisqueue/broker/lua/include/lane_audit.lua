@@ -1,25 +1,25 @@
--- lane_audit: a page of slots, or of the queued jobs of a queue with their lanes, is compared with what it should be.
+-- lane_audit: compares a page of slots, or of a queue's queued jobs with their lanes, with what it should be.
 -- @include "aging"
 -- @include "lane_names"
 -- @include "numbers"
 -- @include "limits"
 -- @include "parking"
 -- @include "pauses"
-local mended = 0
-local function mend(is_broken)
-  if is_broken then mended = mended + 1 end
+local repaired = 0
+local function repair(is_broken)
+  if is_broken then repaired = repaired + 1 end
   return is_broken
 end
 local function has_limit(name, key) return string.find(name .. '|', '|' .. key .. '|', 1, true) ~= nil end
 
--- All parts return the position behind what they have read ('' at the end), and how much may still be read.
+-- All parts return the position after what they have read ('' at the end), and how much more may be read.
 local function audit_slots(position, left)
   local slots = redis.call('ZRANGEBYLEX', slots_key, position == '' and '-' or '(' .. position, '+', 'LIMIT', 0, left)
   local freed = {}
   for _, slot in ipairs(slots) do
     local key, id = string.match(slot, '^(%S+) (.+)$')
     local status, text = unpack(read(id or '', 'status', 'lane'))
-    if mend(status ~= 'processing' or not has_limit(string.match(text or '', '^%S*'), key)) then
+    if repair(status ~= 'processing' or not has_limit(string.match(text or '', '^%S*'), key)) then
       redis.call('ZREM', slots_key, slot)
       if key then freed[#freed + 1] = key end
     end
@@ -38,37 +38,37 @@ local function forget_full_rates(position, left)
   return keys[#keys], left - #keys
 end
 
--- A parked lane waits for one of its limits, and that will call it; or it is paused.
+-- A parked lane waits for one of its limits, which will call it, or it is paused.
 local function audit_parked(queue, lane, key, score)
   local pause = pause_of(queue, lane)
   local belongs = has_limit(lane.name, key) or pause and pause.key == key
-  if mend(not belongs or not tonumber(redis.pcall('ZSCORE', parked_key(queue, key), lane.name))) then
+  if repair(not belongs or not tonumber(redis.pcall('ZSCORE', parked_key(queue, key), lane.name))) then
     unpark(queue, lane, key)
     make_ready(queue, lane, score)
     return wake(queue)
   end
-  if mend(tonumber(redis.pcall('ZSCORE', ready_key(queue, lane.share), lane.name))) then
+  if repair(tonumber(redis.pcall('ZSCORE', ready_key(queue, lane.share), lane.name))) then
     redis.call('ZREM', ready_key(queue, lane.share), lane.name)
     refresh_share(queue, lane.share)
   end
-  mend(redis.pcall('ZADD', waiting_key(key), 0, key .. ' ' .. queue) == 1)
+  repair(redis.pcall('ZADD', waiting_key(key), 0, key .. ' ' .. queue) == 1)
   local kind = string.sub(key, 1, 2)
   if kind == 'p:' then return end
-  if mend(kind ~= 'c:' and not redis.call('ZSCORE', due_limits_key, key)) then return due_at(key, now) end
+  if repair(kind ~= 'c:' and not redis.call('ZSCORE', due_limits_key, key)) then return due_at(key, now) end
   if kind ~= 'k:' then call_lanes(limit_of(key), 1) end
 end
 
 local function audit_lane(queue, lane)
   local _, score = head_of(queue, lane)
-  if not score then return end  -- its key has a wrong type
+  if not score then return end  -- its key has the wrong type
   local key = redis.call('HGET', queue_key(queue, 'parked'), lane.name)
   if key then return audit_parked(queue, lane, key, score) end
   for limit_key in string.gmatch(lane.name, '|([^|]+)') do
     local is_parked = tonumber(redis.pcall('ZSCORE', parked_key(queue, limit_key), lane.name))
-    if mend(is_parked) then unpark(queue, lane, limit_key) end
+    if repair(is_parked) then unpark(queue, lane, limit_key) end
   end
   local known = tonumber(redis.pcall('ZSCORE', ready_key(queue, lane.share), lane.name))
-  if mend(known ~= score or not redis.call('ZSCORE', queue_key(queue, 'shares'), lane.share)) then
+  if repair(known ~= score or not redis.call('ZSCORE', queue_key(queue, 'shares'), lane.share)) then
     make_ready(queue, lane, score)
     wake(queue)
   end
@@ -78,16 +78,16 @@ local function audit_keyed(queue, position, left)
   local from = position == '' and '-inf' or '(' .. position
   local found = redis.call('ZRANGEBYSCORE', queue_key(queue, 'keyed'), from, '+inf', 'WITHSCORES', 'LIMIT', 0, left)
   if not has_lanes(queue) then return '', left end
-  if mend(redis.call('HSETNX', queue_key(queue, 'meta'), 'keyed', 1) == 1) then wake(queue) end
+  if repair(redis.call('HSETNX', queue_key(queue, 'meta'), 'keyed', 1) == 1) then wake(queue) end
   local some, seen = {}, {}
   for at = 1, #found, 2 do
     local id, score = found[at], found[at + 1]
     local status, text = unpack(read(id, 'status', 'lane'))
-    if mend(status and status ~= 'queued') then
+    if repair(status and status ~= 'queued') then
       redis.call('ZREM', queue_key(queue, 'keyed'), id)
     elseif text then
       local lane = lane_of(text)
-      mend(redis.pcall('ZADD', lane_key(queue, lane.name), score, id) == 1)
+      repair(redis.pcall('ZADD', lane_key(queue, lane.name), score, id) == 1)
       if not seen[lane] then seen[lane], some[#some + 1] = true, lane end
     end
   end

@@ -1,22 +1,22 @@
 -- lane_names: queued jobs with limits or a share of their queue. A job's field `lane` begins with the name of its lane,
 --   <share>|<limit key>|<limit key>...   a limit key: <kind>:<limit>:<value>, kind c (concurrency), r (rate) or k
 --   (chunk_lanes.lua)
--- and goes on with words <field>=<number> (limits.lua). No part has blanks; client/policies.py encodes them.
+-- and continues with words <field>=<number> (limits.lua). No part contains spaces; client/policies.py encodes them.
 -- Of a queue: `keyed` has all these ids in order; `lane:<name>` those of one lane; `lanes:<share>` the lanes of a share
 -- that are ready, by their heads; `shares` the shares with ready lanes, by the priority of the first head and the pass
 -- of the share. A lane that a limit has refused is in no `lanes:<share>` but in `parked` (limits.lua).
--- A pass grows by STRIDE / weight for each job that a share starts; the share with the lowest goes first. `passes`
--- keeps the pass of a share without ready lanes while it is ahead of the queue's, so that coming back earns no credit.
+-- A pass grows by STRIDE / weight for each job that a share starts; the share with the lowest pass is next. `passes`
+-- keeps the pass of a share without ready lanes while it is ahead of the queue's, so that returning earns no credit.
 local STRIDE = 100
 local limits_key, slots_key, waiting_limits_key = base .. 'limits', base .. 'slots', base .. 'limits:waiting'
-local function waiting_key(limit_key)  -- chunks and pauses apart, because no end of a job calls their lanes
+local function waiting_key(limit_key)  -- chunks and pauses apart, because no job's end calls their lanes
   return string.find(limit_key, '^[kp]:') and base .. 'chunks:waiting' or waiting_limits_key
 end
 local changed_limits_key, due_limits_key = base .. 'limits:changed', base .. 'limits:due'
 local function lane_key(queue, name) return base .. 'q:' .. queue .. ':lane:' .. name end
 local function ready_key(queue, share) return queue_key(queue, 'lanes:' .. share) end
 
--- True while a job may stand in a lane of the queue, also when one of these keys was deleted by hand.
+-- True while a job may be in a lane of the queue, even if one of these keys was deleted manually.
 local function has_lanes(queue)
   return redis.call('EXISTS', queue_key(queue, 'keyed'), queue_key(queue, 'shares'), queue_key(queue, 'parked')) > 0
 end
@@ -46,7 +46,7 @@ local function head_of(queue, lane)
   return found[1], tonumber(found[2])
 end
 
--- The score with which a lane is ready; nil when it is empty or parked.
+-- The score with which a lane is ready; nil if it is empty or parked.
 local function ready_score(queue, lane)
   local _, score = head_of(queue, lane)
   return score and redis.call('HEXISTS', queue_key(queue, 'parked'), lane.name) == 0 and score or nil

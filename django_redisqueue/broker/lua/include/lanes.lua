@@ -1,6 +1,6 @@
--- lanes: all that concerns jobs with lanes, built on first use, because most scripts meet none. A part each:
+-- lanes: everything about jobs with lanes, built on first use, because most scripts meet none. One file per part:
 --   lane_names.lua what a lane is   numbers.lua numbers of limits, weights of shares   limits.lua what limits allow
---   parking.lua how a lane waits   keyed.lua its jobs   slots.lua what starts and ends take and give
+--   parking.lua how a lane waits   keyed.lua its jobs   slots.lua what starts take and ends give back
 --   chunk_lanes.lua how a chunk waits   pauses.lua what is paused
 -- @include "place"
 -- @include "skip_list"

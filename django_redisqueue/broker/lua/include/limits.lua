@@ -1,18 +1,18 @@
--- limits: what a lane's limits allow. Their numbers (numbers.lua), '' or nothing means no limit:
+-- limits: what a lane's limits allow. Their numbers (numbers.lua), where '' or nothing means no limit:
 --   concurrency: the number of jobs     rate: <jobs>/<window us>/<burst>
--- `slots` has '<limit key> <job id>' for each processing job, all scores 0. A rate has one number: the instant at which
--- its bucket is full again (GCRA). A job may start when now >= tat - (burst - 1) * interval; each start moves tat by an
--- interval of window / (jobs - burst + 1), so no window of any position has more than `jobs` starts. `limits:rates`
--- lists the rates that have such a number, and for a while those whose number has expired (lane_audit.lua).
--- A queue's `parked:<limit key>` has its lanes that wait for a limit, by priority and by a pass as in lane_names.lua;
--- its `parked` says at which limit a lane is. `limits:waiting` has '<limit key> <queue>' for each such set, all scores
--- 0; `limits:due` the rates with parked lanes by the instant in ms at which they allow again.
+-- `slots` has '<limit key> <job id>' for each processing job, all scores 0. A rate has one number: the time at which
+-- its bucket is full again (GCRA). A job may start if now >= tat - (burst - 1) * interval; each start moves tat by an
+-- interval of window / (jobs - burst + 1), so no window, wherever it begins, has more than `jobs` starts.
+-- `limits:rates` lists the rates that have such a number, and for a while those whose number has expired
+-- (lane_audit.lua). A queue's `parked:<limit key>` has its lanes that wait for a limit, by priority and by a pass as in
+-- lane_names.lua; its `parked` says which limit a lane waits for. `limits:waiting` has '<limit key> <queue>' for each
+-- such set, all scores 0; `limits:due` has the rates with parked lanes by the ms at which they allow again.
 local function tat_key(limit) return base .. 'limit:' .. limit.key .. ':tat' end
 local rates_key = base .. 'limits:rates'
 local MS = 1000
 
--- Of a call that meets many limits: all slots counted by their limits, once this costs less than to ask for each, and
--- how many slots there are. Whoever writes slots forgets both.
+-- For a call that meets many limits: all slots counted by limit, once this costs less than asking for each, and how
+-- many slots there are. Code that writes slots clears both.
 local counts, slot_count, asked = nil, nil, 0
 local function forget_slots() counts, slot_count = nil, nil end
 local function are_few_slots()
@@ -34,7 +34,7 @@ local function used_of(key)
   if counts then return counts[key] or 0 end
   asked = asked + 1
   local used = redis.pcall('ZLEXCOUNT', slots_key, '[' .. key .. ' ', '(' .. key .. '!')
-  return type(used) == 'number' and used or math.huge  -- of a wrong type: nothing starts
+  return type(used) == 'number' and used or math.huge  -- of the wrong type: nothing starts
 end
 
 local function load_rate(limit, number)
@@ -83,7 +83,7 @@ local function save_tat(limit, last_ms)
   redis.pcall('ZADD', rates_key, 0, limit.key)
 end
 
--- When a rate allows the start that follows `ahead` others, in ms.
+-- The time in ms at which a rate allows the start that follows `ahead` others.
 local function instant_of(limit, ahead)
   local from = math.max(limit.tat, now * MS) + ahead * limit.interval
   return math.ceil((from - limit.tolerance) / MS)

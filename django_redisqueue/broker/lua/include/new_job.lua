@@ -11,7 +11,7 @@ local function add_successor(fields, before, parents)
 end
 
 -- unique: its unique key; lane: its limits and its share of the queue; '' = none. The client encodes both. watched: the
--- letters of `watched` (watch.lua) that it has besides those of its index sets, its unique key and its lane.
+-- letters of `watched` (watch.lua) that it has in addition to those of its index sets, its unique key and its lane.
 local function new_job_fields(status, queue, task, payload, options, priority, audit, unique, lane, watched)
   watched = (watched or '') .. (is_indexed(options) and 'i' or '') .. (unique ~= '' and 'u' or '')
     .. (lane ~= '' and 'l' or '')
@@ -28,7 +28,7 @@ local function new_job_fields(status, queue, task, payload, options, priority, a
   return fields
 end
 
--- Its first event, the only one with its arguments (unless redacted), priority, tags and correlation id.
+-- The first event of the job, the only one with its arguments (unless redacted), priority, tags and correlation id.
 local function emit_enqueued(id, status, queue, task, payload, options, priority, audit, due_ms)
   local extra = due_ms and ',"dueMs":' .. whole(due_ms) or ''
   if priority ~= '0' then extra = extra .. ',"priority":' .. tonumber(priority) end

@@ -11,7 +11,7 @@ local function note_dependant(workflow_id, name)
   ended_parents[id] = (before or 0) + 1
 end
 
--- What jobs have in common that are released one after the other: the end of their queue's list, and their event.
+-- What jobs released one after another have in common: the end of their queue's list, and their event.
 local function note_shared(released, queue, task, seq)
   released.queue, released.task, released.seq = queue, task, seq
   released.event = event_json('queued', queue, task or '', '', '0', seq, '')
@@ -32,7 +32,7 @@ local function release_plain(id, key, queue, task, seq, audit, released)
   if workflow then count_transition(workflow, 'waiting', 'queued') end
 end
 
--- Of a job in a workflow of plain jobs, four fields tell all. pcall as in read(), which costs more.
+-- For a job in a workflow of plain jobs, four fields are enough. pcall as in read(), which costs more.
 local function read_noted(id, key)
   local workflow = workflow_of_job(id)
   if workflow and workflow.plain_queue then

@@ -1,6 +1,6 @@
 -- numbers: those of limits and shares, in the hash `limits`: by <kind>:<limit> and s:<share> as the newest job gave
--- them, and by a limit key or s:<share> behind a '=' when one was set for this alone, which beats that. `set` counts
--- the latter, and `weights` tells that shares have weights; most applications have neither.
+-- them, and by '=' and a limit key or s:<share> where one was set for this alone, which overrides the job's. `set`
+-- counts the latter, and `weights` tells that shares have weights; most applications have neither.
 local common_numbers, marks = {}, {}
 local function read_number(field)
   local found = redis.pcall('HGET', limits_key, field)
@@ -32,7 +32,7 @@ local function note_weight(share, weight)
   common_numbers[field] = weight
 end
 
--- The newest job's numbers hold from now on. Lanes that wait for a limit whose number has changed are called later
+-- The newest job's numbers now apply. Lanes that wait for a limit whose number has changed are called later
 -- (promote.lua).
 local function note_numbers(text)
   local share, weight = string.match(text, '^[^| ]*'), '1'

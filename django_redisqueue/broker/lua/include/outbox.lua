@@ -1,5 +1,5 @@
--- outbox: ids that have a row in an outbox, with the instant of their acceptance. They stay until the rows are gone,
--- which may be longer than the jobs: a row that is sent again finds its id although its job has ended and was pruned.
+-- outbox: ids that have an outbox row, with the time of their acceptance. They stay until the rows are gone, which may
+-- be later than the jobs: a row that is sent again finds its id although its job has ended and was pruned.
 local outbox_key = base .. 'outbox'
 
 -- The set of these ids (1 or more) that were accepted before.

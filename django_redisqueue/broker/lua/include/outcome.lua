@@ -1,10 +1,10 @@
 -- outcome: records the outcome of a job that a child holds, fenced by (id, child, lease). Returns
 --   1 accepted   3 accepted, but as cancelled (also when superseded: unique.lua)   2 a repeat of one's own accepted
 --   write   0 lease lost
---   4 nothing was written, because a key of the job's queue is of a wrong type: to be sent again
+--   4 nothing was written, because a key of the job's queue has the wrong type: to be sent again
 -- kinds: completed (body = result JSON), retrying (body = error JSON, detail = delay ms),
 --   failed (body = error JSON, detail = reason), cancelled (body = error JSON or '', detail = reason or ''),
---   delayed (as retrying, but spends no attempt), limited (so, and no other job of its rates starts before),
+--   delayed (like retrying, but spends no attempt), limited (likewise, and no other job of its rates starts earlier),
 --   queued (back to its queue, spends nothing; detail = head or tail, or '' for a job that has not started, which
 --   goes to the head), parked (body = its event, or '' to sleep; detail = due ms, or '' for an event without a timeout)
 -- The lease outlives the run, so a repeat still has the right number; a recovered job's child is ''. Callers
@@ -24,7 +24,7 @@ local function read_claim(id)
   local claim = { id = id, status = status, child = child, is_implied = not lease, lease = lease_of(status, lease),
     queue = queue or 'default', task = task or '', attempt = 1, seq = seq_of(status, seq, lease), audit = audit,
     watched = watched, dependants = dependants }
-  -- Most jobs run for the first time, and nobody cancels them: they have none of these.
+  -- Most jobs run for the first time and are not cancelled, so they have none of these.
   if claim.lease ~= FIRST_LEASE or has(watched, 'c') then
     local attempts, cancel_ms = unpack(read(id, 'attempts', 'cancel_ms'))
     claim.attempt, claim.cancel_ms = (integer(attempts) or 0) + 1, cancel_ms

@@ -1,5 +1,5 @@
 -- parents: the parents of a new job (enqueue_with_conditions.lua), and what their statuses mean for it.
---   after: '' or what the failure of a parent means (wait, skip, go_on) and the ids of the parents, joined by blanks
+--   after: '' or what a parent's failure means (wait, skip, go_on) and the ids of the parents, separated by spaces
 -- @include "followers"
 -- @include "fast_path/implied_fields"
 local RANK = { wait = 0, skip = 1, go_on = 2 }
@@ -12,7 +12,7 @@ local function expect_parents(after)
 end
 
 -- Returns waiting: the parents that it waits for; reading: those that have completed with a result; watched: their
--- `watched`; reason: why it is to be cancelled; unknown: a parent that does not exist, when that is not allowed.
+-- `watched`; reason: why it must be cancelled; unknown: a parent that does not exist, if that is not allowed.
 local function read_parents(after, allow_missing_parents)
   local found = { rank = policy_of(after), waiting = {}, reading = {}, watched = {} }
   for parent in parents_of(after) do

@@ -1,7 +1,7 @@
--- parking: lanes leave the ready ones when a limit refuses them, and come back when it allows again: one lane of each
--- waiting queue for each slot or token. A call reserves nothing: whoever claims first is first, and a lane that comes
--- in vain parks again. Whatever may have left room at a limit calls the next lanes, so none is parked while its limit
--- allows and no other lane of its queue is about to use that.
+-- parking: lanes leave the ready ones when a limit refuses them, and return when it allows again: one lane of each
+-- waiting queue for each slot or token. Calling a lane reserves nothing: the first to claim wins, and a lane called in
+-- vain parks again. Anything that may have left room at a limit calls the next lanes, so none is parked while its limit
+-- allows a start and no other lane of its queue is about to use it.
 local passes_of_limits_key = base .. 'limits:passes'
 local function parked_key(queue, key) return queue_key(queue, 'parked:' .. key) end
 
@@ -27,7 +27,7 @@ local function unpark(queue, lane, key)
   redis.pcall('HDEL', passes_of_limits_key, key .. ' ' .. queue)
 end
 
--- In a queue with aging one lane is that which is the first by age.
+-- In a queue with aging, the lane to call is the first by age.
 local function include_first_by_age(queue, key, found)
   local aging = aging_of(queue)
   if not aging then return end
@@ -43,7 +43,7 @@ end
 -- Returns whether there are more.
 local function call_lanes_in(queue, limit, count)
   local found = redis.pcall('ZRANGE', parked_key(queue, limit.key), 0, count - 1, 'WITHSCORES')
-  if not found[1] then redis.pcall('ZREM', waiting_key(limit.key), limit.key .. ' ' .. queue) end  -- edited by hand
+  if not found[1] then redis.pcall('ZREM', waiting_key(limit.key), limit.key .. ' ' .. queue) end  -- edited manually
   if found[1] then include_first_by_age(queue, parked_key(queue, limit.key), found) end
   for at = 1, #found, 2 do
     local lane = lane_named(found[at])
@@ -58,7 +58,7 @@ local function call_lanes_in(queue, limit, count)
   return redis.call('EXISTS', parked_key(queue, limit.key)) == 1
 end
 
--- Calls up to `most` lanes of each queue back, as far as the limit has room. A queue with a broken key stays as it is.
+-- Calls back up to `most` lanes of each queue, as far as the limit has room. Skips a queue with a broken key.
 local function call_lanes(limit, most)
   local count = math.max(0, math.min(room_of(limit), most))
   if count == 0 and not limit.interval then return end
@@ -75,14 +75,14 @@ end
 
 local function someone_waits() return redis.call('EXISTS', waiting_limits_key) == 1 end
 
--- Calls lanes to limits at which room may be left: as many as a key is in the list.
+-- Calls lanes for limits that may have room: for each key, as many as its occurrences in the list.
 local function call_waiting_lanes(keys)
   local counts = {}
   for _, key in ipairs(keys) do counts[key] = (counts[key] or 0) + 1 end
   for key, count in pairs(counts) do call_lanes(limit_of(key), count) end
 end
 
--- The first `count` of these lanes were called, and have used that or not.
+-- The first `count` of these lanes were called, and have used the room or not.
 local function call_lanes_of(names, count)
   if count == 0 or not someone_waits() then return end
   local keys = {}
@@ -92,7 +92,7 @@ local function call_lanes_of(names, count)
   call_waiting_lanes(keys)
 end
 
--- Rates that allow again; then up to 100 lanes' limits whose numbers have changed. Returns whether there are more.
+-- Rates that allow starts again; then up to 100 lanes' limits with changed numbers. Returns whether there are more.
 local function call_due_lanes()
   for _, key in ipairs(redis.pcall('ZRANGEBYSCORE', due_limits_key, '-inf', now, 'LIMIT', 0, 100)) do
     redis.call('ZREM', due_limits_key, key)

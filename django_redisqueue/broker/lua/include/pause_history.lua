@@ -1,4 +1,4 @@
--- pause_history: the newest pauses and resumptions of a queue and of its shares and limits, by whomever.
+-- pause_history: the newest pauses and resumptions of a queue and of its shares and limits, whoever made them.
 local HISTORY = 20
 local function expect_pause_history(queue) expect(queue_key(queue, 'pause_history'), 'stream') end
 

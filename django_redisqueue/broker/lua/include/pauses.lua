@@ -1,6 +1,6 @@
--- pauses: shares and limit keys whose jobs no claim takes from a queue. Its hash `pauses` has them, a share as
--- s:<share>, with since when and who paused them ("<ms> <name>"). Claims park their lanes as those of a limit without
--- room, whose key is p:<it>.
+-- pauses: shares and limit keys whose jobs no claim takes from a queue. They are in its hash `pauses`, a share as
+-- s:<share>, with the time of the pause and who paused them ("<ms> <name>"). Claims park their lanes as they park those
+-- of a limit without room, with the key p:s:<share> or p:<limit key>.
 local pauses_by_queue = {}
 local function pauses_of(queue)
   if not pauses_by_queue[queue] then
@@ -11,7 +11,7 @@ local function pauses_of(queue)
   return pauses_by_queue[queue]
 end
 
--- What refuses a lane because it is paused, or nil.
+-- The pause that refuses a lane, or nil.
 local function pause_of(queue, lane)
   local pauses = pauses_of(queue)
   if not next(pauses) then return nil end

@@ -1,4 +1,4 @@
--- pending_writes: list pushes and counters of one call, collected here and written once a queue at its end.
+-- pending_writes: list pushes and counters of one call, collected here and written once per queue at its end.
 -- @include "job_size"
 local writes_by_queue = {}
 
@@ -17,7 +17,7 @@ local function count(queue, counter)
   counters[counter] = (counters[counter] or 0) + 1
 end
 
--- Ids of a final status are in the order of their ends, to the microsecond; those of one script in the order of ids.
+-- Ids with a final status are in the order of their ends, to the microsecond; those of one script in the order of ids.
 local function scored_by_end(ids)
   local score, scored = string.format('%s.%03d', now_text, micros), {}
   for at = 1, #ids do scored[2 * at - 1], scored[2 * at] = score, ids[at] end

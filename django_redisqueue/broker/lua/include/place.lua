@@ -1,10 +1,10 @@
--- place: puts ids into a queue: at its tail, at its head (for jobs that are handed back), or among those due later.
+-- place: puts ids into a queue: at its tail, at its head (for released jobs), or among those due later.
 -- A priority's score is its band and a counter, never the clock: equal scores would sort by random ids.
 -- @include "wake"
 local BAND, MIDDLE = 2 ^ 45, 2 ^ 44
 local function band_of(score) return math.floor(tonumber(score) / BAND) end
 
--- The instant that `when` means: '' now, '+<ms>' from now, or an instant in ms; nil for anything else.
+-- The time that `when` means: '' now, '+<ms>' from now, or a time in ms; nil for anything else.
 local function due_of(when)
   if when == '' then return now end
   local is_delay = string.sub(when, 1, 1) == '+'
@@ -35,7 +35,7 @@ local function postpone(queue, list, id, due)
   wake_timer_if_first(key, id)
 end
 
--- Moves finished jobs that must stay behind the newest, so that the oldest are others next time.
+-- Moves finished jobs that must stay to behind the newest, so that others are the oldest next time.
 local function move_behind_newest(key, ids)
   if #ids == 0 then return end
   local newest = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2]

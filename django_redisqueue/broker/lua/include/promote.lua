@@ -1,5 +1,5 @@
 -- promote: promote_due() moves up to `limit` due ids to the tail of their queue and returns how many. An id whose hash
--- is gone moves too: the claim that finds it reports it as lost.
+-- is gone also moves: the claim that finds it reports it as lost.
 -- @include "lanes"
 -- @include "wait_list"
 -- Moves an id of `list`, which is `scheduled` or `retrying`, to the tail of its queue. Returns whether it was there.

@@ -1,5 +1,5 @@
--- recover: takes a job back from a child that is gone. Returns what became of it:
---   'released' (had not started), 'recovered', 'poison', 'cancelled', or nil when the child no longer held it.
+-- recover: takes a job back from a dead child. Returns its outcome:
+--   'released' (had not started), 'recovered', 'poison', 'cancelled', or nil if the child no longer held it.
 -- blamed: the job had started, so the crash counts. alone: it is the only job that can have caused it.
 -- @include "fast_path/implied_fields"
 -- @include "end_job"
@@ -26,7 +26,7 @@ local function recover(child, id, blamed, alone, limit)
   if blamed and alone and recoveries - (integer(forgiven) or 0) >= limit then
     local error = '{"type":"WorkerLost","message":"the worker process died ' .. recoveries
       .. ' times while it ran this job (killed, out of memory, or os._exit)","traceback":""}'
-    job.attempt = (integer(attempts) or 0) + recoveries  -- its starts: nothing but their number tells what it has cost
+    job.attempt = (integer(attempts) or 0) + recoveries  -- its starts: only their number tells what it has cost
     redis.call('HSET', key, 'attempts', job.attempt)
     end_job(job, 'failed', 'error', error, 'poison')
     return 'poison'

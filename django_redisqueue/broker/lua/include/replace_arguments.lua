@@ -4,8 +4,8 @@
 -- @include "waiting"
 -- @include "new_job"
 -- @include "steps"
--- A job that waits for the end of one that is gone would wait for ever.
-local function mend_waiting(id)
+-- A job that waits for the end of a job that is gone would wait forever.
+local function repair_waiting(id)
   local before, waits = unpack(read(id, 'before', 'waits'))
   local status = before and read(before, 'status')[1]
   if not before or waits ~= '1' or status and not is_final(status) then return end
@@ -14,7 +14,7 @@ local function mend_waiting(id)
   release_waiting(id, job)
 end
 
--- A failed attempt had other arguments: neither it nor its steps count. Returns when the job is due.
+-- A failed attempt had other arguments: neither it nor its steps count. Returns the time at which the job is due.
 local function new_due(found, id, status, watched)
   local due_ms, enqueued_ms, window_ms = unpack(read(id, 'due_ms', 'enqueued_ms', 'window_ms'))
   local first = tonumber(window_ms or enqueued_ms) or now
@@ -42,7 +42,7 @@ local function move_due(id, queue, from, due, priority)
   return 'queued', ''
 end
 
--- Gives newer arguments to a job that does not run. One that is in its queue keeps its place.
+-- Gives newer arguments to a job that is not running. One that is in its queue keeps its place.
 local function replace_arguments(found, new)
   local id, key = found.owner, job_key(found.owner)
   local status, queue, task, priority, seq, audit, watched, lane = unpack(
@@ -66,5 +66,5 @@ local function replace_arguments(found, new)
   local shown = not string.find(new.options, '"redact":', 1, true)
   extra = extra .. ',"replaced":true' .. mirrored_options(new.options)
   emit(id, status, queue, task or '', '', '0', text(seq), audit, extra, shown and new.payload)
-  if status == 'waiting' then mend_waiting(id) end
+  if status == 'waiting' then repair_waiting(id) end
 end

@@ -1,7 +1,7 @@
 -- resent_claim: a call that a child sends again returns what it returned before. Included by slow_claim.lua.
--- Once a call was sent again, only one sending of it may claim anything: the network may keep the other back for
--- minutes, and the child would never hear what it claims. The call's number is kept for longer than that, but not for
--- good: while it is, the child's calls are no single runs (fast_path/single_run.lua).
+-- Once a call was sent again, only one sending of it may claim anything: the network may hold the other back for
+-- minutes, and the child would never receive what it claims. The call's number is kept for longer than that, but not
+-- permanently: while it is kept, the child's calls are not single runs (fast_path/single_run.lua).
 local KEPT_BACK_MS = '3600000'
 local function note_resend(request)
   local noted = tonumber(redis.pcall('GET', resent_key(request.child))) or -1

@@ -1,10 +1,9 @@
--- schedule: periodic tasks. `schedules` has every schedule by the instant of its next due time, inf when it does not
--- fire (paused, with an error, or nothing is to come). Its hash has the definition, as Python encodes it
+-- schedule: periodic tasks. `schedules` has every schedule by the time when it is due next, inf if it does not fire
+-- (paused, with an error, or with no further due time). Its hash has the definition, as Python encodes it
 -- (core/schedules.py), and its state: next_ms, last_due_ms, last_job, last_ms, paused, and the counters fired, missed
 -- and skipped.
--- `schedule_sets` has the sets of schedules that running workers know by the instant when each was first seen: the
--- newest is current, and only its definitions count. `schedule_sets:alive` has the instant until which each is taken
--- to run.
+-- `schedule_sets` has the sets of schedules of running workers by the time when each was first seen: the newest is
+-- current, and only its definitions count. `schedule_sets:alive` has the time until which each counts as running.
 local schedules_key, sets_key, alive_key = base .. 'schedules', base .. 'schedule_sets', base .. 'schedule_sets:alive'
 local function schedule_key(name) return base .. 'schedule:' .. name end
 

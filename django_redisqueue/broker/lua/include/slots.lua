@@ -1,5 +1,5 @@
--- slots: what starts give up, what ends give back.
--- Slots are written by write_slots(), once a claim.
+-- slots: what starts take and what ends give back.
+-- Slots are written by write_slots(), once per claim.
 local new_slots = {}
 local function take(limit, ids)
   if not limit.is_rate then
@@ -11,15 +11,15 @@ local function take(limit, ids)
   end
 end
 
--- Starts that a claim plans (claim_keyed.lua): no tables are made for their lanes and limits, which cost more than the
--- rest. room_left: how many more jobs concurrency limits let start.
+-- Starts that a claim plans (claim_keyed.lua): no tables are created for their lanes and limits, which cost more than
+-- the rest. room_left: how many more jobs concurrency limits allow to start.
 local room_left = {}
 local function room_for_plan(key)
   return string.byte(key) == 99 and (tonumber(number_of(key)) or math.huge) - used_of(key) or 0  -- 'c'
 end
 
--- Takes the slots of a job, the next of the plan. Returns false when a limit of its lane has no room, or is a rate or
--- a chunk: then the plan ends before it.
+-- Takes the slots of a job, the next of the plan. Returns false if a limit of its lane has no room, or is a rate or a
+-- chunk: the plan then ends before it.
 local function plan_start(name, id)
   local find, sub, first, count = string.find, string.sub, #new_slots, #new_slots
   local bar = find(name, '|', 1, true)
@@ -68,7 +68,7 @@ local function free_slots(jobs)
   if someone_waits() then call_waiting_lanes(keys) end
 end
 
--- A job that has not started gives its tokens back, if it took the last ones: older ones could let too many start.
+-- A job that has not started returns its tokens if it took the last ones: older ones could let too many jobs start.
 local function give_back_tokens(text, started_ms)
   for _, key in ipairs(lane_of(text).limits) do
     local limit = limit_of(key)
@@ -91,8 +91,8 @@ local function hold_rates(text, due)
   end
 end
 
--- A concurrency limit that has no room for one more job besides those that run or stand in this lane, and how many
--- stand there; nil when all have.
+-- A concurrency limit that has no room for one more job besides those that run or are in this lane, and how many are in
+-- the lane; nil if all limits have room.
 local function crowded_limit(queue, text)
   local lane = lane_of(text)
   local waiting = redis.pcall('ZCARD', lane_key(queue, lane.name))
@@ -102,8 +102,8 @@ local function crowded_limit(queue, text)
   end
 end
 
--- Of those the oldest: of the running ones (of 100, by their ids) that are not to stop already, or the first of the
--- lane. nil when enough are to stop.
+-- The oldest of those: of the running ones (among 100, by id) that have not been told to stop, or the first of the
+-- lane. nil if enough have been told to stop.
 local function oldest_of(queue, text, limit, waiting)
   local oldest, oldest_ms, staying = nil, math.huge, limit.used
   local slots = redis.pcall('ZRANGEBYLEX', slots_key, '[' .. limit.key .. ' ', '(' .. limit.key .. '!', 'LIMIT', 0, 100)

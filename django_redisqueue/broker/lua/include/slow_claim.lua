@@ -1,5 +1,5 @@
--- slow_claim: claims on the slow path: jobs that have run before, of workflows and gathers, with audit options, or
--- whose hash is gone; and calls that a child sends again. A part of fast_path/slow_path.lua.
+-- slow_claim: claims on the slow path: jobs that have run before, that belong to workflows and gathers, have audit
+-- options, or whose hash is gone; and calls that a child sends again. A part of fast_path/slow_path.lua.
 -- @include "tombstone"
 -- @include "place"
 -- Jobs with recoveries run alone, on a child that holds nothing else. A claim that meets one on a busy child sets it
@@ -22,8 +22,8 @@ local function set_suspects_aside()
   batch.suspects = {}
 end
 
--- The first job set aside, unless the queue has jobs of a higher priority. With aging these do not hold it back: it has
--- had its turn.
+-- The first job set aside, unless the queue has jobs of a higher priority. With aging these do not hold it back,
+-- because it has had its turn.
 local function first_set_aside(queue, min_priority, aging)
   local key = queue_key(queue, 'priority')
   local below = '(' .. whole(ASIDE + (101 - tonumber(min_priority)) * RANK)
@@ -44,7 +44,7 @@ local function may_not_start(id, workflow)
 end
 
 -- A job of a paused or failed workflow waits for its release or a retry. One of a workflow that is cancelled or being
--- cleaned up ends here: it came back after the steps that end all jobs, so nothing else would end it.
+-- cleaned up ends here: it returned after the steps that end all jobs, so nothing else would end it.
 local function hold_for_workflow(workflow, queue, id, task, seq, audit, attempts)
   if not workflow or workflow.cleaning or workflow.status == 'cancelled' then
     local reason = workflow and workflow.status == 'cancelled' and '' or 'cleaned'

@@ -1,6 +1,6 @@
--- steps: what a job remembers from run to run: the results of its steps, its cursors and its waits, in a hash of its
--- own. Such a job has an "s" in `watched`. It forgets them when it completes; a failed or cancelled job keeps them for
--- a requeue, and they go with its hash.
+-- steps: what a job stores from run to run: the results of its steps, its cursors and its waits, in a hash of its own.
+-- Such a job has an "s" in `watched`. They are deleted when it completes; a failed or cancelled job keeps them for a
+-- requeue, and they are deleted with its hash.
 -- @include "wait_list"
 -- @include "fast_path/implied_fields"
 local function steps_key(id) return base .. 'steps:' .. id end
@@ -13,11 +13,11 @@ local function forget_steps_of(id, watched)
   if has_steps(watched) then redis.call('UNLINK', steps_key(id)) end
 end
 
--- An event that has come, and the jobs that wait for one (waits.lua).
+-- An event that was sent, and the jobs that wait for one (waits.lua).
 local function event_key(event) return base .. 'event:' .. event end
 local function awaiting_key(event) return base .. 'awaiting:' .. event end
 
--- Returns the bytes of what a job keeps at its end.
+-- Returns the bytes that a job keeps at its end.
 local function close_steps(id, status, watched)
   if not has_steps(watched) then return 0 end
   local event = read(id, 'waits_for')[1]
@@ -30,8 +30,8 @@ local function close_steps(id, status, watched)
   return 0
 end
 
--- Stores a field. Returns false when all fields together would exceed `limit` bytes. What a job has newly stored
--- forgives the recoveries before it: only those that follow can make it poison (recover.lua).
+-- Stores a field. Returns false if all fields together would exceed `limit` bytes. Newly stored progress cancels out
+-- the recoveries before it: only those that follow can make the job poison (recover.lua).
 local function remember(id, field, value, limit)
   local key = steps_key(id)
   local old = redis.call('HSTRLEN', key, field)

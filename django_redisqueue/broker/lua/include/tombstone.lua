@@ -1,5 +1,5 @@
--- tombstone: what stays of a deleted job while something may still ask for its id: a hash with nothing but `lingers`,
--- and until_ms when it is needed for longer than its id is in its queue's list.
+-- tombstone: what remains of a deleted job while something may still ask for its id: a hash with nothing but `lingers`,
+-- and until_ms if it is needed for longer than its id is in its queue's list.
 --   a repeated enqueue may arrive for a while (keep_ms), and must not create the job again
 --   the claim that finds the id of a cancelled job in its queue's list must not report it as lost
 local function leave_tombstone(id, lingers, keep_ms)
@@ -10,7 +10,7 @@ local function leave_tombstone(id, lingers, keep_ms)
   if not lingers then redis.call('PEXPIRE', key, whole(keep_ms)) end
 end
 
--- Handles an id that leaves its queue's list without being queued. Returns false when nothing is known of it.
+-- Handles an id that leaves its queue's list without being queued. Returns false if there is no record of it.
 local function stop_lingering(queue, id, status)
   local key = job_key(id)
   local lingers, until_ms, deleted = unpack(read(id, 'lingers', 'until_ms', 'deleted'))

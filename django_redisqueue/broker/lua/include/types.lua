@@ -1,7 +1,7 @@
 -- types: checks that keys have the types that scripts rely on. Included by context.lua.
--- Law 1: types are checked before the first write, so that no write fails half-way.
--- How many members a key has, 0 when it does not exist; nil when it is of another type. TYPE is asked only for the
--- message, because its reply, a table, costs more than a number.
+-- Law 1: types are checked before the first write, so that no write fails halfway.
+-- How many members a key has, 0 if it does not exist; nil if it has another type. TYPE is asked only for the message,
+-- because its reply, a table, costs more than a number.
 local function length_of(key, kind)
   local command = kind == 'zset' and 'ZCARD' or kind == 'list' and 'LLEN' or kind == 'hash' and 'HLEN'
     or kind == 'stream' and 'XLEN' or kind == 'set' and 'SCARD' or 'STRLEN'
@@ -29,9 +29,9 @@ local function expect_queue(queue, ...)
 end
 
 local problems = {}  -- by queue
-local is_bare = {}  -- whether a queue had none but its usual keys when its problem was looked for
--- What is wrong with the first key of a queue that has a wrong type, or ''. EXISTS tells how many keys there are, so
--- that mostly few are examined one by one.
+local is_bare = {}  -- whether a queue had only its usual keys when it was checked for a problem
+-- What is wrong with the first key of a queue that has the wrong type, or ''. EXISTS tells how many keys there are, so
+-- that usually only a few are examined one by one.
 local function first_problem(queue)
   local lists, keys, prefix = { keys_of_a_queue() }, { keys_of_a_queue() }, base .. 'q:' .. queue
   for at, list in ipairs(lists) do keys[at] = list == 'queued' and prefix or prefix .. ':' .. list end
@@ -47,7 +47,7 @@ local function first_problem(queue)
   return ''
 end
 
--- The problem of a queue, or ''. A queue with a broken key stands still; other queues of the same call go on.
+-- The problem of a queue, or ''. A queue with a broken key is blocked; other queues of the same call are not.
 local function problem_of(queue)
   if not problems[queue] then problems[queue] = first_problem(queue) end
   return problems[queue]
@@ -66,7 +66,7 @@ local function expect_queues_of(ids)
   end
 end
 
--- Returns whether there are none of these, nor the keys of the caller.
+-- Returns whether neither these nor the caller's keys exist.
 local has_expected_workflow_keys
 local function expect_workflow_keys(...)
   has_expected_workflow_keys = true

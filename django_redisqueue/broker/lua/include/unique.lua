@@ -1,11 +1,11 @@
 -- unique: unique keys. The STRING `unique:<key>` holds the id of the job that has the key. `uniques` lists all keys by
--- the ms when they were taken; `uniques:until`, by their end, those that last for a time of their own.
+-- the ms when they were taken; `uniques:until`, by their end, those that have a lifetime of their own.
 --   unique: of a job, four words for each of its keys: the key, a mode, and two more ('-' if the mode has none)
---     until_started, until_finished, keep_last; replace <ms to wait> <ms at the most>
+--     until_started, until_finished, keep_last; replace <ms to wait> <maximum ms>
 --     for <ms>, once <ms> <mark>: last for their time, whatever becomes of the job (`for`: unless it is cancelled)
--- A key is never trusted: whoever meets one looks at the job that has it, and a key whose job is gone, has ended or is
--- past its mode is free. So no key outlives its job, even when a hash was deleted by hand.
--- The job has a "u" in `watched`, so that other jobs pay nothing. Keys of wrong types hold nothing.
+-- A key is never trusted: code that meets one checks the job that has it, and a key whose job is gone, has ended or is
+-- past its mode is free. So no key outlives its job, even if a hash was deleted manually.
+-- The job has a "u" in `watched`, so that other jobs have no extra cost. Keys of the wrong type hold nothing.
 -- @include "workflow"
 -- @include "steps"
 local uniques_key, lifetimes_key = base .. 'uniques', base .. 'uniques:until'
@@ -13,7 +13,7 @@ local LASTS = { ['for'] = true, once = true }
 local function unique_key(key) return base .. 'unique:' .. key end
 local function unique_keys_of(unique) return string.gmatch(unique or '', '(%S+) (%S+) (%S+) (%S+)') end
 
--- The id that a key holds, and the mark beside it.
+-- The id that a key holds, and the mark next to it.
 local function owner_of(key)
   local value = redis.pcall('GET', unique_key(key))
   if type(value) ~= 'string' then return nil end
@@ -26,7 +26,7 @@ local function is_until_started(unique, key)
   end
 end
 
--- The job that has a key: its id, the mark, and its status; nil when the key is free.
+-- The job that has a key: its id, the mark, and its status; nil if the key is free.
 local function holder_of(key)
   local owner, mark = owner_of(key)
   if not owner then return nil end
@@ -50,7 +50,7 @@ local function free_key(key)
   redis.pcall('ZREM', lifetimes_key, key)
 end
 
--- Frees a few keys whose time is over, so that they do not pile up: more than one script can add.
+-- Frees a few expired keys, more than one script can add, so that they do not pile up.
 local function free_expired()
   local expired = redis.pcall('ZRANGEBYSCORE', lifetimes_key, '-inf', now, 'LIMIT', 0, 3)
   for _, key in ipairs(expired) do free_key(key) end
@@ -72,8 +72,8 @@ local function take_keys(id, unique)
   for key, mode, ms, mark in unique_keys_of(unique) do give_key(key, id, mode, ms, mark) end
 end
 
--- A job has ended: it lets go of the keys that it still has. A job that waited for the end of the one before it
--- (keep_last) gives the key back to that one.
+-- A job has ended: it releases the keys that it still has. A job that waited for the end of the previous one
+-- (keep_last) returns the key to that one.
 local function let_go(id, status)
   local unique, before = unpack(read(id, 'unique', 'before'))
   for key, mode in unique_keys_of(unique) do
@@ -89,10 +89,10 @@ local function let_go(id, status)
   end
 end
 
--- Whether a job that is about to go back to its queue has older arguments than the job that has its key now, or than
--- one that has run meanwhile (replace). It does not run again, because that would overwrite the newer one's work.
--- `newer` names the job that was created because this one ran. A job is followed only if it was cancelled while it ran
--- and another one had already come, so the way is short.
+-- Whether a job that is about to return to its queue has older arguments than the job that now has its key, or than one
+-- that has run in the meantime (replace). It does not run again, because that would overwrite the newer one's work.
+-- `newer` names the job that was created because this one was running. The chain is followed only through jobs that
+-- were cancelled while they ran and already had a successor, so it is short.
 local function is_superseded(id)
   local unique, newer = unpack(read(id, 'unique', 'newer'))
   for key, mode in unique_keys_of(unique) do

@@ -12,7 +12,7 @@ local function leave_waiting(queue, id)
   if not workflow_id_of(id) then redis.call('ZREM', queue_key(queue, 'waiting'), id) end
 end
 
--- Cancels a job that does not run. from: its status; skips: whether its dependants are to be skipped.
+-- Cancels a job that is not running. from: its status; skips: whether its dependants are to be skipped.
 local function cancel_idle(id, from, reason, skips)
   local queue, task, attempts, seq, audit, watched, dependants = unpack(
     read(id, 'queue', 'task', 'attempts', 'seq', 'audit', 'watched', 'then'))
@@ -21,7 +21,7 @@ local function cancel_idle(id, from, reason, skips)
     'cancelled', '', '', reason)
 end
 
--- Moves a waiting job into its queue, or among the scheduled ones. job.was_there: it was not created just now.
+-- Moves a waiting job into its queue, or among the scheduled ones. job.was_there: it existed before this script.
 local function release_waiting(id, job)
   local queue, seq, priority = job.queue or 'default', (integer(job.seq) or 1) + 1, tonumber(job.priority) or 0
   if not is_sound(queue) then return defer('free:' .. id) end

@@ -1,12 +1,12 @@
 -- waits: jobs that sleep, or wait for an event. Such a job is scheduled: for its end, or for its timeout. Its hash has
--- `waits_for`, the event ('' to sleep) and `parked_ms`; a ZSET of the event has its id until it goes on. Its steps have
+-- `waits_for`, the event ('' to sleep) and `parked_ms`; a ZSET of the event has its id until it resumes. Its steps have
 -- a field "sleep:<name>" or "wait:<event>": "until <due ms>" (a wait after a requeue: "until <due ms> <generation>"),
 -- then "event <payload>" or "late <generation>".
 -- @include "workflow"
 -- @include "fast_path/implied_fields"
 -- @include "steps"
 -- @include "promote"
-local FOR_EVER = 9e13  -- ms, as the due instant of a job that waits without a timeout
+local FOR_EVER = 9e13  -- ms, as the due time of a job that waits without a timeout
 local NO_LIMIT = 2 ^ 40  -- bytes: of a payload, whose size was checked when it was sent
 local function wait_field(event) return 'wait:' .. event end
 
@@ -23,7 +23,7 @@ local function wake_waiting(id, event, payload)
   moved = moved + 1
 end
 
--- Wakes as many of the waiting jobs as the budget allows, and 1 MB of payloads. Returns whether that was all.
+-- Wakes as many of the waiting jobs as the budget and 1 MB of payloads allow. Returns whether that was all.
 local MAX_COPIED = 1000000
 local function wake_all(event)
   local key, payload = awaiting_key(event), redis.call('GET', event_key(event))
@@ -36,7 +36,7 @@ local function wake_all(event)
   return redis.call('EXISTS', key) == 0
 end
 
--- Parks a job that a child has held. An event that has come since the job asked (check_wait.lua) wakes it at once.
+-- Parks a job that a child has held. An event that was sent after the job asked (check_wait.lua) wakes it at once.
 local function park_job(job, event, due)
   local id, queue, seq = job.id, job.queue, job.seq + 1
   record_run(id, job.child)

@@ -1,5 +1,5 @@
--- wake: leaves a token for an idle worker unless there is one.
-local awake = {}  -- no script takes a token, so once a queue is enough
+-- wake: leaves a token for an idle worker, unless one is already there.
+local awake = {}  -- no script takes a token, so once per queue is enough
 local function wake(queue)
   if awake[queue] then return end
   awake[queue] = true

@@ -24,12 +24,12 @@ local function is_list(key)
   return found == 'none' or found == 'list'
 end
 
--- Whether its jobs may not start. This includes jobs that come back after the steps of its clean-up.
+-- Whether its jobs may not start. This includes jobs that return after its clean-up steps.
 local function is_held(workflow)
   return workflow.paused or workflow.cleaning or workflow.status ~= 'running' and workflow.status ~= 'completed'
 end
 
--- What few scripts need of a workflow, most of them those that end it.
+-- The fields of a workflow that few scripts need, mostly those that end it.
 local function note_rest(workflow, total, failed, cancelled, fatal, generation, ttl_ms, name, made_ms)
   workflow.total, workflow.failed = tonumber(total) or 0, tonumber(failed) or 0
   workflow.cancelled, workflow.fatal = tonumber(cancelled) or 0, tonumber(fatal) or 0
@@ -42,9 +42,9 @@ local read_when_needed = { __index = function(workflow, field)
   return rawget(workflow, field)
 end }
 
--- The workflow as a table, with its counts of jobs as they are now and as Redis has them (had_…). `dirty` names other
--- fields that flush_workflows() is to write; `queued` is by how many more of its jobs are queued than before this
--- script. plain_queue: see workflow_job_kinds.lua.
+-- The workflow as a table, with its current counts of jobs and those in Redis (had_…). `dirty` names the other fields
+-- that flush_workflows() must write; `queued` is how many more of its jobs are queued than before this script.
+-- plain_queue: see workflow_job_kinds.lua.
 local function note_workflow(id, status, waiting, processing, completed, paused, cleaning, plain_queue)
   waiting, processing, completed = tonumber(waiting) or 0, tonumber(processing) or 0, tonumber(completed) or 0
   local workflow = { id = id, status = status, waiting = waiting, processing = processing, completed = completed,
@@ -54,7 +54,7 @@ local function note_workflow(id, status, waiting, processing, completed, paused,
   return setmetatable(workflow, read_when_needed)
 end
 
--- Returns false when it is gone or its keys have wrong types.
+-- Returns false if it is gone or its keys have the wrong type.
 local function load_workflow(id)
   local workflow = loaded_workflows[id]
   if workflow ~= nil then return workflow end
@@ -97,8 +97,8 @@ local function defer(entry)
   wake_timer()
 end
 
--- Emits a workflow's own transition, with its present counts. Its name is a user's text and stands beside the JSON.
-local workflow_listeners  -- the first message of a script tells whether anybody listens
+-- Emits a workflow's own transition, with its current counts. Its name is user text, so it is separate from the JSON.
+local workflow_listeners  -- the first message of a script tells whether any client listens
 local function emit_workflow(workflow, status)
   local event = '{"workflowId":"' .. workflow.id .. '","status":"' .. status .. '","generation":'
     .. text(workflow.generation) .. ',"total":' .. text(workflow.total) .. ',"completed":' .. text(workflow.completed)

@@ -1,5 +1,5 @@
 -- workflow_end: the end of a workflow, and the one place that writes its counts.
--- on_end: the function of callback.lua, which creates the job that the end calls for
+-- on_end: the function of callback.lua, which creates the job for that end
 -- @include "workflow"
 local function end_workflow(workflow, status, on_end)
   set_workflow_field(workflow, 'status', status)
@@ -13,7 +13,7 @@ local function end_workflow(workflow, status, on_end)
   on_end(key, which, workflow.id .. '.' .. which .. text(workflow.generation))
 end
 
--- Starts its clean-up, which goes on in steps. No retry resumes the workflow any more (requeue.lua).
+-- Starts its clean-up, which continues in steps. A retry can no longer resume the workflow (requeue.lua).
 local function start_clean_up(workflow)
   redis.call('ZREM', workflows_key, workflow.id)
   redis.call('HSET', workflow_key(workflow.id), 'cleaning', 1)
@@ -21,7 +21,7 @@ local function start_clean_up(workflow)
   defer('clean:' .. workflow.id .. ':0')
 end
 
--- No retry brings back a job whose workflow is cancelled or cleaned up, so nobody may go on waiting for one.
+-- No retry revives a job whose workflow is cancelled or cleaned up, so no job may keep waiting for one.
 local function is_past_retry(id)
   local workflow_id = workflow_id_of(id)
   if not workflow_id then return false end
@@ -29,7 +29,7 @@ local function is_past_retry(id)
   return not workflow or workflow.status == 'cancelled' or workflow.cleaning
 end
 
--- All waiting jobs wait for failed ones. Not when some are held, because those are about to be released.
+-- All waiting jobs wait for failed ones. False if some are held, because those are about to be released.
 local function is_stuck(workflow, ended)
   return workflow.fatal > 0 and not workflow.paused and ended + workflow.waiting >= workflow.total
     and redis.call('EXISTS', workflow_held_key(workflow.id)) == 0
@@ -50,7 +50,7 @@ local function add_changed(fields, at, name, count, before)
   return at + 2
 end
 
--- fields: a table that is used again for each workflow, because growing one costs as much as a command.
+-- fields: a table that is reused for each workflow, because growing one costs as much as a command.
 local function write_workflow(workflow, fields)
   local waiting, processing, completed = workflow.waiting, workflow.processing, workflow.completed
   local at = add_changed(fields, 0, 'waiting', waiting, workflow.had_waiting)

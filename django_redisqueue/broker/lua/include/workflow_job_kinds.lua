@@ -6,7 +6,7 @@
 -- @include "emit"
 -- @include "new_job"
 -- @include "job_size"
-local KIND_FIELDS = 13  -- arguments a kind
+local KIND_FIELDS = 13  -- arguments per kind
 local function kind_from(at)
   local queue, task, options, priority, when, audit, waits, names, parents, on_fail, joins, unique, lane =
     unpack(ARGV, at, at + KIND_FIELDS - 1)
@@ -17,11 +17,11 @@ local function kind_from(at)
 end
 
 local kinds = {}  -- by their numbers, as text
--- The queue of all jobs of the call, when they are plain, without delays, and have no parents whose names make their
--- hashes tables; else false. A workflow keeps it, because the jobs of most can then be read by fewer fields
--- (notices.lua, workflow_runs.lua).
+-- The queue of all jobs of the call, if they are plain, without delays, and have no parents whose names turn their
+-- hashes into tables; otherwise false. The workflow stores it, because the jobs of most workflows can then be read by
+-- fewer fields (notices.lua, workflow_runs.lua).
 local plain_queue
--- Returns where the arguments go on.
+-- Returns where the arguments continue.
 local function read_kinds(first)
   local at = first + 1
   for number = 0, ARGV[first] - 1 do
@@ -46,7 +46,7 @@ local function fields_of(kind, status)
   return fields
 end
 
--- The status of its new jobs, mostly that of the one before.
+-- The status of its new jobs, mostly that of the previous one.
 local function set_status(kind, status)
   if kind.status == status then return end
   kind.status, kind.fields = status, fields_of(kind, status)

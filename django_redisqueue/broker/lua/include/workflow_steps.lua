@@ -1,10 +1,10 @@
--- workflow_steps: work on many jobs of workflows, as far as the budget of one script goes. advance_some() spends the
--- budget on entries of the list `flows`:
+-- workflow_steps: work on many jobs of workflows, within the budget of one script. advance_some() spends the budget on
+-- entries of the list `flows`:
 --   job:<id>, follow:<id>   a job has ended: notify its dependants, or its followers
 --   gone:<id>         a job was deleted: notify the jobs that wait for it
---   free:<id>, end:<id>   release or cancel a job for which a key of its queue had a wrong type
+--   free:<id>, end:<id>   release or cancel a job whose queue had a key of the wrong type
 --   event:<event>     wake jobs that wait for an event
---   wake:<id> <event> wake one for which a key of its queue had a wrong type
+--   wake:<id> <event> wake one whose queue had a key of the wrong type
 --   held:<workflow>   release the jobs that were held
 --   start:<workflow>:<n>, cancel:…, clean:…   the same for all jobs of a workflow, from number n on
 -- An unfinished entry goes to the end of the list, so that a large workflow does not hold up others.
@@ -26,7 +26,7 @@ function ACTIONS.start(id)
   if status == 'waiting' and (tonumber(waits) or 0) == 0 then release_waiting(id, read_waiting(id)) end
 end
 function ACTIONS.cancel(id) cancel_or_defer(id, '') end
--- Running jobs go on, unless the workflow was cancelled: these steps may have overtaken those of `cancel`.
+-- Running jobs continue, unless the workflow was cancelled: these steps may have overtaken those of `cancel`.
 function ACTIONS.clean(id, workflow)
   local status, cancel_ms = unpack(read(id, 'status', 'cancel_ms'))
   if status ~= 'processing' or workflow.status == 'cancelled' and not cancel_ms then cancel_or_defer(id, 'cleaned') end
@@ -68,7 +68,7 @@ local function continue_dependants(id)
   end
 end
 
--- Then not all of its dependants may exist yet.
+-- Not all of its dependants may exist yet then.
 local function is_being_pushed(id)
   local workflow = workflow_of_job(id)
   return workflow and workflow.status == 'building'
