@@ -25,7 +25,7 @@ from .workflow_detail import WorkflowDetail, WorkflowGraph, first_failure, load_
 SIZE = 50  # gathers per page
 SLICE = 1000  # gathers that one request with a filter, or a search, looks through
 LAST_START = 9_950  # of a page: each shard reads all keys before it
-PARTS = ("gather", "flowtimes", "gatherjobs")
+PARTS = ("gather", "workflowtimes", "gatherjobs")
 
 Place = tuple[str, int]  # a key and its shard
 

@@ -43,7 +43,7 @@ from .workflow_detail import (
 
 LIST_SIZE = 50  # workflows per page
 EVENTS = 50  # of the history: the newest
-PARTS = ("flow", "flowgraph", "flowtimes", "flowjobs")
+PARTS = ("workflow", "workflowgraph", "workflowtimes", "workflowjobs")
 RETRIED = 1000  # jobs that one request sends back
 SEARCHED = 50_000  # jobs that it looks at for those that failed
 
@@ -56,7 +56,7 @@ def workflow_list(page: Page) -> HttpResponse:
         records, following = search_workflows(query, after)
         rows = _details(page, records)
     if page.wants_parts:
-        return page.render_parts(["flows"], rows=rows)
+        return page.render_parts(["workflows"], rows=rows)
     after_text = after.text() if after else ""
     following_text = following.text() if following else ""
     return page.render(

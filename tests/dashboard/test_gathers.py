@@ -47,7 +47,7 @@ def test_the_page_of_a_gather_follows_it_to_its_end(site: Site, hand: Hand) -> N
     assert re.search(r"failed, waited [\d.]+ m?s, ran [\d.]+ m?s", plain(page))
     hand.complete_one("2")
     parts = site.json("gather", "report-42", live=1)["fragments"]
-    assert set(parts) == {"drq-health", "drq-gather", "drq-flowtimes", "drq-gatherjobs"}
+    assert set(parts) == {"drq-health", "drq-gather", "drq-workflowtimes", "drq-gatherjobs"}
     words = plain(parts["drq-gather"])
     assert "released" in words
     assert "Results 2 of 3, enough with 2 Missing at its end funds" in words

@@ -90,7 +90,7 @@ def test_boxes_say_what_their_jobs_do_and_the_first_failure_is_quoted(
     assert re.search(r'class="drq-box-time">25 % ', page)
     words = site.text("workflow", workflow.id)
     assert "First failure: tests.app.tasks.noop 0 ValueError : card declined" in words
-    bars = page.partition('id="drq-flowtimes"')[2].partition("</ol>")[0]
+    bars = page.partition('id="drq-workflowtimes"')[2].partition("</ol>")[0]
     for each in ("completed", "failed", "processing"):
         assert bars.count(f'class="ran {each}"') == 1
     assert re.search(rf"noop \"first\" completed, waited {DURATION}, ran {DURATION}", words)
@@ -105,7 +105,7 @@ def test_the_numbers_of_drawings_have_no_separators(site: Site, settings: Any) -
         enqueued_at=now, started_at=now, finished_at=now + timedelta(seconds=1),
     )  # fmt: skip
     page = site.get("workflow", "flow_1_0")
-    bars = page.partition('id="drq-flowtimes"')[2].partition("</ol>")[0]
+    bars = page.partition('id="drq-workflowtimes"')[2].partition("</ol>")[0]
     assert 'width="1000"' in bars
 
 
@@ -259,11 +259,11 @@ def test_only_what_changes_is_sent_again(site: Site, hand: Hand) -> None:
     workflow = fan()
     answer = site.json("workflow", workflow.id, live=1)["fragments"]
     assert list(answer) == ["drq-health", *(f"drq-{part}" for part in PARTS)]
-    assert "0 of 4 jobs completed" in answer["drq-flow"]
+    assert "0 of 4 jobs completed" in answer["drq-workflow"]
     hand.complete_one()
     assert (
         "1 of 4 jobs completed"
-        in site.json("workflow", workflow.id, live=1)["fragments"]["drq-flow"]
+        in site.json("workflow", workflow.id, live=1)["fragments"]["drq-workflow"]
     )
 
 
@@ -307,7 +307,7 @@ def test_the_list_has_live_counts(site: Site, hand: Hand) -> None:
     assert "1 of 4 jobs completed" in words
     assert "2 of 4 jobs completed, 1 failed" in words
     assert words.index("nightly") < words.index("old")
-    assert "1 of 4 jobs completed" in site.json("workflows", live=1)["fragments"]["drq-flows"]
+    assert "1 of 4 jobs completed" in site.json("workflows", live=1)["fragments"]["drq-workflows"]
 
 
 def test_the_list_by_status_and_name(site: Site) -> None:
