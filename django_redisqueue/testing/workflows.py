@@ -1,7 +1,7 @@
-"""Workflows and gathers in memory, changed as the Lua scripts change them; none expires.
+"""Workflows and gathers in memory, which change as the Lua scripts change them, but never expire.
 
-After a pause or a failure, jobs of a workflow continue in the order in which they were added. No
-poll of a gather comes due.
+After a pause or a failure, jobs of a workflow continue in the order in which they were added. The
+polls of a gather never become due.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LOST = (Status.FAILED, Status.CANCELLED)
 
 @dataclass(slots=True)
 class _Workflow:
-    """A workflow's fields, and its jobs, which it shares with the queue."""
+    """A workflow's fields, and its jobs, which the queue also has."""
 
     id: str
     fields: Mapping[str, str]

@@ -228,20 +228,22 @@ def test_a_naive_run_after_where_dates_end(settings: Any) -> None:
 def test_an_option_that_does_not_exist() -> None:
     with refused(InvalidOption, "using() has no option 'prioritty' (did you mean 'priority'?)"):
         tasks.noop.using(prioritty=1)
-    with refused(InvalidOption, "@task has no option 'retries'", "it takes queue_name, priority"):
+    with refused(InvalidOption, "@task has no option 'retries'", "it accepts queue_name, priority"):
         task(retries=3)(outside)
     with refused(InvalidOption, "@task has no option 'alias' (did you mean 'aliases'?)"):
         task(alias="tasks.old")(outside)
 
 
 def test_an_option_in_the_wrong_place() -> None:
-    with refused(InvalidOption, "@task has no option 'run_after', but using() has: it is for one"):
+    with refused(InvalidOption, "'run_after' is an option of using(), for one call, not of @task"):
         task(run_after=5)(outside)
     for option in ({"retry_on": OSError}, {"name": "tasks.other"}):
-        with refused(InvalidOption, "but @task has: it is for every call"):
+        with refused(InvalidOption, "is an option of @task, for every call, not of using()"):
             tasks.noop.using(**option)
     with refused(
-        InvalidArguments, "argument 'priority'; it takes (x=None); an option", "using(priority=...)"
+        InvalidArguments,
+        "argument 'priority'; it takes (x=None); pass options",
+        "using(priority=...)",
     ):
         tasks.noop.enqueue(priority=5)
 
@@ -359,7 +361,7 @@ def test_a_value_that_can_not_be_shown_or_is_very_long(refuse: Callable[[Any], A
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 5), (5, 4), (0, 100), ("0", 5), (0, None)])
 def test_a_page_out_of_range(start: Any, stop: Any) -> None:
-    with refused(InvalidOption, "a page is 1 to 100 jobs"):
+    with refused(InvalidOption, "a page has 1 to 100 jobs"):
         JobQueue().get_jobs("queued", start, stop)
 
 
@@ -428,7 +430,7 @@ def test_a_task_not_at_module_level() -> None:
 
 
 def test_a_lambda() -> None:
-    with refused(InvalidTask, "a lambda has no name", "use def"):
+    with refused(InvalidTask, "a lambda cannot be a task", "use def"):
         task(lambda: None)
 
 
@@ -440,7 +442,7 @@ def test_a_task_of_the_started_program(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("thing", [print, Holder, Holder(), 3, tasks.noop])
 def test_what_is_no_function(thing: Any) -> None:
-    with refused(InvalidTask, "@task decorates a function, not"):
+    with refused(InvalidTask, "@task must decorate a function, not"):
         task(thing)
 
 

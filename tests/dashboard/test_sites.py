@@ -155,7 +155,13 @@ def test_a_workflow_under_asgi(
         )
     )
     assert ">paused</span>" not in heard[0]["fragments"]["drq-workflow"]
-    names = ["drq-health", "drq-workflow", "drq-workflowgraph", "drq-workflowtimes", "drq-workflowjobs"]
+    names = [
+        "drq-health",
+        "drq-workflow",
+        "drq-workflowgraph",
+        "drq-workflowtimes",
+        "drq-workflowjobs",
+    ]
     assert list(heard[0]["fragments"]) == names
 
 

@@ -77,7 +77,7 @@ def test_a_service_works_on_if_its_output_cannot_be_written(
         (["--processes", "0"], "must be a whole number from 1 to 1000, not '0'"),
         (["--processes", "two"], "must be a whole number from 1 to 1000, not 'two'"),
         (["--min-priority", "101"], "must be a whole number from -100 to 100, not '101'"),
-        (["--grace", "-1"], "must be seconds of zero or more, or a duration such as 90s, not '-1'"),
+        (["--grace", "-1"], "must be zero or more seconds, or a duration such as 90s, not '-1'"),
         (["--max-memory", "lots"], "must be a size such as 300M, not 'lots'"),
         (["--max-memory", "300"], "must be 1M or more, not '300'; a number without K, M or G is"),
         (["--name", "a.b"], "'a.b'"),
