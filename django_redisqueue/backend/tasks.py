@@ -17,7 +17,7 @@ from .django_tasks import InvalidTask, Task, TaskResult
 
 OVERRIDES = "django"  # the job option with the changes to the task's definition
 # Options that are not needed once the job is enqueued.
-OF_ENQUEUE = ("unique", "unique_by", "on_conflict", "expires")
+ENQUEUE_OPTIONS = ("unique", "unique_by", "on_conflict", "expires")
 DATABASE = "database"  # in place of the option ``using`` of @task, because that is a method here
 
 
@@ -132,7 +132,7 @@ def changed_options(task: Task[Any, Any], definition: Task[Any, Any]) -> dict[st
 
 def encode_overrides(changed: Mapping[str, Any]) -> str:
     """The changed options as a string, which scripts do not mistake for their own options."""
-    changed = {name: value for name, value in changed.items() if name not in OF_ENQUEUE}
+    changed = {name: value for name, value in changed.items() if name not in ENQUEUE_OPTIONS}
     if "run_after" in changed:
         changed = {**changed, "run_after": changed["run_after"].isoformat()}
     return dumps(changed)

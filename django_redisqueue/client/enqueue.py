@@ -224,15 +224,15 @@ def _is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
 
 
 def open_connections() -> Sequence[BaseDatabaseWrapper]:
-    """Faster than ``connections.all(initialized_only=True)``, which takes a sixth of the time of an
-    enqueue: asgiref looks for an event loop twice for each alias, by catching an exception."""
+    """What ``connections.all(initialized_only=True)`` returns, but faster: that takes a sixth of an
+    enqueue, because asgiref looks for an event loop twice for each alias, by an exception."""
     if _get_running_loop() is None:
         storage = _thread_storage()
         if storage is not None:
             own = storage.__dict__
             return [own[alias] for alias in connections.settings if alias in own]
     elif not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
-        return ()  # Django refuses to begin a transaction in the thread of an event loop.
+        return ()  # Django refuses to begin a transaction in the thread of an event loop
     return connections.all(initialized_only=True)
 
 

@@ -41,7 +41,7 @@ from .enqueue import call_after_commit, delivery_mode, submit
 from .jobs import Job
 from .large_results import decode_result
 from .options import DjangoTask, TaskKeywords, check_integer
-from .placement import check_beside
+from .placement import check_same_shard
 from .tasks import (
     ContextTask,
     Signature,
@@ -387,7 +387,7 @@ def _new_listener(
 ) -> GatherListener:
     job = Signature(listening, (), keywords).new_job(f"{gather_id}.{name}")
     job.unique = ""  # because each gather needs a result of its own
-    check_beside(job, f"the listener {name}")
+    check_same_shard(job, f"the listener {name}")
     return GatherListener(
         name, job.queue, job.task, job.options, job.priority, job.audit, lane=job.lane
     )

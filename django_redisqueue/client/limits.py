@@ -80,7 +80,7 @@ def limit_keys(limit: str | Task, key: object, kinds: Kinds = (Limit, Rate)) -> 
         )
     return sorted(
         {
-            f"{rule.field_of(one)}:{rule.value_by_hand(one, key) if has_key else ''}"
+            f"{rule.field_of(one)}:{rule.encode_key_value(one, key) if has_key else ''}"
             for one, rule in matching
         }
     )
@@ -146,13 +146,13 @@ def parse_key(text: str) -> object:
 
 
 def share_fields(share: object) -> list[str]:
-    """The shares with this value of ``fair_by``. Tasks that redact it have shares with other names.
-    Raises InvalidOption."""
+    """The shares with this value of ``fair_by``, including the differently named ones of tasks that
+    redact it. Raises InvalidOption."""
     shown = encode_shown(share) if isinstance(share, str) else None
     if shown is not None:
         return [f"s:{shown}"]
     try:
-        found = {rule.share_by_hand(share) for rule in _all_rules()} - {None}
+        found = {rule.encode_given_share(share) for rule in _all_rules()} - {None}
         if not found and not isinstance(share, tuple):
             found = {encode_share(share)}
     except (TypeError, ValueError):

@@ -178,7 +178,7 @@ class TaskOptions:
     using: str = DEFAULT_DB_ALIAS  # of exactly_once: the database of the job's work
     cron: Cron | None = None  # when it runs periodically: at most one of the two is set
     every: Every | None = None
-    unique: Unique | Literal[False] | None = None  # False is an explicit None
+    unique: Unique | Literal[False] | None = None  # False: explicitly none
     unique_by: UniqueBy | None = None  # None means all arguments
 
 

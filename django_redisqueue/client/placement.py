@@ -38,14 +38,14 @@ def place(job: NewJob, settings: Settings, at: int = 0) -> int:
     Raises InvalidOption if its limits, its unique key and its parents are in several shards.
     """
     shards = settings.shards
-    key = decisive_key(job)
+    key = shard_key(job)
     if job.after:
-        return _beside_parents(job, key, shards)
+        return _shard_of_parents(job, key, shards)
     if key:
         return shard_of_key(key, shards)
     if not settings.queues[job.queue].spread:
         return shard_of_key(job.queue, shards)
-    if key := _gathering_key(job):
+    if key := _spread_key(job):
         return shard_of_key(key, shards)
     job.is_spread = True
     if at % BATCH == 0:
@@ -53,7 +53,7 @@ def place(job: NewJob, settings: Settings, at: int = 0) -> int:
     return int(_turn.shard % shards)
 
 
-def decisive_key(job: NewJob) -> str:
+def shard_key(job: NewJob) -> str:
     """What determines the shard of a job: the value of a limit's key, the name of a limit without a
     key, or the unique key; '' for other jobs."""
     if job.lane:
@@ -68,15 +68,15 @@ def decisive_key(job: NewJob) -> str:
 def shard_of_schedule(name: str, job: NewJob, settings: Settings) -> int:
     """The shard of a schedule: that of its jobs, which it creates there itself."""
     spread = job.queue in settings.queues and settings.queues[job.queue].spread
-    key = decisive_key(job) or (name if spread else job.queue)
+    key = shard_key(job) or (name if spread else job.queue)
     return shard_of_key(key, settings.shards)
 
 
-def check_beside(job: NewJob, what: str) -> None:
+def check_same_shard(job: NewJob, what: str) -> None:
     """Raise InvalidOption if a job of a workflow or gather shares a limit or a unique key with jobs
     in another shard. ``what``: its role there."""
     shards = get_settings().shards
-    key = decisive_key(job) if shards > 1 else ""
+    key = shard_key(job) if shards > 1 else ""
     if key and shard_of_key(key, shards) != shard_of_id(job.id):
         raise InvalidOption(
             f"{job.task} cannot be {what} in shard {shard_of_id(job.id)}: the jobs that share its "
@@ -85,7 +85,7 @@ def check_beside(job: NewJob, what: str) -> None:
         )
 
 
-def _gathering_key(job: NewJob) -> str:
+def _spread_key(job: NewJob) -> str:
     """What determines the shard of a chunk or a repeated request in a queue with SPREAD."""
     if job.unique:
         return job.unique.split()[0]
@@ -93,7 +93,7 @@ def _gathering_key(job: NewJob) -> str:
     return limits[0] if limits else ""
 
 
-def _beside_parents(job: NewJob, key: str, shards: int) -> int:
+def _shard_of_parents(job: NewJob, key: str, shards: int) -> int:
     parents = job.after.split()[1:]
     shard = shard_of_id(parents[0])
     for other in parents:
@@ -192,8 +192,8 @@ def enqueue_movable(shard: int, jobs: Sequence[NewJob]) -> None:
     queue with SPREAD get new ids in another shard, unless the caller already has their ids. A job
     that may have been sent is never sent again under another id."""
     began = time.monotonic()
-    if _hang_until and _hangs(shard) and _are_movable(jobs):
-        shard = next((other for other in other_shards(shard) if not _hangs(other)), shard)
+    if _hang_until and _is_hanging(shard) and _are_movable(jobs):
+        shard = next((other for other in other_shards(shard) if not _is_hanging(other)), shard)
         _give_ids(jobs, shard)
     try:
         _enqueue(shard, jobs)
@@ -229,7 +229,7 @@ def _give_ids(jobs: Sequence[NewJob], shard: int) -> None:
         job.id = new_job_id(shard)
 
 
-def _hangs(shard: int) -> bool:
+def _is_hanging(shard: int) -> bool:
     return time.monotonic() < _hang_until.get(producer_connection(shard).redis_url, 0.0)
 
 

@@ -117,7 +117,7 @@ class LaneRule:
             words.append(f"!{choice}")
         return " ".join(("|".join((share, *keys)), *words))
 
-    def value_by_hand(self, one: Limit | Rate, given: object) -> str:
+    def encode_key_value(self, one: Limit | Rate, given: object) -> str:
         """A value of a limit's key, encoded as in ``lane``; a tuple of values if the key names
         several parameters. Raises InvalidOption or InvalidArguments."""
         what = f"key of {type(one).__name__}"
@@ -133,7 +133,7 @@ class LaneRule:
             )
         return self._joined(what, names, values)
 
-    def share_by_hand(self, given: object) -> str | None:
+    def encode_given_share(self, given: object) -> str | None:
         """The share of jobs with this value of ``fair_by``; for several parameters a tuple of
         values, or the text that is shown. None if it does not fit. Raises InvalidArguments."""
         key, what = self.options.fair_by, "fair_by"
@@ -267,7 +267,7 @@ class Uniqueness:
         values = {**by_kind.get(Parameter.VAR_KEYWORD, {}), **values}
         for name in names:
             if name not in values and by_kind.get(Parameter.VAR_POSITIONAL):
-                raise InvalidArguments(  # or calls with different values would share a key
+                raise InvalidArguments(  # otherwise calls with different values would share a key
                     f"unique_by of {self.task} names {name!r}, which must be a keyword argument: "
                     "the function, or a decorator of it, takes *args, which have no names"
                 )
@@ -314,7 +314,7 @@ def _unique_called(
         if not isinstance(text, str):
             raise ValueError(f"it is {short_repr(text)}")
         key = quoted_key(task, text)
-    except ValueError as error:  # raised for lone surrogates, too
+    except ValueError as error:  # also raised for lone surrogates
         why = "" if is_secret else f": {error}"
         raise InvalidOption(
             f"unique_by of {task} must return a string of 1 to {MAX_KEY} characters{why}"

@@ -86,7 +86,7 @@ def discover() -> list[ModuleType]:
         try:
             found.append(import_module(name))
         except ModuleNotFoundError as error:
-            if f"{name}.".startswith(f"{error.name}."):  # or an import inside the module failed
+            if f"{name}.".startswith(f"{error.name}."):  # otherwise an import in the module failed
                 raise ConfigurationError(
                     f'REDISQUEUE["TASK_MODULES"] names {name!r}, but no module '
                     f"{error.name!r} exists: correct the dotted path"

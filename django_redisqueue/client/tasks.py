@@ -42,7 +42,7 @@ from .options import (
     TaskOptions,
     check_option,
 )
-from .placement import check_beside, check_placement, place
+from .placement import check_placement, check_same_shard, place
 from .policies import DIGEST_BYTES, LaneRule, Uniqueness, uniqueness_of
 from .registry import ANY_ARGUMENTS, Parameters, dotted_path
 
@@ -478,7 +478,7 @@ def callback_fields(name: str, signature: Signature, job_id: str) -> Iterator[st
     """Names and values of the fields from which Redis makes the job; ``job_id`` is an example of
     its id. Raises InvalidOption."""
     job = signature.new_job(job_id)
-    check_beside(job, f"the {name} callback")
+    check_same_shard(job, f"the {name} callback")
     values = {
         "task": job.task, "payload": job.payload, "queue": job.queue, "options": job.options,
         "priority": str(job.priority), "audit": job.audit, "when": job.when,

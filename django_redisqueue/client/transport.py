@@ -119,7 +119,7 @@ class RedisTransport:
         return merged[start : start + count]
 
     def release_unique(self, key: str) -> str:
-        # A job with a limit has its unique key in the limit's shard, so the key tells no shard.
+        # A job with a limit has its unique key in the limit's shard, which the key does not tell.
         owners = all_shards(lambda one: Commands(one).release_unique(key)).complete()
         return next(filter(None, owners), "")
 
@@ -310,7 +310,7 @@ def send_workflows(
     connection: RedisConnection, pushes: Iterable[Push], *, starts: bool = True
 ) -> Iterator[str]:
     """Push workflows in pipelined calls of up to 100 jobs; yields the id of each once Redis has all
-    of it, in any order. Nothing else may use this thread's connections meanwhile.
+    of it, in any order. Nothing else may use this connection or those to other shards meanwhile.
 
     Without ``starts`` a workflow stays ``building``, to be cancelled, or started by another push.
     """

@@ -25,7 +25,7 @@ from ..exceptions import (
 from .enqueue import Deferred, after_commit, delivery_mode, in_atomic
 from .jobs import Job
 from .options import DjangoTask
-from .placement import decisive_key
+from .placement import shard_key
 from .tasks import P, Signature, Task, as_task, callback_fields, check_callback
 from .transport import connection_of, send_workflows, transport, transport_of_jobs
 from .workflow_graph import Node, check_graph, encode_jobs, to_outbox_row
@@ -40,7 +40,7 @@ class Workflow:
 
     ``queue_name`` and ``priority`` apply to jobs that do not set their own. ``on_complete`` and
     ``on_failure``: a task or signature that is enqueued each time the workflow ends that way.
-    ``ttl``: how long an ended workflow is kept before it is cleaned up (a duration; 0 keeps it).
+    ``ttl``: how long an ended workflow is kept before cleanup (a duration; 0 means forever).
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Workflow:
         on_commit: bool | None = None,
     ) -> None:
         self._id = new_workflow_id(random.randrange(get_settings().shards))
-        self._settled = ""  # once its shard is fixed: how to add a job for another shard
+        self._shard_hint = ""  # once its shard is fixed: how to add a job for another shard
         self.name = _check_name(name)
         defaults = {"queue_name": queue_name, "priority": priority}
         self._defaults = {name: value for name, value in defaults.items() if value is not None}
@@ -76,7 +76,7 @@ class Workflow:
 
     @property
     def id(self) -> str:
-        self._settled = self._settled or (
+        self._shard_hint = self._shard_hint or (
             "Add that job before anything reads the id of the workflow or of one of its jobs"
         )
         return self._id
@@ -156,22 +156,22 @@ class Workflow:
         """Move to the shard of the jobs that share this job's limit or unique key, unless another
         job has fixed the shard or the caller has read an id. Raises WorkflowError."""
         shards = get_settings().shards
-        key = decisive_key(job) if shards > 1 else ""
+        key = shard_key(job) if shards > 1 else ""
         if not key:
             return
         before, shard = self._id, shard_of_key(key, shards)
         if shard != shard_of_id(before):
-            if self._settled:
+            if self._shard_hint:
                 raise WorkflowError(
                     f"workflow {self.name!r} is in shard {shard_of_id(before)}, but the jobs that "
                     f"share the limit or unique key ({key}) of a job of {job.task} are in shard "
-                    f"{shard}. {self._settled}"
+                    f"{shard}. {self._shard_hint}"
                 )
             self._id = f"{before.rpartition('_')[0]}_{shard}"
             for one in (*(node.job for node in self._nodes), job):
                 one.id = one.id.replace(before, self._id)
                 one.options = one.options.replace(before, self._id)  # an index may name it
-        self._settled = (
+        self._shard_hint = (
             f"Its job of {job.task} determines the shard: put this one into another workflow, or "
             "let a job enqueue it"
         )

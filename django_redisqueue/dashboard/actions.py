@@ -134,7 +134,9 @@ def perform_bulk(
     if count > bulk.INLINE:
         job = bulk.enqueue_bulk(action)
         log(f"{what}, by job {job.id}")
-        messages.success(page.request, f"{what}: a worker does this. This page shows the progress.")
+        messages.success(
+            page.request, f"{what}: a worker is doing this. This page shows the progress."
+        )
         return HttpResponseRedirect(page.url("job", job.id))
     found = bulk.perform(action, lambda *_: True)
     done = formatting.jobs(sum(found.by_shard.values()))

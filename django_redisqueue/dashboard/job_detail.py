@@ -372,7 +372,7 @@ def attempts_of(job: JobData, events: Sequence[JobEvent]) -> list[Attempt]:
     if _is_behind(job, found):
         found.append(_from_job(job))
     ended = [at for at, attempt in enumerate(found) if attempt.status in WITH_ERROR]
-    if job.error and ended:  # an event cuts errors over 1 KB, the job does not
+    if job.error and ended:  # events leave out errors over 1 KB, the job does not
         found[ended[-1]] = replace(found[ended[-1]], error=job.error)
     return found[: -ATTEMPTS - 1 : -1]
 

@@ -211,7 +211,7 @@ def act_on_job(page: Page, job_id: str) -> HttpResponse:
         page.require("enqueue_job")
         job, is_live = _original(page, job_id)
         return _enqueue_copy(page, job, is_live, [*job.args], {**job.kwargs})
-    job = _known(check_job_id(job_id))
+    job = _readable_job(check_job_id(job_id))
     verb = requested_verb(page, job.status)
     done, _ = verb.act([job.id])
     page.log_jobs(done, verb.label)
@@ -224,7 +224,7 @@ def act_on_job(page: Page, job_id: str) -> HttpResponse:
     return HttpResponseRedirect(page.url("job", job.id))
 
 
-def _known(job_id: str) -> JobData:
+def _readable_job(job_id: str) -> JobData:
     """The job, even if only a part of it can be read."""
     try:
         return Queries(connection_of(job_id)).job(job_id)

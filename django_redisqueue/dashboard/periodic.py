@@ -124,17 +124,17 @@ class PeriodicJobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # Django's 
 
     @admin.action(description="Run now", permissions=["change"])
     def run_selected(self, request: HttpRequest, queryset: QuerySet[PeriodicJob]) -> None:
-        self._do(request, queryset, "run")
+        self._apply(request, queryset, "run")
 
     @admin.action(description="Pause", permissions=["change"])
     def pause_selected(self, request: HttpRequest, queryset: QuerySet[PeriodicJob]) -> None:
-        self._do(request, queryset, "pause")
+        self._apply(request, queryset, "pause")
 
     @admin.action(description="Resume", permissions=["change"])
     def resume_selected(self, request: HttpRequest, queryset: QuerySet[PeriodicJob]) -> None:
-        self._do(request, queryset, "resume")
+        self._apply(request, queryset, "resume")
 
-    def _do(self, request: HttpRequest, rows: Iterable[PeriodicJob], verb: str) -> None:
+    def _apply(self, request: HttpRequest, rows: Iterable[PeriodicJob], verb: str) -> None:
         """Run, pause or resume each row; shows and logs the outcome."""
         for row in rows:
             try:
@@ -157,7 +157,7 @@ class PeriodicJobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # Django's 
             raise PermissionDenied
         verb = request.POST.get("verb", "")
         if verb in ("run", "pause", "resume"):
-            self._do(request, [row], verb)
+            self._apply(request, [row], verb)
         page = f"{self.admin_site.name}:{APP}_periodicjob_change"
         return HttpResponseRedirect(reverse(page, args=[row.pk]))
 

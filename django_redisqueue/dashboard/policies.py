@@ -183,7 +183,7 @@ def release_key(page: Page) -> HttpResponse:
     connection = connection_of(job_id)  # a job and its keys are in one shard
     owner = UniqueQueries(connection).find(key)
     if owner is None or owner.job_id != job_id:
-        messages.warning(page.request, "Another job has the key by now; nothing was done.")
+        messages.warning(page.request, "The job no longer has this key; nothing was done.")
     else:
         Commands(connection).release_unique(key)
         page.log_jobs([printable(job_id)], f"Release unique key {printable(key)}")

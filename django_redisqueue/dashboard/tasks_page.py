@@ -29,7 +29,7 @@ POLLS = 5  # the list is read on every fifth poll: it is the most expensive page
 FAILURES = 10  # shown of a task
 SORTS = ("name", "enqueued", "completed", "failed", "retried")
 WIDTH, HEIGHT = 120, 24  # of a trend
-ASKED_FOR = {"queue_name", "priority", "timeout_ms", "max_attempts"}
+ALWAYS_SHOWN = {"queue_name", "priority", "timeout_ms", "max_attempts"}
 
 
 def tasks_page(page: Page) -> HttpResponse:
@@ -157,14 +157,14 @@ def _failures(page: Page, name: str) -> list[JobRow]:
 
 
 def _options(name: str) -> list[tuple[str, str]] | None:
-    """The options in ASKED_FOR, and those without their defaults; None for an unknown task."""
+    """The options in ALWAYS_SHOWN, and those without their defaults; None for an unknown task."""
     task = lookup(name)
     if task is None:
         return None
     return [
         (field.name.removesuffix("_ms"), _shown(field.name, getattr(task.options, field.name)))
         for field in fields(TaskOptions)
-        if field.name in ASKED_FOR or getattr(task.options, field.name) != field.default
+        if field.name in ALWAYS_SHOWN or getattr(task.options, field.name) != field.default
     ]
 
 

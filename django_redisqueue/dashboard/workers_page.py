@@ -127,9 +127,9 @@ def _child_row(child: ChildOverview, memory: Mapping[str, int]) -> dict[str, Any
 
 
 TEXTS: Mapping[WorkerOrder, str] = {
-    WorkerOrder.QUIET: "finish its jobs and take no more",
+    WorkerOrder.QUIET: "finish its running jobs and take no more",
     WorkerOrder.RESUME: "take jobs again",
-    WorkerOrder.STOP: "finish its jobs within its grace period, and stop",
+    WorkerOrder.STOP: "finish its running jobs within its grace period, and stop",
 }
 
 

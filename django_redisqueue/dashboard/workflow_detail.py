@@ -33,7 +33,7 @@ UNREADABLE = "unreadable"  # the status of a workflow that could not be read at 
 UNKNOWN = "unknown"  # the status of a job that is neither in Redis nor in the mirror
 ENDED = frozenset(status for status in WorkflowStatus if status.is_final)
 SHOWN = 100  # jobs in the timeline: those that started first
-LOOKED_AT = 100  # failed jobs that are searched for the first failure
+FAILURES_SEARCHED = 100  # failed jobs that are searched for the first failure
 SCALE = 1000  # units of a bar's width
 
 
@@ -253,7 +253,7 @@ def _with_parents(
 
 def first_failure(queries: Queries, workflow_id: str, graph: WorkflowGraph) -> JobRow | None:
     """The job that failed first, among those known to have failed."""
-    failed = [node for node in graph.nodes if node.status == Status.FAILED][:LOOKED_AT]
+    failed = [node for node in graph.nodes if node.status == Status.FAILED][:FAILURES_SEARCHED]
     missing = [node for node in failed if node.number not in graph.rows]
     rows = {**graph.rows, **rows_by_number(queries, workflow_id, missing)}
     found = [row for node in failed if (row := rows[node.number]).job and row.job.error]

@@ -179,7 +179,7 @@ class InMemoryQueue(CapturedJobs):
 
     def control_workflow(self, workflow_id: str, command: str) -> int:
         code = self._workflows.control(workflow_id, command)
-        self._go_on()
+        self._advance()
         return self._then_run(code)
 
     def parent_results(self, job_id: str) -> dict[str, Any]:
@@ -268,7 +268,7 @@ class InMemoryQueue(CapturedJobs):
         set_fields(found, status=back, ready_ms=self.now_ms(), generation=generation)
         self._unique.take(job_id, unique)
         self._workflows.revive(job_id)
-        self._go_on()
+        self._advance()
         return 1
 
     def _ended(self, job_id: str) -> None:
@@ -279,11 +279,11 @@ class InMemoryQueue(CapturedJobs):
         self._unique.ended(job_id)
         self._gathers.job_ended(job_id, found["status"], found.get("result", ""))
         self._workflows.job_ended(job_id)
-        self._go_on()
+        self._advance()
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         release_dependants(self.hashes, self.now_ms())
-        self._workflows.go_on()
+        self._workflows.advance()
 
     # Running a job.
 

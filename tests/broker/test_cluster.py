@@ -511,7 +511,7 @@ def _messages(number: str) -> list[str]:
 def test_what_stops_healthy_shards_and_what_loses_jobs_is_reported(cluster: ClusterNodes) -> None:
     assert _messages("W025") == []
     (warning,) = _messages("W018")
-    assert "has min-replicas-to-write 0: cut off from its replicas it goes on" in warning
+    assert "has min-replicas-to-write 0: when it is cut off from its replicas, it keeps" in warning
     client = cluster.owner(SLOT).asked
     client.config_set("min-replicas-to-write", 1)
     client.config_set("cluster-require-full-coverage", "yes")

@@ -336,7 +336,7 @@ def test_shrinking_waits_until_the_other_shards_are_empty(
         shards_command("--set")
     assert str(refusal.value) == (
         "shard 3 has 1 unfinished jobs, and workers with SHARDS 2 would not serve it. "
-        "Give producers SHARDS 2 first, and let workers with SHARDS 4 run until it has none"
+        "Set SHARDS 2 for producers first, and keep workers with SHARDS 4 running until it has none"
     )
     assert recorded(redis, four) == [b"4"] * 4
     settings.REDISQUEUE = four

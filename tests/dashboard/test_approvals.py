@@ -231,7 +231,7 @@ def test_who_decides_for_a_job_that_has_ended_is_told_so(jobs: InMemoryQueue, bo
     job, row = asked(jobs)
     job.cancel()
     page = client_of(boss).get(f"{LIST}{row.pk}/change/").content.decode()
-    assert "Its job is cancelled: so no decision is needed any more." in page
+    assert "Its job is cancelled, so no decision is needed any more." in page
     assert 'value="approve"' not in page
     told = decide(client_of(boss), row, "approve")
     assert f"Not decided: its job is cancelled, so nobody waits for {row}." in told

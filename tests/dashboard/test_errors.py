@@ -158,7 +158,7 @@ def test_many_are_deleted_by_a_job(site: Site, both: Hand, monkeypatch: pytest.M
     assert "a worker will do this" in site.post(*page, verb="delete")
     before_ms = bulk.now_ms() + 1000
     told = site.post(*page, verb="delete", confirmed="yes", before_ms=before_ms)
-    assert told.startswith("Delete its failed jobs: a worker is doing it")
+    assert told.startswith("Delete its failed jobs: a worker is doing this")
     job = both.claim_one()
     assert job.task == "django_redisqueue.bulk"
     args = get_job(job.id).args

@@ -51,7 +51,7 @@ def test_the_page_of_a_gather_follows_it_to_its_end(site: Site, hand: Hand) -> N
     words = plain(parts["drq-gather"])
     assert "released" in words
     assert "Results 2 of 3, 2 needed Missing at its end funds" in words
-    assert f"Called at its end {gather.follow_up.id} queued" in words  # type: ignore[union-attr]
+    assert f"Callback {gather.follow_up.id} queued" in words  # type: ignore[union-attr]
 
 
 def start_at(n: int, **options: object) -> Gather:
@@ -112,7 +112,7 @@ def test_the_list_can_be_filtered(site: Site, hand: Hand, monkeypatch: pytest.Mo
     assert "key=g1&amp;start=8" in page
     live = site.json("gathers", live=1, key="g1")["fragments"]["drq-gathers"]
     assert [row.split()[0] for row in rows(live)] == ["g11", "g10"]
-    assert "no text can have" in site.text("gathers", key="a\x00")
+    assert "is not allowed in text" in site.text("gathers", key="a\x00")
 
 
 def test_the_search_box_finds_gathers(site: Site, hand: Hand) -> None:

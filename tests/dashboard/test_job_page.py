@@ -97,7 +97,7 @@ def test_each_attempt_has_its_section_with_its_error(site: Site, hand: Hand) -> 
     get_job(job.id).requeue()
     hand.claim_one()
     mirror()
-    assert attempts(site, job.id)[0].startswith("Attempt 1 of 5, after retry 1 by hand processing")
+    assert attempts(site, job.id)[0].startswith("Attempt 1 of 5, after manual retry 1 processing")
     assert len(attempts(site, job.id)) == 4
 
 
@@ -256,7 +256,7 @@ def test_a_unique_key_is_not_copied_and_that_of_the_task_applies(site: Site, han
     job = tasks.noop.using(unique="until_finished").enqueue(1)
     assert "This copy was" in site.post("copy_job", job.id, args="[1]", kwargs="{}")
     owner = once.enqueue(1)
-    duplicate = "No copy was made: this job has its unique key."
+    duplicate = "The job was not copied: this job holds the unique key."
     assert site.post("copy_job", owner.id, args="[1]", kwargs="{}") == duplicate
     assert "This copy was" in site.post("copy_job", owner.id, args="[2]", kwargs="{}")
     assert JobQueue().get_stats()["queued"] == 4

@@ -50,7 +50,7 @@ def test_one_and_some_jobs_run_now(site: Site, hand: Hand) -> None:
     assert hand.claim_one().id == failing.id
     assert JobQueue().get_stats()["scheduled"] == 1
     assert logged()[0] == (first, "Run now")
-    assert "cannot be acted on by 'run_now'" in run_now(site, "queued", id=[third])
+    assert "the action 'run_now' does not apply" in run_now(site, "queued", id=[third])
 
 
 def test_a_parked_job_says_why_it_does_not_run_now(site: Site, hand: Hand) -> None:

@@ -143,7 +143,7 @@ def test_problems_of_the_mirror_are_reported(site: Site, settings: Any) -> None:
     state.fault_at = timezone.now()
     state.save()
     words = site.text("overview")
-    assert "The mirror has left out 3 events and shortened 4" in words
+    assert "The mirror left out 3 events and shortened 4" in words
     assert "5-0: queue is" in words
     state.problem = "this Redis is another one"
     state.save()
@@ -313,7 +313,7 @@ def test_filters(site: Site, hand: Hand) -> None:
     page = ("queue", "default", "failed")
     assert "1 job of the 3 searched" in site.text(*page, text="APPLE")
     assert "1 job of the 3 searched" in site.text(*page, task=tasks.add.name)
-    assert "None of the jobs looked at match." in site.text(*page, text="nothing like it")
+    assert "None of the jobs searched match." in site.text(*page, text="nothing like it")
     soon = (timezone.now() + timedelta(minutes=5)).isoformat()
     assert "3 jobs of the 3" in site.text(*page, until=soon)
     assert "0 jobs of the 3" in site.text(*page, since=soon)

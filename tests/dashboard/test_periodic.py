@@ -145,7 +145,7 @@ def test_run_now_pause_and_resume(periodic: Site, commit: Commit, hand: Hand) ->
         assert periodic.post("periodicjob_do", row.pk, verb="resume") == "adding: Resumed."
     assert in_redis("adding").paused_ms is None
     assert [what for _, what in logged()][1:] == ["Paused.", "Resumed."]
-    assert logged()[0][1].startswith("Run as job periodic_")
+    assert logged()[0][1].startswith("Enqueued as job periodic_")
     assert hand.claim_one().payload == "[[1,2],{}]"
 
 

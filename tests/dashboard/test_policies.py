@@ -80,7 +80,7 @@ def test_a_key_is_released_and_logged(site: Site, hand: Hand) -> None:
     assert logged() == [("job_1", "Release unique key k")]
     own(hand, "job_2", "k")
     told = site.post("release_key", key="k", job="job_1")
-    assert told == "The key has changed hands meanwhile; nothing was done."
+    assert told == "The job no longer has this key; nothing was done."
     assert "job_2" in site.text("unique_keys")
     assert len(logged()) == 1
 
@@ -334,7 +334,7 @@ def test_a_share_and_a_limit_are_paused_and_go_on(site: Site, hand: Hand) -> Non
     assert told == "share acme is resumed in queue default."
     hand.claim_one()
     told = site.post("resume_part", queue="default", part="s:acme")
-    assert told == "It was resumed meanwhile; nothing was done."
+    assert told == "It was already resumed; nothing was done."
     assert [what for _, what in logged()] == [
         "Pause share acme in queue default", "Pause limit tests.limited:x in queue default",
         "Resume share acme in queue default",

@@ -159,7 +159,9 @@ def test_bad_filters_are_messages(site: Site) -> None:
     assert "&#x27;done&#x27; is not a status; use one of scheduled" in site.get(
         "jobrecord_changelist", status="done"
     )
-    assert "After: &#x27;x&#x27; is not a place" in site.get("jobrecord_changelist", after="x")
+    assert "After: &#x27;x&#x27; is not a valid position" in site.get(
+        "jobrecord_changelist", after="x"
+    )
     assert "is not a valid time" in site.get("jobrecord_changelist", until="tomorrow")
 
 

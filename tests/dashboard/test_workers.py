@@ -93,7 +93,7 @@ def test_dead_workers_come_first_page_by_page(
 def test_a_worker_is_told_to_stop_once_somebody_has_confirmed(site: Site) -> None:
     beat(BOX, report())
     asked = site.post("order_worker", worker=BOX, order="stop")
-    assert f"This will tell worker {BOX} to finish its jobs" in plain(asked)
+    assert f"This will tell worker {BOX} to finish its running jobs" in plain(asked)
     assert set(beat(BOX, report())) == {""}
     text = site.post("order_worker", worker=BOX, order="stop", confirmed="yes")
     assert text == f"Worker {BOX} was told to {workers_page.TEXTS[workers_page.WorkerOrder.STOP]}."
@@ -101,7 +101,7 @@ def test_a_worker_is_told_to_stop_once_somebody_has_confirmed(site: Site) -> Non
     ((who, what),) = logged()
     assert (who, what) == (
         f"worker {BOX}",
-        "told to finish its jobs, within its grace period, and stop",
+        "told to finish its running jobs within its grace period, and stop",
     )
 
 

@@ -280,7 +280,7 @@ def test_without_redis_the_record_is_shown(site: Site, settings: Any) -> None:
     assert "4 of 4 jobs completed" in site.text("workflows")
     assert "Redis does not answer. These are the records" in site.text("workflows")
     recorded("flow_2_x_0", "running", completed=1)
-    assert "does not have this workflow" not in site.text("workflow", "flow_2_x_0")
+    assert "no longer has this workflow" not in site.text("workflow", "flow_2_x_0")
     assert "does not answer" in site.get("workflow", "flow_3_x_0", code=503)
 
 
@@ -381,7 +381,7 @@ def test_pause_release_cancel_and_clean_up(site: Site, hand: Hand) -> None:
     assert workflow.status == "running"
     assert "was cancelled" in site.post(*page, verb="cancel", confirmed="yes")
     assert (workflow.status, workflow.data.cancelled) == ("cancelled", 4)
-    assert "can be retried as part of it any more" in site.post(*page, verb="clean")
+    assert "no longer be retried as part of it" in site.post(*page, verb="clean")
     recorded(workflow.id, "cancelled")
     site.post(*page, verb="clean", confirmed="yes")
     store = hand.store_of(workflow.id)

@@ -50,7 +50,7 @@ logger = logging.getLogger("django_redisqueue")
 Answer = TypeVar("Answer")
 #: Checks that find a server for which a worker would wait forever: a replica, a cluster's node.
 WRONG_SERVER = ("django_redisqueue.E011", "django_redisqueue.E024")
-PASSING = (RedisUnavailable, RedisFull, RedisCannotSave)  # errors that pass
+TRANSIENT = (RedisUnavailable, RedisFull, RedisCannotSave)  # errors that can be waited out
 MAX_THREADS = 1000  # per child; more would only wait for each other
 
 
@@ -161,12 +161,12 @@ def _wait_for_redis() -> tuple[Collection[int], list[CheckMessage]]:
     a cluster, ConfigurationError for another wrong server, and ShardMismatch.
     """
     connection = worker_connection()
-    found = _wait_while_passing(lambda: _look_at_redis(AllShards(connection.at)))
+    found = _retry_transient(lambda: _check_redis(AllShards(connection.at)))
     connection.close_all()
     return found
 
 
-def _look_at_redis(shards: AllShards) -> tuple[Collection[int], list[CheckMessage]]:
+def _check_redis(shards: AllShards) -> tuple[Collection[int], list[CheckMessage]]:
     _ping(shards)
     messages = check_servers(shards)
     for message in messages:
@@ -194,11 +194,11 @@ def _ping(shards: AllShards) -> None:
             raise error
 
 
-def _wait_while_passing(ask: Callable[[], Answer]) -> Answer:
+def _retry_transient(ask: Callable[[], Answer]) -> Answer:
     """Call ``ask`` until Redis answers and accepts writes. Raises errors that waiting cannot
     change."""
     return retry_until_answered(
-        lambda _: ask(), who="worker", give_up=lambda error: not isinstance(error, PASSING)
+        lambda _: ask(), who="worker", give_up=lambda error: not isinstance(error, TRANSIENT)
     )
 
 
@@ -215,7 +215,7 @@ def _relay_outbox(away: Collection[int]) -> list[str]:
             if shard in away:
                 _relay_all(relays.values())
             else:
-                _wait_while_passing(partial(_relay_all, relays.values()))
+                _retry_transient(partial(_relay_all, relays.values()))
         except RedisUnavailable as error:
             problems.append(str(error))
         problems += [

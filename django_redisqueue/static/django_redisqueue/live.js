@@ -12,7 +12,7 @@
     lost: "The server does not answer; retrying",
     out: "You are logged out; reload the page",
   };
-  const MINE = { DETAILS: "open", TIME: "title" }; // attributes that the user or page.js has set
+  const LOCAL_ATTRIBUTES = { DETAILS: "open", TIME: "title" }; // attributes that the user or page.js has set
   const RATE_WINDOW = 10000; // ms
   const samples = [];
   let failures = 0;
@@ -31,7 +31,7 @@
       if (old.data !== fresh.data) old.data = fresh.data;
     } else {
       if (old.name === "csrfmiddlewaretoken") return; // the same token, masked differently
-      const isMine = (name) => MINE[old.nodeName] === name;
+      const isMine = (name) => LOCAL_ATTRIBUTES[old.nodeName] === name;
       for (const name of old.getAttributeNames()) {
         if (!isMine(name) && !fresh.hasAttribute(name)) old.removeAttribute(name);
       }
