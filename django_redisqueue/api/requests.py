@@ -35,7 +35,7 @@ from .responses import ApiError, errors_for
 MAX_TEXT = 1000  # characters of a parameter
 IDEMPOTENCY_KEY = "Idempotency-Key"
 MAX_IDEMPOTENCY_KEY = 255  # characters
-ENVELOPE = 16_384  # bytes that a body may have besides the arguments
+ENVELOPE = 16_384  # bytes that a body may have in addition to the arguments
 _INTEGER = re.compile(r"[0-9]{1,12}")
 _POSITION = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
 

@@ -121,7 +121,7 @@ async def stream(user_id: object, after: Positions) -> AsyncIterator[bytes]:
             yield chunk
             subscriber.sending = None
     except RedisQueueError as error:
-        yield f": {type(error).__name__}; come back later\n\n".encode()
+        yield f": {type(error).__name__}; try again later\n\n".encode()
     finally:
         hub.unsubscribe(subscriber)
 

@@ -37,7 +37,7 @@ OVERLAP = 200  # ids read twice, because jobs that leave the list meanwhile move
 SNAPSHOT = 1_000_000  # ids per action (about 100 MB)
 logger = logging.getLogger("django_redisqueue.dashboard")
 
-OnProgress = Callable[[int, int], bool]  # (jobs looked at, jobs in all) -> whether to go on
+OnProgress = Callable[[int, int], bool]  # (jobs seen, jobs in all) -> whether to continue
 
 
 @dataclass(frozen=True, slots=True)

@@ -293,7 +293,7 @@ def _worker_row(child: ChildOverview) -> list[str]:
     return [
         sanitize(worker_of(child)),
         sanitize(child.child.rpartition(".")[2]),
-        duration(child.lease_ms) if child.lease_ms >= 0 else "lapsed",
+        duration(child.lease_ms) if child.lease_ms >= 0 else "expired",
         (sanitize(child.task) or "unknown") if child.job else "idle",
         sanitize(child.job) + more,
         duration(child.since_ms) if child.job else "",

@@ -79,7 +79,7 @@ def test_dead_workers_come_first_page_by_page(
         beat(f"w{n}.aaaaaaaa.1.1", report(queues=["low" if n % 2 else "default"]))
     redis.zadd(hand.store.keys.workers, {"zz.aaaaaaaa.9.9.1": 1_000_000_000_000})
     assert [row.split()[0] for row in rows(site)] == ["zz", "w0", "w1", "w2"]
-    assert "lapsed" in rows(site)[0]
+    assert "expired" in rows(site)[0]
     assert "Alive 9 of 10" in site.text("workers")
     assert "Page 1 of 3" in site.text("workers")
     assert [row.split()[0] for row in rows(site, page=3)] == ["w7", "w8"]
