@@ -234,7 +234,9 @@ def test_who_decides_for_a_job_that_has_ended_is_told_so(jobs: InMemoryQueue, bo
     assert "Its job is cancelled, so no decision is needed any more." in page
     assert 'value="approve"' not in page
     told = decide(client_of(boss), row, "approve")
-    assert f"Not decided: its job is cancelled, so nobody waits for {row}." in told
+    assert (
+        f"The decision was not accepted: its job is cancelled, so nobody waits for {row}." in told
+    )
     row.refresh_from_db()
     assert (row.status, LogEntry.objects.count()) == ("pending", 0)
     job.requeue()
