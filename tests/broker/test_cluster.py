@@ -548,7 +548,7 @@ def test_a_server_without_config_is_checked_all_the_same(
 def test_a_node_without_its_cluster_is_reported(cluster: ClusterNodes, settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": cluster.owner(SLOT).url}}
     (error,) = _messages("E024")
-    assert "is a node of a Redis Cluster" in error
+    assert "is a single node of a Redis Cluster" in error
     for node in (cluster.owner(SLOT), cluster.others(SLOT)[0]):
         settings.REDISQUEUE = {"CONNECTION": {"URL": node.url}}
         with pytest.raises(CommandError, match=r"Name the cluster: redis\+cluster://"):

@@ -164,7 +164,7 @@ def test_what_is_no_tuple_of_names_is_refused(value: Any) -> None:
 
 
 def test_the_context_is_no_argument() -> None:
-    with pytest.raises(InvalidOption, match="redact names 'context', which is not a parameter"):
+    with pytest.raises(InvalidOption, match="redact names 'context', which is no parameter"):
         redaction_of(tasks.vault.func, ("context",), 1)
 
 
