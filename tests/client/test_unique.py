@@ -433,8 +433,8 @@ def test_the_keys_are_listed_and_released(hand: Hand) -> None:
     assert sum(line.startswith(f"{key}  {first.id} (queued)  since 20") for line in lines) == 1
     assert sum(", until 20" in line for line in lines) == 1
     assert command("--start", "1", "--count", "1").splitlines() == lines[1:]
-    assert command("--release", key) == f"{key} is free; job {first.id} had it\n"
-    with pytest.raises(CommandError, match="no job has the unique key"):
+    assert command("--release", key) == f"{key} is free; job {first.id} held it\n"
+    with pytest.raises(CommandError, match="no job holds the unique key"):
         command("--release", key)
     assert not once.enqueue(1).is_duplicate
     assert release_unique_key(keys[second.id].key) == second.id
