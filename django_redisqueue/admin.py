@@ -1,5 +1,5 @@
-"""The admin: the dashboard with the records of jobs, the outbox, the mirror's state, approvals, and
-the tokens of the HTTP API.
+"""The admin: the dashboard with the job records, the outbox, the mirror's state, approvals, and the
+tokens of the HTTP API.
 
 Only Django imports this, when ``django.contrib.admin`` is installed. On an AdminSite of your own:
 ``site.register(JobRecord, JobRecordAdmin)``, and ``site.register(Dashboard, DashboardAdmin)`` for
@@ -57,7 +57,7 @@ TOKEN_FACTS = ("hint", "created_at", "last_used_at")
 
 
 class BoundedPaginator(Paginator):  # type: ignore[type-arg]  # Django's is not generic
-    """Counts at most MAX_COUNT rows, so that a list costs the same however long it is."""
+    """Counts at most MAX_COUNT rows, so that the cost of a list does not depend on its length."""
 
     @cached_property
     def count(self) -> int:
@@ -106,7 +106,7 @@ class RecordAdmin(ReadOnlyAdmin):
 
 @admin.register(JobRecord)
 class JobRecordAdmin(RecordAdmin):
-    """The records, and the URLs of the dashboard."""
+    """The job records, and the URLs of the dashboard."""
 
     object_page = "job"
 
@@ -151,12 +151,12 @@ class OutboxJobAdmin(ReadOnlyAdmin):
     ordering = ("relayed_at", "created_at")
     sortable_by = ()
     list_per_page = 50
-    exclude = ("payload",)  # it may contain arguments that a task redacts
+    exclude = ("payload",)  # may contain arguments that a task redacts
 
 
 @admin.register(MirrorState)
 class MirrorStateAdmin(ReadOnlyAdmin):
-    """The position of the mirror, and its problems."""
+    """The mirror's position and problems."""
 
     list_display = (
         "shard", "position", "epoch", "gaps", "gap_at", "left_out", "incomplete", "fault",
@@ -167,14 +167,14 @@ class MirrorStateAdmin(ReadOnlyAdmin):
 
 @admin.register(Approval)
 class ApprovalAdmin(ReadOnlyAdmin):
-    """Whoever may view approvals sees them; the permission that a job names decides who may
+    """Shown to users who may view approvals; the permission that the job names decides who may
     approve or reject."""
 
     change_form_template = f"{TEMPLATES}/approval/change_form.html"
     list_display = ("name", "question", "status", "task", "asked_at", "expires_at", "decided_by")
     list_filter = ("status", "permission")
     search_fields = ("name", "job_id", "task")
-    paginator = Paginator  # counts them all
+    paginator = Paginator  # counts all rows
     ordering = ("-asked_at",)
     sortable_by = ("asked_at",)
     actions = ("approve_selected", "reject_selected")
@@ -222,7 +222,7 @@ class ApprovalAdmin(ReadOnlyAdmin):
         return super().change_view(request, object_id, form_url, context)
 
     def decide_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """What the buttons of a row's page send."""
+        """Handle the buttons on a row's page."""
         row = self.get_object(request, unquote(object_id))
         if row is None or not self.has_view_permission(request, row):
             raise PermissionDenied
@@ -231,28 +231,28 @@ class ApprovalAdmin(ReadOnlyAdmin):
             comment = request.POST.get("comment", "")[:MAX_COMMENT]
             self._decide(request, row, approved=decision == "approve", comment=comment)
         else:
-            messages.error(request, "Nothing was decided: use one of the buttons.")
+            messages.error(request, "No decision was made. Use one of the buttons.")
         page = f"{self.admin_site.name}:{APP}_approval_change"
         return HttpResponseRedirect(reverse(page, args=[row.pk]))
 
     def _decide(
         self, request: HttpRequest, row: Approval, *, approved: bool, comment: str = ""
     ) -> None:
-        """Decide a row, with an entry in the admin's log; say why if that is refused."""
+        """Decide a row, with an entry in the admin's log; show why if that is refused."""
         try:
             with transaction.atomic(using=router.db_for_write(Approval)):
                 row.decide(request.user, approved=approved, comment=comment)
                 text = f"{ApprovalStatus(row.status).value}. {comment}".strip().capitalize()
                 self.log_change(request, row, text)
         except (PermissionDenied, RedisQueueError) as error:
-            messages.error(request, f"Not decided: {error}.")
+            messages.error(request, f"The decision was not accepted: {error}.")
         else:
             messages.success(request, f"{row} is {row.status}.")
 
 
 @admin.register(ApiToken)
 class ApiTokenAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Superusers manage everybody's tokens, other users only their own: a token has all the
+    """Superusers manage all users' tokens, other users only their own: a token has all the
     permissions of its user."""
 
     list_display = ("name", "user", "hint", "expires_at", "last_used_at", "created_at")
@@ -284,7 +284,7 @@ class ApiTokenAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def response_add(
         self, request: HttpRequest, obj: ApiToken, post_url_continue: str | None = None
     ) -> HttpResponse:
-        """Show the token, in this response only: no message, cookie or row contains it."""
+        """Show the token in this response only: no message, cookie or row contains it."""
         site = self.admin_site
         request.current_app = site.name
         response = TemplateResponse(request, f"{TEMPLATES}/apitoken/created.html", {

@@ -10,7 +10,7 @@ from django.core import checks
 
 from .checks import check_database, check_network, check_settings, check_urls
 from .client.registry import discover
-from .dashboard import bulk  # noqa: F401 - a task of the package itself, for its workers
+from .dashboard import bulk  # noqa: F401 - defines a task of this package, which workers run
 
 
 class RedisQueueConfig(AppConfig):
@@ -22,10 +22,10 @@ class RedisQueueConfig(AppConfig):
 
     def ready(self) -> None:
         modules = discover()
-        # A project with tasks of Django's own has imported one of these.
+        # A project that uses Django's own tasks has imported one of these.
         if "django.tasks" in sys.modules or "django_tasks" in sys.modules:
             import_module(f"{self.name}.backend.registration").register_module_tasks(modules)
-        import_module(f"{self.name}.wiring")  # it needs models, which cannot be loaded before
+        import_module(f"{self.name}.wiring")  # needs models, which cannot be loaded earlier
         checks.register(check_settings, "redisqueue")
         checks.register(check_urls, "redisqueue")
         checks.register(check_network, "redisqueue", deploy=True)

@@ -1,6 +1,6 @@
 """The settings, read lazily from ``settings.REDISQUEUE``.
 
-Internally durations are milliseconds and sizes bytes. ``load`` raises ConfigurationError, which a
+Internally, durations are milliseconds and sizes bytes. ``load`` raises ConfigurationError, which a
 system check turns into a message.
 """
 
@@ -37,21 +37,21 @@ from .exceptions import (
 )
 
 APP = "django_redisqueue"  # the label of the app, in permissions and migrations
-PROPERTIES = ("task", "workflow")  # that may be INDEXED, besides tags
+PROPERTIES = ("task", "workflow")  # that may be INDEXED, in addition to tags
 SCHEDULE_KEYS = ("task", "args", "kwargs", "queue_name", "priority", *SCHEDULE_OPTIONS)
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Validates values of REDISQUEUE, or of one queue. ``where``: the name of the dict in
+    """Validates values in REDISQUEUE, or in one queue's dict. ``where``: the name of the dict in
     messages."""
 
     values: Mapping[str, Any]
     where: str = "REDISQUEUE"
 
     def read(self, kind: type) -> dict[str, Any]:
-        """The fields of a class that are settings (``_setting``)."""
+        """The values of the fields of a class that are settings (``_setting``)."""
         found = [(one.name, one.metadata) for one in fields(kind) if one.metadata]
         return {name: metadata["read"](self, metadata["key"]) for name, metadata in found}
 
@@ -109,7 +109,7 @@ class _Reader:
             if not (isinstance(name, str) and (name in PROPERTIES or _is_tag(name))):
                 raise ConfigurationError(
                     f'{self.where}["{key}"] has {short_repr(name)}'
-                    f'{did_you_mean(name, PROPERTIES)}; it takes "task", "workflow", and '
+                    f'{did_you_mean(name, PROPERTIES)}; it accepts "task", "workflow", and '
                     '"tags.<name>" for a tag'
                 )
         return tuple(dict.fromkeys(value))
@@ -132,14 +132,14 @@ class _Reader:
         return dict(value)
 
     def _check_urls(self, urls: Sequence[object], where: str) -> None:
-        """Shard ``n`` is on the server ``n`` modulo the number of servers: each needs a shard."""
+        """Shard ``n`` is on server ``n`` modulo their number, and each server must have a shard."""
         shards = self.integer("SHARDS", 1, MAX_SHARDS)
         if not urls or not all(isinstance(url, str) and url for url in urls):
             raise ConfigurationError(f'{where}["URL"] must be a URL or a list of URLs')
         if len(urls) > shards:
             raise ConfigurationError(
                 f'{where}["URL"] names {len(urls)} servers, more than REDISQUEUE["SHARDS"] '
-                f"({shards}), so that some would have no shard; name at most one for each shard"
+                f"({shards}), so some would have no shard; name at most one for each shard"
             )
 
     def prefix(self, key: str) -> str:
@@ -158,7 +158,7 @@ class _Reader:
         where = f'{self.where}["QUEUES"]["{name}"]'
         if not isinstance(raw, Mapping):
             raise ConfigurationError(f"{where} must be a dict, not {type(raw).__name__}")
-        _refuse_unknown(raw, QUEUE_KEYS, where, f"; a queue takes {', '.join(QUEUE_KEYS)}")
+        _refuse_unknown(raw, QUEUE_KEYS, where, f"; a queue accepts {', '.join(QUEUE_KEYS)}")
         return _Reader({**self.values, **raw}, where).retention()
 
     def retention(self) -> QueueSettings:
@@ -188,7 +188,7 @@ class _Reader:
                 found[encode_share(share)] = weight
             except (TypeError, ValueError):
                 raise ConfigurationError(
-                    f'REDISQUEUE["{key}"]: a share must be a value of JSON, not {short_repr(share)}'
+                    f'REDISQUEUE["{key}"]: a share must be a JSON value, not {short_repr(share)}'
                 ) from None
         return found
 
@@ -205,32 +205,32 @@ def _integer(low: int, high: int) -> Callable[[_Reader, str], int]:
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """Retention of one queue's finished jobs, when to raise an alarm, and aging. ``keep_*`` are
-    counts, ``*_ms`` milliseconds; an ``alert_*`` of None raises none."""
+    """One queue's retention of finished jobs, its alarms and aging. ``keep_*`` are
+    counts, ``*_ms`` milliseconds; an ``alert_*`` of None raises no alarm."""
 
     keep_completed: int = _setting("KEEP_COMPLETED", 100_000, _integer(0, 2**32))
     keep_failed: int = _setting("KEEP_FAILED", 100_000, _integer(0, 2**32))
     result_ttl_ms: int = _setting("RESULT_TTL", 86_400, _Reader.duration)
     failed_ttl_ms: int = _setting("FAILED_TTL", 2_592_000, _Reader.duration)
     alert_wait_ms: int | None = _setting("ALERT_WAIT", None, _Reader.optional_duration)
-    #: of the jobs that end, from 0 to 1
+    #: The share of ended jobs, from 0 to 1.
     alert_failed: float | None = _setting("ALERT_FAILED", 0.1, _Reader.share)
-    #: of waiting that count as one step of priority
+    #: The waiting time that counts as one step of priority.
     aging_ms: int | None = _setting("AGING", None, _Reader.aging)
-    #: its jobs go to all shards in turn
+    #: Whether its jobs go to all shards in turn.
     spread: bool = _setting("SPREAD", False, _Reader.flag)
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSettings:
-    """A schedule by its settings. Whether its task exists and takes the arguments is checked once
-    all tasks are known."""
+    """A schedule from the settings. Whether its task exists and accepts the arguments is checked
+    once all tasks are known."""
 
     task: str
     schedule: Schedule
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
-    queue_name: str | None  # None: that of the task
+    queue_name: str | None  # None: the task's queue
     priority: int | None
 
 
@@ -265,14 +265,14 @@ class Settings:
     indexed: tuple[str, ...] = _setting("INDEXED", [], _Reader.properties)
     schedules: Mapping[str, ScheduleSettings] = _setting("SCHEDULES", {}, _Reader.schedules)
     limits: Mapping[str, NamedLimit] = _setting("LIMITS", {}, _Reader.limits)
-    #: of shares, by their encoded values
+    #: Weights of shares, by the encoded values.
     weights: Mapping[str, int] = _setting("WEIGHTS", {}, _Reader.weights)
-    #: of queues without their own, or not in ``queues``
+    #: For queues that have no retention of their own or are not in ``queues``.
     retention: QueueSettings = field(kw_only=True)
 
     @property
     def own_queue(self) -> str:
-        """The queue of this package's own jobs: "default", or else the first of QUEUES."""
+        """The queue for this package's own jobs: "default", or else the first in QUEUES."""
         return "default" if "default" in self.queues else next(iter(self.queues))
 
     def check_queue(self, name: object) -> str:
@@ -292,7 +292,7 @@ def _defaults(kind: type) -> dict[str, Any]:
 
 QUEUE_KEYS = tuple(_defaults(QueueSettings))
 DEFAULTS = {**_defaults(Settings), **_defaults(QueueSettings)}
-del DEFAULTS["SPREAD"]  # only a queue has it
+del DEFAULTS["SPREAD"]  # only queues have it
 
 
 @cache
@@ -305,13 +305,13 @@ def load(raw: object) -> Settings:
     """Validate ``raw``. Raises ConfigurationError, which names the key."""
     if not isinstance(raw, Mapping):
         raise ConfigurationError(f"REDISQUEUE must be a dict, not {type(raw).__name__}")
-    _refuse_unknown(raw, DEFAULTS, "REDISQUEUE", f"; it takes {', '.join(DEFAULTS)}")
+    _refuse_unknown(raw, DEFAULTS, "REDISQUEUE", f"; it accepts {', '.join(DEFAULTS)}")
     reader = _Reader({"SPREAD": False, **DEFAULTS, **raw})
     settings = Settings(**reader.read(Settings), retention=reader.retention())
     if not 0 < settings.heartbeat_ms * 3 <= settings.lease_ms:
         raise ConfigurationError(
             'REDISQUEUE["HEARTBEAT"] must be more than 0 and at most a third of "LEASE", so that '
-            f"one lost heartbeat costs no lease ({settings.heartbeat_ms} ms and "
+            f"no lease expires because of one lost heartbeat ({settings.heartbeat_ms} ms and "
             f"{settings.lease_ms} ms)"
         )
     return settings
@@ -319,7 +319,7 @@ def load(raw: object) -> Settings:
 
 @contextmanager
 def _located(where: str = "") -> Iterator[None]:
-    """Turn errors about a value into a ConfigurationError that says where it stands."""
+    """Turn errors about a value into a ConfigurationError that says where the value is."""
     try:
         yield
     except (InvalidName, InvalidOption) as error:
@@ -350,7 +350,7 @@ def _schedule(name: object, raw: object) -> ScheduleSettings:
         check_schedule_name(name)
         if not isinstance(raw, Mapping):
             raise ConfigurationError(f"{where} must be a dict, not {type(raw).__name__}")
-        _refuse_unknown(raw, SCHEDULE_KEYS, where, f"; it takes {', '.join(SCHEDULE_KEYS)}")
+        _refuse_unknown(raw, SCHEDULE_KEYS, where, f"; it accepts {', '.join(SCHEDULE_KEYS)}")
         if "task" not in raw:
             raise InvalidOption('"task" is missing: the name of the task to run')
         return ScheduleSettings(
@@ -388,7 +388,7 @@ def _refuse_unknown(raw: Mapping[Any, Any], known: Any, where: str, takes: str =
             raise ConfigurationError(f"{where} has no key {short_repr(key)}{close}{takes}")
 
 
-_overrides: list[object] = []  # of REDISQUEUE, active now by override_settings
+_overrides: list[object] = []  # values of REDISQUEUE that override_settings has set now
 
 
 def _forget(*, setting: str, value: object, enter: bool, **_: object) -> None:
@@ -405,24 +405,24 @@ setting_changed.connect(_forget, dispatch_uid="django_redisqueue.conf")
 
 
 def is_in_test_run() -> bool:
-    """Whether Django's test environment is set up, in which DEBUG is off."""
+    """Whether Django's test environment is set up (there DEBUG is off)."""
     state = getattr(sys.modules.get("django.test.utils"), "_TestState", None)
     return hasattr(state, "saved_data")
 
 
 def check_redis_is_meant(*, in_memory: bool) -> None:
-    """Raise ConfigurationError in a test that did not ask for Redis: it may be a developer's Redis,
+    """Raise ConfigurationError in a test that did not request Redis: it may be a developer's Redis,
     whose worker would run the test's jobs. ``in_memory``: the test keeps its jobs in memory."""
     if not _overrides and is_in_test_run():
         remedy = (
             "run_inline() and capture_jobs() keep jobs, gathers and workflows in memory, but this "
-            "(a queue as a whole) is in Redis alone. Name"
+            "(a queue as a whole) is only in Redis. Name"
             if in_memory
             else "Keep its jobs in memory with run_inline() or capture_jobs() of "
             "django_redisqueue.testing; or name"
         )
         raise ConfigurationError(
-            f"this is a test, and it has not asked for Redis. {remedy} a Redis of the tests' own "
-            "with override_settings(REDISQUEUE=...); or, to use the one in the settings, wrap the "
-            "test in testing.use_redis()"
+            f"this test has not requested Redis. {remedy} a Redis for tests with "
+            "override_settings(REDISQUEUE=...); or, to use the one in the settings, wrap the test "
+            "in testing.use_redis()"
         )

@@ -11,7 +11,7 @@ _SHOWN = 200  # characters of a value in a message
 
 
 def short_repr(value: object) -> str:
-    """The repr of a value for a message, cut if it is long. Never raises, though a repr may: that
+    """The repr of a value for a message, cut if it is long. Never raises, although repr() may: that
     of an int with 5,000 digits does."""
     try:
         text = repr(value)
@@ -35,7 +35,7 @@ def did_you_mean(word: object, known: Any) -> str:
 
 
 class RedisQueueError(Exception):
-    """Base of all errors of django_redisqueue."""
+    """The base of all errors of django_redisqueue."""
 
 
 class ConfigurationError(RedisQueueError):
@@ -55,7 +55,7 @@ class UnknownQueue(RedisQueueError, LookupError):
 
 
 class InvalidName(RedisQueueError, ValueError):
-    """A queue name, job id or worker name has characters outside its set."""
+    """A queue name, job id or worker name has characters that are not allowed."""
 
 
 class InvalidOption(RedisQueueError, ValueError):
@@ -63,23 +63,23 @@ class InvalidOption(RedisQueueError, ValueError):
 
 
 class InvalidArguments(RedisQueueError, TypeError):
-    """A job's argument or result cannot travel as JSON; the message names it."""
+    """A job's argument or result cannot be encoded as JSON; the message names it."""
 
 
 class PayloadTooLarge(RedisQueueError, ValueError):
-    """A payload or result is over its cap; store the data elsewhere and pass its key."""
+    """A payload or result exceeds its cap; store the data elsewhere and pass its key."""
 
 
 class JobNotFound(RedisQueueError, LookupError):
-    """No job of that id is in Redis: it never existed, or retention has removed it."""
+    """No job with that id is in Redis: it never existed, or Redis has pruned it."""
 
 
 class NotIndexed(InvalidOption):
-    """Jobs cannot be looked up by this property: nothing indexes it, and there is no mirror."""
+    """Jobs cannot be looked up by this property: it is not indexed, and there is no mirror."""
 
 
 class ParentNotFound(JobNotFound):
-    """A job was to wait for one that is not in Redis, so it was not created."""
+    """A job was to wait for a job that is not in Redis, so it was not created."""
 
 
 class WorkflowError(RedisQueueError, ValueError):
@@ -87,7 +87,7 @@ class WorkflowError(RedisQueueError, ValueError):
 
 
 class WorkflowNotFound(RedisQueueError, LookupError):
-    """No workflow of that id is in Redis: it never existed, its transaction has not committed, or
+    """No workflow with that id is in Redis: it never existed, its transaction has not committed, or
     it was cleaned up."""
 
 
@@ -110,25 +110,25 @@ class GatherNotFound(RedisQueueError, LookupError):
 
 
 class GatherFailed(RedisQueueError):
-    """The awaited gather did not reach its threshold; the message says who was missing."""
+    """The awaited gather did not reach its threshold; the message names the missing listeners."""
 
 
 class ResultGone(RedisQueueError, LookupError):
-    """A result was deleted: the file of a large one, with its gather or job; or the result of a
-    parent, for ``FINISHED_MAX_BYTES`` or with its workflow."""
+    """A result was deleted: the file of a large result, with its gather or job; or a parent's
+    result, because of ``FINISHED_MAX_BYTES`` or with its workflow."""
 
 
 class StepError(RedisQueueError, ValueError):
-    """A step, iterate or wait of a job is used wrongly: its name occurs twice, or it is called
-    where it cannot work. The message says what to change."""
+    """A step, walk or wait of a job is used wrongly: its name occurs twice, or it is called where
+    it cannot work. The message says what to change."""
 
 
 class EventTimeout(RedisQueueError, TimeoutError):
-    """The event that a job waits for did not come within its timeout."""
+    """The event that a job waits for was not sent within its timeout."""
 
 
 class ApprovalRejected(RedisQueueError):
-    """A person has rejected what a job has asked for. ``decision`` has ``by`` and ``comment``."""
+    """A person rejected what a job asked for. ``decision`` has ``by`` and ``comment``."""
 
     def __init__(self, message: str, decision: Any = None) -> None:
         super().__init__(message)
@@ -148,7 +148,7 @@ class NotCommitted(RedisQueueError):
 
 
 class WrongState(RedisQueueError):
-    """The verb does not apply to the job's present status; the message names both."""
+    """The verb does not apply to the job's current status; the message names both."""
 
 
 class UniqueConflict(WrongState):
@@ -162,7 +162,7 @@ class IdempotencyConflict(RedisQueueError):
 
 class LeaseLost(RedisQueueError):
     """This run no longer has the job: the lease expired and another worker has it, or a failover
-    of Redis took back that it had started. Nothing was written."""
+    of Redis lost the start of the run. Nothing was written."""
 
 
 class WorkerLost(RedisQueueError):
@@ -185,15 +185,15 @@ class CorruptJob(RedisQueueError):
 
 
 class RedisUnavailable(RedisQueueError, ConnectionError):
-    """Redis did not answer in time, or cannot serve now (it is loading its data, or a failover is
-    under way). Whether anything was written is unknown; try again."""
+    """Redis did not answer in time, or cannot serve requests now (it is loading its data, or a
+    failover is under way). It is unknown whether anything was written; try again."""
 
     unsent: bool = False  # True if there was no connection, so that nothing was written
 
 
 class NotReplicated(RedisUnavailable):
     """Fewer than ``WAIT_REPLICAS`` replicas have what was enqueued. It may run, or be lost in a
-    failover. Sending the same job again, with the same id or Idempotency-Key, is safe."""
+    failover. It is safe to send the same job again with the same id or Idempotency-Key."""
 
 
 class RedisRefused(RedisQueueError):
@@ -209,7 +209,7 @@ class RedisFull(RedisRefused):
 
 
 class WrongKeyType(RedisQueueError):
-    """A key of the queue has a wrong type: another program writes under PREFIX."""
+    """A key of the queue has the wrong type: another program writes under PREFIX."""
 
 
 class ShardMismatch(RedisQueueError):
@@ -217,8 +217,8 @@ class ShardMismatch(RedisQueueError):
 
 
 class WrongRedis(RedisQueueError):
-    """Redis does not have the data that the mirror reflects: it was emptied, or is another Redis.
-    If that is intended, run ``reapqueue --accept-redis``."""
+    """Redis does not have the data that the mirror reflects: it was emptied, or it is another
+    Redis. If that is intended, run ``reapqueue --accept-redis``."""
 
 
 class EmbeddedServerError(RedisQueueError):
@@ -226,7 +226,7 @@ class EmbeddedServerError(RedisQueueError):
 
 
 class Interrupt(BaseException):
-    """Base of what the worker raises inside a job to stop it. A BaseException, so that a task's
+    """The base of what the worker raises inside a job to stop it. A BaseException, so that a task's
     ``except Exception`` does not swallow it."""
 
     default_message: ClassVar[str] = ""
@@ -240,7 +240,7 @@ class JobTimeout(Interrupt):
 
     default_message = (
         "the job ran longer than its timeout; raise its task's timeout or the setting TIMEOUT, or "
-        "give what it calls a timeout"
+        "set timeouts for what the task calls"
     )
 
 
@@ -257,7 +257,7 @@ class JobAbandoned(Interrupt):
 
 
 class JobSuspended(Interrupt):
-    """The job stops here and goes on later, from its steps. Not an error: let it pass.
+    """The job stops here and continues later, from its steps. Not an error: do not catch it.
 
     ``kind``, ``detail`` and ``body`` are those of the run's outcome.
     """
@@ -269,16 +269,16 @@ class JobSuspended(Interrupt):
         self.kind = kind
         self.detail = detail
         self.body = body
-        #: called once the run's transactions are over, before the outcome is recorded
+        #: Called once the run's transactions have ended, before the outcome is recorded.
         self.prepare: Callable[[], object] = lambda: None
 
 
 class ItemFailed(Exception):
-    """A chunk task has failed one of its jobs by ``context.fail(item, "text")``."""
+    """A chunk task failed one of its jobs with ``context.fail(item, "text")``."""
 
 
 class RateLimited(Exception):
-    """Raise inside a task when a service refuses calls for a while: the job runs again after
+    """Raise this inside a task when a service refuses calls for a while: the job runs again after
     ``retry_after`` (seconds, a timedelta, or "90s") and spends no attempt. Until then no other job
     starts under the same rates."""
 
@@ -289,7 +289,7 @@ class RateLimited(Exception):
 
 
 class Retry(Exception):
-    """Raise inside a task to try again later; spends an attempt.
+    """Raise this inside a task to try again later; spends an attempt.
 
     ``delay``: seconds, a timedelta, or "90s"; None uses the task's backoff.
     """
@@ -297,6 +297,6 @@ class Retry(Exception):
     def __init__(self, message: str = "", *, delay: object = None) -> None:
         given: object = message  # a caller may have no type checker
         if isinstance(given, int | float | timedelta):
-            raise TypeError(f"Retry: write delay={given!r}, after its message if it has one")
-        super().__init__(message or "retry asked for by the task")
+            raise TypeError(f"Retry: write delay={given!r}, after the message if there is one")
+        super().__init__(message or "the task asked for a retry")
         self.delay = delay

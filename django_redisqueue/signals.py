@@ -17,23 +17,23 @@ child_stopping = Signal()
 
 # The bridge sends the signals of jobs in its own process, after the rows have committed, in the
 # order of the stream: ``sender`` is JobRecord, ``record`` the job's current JobRecord (which may be
-# further on), ``event`` the JobEvent.
+# newer than the event), ``event`` the JobEvent.
 #
 # Exactly once: the receivers of an event run in one transaction on the mirror's database, which
-# also stores how far signals have been sent. Whatever they write there, and the jobs that they
-# enqueue, take effect once, whenever a process is killed; what they do elsewhere (a mail) may be
-# repeated. A receiver that raises is logged and does not affect others. After a database error that
-# leaves ``transaction.atomic()``, the receivers are called again, outside a transaction. A slow
-# receiver delays later signals, not the mirror. Progress reports, events that a task's ``audit``
-# level leaves out, and events of deleted records send no signal.
+# also stores how far signals have been sent. What they write there, and the jobs that they enqueue,
+# take effect once, even if a process is killed; what they do elsewhere (such as sending mail) may
+# be repeated. A receiver that raises is logged and does not affect others. After a database error
+# that leaves ``transaction.atomic()``, the receivers are called again, outside a transaction. A
+# slow receiver delays later signals, not the mirror. Progress reports, events that a task's
+# ``audit`` level leaves out, and events of deleted records send no signal.
 
-job_scheduled = Signal()  #: Accepted, due later.
-job_waiting = Signal()  #: Waits for its parents, or for a paused workflow.
+job_scheduled = Signal()  #: Accepted, and due later.
+job_waiting = Signal()  #: Waits for its parents, or because its workflow is paused.
 job_queued = Signal()  #: Entered its queue: enqueued, due, released, recovered or requeued.
-job_processing = Signal()  #: A child has started it.
-job_retrying = Signal()  #: An attempt has failed, and the next one is due later.
+job_processing = Signal()  #: A child started it.
+job_retrying = Signal()  #: An attempt failed, and the next one is due later.
 job_completed = Signal()
-job_failed = Signal()  #: Permanently; ``record.reason`` says why, if the task did not raise.
+job_failed = Signal()  #: Failed for good; ``record.reason`` says why, if the task did not raise.
 job_cancelled = Signal()
 
 #: The signal of each status.
@@ -48,7 +48,7 @@ JOB_SIGNALS: Mapping[Status, Signal] = {
     Status.CANCELLED: job_cancelled,
 }
 
-# The same for workflows, with WorkflowRecord and WorkflowEvent. They are in order among themselves,
+# The same for workflows, with WorkflowRecord and WorkflowEvent. They are in order among each other,
 # but not relative to the signals of jobs.
 
 workflow_running = Signal()  #: Pushed, released, or resumed by a retry (``generation``).

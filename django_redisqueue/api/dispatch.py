@@ -34,8 +34,8 @@ CHALLENGE = {"WWW-Authenticate": 'Bearer realm="jobs"'}
 
 def view_for(endpoint: Endpoint | None) -> View:
     """The Django view of one path, or of unknown paths below the mount. It checks login and CSRF
-    itself, and never runs in a transaction of the request: a job that waited for the commit could
-    not be shown."""
+    itself, and never runs in a transaction of the request: the answer could not show a job that
+    waits for the commit."""
 
     def view(request: HttpRequest, **path: str) -> HttpResponseBase:
         try:
@@ -66,11 +66,11 @@ def _answer(
 ) -> HttpResponseBase:
     user, token = identify(request)
     if endpoint is None:
-        raise ApiError(404, "not_found", f"there is no path {request.path}")
+        raise ApiError(404, "not_found", f"the path {request.path} does not exist")
     operation = endpoint.find(request.method or "")
     if operation is None:
         raise ApiError(
-            405, "method_not_allowed", f"this path takes {endpoint.allow or 'no method at all'}, "
+            405, "method_not_allowed", f"this path allows {endpoint.allow or 'no method'}, "
             f"not {request.method}", headers={"Allow": endpoint.allow},
         )  # fmt: skip
     if request.method not in SAFE:
@@ -94,7 +94,7 @@ def _checked(path: dict[str, str]) -> dict[str, str]:
         try:
             CHECKS[name](value)
         except InvalidName as error:
-            raise ApiError(404, "not_found", f"there is no such path: {error}") from None
+            raise ApiError(404, "not_found", f"the path does not exist: {error}") from None
     return path
 
 
@@ -109,15 +109,15 @@ def identify(request: HttpRequest) -> tuple[Any, ApiToken | None]:
         found = ApiToken.find(token.strip())
         if found is None:
             raise ApiError(
-                401, "invalid_token", "this token is not known, has expired, or its user may not "
-                "log in; make another in the admin", headers=CHALLENGE,
+                401, "invalid_token", "the token is unknown or has expired, or its user may not "
+                "log in; create another one in the admin", headers=CHALLENGE,
             )  # fmt: skip
         found.mark_used()
         return found.user, found
     user = getattr(request, "user", None)  # missing without AuthenticationMiddleware
     if user is None or not user.is_authenticated or not user.is_active:
         raise ApiError(
-            401, "not_authenticated", "log in, or send a token made in the admin as "
+            401, "not_authenticated", "log in, or send a token created in the admin as "
             '"Authorization: Bearer <token>"', headers=CHALLENGE,
         )  # fmt: skip
     return user, None
@@ -134,7 +134,7 @@ def check_permission(user: Any, permission: str) -> None:
     """Raises ApiError 403."""
     if not user.has_perm(f"{APP}.{permission}"):
         raise ApiError(
-            403, "permission_denied", f"this user lacks the permission {APP}.{permission}"
+            403, "permission_denied", f"your user lacks the permission {APP}.{permission}"
         )
 
 
@@ -143,8 +143,8 @@ class _CsrfCheck(CsrfViewMiddleware):
 
     def _reject(self, request: HttpRequest, reason: str) -> HttpResponse:
         raise ApiError(
-            403, "csrf", f"{reason} A request of a session that changes something needs the CSRF "
-            "token in its header; one with an API token does not",
+            403, "csrf", f"{reason} Within a session, a request that changes something needs the "
+            "CSRF token in its header; with an API token it does not",
         )  # fmt: skip
 
 

@@ -1,5 +1,5 @@
 """Open event streams: their limits, pages of past events from Redis or the mirror, and one reader
-per process and server that follows new events for all."""
+per process and server that follows new events for all streams."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ RING, RING_BYTES = 2_000, 8_000_000  # events, and their total size
 BATCH = 1_000  # events per read, approximately
 BLOCK = 1.0  # s that a read waits; the thread ends this soon after its last stream
 PAUSE = 0.05  # s between reads, so that a flood of events does not wake the streams for each
-STALL_TIMEOUT = 30.0  # s that a client may take to accept what it is sent
+STALL_TIMEOUT = 30.0  # s that a client may take to accept what was sent
 
 
 class TooManyStreams(ApiError):
-    """No further stream may be opened."""
+    """No more streams may be opened."""
 
     def __init__(self, status: int, text: str) -> None:
         headers = {"Retry-After": str(RETRY_AFTER)}
@@ -54,7 +54,7 @@ class TooManyStreams(ApiError):
 
 
 class StreamLimiter:
-    """Counts the open streams of this process. There is one, ``stream_limiter``."""
+    """Counts the open streams of this process. The only one is ``stream_limiter``."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -66,11 +66,11 @@ class StreamLimiter:
             users = list(self._users.values())
         if users.count(user_id) >= STREAMS_A_USER:
             raise TooManyStreams(
-                429, f"this user has {STREAMS_A_USER} streams open already; close one"
+                429, f"your user already has {STREAMS_A_USER} open streams; close one"
             )
         if len(users) >= STREAMS:
             raise TooManyStreams(
-                503, f"this process has {STREAMS} streams open already; try again later"
+                503, f"this server process already has {STREAMS} open streams; try again later"
             )
 
     def acquire(self, user_id: object) -> object:
@@ -103,7 +103,7 @@ def close_connections() -> None:
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """The next events, and whether events before them are missing."""
+    """The next events, and whether earlier ones are missing."""
 
     events: Sequence[EventLine]
     gap: bool = False
@@ -118,7 +118,7 @@ def next_page(feed: EventFeed, after: Position, ends: Ends | None = None) -> Eve
     first, last = ends or feed.ends()
     if after == last != START:
         return EventPage([])
-    if first != START and after > last:  # Redis has lost data, or the client made it up
+    if first != START and after > last:  # Redis has lost data, or the client made up the position
         return EventPage([(last, "")], gap=True)
     if after >= first != START:
         return EventPage(feed.page(after, PAGE))
@@ -142,7 +142,7 @@ def _mirrored(shard: int, after: Position, before: Position) -> list[EventLine]:
 
 
 def _reaches_back_to(position: Position) -> bool:
-    """Whether the mirror still has rows as old as this. Rows of any shard count, because retention
+    """Whether the mirror still has rows as old as this. Rows of all shards count, because retention
     goes by age."""
     ms, number = position
     known = Q(entry_ms__lt=ms) | Q(entry_ms=ms, entry_no__lte=number)
@@ -165,7 +165,7 @@ def _as_emitted(row: JobEvent) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """The latest events at one moment; complete after ``floor``."""
+    """The latest events at one moment, complete after ``floor``."""
 
     floor: Position
     events: Sequence[EventLine] = ()
@@ -190,7 +190,7 @@ class Ring:
 
 @dataclass(eq=False, slots=True)
 class Subscriber:
-    """One open stream. ``task`` sends it; ``sending`` is when it began to send its latest chunk."""
+    """One open stream. ``task`` sends it; ``sending`` is when it began to send the latest chunk."""
 
     slot: object
     loop: asyncio.AbstractEventLoop
@@ -212,7 +212,7 @@ class Subscriber:
 
 
 class Hub:
-    """The open streams of this process, and the readers for them. There is one, ``hub``."""
+    """The open streams of this process, and their readers. The only one is ``hub``."""
 
     def __init__(self) -> None:
         self.readers: dict[int, Reader] = {}  # by shard; one reader has all shards of a server
@@ -235,7 +235,7 @@ class Hub:
         stream_limiter.release(subscriber.slot)
 
     def dismiss(self, reader: Reader) -> bool:
-        """Forget a reader if no stream is open; whether it was forgotten."""
+        """Forget a reader if no stream is open; returns whether it was forgotten."""
         with self._lock:
             if not self._subscribers:
                 for shard in reader.shards:
@@ -262,7 +262,7 @@ class Reader:
     """Follows the events of the shards of one server, in a thread, while streams are open.
 
     ``rings`` is empty until the reader has found the ends of the streams. ``is_away``: the server
-    does not answer, so do not ask for pages.
+    does not answer, so do not read pages.
     """
 
     def __init__(self, shards: Sequence[int]) -> None:
@@ -294,7 +294,7 @@ class Reader:
             try:
                 self._read([EventFeed(connection.at(shard)) for shard in self.shards])
             except RedisQueueError:
-                pass  # it was logged, and the last stream ended before Redis answered again
+                pass  # the error was logged, and the last stream ended before Redis answered again
             except Exception:
                 #: The HTTP API ended its streams of events because of an unexpected error. Clients
                 #: reconnect and miss nothing. Report the traceback if the error recurs.
@@ -347,7 +347,7 @@ class Reader:
             subscriber.call_in_loop(subscriber.updated.set)
 
     def _disconnect_stalled(self) -> None:
-        """End the streams whose clients accept nothing any more: each holds one of few slots."""
+        """End the streams whose clients no longer accept anything: each holds one of few slots."""
         latest = time.monotonic() - STALL_TIMEOUT
         for subscriber in hub.subscribers():
             if subscriber.sending is not None and subscriber.sending < latest:

@@ -33,15 +33,15 @@ NEXT_START = {"type": ["integer", "null"], "description": "The next page's start
 ALWAYS = (400, 401, 403, 500, 503)  # errors that any operation may return
 MEANINGS = {
     400: "The request is wrong; the message says where.",
-    401: "Nobody is logged in, or the token is not valid.",
+    401: "The request has neither a login nor a valid token.",
     403: "The permission or the CSRF token is missing.",
-    404: "There is no such job or workflow.",
-    409: "The status of the job or workflow does not allow this.",
+    404: "The job or workflow does not exist.",
+    409: "The job's or workflow's status does not allow this.",
     413: "The body or the arguments are too large.",
     415: "The body is not application/json.",
     422: "The Idempotency-Key was used before, with another body.",
     429: "Too many streams are open.",
-    500: "What is in Redis cannot be used.",
+    500: "The settings or the data in Redis are wrong.",
     503: "Redis or the database does not answer, or too many streams are open; try again.",
 }
 OTHER_CODES = (
@@ -114,7 +114,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
     if operation.is_enqueue:
         described["parameters"].append(_IDEMPOTENCY_KEY)
         described["responses"]["200"] = {
-            **_success(operation), "description": "The job exists: nothing was enqueued.",
+            **_success(operation), "description": "The job already exists: nothing was enqueued.",
         }  # fmt: skip
         described["requestBody"] = {
             "required": True, "content": {"application/json": {"schema": _ref("schemas", "NewJob")}}
@@ -139,7 +139,7 @@ def _parameter(one: Parameter) -> dict[str, Any]:
 
 _IDEMPOTENCY_KEY = {
     "name": requests.IDEMPOTENCY_KEY, "in": "header",
-    "description": "The same key with the same body leads to the same job, for a day.",
+    "description": "For a day, the same key with the same body returns the same job.",
     "schema": {"type": "string", "minLength": 1, "maxLength": requests.MAX_IDEMPOTENCY_KEY},
 }  # fmt: skip
 
@@ -156,7 +156,7 @@ def _success(operation: Operation) -> dict[str, Any]:
 _EVENT = {
     "type": "object",
     "properties": {
-        "id": {"type": "string", "description": "Its place; send it back as Last-Event-ID."},
+        "id": {"type": "string", "description": "Its position; send it back as Last-Event-ID."},
         "event": one_of(["message", "gap"]),
         "data": {"type": "string", "contentMediaType": "application/json"},
     },
@@ -204,10 +204,10 @@ def _schemas(tasks: list[str]) -> dict[str, Any]:
         "Health": responses.health_schema(),
         **policies.page_schemas(),
         "Released": an_object(
-            key=TEXT, job={**TEXT, "description": "The job that had it; it goes on."}
+            key=TEXT, job={**TEXT, "description": "The job that had the key; it is not changed."}
         ),
         "Changed": an_object(
-            changed={**BOOLEAN, "description": "False if there was nothing to change."}
+            changed={**BOOLEAN, "description": "False if nothing had to be changed."}
         ),
         "Workflow": schema_of(WORKFLOW),
         "Document": {"type": "object"},
@@ -217,7 +217,7 @@ def _schemas(tasks: list[str]) -> dict[str, Any]:
 
 
 def _error_schema() -> Mapping[str, Any]:
-    codes = sorted({*OTHER_CODES, *(code for _, _, code in FAULTS)})
+    codes = sorted({*OTHER_CODES, *(fault.code for fault in FAULTS)})
     field = {"type": "string", "description": "The part of the request that is wrong."}
     return an_object({"field": field}, code=one_of(codes), message=TEXT)
 

@@ -1,4 +1,4 @@
-"""Limits, shares, pauses, unique keys, schedules and waits: what their operations do, and the
+"""Limits, shares, pauses, unique keys, schedules and waits: their operations, and the
 schemas of their answers."""
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from .responses import (
     to_json,
 )
 
-COUNT_OR_NULL: Schema = {"type": ["integer", "null"], "description": "Null if it is unreadable."}
-NEXT: Schema = {**TEXT_OR_NULL, "description": "The `after` of the next page."}
+COUNT_OR_NULL: Schema = {"type": ["integer", "null"], "description": "Null if unreadable."}
+NEXT: Schema = {**TEXT_OR_NULL, "description": "The `after` parameter of the next page."}
 
 Row = TypeVar("Row")
 
 
 def _seconds(attribute: str, help: str) -> Field:
-    """A duration that the attribute has in milliseconds."""
+    """A duration; the attribute is in milliseconds."""
 
     def get(found: object) -> float | None:
         ms: float | None = getattr(found, attribute)
@@ -86,24 +86,24 @@ def _page(
 
 
 LIMIT: Fields = {
-    "name": Field(TEXT, "The limit, and the value of its key: stripe:42."),
+    "name": Field(TEXT, "The limit and the value of its key, such as stripe:42."),
     "kind": Field(
         one_of(["concurrency", "rate"]), get=lambda one: "rate" if one.is_rate else "concurrency"
     ),
-    "used": Field(INTEGER, "Jobs that run; 0 for a rate."),
-    "most": Field({"type": ["integer", "null"]}, "Null for a rate, or if unlimited."),
+    "used": Field(INTEGER, "Running jobs; 0 for a rate."),
+    "most": Field({"type": ["integer", "null"]}, "The limit; null for a rate, or if unlimited."),
     "rate": Field(TEXT_OR_NULL, "Such as 100 in 1m.", lambda one: one.rate and str(one.rate)),
-    "next_start_in": _seconds("next_ms", "Seconds; null unless it is a rate."),
+    "next_start_in": _seconds("next_ms", "Seconds until a job may start; null if not a rate."),
     "holders": Field(
-        list_of(TEXT), f"Jobs that have a slot, at most {HOLDERS}.",
+        list_of(TEXT), f"Jobs that hold a slot, at most {HOLDERS}.",
         lambda one: [holder.job_id for holder in one.holders],
     ),
-    "stuck": Field(list_of(TEXT), "Those of them that do not run."),
-    "parked_lanes": Field(INTEGER, "Lanes that wait for it.", lambda one: one.parked),
+    "stuck": Field(list_of(TEXT), "The holders that are not running."),
+    "parked_lanes": Field(INTEGER, "Lanes that wait for the limit.", lambda one: one.parked),
     "queues": Field(list_of(TEXT), f"The queues of those lanes, at most {QUEUES}."),
-    "oldest_seconds": _seconds("oldest_ms", "How long the job next in turn waits."),
+    "oldest_seconds": _seconds("oldest_ms", "How long the next job has waited."),
     "set_by_hand": Field(
-        BOOLEAN, "Its number beats that of the code.", lambda one: one.is_set
+        BOOLEAN, "A number set by hand overrides the code's.", lambda one: one.is_set
     ),
 }  # fmt: skip
 
@@ -115,10 +115,10 @@ def limits(request: ApiRequest) -> HttpResponseBase:
 
 UNIQUE_KEY: Fields = {
     "key": Field(TEXT, get=lambda one: printable(one.key)),
-    "job": Field(TEXT, "The job that has it.", lambda one: printable(one.job_id)),
+    "job": Field(TEXT, "The job that has the key.", lambda one: printable(one.job_id)),
     "task": Field(TEXT),
     "status": Field(
-        TEXT_OR_NULL, "Of that job; null if it is gone.", lambda one: printable(one.status) or None
+        TEXT_OR_NULL, "Its status; null if it is gone.", lambda one: printable(one.status) or None
     ),
     "taken_at": ms_field("taken_ms"),
     "until": ms_field("until_ms", "Null if the key lasts as long as its job."),
@@ -145,7 +145,7 @@ SCHEDULE: Fields = {
     "task": Field(TEXT_OR_NULL),
     "queue": Field(TEXT_OR_NULL),
     "source": Field({"type": ["string", "null"], "enum": [*Source, None]}),
-    "due": Field(TEXT_OR_NULL, "A cron expression with its time zone, or a period."),
+    "due": Field(TEXT_OR_NULL, "A cron expression with a time zone, or a period."),
     "error": Field(TEXT_OR_NULL, "Why it does not run.", lambda one: one.error or None),
     "paused_at": ms_field("paused_ms"),
     "next_due_at": Field(
@@ -156,8 +156,8 @@ SCHEDULE: Fields = {
     "last_run_at": ms_field("last_ms", "When the job of the last due time was created."),
     "last_job": Field(TEXT_OR_NULL, get=lambda one: one.last_job or None),
     "runs": Field(COUNT_OR_NULL, get=lambda one: one.fired),
-    "missed": Field(COUNT_OR_NULL, "Due times without a run: no worker was there."),
-    "skipped": Field(COUNT_OR_NULL, "Due times while the last run went on."),
+    "missed": Field(COUNT_OR_NULL, "Due times without a run, because no worker was running."),
+    "skipped": Field(COUNT_OR_NULL, "Due times skipped because the last run had not finished."),
 }  # fmt: skip
 
 
@@ -178,9 +178,9 @@ WAIT: Fields = {
     "task": Field(TEXT),
     "queue": Field(TEXT),
     "kind": Field(one_of(WaitKind)),
-    "name": Field(TEXT, "Of the event or approval; empty of a sleep."),
+    "name": Field(TEXT, "The event or approval; empty for a sleep."),
     "parked_at": ms_field("since_ms"),
-    "until": ms_field("until_ms", "Its timeout, or the end of the sleep; null if none."),
+    "until": ms_field("until_ms", "The timeout, or the end of the sleep; null if none."),
 }
 WAIT_TOTALS = an_object(**dict.fromkeys(WaitKind, INTEGER))
 
@@ -246,7 +246,7 @@ PAUSE = an_object(
     queue=TEXT,
     part={
         **TEXT_OR_NULL,
-        "description": "share gold or limit stripe:42; null for the whole queue.",
+        "description": "Such as share gold or limit stripe:42; null for the whole queue.",
     },
     since=INSTANT,
     by={**TEXT_OR_NULL, "description": "Who paused it, if known."},

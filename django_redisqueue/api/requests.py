@@ -1,5 +1,5 @@
-"""What a request carries: its user, the parameters of its query, and the body of POST /jobs. All of
-it is checked, field by field."""
+"""The contents of a request: its user, the parameters of its query, and the body of POST /jobs. All
+of it is checked, field by field."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .responses import ApiError, errors_for
 MAX_TEXT = 1000  # characters of a parameter
 IDEMPOTENCY_KEY = "Idempotency-Key"
 MAX_IDEMPOTENCY_KEY = 255  # characters
-ENVELOPE = 16_384  # bytes that a body may have besides the arguments
+ENVELOPE = 16_384  # bytes that a body may have in addition to the arguments
 _INTEGER = re.compile(r"[0-9]{1,12}")
 _POSITION = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
 
@@ -52,7 +52,7 @@ class ApiRequest:
 
     @property
     def caller(self) -> str:
-        """The user, and the token if one was used: for the history of pauses."""
+        """The user, and the token if one was used, for the history of pauses."""
         name: str = self.user.get_username()
         return f"{name} (API token {self.token})" if self.token else name
 
@@ -61,8 +61,8 @@ class ApiRequest:
 class Parameter:
     """A parameter of a query string, or a field of the body.
 
-    ``read`` checks the value. That of a query is text, or None if the parameter is not given; that
-    of the body is any JSON. It raises RedisQueueError. ``schema`` returns JSON Schema.
+    ``read`` checks the value, and raises RedisQueueError. In a query the value is a string, or None
+    if the parameter is missing; in the body it is any JSON. ``schema`` returns JSON Schema.
     """
 
     name: str
@@ -108,7 +108,7 @@ def a_text(name: str, help: str, *, required: bool = False) -> Parameter:
 
 
 def a_choice(name: str, help: str, choices: Sequence[str]) -> Parameter:
-    """One of several words, the first unless given."""
+    """One of several words; by default the first."""
 
     def read(text: str | None) -> str:
         if text is not None and text not in choices:
@@ -120,7 +120,7 @@ def a_choice(name: str, help: str, choices: Sequence[str]) -> Parameter:
 
 
 def an_event_id(name: str, help: str) -> Parameter:
-    """The last event that a client has received."""
+    """The id of the last event that a client received."""
     one = "[0-9]{1,20}-[0-9]{1,20}"
     schema = {"type": "string", "pattern": f"^{one}(,{one}){{0,{MAX_SHARDS - 1}}}$"}
     return Parameter(
@@ -129,10 +129,10 @@ def an_event_id(name: str, help: str) -> Parameter:
 
 
 def to_positions(text: str, name: str) -> Positions:
-    """The positions in the streams of all shards that are the id of an event. Raises InvalidOption.
+    """Parse an event's id, its positions in the streams of all shards. Raises InvalidOption.
 
-    An id from before SHARDS grew has no positions for the new shards. Those get its latest instant,
-    so "0-0" is the beginning everywhere.
+    An id from before SHARDS was raised has no positions for the new shards. Those get its latest
+    instant, so "0-0" is the beginning everywhere.
     """
     matches = [_POSITION.fullmatch(part) for part in text.split(",", MAX_SHARDS - 1)]
     found = [(int(match[1]), int(match[2])) if match else (2**63, 0) for match in matches]
@@ -151,8 +151,8 @@ def read_query(query: QueryDict, parameters: Sequence[Parameter]) -> Mapping[str
         if name not in known:
             takes = ", ".join(known) or "none"
             raise ApiError(
-                400, "unknown_parameter", f"there is no parameter {name!r}"
-                f"{did_you_mean(name, known)}; this path takes: {takes}", name[:100],
+                400, "unknown_parameter", f"{name!r} is not a parameter of this path"
+                f"{did_you_mean(name, known)}; it accepts {takes}", name[:100],
             )  # fmt: skip
         if len(values) > 1:
             raise ApiError(400, "invalid_option", f"{name} is given {len(values)} times", name)
@@ -166,7 +166,7 @@ def read_query(query: QueryDict, parameters: Sequence[Parameter]) -> Mapping[str
 
 
 def check_content_type(request: HttpRequest) -> None:
-    """Raise ApiError 415 for a body that is not JSON, so that no form of another site can send one.
+    """Raise ApiError 415 for a body that is not JSON, so that no form on another site can send one.
 
     The type of an empty body is ignored: ``runserver`` sets text/plain, ``curl -d ''`` a form's.
     """
@@ -179,10 +179,10 @@ def check_content_type(request: HttpRequest) -> None:
 
 
 def read_body(request: HttpRequest) -> tuple[dict[str, Any], str]:
-    """The checked fields of the new job, and a fingerprint of the body. Raises ApiError: 400 naming
-    the field, 413, 415."""
+    """The checked fields of the new job, and a fingerprint of the body. Raises ApiError 413 or 415,
+    or 400 with the name of the field."""
     if request.content_type != "application/json":
-        raise ApiError(415, "unsupported_media_type", "send a body of application/json")
+        raise ApiError(415, "unsupported_media_type", "send the body as application/json")
     raw = _parse(_bytes(request))
     if not isinstance(raw, dict):
         raise ApiError(400, "invalid_json", "the body must be a JSON object")
@@ -190,7 +190,7 @@ def read_body(request: HttpRequest) -> tuple[dict[str, Any], str]:
         if name not in FIELDS:
             raise ApiError(
                 400, "unknown_field", f"a job has no field {name!r}{did_you_mean(name, FIELDS)}; "
-                f"it takes: {', '.join(FIELDS)}", name[:100],
+                f"it accepts {', '.join(FIELDS)}", name[:100],
             )  # fmt: skip
     checked = {}
     for name, field in FIELDS.items():
@@ -203,7 +203,7 @@ def read_body(request: HttpRequest) -> tuple[dict[str, Any], str]:
 
 
 def _fingerprint(raw: object) -> str:
-    """The same for equal bodies, in whatever order. Keyed, because arguments may be redacted."""
+    """Equal for equal bodies, whatever their order. Keyed, because arguments may be redacted."""
     text = json.dumps(raw, sort_keys=True)
     return salted_hmac("django_redisqueue.body", text, algorithm="sha256").hexdigest()[:32]
 
@@ -229,7 +229,7 @@ def _bytes(request: HttpRequest) -> bytes:
     except UnreadablePostError:
         raise ApiError(400, "invalid_json", "the body ended before its length") from None
     if _length(request) > most or len(data) > most:
-        raise ApiError(413, "payload_too_large", f"a body has at most {most} bytes")
+        raise ApiError(413, "payload_too_large", f"the body may have at most {most} bytes")
     return data
 
 
@@ -243,7 +243,7 @@ def _parse(data: bytes) -> Any:
         return json.loads(data.decode(), parse_constant=_refuse_constant)
     except RecursionError:
         raise ApiError(400, "invalid_json", "the body is nested too deeply") from None
-    except ValueError as error:  # not UTF-8, not JSON, or a number of too many digits
+    except ValueError as error:  # not UTF-8, not JSON, or a number with too many digits
         raise ApiError(400, "invalid_json", f"the body is not JSON: {error}") from None
 
 
@@ -252,11 +252,11 @@ def _refuse_constant(name: str) -> Any:
 
 
 def check_task(value: object) -> Any:
-    """The task, if the API may enqueue it. The error does not reveal whether it exists."""
+    """The task, if the API may enqueue it. The error does not reveal whether the task exists."""
     task = lookup(value) if isinstance(value, str) else None
     if task is None or not task.options.api:
         raise UnknownTask(
-            f"{value!r} is not a task that may be enqueued here; a task opts in with "
+            f"{value!r} is not a task that may be enqueued through the API; a task opts in with "
             "@task(api=True)"
         )
     return task
@@ -290,7 +290,7 @@ def _check_value(value: object, where: str) -> None:
 
 
 def _check_when(value: object, name: str, check: Callable[[object], str]) -> object:
-    """A duration from now, or an instant in ISO 8601 with its offset; within a hundred years."""
+    """A duration from now, or an instant in ISO 8601 with an offset; within a hundred years."""
     if isinstance(value, str) and not is_duration_text(value):
         value = _instant(value, name)
     check(value)
@@ -314,7 +314,7 @@ def _instant(text: str, name: str) -> datetime:
         found = None
     if found is None or found.tzinfo is None:
         raise InvalidOption(
-            f"{name} must be seconds from now, a duration such as 1h30m, or an instant with its "
+            f"{name} must be seconds from now, a duration such as 1h30m, or an instant with an "
             f"offset such as 2026-01-31T12:00:00Z, not {text!r}"
         )
     return found
@@ -322,7 +322,7 @@ def _instant(text: str, name: str) -> datetime:
 
 FIELDS = {field.name: field for field in (
     Parameter(
-        "task", "The name of a task with api=True.",
+        "task", "The name of a task that has api=True.",
         check_task, lambda: {"type": "string"}, required=True,
     ),
     Parameter(
@@ -344,17 +344,17 @@ FIELDS = {field.name: field for field in (
     ),
     Parameter(
         "run_after",
-        "Seconds from now, a duration from now such as 1h30m, or an instant with its offset.",
+        "Seconds from now, a duration from now such as 1h30m, or an instant with an offset.",
         lambda value: _check_when(value, "run_after", check_run_after),
         lambda: _when_schema("minimum"),
     ),
     Parameter(
-        "expires", "Until when it may start: as run_after.",
+        "expires", "The latest start, in the form of run_after.",
         lambda value: _check_when(value, "expires", check_expires),
         lambda: _when_schema("exclusiveMinimum"),
     ),
     Parameter(
-        "tags", "Words to find the job by: printable characters.", check_tags,
+        "tags", "Strings to find the job by, of printable characters.", check_tags,
         lambda: {
             "type": "object", "maxProperties": MAX_TAGS,
             "propertyNames": {"pattern": TAG_PATTERN},

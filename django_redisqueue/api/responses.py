@@ -1,16 +1,15 @@
-"""What the API answers: jobs and workflows as JSON, with the schemas for the OpenAPI document; and
-errors, in one table from the package's exceptions to HTTP."""
+"""The API's answers: jobs and workflows as JSON, with the schemas for the OpenAPI document; and
+errors, in one table that maps the package's exceptions to HTTP."""
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.http import HttpResponse, JsonResponse
 
@@ -40,48 +39,97 @@ logger = logging.getLogger("django_redisqueue.api")
 MESSAGE_LENGTH = 500  # characters; a message may quote the request
 RETRY_AFTER = 2  # s
 
-# The first row whose class matches. Errors of 500 and above are logged, and answered with the
-# docstring of their class: their own message may contain addresses and keys.
-FAULTS: tuple[tuple[type[Exception], int, str], ...] = (
-    (ours.UnknownTask, 400, "unknown_task"),
-    (ours.UnknownQueue, 400, "unknown_queue"),
-    (ours.InvalidTask, 400, "invalid_task"),
-    (ours.InvalidName, 400, "invalid_name"),
-    (ours.InvalidOption, 400, "invalid_option"),
-    (ours.InvalidArguments, 400, "invalid_arguments"),
-    (ours.PayloadTooLarge, 413, "payload_too_large"),
-    (ours.JobNotFound, 404, "not_found"),
-    (ours.UniqueConflict, 409, "unique_conflict"),
-    (ours.WrongState, 409, "wrong_state"),
-    (ours.JobFailed, 409, "job_failed"),
-    (ours.NotCommitted, 409, "not_committed"),
-    (ours.IdempotencyConflict, 422, "idempotency_conflict"),
-    (ours.LeaseLost, 409, "lease_lost"),
-    (ours.WorkerLost, 409, "worker_lost"),
-    (ours.JobExpired, 409, "job_expired"),
-    (ours.CorruptJob, 409, "corrupt_job"),
-    (ours.WorkflowError, 400, "invalid_workflow"),
-    (ours.WorkflowNotFound, 404, "not_found"),
-    (ours.WorkflowFailed, 409, "workflow_failed"),
-    (ours.GatherError, 400, "invalid_gather"),
-    (ours.GatherExists, 409, "gather_exists"),
-    (ours.GatherNotFound, 404, "not_found"),
-    (ours.GatherFailed, 409, "gather_failed"),
-    (ours.ResultGone, 404, "result_gone"),
-    (ours.WaitTimeout, 504, "timeout"),
-    (ours.EventTimeout, 504, "event_timeout"),
-    (ours.ApprovalRejected, 409, "approval_rejected"),
-    (ours.StepError, 409, "step_error"),
-    (ours.RedisUnavailable, 503, "redis_unavailable"),
-    (ours.RedisFull, 503, "redis_full"),
-    (ours.RedisRefused, 503, "redis_refused"),
-    (ours.EmbeddedServerError, 503, "redis_unavailable"),
-    (ours.WrongKeyType, 500, "wrong_key_type"),
-    (ours.ShardMismatch, 500, "shard_mismatch"),
-    (ours.WrongRedis, 500, "wrong_redis"),
-    (ours.ConfigurationError, 500, "configuration_error"),
-    (ours.RedisQueueError, 500, "error"),
-)
+SEE_LOG = "the site's log has the details"
+
+
+class Fault(NamedTuple):
+    """How the API answers an exception. ``message``: for 500 and above, instead of the exception's
+    own, which is logged and may contain addresses and keys."""
+
+    kind: type[Exception]
+    status: int
+    code: str
+    message: str = ""
+
+
+# The first row whose class matches.
+FAULTS = (
+    Fault(ours.UnknownTask, 400, "unknown_task"),
+    Fault(ours.UnknownQueue, 400, "unknown_queue"),
+    Fault(ours.InvalidTask, 400, "invalid_task"),
+    Fault(ours.InvalidName, 400, "invalid_name"),
+    Fault(ours.InvalidOption, 400, "invalid_option"),
+    Fault(ours.InvalidArguments, 400, "invalid_arguments"),
+    Fault(ours.PayloadTooLarge, 413, "payload_too_large"),
+    Fault(ours.JobNotFound, 404, "not_found"),
+    Fault(ours.UniqueConflict, 409, "unique_conflict"),
+    Fault(ours.WrongState, 409, "wrong_state"),
+    Fault(ours.JobFailed, 409, "job_failed"),
+    Fault(ours.NotCommitted, 409, "not_committed"),
+    Fault(ours.IdempotencyConflict, 422, "idempotency_conflict"),
+    Fault(ours.LeaseLost, 409, "lease_lost"),
+    Fault(ours.WorkerLost, 409, "worker_lost"),
+    Fault(ours.JobExpired, 409, "job_expired"),
+    Fault(ours.CorruptJob, 409, "corrupt_job"),
+    Fault(ours.WorkflowError, 400, "invalid_workflow"),
+    Fault(ours.WorkflowNotFound, 404, "not_found"),
+    Fault(ours.WorkflowFailed, 409, "workflow_failed"),
+    Fault(ours.GatherError, 400, "invalid_gather"),
+    Fault(ours.GatherExists, 409, "gather_exists"),
+    Fault(ours.GatherNotFound, 404, "not_found"),
+    Fault(ours.GatherFailed, 409, "gather_failed"),
+    Fault(ours.ResultGone, 404, "result_gone"),
+    Fault(
+        ours.WaitTimeout, 504, "timeout",
+        "the job, workflow or gather did not end in time; ask again later",
+    ),
+    Fault(
+        ours.EventTimeout, 504, "event_timeout",
+        "the event that the job waits for was not sent in time",
+    ),
+    Fault(ours.ApprovalRejected, 409, "approval_rejected"),
+    Fault(ours.StepError, 409, "step_error"),
+    Fault(
+        ours.NotReplicated, 503, "redis_unavailable",
+        "too few replicas of Redis confirmed the request, so a failover may lose it; to enqueue "
+        "the job again, send the same Idempotency-Key, or the job may run twice",
+    ),
+    Fault(
+        ours.RedisUnavailable, 503, "redis_unavailable",
+        "Redis does not answer, and the request may or may not have taken effect; try again, and "
+        "to enqueue a job only once, send the same Idempotency-Key",
+    ),
+    Fault(
+        ours.RedisFull, 503, "redis_full",
+        "Redis is full and accepts no new jobs; try again later",
+    ),
+    Fault(
+        ours.RedisCannotSave, 503, "redis_refused",
+        "Redis cannot save to disk and accepts no changes; try again later",
+    ),
+    Fault(ours.RedisRefused, 503, "redis_refused", f"Redis refused the request; {SEE_LOG}"),
+    Fault(
+        ours.EmbeddedServerError, 503, "redis_unavailable",
+        f"the embedded Redis server could not be started; {SEE_LOG}",
+    ),
+    Fault(
+        ours.WrongKeyType, 500, "wrong_key_type",
+        f"another program has changed the data of the queue in Redis; {SEE_LOG}",
+    ),
+    Fault(
+        ours.ShardMismatch, 500, "shard_mismatch",
+        f"the data in Redis was written with another number of shards; {SEE_LOG}",
+    ),
+    Fault(
+        ours.WrongRedis, 500, "wrong_redis",
+        f"Redis was emptied, or is not the one that the mirror reflects; {SEE_LOG}",
+    ),
+    Fault(
+        ours.ConfigurationError, 500, "configuration_error",
+        f"the settings of the site are wrong; {SEE_LOG}",
+    ),
+    Fault(ours.RedisQueueError, 500, "error", f"the request failed; {SEE_LOG}"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +193,7 @@ def an_object(
 
 
 def answer(shards: AllShards, document: Mapping[str, Any]) -> JsonResponse:
-    """The document, which has the field ``missing_shards`` if it lacks what some shards have."""
+    """The document, with the field ``missing_shards`` if some shards did not answer."""
     missing = [
         {"shard": shard, "error": to_api_error(error).code}
         for shard, error in sorted(shards.missing.items())
@@ -154,10 +202,10 @@ def answer(shards: AllShards, document: Mapping[str, Any]) -> JsonResponse:
 
 
 def partial_object(**properties: Schema) -> Schema:
-    """The schema of such an answer."""
+    """The schema of an answer that may lack some shards."""
     missing: Schema = {
         **list_of(an_object(shard=INTEGER, error=TEXT)),
-        "description": "Only if some shards did not answer: the rest is without what they have.",
+        "description": "Only if some shards did not answer: what they have is left out.",
     }
     return an_object({MISSING: missing}, **properties)
 
@@ -184,8 +232,8 @@ JOB: Fields = {
     "kwargs": Field({"type": "object", "additionalProperties": ANYTHING}),
     "tags": Field({"type": "object", "additionalProperties": TEXT}),
     "priority": Field(INTEGER),
-    "attempts": Field(INTEGER, "Tries that were spent; of a poisoned job its starts."),
-    "recoveries": Field(INTEGER, "Claims that were lost with a worker."),
+    "attempts": Field(INTEGER, "Attempts spent; for a poison job, its starts."),
+    "recoveries": Field(INTEGER, "Claims that were lost because a worker died."),
     "requeues": Field(INTEGER, get=lambda job: job.generation),
     "progress": Field(
         _or_null(an_object(done={"type": "number"}, total={"type": "number"}, note=TEXT)),
@@ -193,7 +241,7 @@ JOB: Fields = {
     ),
     "cancel_requested": Field(BOOLEAN, get=lambda job: job.cancel_ms is not None),
     "enqueued_at": ms_field("enqueued_ms"),
-    "due_at": ms_field("due_ms", "When a scheduled or retrying job runs."),
+    "due_at": ms_field("due_ms", "When a scheduled or retrying job is due."),
     "waits_for": Field(
         TEXT_OR_NULL, "The event of a parked job; empty if it sleeps, null if not parked."
     ),
@@ -212,7 +260,7 @@ JOB_IN_PAGE: Fields = {
     **{name: field for name, field in JOB.items() if name != "result"},
     "error": Field(_or_null(an_object(type=TEXT, message=TEXT, reason=TEXT)), get=_short_error),
 }
-WHY = Field(TEXT_OR_NULL, "A sentence; null for a job that runs or has ended.")
+WHY = Field(TEXT_OR_NULL, "One sentence; null for a job that is running or has ended.")
 
 
 def job_json(job: JobData | UnreadableJob, fields: Fields = JOB) -> dict[str, Any]:
@@ -239,12 +287,12 @@ def health_schema() -> Schema:
         level=one_of(Level),
         message=TEXT,
         remedy=TEXT,
-        queue={**TEXT_OR_NULL, "description": "Null if it concerns no single queue."},
+        queue={**TEXT_OR_NULL, "description": "Null if it does not concern a single queue."},
     )
     return an_object(
         status={
             **one_of(["ok", Level.WARNING, Level.ERROR]),
-            "description": "The worst level of the findings, without those of the level info.",
+            "description": "The worst level of the findings, except info.",
         },
         findings=list_of(finding),
     )
@@ -252,7 +300,7 @@ def health_schema() -> Schema:
 
 INTEGER_OR_NULL: Schema = {
     "type": ["integer", "null"],
-    "description": "Null when only the mirror knows the workflow.",
+    "description": "Null if only the mirror has the workflow.",
 }
 
 
@@ -262,17 +310,17 @@ def _workflow_instant(workflow: WorkflowData | WorkflowRecord, name: str) -> str
     return instant(getattr(workflow, f"{name}_at"))
 
 
-# Of a workflow from Redis, or of its record when only the mirror has it.
+# The fields of a workflow from Redis, or of its record if only the mirror has it.
 WORKFLOW: Fields = {
     "id": Field(TEXT),
     "name": Field(TEXT),
     "status": Field(one_of(WorkflowStatus)),
     "paused": Field(BOOLEAN, get=lambda workflow: workflow.is_paused),
     "lost": Field(
-        BOOLEAN, "Redis lost it before it had ended.",
+        BOOLEAN, "Whether Redis lost it before it ended.",
         lambda workflow: getattr(workflow, "reason", "") == LOST,
     ),
-    "generation": Field(INTEGER, "How often a retry has taken it up again."),
+    "generation": Field(INTEGER, "How often a retry has resumed it."),
     "total": Field(INTEGER),
     "counts": Field(
         an_object(
@@ -283,7 +331,7 @@ WORKFLOW: Fields = {
     "made_at": Field(INSTANT, get=lambda workflow: _workflow_instant(workflow, "made")),
     "ended_at": Field(INSTANT, get=lambda workflow: _workflow_instant(workflow, "ended")),
     "cleaned_at": Field(
-        INSTANT, "When Redis let it go.",
+        INSTANT, "When Redis pruned it.",
         lambda workflow: instant(getattr(workflow, "cleaned_at", None)),
     ),
 }  # fmt: skip
@@ -317,14 +365,13 @@ class ApiError(Exception):
 
 def to_api_error(error: ours.RedisQueueError, field: str = "") -> ApiError:
     """The answer to one of the package's own exceptions."""
-    status, code = next((row[1], row[2]) for row in FAULTS if isinstance(error, row[0]))
-    if status < 500:
-        return ApiError(status, code, str(error), field)
+    fault = next(fault for fault in FAULTS if isinstance(error, fault.kind))
+    if fault.status < 500:
+        return ApiError(fault.status, fault.code, str(error), field)
     #: The HTTP API answered with 500 or 503, because Redis is unavailable or full, or has a key of
     #: the wrong type. The text says which; clients see only that the request failed.
     logger.error("%s: %s", type(error).__name__, error)
-    message = (inspect.getdoc(type(error)) or code).replace("``", "")
-    return ApiError(status, code, message.replace("the message", "the site's log"))
+    return ApiError(fault.status, fault.code, fault.message)
 
 
 @contextmanager

@@ -28,11 +28,11 @@ from .hub import (
 RETRY_MS = 2_000  # after which a client asks again when its response has ended
 KEEP_ALIVE = 15.0  # s between comments, which keep proxies from closing an idle stream
 LIFETIME = 600.0  # s; the client then reconnects, and its token and permission are checked again
-GAP = '{"message":"some events in between are no longer known; read the jobs again"}'
+GAP = '{"message":"some events in between are no longer available; read the jobs again"}'
 
 
 def format_positions(positions: Positions) -> str:
-    """The positions as the id of an event."""
+    """The positions as an event's id."""
     return ",".join(map(format_position, positions))
 
 
@@ -43,10 +43,10 @@ class Place:
         self.positions = list(positions)
 
     def frame(self, shard: int, page: EventPage) -> bytes:
-        """The events of a page as text, and move behind them.
+        """The events of a page as text. Moves the position past them.
 
-        The id of each is the position behind it. An event named ``gap`` says that the client has
-        missed some. Line breaks in JSON can only be white space.
+        The id of each event is the position after it. An event named ``gap`` says that the client
+        has missed some. Line breaks in JSON can only be whitespace.
         """
         ids = [format_position(position) for position in self.positions]
         frames = []
@@ -65,7 +65,7 @@ _NO_LINES = {10: " ", 13: " "}
 
 
 def _start(positions: Positions, retry_ms: int) -> bytes:
-    # An id alone is not an event, but the client remembers it.
+    # An id alone is not an event, but clients remember it.
     return f"retry: {retry_ms}\nid: {format_positions(positions)}\n\n".encode()
 
 
@@ -101,9 +101,9 @@ def poll(after: Positions | None) -> bytes:
 
 
 async def stream(user_id: object, after: Positions) -> AsyncIterator[bytes]:
-    """Events after ``after`` as they come, until the client leaves or LIFETIME is over."""
+    """Events after ``after`` as they happen, until the client leaves or LIFETIME is over."""
     task = asyncio.current_task()
-    assert task is not None, "a generator runs in a task"
+    assert task is not None, "the generator runs in a task"
     try:
         slot = stream_limiter.acquire(user_id)
     except TooManyStreams:  # other requests took the last slots since the view checked
@@ -121,7 +121,7 @@ async def stream(user_id: object, after: Positions) -> AsyncIterator[bytes]:
             yield chunk
             subscriber.sending = None
     except RedisQueueError as error:
-        yield f": {type(error).__name__}; come back later\n\n".encode()
+        yield f": {type(error).__name__}; try again later\n\n".encode()
     finally:
         hub.unsubscribe(subscriber)
 
@@ -148,8 +148,8 @@ async def _events(subscriber: Subscriber, after: Positions) -> AsyncIterator[byt
 
 
 async def _next(shard: int, after: Position) -> EventPage:
-    """The next events of a shard: from the ring, or from before it for a new or a slow client. An
-    empty page while the shard does not answer."""
+    """The next events of a shard: from the ring, or older ones for a new or slow client. An empty
+    page while the shard does not answer."""
     reader = hub.readers.get(shard)
     ring = reader.rings.get(shard) if reader else None
     if reader is None or ring is None:
@@ -165,5 +165,5 @@ async def _next(shard: int, after: Position) -> EventPage:
         if len(hub.readers) == 1:
             raise
         return EventPage([])
-    # Without events in between, continue at the start of the ring.
+    # If there are no events in between, continue at the start of the ring.
     return page if page.events else EventPage([(max(after, ring.floor), "")])

@@ -23,8 +23,8 @@ OperationView = Callable[[ApiRequest], HttpResponseBase]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path below the mount, such as ``/{id}/retry``. ``answer`` names a schema of
-    the OpenAPI document; ``errors`` are the statuses besides those that every operation may return.
+    """One method of one path below the mount, such as ``/{id}/retry``. ``answer`` names a schema in
+    the OpenAPI document; ``errors`` are the statuses in addition to those of every operation.
     """
 
     method: str
@@ -37,7 +37,7 @@ class Operation:
     query: tuple[Parameter, ...] = ()
     errors: tuple[int, ...] = ()
     is_stream: bool = False
-    is_enqueue: bool = False  # takes a body and an Idempotency-Key; 200 says that the job existed
+    is_enqueue: bool = False  # takes a body and an Idempotency-Key; 200 if the job already existed
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Endpoint:
     operations: Mapping[str, Operation]
 
     def find(self, method: str) -> Operation | None:
-        """The operation; HEAD is GET, except for streams."""
+        """The operation; HEAD counts as GET, except for streams."""
         if method == "HEAD":
             found = self.operations.get("GET")
             return None if found is None or found.is_stream else found
@@ -62,13 +62,13 @@ class Endpoint:
 
 START = an_integer("start", "How many jobs to skip.", 0, 0, 10_000_000)
 LIMIT = an_integer("limit", "How many jobs to show.", 50, 1, PAGE)
-QUEUE = a_queue("queue", "A queue of the settings.")
+QUEUE = a_queue("queue", "A queue from the settings.")
 SKIP = an_integer("start", "How many rows to skip.", 0, 0, 100_000)
 ROWS = an_integer("limit", "How many rows to show.", 50, 1, PAGE)
-AFTER = a_text("after", "The `next` of the page before.")
-KEY = a_text("key", "A unique key, as the list has it.", required=True)
+AFTER = a_text("after", "The `next` of the previous page.")
+KEY = a_text("key", "A unique key, as in the list.", required=True)
 WAIT = a_choice("kind", "What the jobs wait for.", tuple(WaitKind))
-LIMIT_NAME = a_text("limit", "A limit of REDISQUEUE, or a task that has one.")
+LIMIT_NAME = a_text("limit", 'A limit in REDISQUEUE["LIMITS"], or a task that has one.')
 SET_LIMIT = a_text("limit", LIMIT_NAME.help, required=True)
 LIMIT_KEY = a_text(
     "key", "The value of the limit's key; a JSON array for a key of several parameters."
@@ -78,7 +78,7 @@ SHARE = a_text("share", "A share, by the value of fair_by.")
 SET_SHARE = a_text("share", SHARE.help, required=True)
 WEIGHT = a_text("weight", "From 1 to 100, or none.", required=True)
 LAST_EVENT_ID = an_event_id(
-    "last_event_id", "For a first request: go on behind this event. The header Last-Event-ID wins."
+    "last_event_id", "Start after this event. The header Last-Event-ID takes precedence."
 )
 
 
@@ -129,11 +129,11 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "GET", "/events", "events",
-        "Events as they come (server-sent events; go on with Last-Event-ID).",
+        "Events as they happen, as server-sent events; resume with Last-Event-ID.",
         views.events, "events", query=(LAST_EVENT_ID,), errors=(429,), is_stream=True,
     ),
     Operation(
-        "GET", "/errors", "errors", "A page of the errors of jobs in groups, the latest first.",
+        "GET", "/errors", "errors", "A page of the error groups, the latest first.",
         views.error_groups, "Errors", query=(SKIP, ROWS),
     ),
     *chain.from_iterable(map(_of_status, Status)),
@@ -143,12 +143,12 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "POST", "/limits/set", "set_limit",
-        "Set the number of a limit by hand, or remove it again with none.",
+        "Set the number of a limit, or remove it with none.",
         policies.set_number, "Changed", "pause_queue", (SET_LIMIT, LIMIT_KEY, NUMBER),
     ),
     Operation(
         "POST", "/shares/set", "set_weight",
-        "Set the weight of a share by hand, or remove it again with none.",
+        "Set the weight of a share, or remove it with none.",
         policies.set_share_weight, "Changed", "pause_queue", (SET_SHARE, WEIGHT),
     ),
     Operation(
@@ -156,38 +156,38 @@ OPERATIONS: tuple[Operation, ...] = (
         policies.pauses, "Pauses",
     ),
     _of_pauses(
-        "pause", "Let no worker claim the jobs of a queue, or of one share or limit in it."
+        "pause", "Stop workers from claiming jobs of a queue, or of one share or limit in it."
     ),
     _of_pauses("resume", "Let workers claim again what was paused."),
     Operation(
         "GET", "/unique-keys", "unique_keys",
-        "A page of the unique keys that jobs have, the oldest first.",
+        "A page of the unique keys that jobs hold, the oldest first.",
         policies.unique_keys, "UniqueKeys", query=(AFTER, ROWS),
     ),
     Operation(
         "POST", "/unique-keys/release", "release_unique_key",
-        "Free a unique key. The job that had it goes on.",
+        "Free a unique key. The job that had it is not changed.",
         policies.release, "Released", "cancel_job", (KEY,), errors=(404,),
     ),
     Operation(
         "GET", "/schedules", "schedules",
-        "A page of the schedules by their next due times, stopped ones last.",
+        "A page of the schedules by next due time, stopped ones last.",
         policies.schedules, "Schedules", query=(AFTER, ROWS),
     ),
     Operation(
         "GET", "/waits", "waits",
-        "A page of the jobs that are parked for an event, an approval or a sleep.",
+        "A page of the jobs that are parked until an event, an approval or the end of a sleep.",
         policies.waits, "Waits", query=(WAIT, AFTER, ROWS),
     ),
     Operation(
         "GET", "/workflows/{flow}", "workflow", "One workflow, with its counts.",
         views.workflow, "Workflow", errors=(404,),
     ),
-    _of_workflow("pause", "Let no more jobs of a workflow start.", "pause_queue"),
-    _of_workflow("release", "Let a paused workflow go on.", "pause_queue"),
-    _of_workflow("cancel", "Cancel what of a workflow has not ended.", "cancel_job"),
+    _of_workflow("pause", "Stop a workflow from starting more jobs.", "pause_queue"),
+    _of_workflow("release", "Resume a paused workflow.", "pause_queue"),
+    _of_workflow("cancel", "Cancel the unfinished jobs of a workflow.", "cancel_job"),
     Operation(
-        "GET", "/{id}", "job", "One job, and why it does not run.",
+        "GET", "/{id}", "job", "One job, and why it is not running.",
         views.job, "JobInDetailOrProblem", errors=(404,),
     ),
     Operation(
@@ -195,7 +195,7 @@ OPERATIONS: tuple[Operation, ...] = (
         views.retry, "JobOrProblem", "retry_job", errors=(404, 409),
     ),
     Operation(
-        "POST", "/{id}/cancel", "cancel", "Cancel a job, or ask it to stop if it runs.",
+        "POST", "/{id}/cancel", "cancel", "Cancel a job, or ask it to stop if it is running.",
         views.cancel, "JobOrProblem", "cancel_job", errors=(404, 409),
     ),
 )  # fmt: skip

@@ -1,5 +1,6 @@
 """``path("jobs", include("django_redisqueue.api.urls"))``; every path works with or without a
-trailing slash. Patterns begin in a group because Django warns of routes that begin with a slash."""
+trailing slash. Patterns begin with a group, because Django warns about those that begin with a
+slash."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ from .responses import (
 )
 from .streaming import ends_of_streams, poll, stream
 
-CLEARED = 10_000  # jobs that one request deletes: it takes some hundred milliseconds
+CLEARED = 10_000  # jobs that one request deletes, which takes a few hundred milliseconds
 
 
 def enqueue(request: ApiRequest) -> HttpResponseBase:
@@ -89,7 +89,7 @@ def _accepted(
     try:
         return job.data
     except RedisQueueError:
-        # The job is in Redis or the outbox: after an error the client would enqueue it again, and
+        # The job is in Redis or the outbox: after an error, the client would enqueue it again and
         # it would run twice.
         if task.redaction is not None:
             args, kwargs = redact(args, kwargs, task.redaction.marks(args, kwargs))
@@ -171,7 +171,7 @@ def cancel(request: ApiRequest) -> HttpResponseBase:
     """POST /jobs/<id>/cancel"""
     job_id = request.path["id"]
     if not Job(job_id).cancel():
-        raise ApiError(409, "wrong_state", f"job {job_id} has finished; there is nothing to cancel")
+        raise ApiError(409, "wrong_state", f"job {job_id} has finished and cannot be cancelled")
     return JsonResponse(job_json(_find(job_id)))
 
 
@@ -203,7 +203,7 @@ def workflow(request: ApiRequest) -> HttpResponseBase:
     connection = producer_connection(shard_of_id(workflow_id))
     found = WorkflowQueries(connection).workflow(workflow_id) or find_workflow(workflow_id)
     if found is None:
-        raise WorkflowNotFound(f"no workflow {workflow_id}, neither in Redis nor in the mirror")
+        raise WorkflowNotFound(f"workflow {workflow_id} is neither in Redis nor in the mirror")
     return JsonResponse(to_json(WORKFLOW, found))
 
 
@@ -214,11 +214,11 @@ def control_workflow(command: str, request: ApiRequest) -> HttpResponseBase:
     code = Commands(connection).control_workflow_and_advance(workflow_id, command, STEPS_A_REQUEST)
     if code < 0:
         raise WorkflowNotFound(
-            f"no workflow {workflow_id} in Redis: it was not pushed, or it has been cleaned up"
+            f"workflow {workflow_id} is not in Redis: it was not pushed, or it was cleaned up"
         )
     data = WorkflowQueries(connection).workflow(workflow_id)
     if data is None:
-        raise WorkflowNotFound(f"workflow {workflow_id} has just been cleaned up")
+        raise WorkflowNotFound(f"workflow {workflow_id} was just cleaned up")
     if code == 0:
         state = f"{data.status.value} and paused" if data.is_paused else data.status.value
         raise ApiError(
@@ -230,12 +230,12 @@ def control_workflow(command: str, request: ApiRequest) -> HttpResponseBase:
 ERROR_GROUP: Fields = {
     "id": Field(TEXT),
     "task": Field(TEXT),
-    "exception": Field(TEXT, "'' for errors that are not known, or beyond the bound."),
-    "message": Field(TEXT, "With placeholders for values."),
-    "frame": Field(TEXT, "The last one of the application's own code."),
+    "exception": Field(TEXT, "Empty for unknown errors, and for those beyond the cap on groups."),
+    "message": Field(TEXT, "The message, with placeholders for values."),
+    "frame": Field(TEXT, "The last frame in the application's own code."),
     "queues": Field(list_of(TEXT), get=lambda group: group.queue_names),
-    "failed": Field(INTEGER, "How often a job failed with it."),
-    "retried": Field(INTEGER, "How often an attempt was retried after it."),
+    "failed": Field(INTEGER, "How often a job failed with this error."),
+    "retried": Field(INTEGER, "How often an attempt was retried after this error."),
     "first_seen": Field(INSTANT, get=lambda group: instant(group.first_seen)),
     "last_seen": Field(INSTANT, get=lambda group: instant(group.last_seen)),
     "last_job": Field(TEXT, get=lambda group: group.job_id),

@@ -1,10 +1,10 @@
 """A backend for Django's own Tasks (Django 6.0 and newer, or the django-tasks package on 5.2), so
-that its ``@task`` runs here.
+that this package runs them.
 
     TASKS = {"default": {"BACKEND": "django_redisqueue.backend.RedisQueueBackend", "QUEUES": []}}
 
-``QUEUES`` names queues of ``REDISQUEUE["QUEUES"]``; an empty list stands for all of them. A task is
-registered under its dotted path when Django validates it, as it does where ``@task`` stands.
+``QUEUES`` names queues in ``REDISQUEUE["QUEUES"]``; an empty list means all of them. A task is
+registered under its dotted path when Django validates it, which ``@task`` does.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ __all__ = ["RedisQueueBackend", "RedisQueueTask"]
 
 
 class RedisQueueBackend(BaseTaskBackend):
-    """Enqueues after commit, like everything in this package; needs no Redis until then."""
+    """Enqueues after the commit, like everything in this package; needs no Redis until then."""
 
     task_class = RedisQueueTask
     supports_defer = True
@@ -72,7 +72,7 @@ class RedisQueueBackend(BaseTaskBackend):
         if self.options:
             raise InvalidTaskBackend(
                 f'TASKS[{alias!r}]["OPTIONS"] has {", ".join(map(repr, self.options))}, but this '
-                "backend takes none: REDISQUEUE has its settings, and @task the options of a task"
+                "backend has no OPTIONS: its settings are in REDISQUEUE, and a task's in @task"
             )
 
     @property
@@ -81,7 +81,7 @@ class RedisQueueBackend(BaseTaskBackend):
         try:
             return self._named or set(get_settings().queues)
         except ConfigurationError:
-            return set()  # django_redisqueue.E001 says so
+            return set()  # check E001 reports it
 
     @queues.setter
     def queues(self, names: set[str]) -> None:
@@ -91,7 +91,7 @@ class RedisQueueBackend(BaseTaskBackend):
         """Raise Django's InvalidTask unless the task can run here; registers it."""
         run_after: object = task.run_after
         if run_after is not None and not isinstance(run_after, datetime):
-            # Django documents a timedelta, and 6.0 and 6.1 refuse it.
+            # Django documents a timedelta, but 6.0 and 6.1 refuse it.
             object.__setattr__(task, "run_after", _from_now(run_after))
         self._check_queue(task.queue_name)
         super().validate_task(task)
@@ -112,7 +112,7 @@ class RedisQueueBackend(BaseTaskBackend):
     def enqueue(
         self, task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> TaskResult[Any, Any]:
-        """Queue a run after the commit. ``task_enqueued`` is sent once Redis has taken it. The
+        """Queue a run after the commit. ``task_enqueued`` is sent once Redis has accepted it. The
         result of a duplicate is that of the job that has its unique key."""
         self.validate_task(task)
         warn_if_unimported(task)
@@ -159,7 +159,7 @@ class RedisQueueBackend(BaseTaskBackend):
         if task is None:
             if lookup(data.task) is not None:
                 raise TaskResultDoesNotExist(
-                    f"job {result_id} is of {data.task}, which is not a Django task"
+                    f"the task of job {result_id}, {data.task}, is not a Django task"
                 )
             task = placeholder(data.task)
         return from_job(as_enqueued(task, data, self.alias), data)
@@ -178,19 +178,19 @@ class RedisQueueBackend(BaseTaskBackend):
         if not apps.is_installed("django_redisqueue"):
             yield Error(
                 f"TASKS[{self.alias!r}] uses django_redisqueue, which is not in INSTALLED_APPS: "
-                "there is no worker, and workers find no tasks.",
+                "no worker can be started, and workers find no tasks.",
                 hint='Add "django_redisqueue" to INSTALLED_APPS.',
                 id="django_redisqueue.E009",
             )
         try:
             known = get_settings().queues
         except ConfigurationError:
-            return  # django_redisqueue.E001 says so
+            return  # check E001 reports it
         for queue in sorted(self.queues - set(known)):
             yield Error(
                 f'TASKS[{self.alias!r}]["QUEUES"] names {queue!r}, which is not in '
                 f'REDISQUEUE["QUEUES"]{did_you_mean(queue, known)}.',
-                hint=f"Add it there; it has {', '.join(sorted(known))}.",
+                hint=f"Add it there; it now has {', '.join(sorted(known))}.",
                 id="django_redisqueue.E005",
             )
 
@@ -202,7 +202,7 @@ def _job_of(result_id: str) -> JobData:
         why = str(error)
         if any(job.id == result_id for job in uncommitted_jobs()):
             why = (
-                f"job {result_id} is not in Redis yet because its transaction has not committed; "
+                f"job {result_id} is not in Redis yet, because its transaction has not committed; "
                 "ask after the commit"
             )
         raise TaskResultDoesNotExist(why) from error
@@ -219,7 +219,7 @@ def _from_now(delay: object) -> datetime:
 def _normalised(
     task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments as JSON returns them; an error names the argument."""
+    """The arguments as JSON returns them; an error names the argument."""
     try:
         return as_json(list(args)), as_json(dict(kwargs))
     except (TypeError, ValueError) as error:

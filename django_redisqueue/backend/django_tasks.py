@@ -1,4 +1,4 @@
-"""What this package uses of ``django.tasks``, or before Django 6.0 of ``django-tasks``."""
+"""What this package uses from ``django.tasks``, or from ``django-tasks`` before Django 6.0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Django tasks registered in this process, each also as a ``Task`` of this package."""
+"""The Django tasks registered in this process, each of them also a ``Task`` of this package."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REMEDY = (
 logger = logging.getLogger("django_redisqueue")
 _definitions: dict[str, Task[Any, Any]] = {}
 _unimported: dict[str, Task[Any, Any]] = {}  # tasks that workers may not import
-_warned: set[str] = set()  # names of tasks that a warning was logged for
+_warned: set[str] = set()  # names of tasks for which a warning was logged
 
 
 def registered_task(name: str) -> Task[Any, Any] | None:
@@ -47,8 +47,8 @@ def registered_task(name: str) -> Task[Any, Any] | None:
 
 
 def register_task(task: Task[Any, Any]) -> None:
-    """Register the task, unless it is a copy (``using``) of one that is. Raises Django's
-    InvalidTask when its options do not go together, or another task has its name."""
+    """Register the task, unless it is a copy (``using``) of a registered one. Raises Django's
+    InvalidTask when its options conflict, or another task has its name."""
     known = _definitions.get(task.module_path)
     if known is not None and known.func is task.func:
         return
@@ -76,8 +76,8 @@ def warn_if_unimported(task: Task[Any, Any]) -> None:
 
 
 def register_module_tasks(modules: Iterable[ModuleType]) -> None:
-    """Register every Django task in these modules, also those of other aliases: a call may choose
-    this backend with ``using(backend=...)``, and this process may be the worker that runs it."""
+    """Register every Django task in these modules, even for other aliases: a call may select this
+    backend with ``using(backend=...)``, and this process may be the worker that runs it."""
     try:
         queues = get_settings().queues
     except ConfigurationError:
@@ -86,7 +86,7 @@ def register_module_tasks(modules: Iterable[ModuleType]) -> None:
         return
     for module in modules:
         for value in vars(module).values():
-            # Not isinstance(), which would evaluate lazy objects.
+            # isinstance() would evaluate lazy objects.
             if issubclass(type(value), Task) and value.module_path not in _definitions:
                 queue = value.queue_name if value.queue_name in queues else next(iter(queues))
                 try:
@@ -100,7 +100,7 @@ def _is_ours(alias: str) -> bool:
     try:
         return hasattr(task_backends[alias], "signature")
     except ImproperlyConfigured:
-        return False  # Django raises it where the backend is used
+        return False  # Django raises the error where the backend is used
 
 
 def _register(task: Task[Any, Any], queue_name: str) -> None:
@@ -129,7 +129,7 @@ def to_queue_task(task: Task[Any, Any]) -> OurTask:
     made = replace(queue_task, marks={OVERRIDES: encode_overrides(changed)})
     try:
         return made.using(**call)
-    except InvalidOption as error:  # options that do not go together
+    except InvalidOption as error:  # conflicting options
         raise InvalidTask(str(error)) from error
 
 
@@ -140,8 +140,8 @@ def adapt_task(what: object) -> OurTask | None:
     task: Task[Any, Any] = what  # type: ignore[assignment]
     if not _is_ours(task.backend):
         raise InvalidTask(
-            f"{task.module_path} is for the backend {task.backend!r}, which is not one of "
-            "django_redisqueue: use a copy for one that is, with .using(backend=...)"
+            f"{task.module_path} uses the backend {task.backend!r}, which is not one of "
+            "django_redisqueue: use a copy for one that is, by .using(backend=...)"
         )
     task.get_backend().validate_task(task)
     return to_queue_task(task)
@@ -151,7 +151,7 @@ ports.adapter = adapt_task
 
 
 def placeholder(name: str) -> Task[Any, Any]:
-    """Stands for a task that is not imported: a name in Redis must not cause an import."""
+    """Stands in for a task that is not imported: a name in Redis must not cause an import."""
 
     def unknown(*args: Any, **kwargs: Any) -> Any:
         raise UnknownTask(f"{name} is not imported in this process, so it cannot be called here")

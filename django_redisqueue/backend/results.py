@@ -1,4 +1,4 @@
-"""Django's ``TaskResult``: made from a job, and kept by a worker while it runs one."""
+"""Django's ``TaskResult``: created from a job, and kept by a worker while it runs the job."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ STATUSES = {
     Status.FAILED: TaskResultStatus.FAILED,
     Status.CANCELLED: TaskResultStatus.FAILED,  # Django has no such status; the errors show it
 }  # all others are READY
-RAN = (Status.PROCESSING, Status.COMPLETED)  # statuses with one attempt more than was spent
+RAN = (Status.PROCESSING, Status.COMPLETED)  # statuses with one attempt more than were spent
 UNKNOWN_WORKER = "unknown"  # the worker of an attempt that Redis no longer stores
 
 
@@ -127,7 +127,7 @@ def as_json(value: Any) -> Any:
     try:
         return loads(dumps(value))
     except ValueError:
-        return value  # it has a NaN, and the next check says where
+        return value  # it has a NaN; the next check says where
 
 
 def to_django_datetime(value_ms: int | None) -> datetime | None:
@@ -141,8 +141,8 @@ def to_django_datetime(value_ms: int | None) -> datetime | None:
 
 
 def enqueued_at_of(job_id: str) -> datetime | None:
-    """The instant in an id: when the task was enqueued, by the producer's clock. Redis has the job
-    later, after a commit, and by its own clock."""
+    """The instant in an id: when the task was enqueued, by the producer's clock. Redis receives the
+    job later, after a commit, and uses its own clock."""
     parts = job_id.split("_")
     is_made = parts[0] in ("job", "flow", "gather") and len(parts) > 1 and parts[1].isdecimal()
     return to_django_datetime(int(parts[1])) if is_made else None
@@ -239,8 +239,8 @@ class _TaskRun:
             self.arguments = (TaskContext(task_result=self.result), *args)
 
     def returned(self, value: Any) -> Any:
-        """The value as JSON returns it. One that cannot be stored is returned as it is: the worker
-        refuses it, too, and then fails the job without another attempt."""
+        """The value as JSON returns it. One that cannot be stored is returned unchanged: the worker
+        refuses it as well, and then fails the job without another attempt."""
         try:
             stored = as_json(value)
             encode_result(stored, get_settings().max_result_bytes, self.result.task.module_path)

@@ -16,14 +16,14 @@ from ..exceptions import InvalidTask as OurInvalidTask
 from .django_tasks import InvalidTask, Task, TaskResult
 
 OVERRIDES = "django"  # the job option with the changes to the task's definition
-# Nobody needs these once the job is enqueued.
-OF_ENQUEUE = ("unique", "unique_by", "on_conflict", "expires")
-DATABASE = "database"  # the option ``using`` of @task, which is a method here
+# Options that are not needed once the job is enqueued.
+ENQUEUE_OPTIONS = ("unique", "unique_by", "on_conflict", "expires")
+DATABASE = "database"  # in place of the option ``using`` of @task, because that is a method here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisQueueTask(Task):  # type: ignore[type-arg]  # Django's own is not generic
-    """What ``@task`` makes for this backend. The options are those of ``django_redisqueue.task``
+    """What ``@task`` creates for this backend. The options are those of ``django_redisqueue.task``
     and of its ``using``; ``database`` is the alias that ``exactly_once`` uses."""
 
     timeout: Duration | None = None
@@ -58,11 +58,11 @@ class RedisQueueTask(Task):  # type: ignore[type-arg]  # Django's own is not gen
         for name in options.keys() - CALL_OPTIONS:
             if name in OPTIONS:
                 raise TypeError(
-                    f"using() cannot change {name!r} of {self.module_path}, which workers know "
-                    "from its definition; give it to @task"
+                    f"using() cannot change {name!r} of {self.module_path}, which workers read "
+                    "from its definition; pass it to @task"
                 )
             raise TypeError(
-                f"using() has no option {name!r}{did_you_mean(name, CALL_OPTIONS)}; it takes "
+                f"using() has no option {name!r}{did_you_mean(name, CALL_OPTIONS)}; it accepts "
                 f"{', '.join(sorted(CALL_OPTIONS))}"
             )
         return replace(self, **{name: one for name, one in options.items() if one is not None})
@@ -107,7 +107,7 @@ def check_options(task: Task[Any, Any]) -> None:
         except (InvalidOption, InvalidName, OurInvalidTask) as error:
             raise InvalidTask(str(error)) from error
         if name == "expires":
-            continue  # its text means nothing to a later check
+            continue  # a later check cannot use its text
         if name == "timeout":
             checked = to_seconds(value, name)
         object.__setattr__(task, name, checked)
@@ -115,7 +115,7 @@ def check_options(task: Task[Any, Any]) -> None:
 
 def copy_unvalidated(task: Task[Any, Any], changes: Mapping[str, Any]) -> Task[Any, Any]:
     """A copy with changes, not validated: an enqueued task is shown as it was, even if the settings
-    have changed since."""
+    changed since."""
     made: Task[Any, Any] = object.__new__(type(task))
     for one in fields(task):
         object.__setattr__(made, one.name, changes.get(one.name, getattr(task, one.name)))
@@ -131,8 +131,8 @@ def changed_options(task: Task[Any, Any], definition: Task[Any, Any]) -> dict[st
 
 
 def encode_overrides(changed: Mapping[str, Any]) -> str:
-    """The changed options as a string, which scripts do not mistake for options of their own."""
-    changed = {name: value for name, value in changed.items() if name not in OF_ENQUEUE}
+    """The changed options as a string, which scripts do not mistake for their own options."""
+    changed = {name: value for name, value in changed.items() if name not in ENQUEUE_OPTIONS}
     if "run_after" in changed:
         changed = {**changed, "run_after": changed["run_after"].isoformat()}
     return dumps(changed)
@@ -144,7 +144,7 @@ def decode_overrides(options: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     changed = loads(str(options[OVERRIDES]))
     if not isinstance(changed, dict):
-        raise ValueError(f"its option {OVERRIDES!r} is not a JSON object")
+        raise ValueError(f"the option {OVERRIDES!r} is not a JSON object")
     if "run_after" in changed:
         changed["run_after"] = datetime.fromisoformat(changed["run_after"])
     if "after" in changed:

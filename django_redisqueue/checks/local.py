@@ -1,4 +1,4 @@
-"""Checks without Redis: of the settings, the installed apps and the database."""
+"""Checks that do not need Redis: of the settings, the installed apps and the database."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ..worker.readiness import mirror_alias, needed_aliases, table_problem
 
 API_URLS = f"{APP}.api.urls"
 LOCAL_NAMES = {"localhost", "127.0.0.1", "::1", "", None}
-DatabaseAddress = tuple[str, int, int]  # host or path of the socket, port or 0, database
+DatabaseAddress = tuple[str, int, int]  # host or socket path, port or 0, database
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:
@@ -84,15 +84,15 @@ def _shared_databases(settings: Settings, redis_url: RedisUrl) -> Iterator[Check
         if ours & theirs:
             yield make_error(
                 3,
-                f"The queue's Redis database ({redis_url.address}) is also that of "
-                f"CACHES[{alias!r}], whose clear() deletes everything in it, all jobs too.",
-                'Give the queue a database of its own, such as "redis://localhost:6379/1", '
-                "better a server of its own: a cache wants eviction, a queue must not have it.",
+                f"The queue's Redis database ({redis_url.address}) is also used by "
+                f"CACHES[{alias!r}], whose clear() deletes everything in it, including all jobs.",
+                'Give the queue a database of its own, such as "redis://localhost:6379/1", or '
+                "better a server of its own: a cache needs eviction, a queue must not have it.",
             )
 
 
 def _own_addresses(redis_url: RedisUrl) -> set[DatabaseAddress | None]:
-    """The queue's databases; of a cluster, those of the nodes that the URL names."""
+    """The queue's databases; for a cluster, those of the nodes in the URL."""
     if redis_url.is_cluster:
         seeds = parse_cluster_url(redis_url.text).seeds
         return {_database_address(f"redis://{host}:{port}", {}) for host, port in seeds} - {None}
@@ -103,7 +103,7 @@ def _database_address(url: str, options: Mapping[str, Any]) -> DatabaseAddress |
     """What identifies a Redis database; None if the URL is not a plain address."""
     try:
         parts = urlsplit(url)
-        queried = parse_qs(parts.query).get("db", [""])[0]  # as in redis-py, it has precedence
+        queried = parse_qs(parts.query).get("db", [""])[0]  # takes precedence, as in redis-py
         default = options.get("db") or 0
         if parts.scheme == "unix":
             return unquote(parts.path), 0, int(queried or default)
@@ -117,19 +117,19 @@ def _database_address(url: str, options: Mapping[str, Any]) -> DatabaseAddress |
 
 
 def _tasks() -> Iterable[Task]:
-    """Each task once, although some have several names."""
+    """Each task once, even if it has several names."""
     return {id(task): task for task in map(get_task, task_names())}.values()
 
 
 def _unknown_queues(settings: Settings) -> Iterator[CheckMessage]:
     for task in _tasks():
-        is_own = task.name.startswith(f"{APP}.")  # these go to Settings.own_queue
+        is_own = task.name.startswith(f"{APP}.")  # its jobs go to Settings.own_queue
         if task.queue_name not in settings.queues and not is_own:
             yield make_warning(
                 4,
                 f"The task {task.name} is for the queue {task.queue_name!r}, which is not in "
                 f'REDISQUEUE["QUEUES"]{did_you_mean(task.queue_name, settings.queues)}.',
-                "Add the queue there; until then every enqueue of the task raises UnknownQueue.",
+                "Add the queue there; until then, enqueuing the task raises UnknownQueue.",
             )
 
 
@@ -141,9 +141,9 @@ def _unknown_limits() -> Iterator[CheckMessage]:
         except InvalidOption as error:
             yield make_warning(
                 28,
-                f"The task {task.name} has a limit by name: {error}.",
-                "Add the limit there, or correct the task; until then every enqueue of the task "
-                "raises InvalidOption.",
+                f"The task {task.name} uses a named limit: {error}.",
+                "Add the limit there, or correct the task; until then, enqueuing the task raises "
+                "InvalidOption.",
             )
 
 
@@ -152,7 +152,7 @@ def _tasks_in_several_shards(settings: Settings) -> Iterator[CheckMessage]:
         try:
             check_placement(task.lane_rule, task.uniqueness)
         except InvalidOption as error:
-            yield make_error(26, f"{error}.", "Until then every enqueue of the task raises that.")
+            yield make_error(26, f"{error}.", "Until then, enqueuing the task raises this error.")
 
 
 def _embedded_in_production(redis_url: RedisUrl) -> Iterator[CheckMessage]:
@@ -161,8 +161,8 @@ def _embedded_in_production(redis_url: RedisUrl) -> Iterator[CheckMessage]:
         yield make_warning(
             6,
             "The queue runs on an embedded Redis (embedded://) while DEBUG is off.",
-            "It is for trying out, development and tests; in production run a redis-server that "
-            'something supervises, and name it in REDISQUEUE["CONNECTION"].',
+            "It is meant for trying out, development and tests; in production, run a supervised "
+            'redis-server, and name it in REDISQUEUE["CONNECTION"].',
         )
 
 
@@ -173,23 +173,23 @@ def _other_runworkers() -> Iterator[CheckMessage]:
         if "runworker" in find_commands(str(Path(config.path) / "management")):
             yield make_warning(
                 7,
-                f"The app {config.name} has a command runworker too, and only one of the two can "
+                f"The app {config.name} also has a command runworker, and only one of the two can "
                 "have the name.",
                 "Start the queue's worker by its other name: manage.py redisqueue_worker.",
             )
 
 
 def _naive_datetimes(settings: Settings) -> Iterator[CheckMessage]:
-    """All datetimes are aware; without USE_TZ, SQLite and MySQL refuse them."""
+    """All datetimes of this package are aware; without USE_TZ, SQLite and MySQL refuse them."""
     on = {"MIRROR": settings.mirror, "OUTBOX": settings.outbox}
     names = [name for name, is_on in on.items() if is_on]
     if names and not django_settings.USE_TZ:
         off = ", ".join(f'"{name}": False' for name in names)
         yield make_error(
             8,
-            f"USE_TZ is False, but REDISQUEUE has {' and '.join(names)} on: that needs aware "
-            "datetimes in the database, which refuses them then, and workers fail again and again.",
-            f"Set USE_TZ = True, or do without: REDISQUEUE = {{{off}, ...}}.",
+            f"USE_TZ is False, but REDISQUEUE has {' and '.join(names)} on. The database then "
+            "refuses their aware datetimes, and workers fail again and again.",
+            f"Set USE_TZ = True, or turn them off: REDISQUEUE = {{{off}, ...}}.",
         )
 
 
@@ -207,13 +207,13 @@ def check_urls(**_: Any) -> list[CheckMessage]:
     """The API's own paths begin with a slash, so that ``/jobs`` is one of them."""
     try:
         prefixes = list(_api_prefixes(get_resolver()))
-    except Exception:  # of the project's own code; Django's check of URLs raises it
+    except Exception:  # an error in the project's own code; Django's check of URLs raises it
         return []
     return [
         make_warning(
             29,
-            f"The HTTP API is included under {prefix!r}. With that slash at its end, the paths of "
-            f"the API have two, such as {prefix}/stats.",
+            f"The HTTP API is included under {prefix!r}. Because of the slash at the end, the "
+            f"API's paths have two slashes, such as {prefix}/stats.",
             f'Leave the slash out: path("{prefix.rstrip("/")}", include("{API_URLS}")).',
         )
         for prefix in prefixes
@@ -232,8 +232,8 @@ def _api_prefixes(resolver: URLResolver, before: str = "") -> Iterator[str]:
 
 
 def check_database(**_: Any) -> list[CheckMessage]:
-    """A deploy check, because ``migrate`` must run without it. Invalid settings are reported by
-    ``check_settings`` instead."""
+    """A deploy check, so that ``migrate`` runs without it. ``check_settings`` reports invalid
+    settings."""
     try:
         settings = get_settings()
     except ConfigurationError:
@@ -242,7 +242,7 @@ def check_database(**_: Any) -> list[CheckMessage]:
     if settings.mirror and not messages:
         try:
             messages += [*_mirror(), *_sqlite()]
-        except DatabaseError:  # it has ended since its tables were there
+        except DatabaseError:  # the database went down since its tables were found
             connections[mirror_alias()].close()
             messages += _tables(settings)
     return messages
@@ -257,13 +257,13 @@ def _tables(settings: Settings) -> Iterator[CheckMessage]:
                 20,
                 f"{problem[0].upper()}{problem[1:]}.",
                 "Start the database or migrate it; until then workers take no jobs, and the mirror "
-                'stands still. Without mirror and outbox (REDISQUEUE["MIRROR"] and ["OUTBOX"] '
+                'is stopped. Without mirror and outbox (REDISQUEUE["MIRROR"] and ["OUTBOX"] '
                 "False) the tables are not needed.",
             )
 
 
 def _needed_tables(settings: Settings) -> defaultdict[str, set[str]]:
-    """By alias; of the outbox, an enqueue names what is missing."""
+    """By alias. Missing tables of the outbox are reported when jobs are enqueued."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     if settings.mirror:
         found[mirror_alias()].add(_table("JobRecord"))
@@ -283,14 +283,14 @@ def _mirror() -> Iterator[CheckMessage]:
     for problem in sorted(set(problems)):
         yield make_error(
             21,
-            f"The mirror stands still: {problem}",
-            "If this is the right Redis and what it lost is to be given up, accept it: "
+            f"The mirror has stopped: {problem}",
+            "If this is the right Redis and you give up what it lost, accept it: "
             "manage.py reapqueue --accept-redis.",
         )
 
 
 def _sqlite() -> Iterator[CheckMessage]:
-    """The mirror writes a lot; with SQLite's defaults other writers wait for it or fail."""
+    """The mirror writes a lot; with SQLite's defaults, other writers wait for it or fail."""
     alias = mirror_alias()
     connection = connections[alias]
     name = str(connection.settings_dict["NAME"])
@@ -307,7 +307,7 @@ def _sqlite() -> Iterator[CheckMessage]:
     if lacks:
         yield make_warning(
             22,
-            f"The SQLite database {alias!r}, which the mirror writes to, is set up for one writer: "
-            'others will see "database is locked".',
+            f"The SQLite database {alias!r}, which the mirror writes to, is set up for a single "
+            'writer: others will see "database is locked".',
             f'Add to its OPTIONS: {", ".join(lacks)}; and "timeout": 20.',
         )

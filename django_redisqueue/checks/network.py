@@ -24,14 +24,14 @@ Version = tuple[int, ...]
 Info = Mapping[str, str]
 OLDEST: Version = (6, 2)
 COVERAGE = "cluster-require-full-coverage"
-# The first fixed release of each line for CVE-2025-49844, code execution by Lua. The advised
+# The first fixed release of each line for CVE-2025-49844, code execution by Lua. The recommended
 # workaround, to forbid EVAL, is not possible here: this package needs scripts.
 REDIS_FIXED: tuple[Version, ...] = ((6, 2, 20), (7, 2, 11), (7, 4, 6), (8, 0, 4), (8, 2, 2))
 VALKEY_FIXED: tuple[Version, ...] = ((7, 2, 11), (8, 0, 6), (8, 1, 4))
 
 
 def check_network(**_: Any) -> list[CheckMessage]:
-    """The deploy check. Invalid settings are reported by ``check_settings`` instead."""
+    """The deploy check. ``check_settings`` reports invalid settings."""
     try:
         connection = worker_connection()
         redis_urls()
@@ -44,14 +44,14 @@ def check_network(**_: Any) -> list[CheckMessage]:
 
 
 def check_servers(shards: AllShards) -> list[CheckMessage]:
-    """The same, of the servers of these shards. Asks none of a missing shard."""
+    """Check the servers of these shards. Does not ask those of missing shards."""
     answers: dict[RedisUrl, Info | RedisRefused] = {}
 
     def ask(one: RedisConnection) -> None:
         if one.redis_url not in answers:
             answers[one.redis_url] = _ask(one)
 
-    with suppress(RedisQueueError):  # no shard is left: each is missing
+    with suppress(RedisQueueError):  # no shard is left: all are missing
         shards.each(ask)
     found = [_no_answer(error) for error in shards.missing.values()]
     for url, answer in answers.items():
@@ -63,7 +63,7 @@ def check_servers(shards: AllShards) -> list[CheckMessage]:
 
 
 def _ask(connection: RedisConnection) -> Info | RedisRefused:
-    """What INFO says, and the setting COVERAGE if it may be read; or why Redis refuses to say.
+    """INFO, and the setting COVERAGE if it may be read; or why Redis refuses.
 
     Raises RedisUnavailable.
     """
@@ -78,7 +78,7 @@ def _ask(connection: RedisConnection) -> Info | RedisRefused:
 
 
 def _no_answer(error: RedisQueueError) -> CheckMessage:
-    remedy = 'Start it, or correct REDISQUEUE["CONNECTION"] (with TLS: rediss://).'
+    remedy = 'Start it, or correct REDISQUEUE["CONNECTION"] (for TLS, rediss://).'
     return make_error(10, f"{error}.", remedy)
 
 
@@ -101,7 +101,7 @@ def _check_shards(shards: AllShards) -> Iterator[CheckMessage]:
         yield _no_answer(error)
         return
     if problem:
-        yield make_error(27, f"{problem}.", "docs/scale.md explains how the number is changed.")
+        yield make_error(27, f"{problem}.", "docs/scale.md explains how to change the number.")
     for queue, jobs in sum(map(Counter, found.by_shard.values()), Counter[str]()).items():
         stranded = unknown_queue(queue, jobs)
         yield make_warning(19, stranded.text, stranded.remedy)
@@ -111,7 +111,7 @@ def _role(info: Info, redis_url: RedisUrl) -> Iterator[CheckMessage]:
     if redis_url.is_fixed and info.get("role", "master") != "master":
         yield make_error(
             11,
-            f"Redis at {redis_url.address} is a replica, which takes no jobs.",
+            f"Redis at {redis_url.address} is a replica, which accepts no jobs.",
             "Name its master, or let Sentinel find it: redis+sentinel://host:26379/<service>.",
         )
 
@@ -137,13 +137,13 @@ def _vulnerability(info: Info, redis_url: RedisUrl) -> Iterator[CheckMessage]:
     name, version = _server(info)
     fixed = VALKEY_FIXED if name == "Valkey" else REDIS_FIXED
     if redis_url.text.startswith("embedded://") or not _is_vulnerable(version, fixed):
-        return  # only its owner can open an embedded server's socket
+        return  # only the owner of an embedded server can open its socket
     yield make_warning(
         14,
-        f"{name} {_dotted(version)} at {redis_url.address} is known to be vulnerable "
-        "(CVE-2025-49844: whoever may log in may run code).",
-        f"Upgrade to one of {', '.join(map(_dotted, fixed))} or newer. A distribution may have "
-        "brought the fix to this version; then silence this check (SILENCED_SYSTEM_CHECKS).",
+        f"{name} {_dotted(version)} at {redis_url.address} has a known vulnerability "
+        "(CVE-2025-49844: anyone who can log in can run code).",
+        f"Upgrade to one of {', '.join(map(_dotted, fixed))} or newer. If your distribution has "
+        "backported the fix to this version, silence this check (SILENCED_SYSTEM_CHECKS).",
     )
 
 
@@ -151,7 +151,7 @@ def _is_vulnerable(version: Version, fixed: tuple[Version, ...]) -> bool:
     for first in fixed:
         if version[:2] == first[:2]:
             return version < first
-    return version < fixed[-1]  # a line without a fix, or one that is newer than the fix
+    return version < fixed[-1]  # a line without a fixed release, or newer than the fix
 
 
 def _password(info: Info, redis_url: RedisUrl) -> Iterator[CheckMessage]:
@@ -163,9 +163,9 @@ def _password(info: Info, redis_url: RedisUrl) -> Iterator[CheckMessage]:
     if parts.hostname not in LOCAL_NAMES and not str(parts.hostname).startswith("127."):
         yield make_warning(
             15,
-            f"Redis at {redis_url.address} needs no password, and is not on this machine.",
-            "Set requirepass or an ACL user, put the password into the URL, and use rediss:// "
-            "where others may listen.",
+            f"Redis at {redis_url.address} requires no password, and is not on this machine.",
+            "Set requirepass or an ACL user, put the password in the URL, and use rediss:// on "
+            "networks where others may listen.",
         )
 
 
@@ -173,21 +173,21 @@ def _persistence(info: Info, redis_url: RedisUrl) -> Iterator[CheckMessage]:
     if info.get("aof_enabled") == "0":
         yield make_warning(
             16,
-            f"Redis at {redis_url.address} keeps no append-only file: a crash loses what came "
-            "after its last snapshot.",
+            f"Redis at {redis_url.address} keeps no append-only file: a crash loses everything "
+            "since the last snapshot.",
             "Set appendonly yes (with appendfsync everysec a crash loses at most a second or two).",
         )
 
 
 def _split(info: Info, redis_url: RedisUrl) -> Iterator[CheckMessage]:
-    """INFO counts the good replicas only if min-replicas-to-write is set."""
+    """INFO has the number of good replicas only if min-replicas-to-write is set."""
     if not redis_url.is_fixed and "min_slaves_good_slaves" not in info:
         yield make_warning(
             18,
-            f"The master at {redis_url.address} has min-replicas-to-write 0: cut off from its "
-            "replicas it goes on taking jobs, which are lost when it comes back.",
-            "Set min-replicas-to-write 1 (and min-replicas-max-lag 10) on all servers: without "
-            "replicas a master then refuses jobs, and workers wait.",
+            f"The master at {redis_url.address} has min-replicas-to-write 0: when it is cut off "
+            "from its replicas, it keeps accepting jobs, which are lost when it is reconnected.",
+            "Set min-replicas-to-write 1 (and min-replicas-max-lag 10) on all servers. A master "
+            "without replicas then refuses jobs, and workers wait.",
         )
 
 
@@ -206,8 +206,8 @@ def _node(info: Info, redis_url: RedisUrl) -> Iterator[CheckMessage]:
     if info.get("cluster_enabled") == "1" and not redis_url.is_cluster:
         yield make_error(
             24,
-            f"Redis at {redis_url.address} is a node of a Redis Cluster, which does not have all "
-            "slots, and when it dies or a slot moves, nobody finds the new owner.",
+            f"Redis at {redis_url.address} is a single node of a Redis Cluster: it does not have "
+            "all slots, and when it dies or a slot moves, the new owner is not found.",
             "Name the cluster: redis+cluster://host:port,host:port.",
         )
 
@@ -217,7 +217,7 @@ def _coverage(info: Info, redis_url: RedisUrl) -> Iterator[CheckMessage]:
         yield make_warning(
             25,
             f"The cluster at {redis_url.address} has {COVERAGE} yes: if one "
-            "master and its replicas are down, all others refuse everything, too.",
+            "master and its replicas are down, all others refuse every command as well.",
             f"Set {COVERAGE} no on all nodes.",
         )
 

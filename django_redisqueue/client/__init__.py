@@ -1,1 +1,1 @@
-"""What an application calls: tasks, jobs, queues, workflows, gathers, and the path of new jobs."""
+"""What an application calls (tasks, jobs, queues, workflows, gathers), and how it enqueues jobs."""

@@ -39,7 +39,7 @@ R = TypeVar("R")
 
 @overload
 def task(func: Callable[P, R], /) -> Task[P, R]: ...
-@overload  # calls have the arguments of a job, and the function gets many jobs
+@overload  # a call takes the arguments of one job, and the function gets many jobs
 def task(
     *, chunk: Chunk, takes_context: bool = False, **options: Unpack[TaskKeywords]
 ) -> Callable[[Callable[..., R]], Task[..., R]]: ...
@@ -54,12 +54,12 @@ def task(
 def task(func: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a module-level function (sync or async) a task.
 
-    Options: queue_name, priority, timeout, expires (until when a job may start), max_attempts,
+    Options: queue_name, priority, timeout, expires (the latest start of a job), max_attempts,
     backoff, retry_on, no_retry_on, takes_context, audit, api (may be enqueued through the HTTP
     API), redact, outbox, exactly_once (with using: the database), concurrency, rate, fair_by,
     on_conflict (see Limit and Rate), unique and unique_by (see docs/unique.md), chunk (see Chunk),
-    cron or every (it runs by itself: see Cron and Every); ``name`` replaces the dotted path,
-    ``aliases`` keep old names running.
+    cron or every (it runs periodically: see Cron and Every); ``name`` replaces the dotted path,
+    ``aliases`` keep old names valid.
     Raises InvalidTask, InvalidOption or InvalidName.
     """
     name, aliases = options.pop("name", None), options.pop("aliases", ())

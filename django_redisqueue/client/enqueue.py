@@ -1,8 +1,8 @@
-"""The path of new jobs to Redis: at once, after the commit, or through the outbox.
+"""How new jobs reach Redis: at once, after the commit, or through the outbox.
 
-No job runs before its transaction commits. All jobs of one transaction are sent together, in one
-round trip. With the outbox a job is also a row of its transaction until it is safe elsewhere;
-without it, a row is written only when Redis refuses a job after the commit, because then no caller
+No job runs before its transaction commits. All jobs of a transaction are sent together, in one
+round trip. With the outbox, a job is also a row of its transaction until it is safe elsewhere.
+Without it, a row is written only when Redis refuses a job after the commit, because then no caller
 is left to handle the error.
 """
 
@@ -61,20 +61,20 @@ _outbox_required: ContextVar[bool] = ContextVar("outbox_required", default=False
 
 @dataclass(slots=True)
 class _Sending:
-    """What a commit sends, one thing after the other. Once Redis has not answered, the rest goes
+    """What a commit sends, one thing after the other. Once Redis fails to answer, the rest goes
     into the outbox at once: each further wait would keep the request for up to a second."""
 
     away: RedisUnavailable | None = None
 
     def note(self, error: RedisQueueError) -> None:
-        """Note what Redis has answered. Raises ``error`` if the outbox is no remedy."""
+        """Note an error of Redis. Raises ``error`` if the outbox cannot help."""
         if isinstance(error, ConfigurationError) or transport().in_memory:
             raise error
         if isinstance(error, RedisUnavailable):
             self.away = error
 
 
-#: Raises no interrupt of the job in the block; what a job enqueues must not be lost on its way.
+#: Holds back interrupts of the job during the block; what a job enqueues must not get lost.
 interrupt_shield: ContextVar[Callable[[], AbstractContextManager[object]]] = ContextVar(
     "redisqueue_interrupt_shield", default=nullcontext
 )
@@ -142,11 +142,11 @@ def after_commit(
     committed: Callable[[], object] = lambda: None,
 ) -> Sequence[str]:
     """Call ``send`` now, or after the commit of every alias that is in an atomic block; then
-    ``committed`` comes first. Behind an outage in the same commit, ``send`` is not called.
+    ``committed`` is called first. After an outage in the same commit, ``send`` is not called.
 
     ``row`` makes a job for the outbox that does the same. Its row is stored first if the mode says
-    so, otherwise only if Redis refuses the call after a commit. Returns the aliases that have the
-    row from the beginning.
+    so, otherwise only if Redis refuses the call after a commit. Returns the aliases in which the
+    row was stored first.
     """
     atomic = _atomic_connections() if mode.after_commit else []
     rows: Sequence[str] = ()
@@ -205,8 +205,8 @@ def in_atomic() -> bool:
 
 
 def _atomic_connections() -> list[BaseDatabaseWrapper]:
-    """The connections that are in a transaction of the application's own. Raises
-    TransactionManagementError if the application commits one by hand."""
+    """The connections with an open transaction of the application. Raises
+    TransactionManagementError if the application commits one manually."""
     return [
         connection
         for connection in open_connections()
@@ -221,14 +221,14 @@ def _is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
     if connection.connection is not None:
         raise TransactionManagementError(
             f"the database {connection.alias!r} has autocommit off (set_autocommit, AUTOCOMMIT), "
-            "where nothing tells when a transaction commits: enqueue inside atomic(), or after "
+            "so nothing reports when a transaction commits: enqueue inside atomic(), or after "
             "commit() with using(on_commit=False)"
         )
     return False
 
 
 def open_connections() -> Sequence[BaseDatabaseWrapper]:
-    """What ``connections.all(initialized_only=True)`` finds. That takes a sixth of the time of an
+    """What ``connections.all(initialized_only=True)`` returns, but faster: that takes a sixth of an
     enqueue, because asgiref looks for an event loop twice for each alias, by an exception."""
     if _get_running_loop() is None:
         storage = _thread_storage()
@@ -293,7 +293,7 @@ class _Hook:
 
 
 class _EarlierHook:
-    """A commit hook of the application that comes before ours. Django calls no hook behind one that
+    """A commit hook of the application that runs before ours. Django calls no hook after one that
     raises; the jobs are sent nevertheless, because their transaction has committed."""
 
     __slots__ = ("_alias", "_hook")
@@ -311,7 +311,7 @@ class _EarlierHook:
             raise
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._hook, name)  # Django logs the __qualname__ of a robust one
+        return getattr(self._hook, name)  # Django logs the __qualname__ of a robust hook
 
 
 _hooks: weakref.WeakKeyDictionary[BaseDatabaseWrapper, list[weakref.ref[_Hook]]] = (
@@ -325,7 +325,7 @@ def _defer(
     transport().check()  # wrong settings must raise while everything can still be rolled back
     deferred = Deferred(jobs, {connection.alias for connection in atomic}, rows)
     for job in jobs:
-        job.is_known = True  # its id is given out now
+        job.is_known = True  # the caller gets its id now
     for connection in atomic:
         hooks = _hooks.setdefault(connection, [])
         if not connection.run_on_commit:  # drop those of a transaction that rolled back
@@ -349,7 +349,7 @@ def _guard_earlier_hooks(connection: BaseDatabaseWrapper) -> None:
 
 def _pop_hooks(connection: BaseDatabaseWrapper, first: _Hook) -> list[_Hook]:
     """Forget and return ``first`` and the living hooks registered after it. Those before it wait
-    behind a hook that is being called, and has begun another transaction."""
+    for a hook that is running and has begun another transaction."""
     alive = _living_hooks(connection)
     at = alive.index(first) if first in alive else len(alive)
     _hooks[connection] = [*map(weakref.ref, alive[:at])]
@@ -370,8 +370,8 @@ def uncommitted_jobs() -> list[NewJob]:
 
 def _deliver(ready: Sequence[Deferred], alias: str, sending: _Sending) -> None:
     """Send jobs that have committed. Jobs that Redis refuses stay in the outbox, or are stored
-    there now. Nothing is raised then: the error would reach the view after its commit, and skip the
-    other hooks of the transaction."""
+    there now. Nothing is raised in that case: the error would reach the view after its commit, and
+    keep the transaction's other hooks from running."""
     jobs = [job for deferred in ready for job in deferred.jobs]
     try:
         if jobs:
@@ -391,7 +391,7 @@ def _deliver(ready: Sequence[Deferred], alias: str, sending: _Sending) -> None:
 def _store(jobs: Sequence[NewJob], atomic: Sequence[BaseDatabaseWrapper]) -> Sequence[str]:
     if ports.outbox is None:
         raise ConfigurationError(
-            'the outbox needs "django_redisqueue" in INSTALLED_APPS, and Django to be ready'
+            'the outbox needs "django_redisqueue" in INSTALLED_APPS, and Django must be set up'
         )
     return ports.outbox.store(jobs, [connection.alias for connection in atomic])
 
@@ -400,14 +400,14 @@ def _store_row(row: Callable[[], NewJob], alias: str, error: RedisQueueError) ->
     try:
         job = row()
     except PayloadTooLarge as problem:
-        error.add_note(f"What was to be sent is lost, too large for the outbox: {problem}")
+        error.add_note(f"What was to be sent is lost: it is too large for the outbox: {problem}")
         raise error from problem
     _store_undelivered([job], alias, error)
 
 
 def _store_undelivered(jobs: Sequence[NewJob], alias: str, error: RedisQueueError) -> Sequence[str]:
     """Store jobs that Redis refused and that have no row yet; returns the aliases that have them.
-    Raises ``error`` if that fails too: then the jobs are lost."""
+    Raises ``error`` if that fails as well: then the jobs are lost."""
     ids = [job.id for job in jobs]
     try:
         if ports.outbox is None:
@@ -436,11 +436,12 @@ def _shortened(ids: Sequence[str]) -> str:
 
 
 def send_to_cancel(job_id: str, *, in_outbox: bool) -> bool:
-    """Send a job that only the outbox has, so that it can be cancelled; False if it has no row.
+    """Send a job that is only in the outbox, so that it can be cancelled; False if it has no row.
 
-    The job is due so late that it cannot start before the cancel. If the caller dies in between,
-    it runs then, or at its own time if that is later. The relay finds it in Redis. ``in_outbox``:
-    the caller knows that the job has a row; else the settings decide whether to look.
+    The job is made due so late that it cannot start before it is cancelled. If the caller dies in
+    between, it runs at that time, or at its own time if that is later. The relay finds it in Redis.
+    ``in_outbox``: the caller knows that the job has a row; otherwise the settings decide whether to
+    look.
     """
     settings = get_settings()
     may_be = in_outbox or settings.outbox or settings.mirror

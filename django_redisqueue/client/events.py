@@ -19,29 +19,29 @@ def check_event(name: object) -> str:
     """Return ``name``; raise InvalidName unless it can name an application's event."""
     if not (isinstance(name, str) and STEP_NAME.fullmatch(name)):
         raise InvalidName(
-            "the name of an event must be a text of 1 to 100 letters, digits, blanks and "
+            "an event's name must be a string of 1 to 100 letters, digits, spaces and "
             f". : @ / + = _ -, not {short_repr(name)}"
         )
     if name.startswith(APPROVAL):
         raise InvalidName(
-            f"{name!r}: names with {APPROVAL!r} belong to context.approval, which is decided in "
-            "the admin or by Approval.decide()"
+            f"{name!r}: names with {APPROVAL!r} are reserved for context.approval, which is "
+            "decided in the admin or by Approval.decide()"
         )
     return name
 
 
 def send_event(name: str, payload: Any = None, *, on_commit: bool | None = None) -> None:
-    """Tell the jobs that wait for this event that it has come: ``wait_for`` returns ``payload``.
+    """Send an event to the jobs that wait for it: their ``wait_for`` returns ``payload``.
 
-    Inside a transaction it is sent after the commit, as jobs are, and through the outbox if the
-    settings say so. A job that waits for it later finds it for EVENT_TTL. Raises InvalidName,
-    InvalidArguments, PayloadTooLarge, RedisUnavailable or RedisRefused.
+    Inside a transaction the event is sent after the commit, as jobs are, and through the outbox if
+    the settings say so. It is kept for EVENT_TTL for jobs that wait for it later. Raises
+    InvalidName, InvalidArguments, PayloadTooLarge, RedisUnavailable or RedisRefused.
     """
     send(check_event(name), payload, on_commit)
 
 
 def send_surely(event: str, payload: Any, queue: str) -> None:
-    """Send an event of this package's own after the commit, by a job in the outbox."""
+    """Send one of this package's own events after the commit, by a job in the outbox."""
     if transport().in_memory:
         send(event, payload, on_commit=True)
     else:

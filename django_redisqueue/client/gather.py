@@ -41,7 +41,7 @@ from .enqueue import call_after_commit, delivery_mode, submit
 from .jobs import Job
 from .large_results import decode_result
 from .options import DjangoTask, TaskKeywords, check_integer
-from .placement import check_beside
+from .placement import check_same_shard
 from .tasks import (
     ContextTask,
     Signature,
@@ -56,7 +56,7 @@ from .transport import transport, transport_of_jobs
 
 MAX_POLLS = 10_000
 
-# How Redis is called: a running job waits while Redis is away.
+# How Redis is called: a running job waits during an outage of Redis.
 Caller = Callable[[Callable[[], Any]], Any]
 
 P = ParamSpec("P")
@@ -69,7 +69,7 @@ _topics: dict[str, dict[str, Task]] = {}
 class Subscribe(Protocol):
     """A decorator that makes a function a task, and leaves a task as it is."""
 
-    @overload  # a task can be called, too
+    @overload  # a task is also callable
     def __call__(self, what: Known, /) -> Known: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, what: Callable[P, R], /) -> Task[P, R]: ...
@@ -107,7 +107,7 @@ def listener(topic: str, *, listens_as: str | None = None, **options: Any) -> An
         known = as_task(what)
         if isinstance(known, Task) and options:
             raise InvalidTask(
-                f"{known.name} is a task already; give its options ({', '.join(options)}) to its "
+                f"{known.name} is already a task; pass its options ({', '.join(options)}) to its "
                 "@task"
             )
         to_task: Callable[..., Task] = task(**options)
@@ -128,9 +128,9 @@ def _subscribe(topic: str, name: str, made: Task) -> None:
         )
     known = _topics.setdefault(topic, {})
     other = known.get(name)
-    if other is not None and other.origin != made.origin:  # else a reload
+    if other is not None and other.origin != made.origin:  # else it is a reload
         raise InvalidTask(
-            f"the topic {topic!r} has a listener {name!r} already, {other.origin}; give this one "
+            f"the topic {topic!r} already has a listener {name!r}, {other.origin}; give this one "
             "another name with listens_as="
         )
     known[name] = made
@@ -151,7 +151,7 @@ def publish(
 ) -> list[Job]:
     """Queue one job for every listener of a topic, with the payload as keyword arguments.
 
-    All are sent together, and after the commit like ``enqueue``. Without listeners it does nothing.
+    All are sent together, after the commit as with ``enqueue``. Without listeners, nothing is sent.
 
     Raises InvalidName, InvalidArguments, PayloadTooLarge, and what ``enqueue`` raises.
     """
@@ -179,7 +179,7 @@ def check_payload(payload: object) -> Mapping[str, Any]:
 
 class Gather:
     """The handle of a gather. Each attribute reads Redis, and raises GatherNotFound when no gather
-    has the key, or another one has it by now."""
+    has the key, or another one now has it."""
 
     __slots__ = ("_call", "_job_id", "id", "key")
 
@@ -219,8 +219,8 @@ class Gather:
         by default) have returned; after the commit inside ``atomic()``.
 
         ``payload``: the keyword arguments of the listeners, and of ``then`` and ``on_failure`` when
-        they are given as tasks. ``ttl``: how long the results live; ``polls`` checks,
-        ``poll_delay`` apart (seconds or timedeltas), and the gather fails. Raises InvalidName,
+        they are given as tasks. ``ttl``: how long the results are kept. The gather fails after
+        ``polls`` checks, ``poll_delay`` apart (seconds or timedeltas). Raises InvalidName,
         GatherError, InvalidOption, InvalidArguments or PayloadTooLarge before anything is written,
         GatherExists, RedisUnavailable or RedisRefused.
         """
@@ -258,7 +258,7 @@ class Gather:
         """Everything but the results, read in one round trip."""
         found: GatherData | None = self._call(partial(transport_of_jobs(self.id).gather, self.key))
         if found is None or found.id != self.id:
-            if self._job_id:  # perhaps Redis has forgotten the run, too
+            if self._job_id:  # perhaps Redis has forgotten the run as well
                 self._call(partial(transport().gather_key, self._job_id))
             raise _not_found(f"no gather {self.id} under the key {self.key!r}")
         return found
@@ -289,7 +289,7 @@ class Gather:
 
     @property
     def results(self) -> dict[str, Any]:
-        """The results of the listeners by their names. Large ones are files: raises ResultGone when
+        """The results by the listeners' names. Large ones are files: raises ResultGone when
         one was deleted."""
         data = self.data
         texts = self._call(partial(transport_of_jobs(self.id).gather_results, self.key))
@@ -310,8 +310,8 @@ class Gather:
         return [Job(f"{self.id}.{n}") for n in range(len(self.data.listeners))]
 
     def wait(self, timeout: Duration | None = None) -> GatherData:
-        """Wait until the threshold is reached. Raises WaitTimeout, or GatherFailed with the missing
-        listeners. A message of the gather ends the wait; it does not poll."""
+        """Wait until the threshold is reached. Raises WaitTimeout, or GatherFailed, which names the
+        missing listeners. A message from Redis ends the wait; there is no polling."""
         deadline = Deadline(timeout, lambda _: self._timeout_message())
         transport_of_jobs(self.id).wait_until(lambda: self.status.is_final, self.id, deadline)
         data = self.data
@@ -322,7 +322,7 @@ class Gather:
         return data
 
     def _timeout_message(self) -> str:
-        return f"{self!r} had not ended in time: {_summary(self.data)}"
+        return f"{self!r} did not end in time: {_summary(self.data)}"
 
 
 def get_gather(key: str) -> Gather:
@@ -335,13 +335,13 @@ def get_gather(key: str) -> Gather:
 
 def _not_found(what: str) -> GatherNotFound:
     return GatherNotFound(
-        f"{what}: it never existed, its transaction has not committed, or it was forgotten after "
+        f"{what}: it never existed, its transaction has not committed, or it was deleted after "
         "its end"
     )
 
 
 def gather_of(job_id: str, call: Caller = operator.call) -> Gather | None:
-    """The gather of a running job, or None. Raises LeaseLost if Redis knows of no such run."""
+    """The gather of a running job, or None. Raises LeaseLost if Redis has no such run."""
     gather_id, _, name = job_id.rpartition(".")
     if not (name and gather_id.startswith("gather_")):
         return None
@@ -377,7 +377,7 @@ def start_gather(plan: Sequence[Any]) -> None:
     made = GatherPlan(*plan)
     if transport().start_gather(made) < 0:
         raise GatherExists(
-            f"the key {made.key!r} has a gather that is not forgotten yet (that happens about its "
+            f"the key {made.key!r} belongs to a gather that still exists (it is deleted about one "
             "ttl after its end); give each gather its own key"
         )
 
@@ -387,7 +387,7 @@ def _new_listener(
 ) -> GatherListener:
     job = Signature(listening, (), keywords).new_job(f"{gather_id}.{name}")
     job.unique = ""  # because each gather needs a result of its own
-    check_beside(job, f"the listener {name}")
+    check_same_shard(job, f"the listener {name}")
     return GatherListener(
         name, job.queue, job.task, job.options, job.priority, job.audit, lane=job.lane
     )
@@ -401,8 +401,8 @@ def _check_listeners(topic: str, found: Mapping[str, Task]) -> None:
         )
     if len(found) > BATCH:
         raise GatherError(
-            f"the topic {topic!r} has {len(found)} listeners, and a gather takes {BATCH} at most; "
-            "let each of them ask for more, or use a workflow"
+            f"the topic {topic!r} has {len(found)} listeners, but a gather allows {BATCH} at most; "
+            "let each of them start further jobs, or use a workflow"
         )
 
 
@@ -413,5 +413,5 @@ def _check_threshold(value: object, topic: str, listeners: int) -> int:
         return value
     raise GatherError(
         f"threshold must be a whole number from 1 to {listeners}, the number of listeners of the "
-        f"topic {topic!r}, or None for all of them; not {short_repr(value)}"
+        f"topic {topic!r}, or None for all of them, not {short_repr(value)}"
     )

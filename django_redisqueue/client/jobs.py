@@ -1,4 +1,4 @@
-"""``Job``: the handle of a job, with its id and its data as last read."""
+"""``Job``: the handle of a job, with its id and the data it last read."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from .large_results import read_result
 from .transport import transport, transport_of
 
 UNIQUE_CONFLICT = -4  # requeue.lua: another job has its unique key
-OUTBOX_RECHECK = 0.5  # s between two reads of a job that is still in the outbox
+OUTBOX_RECHECK = 0.5  # s between reads of a job that is still in the outbox
 
 
 class Job:
-    """One run of a task. Attributes show what ``refresh`` read last; the first use calls it."""
+    """One call of a task. Attributes show what ``refresh`` last read; the first use calls it."""
 
     __slots__ = ("_data", "_deferred", "_is_duplicate", "id")
 
@@ -69,14 +69,14 @@ class Job:
 
     @property
     def is_duplicate(self) -> bool:
-        """True if ``enqueue`` made no job because another job had the unique key; this is then the
-        handle of that job. An id that was given out before a commit stays, and leads to it."""
+        """True if ``enqueue`` created no job because another job had the unique key; this is then
+        the handle of that job. An id that the caller got before a commit leads to that job."""
         if self._is_duplicate or self._deferred is None:
             return self._is_duplicate
         return any(job.id == self.id and job.owner for job in self._deferred.jobs)
 
     def on_sent(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` once the job is sent: now, or after the commit if there is one."""
+        """Call ``callback`` once the job is sent: now, or after the commit if it waits for one."""
         if self._deferred is not None and self._deferred.pending:
             self._deferred.callbacks.append(callback)
         else:
@@ -119,7 +119,7 @@ class Job:
 
     @property
     def error(self) -> JobError | None:
-        """Why the last attempt failed, if it did."""
+        """The error of the last attempt, if it failed."""
         return self.data.error
 
     @property
@@ -146,7 +146,7 @@ class Job:
 
     @property
     def recoveries(self) -> int:
-        """Claims lost with their worker."""
+        """Claims that were lost because a worker died."""
         return self.data.recoveries
 
     @property
@@ -167,7 +167,7 @@ class Job:
         return from_ms(self.data.due_ms)
 
     def refresh(self) -> None:
-        """Read the job again, from the mirror when its retention in Redis has expired.
+        """Read the job again, from the mirror if Redis has pruned it.
 
         Raises NotCommitted, JobNotFound or CorruptJob.
         """
@@ -182,7 +182,7 @@ class Job:
 
     @property
     def _in_outbox(self) -> bool:
-        """Whether this handle knows that the job was put into the outbox."""
+        """Whether this handle knows that the job was stored in the outbox."""
         return self._deferred is not None and bool(self._deferred.rows)
 
     def _read_from_database(self, error: JobNotFound) -> None:
@@ -198,9 +198,9 @@ class Job:
             self._read()  # the relay may have sent it between the two reads
 
     def cancel(self) -> bool:
-        """Cancel the job, or ask it to stop if it runs. False when it had finished already.
+        """Cancel the job, or ask it to stop if it is running. False when it had already finished.
 
-        A job in the outbox is cancelled, too. Raises NotCommitted or JobNotFound.
+        A job in the outbox is cancelled as well. Raises NotCommitted or JobNotFound.
         """
         try:
             return self._cancel()
@@ -218,7 +218,7 @@ class Job:
         return code > 0
 
     def requeue(self) -> None:
-        """Send a failed or cancelled job back to its queue, with all its attempts.
+        """Send a failed or cancelled job back to its queue, with all its attempts again.
 
         Raises JobNotFound, or WrongState when it has another status or is in the outbox.
         """
@@ -246,7 +246,7 @@ class Job:
             )
 
     def forget_steps(self) -> None:
-        """Forget what a failed or cancelled job has done, so that ``requeue`` starts it over.
+        """Forget the steps of a failed or cancelled job, so that ``requeue`` starts it over.
 
         Raises JobNotFound, or WrongState when it has another status.
         """
@@ -267,7 +267,7 @@ class Job:
         """Wait until the job has ended and return its result.
 
         ``timeout``: a duration, None for no limit. Raises WaitTimeout, or JobFailed
-        when it failed or was cancelled. A message of the job ends the wait; it does not poll.
+        when it failed or was cancelled. A message from Redis ends the wait; there is no polling.
         """
         deadline = self._deadline(timeout)
         while True:
@@ -282,7 +282,7 @@ class Job:
 
     def _deadline(self, timeout: Duration | None) -> Deadline:
         hint = "redisqueue_doctor says whether a worker serves its queue"
-        return Deadline(timeout, lambda s: f"job {self.id} was not finished after {s:g} s; {hint}")
+        return Deadline(timeout, lambda s: f"job {self.id} had not finished after {s:g} s; {hint}")
 
     def _await_end(self, deadline: Deadline) -> None:
         """Wait for the job to end, and read it. Raises JobNotFound or WaitTimeout."""
@@ -293,7 +293,7 @@ class Job:
     def _outcome(self) -> Any:
         """The result, from the data just read."""
         if not self.status.is_final:
-            # In Redis, it has been requeued between its end and the read.
+            # In Redis, it was requeued between its end and the read.
             hint = "; run it first, for example with drain()" if transport().in_memory else ""
             raise WaitTimeout(f"job {self.id} has not finished: it is {self.status.value}{hint}")
         if self.status is not Status.COMPLETED:
@@ -321,7 +321,7 @@ class Job:
         """``wait`` for async code."""
         deadline = self._deadline(timeout)
         with ExitStack() as stack:
-            # Its own thread: what ends the wait may need one of the event loop's few.
+            # A thread of its own: what ends the wait may need one of the event loop's few threads.
             thread = ThreadPoolExecutor(1, "redisqueue-wait")
             stack.callback(thread.shutdown, wait=False)
             await_end = sync_to_async(self._await_end, thread_sensitive=False, executor=thread)
@@ -345,17 +345,17 @@ class Job:
             commit = "captureOnCommitCallbacks" if is_in_test_run() else "the commit"
             raise NotCommitted(
                 f"{verb}: job {self.id} is not in Redis, because its transaction has not "
-                f"committed, or was rolled back; ask after {commit}, or enqueue with "
+                f"committed, or was rolled back; call this after {commit}, or enqueue with "
                 "using(on_commit=False)"
             )
 
 
 def get_job(job_id: str) -> Job:
-    """The job of that id, from the mirror when its retention in Redis has expired. Raises
+    """The job with that id, from the mirror if Redis has pruned it. Raises
     InvalidName, JobNotFound or CorruptJob."""
     job = Job(check_job_id(job_id))
     job.refresh()
     return job
 
 
-aget_job = sync_to_async(get_job)  # on the connections that async code uses: it may ask the mirror
+aget_job = sync_to_async(get_job)  # on the connections that async code uses: it may read the mirror

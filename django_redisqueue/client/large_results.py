@@ -42,9 +42,9 @@ def read_result(name: str) -> Any:
             return loads(file.read().decode())
     except FileNotFoundError:
         raise ResultGone(
-            f"the result was in the file {name!r}, which was deleted when its gather was forgotten "
-            "or its job left Redis (or by hand); read it earlier, or keep the gather or the job "
-            "longer (ttl, RESULT_TTL)"
+            f"the result was in the file {name!r}, which was deleted with its gather, when Redis "
+            "pruned its job, or manually; read it earlier, or keep the gather or the job longer "
+            "(ttl, RESULT_TTL)"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Limits, weights of shares and unique keys, which are changed while workers run."""
+"""Changes limits, weights of shares and unique keys while workers run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .transport import transport
 
 _NUMBER = re.compile(r"\s*(\d{1,9})(?:\s+in\s+(\w{1,20})(?:\s+burst\s+(\d{1,9}))?)?\s*", re.ASCII)
 NO_KEY = object()  # where None is a value
-PAGE = 100  # unique keys a page at the most
+PAGE = 100  # unique keys per page at most
 Kinds = tuple[type[Limit] | type[Rate], ...]
 
 
@@ -32,14 +32,14 @@ def _all_limits() -> list[tuple[str, Limit | Rate, LaneRule]]:
 
 
 def _decoded(number: object) -> tuple[str, Kinds]:
-    """A number as Redis has it, and the kinds of limits that it fits."""
+    """A number as Redis stores it, and the kinds of limits that it fits."""
     if number is None:
         return "", (Limit, Rate)
     found = number if isinstance(number, Limit | Rate) else Limit(number)  # type: ignore[arg-type]
     if found.name or found.key is not None:
         raise InvalidOption(
-            'the number must be such as 10, Limit(10), Rate(100, "1m") or None, without a name '
-            f"and a key, not {short_repr(number)}; give the value of the key as key="
+            'the number must be a value such as 10, Limit(10), Rate(100, "1m") or None, without a '
+            f"name or a key, not {short_repr(number)}; pass the value of the key as key="
         )
     return found.number, (type(found),)
 
@@ -47,12 +47,12 @@ def _decoded(number: object) -> tuple[str, Kinds]:
 def set_limit(
     limit: str | Task, number: int | Limit | Rate | None, *, key: object = NO_KEY
 ) -> bool:
-    """Set the number of one limit from now on: ``set_limit("stripe", 10, key=42)``, or with a
-    ``Rate``. None removes what was set, so that the number of the code holds again.
+    """Set the number of one limit from now on: ``set_limit("stripe", 10, key=42)``, or pass a
+    ``Rate``. None removes what was set, so that the number in the code applies again.
 
-    ``limit`` is a name of ``REDISQUEUE["LIMITS"]`` or a task, or its name. ``key`` is the value of
-    the limit's key, or a tuple of values if it has several parameters. True when that changed
-    anything. Raises InvalidOption or InvalidArguments.
+    ``limit`` is a name in ``REDISQUEUE["LIMITS"]``, a task, or a task's name. ``key`` is the value
+    of the limit's key, or a tuple of values if it has several parameters. Returns True if anything
+    changed. Raises InvalidOption or InvalidArguments.
     """
     text, _ = _decoded(number)
     changed = [transport().set_limit(one, text) for one in keys_to_set(limit, number, key)]
@@ -75,13 +75,13 @@ def limit_keys(limit: str | Task, key: object, kinds: Kinds = (Limit, Rate)) -> 
     matching = [(one, rule) for one, rule in used if has_key == (one.key is not None)]
     if not matching:
         raise InvalidOption(
-            f"the limit {name!r} has a number for each value of its key; name one with key="
+            f"the limit {name!r} has a number for each value of its key; pass one as key="
             if not has_key
             else f"the limit {name!r} has no key; leave key= out"
         )
     return sorted(
         {
-            f"{rule.field_of(one)}:{rule.value_by_hand(one, key) if has_key else ''}"
+            f"{rule.field_of(one)}:{rule.encode_key_value(one, key) if has_key else ''}"
             for one, rule in matching
         }
     )
@@ -106,14 +106,14 @@ def limit_names() -> list[str]:
 
 
 def parse_number(text: str) -> int | Rate | None:
-    """A number for ``set_limit`` as people write it: ``10``, ``100 in 1m``, ``100 in 1m burst 10``,
-    or ``none`` to remove what was set. Raises InvalidOption."""
+    """Parse a number for ``set_limit``: ``10``, ``100 in 1m``, ``100 in 1m burst 10``, or ``none``
+    to remove what was set. Raises InvalidOption."""
     if text.strip().lower() == "none":
         return None
     match = _NUMBER.fullmatch(text)
     if match is None:
         raise InvalidOption(
-            'the number must be such as "10", "100 in 1m" or "100 in 1m burst 10", or "none" to '
+            'the number must be written as "10", "100 in 1m" or "100 in 1m burst 10", or "none" to '
             f"remove what was set, not {short_repr(text)}"
         )
     most, window, burst = match.groups()
@@ -121,7 +121,7 @@ def parse_number(text: str) -> int | Rate | None:
 
 
 def parse_weight(text: str) -> int | None:
-    """The same for ``set_weight``: ``10`` or ``none``. Raises InvalidOption."""
+    """Parse a weight for ``set_weight``: ``10`` or ``none``. Raises InvalidOption."""
     if text.strip().lower() == "none":
         return None
     weight = int_or_none(text.strip(), 1, MAX_WEIGHT)
@@ -134,42 +134,42 @@ def parse_weight(text: str) -> int | None:
 
 
 def parse_key(text: str) -> object:
-    """The value of a limit's key as people write it: a text, a JSON array for several parameters,
-    or nothing for a limit without a key. Raises InvalidOption."""
+    """Parse the value of a limit's key: a string, a JSON array for several parameters, or nothing
+    for a limit without a key. Raises InvalidOption."""
     if not text.startswith("["):
         return text or NO_KEY
     try:
         return tuple(loads(text))
     except ValueError:
         raise InvalidOption(
-            f"the key must be a text, or a JSON array of values, not {short_repr(text)}"
+            f"the key must be a string, or a JSON array of values, not {short_repr(text)}"
         ) from None
 
 
 def share_fields(share: object) -> list[str]:
-    """The shares with this value of ``fair_by``: those of tasks that redact it have names of their
-    own. Raises InvalidOption."""
+    """The shares with this value of ``fair_by``, including the differently named ones of tasks that
+    redact it. Raises InvalidOption."""
     shown = encode_shown(share) if isinstance(share, str) else None
     if shown is not None:
         return [f"s:{shown}"]
     try:
-        found = {rule.share_by_hand(share) for rule in _all_rules()} - {None}
+        found = {rule.encode_given_share(share) for rule in _all_rules()} - {None}
         if not found and not isinstance(share, tuple):
             found = {encode_share(share)}
     except (TypeError, ValueError):
-        raise InvalidOption(f"a share must be a value of JSON, not {short_repr(share)}") from None
+        raise InvalidOption(f"a share must be a JSON value, not {short_repr(share)}") from None
     if not found:
         raise InvalidOption(
-            f"no task has a fair_by with {len(share)} parameters"  # type: ignore[arg-type]
-            f", as {short_repr(share)} has values; a value that is itself an array is a list"
+            f"no task has a fair_by with {len(share)} parameters,"  # type: ignore[arg-type]
+            f" one for each value of {short_repr(share)}; write a value that is an array as a list"
         )
     return sorted(f"s:{one}" for one in found)
 
 
 def set_weight(share: object, weight: int | None) -> bool:
-    """Set the weight of a share from now on, named by the value of ``fair_by`` as in ``WEIGHTS``:
-    of several parameters a tuple; or as the list of pauses shows it. None removes what was set.
-    True when that changed anything. Raises InvalidOption."""
+    """Set the weight of a share from now on. ``share`` is the value of ``fair_by`` as in
+    ``WEIGHTS`` (a tuple for several parameters), or the name in the list of pauses. None removes
+    what was set. Returns True if anything changed. Raises InvalidOption."""
     if weight is not None and not is_int(weight, 1, MAX_WEIGHT):
         raise InvalidOption(
             f"a weight must be a whole number from 1 to {MAX_WEIGHT}, or None to remove it, not "
@@ -189,6 +189,6 @@ def unique_keys(start: int = 0, count: int = PAGE) -> Sequence[UniqueKey]:
 
 
 def release_unique_key(key: str) -> str:
-    """Free a key so that a new job may take it. Returns the id of the job that had it (which goes
-    on), or ''."""
+    """Free a key so that a new job may take it. Returns the id of the job that had it, or ''. That
+    job itself is not changed."""
     return transport().release_unique(key)

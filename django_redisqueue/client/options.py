@@ -1,5 +1,5 @@
-"""The options of a task and of one call, validated where they are written; and chunk tasks, whose
-function gets many jobs in one call."""
+"""The options of a task and of a single call, validated where they are given; and chunk tasks,
+whose function gets many jobs in one call."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from ..core.statuses import Audit, OnConflict, OnParentFailure, check_choice
 from ..core.tags import check_tags
 from ..exceptions import InvalidArguments, InvalidOption, did_you_mean, short_repr
 
-MAX_CHUNK = 100  # jobs that a child may claim at once
+MAX_CHUNK = 100  # the most jobs that a child may claim at once
 By = str | tuple[str, ...] | Callable[..., Any] | None
 
 ExceptionTypes = tuple[type[Exception], ...]
@@ -47,12 +47,12 @@ Names = tuple[str, ...] | list[str]
 OnConflictName = Literal["wait", "discard", "cancel_oldest"]
 UniqueName = Literal["until_started", "until_finished", "keep_last"]
 MIN_PRIORITY, MAX_PRIORITY = -100, 100
-MAX_PARENTS = 99  # of a job outside a workflow: a script looks at 100 jobs at the most
+MAX_PARENTS = 99  # of a job outside a workflow: a script looks at 100 jobs at most
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The option ``chunk`` of ``@task``: up to ``size`` jobs are one call of the function.
+    """The option ``chunk`` of ``@task``: one call of the function handles up to ``size`` jobs.
 
     ``wait``: how long the first job waits for others while the chunk is not full, in seconds or as
     a timedelta. ``by``: only jobs with equal values share a chunk; the name of an argument, a tuple
@@ -110,7 +110,7 @@ class Chunk:
                     raise InvalidArguments(
                         f"{task} forms chunks by {name!r}, so every call needs it as a keyword "
                         f"argument, such as enqueue(..., {name}=...); or name the arguments in "
-                        "parameters= of the Chunk, so that positional ones are known, too"
+                        "parameters= of the Chunk, so that it may be positional"
                     )
             value = [given[name] for name in names]
         try:
@@ -166,7 +166,7 @@ class TaskOptions:
     no_retry_on: ExceptionTypes = ()
     takes_context: bool = False
     audit: Audit = Audit.ALL
-    api: bool = False  # may be enqueued through the HTTP API
+    api: bool = False  # whether it may be enqueued through the HTTP API
     redact: tuple[str, ...] = ()  # parameters whose values are shown nowhere
     outbox: bool | None = None  # None means the setting OUTBOX
     exactly_once: bool = False
@@ -176,9 +176,9 @@ class TaskOptions:
     on_conflict: OnConflict = OnConflict.WAIT
     chunk: Chunk | None = None  # one call gets many jobs
     using: str = DEFAULT_DB_ALIAS  # of exactly_once: the database of the job's work
-    cron: Cron | None = None  # when it runs by itself: by one of the two at the most
+    cron: Cron | None = None  # when it runs periodically: at most one of the two is set
     every: Every | None = None
-    unique: Unique | Literal[False] | None = None  # False as None, but on purpose
+    unique: Unique | Literal[False] | None = None  # False: explicitly none
     unique_by: UniqueBy | None = None  # None means all arguments
 
 
@@ -195,8 +195,8 @@ D_contra = TypeVar("D_contra", contravariant=True)
 Rest = ParamSpec("Rest")
 
 
-# Tasks by how many arguments a call may have, for ``enqueue_many``. Type checkers find their types
-# by ``enqueue``.
+# Tasks by how many arguments a call may have, for ``enqueue_many``. Type checkers infer their types
+# from ``enqueue``.
 class Takes0(Protocol):
     def enqueue(self) -> object: ...
 
@@ -231,15 +231,15 @@ class HasId(Protocol):
 
 
 class DjangoTask(Protocol):
-    """A task of Django's own Tasks, of an alias that uses this package's backend."""
+    """A task of Django's own Tasks, for an alias that uses this package's backend."""
 
     @property
     def module_path(self) -> str: ...
 
 
 class TaskKeywords(TypedDict, total=False):
-    """The options of ``@task(...)`` for type checkers, but for those that change how the task is
-    called. TASK_CHECKS is for Python."""
+    """The options of ``@task(...)`` for type checkers, except those that change how the task is
+    called. TASK_CHECKS validates them at run time."""
 
     name: str | None
     aliases: Names
@@ -293,13 +293,13 @@ def check_option(
     if name in checks:
         return checks[name](value)
     if where == "@task" and name in CALL_CHECKS:
-        raise InvalidOption(f"@task has no option {name!r}, but using() has: it is for one call")
+        raise InvalidOption(f"{name!r} is an option of using(), for one call, not of @task")
     of_tasks = (*TASK_CHECKS, "name", "aliases")
     if where != "@task" and name in of_tasks:
-        raise InvalidOption(f"{where} has no option {name!r}, but @task has: it is for every call")
+        raise InvalidOption(f"{name!r} is an option of @task, for every call, not of {where}")
     known = of_tasks if where == "@task" else checks
     raise InvalidOption(
-        f"{where} has no option {name!r}{did_you_mean(name, known)}; it takes {', '.join(known)}"
+        f"{where} has no option {name!r}{did_you_mean(name, known)}; it accepts {', '.join(known)}"
     )
 
 
@@ -317,7 +317,7 @@ def check_priority(value: object) -> int:
     if is_int(value, MIN_PRIORITY, MAX_PRIORITY):
         return value
     raise InvalidOption(
-        f"priority must be a whole number from {MIN_PRIORITY} to {MAX_PRIORITY}, larger first; "
+        f"priority must be a whole number from {MIN_PRIORITY} to {MAX_PRIORITY} (larger first), "
         f"not {short_repr(value)}"
     )
 
@@ -355,7 +355,7 @@ def check_redact(value: object) -> tuple[str, ...]:
 
 
 def _check_names(value: object, rule: str) -> tuple[str, ...]:
-    """A tuple of strings; a bare string would be taken for its letters."""
+    """A tuple of strings. Rejects a bare string, which would count as its letters."""
     if isinstance(value, tuple | list) and all(isinstance(name, str) for name in value):
         return tuple(value)
     raise InvalidOption(f"{rule}, not {short_repr(value)}")
@@ -372,14 +372,14 @@ def check_alias(value: object) -> str:
 
 def check_run_after(value: object) -> str:
     """When a job is due: '+<ms>' from now by Redis's clock, or an instant. Raises InvalidOption,
-    also for a naive datetime under USE_TZ, and for instants more than a hundred years away."""
+    also for a naive datetime with USE_TZ, and for instants more than a hundred years away."""
     if isinstance(value, datetime):
         return _instant(value, "run_after")
     return f"+{to_ms(value, 'run_after, unless a datetime,')}"
 
 
 def check_expires(value: object) -> str:
-    """Until when a job may start, in the form of ``check_run_after``. Raises InvalidOption."""
+    """The latest start of a job, in the form of ``check_run_after``. Raises InvalidOption."""
     if isinstance(value, datetime):
         return _instant(value, "expires")
     return f"+{to_period_ms(value, 'expires')}"
@@ -394,17 +394,17 @@ def _instant(value: datetime, name: str) -> str:
             )
         value = timezone.make_aware(value)
     instant_ms = ms_of(value)
-    # Redis can store instants beyond the range of dates, which no page could show.
+    # Redis can store instants beyond the range of Python's dates, which no page could show.
     if abs(instant_ms - real_ms()) > MAX_DURATION * 1000:
         raise InvalidOption(
-            f"{name} must be within a hundred years from now; to run a job only on demand, enqueue "
-            "it when it is wanted"
+            f"{name} must be within a hundred years of now; to run a job only on demand, enqueue "
+            "it when it is needed"
         )
     return str(instant_ms)
 
 
 def check_after(value: object) -> tuple[str, ...]:
-    """The ids of a job, or of up to 99; each once. Raises InvalidOption or InvalidName."""
+    """The ids of one job, or of up to 99, each once. Raises InvalidOption or InvalidName."""
     given = value if isinstance(value, tuple | list) else (value,)
     for item in given:
         job_id = getattr(item, "id", item)
@@ -412,13 +412,13 @@ def check_after(value: object) -> tuple[str, ...]:
             raise InvalidOption(f"after must be jobs or ids of jobs, not {short_repr(item)}")
         if job_id.startswith(("flow_", "gather_")) and "." not in job_id:
             raise InvalidOption(
-                f"after takes jobs, and {short_repr(item)} is not one; pass those of its jobs()"
+                f"after accepts jobs, and {short_repr(item)} is not one; pass its jobs()"
             )
     ids = tuple(dict.fromkeys(check_job_id(getattr(item, "id", item)) for item in given))
     if len(ids) > MAX_PARENTS:
         raise InvalidOption(
-            f"after takes at most {MAX_PARENTS} jobs, not {len(ids)}; use a Workflow, or let jobs "
-            "in between gather them"
+            f"after accepts at most {MAX_PARENTS} jobs, not {len(ids)}; use a Workflow, or add "
+            "jobs in between, each of which waits for some of them"
         )
     return ids
 

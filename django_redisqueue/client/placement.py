@@ -1,8 +1,8 @@
 """Chooses the shard of a new job, and sends the job there.
 
 Jobs that share a limit or a unique key are in one shard, and so are a job and its parents. Other
-jobs go to the shard of their queue, or to all shards in turn if the queue has ``SPREAD``; these go
-elsewhere while the server of their shard cannot be reached.
+jobs go to the shard of their queue, or to all shards in turn if the queue has ``SPREAD``. In the
+latter case they go to another shard while the server of theirs cannot be reached.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _turn = SimpleNamespace(shard=random.randrange(2**16))  # for SPREAD; threads ma
 def place(job: NewJob, settings: Settings, at: int = 0) -> int:
     """The shard of a new job. Sets ``job.is_spread`` if any other shard would do as well.
 
-    ``at``: its number among the jobs of one call. They change the shard after every 100 jobs.
+    ``at``: its number among the jobs of one call, which move to another shard after every 100 jobs.
     Raises InvalidOption if its limits, its unique key and its parents are in several shards.
     """
     shards = settings.shards
-    key = decisive_key(job)
+    key = shard_key(job)
     if job.after:
-        return _beside_parents(job, key, shards)
+        return _shard_of_parents(job, key, shards)
     if key:
         return shard_of_key(key, shards)
     if not settings.queues[job.queue].spread:
         return shard_of_key(job.queue, shards)
-    if key := _gathering_key(job):
+    if key := _spread_key(job):
         return shard_of_key(key, shards)
     job.is_spread = True
     if at % BATCH == 0:
@@ -53,8 +53,8 @@ def place(job: NewJob, settings: Settings, at: int = 0) -> int:
     return int(_turn.shard % shards)
 
 
-def decisive_key(job: NewJob) -> str:
-    """What decides the shard of a job: the value of a limit's key, the name of a limit without a
+def shard_key(job: NewJob) -> str:
+    """What determines the shard of a job: the value of a limit's key, the name of a limit without a
     key, or the unique key; '' for other jobs."""
     if job.lane:
         for limit_key in decode_lane(job.lane).limits:
@@ -68,32 +68,32 @@ def decisive_key(job: NewJob) -> str:
 def shard_of_schedule(name: str, job: NewJob, settings: Settings) -> int:
     """The shard of a schedule: that of its jobs, which it creates there itself."""
     spread = job.queue in settings.queues and settings.queues[job.queue].spread
-    key = decisive_key(job) or (name if spread else job.queue)
+    key = shard_key(job) or (name if spread else job.queue)
     return shard_of_key(key, settings.shards)
 
 
-def check_beside(job: NewJob, what: str) -> None:
+def check_same_shard(job: NewJob, what: str) -> None:
     """Raise InvalidOption if a job of a workflow or gather shares a limit or a unique key with jobs
     in another shard. ``what``: its role there."""
     shards = get_settings().shards
-    key = decisive_key(job) if shards > 1 else ""
+    key = shard_key(job) if shards > 1 else ""
     if key and shard_of_key(key, shards) != shard_of_id(job.id):
         raise InvalidOption(
             f"{job.task} cannot be {what} in shard {shard_of_id(job.id)}: the jobs that share its "
             f"limit or unique key ({key}) are in shard {shard_of_key(key, shards)}; use a task "
-            "without them there, which may enqueue this one"
+            "without a limit or unique key there, which may enqueue this one"
         )
 
 
-def _gathering_key(job: NewJob) -> str:
-    """The same for a chunk or a repeated request in a queue with SPREAD."""
+def _spread_key(job: NewJob) -> str:
+    """What determines the shard of a chunk or a repeated request in a queue with SPREAD."""
     if job.unique:
         return job.unique.split()[0]
     limits = decode_lane(job.lane).limits if job.lane else ()
     return limits[0] if limits else ""
 
 
-def _beside_parents(job: NewJob, key: str, shards: int) -> int:
+def _shard_of_parents(job: NewJob, key: str, shards: int) -> int:
     parents = job.after.split()[1:]
     shard = shard_of_id(parents[0])
     for other in parents:
@@ -107,7 +107,7 @@ def _beside_parents(job: NewJob, key: str, shards: int) -> int:
         raise InvalidOption(
             f"a job of {job.task} cannot wait for {parents[0]}, which is in shard {shard}: the "
             f"jobs that share its limit or unique key ({key}) are in shard "
-            f"{shard_of_key(key, shards)}; let the parent enqueue it at its end instead"
+            f"{shard_of_key(key, shards)}; let the parent enqueue it when it ends instead"
         )
     return shard
 
@@ -120,13 +120,13 @@ def check_placement(rule: LaneRule | None, uniqueness: Uniqueness | None) -> Non
     for other in others:
         if _key(first, rule.task) != _key(other, rule.task):
             raise InvalidOption(
-                f"{rule.task} has limits that are decided in several shards: {_shown(first)} and "
+                f"{rule.task} has limits that may be in different shards: {_shown(first)} and "
                 f'{_shown(other)}. With REDISQUEUE["SHARDS"] above 1, all limits of a task must '
                 "have the same key (or the same name, without a key)"
             )
     if uniqueness is not None and uniqueness.unique and not _decides(uniqueness, first):
         raise InvalidOption(
-            f"{rule.task} has a unique key and a limit that are decided in several shards: jobs "
+            f"{rule.task} has a unique key and a limit that may be in different shards: jobs "
             f"with the same unique key may differ in {_shown(first)}. With REDISQUEUE"
             '["SHARDS"] above 1, unique_by must include the parameters of the limit\'s key'
         )
@@ -156,7 +156,7 @@ def _decides(uniqueness: Uniqueness, limit: Limit | Rate) -> bool:
 
 
 class _ThreadCommands(threading.local):
-    """The commands that enqueue, of one thread, by shard."""
+    """The commands with which one thread enqueues, by shard."""
 
     def __init__(self) -> None:
         self.by_shard: dict[int, Commands] = {}
@@ -184,16 +184,16 @@ def _enqueue(shard: int, jobs: Sequence[NewJob]) -> None:
         retry_once(commands.enqueue, jobs)
 
 
-_hang_until: dict[RedisUrl, float] = {}  # servers that have not accepted a connection (monotonic)
+_hang_until: dict[RedisUrl, float] = {}  # servers that did not accept a connection (monotonic)
 
 
 def enqueue_movable(shard: int, jobs: Sequence[NewJob]) -> None:
     """Enqueue jobs in their shard. If its server cannot be reached, or hung a moment ago, jobs of a
-    queue with SPREAD get new ids and go elsewhere, unless their ids were given out. A job that may
-    have been sent is never sent again under another id."""
+    queue with SPREAD get new ids in another shard, unless the caller already has their ids. A job
+    that may have been sent is never sent again under another id."""
     began = time.monotonic()
-    if _hang_until and _hangs(shard) and _are_movable(jobs):
-        shard = next((other for other in other_shards(shard) if not _hangs(other)), shard)
+    if _hang_until and _is_hanging(shard) and _are_movable(jobs):
+        shard = next((other for other in other_shards(shard) if not _is_hanging(other)), shard)
         _give_ids(jobs, shard)
     try:
         _enqueue(shard, jobs)
@@ -229,7 +229,7 @@ def _give_ids(jobs: Sequence[NewJob], shard: int) -> None:
         job.id = new_job_id(shard)
 
 
-def _hangs(shard: int) -> bool:
+def _is_hanging(shard: int) -> bool:
     return time.monotonic() < _hang_until.get(producer_connection(shard).redis_url, 0.0)
 
 

@@ -1,7 +1,7 @@
-"""The policies of a task for each of its jobs: the limits and the share, which make its lane, and
-its unique keys.
+"""The policies of a task for each of its jobs: the limits and the share, which determine its lane,
+and its unique keys.
 
-Keys are resolved when a job is enqueued, so a missing argument fails there.
+Keys are resolved when a job is enqueued, so a missing argument raises an error there.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ class LaneRule:
         choice = self.options.on_conflict
         if choice is not OnConflict.WAIT and not self.options.concurrency:
             raise InvalidOption(
-                f"{self.task} has on_conflict={choice.value!r}, but no concurrency= with which "
+                f"{self.task} has on_conflict={choice.value!r}, but no concurrency= over which "
                 "jobs could be in conflict"
             )
         names = [(type(one), one.name) for one in self.all_limits]
         if len(set(names)) < len(names):
             raise InvalidOption(
-                f"{self.task} has the same limit twice; of several, all but one must have names "
-                'of REDISQUEUE["LIMITS"]'
+                f"{self.task} has the same limit twice; all limits but one must have names from "
+                'REDISQUEUE["LIMITS"]'
             )
 
     @property
@@ -85,7 +85,7 @@ class LaneRule:
         for name in () if key is None or callable(key) else names_in(key):
             if name not in known or known[name].kind not in _NAMED:
                 raise InvalidOption(
-                    f"{what} of {self.task} is {name!r}, which is no parameter of the task"
+                    f"{what} of {self.task} is {name!r}, which is not a parameter of the task"
                     f"{did_you_mean(name, known)}; it takes {self.parameters.signature}"
                 )
 
@@ -117,7 +117,7 @@ class LaneRule:
             words.append(f"!{choice}")
         return " ".join(("|".join((share, *keys)), *words))
 
-    def value_by_hand(self, one: Limit | Rate, given: object) -> str:
+    def encode_key_value(self, one: Limit | Rate, given: object) -> str:
         """A value of a limit's key, encoded as in ``lane``; a tuple of values if the key names
         several parameters. Raises InvalidOption or InvalidArguments."""
         what = f"key of {type(one).__name__}"
@@ -128,12 +128,12 @@ class LaneRule:
         values = given if len(names) > 1 else (given,)
         if not isinstance(values, tuple | list) or len(values) != len(names):
             raise InvalidOption(
-                f"{what} of {self.task} is ({', '.join(names)}); give key= a tuple of "
+                f"{what} of {self.task} is ({', '.join(names)}); pass key= a tuple of "
                 f"{len(names)} values, not {short_repr(given)}"
             )
         return self._joined(what, names, values)
 
-    def share_by_hand(self, given: object) -> str | None:
+    def encode_given_share(self, given: object) -> str | None:
         """The share of jobs with this value of ``fair_by``; for several parameters a tuple of
         values, or the text that is shown. None if it does not fit. Raises InvalidArguments."""
         key, what = self.options.fair_by, "fair_by"
@@ -177,13 +177,13 @@ class LaneRule:
             return encode_secret(value) if is_secret else encode_value(value)
         except (TypeError, ValueError):
             raise InvalidArguments(
-                f"{what} of {self.task} must be a value of JSON, not of type {type(value).__name__}"
+                f"{what} of {self.task} must be a JSON value, not of type {type(value).__name__}"
             ) from None
 
     def _unknown(self, what: str) -> str:
         return (
-            f"{what} of {self.task} is the result of its parent, which is known only when the job "
-            "runs; take another parameter"
+            f"{what} of {self.task} is the result of its parent, which is not known until the job "
+            "runs; use another parameter"
         )
 
 
@@ -196,8 +196,8 @@ def lane_rule_of(name: str, parameters: Parameters, options: TaskOptions) -> Lan
 
 
 def encode_secret(value: object) -> str:
-    """A redacted value as a part of a key. Its hash is keyed, because pages show it, and people
-    could try all values that there are. Raises what ``encode_value`` raises."""
+    """A redacted value as a part of a key. Its hash is keyed, because pages show it, and anyone
+    could try all possible values. Raises what ``encode_value`` raises."""
     mac = salted_hmac("django_redisqueue.limit", text_of(value), algorithm="sha256")
     return f"~{mac.hexdigest()[:32]}"
 
@@ -239,8 +239,8 @@ class Uniqueness:
     def encode(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], before: int, *, is_secret: bool
     ) -> str:
-        """The key of a call and its mode, for NewJob. ``before``: how many arguments are not known
-        yet; ``is_secret``: some arguments are redacted, so the key must not reveal them.
+        """The key of a call and its mode, for NewJob. ``before``: how many arguments are still
+        unknown; ``is_secret``: some arguments are redacted, so the key must not reveal them.
 
         Raises InvalidOption or InvalidArguments.
         """
@@ -267,13 +267,13 @@ class Uniqueness:
         values = {**by_kind.get(Parameter.VAR_KEYWORD, {}), **values}
         for name in names:
             if name not in values and by_kind.get(Parameter.VAR_POSITIONAL):
-                raise InvalidArguments(  # else calls with different values would share a key
-                    f"unique_by of {self.task} names {name!r}, which has to be a keyword argument: "
+                raise InvalidArguments(  # otherwise calls with different values would share a key
+                    f"unique_by of {self.task} names {name!r}, which must be a keyword argument: "
                     "the function, or a decorator of it, takes *args, which have no names"
                 )
             if values.get(name) is _UNKNOWN:
                 raise InvalidOption(
-                    f"unique_by of {self.task} names {name!r}, whose value is not known yet: it is "
+                    f"unique_by of {self.task} names {name!r}, whose value is not yet known: it is "
                     "the result of a parent; name other parameters"
                 )
         return {name: values.get(name) for name in names}
@@ -308,16 +308,16 @@ def _unique_called(
     except Exception as error:
         why = type(error).__name__ if is_secret else f"{type(error).__name__}: {error}"
         raise InvalidOption(
-            f"unique_by of {task} raised {why}; it gets the arguments of the job and returns a text"
+            f"unique_by of {task} raised {why}; it gets the job's arguments and returns a string"
         ) from (None if is_secret else error)
     try:
         if not isinstance(text, str):
             raise ValueError(f"it is {short_repr(text)}")
         key = quoted_key(task, text)
-    except ValueError as error:  # also for lone surrogates
+    except ValueError as error:  # also raised for lone surrogates
         why = "" if is_secret else f": {error}"
         raise InvalidOption(
-            f"unique_by of {task} must return a text of 1 to {MAX_KEY} characters{why}"
+            f"unique_by of {task} must return a string of 1 to {MAX_KEY} characters{why}"
         ) from None
     return f"{task}:{_secret_digest(text)}" if is_secret else key
 
@@ -325,17 +325,17 @@ def _unique_called(
 def uniqueness_of(
     task: str, parameters: Parameters, unique: Unique | Literal[False] | None, by: UniqueBy | None
 ) -> Uniqueness | None:
-    """The two options together. Raises InvalidOption unless the task has the named parameters."""
+    """Both options combined. Raises InvalidOption unless the task has the named parameters."""
     if not unique:
         if unique is None and by is not None:
-            raise InvalidOption(f"{task} has unique_by, but not unique, which says for how long")
+            raise InvalidOption(f"{task} has unique_by without unique, which says for how long")
         return None
     found = parameters.signature.parameters
     takes_any = any(one.kind is one.VAR_KEYWORD for one in found.values())
     for name in () if by is None or callable(by) else by:
         if name not in found and not takes_any:
             raise InvalidOption(
-                f"unique_by of {task} names {name!r}, which is no parameter"
+                f"unique_by of {task} names {name!r}, which is not a parameter of the task"
                 f"{did_you_mean(name, found)}; it takes {parameters.signature}"
             )
     return Uniqueness(task, parameters, unique, by or ())

@@ -58,7 +58,7 @@ class JobQueue:
         found: Task = get_task(task) if isinstance(task, str) else task
         if not isinstance(found, Task):
             raise InvalidTask(
-                f"add_job takes a registered name or a function decorated with @task, "
+                f"add_job accepts a registered name or a function decorated with @task, "
                 f"not {short_repr(task)}"
             )
         call = found.s(*args, **kwargs)
@@ -66,7 +66,7 @@ class JobQueue:
         return found.using(queue_name=self.name).enqueue(*call.args, **call.kwargs)
 
     def get_stats(self) -> dict[str, int]:
-        """The number of jobs in each status, in one round trip a shard of constant cost."""
+        """The number of jobs in each status, by one round trip of constant cost per shard."""
         shards = AllShards()
         found = sums.stats(shards, [self.name])[self.name]
         shards.require_all()
@@ -75,11 +75,11 @@ class JobQueue:
     def get_jobs(self, status: str, start: int = 0, stop: int = 49) -> list[Job | UnreadableJob]:
         """At most 100 jobs, both ends included: finished ones newest first, others in run order.
 
-        A job whose hash is gone or unreadable comes as ``UnreadableJob`` with its id and problem.
+        A job whose hash is gone or unreadable is an ``UnreadableJob`` with its id and problem.
         """
         if not (is_int(start, 0, 2**32) and is_int(stop, start, start + PAGE - 1)):
             raise InvalidOption(
-                f"a page is 1 to {PAGE} jobs of the first {2**32}, both ends included, "
+                f"a page has 1 to {PAGE} of the first {2**32} jobs, both ends included, "
                 f"not {short_repr(start)} to {short_repr(stop)}"
             )
         shards = AllShards()
@@ -89,10 +89,10 @@ class JobQueue:
         return [job if isinstance(job, UnreadableJob) else Job(job.id, data=job) for job in found]
 
     def clear(self, status: str, *, limit: int | None = None) -> int:
-        """Empty a list of the jobs in it now, in small steps; returns how many left it.
+        """Empty a list of the jobs now in it, in small steps; returns how many left it.
 
         Finished jobs are deleted, except completed ones whose result other jobs may still read.
-        Queued, scheduled and retrying jobs become cancelled. With ``limit`` only the oldest.
+        Queued, scheduled and retrying jobs are cancelled. ``limit``: only so many, oldest first.
         """
         if limit is not None:
             check_integer(limit, "limit", 0, 2**32)
@@ -102,7 +102,7 @@ class JobQueue:
         return self._in_steps(which, Commands.clear, limit)
 
     def requeue_all(self, status: str = "failed") -> int:
-        """Requeue the jobs in the failed (or cancelled) list now, in small steps; returns how many.
+        """Requeue the jobs now in the failed (or cancelled) list, in small steps; returns how many.
 
         Jobs of a workflow that is cancelled or cleaned up stay in the list.
         """
@@ -139,11 +139,12 @@ class JobQueue:
         limit: str | Task | None = None,
         key: object = NO_KEY,
     ) -> bool:
-        """Let no worker claim from this queue; running jobs finish. True when it was not paused.
+        """Stop workers from claiming from this queue; running jobs finish. True when it was not
+        paused.
 
-        With ``share`` only the jobs of one value of ``fair_by``, with ``limit`` those of one limit
-        and one value of its key, both as in ``set_weight`` and ``set_limit``. ``by`` names who
-        pauses it; pages and commands show it.
+        ``share`` pauses only the jobs with one value of ``fair_by``, and ``limit`` those with one
+        limit and one value of its key, as in ``set_weight`` and ``set_limit``. ``by`` names who
+        paused it; pages and commands show it.
         """
         return self._pause(True, _parts(share, limit, key), by)
 
@@ -155,7 +156,7 @@ class JobQueue:
         limit: str | Task | None = None,
         key: object = NO_KEY,
     ) -> bool:
-        """Let workers claim again what ``pause`` stopped. True when it was paused."""
+        """Let workers claim again what ``pause`` held back. True when it was paused."""
         return self._pause(False, _parts(share, limit, key), by)
 
     def _pause(self, paused: bool, parts: list[str], by: str) -> bool:
@@ -181,7 +182,7 @@ def _parts(share: object, limit: str | Task | None, key: object) -> list[str]:
     if limit is not None:
         return limit_keys(limit, key)
     if key is not NO_KEY:
-        raise InvalidOption("key= is the value of a limit's key; name the limit with limit=")
+        raise InvalidOption("key= is the value of a limit's key; name the limit as limit=")
     return [] if share is NO_KEY else share_fields(share)
 
 
@@ -205,10 +206,10 @@ def find_jobs(
 ) -> list[Job]:
     """The newest jobs that have all these properties, at most ``limit`` (1 to 1,000) of them.
 
-    ``status``: one, several, or ``"unfinished"``; by default any. Redis answers when only
-    unfinished jobs are wanted and ``INDEXED`` names all the other properties (except the queue).
-    Otherwise the mirror does, which is some milliseconds behind. Raises NotIndexed when neither can
-    answer, and InvalidOption or InvalidName for invalid properties.
+    ``status``: one, several, or ``"unfinished"``; by default any. Redis answers if only unfinished
+    jobs are requested and ``INDEXED`` names all the other properties (except the queue). Otherwise
+    the mirror does, which is a few milliseconds behind. Raises NotIndexed when neither can answer,
+    and InvalidOption or InvalidName for invalid properties.
     """
     task_name = task.name if isinstance(task, Task) else task
     workflow_id = workflow.id if isinstance(workflow, Workflow) else workflow
@@ -233,5 +234,6 @@ def _to_statuses(value: str | Sequence[str]) -> frozenset[Status]:
         return frozenset(Status(name) for name in ([value] if isinstance(value, str) else value))
     except (ValueError, TypeError):
         raise InvalidOption(
-            f'status must be "unfinished" or among {", ".join(Status)}, not {short_repr(value)}'
+            f'status must be "unfinished", or one or more of {", ".join(Status)}, '
+            f"not {short_repr(value)}"
         ) from None

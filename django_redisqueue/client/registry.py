@@ -1,4 +1,4 @@
-"""The tasks registered in this process: no other function ever runs. Which functions can be tasks,
+"""The tasks registered in this process (no other function ever runs), which functions can be tasks,
 and which arguments they accept."""
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ def register(task: Any, names: Sequence[str]) -> None:
         known = _tasks.get(name)
         if known is not None and known.origin != task.origin:
             raise InvalidTask(
-                f"the task name {name!r} is taken by {known.origin}; give one of the two "
-                "another with @task(name=...)"
+                f"the task name {name!r} is already taken by {known.origin}; give one of the two "
+                "another name with @task(name=...)"
             )
     for name in names:
         _tasks[name] = task
 
 
 def is_found_by_workers(module: str) -> bool:
-    """Whether workers import this module: ``discover`` does, or Django does while it starts."""
+    """Whether workers import this module: ``discover`` does, or Django does as it starts."""
     return not apps.ready or module in _discovered
 
 
@@ -80,50 +80,50 @@ def discover() -> list[ModuleType]:
     try:
         modules = get_settings().task_modules
     except ConfigurationError:
-        return found  # a system check reports it, which it could not if this raised
+        return found  # a system check reports the error, which it could not if this raised
     _discovered.update(modules)
     for name in modules:
         try:
             found.append(import_module(name))
         except ModuleNotFoundError as error:
-            if f"{name}.".startswith(f"{error.name}."):  # else an import inside the module failed
+            if f"{name}.".startswith(f"{error.name}."):  # otherwise an import in the module failed
                 raise ConfigurationError(
-                    f'REDISQUEUE["TASK_MODULES"] names {name!r}, but there is no module '
-                    f"{error.name!r}: correct the dotted path"
+                    f'REDISQUEUE["TASK_MODULES"] names {name!r}, but no module '
+                    f"{error.name!r} exists: correct the dotted path"
                 ) from None
             raise
     return found
 
 
 def dotted_path(func: Callable[..., Any]) -> str:
-    """Where a function was defined; the name of a task, unless it has another."""
+    """Where a function was defined; by default also the name of its task."""
     return f"{func.__module__}.{func.__qualname__}"
 
 
 def check_function(func: object, name: str | None) -> None:
     """Raise InvalidTask unless a worker can import the function: it must be at module level."""
     if not inspect.isfunction(func):
-        raise InvalidTask(f"@task decorates a function, not {short_repr(func)}")
+        raise InvalidTask(f"@task must decorate a function, not {short_repr(func)}")
     if func.__name__ == "<lambda>":
-        raise InvalidTask("a lambda has no name by which a worker could find it; use def")
+        raise InvalidTask("a lambda cannot be a task, because workers find tasks by name; use def")
     if func.__qualname__ != func.__name__:
         raise InvalidTask(
-            f"{dotted_path(func)} is not at module level, so a worker could not find it; move the "
+            f"{dotted_path(func)} is not at module level, so no worker could find it; move the "
             "function out to its module"
         )
     if func.__module__ == "__main__" and name is None:
         raise InvalidTask(
-            f"{func.__name__} is in the program that was started (__main__), so a worker could not "
+            f"{func.__name__} is in the program that was started (__main__), so no worker could "
             "find it; move it to a module, such as tasks.py of an installed app"
         )
     if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
         raise InvalidTask(
-            f"{dotted_path(func)} is a generator function: a call of it runs nothing; return a list"
+            f"{dotted_path(func)} is a generator function: calling it runs nothing; return a list"
         )
 
 
 def check_exactly_once(func: Callable[..., Any], options: TaskOptions) -> None:
-    """Raise InvalidTask or InvalidOption unless exactly_once, if asked for, is possible."""
+    """Raise InvalidTask or InvalidOption if exactly_once is requested but not possible."""
     name = dotted_path(func)
     if options.exactly_once and inspect.iscoroutinefunction(func):
         raise InvalidTask(
@@ -133,7 +133,7 @@ def check_exactly_once(func: Callable[..., Any], options: TaskOptions) -> None:
     if options.using != DEFAULT_DB_ALIAS and not options.exactly_once:
         raise InvalidOption(
             f"{name} has using={options.using!r}, which names the database of exactly_once=True, "
-            "but not exactly_once=True itself"
+            "but exactly_once=True is missing"
         )
 
 
@@ -142,8 +142,8 @@ def check_chunk(func: Callable[..., Any], options: TaskOptions) -> None:
     name = dotted_path(func)
     if inspect.iscoroutinefunction(func):
         raise InvalidTask(
-            f"{name} has chunk=, which async functions cannot have; make it a plain def (it may "
-            "call async code with async_to_sync)"
+            f"{name} has chunk=, which does not work for async functions; make it a plain def (it "
+            "may call async code with async_to_sync)"
         )
     before = (None,) if options.takes_context else ()
     try:
@@ -151,18 +151,18 @@ def check_chunk(func: Callable[..., Any], options: TaskOptions) -> None:
     except TypeError as error:
         shape = "(context, items)" if options.takes_context else "(items)"
         raise InvalidTask(
-            f"{name} has chunk=, so it is called with one list of ChunkItems: its arguments must "
+            f"{name} has chunk=, so it is called with a list of ChunkItems: its arguments must "
             f"be {shape} ({error})"
         ) from None
     if options.exactly_once:
         raise InvalidOption(
-            f"{name} has chunk= and exactly_once=True, but a receipt belongs to one job; leave one "
-            "of the two out"
+            f"{name} has chunk= and exactly_once=True, but a receipt belongs to one job; remove "
+            "one of the two"
         )
     if options.redact:
         raise InvalidOption(
-            f"{name} has chunk= and redact=, which names parameters of the function; the arguments "
-            "of chunk jobs have no parameters"
+            f"{name} has chunk= and redact=, but redact= names parameters of the function, and "
+            "the arguments of chunk jobs are not its parameters"
         )
 
 
@@ -183,8 +183,8 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 class Parameters:
     """Validates arguments at enqueue time.
 
-    ``min_positional`` to ``max_positional`` positional arguments alone fit, which is quick to
-    check; ``signature`` decides about other calls.
+    Calls with only ``min_positional`` to ``max_positional`` positional arguments fit: that is quick
+    to check. ``signature`` decides about other calls.
     """
 
     signature: inspect.Signature
@@ -204,7 +204,7 @@ class Parameters:
             hint = " (the first is its parent's result)" if before else ""
             options = kwargs.keys() & CALL_CHECKS.keys() - self.signature.parameters.keys()
             if options:
-                hint += f"; an option of one call is for using({min(options)}=...)"
+                hint += f"; pass options of one call to using({min(options)}=...)"
             raise InvalidArguments(
                 f"{task} cannot be called like this: {error}; it takes {self.signature}{hint}"
             ) from None
@@ -224,7 +224,7 @@ def chunk_parameters(chunk: Chunk) -> Parameters:
 
 def accepted_parameters(func: Callable[..., Any], skip: int = 0) -> Parameters:
     """The Parameters of a function, without its first ``skip``, which are not arguments of the job.
-    Of a decorated function these are the decorator's own, because it may add some."""
+    For a decorated function these are the decorator's own, because it may add some."""
     signature = inspect.signature(func, follow_wrapped=False)
     found = list(signature.parameters.values())
     if all(one.kind in _POSITIONAL for one in found[:skip]):
@@ -244,7 +244,7 @@ def accepted_parameters(func: Callable[..., Any], skip: int = 0) -> Parameters:
 
 
 def check_schedule(task: str, options: TaskOptions, parameters: Parameters) -> None:
-    """Raise InvalidOption for two schedules, or one of a task that needs arguments."""
+    """Raise InvalidOption for two schedules, or for a scheduled task that needs arguments."""
     if options.cron is None and options.every is None:
         return
     if options.cron and options.every:

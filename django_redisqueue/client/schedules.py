@@ -1,5 +1,5 @@
 """The schedules that the code defines (``@task(cron=..., every=...)`` and the setting SCHEDULES),
-and what the admin does with schedules."""
+and the admin's operations on schedules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .transport import transport
 
 
 def code_schedules() -> list[ScheduleDefinition]:
-    """All schedules of the code, by name. A setting replaces the task's own schedule of the same
+    """All schedules of the code, by name. A setting replaces a task's own schedule of the same
     name. A schedule that cannot run has an error."""
     tasks: dict[str, Task] = {task.name: task for task in map(get_task, task_names())}
     found = {
@@ -77,7 +77,7 @@ def check_job(
     task: Task = get_task(task_name)
     if source is Source.ADMIN and task.redaction is not None and task.redaction.marks(args, kwargs):
         raise InvalidArguments(
-            f"{task.name} redacts some of these arguments, and a row would show them; name them in "
+            f"{task.name} redacts some of these arguments, and a row would show them; set them in "
             'REDISQUEUE["SCHEDULES"]'
         )
     return task.using(**options).template(args, kwargs)
@@ -91,21 +91,21 @@ def _payload(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 
 
 def put(definition: ScheduleDefinition) -> None:
-    """Bring a schedule of the admin into Redis. Raises InvalidOption if the code defines one of
+    """Store a schedule of the admin in Redis. Raises InvalidOption if the code defines one of
     this name, and RedisUnavailable."""
     if transport().in_memory:
         return
     shard = shard_of_schedule(definition.name, definition.job, get_settings())
     commands = Commands(producer_connection(shard))
     next_ms = definition.schedule.after(_now_ms(shard))
-    # One that moves with its queue or its limits is removed from the other shards.
+    # A schedule that moved with its queue or limits is removed from the other shards.
     elsewhere = [
         Commands(producer_connection(other)).remove_schedules("", [definition.name])[0]
         for other in other_shards(shard)
     ]
     if -1 in elsewhere or -2 in commands.define_schedules("", [(definition, next_ms)]):
         raise InvalidOption(
-            f"the code defines a schedule {definition.name}; give this one another name"
+            f"the code already defines a schedule {definition.name}; give this one another name"
         )
 
 
@@ -130,18 +130,18 @@ def pause(name: str, paused: bool) -> bool:
 
 
 def find_schedule(name: str) -> ScheduleData | UnreadableSchedule | None:
-    """A schedule, in whichever shard it is, or None."""
+    """The schedule with that name, from any shard, or None."""
     found = all_shards(lambda one: ScheduleQueries(one).schedule(name)).complete()
     return next((one for one in found if one is not None), None)
 
 
 def run_now(name: str) -> Job:
-    """Enqueue a run of a schedule besides its due times, also of a paused one. Raises
+    """Enqueue a run of a schedule in addition to its due times, even if it is paused. Raises
     InvalidOption if Redis does not have it."""
     found = find_schedule(name)
     if not isinstance(found, ScheduleData):
         raise InvalidOption(
-            f"the schedule {name} cannot be run: Redis does not have it yet, or cannot read it"
+            f"the schedule {name} cannot be run: it is not in Redis yet, or cannot be read"
         )
     if found.error:
         raise InvalidOption(f"the schedule {name} cannot be run: {found.error}")

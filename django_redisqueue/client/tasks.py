@@ -42,7 +42,7 @@ from .options import (
     TaskOptions,
     check_option,
 )
-from .placement import check_beside, check_placement, place
+from .placement import check_placement, check_same_shard, place
 from .policies import DIGEST_BYTES, LaneRule, Uniqueness, uniqueness_of
 from .registry import ANY_ARGUMENTS, Parameters, dotted_path
 
@@ -60,7 +60,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
-Rest = ParamSpec("Rest")  # the arguments behind the first
+Rest = ParamSpec("Rest")  # the arguments after the first
 Value = TypeVar("Value")
 WORKER_OPTIONS = ("timeout_ms", "max_attempts")  # options of a call that workers need
 OF_CELERY = ("delay", "delay_on_commit", "apply_async")  # other names for enqueue
@@ -80,7 +80,7 @@ class Task(Generic[P, R_co]):
     queue_name: str
     priority: int
     when: str = ""
-    expires: str = ""  # until when a job may start, in the form of ``when``
+    expires: str = ""  # the latest start of a job, in the form of ``when``
     on_commit: bool | None = None
     outbox: bool | None = None
     encoded_options: str = ""
@@ -141,13 +141,13 @@ class Task(Generic[P, R_co]):
         return await sync_to_async(self.func)(*args, **kwargs)
 
     def using(self, **options: Unpack[CallKeywords]) -> Self:
-        """A copy with options of one call: queue_name, priority, run_after, expires, timeout,
+        """A copy with options for one call: queue_name, priority, run_after, expires, timeout,
         max_attempts, on_commit, outbox, tags, after, on_parent_failure, on_conflict, unique,
         unique_by. As in Django's own Tasks, None leaves an option as it is; ``unique=False`` turns
-        the task's own off. ``expires``: until when the job may start, or how long after its
-        enqueue.
+        the task's own off. ``expires``: the time by which the job must start, or a duration from
+        when it is enqueued.
 
-        ``tags``: up to 10 names with strings, such as ``{"tenant": "42"}``, to find the job by.
+        ``tags``: up to 10 names with strings to find the job by, such as ``{"tenant": "42"}``.
 
         ``after``: existing jobs (or their ids) that must complete first. ``on_parent_failure``:
         when one of them fails, ``wait`` for its retry (the default), ``skip`` (the job is
@@ -192,15 +192,16 @@ class Task(Generic[P, R_co]):
         )
         if found is not None and found.delay and merged.get("run_after"):
             raise InvalidOption(
-                f"unique=Replace(...) of {self.name} decides when the job runs; remove run_after"
+                f"unique=Replace(...) of {self.name} determines when the job runs; remove run_after"
             )
         return found
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job:
-        """Queue one run with these arguments and return its Job; after commit inside ``atomic()``.
+        """Queue one run with these arguments and return its Job; it is sent after the commit inside
+        ``atomic()``.
 
-        Raises InvalidArguments, PayloadTooLarge or UnknownQueue, and without a transaction or the
-        outbox RedisUnavailable or RedisRefused.
+        Raises InvalidArguments, PayloadTooLarge or UnknownQueue, and, without a transaction or the
+        outbox, RedisUnavailable or RedisRefused.
         """
         try:
             if not is_watched():
@@ -250,8 +251,8 @@ class Task(Generic[P, R_co]):
     def enqueue_many(self, calls: Iterable[Sequence[Any]]) -> list[Job]:
         """Queue one run for each sequence of positional arguments, in scripts of up to 100 jobs.
 
-        All arguments are checked before the first is sent. A note of the error (``__notes__``)
-        tells which call is wrong.
+        All arguments are checked before the first job is sent. A note on the error (``__notes__``)
+        says which call is wrong.
         """
         new: list[NewJob] = []
         try:
@@ -360,12 +361,12 @@ else:
 
 
 def job_of(new: NewJob, deferred: Deferred | None) -> Job:
-    """The handle of a job that was sent or waits for a commit; of a duplicate, the handle of the
+    """The handle of a job that was sent or waits for a commit; for a duplicate, the handle of the
     job that has its unique key. Raises IdempotencyConflict."""
     if new.differs:
         raise IdempotencyConflict(
-            f"the Idempotency-Key was sent before with another body, which made job {new.owner}; "
-            "send the same body again, or take another key"
+            f"the Idempotency-Key was sent before with another body, which created job "
+            f"{new.owner}; send the same body again, or use another key"
         )
     if new.owner:
         return Job(new.owner, deferred=deferred, is_duplicate=True)
@@ -373,7 +374,7 @@ def job_of(new: NewJob, deferred: Deferred | None) -> Job:
 
 
 def once_per_request(task: Task, key: str, fingerprint: str) -> Task:
-    """A copy whose jobs with this Idempotency-Key are one job, if their bodies are the same."""
+    """A copy whose calls with this Idempotency-Key create one job, if their bodies are equal."""
     uniqueness = task.uniqueness or Uniqueness(task.name, task.parameters, None)
     digest = hashlib.blake2b(key.encode(), digest_size=DIGEST_BYTES).hexdigest()
     once = encode_idempotency(f"idempotency:{digest}", fingerprint)
@@ -384,7 +385,7 @@ def check_single(task: Task) -> None:
     """Raise WorkflowError for a chunk task where one job has to be one call."""
     if task.options.chunk is not None:
         raise WorkflowError(
-            f"{task.name} is a chunk task: its jobs run many in one call, so it cannot be a part "
+            f"{task.name} is a chunk task: one call runs many of its jobs, so it cannot be a part "
             "of a workflow, a callback or a listener; use a plain task there, which may enqueue "
             "this one"
         )
@@ -395,8 +396,8 @@ def check_expiry(task: Task) -> None:
     when, now_ms = (task.uniqueness and task.uniqueness.delay) or task.when, real_ms()
     if task.expires and when and instant_ms(task.expires, now_ms) <= instant_ms(when, now_ms):
         raise InvalidOption(
-            f"jobs of {task.name} would expire before they are due: expires counts from the enqueue"
-            ", so make it later than run_after or the wait of Replace"
+            f"jobs of {task.name} would expire before they are due: expires counts from when they "
+            "are enqueued, so make it later than run_after or the wait of Replace"
         )
 
 
@@ -453,8 +454,8 @@ class Signature:
             raise
         if job.after:
             raise WorkflowError(
-                f"{job.task} has after= from using(), which is for jobs outside a workflow; in "
-                "one, give its parents to add(..., after=...)"
+                f"{job.task} has after= from using(), which is for jobs outside a workflow; inside "
+                "one, pass its parents to add(..., after=...)"
             )
         if self.takes_result:
             job.options = _add_option(job.options, "takes_result", True)
@@ -472,14 +473,14 @@ def check_callback(
     signature = Signature(task, (), keywords or {}) if isinstance(task, Task) else task
     if not isinstance(signature, Signature):
         raise InvalidOption(
-            f"{option} is a task, or a signature (task.s(...)) with its arguments, "
+            f"{option} must be a task, or a signature (task.s(...)) with its arguments, "
             f"not {short_repr(what)}"
         )
     check_single(signature.task)
     if signature.task.after:
         raise InvalidOption(
             f"{signature.task.name} has after= from using(), but as {option} it is enqueued at the "
-            "end anyway; remove it"
+            "end anyway; remove after="
         )
     return signature
 
@@ -488,7 +489,7 @@ def callback_fields(name: str, signature: Signature, job_id: str) -> Iterator[st
     """Names and values of the fields from which Redis makes the job; ``job_id`` is an example of
     its id. Raises InvalidOption."""
     job = signature.new_job(job_id)
-    check_beside(job, f"the {name} callback")
+    check_same_shard(job, f"the {name} callback")
     values = {
         "task": job.task, "payload": job.payload, "queue": job.queue, "options": job.options,
         "priority": str(job.priority), "audit": job.audit, "when": job.when,

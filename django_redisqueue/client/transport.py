@@ -1,4 +1,4 @@
-"""The transport in use, and the one of production, ``RedisTransport``."""
+"""The transport in use, and ``RedisTransport``, the one for production."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ from ..exceptions import (
 from .large_results import decode_result
 from .placement import enqueue_movable, other_shards
 
-OUTAGE = 5.0  # s that Redis may be away during a wait
+OUTAGE = 5.0  # s that Redis may be unavailable during a wait
 RECONNECT = 0.2  # s between two attempts to reconnect
 RECHECK = 5.0  # s; a lost message delays the end of a wait by this much
-STEPS = 10_000  # of 100 jobs each, that a caller takes itself to pause or cancel a workflow
+STEPS = 10_000  # of 100 jobs each, that a caller does itself to pause or cancel a workflow
 Answer = TypeVar("Answer")
 CLEANED_UP = -2  # enqueue_workflow.lua: the workflow was cleaned up, and its jobs exist
 
@@ -60,7 +60,7 @@ def connection_of(some_id: str) -> RedisConnection:
 
 class RedisTransport:
     """Every method uses this thread's producer connections, which fail within a second. An id says
-    which shard to ask; what concerns no id is asked of all shards."""
+    which shard to ask; queries without an id go to all shards."""
 
     in_memory = False
 
@@ -119,7 +119,7 @@ class RedisTransport:
         return merged[start : start + count]
 
     def release_unique(self, key: str) -> str:
-        # A job with a limit has its unique key in the limit's shard, so the key names none.
+        # A job with a limit has its unique key in the limit's shard, which the key does not tell.
         owners = all_shards(lambda one: Commands(one).release_unique(key)).complete()
         return next(filter(None, owners), "")
 
@@ -197,7 +197,7 @@ class RedisTransport:
         return WorkflowQueries(connection_of(workflow_id)).workflow(workflow_id)
 
     def control_workflow(self, workflow_id: str, command: str) -> int:
-        # A worker's maintenance does what these steps leave.
+        # A worker's maintenance continues where these steps end.
         return Commands(connection_of(workflow_id)).control_workflow_and_advance(
             workflow_id, command, STEPS
         )
@@ -252,7 +252,7 @@ def transport() -> Transport:
 
 
 def transport_of(job_id: str) -> Transport:
-    """The transport to ask about a job: that of a test's block also after its end. The present one
+    """The transport to ask about a job: that of a test's block even after its end. The current one
     comes first, because runs of a schedule have the same ids in each block."""
     found = (transport(), *ports.ended)
     return next((one for one in found if one.has_job(job_id)), found[0])
@@ -267,7 +267,7 @@ def _how_to_find(query: JobQuery, has_properties: bool, missing: Sequence[str]) 
     mirror = 'turn on the mirror (REDISQUEUE["MIRROR"], this app in INSTALLED_APPS, migrate)'
     if not has_properties:
         return (
-            "without the mirror, jobs are found by a task, a workflow or tags; for the lists of a "
+            "without the mirror, jobs are found by task, workflow or tags; to list the jobs of a "
             f"queue use JobQueue.get_jobs, or {mirror}"
         )
     parts = []
@@ -280,11 +280,11 @@ def _how_to_find(query: JobQuery, has_properties: bool, missing: Sequence[str]) 
 
 
 def _listen_until(has_ended: Callable[[], bool], owner_id: str, deadline: Deadline) -> None:
-    """Call ``has_ended`` first and after each message about the end of a job, workflow or gather,
+    """Call ``has_ended`` first, and after each message that a job, workflow or gather has ended,
     until it is true.
 
-    Raises WaitTimeout, what ``has_ended`` raises, and RedisUnavailable when Redis is away at the
-    beginning, or for longer than a failover or a restart takes.
+    Raises WaitTimeout, what ``has_ended`` raises, and RedisUnavailable if Redis is unavailable at
+    the beginning, or for longer than a failover or a restart takes.
     """
     connection, answered = blocking_connection(shard_of_id(owner_id)), 0.0
     channel = Queries(connection).keys.done(owner_id)
@@ -310,7 +310,7 @@ def send_workflows(
     connection: RedisConnection, pushes: Iterable[Push], *, starts: bool = True
 ) -> Iterator[str]:
     """Push workflows in pipelined calls of up to 100 jobs; yields the id of each once Redis has all
-    of it, in any order. Nothing else may use the connection and those for other shards meanwhile.
+    of it, in any order. Nothing else may use this connection or those to other shards meanwhile.
 
     Without ``starts`` a workflow stays ``building``, to be cancelled, or started by another push.
     """
@@ -349,15 +349,16 @@ def check_pushed(code: int | str, workflow_id: str) -> None:
         job_id, owner, key = code.split(" ")
         raise UniqueConflict(
             f"workflow {workflow_id} was not pushed: job {owner} has the unique key {key}, which "
-            f"its job {job_id} needs; push it again once that job has ended, or cancel that job"
+            f"its job {job_id} needs; cancel job {owner}, or push the workflow again once it has "
+            "ended"
         )
     if code == CLEANED_UP:
         raise WorkflowError(
-            f"workflow {workflow_id} was cleaned up (half-pushed for a day, or ended), and jobs of "
-            "it are still in Redis; it was not made again: push it as a new one"
+            f"workflow {workflow_id} was cleaned up (half-pushed for a day, or ended), and some of "
+            "its jobs are still in Redis, so it was not created again; push it as a new one"
         )
     if code < 0:
-        raise WorkflowNotFound(f"workflow {workflow_id} vanished as it was pushed")
+        raise WorkflowNotFound(f"workflow {workflow_id} vanished while it was being pushed")
 
 
 _Sent = list[tuple[str, bool]]  # ids of the workflows in a call, and whether it has their last part

@@ -36,7 +36,7 @@ def check_graph(nodes: Sequence[Node], name: str) -> None:
     if not nodes:
         named = f" {name!r}" if name else ""
         raise WorkflowError(f"workflow{named} is empty; add at least one job")
-    # add() accepts only earlier jobs as parents, so it takes a link() to make a cycle.
+    # add() accepts only earlier jobs as parents, so only link() can make a cycle.
     if any(parent >= n for n, node in enumerate(nodes) for parent in node.parents):
         _check_cycles(nodes, name)
     if any(node.job.unique for node in nodes):
@@ -45,12 +45,12 @@ def check_graph(nodes: Sequence[Node], name: str) -> None:
         if len(node.parents) > WIDE and len(_names(node.parents)) > MAX_NAMES_BYTES:
             raise WorkflowError(
                 f"workflow {name!r}: job .{n} ({node.job.task}) has {len(node.parents)} parents; "
-                "let jobs in between gather them"
+                "add jobs in between, each of which waits for some of them"
             )
 
 
 def _check_unique(nodes: Sequence[Node], name: str) -> None:
-    """Redis creates the jobs with unique keys in one call, and only if all keys are free."""
+    """Redis creates all jobs with unique keys in one call, and only if all keys are free."""
     owners: dict[str, int] = {}
     size = 0
     for n, node in enumerate(nodes):
@@ -65,8 +65,8 @@ def _check_unique(nodes: Sequence[Node], name: str) -> None:
         size += len(node.job.payload)
     if len(owners) > BATCH or size > MAX_CALL_BYTES:
         raise WorkflowError(
-            f"workflow {name!r} has {len(owners)} jobs with unique keys and {size} bytes of "
-            f"arguments; it may have {BATCH} and {MAX_CALL_BYTES} bytes: use "
+            f"workflow {name!r} has {len(owners)} jobs with unique keys, with {size} bytes of "
+            f"arguments; at most {BATCH} with {MAX_CALL_BYTES} bytes are allowed: use "
             "using(unique=False) for the others"
         )
 
@@ -77,12 +77,12 @@ def _check_cycles(nodes: Sequence[Node], name: str) -> None:
     except CycleError as error:
         cycle = " -> ".join(f"{nodes[n].job.task} (.{n})" for n in reversed(error.args[1]))
         raise WorkflowError(
-            f"workflow {name!r} has a cycle, so none of these jobs could ever start: {cycle}"
+            f"workflow {name!r} has a cycle, so none of these jobs can ever start: {cycle}"
         ) from None
 
 
 def encode_jobs(nodes: Sequence[Node]) -> list[WorkflowJob]:
-    """The jobs as Redis takes them (enqueue_workflow.lua)."""
+    """The jobs in the form that Redis expects (enqueue_workflow.lua)."""
     names = [f".{n}" for n in range(len(nodes))]
     children: list[list[str]] = [[] for _ in nodes]
     for name, node in zip(names, nodes, strict=True):
@@ -116,7 +116,7 @@ def _names(numbers: Sequence[int]) -> str:
     redact=("jobs",),  # their tasks may redact arguments
 )
 def send_workflow(workflow_id: str, fields: Sequence[str], jobs: Sequence[Sequence[Any]]) -> None:
-    """Push a workflow; pushing it again changes nothing. Outbox rows of older versions run it."""
+    """Push a workflow; pushing it again changes nothing. Outbox rows of older versions run this."""
     transport().push_workflow(Push(workflow_id, fields, [WorkflowJob(*job) for job in jobs]))
 
 

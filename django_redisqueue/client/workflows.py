@@ -1,4 +1,4 @@
-"""Workflows: jobs that depend on jobs, pushed together and controlled together."""
+"""Workflows: jobs that depend on each other, pushed and controlled together."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from ..exceptions import (
 from .enqueue import Deferred, after_commit, delivery_mode, in_atomic
 from .jobs import Job
 from .options import DjangoTask
-from .placement import decisive_key
+from .placement import shard_key
 from .tasks import P, Signature, Task, as_task, callback_fields, check_callback
 from .transport import connection_of, send_workflows, transport, transport_of_jobs
 from .workflow_graph import Node, check_graph, encode_jobs, to_outbox_row
 
 OnFailureName = Literal["fail", "skip", "go_on"]
-TTL = 86_400  # s that an ended workflow stays
+TTL = 86_400  # s that an ended workflow is kept
 MAX_NAME = 200
 
 
@@ -40,7 +40,7 @@ class Workflow:
 
     ``queue_name`` and ``priority`` apply to jobs that do not set their own. ``on_complete`` and
     ``on_failure``: a task or signature that is enqueued each time the workflow ends that way.
-    ``ttl``: how long an ended workflow stays before it is cleaned up (a duration; 0 for ever).
+    ``ttl``: how long an ended workflow is kept before cleanup (a duration; 0 means forever).
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Workflow:
         on_commit: bool | None = None,
     ) -> None:
         self._id = new_workflow_id(random.randrange(get_settings().shards))
-        self._settled = ""  # once its shard is settled: how a job for another shard can be added
+        self._shard_hint = ""  # once its shard is fixed: how to add a job for another shard
         self.name = _check_name(name)
         defaults = {"queue_name": queue_name, "priority": priority}
         self._defaults = {name: value for name, value in defaults.items() if value is not None}
@@ -76,7 +76,7 @@ class Workflow:
 
     @property
     def id(self) -> str:
-        self._settled = self._settled or (
+        self._shard_hint = self._shard_hint or (
             "Add that job before anything reads the id of the workflow or of one of its jobs"
         )
         return self._id
@@ -99,7 +99,7 @@ class Workflow:
         after: Job | Iterable[Job] | None = None,
         on_failure: OnFailure | OnFailureName = OnFailure.FAIL,
     ) -> Job: ...
-    @overload  # in a call with these keywords, no type checker can check the arguments of the task
+    @overload  # in a call with these keywords, no type checker can check the task's arguments
     def add(
         self,
         what: Task | DjangoTask,
@@ -153,31 +153,31 @@ class Workflow:
         return Job(new.id, deferred=self._deferred)
 
     def _place(self, job: NewJob) -> None:
-        """Move to the shard of the jobs that share this job's limit or unique key, while no other
-        job has settled the shard and no id was given out. Raises WorkflowError."""
+        """Move to the shard of the jobs that share this job's limit or unique key, unless another
+        job has fixed the shard or the caller has read an id. Raises WorkflowError."""
         shards = get_settings().shards
-        key = decisive_key(job) if shards > 1 else ""
+        key = shard_key(job) if shards > 1 else ""
         if not key:
             return
         before, shard = self._id, shard_of_key(key, shards)
         if shard != shard_of_id(before):
-            if self._settled:
+            if self._shard_hint:
                 raise WorkflowError(
                     f"workflow {self.name!r} is in shard {shard_of_id(before)}, but the jobs that "
                     f"share the limit or unique key ({key}) of a job of {job.task} are in shard "
-                    f"{shard}. {self._settled}"
+                    f"{shard}. {self._shard_hint}"
                 )
             self._id = f"{before.rpartition('_')[0]}_{shard}"
             for one in (*(node.job for node in self._nodes), job):
                 one.id = one.id.replace(before, self._id)
                 one.options = one.options.replace(before, self._id)  # an index may name it
-        self._settled = (
-            f"Its job of {job.task} has settled the shard: put this one into another workflow, or "
+        self._shard_hint = (
+            f"Its job of {job.task} determines the shard: put this one into another workflow, or "
             "let a job enqueue it"
         )
 
     def link(self, parent: Job, child: Job) -> None:
-        """Let ``child`` wait for ``parent``, both of this workflow. Raises WorkflowError."""
+        """Make ``child`` wait for ``parent``, both jobs of this workflow. Raises WorkflowError."""
         self._check_open()
         parents = self._nodes[self._number(child)].parents
         if self._number(parent) not in parents:
@@ -185,18 +185,18 @@ class Workflow:
 
     def _check_open(self) -> None:
         if self._is_pushed:
-            raise WorkflowError(f"{self!r} is pushed already; make another for further jobs")
+            raise WorkflowError(f"{self!r} has already been pushed; create another for more jobs")
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     def _numbers(self, after: object) -> list[int]:
-        """The numbers of the parents that ``add`` was given, each once. Raises WorkflowError."""
+        """The numbers of the parents passed to ``add``, each once. Raises WorkflowError."""
         if isinstance(after, Job):
             return [self._number(after)]
         if isinstance(after, str) or not isinstance(after, Iterable):
             raise WorkflowError(
-                f"after takes what add() returned, one or several, not {short_repr(after)}"
+                f"after must be one or several jobs that add() returned, not {short_repr(after)}"
             )
         return list(dict.fromkeys([self._number(job) for job in after]))
 
@@ -221,13 +221,13 @@ class Workflow:
             lambda: self._send(push._replace(stored=mode.outbox)),
             mode,
             lambda: to_outbox_row(push),
-            self._deferred.pending.clear,  # if Redis is away, the relay sends it
+            self._deferred.pending.clear,  # during an outage of Redis, the relay sends it
         )
         self._is_pushed = True  # when sending fails, the same push may be tried again
 
     def _checked(self) -> Push:
         if self._is_pushed:
-            raise WorkflowError(f"{self!r} is pushed already")
+            raise WorkflowError(f"{self!r} has already been pushed")
         check_graph(self._nodes, self.name)
         for signature in self._callbacks.values():
             self._place(signature.new_job(self._id))
@@ -267,7 +267,7 @@ class Workflow:
         )  # fmt: skip
 
     def _outbox_push(self) -> Push | None:
-        """This workflow if the outbox has it, and Redis not yet."""
+        """This workflow if it is in the outbox and not yet in Redis."""
         settings = get_settings()
         may_be = settings.outbox or settings.mirror or self._deferred.rows
         if ports.outbox is None or transport().in_memory or not may_be:
@@ -276,7 +276,7 @@ class Workflow:
 
     def _not_found(self) -> WorkflowNotFound:
         return WorkflowNotFound(
-            f"no workflow {self.id} in Redis: it was not pushed, its transaction has not "
+            f"workflow {self.id} is not in Redis: it was not pushed, its transaction has not "
             "committed, it is in the outbox, or it was cleaned up"
         )
 
@@ -285,7 +285,7 @@ class Workflow:
         return self.data.status
 
     def jobs(self) -> list[Job]:
-        """Handles of all its jobs, in the order they were added."""
+        """Handles of all its jobs, in the order in which they were added."""
         total = len(self._nodes) or self.data.total
         return [Job(f"{self.id}.{n}", deferred=self._deferred) for n in range(total)]
 
@@ -294,12 +294,12 @@ class Workflow:
         return self._control("pause")
 
     def release(self) -> bool:
-        """Continue after a pause. False when it was not paused."""
+        """Resume after a pause. False when it was not paused."""
         return self._control("release")
 
     def cancel(self) -> bool:
-        """Cancel all its unfinished jobs; False when it had ended already. A workflow in the outbox
-        is cancelled, too, and none of its jobs runs."""
+        """Cancel all its unfinished jobs; False when it had already ended. A workflow in the outbox
+        is cancelled as well, and none of its jobs runs."""
         try:
             return self._control("cancel")
         except WorkflowNotFound:
@@ -310,7 +310,7 @@ class Workflow:
             return self._control("cancel")
 
     def cleanup(self) -> bool:
-        """Delete an ended workflow, but not its jobs, now. False when it has not ended."""
+        """Delete an ended workflow now, but not its jobs. False when it has not ended."""
         return self._control("clean")
 
     def _control(self, command: str) -> bool:
@@ -321,7 +321,7 @@ class Workflow:
 
     def wait(self, timeout: Duration | None = None) -> WorkflowData:
         """Wait until it has ended. Raises WaitTimeout, or WorkflowFailed when it failed or was
-        cancelled. A message of the workflow ends the wait; it does not poll."""
+        cancelled. A message from Redis ends the wait; there is no polling."""
         deadline = Deadline(timeout, lambda _: self._timeout_message())
         transport_of_jobs(self.id).wait_until(lambda: self.status.is_final, self.id, deadline)
         data = self.data
@@ -335,7 +335,7 @@ class Workflow:
         return data
 
     def _timeout_message(self) -> str:
-        return f"workflow {self.id} had not ended in time: {self.data}"
+        return f"workflow {self.id} did not end in time: {self.data}"
 
 
 class _PlacedJob(Job):
@@ -356,11 +356,12 @@ class _PlacedJob(Job):
 
 
 def push_many(workflows: Iterable[Workflow]) -> int:
-    """Push workflows and return how many; each becomes visible by itself.
+    """Push workflows and return how many; each becomes visible on its own.
 
-    Redis takes some while the next are checked (and built, if ``workflows`` is a generator), which
-    is about twice as fast as one after another. Inside ``atomic()`` they go after the commit.
-    Raises what ``push`` raises, with a note of how many were pushed; they may be pushed again.
+    While Redis creates some, the next are checked (and built, if ``workflows`` is a generator),
+    which is about twice as fast as one after another. Inside ``atomic()`` they are sent after the
+    commit. Raises what ``push`` raises, with a note of how many were pushed; they may be pushed
+    again.
     """
     done = 0
     if in_atomic() or delivery_mode(None, None).outbox:
@@ -373,7 +374,7 @@ def push_many(workflows: Iterable[Workflow]) -> int:
             under_way.pop(workflow_id)._sent()
             done += 1
     except Exception as error:
-        error.add_note(f"{done} workflows had been pushed before")
+        error.add_note(f"{done} workflows were pushed before the error")
         raise
     return done
 
@@ -388,11 +389,11 @@ def _pushes(workflows: Iterable[Workflow], under_way: dict[str, Workflow]) -> It
 def _check_workflow(workflow: object) -> Workflow:
     if isinstance(workflow, Workflow):
         return workflow
-    raise WorkflowError(f"push_many takes workflows, not {short_repr(workflow)}")
+    raise WorkflowError(f"push_many accepts workflows, not {short_repr(workflow)}")
 
 
 def get_workflow(workflow_id: str) -> Workflow:
-    """The workflow of that id. Raises InvalidName or WorkflowNotFound."""
+    """The workflow with that id. Raises InvalidName or WorkflowNotFound."""
     workflow = Workflow()
     workflow._id = check_workflow_id(workflow_id)
     workflow._deferred.pending.clear()
@@ -430,8 +431,8 @@ def _to_signature(what: object, args: Sequence[Any], kwargs: Mapping[str, Any]) 
         return task.s(*args, **kwargs)
     if isinstance(what, Signature):
         if args or kwargs:
-            raise WorkflowError("the arguments belong into the signature: add(task.s(...))")
+            raise WorkflowError("pass the arguments to the signature: add(task.s(...))")
         return what
     raise WorkflowError(
-        f"a job is a task with its arguments, or a signature (task.s(...)), not {short_repr(what)}"
+        f"add() accepts a task and its arguments, or a signature (task.s()), not {short_repr(what)}"
     )

@@ -1,4 +1,4 @@
-"""POST requests: act on jobs of a list or on a whole queue, and save the filter of a list."""
+"""POST requests: act on jobs in a list or on a whole queue, and save a list's filter."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from .pages import Page, PageView
 from .queue_page import check_list
 from .records_page import parse_record_query
 
-MAX_FILTERS = 20  # of a user
+MAX_FILTERS = 20  # per user
 MAX_NAME = 80  # characters of a filter's name
 
 
 def posted(view: PageView) -> PageView:
-    """Refuse other methods than POST; show errors of the queue as messages on the page before."""
+    """Refuse methods other than POST; show errors of the queue as messages on the previous page."""
 
     def guarded(page: Page, **arguments: Any) -> HttpResponseBase:
         if page.request.method != "POST":
@@ -59,7 +59,7 @@ def requested_verb(page: Page, status: Status) -> Verb:
     """The verb of a form. Raises InvalidOption unless it suits the status, and PermissionDenied."""
     verb: Verb = chosen(page, VERBS)
     if status not in verb.statuses:
-        raise InvalidOption(f"{status.value} jobs cannot be acted on by {verb.name!r}")
+        raise InvalidOption(f"the action {verb.name!r} does not apply to {status.value} jobs")
     return verb
 
 
@@ -76,7 +76,7 @@ def chosen(page: Page, verbs: Mapping[str, Any]) -> Any:
 def act_on_list(page: Page, queue: str, status: str) -> HttpResponse:
     """Act on the selected jobs of a list, or with ``scope=all`` on all that match.
 
-    Asks for confirmation first, unless the verb needs none and the jobs were selected.
+    Asks for confirmation first, unless jobs were selected and the verb needs no confirmation.
     """
     name, which_status = check_list(queue, status)
     verb = requested_verb(page, which_status)
@@ -86,7 +86,7 @@ def act_on_list(page: Page, queue: str, status: str) -> HttpResponse:
     which = parse_filter(form)
     here = page.url("queue", name, status, **which.query())
     if not wants_all and not ids:
-        raise InvalidOption("no jobs were selected; tick some, or choose “all that match”")
+        raise InvalidOption("no jobs are selected; select some jobs, or all of them")
     count = bulk.count_jobs(name, which_status) if wants_all else len(ids)
     if (wants_all or verb.needs_confirmation) and form.get("confirmed") != "yes":
         jobs = formatting.jobs(count)
@@ -110,7 +110,7 @@ def act_on_list(page: Page, queue: str, status: str) -> HttpResponse:
 
 def _ids(given: list[str]) -> list[str]:
     if len(given) > PAGE:
-        raise InvalidOption(f"{len(given)} jobs were selected; at most {PAGE} can be")
+        raise InvalidOption(f"{len(given)} jobs are selected; select at most {PAGE}")
     return [check_job_id(job_id) for job_id in given]
 
 
@@ -135,7 +135,7 @@ def perform_bulk(
         job = bulk.enqueue_bulk(action)
         log(f"{what}, by job {job.id}")
         messages.success(
-            page.request, f"{what}: a worker is doing it; this page shows its progress."
+            page.request, f"{what}: a worker is doing this. This page shows the progress."
         )
         return HttpResponseRedirect(page.url("job", job.id))
     found = bulk.perform(action, lambda *_: True)
@@ -169,7 +169,7 @@ def pause(page: Page, queue: str) -> HttpResponse:
     changed = found.pause(by=who) if verb == "pause" else found.resume(by=who)
     if changed:
         page.log(f"queue {name}", verb.capitalize())
-    now = "is paused: running jobs finish, no others start" if verb == "pause" else "runs again"
+    now = "is paused: running jobs finish, no others start" if verb == "pause" else "is resumed"
     messages.success(page.request, f"The queue {name} {now}.")
     if page.request.POST.get("back") == "overview":
         return HttpResponseRedirect(page.url("overview"))
@@ -178,7 +178,7 @@ def pause(page: Page, queue: str) -> HttpResponse:
 
 @posted
 def change_filters(page: Page) -> HttpResponse:
-    """Save the filter of a list, or delete one; leads back to the list."""
+    """Save a list's filter, or delete one; redirects to the list."""
     query: dict[str, str] = {}
     with page.showing_invalid():
         query = parse_record_query(page.request.POST).query()
@@ -191,15 +191,15 @@ def change_filters(page: Page) -> HttpResponse:
 def _save_filter(page: Page, query: dict[str, str]) -> str:
     name = text_of(page.request.POST, "name")
     if not 1 <= len(name) <= MAX_NAME:
-        raise InvalidOption(f"the name of a filter has 1 to {MAX_NAME} characters")
+        raise InvalidOption(f"a filter's name must have 1 to {MAX_NAME} characters")
     if not query:
-        raise InvalidOption("there is no filter to save; set one first")
+        raise InvalidOption("there is no filter to save; set a filter first")
     if page.saved_filters.exclude(name=name).count() >= MAX_FILTERS:
-        raise InvalidOption(f"you have {MAX_FILTERS} filters, which is the most; delete one first")
+        raise InvalidOption(f"you already have {MAX_FILTERS} filters; delete one first")
     SavedFilter.objects.update_or_create(
         user_id=page.user_id, name=name, defaults={"query": urlencode(query)}
     )
-    return f"The filter {name} is saved."
+    return f"The filter {name} was saved."
 
 
 def _delete_filter(page: Page) -> str:
@@ -207,13 +207,13 @@ def _delete_filter(page: Page) -> str:
     known = number.isdecimal() and len(number) < 19
     found = page.saved_filters.filter(pk=number).first() if known else None
     if found is None:
-        raise InvalidOption("you do not have this filter; it was deleted meanwhile")
+        raise InvalidOption("the filter does not exist; it was probably deleted")
     found.delete()
-    return f"The filter {found.name} is deleted."
+    return f"The filter {found.name} was deleted."
 
 
 def _list_url(page: Page, query: dict[str, str]) -> str:
-    """The list that was looked at: ``<queue>/<status>``, or '' for the records."""
+    """The URL of the list: ``<queue>/<status>``, or '' for the records."""
     queue, _, status = page.request.POST.get("list", "").partition("/")
     if not queue:
         return page.url("jobrecord_changelist", **query)

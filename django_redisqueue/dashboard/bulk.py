@@ -1,8 +1,8 @@
-"""Verbs for jobs in a list. A verb has a label, a permission, and the statuses that it suits. On
-all matching jobs of a list it acts at once if the list is short, otherwise in a job.
+"""Verbs for jobs in a list. A verb has a label, a permission, and the statuses to which it applies.
+It acts on all matching jobs of a list at once if the list is short, otherwise in a job.
 
 It acts only on jobs that were in the list when the user confirmed (``before_ms``), so an action
-that runs twice, because its worker died, has one effect.
+that runs twice, because its worker died, takes effect once.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from ..core.statuses import FINAL, UNFINISHED, Status
 from ..exceptions import InvalidOption
 from .filters import EVERYTHING, JobFilter, instant_of
 
-INLINE = 1000  # jobs in a list that a request acts on itself
+INLINE = 1000  # jobs in a list that the request itself acts on
 PAGE = 1000  # ids per page of the snapshot
-OVERLAP = 200  # ids read twice: jobs that leave the list meanwhile move the others up
+OVERLAP = 200  # ids read twice, because jobs that leave the list meanwhile move the others up
 SNAPSHOT = 1_000_000  # ids per action (about 100 MB)
 logger = logging.getLogger("django_redisqueue.dashboard")
 
-OnProgress = Callable[[int, int], bool]  # (jobs looked at, jobs in all) -> whether to go on
+OnProgress = Callable[[int, int], bool]  # (jobs seen, jobs in all) -> whether to continue
 
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """``call`` takes at most BATCH ids and returns a code for each, above 0 where it acted."""
+    """``call`` accepts at most BATCH ids and returns a code for each, above 0 where it acted."""
 
     name: str
     label: str
@@ -51,11 +51,11 @@ class Verb:
     statuses: frozenset[Status]
     call: Callable[[Commands, Sequence[str]], list[int]]
     needs_confirmation: bool = True
-    why_left: str = "had changed or gone meanwhile"
+    why_left: str = "had changed or disappeared meanwhile"
 
     def act(self, ids: Sequence[str]) -> tuple[list[str], str]:
-        """Act on any number of jobs, each in its shard; return those that were in the right status,
-        and which shards did not answer, or ''. Raises the error of a shard if none answers."""
+        """Act on any number of jobs, each in its shard; return those that had the right status, and
+        which shards did not answer, or ''. Raises the error of a shard if none answers."""
         parts = ids_by_shard(ids)
 
         def act(connection: RedisConnection) -> list[str]:
@@ -78,9 +78,9 @@ RETRY = Verb(
     frozenset({Status.FAILED, Status.CANCELLED}), Commands.requeue, needs_confirmation=False,
 )  # fmt: skip
 RUN_NOW = Verb(
-    "run_now", "Run now", "put into the queue", "retry_job",
+    "run_now", "Run now", "moved into the queue", "retry_job",
     frozenset({Status.SCHEDULED, Status.RETRYING}), Commands.run_now, needs_confirmation=False,
-    why_left="had changed or gone meanwhile, or cannot run before what it waits for",
+    why_left="had changed or disappeared meanwhile, or cannot run until a wait ends",
 )  # fmt: skip
 CANCEL = Verb(
     "cancel", "Cancel", "cancelled, or asked to stop", "cancel_job", UNFINISHED, Commands.cancel
@@ -95,7 +95,7 @@ def verbs_for(status: Status) -> list[Verb]:
 
 @dataclass(frozen=True, slots=True)
 class BulkAction:
-    """A verb for all jobs of a list that match and were there before ``before_ms``, or with
+    """A verb for all jobs in a list that match and were there before ``before_ms``, or with
     ``group`` for those whose last error is of that group, in all queues."""
 
     verb: Verb
@@ -117,7 +117,7 @@ class BulkAction:
 
 
 def perform(action: BulkAction, on_progress: OnProgress) -> Answers[int]:
-    """Act shard by shard; on how many jobs in each. Raises the error of a shard if none answers."""
+    """Act shard by shard; returns how many jobs in each. Raises a shard's error if none answers."""
     of_group = ids_by_shard(records_of(action)[:SNAPSHOT]) if action.group else {}
 
     def count_here(connection: RedisConnection) -> int:
@@ -141,7 +141,7 @@ def perform(action: BulkAction, on_progress: OnProgress) -> Answers[int]:
 
 
 def records_of(action: BulkAction) -> QuerySet[Any, str]:
-    """The ids of the jobs of an error group, as far as the mirror knows them."""
+    """The ids of the jobs of an error group that the mirror has."""
     records = apps.get_model(APP, "JobRecord")  # apps.py imports this module before any model
     found: QuerySet[Any, Any] = records._default_manager.filter(
         error_group=action.group, status=action.status
@@ -159,13 +159,13 @@ class _Progress:
         self._is_stopped = False
 
     def goes_on(self) -> bool:
-        """Report how far it is; False if it is to stop."""
+        """Report the progress; False if the action should stop."""
         if not self._is_stopped:
             self._is_stopped = not self._report(min(self.seen, self._total), self._total)
         return not self._is_stopped
 
     def finish(self) -> None:
-        """Jobs that were too new to be seen count as done."""
+        """Count jobs that were too new to be seen as done."""
         if self._total and not self._is_stopped:
             self._report(self._total, self._total)
 
@@ -178,7 +178,7 @@ def _perform_here(
     if action.which or is_unordered or action.verb is RUN_NOW:
         return _one_by_one(action, connection, _snapshot(action, queries), progress)
     acted = _oldest_first(action, queries, commands, count, progress)
-    if action.verb is CANCEL:  # lists of unfinished jobs are not in the order of their creation
+    if action.verb is CANCEL:  # lists of unfinished jobs are not in order of creation
         acted += _one_by_one(action, connection, _snapshot(action, queries), progress)
     return acted
 
@@ -188,7 +188,7 @@ def _oldest_first(
 ) -> int:
     """Act from the end of the list until a job is too new, on at most ``left`` jobs. The cost of a
     step does not depend on the length of the list. Jobs that leave the list meanwhile count as
-    looked at; those that move up in their place stay."""
+    seen; those that move into their places are left alone."""
     take = commands.requeue_oldest if action.verb is RETRY else commands.clear
     acted = 0
     while left > 0 and progress.goes_on():
@@ -238,7 +238,7 @@ def count_jobs(queue: str, status: Status) -> int:
 
 
 def now_ms() -> int:
-    """The instant by the earliest clock of the shards: what comes later to any of them is later."""
+    """The time by the earliest clock of the shards: whatever any of them gets later is later."""
     return min(all_shards(lambda one: Queries(one).now_ms()).by_shard.values())
 
 
@@ -262,7 +262,7 @@ def _open_queue(queue: str) -> str:
     found = next((name for name in names if name not in paused), None)
     if found is None:
         raise InvalidOption(
-            "every queue is paused, so no worker could carry this out; resume one of them first"
+            "every queue is paused, so no worker can do this; resume one of them first"
         )
     return found
 
@@ -300,5 +300,5 @@ def bulk(
         verb, status, f"error {group}" if group else f"queue {queue}", str(which) or "all", acted,
         context.job.id,
     )  # fmt: skip
-    found.complete()  # else it is tried again for the shards that did not answer
+    found.complete()  # raises, so that the job is retried, if shards did not answer
     return {"jobs": acted}

@@ -42,7 +42,7 @@ def read_charts(choice: Mapping[str, str]) -> dict[str, Any]:
 def chart_context(
     page: Page, where: Sequence[str], choice: Mapping[str, str], **query: str
 ) -> dict[str, Any]:
-    """The context of _charts.html on the page ``where``: its name and arguments. When the database
+    """The context of _charts.html on the page ``where`` (its name and arguments). When the database
     does not answer, a notice replaces the charts."""
 
     def link(**change: str) -> str:
@@ -71,7 +71,7 @@ def charts(page: Page) -> JsonResponse:
     """The columns of the charts, and the same figures as a table."""
     with page.querying(Rollup, "charts"):
         found = read_charts(parse_choice(page))
-    if page.notices:  # the page keeps the charts that it has
+    if page.notices:  # the page keeps its current charts
         return JsonResponse({"error": page.notices[0].text}, status=503)
     return JsonResponse(
         {"chart": found["columns"], "fragments": page.fragments(["figures"], charts=found)}
@@ -81,7 +81,7 @@ def charts(page: Page) -> JsonResponse:
 def make_charts(found: Figures) -> dict[str, Any]:
     """The figures as columns for the charts, as rows of a table, and as a sentence.
 
-    In the columns counts are jobs per minute, whatever a point's length, and durations seconds.
+    In the columns, counts are jobs per minute, whatever a point's length, and durations seconds.
     """
     points = found.points
     columns = chart(points)

@@ -1,4 +1,4 @@
-"""Errors of jobs in groups: the list, the page of one, and what can be done to its jobs."""
+"""Groups of errors: their list, the page of one, and the actions on its jobs."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ ORDERS = {"": "-last_seen", "count": "-count", "first": "-first_seen"}
 
 
 def _row(group: ErrorGroup) -> dict[str, Any]:
-    """A group as pages show it, with how often it came in the last week: as a number, and as an SVG
-    path of bars, each two wide, at most 20 high, and for four hours."""
+    """A group as pages show it, with how often it occurred in the last week: as a number, and as an
+    SVG path of bars, each for four hours, two wide and at most 20 high."""
     hours = last_hours(group.hours, ms_of(timezone.now()) // HOUR_MS)
     bars = [sum(hours[at : at + BAR]) for at in range(0, len(hours), BAR)]
     heights = [-(-20 * count // max(bars)) if count else 0 for count in bars]
@@ -49,7 +49,7 @@ def _row(group: ErrorGroup) -> dict[str, Any]:
 
 
 def _last_error(group: ErrorGroup) -> JobError | None:
-    """With its traceback; None if it cannot be read."""
+    """The last error with its traceback; None if it cannot be read."""
     try:
         return group.last_error
     except (TypeError, ValueError):
@@ -116,13 +116,13 @@ def error_page(page: Page, group: str) -> HttpResponse:
 def _group(group: str) -> ErrorGroup:
     found = ErrorGroup.objects.filter(pk=group).first() if group.isalnum() else None
     if found is None:
-        raise Http404(f"no group {group} of errors")
+        raise Http404(f"error group {group} does not exist")
     return found
 
 
 @posted
 def act_on_error(page: Page, group: str) -> HttpResponse:
-    """Retry or delete the failed jobs of a group, after a confirmation; or silence it."""
+    """Retry or delete a group's failed jobs, after a confirmation; or silence the group."""
     found = _group(group)
     if page.request.POST.get("verb") in ("silence", "unsilence"):
         return _silence(page, found)
@@ -151,7 +151,7 @@ def _silence(page: Page, group: ErrorGroup) -> HttpResponse:
     is_silenced = page.request.POST["verb"] == "silence"
     at, by = (timezone.now(), page.request.user.get_username()) if is_silenced else (None, "")
     ErrorGroup.objects.filter(pk=group.pk).update(silenced_at=at, silenced_by=by)
-    _log(page, group.pk, "Silence" if is_silenced else "No longer silence")
-    text = "is silenced: the list leaves it out" if is_silenced else "is in the list again"
+    _log(page, group.pk, "Silence" if is_silenced else "Unsilence")
+    text = "is silenced and no longer listed" if is_silenced else "is listed again"
     messages.success(page.request, f"The error {text}.")
     return HttpResponseRedirect(page.url("error", group.pk))

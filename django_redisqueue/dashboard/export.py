@@ -1,4 +1,4 @@
-"""Lists of jobs as CSV or JSON, sent while they are read."""
+"""Exports lists of jobs as CSV or JSON, sent while they are read."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from .queue_page import check_list, list_jobs, parse_place
 from .records_page import RecordQuery, parse_record_query, search
 
 ROWS = 10_000  # jobs in a file
-READS = 200  # pages of a list that are looked at for them
+READS = 200  # pages of a list that are read for them
 COLUMNS = (
     "id", "task", "queue", "status", "priority", "attempts", "max_attempts", "tags", "args",
     "kwargs", "enqueued_at", "started_at", "finished_at", "worker", "error_type", "error_message",
     "reason", "problem",
 )  # fmt: skip
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # begin what a spreadsheet would calculate
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # characters that begin a spreadsheet formula
 
 Rows = Iterable[Sequence[JobRow]]
 
@@ -56,7 +56,7 @@ def export_records(page: Page) -> HttpResponseBase:
 
 
 def _answer(page: Page, name: str, read: Callable[[], Rows]) -> HttpResponseBase:
-    """The file, or 400 or 503 with the reason as text."""
+    """The file, or status 400 or 503 with the reason as text."""
     try:
         kind = page.request.GET.get("format", "")
         if kind not in WRITERS:
@@ -82,7 +82,7 @@ def _refused(code: int, why: str) -> HttpResponse:
 
 
 async def _asynchronous(text: Iterator[str]) -> AsyncIterator[str]:
-    """Django would read all of another iterator before it sends anything."""
+    """Django would read any other iterator completely before it sends anything."""
     read = sync_to_async(lambda: next(text, None))
     while (part := await read()) is not None:
         yield part
@@ -92,7 +92,7 @@ def _listed(page: Page, queue: str, status: Status, which: JobFilter) -> Rows:
     start = parse_place("")
     for _ in range(READS):
         found = list_jobs(page, queue, status, which, start)
-        page.shards.require_all()  # a file that lacks jobs must not look whole: it breaks off
+        page.shards.require_all()  # a file that lacks jobs must not look complete: it breaks off
         yield found.rows
         if not found.following:
             return
@@ -118,7 +118,7 @@ def _bounded(pages: Rows) -> Iterator[list[dict[str, Any]]]:
 
 
 def _fields(row: JobRow) -> dict[str, Any]:
-    """What is known of a job; arguments are redacted as on pages."""
+    """What is known about a job; arguments are redacted as on pages."""
     job = row.job
     if job is None:
         return {**dict.fromkeys(COLUMNS), "id": row.id, "problem": row.problem}
@@ -152,7 +152,7 @@ def _as_csv(pages: Iterator[list[dict[str, Any]]]) -> Iterator[str]:
 
 
 def _cell(value: Any) -> Any:
-    """A cell that no spreadsheet takes for a formula."""
+    """A cell that no spreadsheet reads as a formula."""
     text = dumps(value) if isinstance(value, dict | list) else value
     return f"'{text}" if isinstance(text, str) and text.startswith(FORMULA) else text
 

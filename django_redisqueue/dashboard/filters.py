@@ -1,4 +1,4 @@
-"""Filters for jobs in a list: by task, tag, worker, text in arguments and error, and by time."""
+"""Filters for jobs in a list: by task, tag, worker, text in arguments and error, and time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class JobFilter:
         return self != EVERYTHING
 
     def matches(self, job: JobData | UnreadableJob) -> bool:
-        """Whether it shows the job. An unreadable job only matches an empty filter."""
+        """Whether the job matches. An unreadable job only matches an empty filter."""
         if isinstance(job, UnreadableJob):
             return not self
         at_ms = instant_of(job)
@@ -63,16 +63,16 @@ class JobFilter:
         return from_ms(self.until_ms)
 
     def query(self) -> dict[str, str]:
-        """As the parameters of a URL."""
+        """The filter as the parameters of a URL."""
         since, until = _local(self.since), _local(self.until)
         return given(task=self.task, text=self.text, since=since, until=until, **self.more())
 
     def more(self) -> dict[str, str]:
-        """The filters by tag and worker, as far as they are given."""
+        """The filters by tag and worker, if they are set."""
         return given(tag=self.tag, worker=self.worker)
 
     def __str__(self) -> str:
-        """As part of a sentence; '' for the filter that matches every job."""
+        """The filter as part of a sentence; '' for one that matches every job."""
         parts = [
             f"task {'' if self.is_exact_task else 'like '}{self.task}" if self.task else "",
             f"“{self.text}” in arguments or error" if self.text else "",
@@ -93,7 +93,7 @@ def given(**fields: str) -> dict[str, str]:
 
 
 def searched_text(job: JobData) -> str:
-    """What a search for text looks at: the arguments, and the error's type and message."""
+    """The text that is searched: the arguments, and the error's type and message."""
     return f"{formatting.arguments(job.args, job.kwargs)}\n{job.error or ''}"
 
 
@@ -122,7 +122,7 @@ def text_of(query: Mapping[str, Any], name: str) -> str:
     """A parameter of a request. Raises InvalidOption for a character that no database stores."""
     found = str(query.get(name, "")).strip()
     if not is_storable(found):
-        raise InvalidOption(f"{name}: {found!r} has a character that no text can have")
+        raise InvalidOption(f"{name}: {found!r} has a character that is not allowed in text")
     return found
 
 
@@ -143,7 +143,7 @@ def _instant(query: Mapping[str, Any], name: str) -> int | None:
     except ValueError:
         found = None
     if found is None:
-        raise InvalidOption(f"{name}: {text!r} is not a time; write it as 2026-01-31 14:30")
+        raise InvalidOption(f"{name}: {text!r} is not a valid time; write it as 2026-01-31 14:30")
     if timezone.is_naive(found):
         found = timezone.make_aware(found)
     return ms_of(found)

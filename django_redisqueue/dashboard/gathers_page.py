@@ -1,4 +1,4 @@
-"""The gathers that Redis has, and the page of one: its parts, its results and its timeline."""
+"""The gathers in Redis, and the page of one: its parts, results and timeline."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from .pages import Page
 from .workflow_detail import WorkflowDetail, WorkflowGraph, first_failure, load_jobs, timeline
 
 SIZE = 50  # gathers per page
-SLICE = 1000  # gathers that one request with a filter, or a search, looks through
-LAST_START = 9_950  # of a page: each shard reads all keys before it
-PARTS = ("gather", "flowtimes", "gatherjobs")
+SLICE = 1000  # gathers that a request with a filter, or a search, looks through
+LAST_START = 9_950  # the last page: each shard reads all keys before a page
+PARTS = ("gather", "workflowtimes", "gatherjobs")
 
 Place = tuple[str, int]  # a key and its shard
 
 
 def gather_list(page: Page) -> HttpResponse:
-    """Newest first."""
+    """The gathers, newest first."""
     fields, start = _fields(page), min(page.int_param("start", 0), LAST_START)
     count = SLICE if fields else SIZE
     listed = _newest(page, start, count + 1)
@@ -69,7 +69,7 @@ def _fields(page: Page) -> dict[str, str]:
 
 
 def _newest(page: Page, start: int, count: int) -> list[Place]:
-    """The keys from ``start`` on with their shards, newest first."""
+    """The keys from ``start`` with their shards, newest first."""
 
     def read(connection: RedisConnection) -> Read[list[tuple[float, str, int]]]:
         found = yield from GatherQueries(connection).newest.read(start + count)
@@ -80,7 +80,7 @@ def _newest(page: Page, start: int, count: int) -> list[Place]:
 
 
 def _matching(page: Page, places: list[Place], status: str = "", key: str = "") -> list[Place]:
-    """Those with this status and this part in their keys. With a status one round trip a shard."""
+    """Those with this status and this text in the key. With a status, one round trip per shard."""
     found = [place for place in places if key.casefold() in place[0].casefold()]
     if not status:
         return found
@@ -89,14 +89,14 @@ def _matching(page: Page, places: list[Place], status: str = "", key: str = "") 
 
 
 def search_gathers(page: Page, text: str) -> list[str]:
-    """The key that is ``text``, and the newest that contain it. One round trip a shard."""
+    """The key that is ``text``, and the newest that contain it. One round trip per shard."""
     parts = page.ask(lambda one: GatherQueries(one).matching.read(text, SLICE)).values()
     found = sorted(((at, key) for part in parts for key, at in part), reverse=True)
     return [key for _, key in found]
 
 
 def key_of(page: Page, job_id: str) -> str:
-    """The key of the gather that the job is of, as long as Redis has the job; or ''."""
+    """The key of the gather that the job belongs to, as long as Redis has the job; or ''."""
     try:
         return GatherQueries(page.queries_of(job_id).connection).key_of(job_id) or ""
     except RedisQueueError as error:
@@ -105,7 +105,7 @@ def key_of(page: Page, job_id: str) -> str:
 
 
 def _row(key: str, found: GatherData | CorruptJob) -> WorkflowDetail:
-    """As the pages of workflows show one: listeners with a result count as completed."""
+    """A gather in the form of a workflow: listeners with a result count as completed."""
     if isinstance(found, CorruptJob):
         return WorkflowDetail(id="", name=printable(key), is_live=True, problem=f"{found}.")
     return _detail(found, {"completed": found.done_count})
@@ -145,7 +145,9 @@ def _find(page: Page, key: str) -> GatherData | CorruptJob | None:
         raise Http404(str(error)) from None
     found = next((one for one in page.ask(read).values() if one), None)
     if found is None and not page.missing and not page.errors:
-        raise Http404(f"no gather {key}: it is over and forgotten, or was never started")
+        raise Http404(
+            f"gather {key} does not exist: it ended and was deleted, or was never started"
+        )
     return found
 
 

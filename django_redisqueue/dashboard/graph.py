@@ -1,8 +1,8 @@
-"""The drawing of a workflow's graph, from left to right: each job is right of its parents.
+"""The drawing of a workflow's graph, from left to right: each job is to the right of its parents.
 
-Up to SINGLE jobs have a box each, unless FAN_OUT or more are alike (the same task, status and
-layer, with parents in the same boxes): these share one. In larger graphs all that are alike do;
-graphs with too many boxes are not drawn.
+Up to SINGLE jobs have a box each, unless FAN_OUT or more are alike (same task, status and layer,
+with parents in the same boxes); these share one. In larger graphs, all jobs that are alike share a
+box. Graphs with too many boxes are not drawn.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..core import formatting
 from ..core.records import WorkflowNode
 
 SINGLE = 200  # jobs that have a box each
-FAN_OUT = 12  # so many jobs that are alike share a box
+FAN_OUT = 12  # this many jobs that are alike share a box
 BOXES = 400  # per drawing
 EDGES = 1500
 WIDTH, HEIGHT, ACROSS, BETWEEN, EDGE = 184, 58, 64, 14, 8  # px
@@ -29,11 +29,11 @@ Parents = Mapping[int, Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class BoxDetail:
-    """What a box says about its only job."""
+    """The text in a box about its only job."""
 
     argument: str = ""
     duration: str = ""
-    percent: int | None = None  # of its progress
+    percent: int | None = None  # its progress
 
     @property
     def short_argument(self) -> str:
@@ -59,7 +59,7 @@ class Box:
 
     @property
     def name(self) -> str:
-        """The end of the job's id; '' for several jobs, or one that is not known any more."""
+        """The end of the job's id; '' for several jobs, or one that is no longer known."""
         return f".{self.number}" if self.count == 1 and self.task else ""
 
     @property
@@ -72,7 +72,7 @@ class Box:
     def title(self) -> str:
         who = formatting.jobs(self.count) if self.count > 1 else f"Job {self.number}"
         about = (self.status, self.about.argument, self.about.duration)
-        return f"{who}: {', '.join(filter(None, (self.task or 'task not known', *about)))}"
+        return f"{who}: {', '.join(filter(None, (self.task or 'unknown task', *about)))}"
 
     @property
     def detail(self) -> str:
@@ -95,8 +95,9 @@ class Drawing:
 def draw(
     nodes: Sequence[WorkflowNode], about: Mapping[int, BoxDetail], *, is_unfolded: bool
 ) -> Drawing | None:
-    """The drawing, or None if there is nothing to draw, or too much. ``about``: details of jobs by
-    number; ``is_unfolded``: jobs that are alike have a box each, too, unless there are too many."""
+    """The drawing, or None if there is nothing or too much to draw. ``about``: details of jobs by
+    number; ``is_unfolded``: jobs that are alike have a box each as well, unless they are too many.
+    """
     known = {node.number for node in nodes}
     parents = {node.number: [n for n in node.after if n in known] for node in nodes}
     layers = layers_of(parents)
@@ -125,17 +126,17 @@ def draw(
 def _box(
     jobs: Sequence[WorkflowNode], place: tuple[int, int], about: Mapping[int, BoxDetail]
 ) -> Box:
-    """The box of one job, or of several that are alike. A group has the number of its first."""
+    """The box of one job, or of several that are alike, with the number of the first."""
     first = jobs[0]
     detail = about.get(first.number) if len(jobs) == 1 else None
     return Box(first.number, len(jobs), first.task, first.status, *place, detail or BoxDetail())
 
 
 def layers_of(parents: Parents) -> dict[int, int]:
-    """The longest path to each job; 0 in and after a cycle, which only corrupt data has."""
+    """The longest path to each job; 0 in and after a cycle, which only corrupt data can have."""
     layers = dict.fromkeys(parents, 0)
     sorter = TopologicalSorter(parents)
-    with suppress(CycleError):  # it still sorts the jobs before the cycle
+    with suppress(CycleError):  # the jobs before the cycle are still sorted
         sorter.prepare()
     while ready := sorter.get_ready():
         for n in ready:
@@ -147,7 +148,7 @@ def layers_of(parents: Parents) -> dict[int, int]:
 def _groups(
     nodes: Sequence[WorkflowNode], parents: Parents, layers: Mapping[int, int], least: int
 ) -> dict[int, int]:
-    """The group of each job: the number of the first job that is like it. Fewer than ``least`` jobs
+    """The group of each job: the number of the first job like it. Fewer than ``least`` jobs
     that are alike are in groups of their own."""
     firsts: dict[tuple[Any, ...], int] = {}
     groups: dict[int, int] = {}

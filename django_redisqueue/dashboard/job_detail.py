@@ -1,4 +1,4 @@
-"""How pages show a job, from Redis or from its record; and its attempts and history."""
+"""How pages show a job from Redis or from its record, with its attempts and history."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from .filters import instant_of
 from .pages import local_time
 
 UNSPENT = (Status.PROCESSING, Status.COMPLETED)  # their current attempt is not counted as spent
-WITH_ERROR = (Status.RETRYING, Status.FAILED, Status.CANCELLED)  # attempts end so with an error
+WITH_ERROR = (Status.RETRYING, Status.FAILED, Status.CANCELLED)  # of attempts with an error
 ENDS = (Status.RETRYING, Status.FAILED, Status.COMPLETED)  # of an attempt
-ATTEMPTS = 20  # that have a section: the newest
+ATTEMPTS = 20  # the newest, which have a section
 DETAIL = 300  # characters of an event's detail
 
 
 def read_record(record: JobRecord) -> JobData | UnreadableJob:
-    """The job as the mirror last saw it. Columns that were not loaded are left out."""
+    """The job as last mirrored. Columns that were not loaded are left out."""
     try:
         return decode_record(record)
     except CorruptJob as error:
@@ -47,7 +47,7 @@ def read_record(record: JobRecord) -> JobData | UnreadableJob:
 
 
 def split(job: JobData | UnreadableJob) -> tuple[str, JobData | None]:
-    """What cannot be read of the job, or '', and what can."""
+    """What cannot be read about the job, or '', and the readable part."""
     return (job.problem, job.known) if isinstance(job, UnreadableJob) else ("", job)
 
 
@@ -58,7 +58,7 @@ class JobDetail:
     id: str
     job: JobData | None
     problem: str = ""
-    is_live: bool = True  # in Redis; otherwise only in the mirror
+    is_live: bool = True  # whether it is in Redis, not only in the mirror
 
     @property
     def workflow(self) -> str:
@@ -69,7 +69,7 @@ class JobDetail:
 
 
 def facts_of(job: JobData) -> dict[str, Any]:
-    """What a job's own page says besides the fields of its data."""
+    """What a job's own page shows in addition to the fields of its data."""
     others = [name for name in job.unreadable if name not in ("payload", "result")]
     return {
         "attempts": attempts_begun(job),
@@ -88,7 +88,7 @@ def facts_of(job: JobData) -> dict[str, Any]:
 
 
 def _arguments(job: JobData) -> list[tuple[str, str]]:
-    """(name of the parameter, or position if the task is not known here; value as JSON)"""
+    """(name of the parameter, or position if the task is unknown here; value as JSON)"""
     if "payload" in job.unreadable:
         return [("", _unreadable(job, "payload"))]
     names = parameters_of(job)
@@ -104,7 +104,7 @@ def _result(job: JobData) -> str:
 
 
 def percent_of(job: JobData) -> int | None:
-    """How far it is, from 0 to 100; None without progress."""
+    """The progress from 0 to 100; None if there is none."""
     if job.progress is None:
         return None
     if job.progress.total <= 0:
@@ -113,12 +113,12 @@ def percent_of(job: JobData) -> int | None:
 
 
 def attempts_begun(job: JobData) -> int:
-    """The spent attempts, and the one that runs or has succeeded."""
+    """The spent attempts, plus the one that is running or has succeeded."""
     return job.attempts + (job.status in UNSPENT)
 
 
 def parameters_of(job: JobData) -> dict[int, str]:
-    """The names of its positional arguments; none of a task that is not known here."""
+    """The names of its positional arguments; empty if the task is unknown here."""
     task: Task | None = lookup(job.task)
     if task is None:
         return {}
@@ -130,7 +130,7 @@ def parameters_of(job: JobData) -> dict[int, str]:
 
 
 def max_attempts_of(job: JobData) -> int | None:
-    """How many attempts the job has; None for a task that is not known here."""
+    """How many attempts the job has; None if the task is unknown here."""
     task: Task | None = lookup(job.task)
     own = int_or_none(job.options.get("max_attempts"))
     return own or (task.options.max_attempts if task else None)
@@ -146,7 +146,7 @@ def timeout_ms_of(job: JobData) -> int:
 
 
 def time_left(job: JobData, now_ms: int) -> tuple[str, str]:
-    """(what, how long): until a running job's timeout, or until a job is due. Empty for others."""
+    """(label, how long): until a running job's timeout, or until a job is due. Empty for others."""
     if job.status is Status.PROCESSING and job.started_ms:
         timeout_ms = timeout_ms_of(job)
         left_ms = job.started_ms + timeout_ms - now_ms
@@ -161,7 +161,7 @@ def time_left(job: JobData, now_ms: int) -> tuple[str, str]:
 
 
 def wait_text(job: JobData) -> str:
-    """What a parked job waits for, since when, and until when at the most."""
+    """What a parked job waits for, since when, and until when at most."""
     what = f"waits for {job.waits_for}" if job.waits_for else "sleeps"
     since = f", since {local_time(from_ms(job.parked_ms))}" if job.parked_ms else ""
     until = f", until {local_time(from_ms(job.due_ms))}" if job.due_ms else ""
@@ -169,7 +169,7 @@ def wait_text(job: JobData) -> str:
 
 
 def _expires_text(job: JobData) -> str:
-    """Until when it may start, or how long it may wait for that; '' if it does not expire."""
+    """The latest start, or how long the job may wait to start; '' if it does not expire."""
     text = str(job.options.get(EXPIRES, ""))
     ms = int_or_none(text.removeprefix("+"))
     if ms is None:
@@ -186,7 +186,7 @@ class JobRow:
     at: datetime | None
     problem: str = ""
     arguments: str = ""
-    ran: str = ""  # how long it has run, or runs by now
+    ran: str = ""  # how long it ran, or has been running
     attempts: str = ""  # ``2 of 5``
     worker: str = ""
     detail: str = ""  # what matters most in its status
@@ -217,7 +217,7 @@ def row_of(job: JobData | UnreadableJob, at: datetime | None = None) -> JobRow:
 
 
 def row_of_record(record: JobRecord) -> JobRow:
-    """The row of a job as the mirror last saw it, with the time it was enqueued."""
+    """The row of a job as last mirrored, with the time when it was enqueued."""
     return row_of(read_record(record), record.enqueued_at)
 
 
@@ -239,24 +239,24 @@ class JobRowPage:
     """One page of a list."""
 
     rows: Sequence[JobRow] = ()
-    seen: int = 0  # jobs that were looked at
+    seen: int = 0  # jobs that were searched
     following: str = ""  # in the URL of the next page; '' at the end
 
     def place(self, start: int, *, is_filtered: bool) -> str:
-        """Which part of the list the page shows, in words."""
+        """The part of the list that the page shows, in words."""
         if not self.seen:
-            return "No jobs were looked at." if is_filtered else ""
+            return "No jobs were searched." if is_filtered else ""
         first, last = formatting.number(start + 1), formatting.number(start + self.seen)
         if not is_filtered:
             return f"{first} to {last}"
         return (
-            f"{formatting.jobs(len(self.rows))} of the {formatting.number(self.seen)} looked at "
-            f"(places {first} to {last})"
+            f"{formatting.jobs(len(self.rows))} of the {formatting.number(self.seen)} searched "
+            f"(positions {first} to {last})"
         )
 
 
 def choices_of(rows: Iterable[JobRow]) -> dict[str, list[str]]:
-    """What the filters offer: the tags and workers of the jobs that the page shows."""
+    """The filters' suggestions: the tags and workers of the jobs that the page shows."""
     jobs = [row.job for row in rows if row.job is not None]
     tags = {f"{name}={value}" for job in jobs for name, value in job.tags.items()}
     children = [parse_child(job.child) for job in jobs]
@@ -296,7 +296,7 @@ class TimelineEntry:
 
 
 def fold(events: Sequence[JobEvent]) -> list[tuple[TimelineEntry, Sequence[TimelineEntry]]]:
-    """The history: of consecutive reports of progress the last one, with those before it."""
+    """The history: consecutive reports of progress are folded into the last one."""
 
     def kind(event: JobEvent) -> tuple[bool, int]:
         is_progress = event.status == Status.PROCESSING and '"progress"' in event.detail
@@ -339,16 +339,16 @@ def _event_detail(detail: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt; ``number`` begins again when somebody retries the job (``generation``)."""
+    """One attempt; ``number`` starts over when someone retries the job (``generation``)."""
 
     number: int
     generation: int
     started_at: datetime | None = None
     ended_at: datetime | None = None
-    status: str = ""  # what the job became at its end, '' while it runs
-    children: Sequence[str] = ()  # that ran it: a recovered or parked job runs again
+    status: str = ""  # of the job when the attempt ended; '' while it runs
+    children: Sequence[str] = ()  # that ran it, several if the job was recovered or parked
     error: JobError | None = None
-    group: str = ""  # the id of the error's group, if that has a row
+    group: str = ""  # the id of the error's group, if it has a row
 
     @property
     def ran(self) -> str:
@@ -362,17 +362,17 @@ class Attempt:
 
     @property
     def is_cut(self) -> bool:
-        """Whether it failed with an error that is not known any more."""
+        """Whether it failed with an error that is no longer known."""
         return self.error is None and self.status in (Status.RETRYING, Status.FAILED)
 
 
 def attempts_of(job: JobData, events: Sequence[JobEvent]) -> list[Attempt]:
-    """The newest attempts, newest first. ``events``: the newest of the job, oldest first."""
+    """The newest attempts, newest first. ``events``: the job's newest, oldest first."""
     found = _from_events(job, events)
     if _is_behind(job, found):
         found.append(_from_job(job))
     ended = [at for at, attempt in enumerate(found) if attempt.status in WITH_ERROR]
-    if job.error and ended:  # an event leaves out what is over 1 KB, the job does not
+    if job.error and ended:  # events leave out errors over 1 KB, the job does not
         found[ended[-1]] = replace(found[ended[-1]], error=job.error)
     return found[: -ATTEMPTS - 1 : -1]
 
@@ -382,7 +382,7 @@ def with_groups(task: str, attempts: Sequence[Attempt]) -> list[Attempt]:
         key_of(task, error.type, error.message, error.traceback).fingerprint if error else ""
         for error in (attempt.error for attempt in attempts)
     ]
-    asked = {group for group in groups if group}  # no query if there is none
+    asked = {group for group in groups if group}  # no query if empty
     known = set(ErrorGroup.objects.filter(pk__in=asked).values_list("pk", flat=True))
     return [
         replace(attempt, group=group if group in known else "")
@@ -391,7 +391,7 @@ def with_groups(task: str, attempts: Sequence[Attempt]) -> list[Attempt]:
 
 
 def _is_behind(job: JobData, found: Sequence[Attempt]) -> bool:
-    """Whether the job knows an attempt that its events do not have, or not yet."""
+    """Whether the job has an attempt that its events do not have, or not yet."""
     number = attempts_begun(job)
     if not found:
         return bool(job.error or job.started_ms)
@@ -426,7 +426,7 @@ def _from_events(job: JobData, events: Sequence[JobEvent]) -> list[Attempt]:
             continue
         if found and not found[-1].status:
             begun = found.pop()
-        elif event.status in ENDS and event.attempt:  # @task(audit=...) has left out its start
+        elif event.status in ENDS and event.attempt:  # @task(audit=...) left out its start
             begun = Attempt(event.attempt, generation, children=(event.worker,))
         else:
             continue
@@ -435,7 +435,7 @@ def _from_events(job: JobData, events: Sequence[JobEvent]) -> list[Attempt]:
 
 
 def _begin(found: list[Attempt], event: JobEvent, generation: int) -> None:
-    """A run: of a new attempt, or of the last one once more."""
+    """Add a run: of a new attempt, or another one of the last attempt."""
     last = found[-1] if found else None
     if last and (last.number, last.generation) == (event.attempt, generation):
         children = tuple(dict.fromkeys((*last.children, event.worker)))

@@ -1,4 +1,4 @@
-"""The page of one job, and what can be done to it: a verb, or a copy with other arguments."""
+"""The page of one job, and its actions: verbs, and a copy with other arguments."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ from .job_detail import (
 from .pages import Page
 from .policies import RELEASE
 
-EVENTS = 200  # of the history: the newest
+EVENTS = 200  # the newest of the history
 SCHEDULES = 5000  # names that are compared with a job's id
-REMEMBERED = 100  # steps and waits that are named
+REMEMBERED = 100  # steps and waits that are listed
 LABELS = {"step": "Steps done", "cursor": "Walks", "wait": "Waits", "sleep": "Sleeps"}
 SHAPES: dict[str, tuple[type, str]] = {
     "args": (list, 'a list, such as [1, "a"]'),
@@ -111,18 +111,18 @@ def find(page: Page, job_id: str) -> JobDetail:
     except RedisQueueError as error:
         page.note(job_id, error)
         if page.is_away(job_id):
-            problem = "Redis does not answer, and the mirror has no record of it."
+            problem = "Redis does not answer, and the mirror has no record of the job."
     record = JobRecord.objects.filter(pk=job_id).first() if is_storable(job_id) else None
     if record is not None:
         problem, job = split(read_record(record))
         return JobDetail(job_id, job, problem, is_live=False)
     if problem:
         return JobDetail(job_id, None, problem, is_live=not page.is_away(job_id))
-    raise Http404(f"no job {job_id}, neither in Redis nor in the mirror")
+    raise Http404(f"job {job_id} is neither in Redis nor in the mirror")
 
 
 def _relatives(detail: JobDetail) -> tuple[list[str], list[str]]:
-    """The ids of its parents and dependants, as far as Redis still has them."""
+    """The ids of its parents and dependants, if Redis still has them."""
     if not detail.is_live:
         return [], []
     try:
@@ -133,7 +133,7 @@ def _relatives(detail: JobDetail) -> tuple[list[str], list[str]]:
 
 
 def _links(page: Page, detail: JobDetail, job: JobData) -> dict[str, str]:
-    """The URLs of what the job belongs to, or '', with the names of its gather and schedule."""
+    """The URLs of what the job belongs to, or '', and the names of its gather and schedule."""
     is_known = job.queue in get_settings().queues
     is_of_gather = detail.is_live and job.id.startswith("gather_")
     schedule, schedule_url = _schedule(page, job.id)
@@ -148,7 +148,7 @@ def _links(page: Page, detail: JobDetail, job: JobData) -> dict[str, str]:
 
 
 def _schedule(page: Page, job_id: str) -> tuple[str, str]:
-    """The name and page of the schedule that made the job: a hash of the name is in the id."""
+    """The name and page of the schedule that created the job: the id has a hash of the name."""
     if not job_id.startswith("periodic_"):
         return "", ""
     for pk, name in PeriodicJob.objects.values_list("pk", "name")[:SCHEDULES]:
@@ -158,7 +158,7 @@ def _schedule(page: Page, job_id: str) -> tuple[str, str]:
 
 
 def _verbs(page: Page, detail: JobDetail) -> list[Verb]:
-    """What this user can do to the job; nothing when only the mirror has it."""
+    """What this user may do to the job; nothing if only the mirror has it."""
     if not detail.is_live or detail.job is None:
         return []
     is_parked = detail.job.waits_for is not None
@@ -167,7 +167,7 @@ def _verbs(page: Page, detail: JobDetail) -> list[Verb]:
 
 
 def _policies(page: Page, detail: JobDetail, parents: Sequence[str]) -> dict[str, Any]:
-    """Why an unfinished job does not run, its unique keys, and the names of its steps, walks and
+    """Why an unfinished job is not running, its unique keys, and the names of its steps, walks and
     waits. At most ten round trips."""
     job = detail.job
     if job is None or not detail.is_live or job.status.is_final:
@@ -178,7 +178,7 @@ def _policies(page: Page, detail: JobDetail, parents: Sequence[str]) -> dict[str
         unique = UniqueQueries(connection).held_by(job.id, job.unique) if job.unique else []
         names = StepQueries(connection).names(job.id)
     except RedisQueueError as error:
-        return {"why": f"Why it does not run cannot be read: {error}."}
+        return {"why": f"The reason why it is not running cannot be read: {error}."}
     shown = names[:REMEMBERED]
     remembered = [
         (LABELS.get(kind, printable(kind)), [printable(name) for _, name in group])
@@ -211,21 +211,21 @@ def act_on_job(page: Page, job_id: str) -> HttpResponse:
         page.require("enqueue_job")
         job, is_live = _original(page, job_id)
         return _enqueue_copy(page, job, is_live, [*job.args], {**job.kwargs})
-    job = _known(check_job_id(job_id))
+    job = _readable_job(check_job_id(job_id))
     verb = requested_verb(page, job.status)
     done, _ = verb.act([job.id])
     page.log_jobs(done, verb.label)
     if done:
         messages.success(page.request, f"The job was {verb.done}.")
     else:
-        messages.warning(page.request, "The job has changed meanwhile; nothing was done.")
+        messages.warning(page.request, "The job has changed in the meantime; nothing was done.")
     if verb.name == "delete" and not JobRecord.objects.filter(pk=job.id).exists():
         return HttpResponseRedirect(page.url("queue", job.queue, job.status.value))
     return HttpResponseRedirect(page.url("job", job.id))
 
 
-def _known(job_id: str) -> JobData:
-    """The job, even if only parts of it can be read."""
+def _readable_job(job_id: str) -> JobData:
+    """The job, even if only a part of it can be read."""
     try:
         return Queries(connection_of(job_id)).job(job_id)
     except CorruptJob as error:
@@ -243,8 +243,8 @@ def _original(page: Page, job_id: str) -> tuple[JobData, bool]:
 
 
 def copy_job(page: Page, job_id: str) -> HttpResponse:
-    """The form for a copy of the job with other arguments, and its submission. After an error the
-    form keeps what was entered."""
+    """The form for a copy of the job with other arguments, and its submission. After an error, the
+    form keeps the input."""
     page.require("enqueue_job")
     form, job, error = page.request.POST, None, ""
     try:
@@ -287,7 +287,7 @@ def _arguments(form: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
 def _enqueue_copy(
     page: Page, job: JobData, is_live: bool, args: list[Any], kwargs: dict[str, Any]
 ) -> HttpResponse:
-    """Neither a unique key nor an Idempotency-Key is copied: the task's own rule applies."""
+    """Copies neither a unique key nor an Idempotency-Key: the task's own rule applies."""
     task: Task = get_task(job.task)
     _restore_redacted(job, is_live, args, kwargs)
     timeout_ms = int_or_none(job.options.get("timeout_ms"))
@@ -299,27 +299,27 @@ def _enqueue_copy(
         timeout=None if timeout_ms is None else timeout_ms / 1000,
     ).enqueue(*args, **kwargs)
     if copy.is_duplicate:
-        messages.warning(page.request, "No copy was made: this job has its unique key.")
+        messages.warning(page.request, "The job was not copied: this job holds the unique key.")
         return HttpResponseRedirect(page.url("job", copy.id))
     page.log_jobs([job.id], f"Enqueued a copy, {copy.id}")
     page.log_jobs([copy.id], f"Enqueued as a copy of {job.id}")
-    messages.success(page.request, f"A copy was enqueued; this is it. The original is {job.id}.")
+    messages.success(page.request, f"This copy was enqueued. The original is {job.id}.")
     return HttpResponseRedirect(page.url("job", copy.id))
 
 
 def _restore_redacted(job: JobData, is_live: bool, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """Put back the real values of redacted arguments. Raises InvalidOption if one is not known."""
+    """Restore the real values of redacted arguments. Raises InvalidOption if one is unknown."""
     given, shown = _by_place(args, kwargs), _by_place(job.args, job.kwargs)
     places = [place for place, value in given.items() if value == REDACTED]
     if not places:
         return
     if not is_live:
         raise InvalidOption(
-            f"job {job.id} cannot be copied like this: it is not in Redis any more, and its record "
-            f"has its arguments redacted; write values for {REDACTED}"
+            f"job {job.id} cannot be copied like this: it is no longer in Redis, and in its record "
+            f"the arguments are redacted; replace {REDACTED} by values"
         )
     if any(shown.get(place) != REDACTED for place in places):
-        raise InvalidOption(f"{REDACTED} stands for a value only where the job itself has it")
+        raise InvalidOption(f"use {REDACTED} only for values that the job itself has redacted")
     real = _by_place(*decode_payload(Queries(connection_of(job.id)).payload(job.id)))
     for place in places:
         values: Any = args if isinstance(place, int) else kwargs

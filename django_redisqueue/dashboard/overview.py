@@ -39,13 +39,13 @@ STATUSES = (
     Status.FAILED, Status.COMPLETED, Status.CANCELLED,
 )  # fmt: skip
 RATE_WINDOW = 10.0  # s
-SAMPLE_TTL = 60.0  # s after which a sample is too old for a rate
-LEAST_RATE = 0.01  # jobs a second below which no end is in sight
-UP_TO_DATE = 1000  # ms of mirror lag that are not shown
+SAMPLE_TTL = 60.0  # s after which a sample is too old to give a rate
+LEAST_RATE = 0.01  # jobs per second; below it, a queue counts as not emptying
+UP_TO_DATE = 1000  # ms of mirror lag that count as up to date
 
 
 def overview(page: Page) -> HttpResponse:
-    """The whole page; it is complete without JavaScript."""
+    """The whole page, complete without JavaScript."""
     data = read_overview(None)
     choice = parse_choice(page)
     return page.render(
@@ -78,7 +78,7 @@ def _parts(page: Page, data: OverviewData) -> dict[str, Any]:
 def _context(page: Page, data: OverviewData) -> dict[str, Any]:
     page.start_over(data.health)
     page.notices.extend(data.notices)
-    policies = [  # what, in which state, the URL of its page
+    policies = [  # label, state, URL of the page
         (label, text, page.url(label.lower().replace(" ", "_")))
         for label, text in policy_lines(data.health.facts)
     ]
@@ -87,14 +87,14 @@ def _context(page: Page, data: OverviewData) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class OverviewData:
-    """The whole overview. Without Redis it has what the database knows."""
+    """The whole overview. Without Redis, it has what is in the database."""
 
     health: HealthReport
     queues: list[QueueRow] = field(default_factory=list)
-    recorded: list[tuple[str, Sums]] = field(default_factory=list)  # instead, without Redis
+    recorded: list[tuple[str, Sums]] = field(default_factory=list)  # shown if Redis is down
     fleet: FleetSummary | None = None
     servers: Sequence[ServerOverview] = ()
-    notices: list[Finding] = field(default_factory=list)  # besides the health strip
+    notices: list[Finding] = field(default_factory=list)  # in addition to the health strip
     sample: Sample | None = None
 
 
@@ -103,7 +103,7 @@ class QueueRow:
     queue: QueueOverview
     rates: Rates | None
     hour: Sums
-    workers: int | None = None  # that take its jobs; None if nobody knows
+    workers: int | None = None  # that take its jobs; None if unknown
 
     @property
     def counts(self) -> list[tuple[str, str]]:
@@ -113,7 +113,7 @@ class QueueRow:
 
     @property
     def net(self) -> str:
-        """By how many jobs a second the queue grows (+) or shrinks."""
+        """By how many jobs per second the queue grows (+) or shrinks."""
         if self.rates is None:
             return formatting.NOTHING
         net = self.rates.arrived - self.rates.ended
@@ -122,7 +122,7 @@ class QueueRow:
 
     @property
     def drained(self) -> str:
-        """When its queued jobs will have run if it goes on so: ``empty in 5 m``; or ''."""
+        """When the queue will be empty at this rate: ``empty in 5 m``; or ''."""
         queued = self.queue.counts["queued"]
         if self.rates is None or not queued:
             return ""
@@ -163,7 +163,7 @@ def parse_sample(text: str) -> Sample | None:
 
 
 class SharedOverview:
-    """The overview for all open streams of this process, cached for a moment. Not thread-safe."""
+    """The overview for all open streams of this process, cached briefly. Not thread-safe."""
 
     def __init__(self) -> None:
         self._cached: tuple[float, OverviewData] | None = None
@@ -184,12 +184,12 @@ class SharedOverview:
         return data
 
 
-_shared = SharedOverview()  # used by the thread of all streams only
+_shared = SharedOverview()  # only used by the thread that serves all streams
 
 
 def read_overview(before: Sample | None) -> OverviewData:
-    """Read the overview: three round trips to Redis, and one query, besides those of the health,
-    however many queues, workers and jobs there are."""
+    """Read the overview: three round trips to Redis and one query, in addition to those of the
+    health report, however many queues, workers and jobs there are."""
     health = read_health(producer_connection())
     data = OverviewData(health)
     data.notices = [each for each in health.findings if each not in health.problems]
@@ -216,7 +216,7 @@ def _read_servers(data: OverviewData) -> None:
     try:
         data.servers = sums.servers(shards)
         data.fleet = summarize(read_workers(shards))
-    except RedisQueueError as error:  # it went away between two reads
+    except RedisQueueError as error:  # Redis went down between two reads
         data.notices.append(redis_away(error))
 
 
@@ -240,12 +240,12 @@ def _rates(queue: QueueOverview, before: Sample | None) -> Rates | None:
 
 
 def _mirror(facts: Facts) -> str:
-    """How far the mirror is, in a few words."""
+    """How up to date the mirror is, in a few words."""
     if not facts.settings.mirror:
         return "off"
     if not facts.mirrors or facts.shard is None:
-        return "not known"
+        return "unknown"
     if any(one.problem for one in facts.mirrors):
-        return "stands still"
+        return "stopped"
     lag = facts.shard.unread.oldest_ms
     return "up to date" if lag < UP_TO_DATE else f"{formatting.duration(lag)} behind"

@@ -1,4 +1,4 @@
-"""What all pages share: the request, its permissions, rendering, live updates, and the admin's log.
+"""Shared by all pages: the request, its permissions, rendering, live updates, and the admin's log.
 
 A view returns the whole page, or with ``live`` in the query only the parts that change, as JSON.
 """
@@ -51,8 +51,8 @@ from ..health.report import HealthReport, read_health
 from ..models import JobRecord, SavedFilter
 
 TEMPLATES = f"admin/{APP}"
-POLL = 2000  # ms between two updates of a page
-STRIP = 10  # problems on top of a page
+POLL = 2000  # ms between updates of a page
+STRIP = 10  # problems at the top of a page
 LIFETIME = 300.0  # s of a stream; the browser then reconnects, and its login is checked again
 
 logger = logging.getLogger("django_redisqueue")
@@ -64,7 +64,7 @@ Response = TypeVar("Response", bound=HttpResponseBase)
 
 
 def route(admin: ModelAdmin[Any], address: str, view: PageView, name: str) -> URLPattern:
-    """A URL of the dashboard: it needs the site's login and the permission to view job records."""
+    """A URL of the dashboard; it needs the site's login and the permission to view job records."""
 
     def guarded(request: HttpRequest, **arguments: Any) -> HttpResponseBase:
         return Page(request, admin).answer(view, **arguments)
@@ -73,7 +73,7 @@ def route(admin: ModelAdmin[Any], address: str, view: PageView, name: str) -> UR
 
 
 class MissingPermission(PermissionDenied):
-    """What ``Page.answer`` shows as a page: Django's own has no text."""
+    """``Page.answer`` shows it as a page, because Django's own page has no text."""
 
 
 @dataclass(slots=True)
@@ -85,24 +85,24 @@ class Page:
     _health: HealthReport | None = None
     _shards: AllShards | None = None
     _errors: list[str] = field(default_factory=list)
-    notices: list[Finding] = field(default_factory=list)  # besides those of the health
+    notices: list[Finding] = field(default_factory=list)  # in addition to those of the health
 
     @property
     def health(self) -> HealthReport:
-        """What is wrong, read once a request, and once for each event of a stream."""
+        """What is wrong, read once per request, and once for each event of a stream."""
         if self._health is None:
             self._health = read_health(producer_connection())
         return self._health
 
     def start_over(self, health: HealthReport | None = None) -> None:
-        """Forget the health and what has failed since; ``health`` is a newer report."""
+        """Forget the health and the errors since; ``health`` is a newer report."""
         self._health, self._shards = health, None
         self._errors.clear()
         self.notices.clear()
 
     @property
     def shards(self) -> AllShards:
-        """All shards. Those that have failed to answer this request are missing from now on."""
+        """All shards. Those that failed to answer this request are missing from then on."""
         if self._shards is None:
             self._shards = AllShards()
             self._shards.missing.update(self.health.facts.missing)
@@ -120,18 +120,18 @@ class Page:
 
     @property
     def is_redis_away(self) -> bool:
-        """Whether the health could not be read, or no shard has answered this request."""
+        """Whether the health could not be read, or no shard answered this request."""
         return self.health.facts.shard is None or len(self.missing) == get_settings().shards
 
     @property
     def is_partial(self) -> bool:
-        """Whether some shards have failed to answer, and others have not."""
+        """Whether some shards failed to answer, but not all."""
         return 0 < len(self.missing) < get_settings().shards
 
     @property
     def errors(self) -> list[str]:
-        """What the health strip does not say, as sentences: which shards have failed to answer
-        since the health was read, and what could not be read in the others."""
+        """What the health strip does not say, as sentences: which shards failed to answer after
+        the health was read, and what could not be read in the others."""
         known, several = self.health.facts.missing, get_settings().shards > 1
         lately = [
             f"Shard {shard} cannot be read: {error}." if several else f"{error}."
@@ -141,11 +141,11 @@ class Page:
         return [*lately, *self._errors]
 
     def is_away(self, some_id: str) -> bool:
-        """Whether the shard of a job or workflow has failed to answer this request."""
+        """Whether the shard of a job or workflow failed to answer this request."""
         return shard_of_id(some_id) in self.missing
 
     def queries_of(self, some_id: str) -> Queries:
-        """For the shard of a job or workflow. Raises its error if that is missing."""
+        """For the shard of a job or workflow. Raises the shard's error if it is missing."""
         shard = shard_of_id(some_id)
         if shard in self.missing:
             raise self.missing[shard]
@@ -154,8 +154,8 @@ class Page:
     def ask(
         self, begin: Callable[[RedisConnection], Read[Answer]], shards: Iterable[int] | None = None
     ) -> Mapping[int, Answer]:
-        """The answers of all shards, or of these; see ``reading``. Takes as many round trips as one
-        read. After an error that the page shows, there are no answers."""
+        """The answers of all shards, or of the given ones; see ``reading``. Takes as many round
+        trips as one read. After an error that the page shows, there are no answers."""
         found: Mapping[int, Answer] = {}
         with self.reading() as every:
             found = every.read(begin, shards).by_shard
@@ -166,8 +166,8 @@ class Page:
         places: Iterable[tuple[str, int]],
         begin: Callable[[RedisConnection, list[str]], Read[list[Answer]]],
     ) -> dict[str, Answer]:
-        """``ask`` the shards of these keys, given as (key, shard), each for its own: the answers by
-        key. ``begin`` reads one for each of the keys that it gets."""
+        """``ask`` each shard for its own of these keys, given as (key, shard); returns the answers
+        by key. ``begin`` reads one answer for each of the keys that it gets."""
         parts: dict[int, list[str]] = {}
         for key, shard in places:
             parts.setdefault(shard, []).append(key)
@@ -190,7 +190,7 @@ class Page:
 
     @contextmanager
     def showing_invalid(self) -> Iterator[None]:
-        """Show an InvalidOption of the block as a message, and go on."""
+        """Show an InvalidOption in the block as a message, and continue."""
         try:
             yield
         except InvalidOption as error:
@@ -198,7 +198,7 @@ class Page:
 
     @contextmanager
     def querying(self, model: type[Model], what: str) -> Iterator[None]:
-        """Show a notice when the database does not answer the block, and go on."""
+        """Show a notice if the database does not answer in the block, and continue."""
         try:
             with savepoint(model):
                 yield
@@ -206,7 +206,7 @@ class Page:
             self.notices.append(unreadable(what, error))
 
     def note(self, some_id: str, error: RedisQueueError) -> None:
-        """Show why a job or workflow could not be read; a shard that is away is missing now."""
+        """Show why a job or workflow could not be read; an unavailable shard is missing now."""
         if isinstance(error, RedisUnavailable | RedisRefused):
             self.shards.missing[shard_of_id(some_id)] = error
         else:
@@ -237,7 +237,7 @@ class Page:
 
     @property
     def more_problems(self) -> int:
-        """How many the strip leaves out: with many queues there may be hundreds."""
+        """How many problems the strip leaves out: with many queues there may be hundreds."""
         return max(0, len(self.health.problems) - STRIP)
 
     @property
@@ -247,13 +247,13 @@ class Page:
 
     @property
     def saved_filters(self) -> QuerySet[SavedFilter]:
-        """Those of this user."""
+        """The filters of this user."""
         return SavedFilter.objects.filter(user_id=self.user_id).order_by("name")
 
     @property
     def sidebar(self) -> Mapping[str, str]:
-        """The request for the admin's sidebar, which marks the entry whose URL is in the path: that
-        of the dashboard on all pages but the records."""
+        """The request for the admin's sidebar, which marks the entry whose URL is in the path: the
+        dashboard's entry, on all pages except the records."""
         path, is_records = self.request.path, self.request.path == self.url("jobrecord_changelist")
         return {"path": path if is_records else self.optional_url("dashboard_changelist") or path}
 
@@ -261,7 +261,7 @@ class Page:
         return bool(self.request.user.has_perm(f"{APP}.{permission}"))
 
     def allowed(self, verbs: Iterable[Any]) -> list[Any]:
-        """Those whose permission this user has."""
+        """The verbs whose permission this user has."""
         return [verb for verb in verbs if self.has_perm(verb.permission)]
 
     def require(self, permission: str) -> None:
@@ -271,7 +271,7 @@ class Page:
     def answer(
         self, view: Callable[..., Response], **arguments: Any
     ) -> Response | TemplateResponse | JsonResponse:
-        """What the view returns, or a page that names the permission that the user lacks, or says
+        """The view's response, or a page that names the permission that the user lacks, or says
         that the database does not answer."""
         try:
             self.require("view_jobrecord")
@@ -285,7 +285,7 @@ class Page:
             return self.render("database_away", title, code=503, problem=problem)
 
     def int_param(self, name: str, default: int) -> int:
-        """A whole number from the query string; the default when it is not one or is too long."""
+        """A whole number from the query string; the default if it is not one or is too long."""
         text = self.request.GET.get(name, "")
         return int(text) if text.isdecimal() and len(text) < 9 else default
 
@@ -311,7 +311,7 @@ class Page:
     def paginate(
         self, items: Sequence[Any], size: int, name: str, query: Mapping[str, object]
     ) -> dict[str, Any]:
-        """The page that the query asks for, at most the last, with the links of _numbers.html."""
+        """The page that the query requests, at most the last, with the links of _numbers.html."""
         shown = Paginator(items, size).get_page(max(1, self.int_param("page", 1)))
 
         def link(number: int) -> str:
@@ -347,7 +347,7 @@ class Page:
         is_dangerous: bool = True,
         **context: Any,
     ) -> TemplateResponse:
-        """Ask with ``confirm_<what>.html``, which sends ``fields`` again or leads back ``here``."""
+        """Ask with ``confirm_<what>.html``, which resends ``fields`` or leads back to ``here``."""
         return self.render(
             f"confirm_{what}", f"{name}: are you sure?", button=button, here=here,
             fields={key: str(value) for key, value in fields.items()}, is_dangerous=is_dangerous,
@@ -384,8 +384,8 @@ class Page:
     def live_options(
         self, name: str, /, *args: object, stream: str = "", **query: object
     ) -> dict[str, Any]:
-        """Where and how often the page's script asks for its parts; ``stream``: the name of the URL
-        of their stream."""
+        """Where and how often the page's script requests its parts; ``stream``: the URL name of the
+        stream with the parts."""
         is_streamed = stream and self.can_stream
         return {
             "url": self.url(name, *args, live=1, **query),
@@ -395,13 +395,13 @@ class Page:
 
     @property
     def can_stream(self) -> bool:
-        """Whether the server can hold a response open: under ASGI that costs no thread."""
+        """Whether the server can hold a response open, which costs no thread under ASGI."""
         return isinstance(self.request, ASGIRequest)
 
     def stream(self, read_parts: ReadParts) -> HttpResponseBase:
-        """Send what ``read_parts`` returns as server-sent events, again and again."""
+        """Repeatedly send what ``read_parts`` returns as server-sent events."""
         if not self.can_stream:
-            error = "events are served under ASGI only; ask for live/"
+            error = "events are only served under ASGI; use live/"
             return JsonResponse({"error": error}, status=501)
         try:
             stream_limiter.check(self.user_id)
@@ -439,7 +439,7 @@ class Page:
 
 
 class PrintableResponse(TemplateResponse):
-    """A page that UTF-8 can encode, whatever texts jobs have put into it."""
+    """A page that UTF-8 can encode, whatever text jobs put into it."""
 
     @property
     def rendered_content(self) -> str:
@@ -454,7 +454,7 @@ def local_time(instant: datetime | None) -> str:
 async def _events(user_id: int, read_parts: ReadParts) -> AsyncIterator[str]:
     try:
         slot = stream_limiter.acquire(user_id)
-    except TooManyStreams:  # other requests took the last slots since the view checked
+    except TooManyStreams:  # other requests took the last slots after the view checked
         yield f"retry: {RETRY_AFTER * 1000}\n\n"
         return
     try:
@@ -473,14 +473,14 @@ async def _events(user_id: int, read_parts: ReadParts) -> AsyncIterator[str]:
 
 @cache
 def _executor() -> ThreadPoolExecutor:
-    """One thread reads for all open streams of the process, one after the other: however many there
+    """One thread reads for all open streams of the process, one after another: however many there
     are, they use one connection to Redis, and one to each database while a stream reads."""
     return ThreadPoolExecutor(1, thread_name_prefix="redisqueue-dashboard")
 
 
 def _read(read_parts: ReadParts) -> dict[str, Any] | None:
-    """The parts, or None when the database does not answer: the stream ends, and the browser that
-    reconnects gets the error."""
+    """The parts, or None if the database does not answer: the stream ends, and when the browser
+    reconnects, it gets the error."""
     try:
         return read_parts()
     except DatabaseError as error:

@@ -1,4 +1,4 @@
-"""Periodic jobs in the admin: their due times before they are saved, run now, pause, history."""
+"""Periodic jobs in the admin: a preview of due times before saving, run now, pause, history."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from .pages import TEMPLATES, local_time
 PREVIEW = 5  # due times
 HISTORY = 20  # runs
 TIMING = ("cron", "every", "timezone", "jitter")  # fields
-FROM_CODE = "the code defines a schedule of this name, which runs instead"
+FROM_CODE = "the code defines a schedule with this name, which runs instead"
 State = ScheduleData | UnreadableSchedule | None
 
 
 class PeriodicJobChangeList(ChangeList):
-    """Reads what Redis knows of a whole page of rows at once."""
+    """Reads the schedules of a whole page of rows from Redis at once."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -49,7 +49,7 @@ class PeriodicJobChangeList(ChangeList):
 
 @admin.register(PeriodicJob)
 class PeriodicJobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # Django's is not generic
-    """Rows of the admin can be changed; those of the code can be paused and run."""
+    """Rows from the admin can be changed; those from the code can be paused and run."""
 
     change_form_template = f"{TEMPLATES}/periodicjob/change_form.html"
     list_display = ("name", "task", "due_times", "state", "last_run", "next_due", "source")
@@ -79,7 +79,7 @@ class PeriodicJobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # Django's 
         return not is_of_code and super().has_delete_permission(request, obj)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """Refuse to delete what the code would define again."""
+        """Refuse to delete schedules that the code would define again."""
         deleted, counts, missing, protected = super().get_deleted_objects(objs, request)
         of_code = [f"{row} (defined by the code)" for row in objs if row.is_of_code]
         return deleted, counts, missing, [*protected, *of_code]
@@ -124,22 +124,22 @@ class PeriodicJobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # Django's 
 
     @admin.action(description="Run now", permissions=["change"])
     def run_selected(self, request: HttpRequest, queryset: QuerySet[PeriodicJob]) -> None:
-        self._do(request, queryset, "run")
+        self._apply(request, queryset, "run")
 
     @admin.action(description="Pause", permissions=["change"])
     def pause_selected(self, request: HttpRequest, queryset: QuerySet[PeriodicJob]) -> None:
-        self._do(request, queryset, "pause")
+        self._apply(request, queryset, "pause")
 
     @admin.action(description="Resume", permissions=["change"])
     def resume_selected(self, request: HttpRequest, queryset: QuerySet[PeriodicJob]) -> None:
-        self._do(request, queryset, "resume")
+        self._apply(request, queryset, "resume")
 
-    def _do(self, request: HttpRequest, rows: Iterable[PeriodicJob], verb: str) -> None:
-        """Run, pause or resume each; says what became of it, and logs it."""
+    def _apply(self, request: HttpRequest, rows: Iterable[PeriodicJob], verb: str) -> None:
+        """Run, pause or resume each row; shows and logs the outcome."""
         for row in rows:
             try:
                 if verb == "run":
-                    done = f"Run as job {schedules.run_now(row.name).id}."
+                    done = f"Enqueued as job {schedules.run_now(row.name).id}."
                 else:
                     row.is_enabled = verb == "resume"
                     row.save(update_fields=["is_enabled", "updated_at"])
@@ -151,20 +151,20 @@ class PeriodicJobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # Django's 
             self.message_user(request, f"{row.name}: {done}", messages.SUCCESS)
 
     def do_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """The buttons of the page of one."""
+        """Handle the buttons on a row's page."""
         row = self.get_object(request, unquote(object_id))
         if row is None or not self.has_change_permission(request, row):
             raise PermissionDenied
         verb = request.POST.get("verb", "")
         if verb in ("run", "pause", "resume"):
-            self._do(request, [row], verb)
+            self._apply(request, [row], verb)
         page = f"{self.admin_site.name}:{APP}_periodicjob_change"
         return HttpResponseRedirect(reverse(page, args=[row.pk]))
 
     # Pages
 
     def preview_view(self, request: HttpRequest) -> HttpResponse:
-        """The next due times of the form as it is filled in, or what is wrong with it."""
+        """The next due times for the form as filled in, or what is wrong with it."""
         if not (self.has_add_permission(request) or self.has_change_permission(request)):
             raise PermissionDenied
         due, error = preview(request.POST)
@@ -197,7 +197,7 @@ class PeriodicJobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # Django's 
 
 
 def read_states(names: list[str]) -> list[State]:
-    """What Redis knows of these schedules; the error for one whose shard may not answer."""
+    """These schedules as in Redis; an error for one whose shard may be unavailable."""
     try:
         found = AllShards().read(lambda one: ScheduleQueries(one).schedules.read(names))
     except RedisQueueError as error:
@@ -228,20 +228,20 @@ def state_text(row: PeriodicJob, state: State) -> str:
 
 
 def preview(form: Any) -> tuple[list[str], str]:
-    """The next due times of a form, and an error."""
+    """The next due times for a form, and an error or ''."""
     given = {name: form.get(name, "").strip() for name in TIMING}
     try:
         schedule = make_schedule({name: value for name, value in given.items() if value})
     except InvalidOption as error:
         return [], str(error)
     found = schedule.in_zone(timezone.get_default_timezone_name())
-    zone = ZoneInfo(found.timezone) if isinstance(found, Cron) else None  # else the viewer's
+    zone = ZoneInfo(found.timezone) if isinstance(found, Cron) else None  # None: the viewer's
     times = [from_ms(ms) for ms in found.upcoming(ms_of(timezone.now()), PREVIEW)]
     return [f"{timezone.localtime(at, zone):%a %Y-%m-%d %H:%M:%S %Z}" for at in times], ""
 
 
 def history(name: str) -> list[dict[str, Any]]:
-    """The last runs, as the mirror knows them."""
+    """The last runs, from the mirror."""
     records = JobRecord.objects.filter(id__startswith=periodic_prefix(name)).order_by("-id")
     return [
         {

@@ -1,4 +1,4 @@
-"""Limits, unique keys, schedules and waits, page by page; and what can be done to them."""
+"""The pages of limits, unique keys, schedules and waits, and the actions on them."""
 
 from __future__ import annotations
 
@@ -40,28 +40,28 @@ from ..models import Approval, PeriodicJob
 from .actions import posted
 from .pages import Page
 
-SIZE = 50  # rows a page
-PAUSES = 100  # of shares and limits that are shown
+SIZE = 50  # rows per page
+PAUSES = 100  # of shares and limits, shown at most
 KINDS = {
     "limits": "Limits",
     "unique_keys": "Unique keys",
     "schedules": "Schedules",
     "waits": "Waits",
 }
-RELEASE = "cancel_job"  # the permission: a cancelled job gives its keys back, too
-CHANGE = "pause_queue"  # the permission: both decide what may start
-FIELDS = ("limit", "key", "number", "share", "weight", "queue")  # of the form of a change
+RELEASE = "cancel_job"  # the permission: a cancelled job releases its keys as well
+CHANGE = "pause_queue"  # the permission: both determine what may start
+FIELDS = ("limit", "key", "number", "share", "weight", "queue")  # of the forms for changes
 
 
 def limits(page: Page) -> HttpResponse:
-    """The limits that jobs hold or wait for, by their names."""
+    """The limits that jobs hold or wait for, sorted by name."""
     found: Sequence[LimitState] = ()
     paused: Sequence[LanePause] = ()
     following, queues = "", sorted(get_settings().queues)
     with page.reading() as shards:
         found, following = sums.limits(shards, page.request.GET.get("after", ""), SIZE)
         paused = sums.pauses(shards, queues)[:PAUSES]
-    rows = [(one, one.used - len(one.holders)) for one in found]  # with how many more hold it
+    rows = [(one, one.used - len(one.holders)) for one in found]  # and how many more hold it
     return _render(
         page, "limits", rows, following, queues=queues, may_change=page.has_perm(CHANGE),
         limit_names=limit_names(), pauses=paused,
@@ -69,7 +69,7 @@ def limits(page: Page) -> HttpResponse:
 
 
 def unique_keys(page: Page) -> HttpResponse:
-    """The keys that jobs have, the oldest first; or with ``key`` in the query that one."""
+    """The keys that jobs hold, oldest first; or only that in the query's ``key``."""
     key = page.request.GET.get("key", "").strip()
     rows: Sequence[UniqueKey] = ()
     following, total = "", 0
@@ -86,7 +86,7 @@ def unique_keys(page: Page) -> HttpResponse:
 
 
 def schedules(page: Page) -> HttpResponse:
-    """The schedules by their next due times; those that are stopped come last."""
+    """The schedules by next due time, stopped ones last."""
     found: Sequence[ScheduleData | UnreadableSchedule] = ()
     following, total = "", 0
     with page.reading() as shards:
@@ -99,7 +99,7 @@ def schedules(page: Page) -> HttpResponse:
 
 
 def waits(page: Page) -> HttpResponse:
-    """The jobs that are parked, the oldest first: of the ``kind`` in the query, or for events."""
+    """The parked jobs, oldest first: of the ``kind`` in the query, by default those for events."""
     asked = page.request.GET.get("kind")
     kind = WaitKind(asked) if asked in set(WaitKind) else WaitKind.EVENT
     found: Sequence[Wait] = ()
@@ -118,7 +118,7 @@ def waits(page: Page) -> HttpResponse:
 
 
 def _wait_rows(page: Page, found: Sequence[Wait]) -> list[dict[str, Any]]:
-    """With the approvals that jobs wait for, for those who may see them."""
+    """The rows, with the approvals that jobs wait for if the user may see them."""
     rows: dict[tuple[str, str], dict[str, Any]]
     rows = {(wait.job_id, wait.name): {"wait": wait} for wait in found}
     asked = [wait.job_id for wait in found if wait.kind is WaitKind.APPROVAL]
@@ -133,7 +133,7 @@ def _wait_rows(page: Page, found: Sequence[Wait]) -> list[dict[str, Any]]:
 def _schedule_row(
     page: Page, found: ScheduleData | UnreadableSchedule, pk: int | None
 ) -> dict[str, Any]:
-    """``pk``: that of its PeriodicJob."""
+    """``pk``: the primary key of its PeriodicJob."""
     row = {"name": printable(found.name), "pk": pk}
     if isinstance(found, UnreadableSchedule):
         return {**row, "problem": found.problem}
@@ -156,7 +156,7 @@ def _render(
     kept: Mapping[str, str] | None = None,
     **context: Any,
 ) -> HttpResponse:
-    """``kept``: other parameters that all URLs of the page have."""
+    """``kept``: other parameters that all URLs on the page keep."""
     kept = kept or {}
     after = page.request.GET.get("after", "")
     shared: dict[str, Any] = {"rows": rows, "now_ms": _now_ms(page), **context}
@@ -177,33 +177,33 @@ def _render(
 
 @posted
 def release_key(page: Page) -> HttpResponse:
-    """Free a unique key; the job that had it goes on."""
+    """Free a unique key; the job that had it is not changed."""
     page.require(RELEASE)
     key, job_id = (page.request.POST.get(name, "") for name in ("key", "job"))
     connection = connection_of(job_id)  # a job and its keys are in one shard
     owner = UniqueQueries(connection).find(key)
     if owner is None or owner.job_id != job_id:
-        messages.warning(page.request, "The key has changed hands meanwhile; nothing was done.")
+        messages.warning(page.request, "The job no longer has this key; nothing was done.")
     else:
         Commands(connection).release_unique(key)
         page.log_jobs([printable(job_id)], f"Release unique key {printable(key)}")
-        messages.success(page.request, f"{printable(key)} is free. Job {job_id} goes on.")
+        messages.success(page.request, f"{printable(key)} is free. Job {job_id} was not changed.")
     if page.request.POST.get("back") == "job":
         return HttpResponseRedirect(page.url("job", job_id))
     return HttpResponseRedirect(page.url("unique_keys"))
 
 
 class Change(NamedTuple):
-    """A change that a form asks for: what it does in words, and how."""
+    """A change that a form requests: its name, its description, and how to make it."""
 
     name: str  # "limit stripe:42"
     text: str  # "set limit stripe:42 to 10"
-    act: Callable[[str], bool]  # gets the name of the user
+    act: Callable[[str], bool]  # receives the user's name
 
 
 @posted
 def change_limit(page: Page) -> HttpResponse:
-    """Set the number of a limit or the weight of a share, or pause either, once confirmed."""
+    """Set the number of a limit or the weight of a share, or pause either, after confirmation."""
     page.require(CHANGE)
     form = page.request.POST
     fields = {name: form.get(name, "").strip() for name in FIELDS}
@@ -233,7 +233,7 @@ def _limit_name(fields: Mapping[str, str]) -> str:
 
 def _set_limit(fields: Mapping[str, str]) -> Change:
     number, key = parse_number(fields["number"]), parse_key(fields["key"])
-    keys_to_set(fields["limit"], number, key)  # what cannot be done needs no confirmation
+    keys_to_set(fields["limit"], number, key)  # an impossible change needs no confirmation
     name = _limit_name(fields)
     text = f"remove the number of {name}" if number is None else f"set {name} to {fields['number']}"
     return Change(name, text, lambda by: set_limit(fields["limit"], number, key=key))
@@ -251,7 +251,7 @@ def _set_weight(fields: Mapping[str, str]) -> Change:
 def _pause(fields: Mapping[str, str]) -> Change:
     queue, share, limit = JobQueue(fields["queue"]), fields["share"], fields["limit"]
     if not (share or limit):
-        raise InvalidOption("name a share or a limit; a whole queue is paused on its own page")
+        raise InvalidOption("name a share or a limit; to pause a whole queue, use its page")
     key = parse_key(fields["key"])
     if limit:
         limit_keys(limit, key)
@@ -265,14 +265,14 @@ def _pause(fields: Mapping[str, str]) -> Change:
 
 @posted
 def resume_part(page: Page) -> HttpResponse:
-    """Resume what a queue has paused, by its key in the list of pauses."""
+    """Resume a share or limit of a queue, by its key in the list of pauses."""
     page.require(CHANGE)
     queue = JobQueue(page.request.POST.get("queue", "")).name
     key = page.request.POST.get("part", "")
     name = pause_name(key)
     if transport().pause(queue, key, False, page.request.user.get_username()):
         page.log(name, f"Resume {name} in queue {queue}")
-        messages.success(page.request, f"{name} goes on in queue {queue}.")
+        messages.success(page.request, f"{name} is resumed in queue {queue}.")
     else:
-        messages.warning(page.request, "It was resumed meanwhile; nothing was done.")
+        messages.warning(page.request, "It was already resumed; nothing was done.")
     return HttpResponseRedirect(page.url("limits"))

@@ -1,4 +1,4 @@
-"""The jobs of one status of one queue, page by page."""
+"""The pages of a queue's jobs in one status."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .pages import Page
 from .records_page import RecordQuery, search
 
 SIZE = 50  # jobs per page
-SCANNED = 1000  # jobs that one request looks at for a filter
+SCANNED = 1000  # jobs that one request searches for a filter
 CHUNK = 250
 
 
@@ -48,7 +48,7 @@ class ListPlace:
         return ".".join(map(str, self.places))
 
     def behind(self, shards: Iterable[int]) -> ListPlace:
-        """The place behind some entries, given by their shards."""
+        """The place after some entries, given by their shards."""
         passed = Counter(shards)
         return ListPlace(tuple(at + passed[shard] for shard, at in enumerate(self.places)))
 
@@ -91,7 +91,7 @@ def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
         tasks=task_names(),
         exports=page.export_links("export_queue", name, status, **fields),
         choices=choices_of(found.rows),
-        pauses=[] if which else _pauses(page, name),  # a scan takes enough round trips
+        pauses=[] if which else _pauses(page, name),  # a search takes enough round trips
         may_pause=page.has_perm("pause_queue"),
         live={**live, **chart_options(page, choice)},
     )
@@ -123,16 +123,16 @@ def _pauses(page: Page, queue: str) -> Sequence[PauseChange]:
 
 
 def _recorded_jobs(queue: str, status: Status, which: JobFilter) -> JobRowPage:
-    """The newest records of such jobs, for a time without Redis."""
+    """The newest records of such jobs, for when Redis is unavailable."""
     records: Sequence[JobRecord] = ()
     if get_settings().mirror:
-        with suppress(DatabaseError), savepoint(JobRecord):  # the health strip says so
+        with suppress(DatabaseError), savepoint(JobRecord):  # the health strip shows the error
             records = search(RecordQuery(which, status.value, queue)).rows
     return JobRowPage(list(map(row_of_record, records)))
 
 
 def check_list(queue: str, status: str) -> tuple[str, Status]:
-    """The queue and status of a URL. Raises Http404."""
+    """The queue and status in a URL. Raises Http404."""
     try:
         return get_settings().check_queue(queue), Status(status)
     except (InvalidName, UnknownQueue, ValueError) as error:
@@ -142,7 +142,7 @@ def check_list(queue: str, status: str) -> tuple[str, Status]:
 def list_jobs(
     page: Page, queue: str, status: Status, which: JobFilter, start: ListPlace
 ) -> JobRowPage:
-    """A page from ``start`` on: three round trips, or at most nine with a filter."""
+    """A page from ``start``: three round trips, or at most nine with a filter."""
     scanned, chunk = (SCANNED, CHUNK) if which else (SIZE, SIZE)
     rows, passed, has_more = list[JobRow](), list[int](), True  # passed: the shards of the entries
     while has_more and len(passed) < scanned and len(rows) < SIZE:
@@ -150,7 +150,7 @@ def list_jobs(
         jobs = page.ask_for(entries, lambda one, ids: Queries(one).outlines.read(ids))
         for at, (job_id, shard) in enumerate(entries, 1):
             passed.append(shard)
-            job = jobs.get(job_id)  # None: its shard has stopped answering
+            job = jobs.get(job_id)  # None if its shard has stopped answering
             if job and _is_listed(job, status) and which.matches(job):
                 rows.append(row_of(job))
                 if len(rows) == SIZE:
@@ -162,8 +162,8 @@ def list_jobs(
 def _entries(
     page: Page, queue: str, status: Status, start: ListPlace, count: int
 ) -> tuple[list[tuple[str, int]], bool]:
-    """Up to ``count`` ids with their shards, in the order of all shards; and whether the list
-    goes on. A shard reads no more than that of its own list, however far behind the page is."""
+    """Up to ``count`` ids with their shards, in the order of all shards; and whether there are
+    more. A shard reads no more than that from its own list, however far down the page is."""
 
     def read(connection: RedisConnection) -> Read[list[tuple[float, str, int]]]:
         first = start.places[connection.shard]
@@ -175,12 +175,12 @@ def _entries(
 
 
 def _is_listed(job: JobData | UnreadableJob, status: Status) -> bool:
-    """False for the id of a cancelled job that a queue's list still has (cancel_job.lua)."""
+    """False for a cancelled job whose id is still in a queue's list (cancel_job.lua)."""
     return isinstance(job, UnreadableJob) or status.is_final or not job.status.is_final
 
 
 def _tabs(overview: QueueOverview | None) -> list[tuple[str, str]]:
-    """Each status with its count, which is not known without Redis."""
+    """Each status with its count, which is unknown without Redis."""
     if overview is None:
         return [(status.value, formatting.NOTHING) for status in Status]
     return [(status.value, formatting.number(overview.counts[status])) for status in Status]

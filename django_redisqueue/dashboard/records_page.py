@@ -1,7 +1,7 @@
 """The records of all jobs, newest first: paged by key instead of OFFSET, and never counted.
 
-A filter that an index answers in order is answered in full. Other filters (text in the arguments, a
-task together with a status) look through a slice of SLICE records per request.
+A filter that an index can answer in order searches all records. Other filters (text in the
+arguments, a task together with a status) search a slice of SLICE records per request.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .job_detail import choices_of, row_of_record
 from .pages import Page
 
 SIZE = 50  # records per page
-SLICE = 5000  # records that one request looks through
+SLICE = 5000  # records that one request searches
 ORDER = ("-enqueued_at", "-id")
 COLUMNS = (
     "id", "task", "queue", "status", "payload", "error", "reason", "attempts", "enqueued_at",
@@ -38,7 +38,7 @@ COLUMNS = (
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 Record = TypeVar("Record", bound=Model)
-# Filters by parts of a column's text. An error's JSON also has its traceback.
+# Filters by parts of a column's text. An error's JSON also contains its traceback.
 CONTAINS: dict[str, Callable[[str], Q]] = {
     "text": lambda text: Q(payload__icontains=text) | Q(error__icontains=text),
     "part": lambda text: Q(task__icontains=text),
@@ -90,15 +90,13 @@ def parse_key(text: str) -> PageKey | None:
         return None
     micros, _, job_id = text.partition(".")
     if not micros.isdecimal() or len(micros) > 17 or not job_id or not is_storable(job_id):
-        raise InvalidOption(
-            f"after: {text!r} is not a place in the records; begin at the first page"
-        )
+        raise InvalidOption(f"after: {text!r} is not a valid position; start at the first page")
     return PageKey(EPOCH + int(micros) * MICROSECOND, job_id)
 
 
 def after_key(records: QuerySet[Record], instant: str, key: PageKey) -> QuerySet[Record]:
     """The records after the key, newest first by the column ``instant`` and then by id."""
-    # Not an OR of two ranges, which would keep planners from using the index.
+    # An OR of two ranges would keep planners from using the index.
     found = records.filter(**{f"{instant}__lte": key.at})
     return found.exclude(**{instant: key.at, "id__gte": key.id})
 
@@ -106,7 +104,7 @@ def after_key(records: QuerySet[Record], instant: str, key: PageKey) -> QuerySet
 def cut_page(
     rows: Sequence[Record], instant: str, size: int
 ) -> tuple[Sequence[Record], PageKey | None]:
-    """The first ``size`` rows, and their key if there are more."""
+    """The first ``size`` rows, and the key of the last one if there are more."""
     if len(rows) <= size:
         return rows, None
     last = rows[size - 1]
@@ -116,21 +114,21 @@ def cut_page(
 def merge_pages(
     parts: Iterable[QuerySet[Record]], instant: str, size: int
 ) -> tuple[Sequence[Record], PageKey | None]:
-    """A page of all parts, each newest first: an index has those of one status in this order."""
+    """A page from all parts, each newest first: an index has one status's rows in this order."""
     rows = [row for part in parts for row in part[: size + 1]]
     return cut_page(sorted(rows, key=attrgetter(instant, "pk"), reverse=True), instant, size)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordQuery:
-    """Which records. With ``prefix`` the other filters are ignored."""
+    """Which records to show. With ``prefix``, the other filters are ignored."""
 
     which: JobFilter = EVERYTHING
     status: str = ""
     queue: str = ""
     prefix: str = ""
     after: PageKey | None = None
-    group: str = ""  # the jobs whose last error is of this group, without other filters
+    group: str = ""  # jobs whose last error is in this group; without other filters
     correlation: str = ""  # the whole id
 
     def query(self) -> dict[str, str]:
@@ -155,7 +153,7 @@ def parse_record_query(query: Mapping[str, Any]) -> RecordQuery:
 
 @dataclass(frozen=True, slots=True)
 class RecordPage:
-    """With ``back_to`` the search stopped there, after SLICE records; ``following`` goes on."""
+    """With ``back_to``, the search stopped there after SLICE records; ``following`` continues."""
 
     rows: Sequence[JobRecord] = field(default_factory=list)
     following: PageKey | None = None
@@ -176,7 +174,7 @@ def search(wanted: RecordQuery) -> RecordPage:
 
 
 def _split(wanted: RecordQuery) -> tuple[dict[str, str], dict[str, str]]:
-    """The filters that an index answers in the order of time, and those that are left."""
+    """The filters that an index can answer in order of time, and the others."""
     which = wanted.which
     task = which.task if which.is_exact_task else ""
     asked = given(
@@ -217,7 +215,7 @@ def _slice(base: QuerySet[JobRecord], rest: Mapping[str, str]) -> RecordPage:
         if name in CONTAINS:
             found = found.filter(CONTAINS[name](value))
         else:
-            # An expression, so that no planner uses this column's index instead of the slice.
+            # An expression keeps planners from using this column's index instead of the slice.
             found = found.alias(**{f"{name}_": Concat(F(name), Value(""))})
             found = found.filter(**{f"{name}_": value})
     page = _page(found)

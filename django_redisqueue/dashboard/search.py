@@ -1,4 +1,4 @@
-"""The search box: by id, task, tag, correlation id, key of a gather, or the text of an error."""
+"""The search box: by id, task, tag, correlation id, gather key, or error text."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .pages import Page
 from .records_page import RecordQuery
 from .records_page import search as search_records
 
-SHOWN = 20  # finds of a kind
+SHOWN = 20  # finds of each kind
 Find = tuple[str, str, str]  # kind, text, URL
 _ID = re.compile(r"(?:job|flow|gather|periodic)_[\w.-]+")
 
 
 def search(page: Page) -> HttpResponse:
-    """The page of the job or workflow with this id, or a list of what the words may mean."""
+    """The page of the job or workflow with this id, or a list of what matches the words."""
     words = ""
     with page.showing_invalid():
         words = text_of(page.request.GET, "q")
@@ -53,7 +53,7 @@ def _address_of(page: Page, words: str) -> str:
 
 
 def _finds(page: Page, words: str) -> Iterator[Find]:
-    """Names, keys, errors and ids that have the words; and searches of the records for them."""
+    """Names, keys, errors and ids that contain the words; and searches of the records for them."""
     for name in _with_part(words, sorted(get_settings().queues)):
         yield "Queue", name, page.url("queue", name, "queued")
     for name in _with_part(words, task_names()):
@@ -77,7 +77,7 @@ def _with_part(words: str, names: Iterable[str]) -> list[str]:
 
 
 def _searches(page: Page, words: str) -> Iterator[Find]:
-    """Searches of the records that may find something."""
+    """Searches of the records that may have results."""
     records = partial(page.url, "jobrecord_changelist")
     if search_records(RecordQuery(correlation=words)).rows:
         yield "Jobs", f"with the correlation id {words}", records(correlation=words)

@@ -1,4 +1,4 @@
-"""The pages of tasks: all of them with their figures, and one with its charts and failures."""
+"""The pages of tasks: the list with figures, and that of one with its charts and failures."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from .job_detail import JobRow, read_record, row_of
 from .pages import Page
 from .records_page import RecordQuery, search
 
-SIZES = {"1h": 25, "24h": 15, "7d": 10}  # tasks per page: longer times have more rows each
-POLLS = 5  # the list is read every so many polls: it is the dearest of all pages
-FAILURES = 10  # of a task that are shown
+SIZES = {"1h": 25, "24h": 15, "7d": 10}  # tasks per page: longer spans have more rows per task
+POLLS = 5  # the list is read on every fifth poll: it is the most expensive page
+FAILURES = 10  # shown of a task
 SORTS = ("name", "enqueued", "completed", "failed", "retried")
 WIDTH, HEIGHT = 120, 24  # of a trend
-ASKED_FOR = {"queue_name", "priority", "timeout_ms", "max_attempts"}
+ALWAYS_SHOWN = {"queue_name", "priority", "timeout_ms", "max_attempts"}
 
 
 def tasks_page(page: Page) -> HttpResponse:
@@ -46,7 +46,7 @@ def tasks_page(page: Page) -> HttpResponse:
 
 
 def _query(page: Page) -> dict[str, str]:
-    """Which tasks, and in which order: the parameters of the URL, if they are valid."""
+    """Which tasks in which order: the valid parameters of the URL."""
     given = page.request.GET
     sort = given.get("sort", "")
     return {
@@ -123,7 +123,7 @@ def task_page(page: Page) -> HttpResponse:
     it may contain any character."""
     name = page.request.GET.get("name", "")[:MAX_NAME]
     if not name:
-        raise Http404("which task?")
+        raise Http404("the parameter name is missing")
     context: dict[str, Any] = {
         "task": name, "failures": _failures(page, name),
         "mirror": get_settings().mirror,
@@ -148,7 +148,7 @@ def task_page(page: Page) -> HttpResponse:
 
 
 def _failures(page: Page, name: str) -> list[JobRow]:
-    """The newest records of failed jobs, as far as one search looks."""
+    """The newest records of failed jobs that one search finds."""
     records: Sequence[JobRecord] = ()
     if get_settings().mirror:
         with page.querying(JobRecord, "failures"):
@@ -157,20 +157,20 @@ def _failures(page: Page, name: str) -> list[JobRow]:
 
 
 def _options(name: str) -> list[tuple[str, str]] | None:
-    """Those that are not the default or that everybody asks for; None for an unknown task."""
+    """The options in ALWAYS_SHOWN, and those without their defaults; None for an unknown task."""
     task = lookup(name)
     if task is None:
         return None
     return [
         (field.name.removesuffix("_ms"), _shown(field.name, getattr(task.options, field.name)))
         for field in fields(TaskOptions)
-        if field.name in ASKED_FOR or getattr(task.options, field.name) != field.default
+        if field.name in ALWAYS_SHOWN or getattr(task.options, field.name) != field.default
     ]
 
 
 def _shown(name: str, value: object) -> str:
     if value is None:
-        return "as the settings say"
+        return "as in the settings"
     if name.endswith("_ms"):
         return formatting.duration(cast(int, value)) if value else "none"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""The page of workers: a row each, opened to its children, and the orders that one can get."""
+"""The page of workers: a row each, which opens to its children, and the orders to workers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _context(page: Page) -> dict[str, Any]:
         fleet = summarize(every)
         found = [worker for worker in every if _matches(worker, **fields)]
     paged = page.paginate(found, SIZE, "workers", fields)
-    with page.reading() as shards:  # without them if their keys are somebody else's
+    with page.reading() as shards:  # workers are left out if their keys have the wrong type
         children = read_children(shards, list(paged["shown"]))
     return {
         **paged,
@@ -81,7 +81,7 @@ def _context(page: Page) -> dict[str, Any]:
 
 
 def _row(worker: WorkerOverview, children: Sequence[ChildOverview]) -> dict[str, Any]:
-    """Its children come by their numbers: those that run jobs are first."""
+    """The children are sorted by number: those that run jobs come first."""
     report, identity = worker.report, parse_child(f"{worker.id}.0")
     held = sum(child.held for child in children)
     ordered = sorted(children, key=lambda one: (len(one.child), one.child))
@@ -89,7 +89,7 @@ def _row(worker: WorkerOverview, children: Sequence[ChildOverview]) -> dict[str,
         "worker": worker,
         "name": identity.name if identity else worker.id,
         "process": f"pid {identity.pid}" if identity else "",
-        "state": (worker.state or "alive") if worker.is_alive else "lapsed",
+        "state": (worker.state or "alive") if worker.is_alive else "expired",
         "is_draining": held > 0 and worker.state in (WorkerState.QUIET, WorkerState.STOPPING),
         "held": held,
         "busy": _busy(report, children) if report else formatting.NOTHING,
@@ -119,7 +119,7 @@ def _child_row(child: ChildOverview, memory: Mapping[str, int]) -> dict[str, Any
         "child": child,
         "number": number,
         "lease": formatting.duration(abs(child.lease_ms)),
-        "unstarted": max(0, child.held - 1),  # besides the job that it runs
+        "unstarted": max(0, child.held - 1),  # apart from the job that it runs
         "memory": memory.get(number, 0),
         # Maintenance and the bridge never run jobs.
         "is_idle": child.lease_ms > 0 and not child.job and claims_jobs(child.child),
@@ -127,9 +127,9 @@ def _child_row(child: ChildOverview, memory: Mapping[str, int]) -> dict[str, Any
 
 
 TEXTS: Mapping[WorkerOrder, str] = {
-    WorkerOrder.QUIET: "finish what it runs, and take no more jobs",
+    WorkerOrder.QUIET: "finish its running jobs and take no more",
     WorkerOrder.RESUME: "take jobs again",
-    WorkerOrder.STOP: "finish what it runs, within its grace period, and stop",
+    WorkerOrder.STOP: "finish its running jobs within its grace period, and stop",
 }
 
 
@@ -155,13 +155,13 @@ def order_worker(page: Page) -> HttpResponse:
         messages.success(page.request, f"Worker {worker} was told to {text}.")
     else:
         messages.warning(
-            page.request, f"Worker {worker} has not reported lately, so nothing was done."
+            page.request, f"Worker {worker} has not reported recently, so nothing was done."
         )
     return HttpResponseRedirect(here)
 
 
 def tell(worker: str, order: WorkerOrder) -> bool:
-    """Tell it in every shard, because it may not reach all of them. False if none knows it."""
+    """Tell it in every shard, because it may not reach all of them. False if it is in none."""
     shards = AllShards()
     at_ms = max(shards.each(lambda one: Queries(one).now_ms()).by_shard.values())
     told = shards.each(lambda one: Commands(one).order_worker(worker, order, at_ms))

@@ -1,4 +1,4 @@
-"""What pages show about a workflow: state, graph, jobs, timeline, and what failed first."""
+"""What pages show about a workflow: state, graph, jobs, timeline, and the first failure."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from .job_detail import JobRow, JobRowPage, percent_of, row_of, row_of_record
 
 CHUNK = 500  # jobs per round trip, and per query
 DRAWN = 5000  # jobs that are read for a drawing
-NAMES = 262_144  # bytes of the names of all parents, some 50,000 edges
+NAMES = 262_144  # bytes of the names of all parents, about 50,000 edges
 SIZE = 50  # jobs per page
-SCANNED = 1000  # jobs that one page looks at for those of one status
-UNREADABLE = "unreadable"  # the status of a workflow of which nothing could be read
-UNKNOWN = "unknown"  # the status of a job that neither Redis nor the mirror has
+SCANNED = 1000  # jobs that one page searches for those with a status
+UNREADABLE = "unreadable"  # the status of a workflow that could not be read at all
+UNKNOWN = "unknown"  # the status of a job that is neither in Redis nor in the mirror
 ENDED = frozenset(status for status in WorkflowStatus if status.is_final)
 SHOWN = 100  # jobs in the timeline: those that started first
-LOOKED_AT = 100  # failed jobs, for the one that failed first
+FAILURES_SEARCHED = 100  # failed jobs that are searched for the first failure
 SCALE = 1000  # units of a bar's width
 
 
@@ -43,7 +43,7 @@ class WorkflowDetail:
 
     id: str
     status: str = UNREADABLE
-    is_live: bool = False  # in Redis; otherwise only in the mirror
+    is_live: bool = False  # whether it is in Redis, not only in the mirror
     name: str = ""
     is_paused: bool = False
     reason: str = ""
@@ -57,7 +57,7 @@ class WorkflowDetail:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether neither Redis nor the mirror could be asked, or knew it."""
+        """Whether neither Redis nor the mirror could be read or had it."""
         return self.status == UNREADABLE and not self.is_live
 
     @property
@@ -115,11 +115,11 @@ def from_record(record: WorkflowRecord) -> WorkflowDetail:
 
 def _problem(record: WorkflowRecord) -> str:
     if record.reason == LOST:
-        return "Redis lost this workflow: whether the rest of its jobs ran is not known."
+        return "Redis lost this workflow. It is unknown whether the rest of its jobs ran."
     if record.cleaned_at is None and record.status not in ENDED:
         return (
-            "Redis does not have this workflow any more, although the mirror has not seen it end. "
-            "If Redis has lost it, the mirror will say so once it has been reconciled."
+            "Redis no longer has this workflow, although the mirror has not seen it end. If Redis "
+            "lost it, the mirror will show this once it has been reconciled."
         )
     return ""
 
@@ -127,23 +127,25 @@ def _problem(record: WorkflowRecord) -> str:
 def prefer_redis(
     data: WorkflowData | RedisQueueError | None, record: WorkflowRecord
 ) -> WorkflowDetail:
-    """What Redis has, else the record, with an explanation if Redis could not be read."""
+    """The workflow from Redis, else its record, with the reason if Redis could not be read."""
     if isinstance(data, WorkflowData):
         return from_redis(data)
     detail = from_record(record)
     if isinstance(data, RedisUnavailable):
         # Redis may still have the workflow.
         return detail if record.reason == LOST else replace(detail, problem="")
-    return detail if data is None else replace(detail, problem=f"This is its record, for {data}.")
+    return (
+        detail if data is None else replace(detail, problem=f"This is its record, because {data}.")
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowGraph:
     drawing: graph.Drawing | None = None
-    gone: int = 0  # jobs whose parents are not known any more
-    why: str = ""  # there is no drawing
+    gone: int = 0  # jobs whose parents are no longer known
+    why: str = ""  # the reason why there is no drawing
     nodes: Sequence[WorkflowNode] = ()
-    rows: Mapping[int, JobRow] = field(default_factory=dict)  # by number: of the first jobs
+    rows: Mapping[int, JobRow] = field(default_factory=dict)  # of the first jobs, by number
 
 
 def load_graph(
@@ -151,14 +153,14 @@ def load_graph(
 ) -> WorkflowGraph:
     """The graph of the jobs that Redis still has: only Redis knows their parents."""
     if total > DRAWN:
-        return WorkflowGraph(why=f"The graph is too large to be drawn ({total:,} jobs).")
+        return WorkflowGraph(why=f"The graph is too large to draw ({total:,} jobs).")
     workflows = WorkflowQueries(queries.connection)
     known, gone = _nodes(workflows, workflow_id, range(total))
     rows = rows_by_number(
         queries, workflow_id, known[: graph.SINGLE if total <= graph.SINGLE else SIZE]
     )
     if gone == total:
-        why = "Redis has pruned the jobs, and with them which of them waited for which."
+        why = "Redis has pruned the jobs, so it is no longer known which job waited for which."
         return WorkflowGraph(gone=gone, why=why, nodes=known, rows=rows)
     nodes = _with_parents(workflows, workflow_id, known)
     about = {
@@ -166,12 +168,14 @@ def load_graph(
         for number, row in rows.items()
     }
     drawing = graph.draw(nodes, about, is_unfolded=is_unfolded) if nodes else None
-    too_large = f"The graph of {total:,} jobs is too large to be drawn, even with like jobs as one."
+    too_large = (
+        f"The graph of {total:,} jobs is too large to draw, even with one box for jobs alike."
+    )
     return WorkflowGraph(drawing, gone, "" if drawing else too_large, nodes or known, rows)
 
 
 def load_jobs(queries: Queries, workflow_id: str, total: int) -> WorkflowGraph:
-    """A few jobs, all of them with their rows, and none after another: those of a gather."""
+    """A few jobs, all with their rows, and without edges: those of a gather."""
     nodes, _ = _nodes(WorkflowQueries(queries.connection), workflow_id, range(total))
     return WorkflowGraph(nodes=nodes, rows=rows_by_number(queries, workflow_id, nodes))
 
@@ -194,8 +198,8 @@ def rows_by_number(
 def list_workflow_jobs(
     queries: Queries, workflow_id: str, total: int, status: str, start: int
 ) -> JobRowPage:
-    """The jobs from number ``start`` on, of one status or of any (''). Looks at SCANNED of them at
-    most: four round trips and four queries."""
+    """The jobs from number ``start``, with one status or any (''). Searches at most SCANNED jobs:
+    four round trips and four queries."""
     workflows, end = WorkflowQueries(queries.connection), max(start, min(total, start + SCANNED))
     parts = slices(range(start, end), CHUNK)
     nodes = (node for some in parts for node in _nodes(workflows, workflow_id, some)[0])
@@ -208,7 +212,7 @@ def list_workflow_jobs(
 def ids_with_status(
     queries: WorkflowQueries, workflow_id: str, total: int, status: str, limit: int
 ) -> list[str]:
-    """The ids of up to ``limit`` jobs of that status, among the first ``total``."""
+    """The ids of up to ``limit`` jobs with that status, among the first ``total``."""
     nodes = (
         node for some in slices(range(total), CHUNK) for node in queries.nodes(workflow_id, some)
     )
@@ -219,7 +223,7 @@ def ids_with_status(
 def _nodes(
     queries: WorkflowQueries, workflow_id: str, numbers: Sequence[int]
 ) -> tuple[list[WorkflowNode], int]:
-    """The nodes, and how many of them Redis does not have: these are the mirror's."""
+    """The nodes, and how many of them are not in Redis but from the mirror."""
     found: dict[int, WorkflowNode] = {}
     gone = 0
     for some in slices(numbers, CHUNK):
@@ -235,7 +239,7 @@ def _nodes(
 def _with_parents(
     queries: WorkflowQueries, workflow_id: str, nodes: Sequence[WorkflowNode]
 ) -> list[WorkflowNode] | None:
-    """The nodes with their parents, or None when these are too many."""
+    """The nodes with their parents, or None if there are too many parents."""
     found: list[WorkflowNode] = []
     left = NAMES
     for some in slices(nodes, CHUNK):
@@ -248,8 +252,8 @@ def _with_parents(
 
 
 def first_failure(queries: Queries, workflow_id: str, graph: WorkflowGraph) -> JobRow | None:
-    """The job that failed first, of those that are known to have failed."""
-    failed = [node for node in graph.nodes if node.status == Status.FAILED][:LOOKED_AT]
+    """The job that failed first, among those known to have failed."""
+    failed = [node for node in graph.nodes if node.status == Status.FAILED][:FAILURES_SEARCHED]
     missing = [node for node in failed if node.number not in graph.rows]
     rows = {**graph.rows, **rows_by_number(queries, workflow_id, missing)}
     found = [row for node in failed if (row := rows[node.number]).job and row.job.error]
@@ -257,7 +261,7 @@ def first_failure(queries: Queries, workflow_id: str, graph: WorkflowGraph) -> J
 
 
 def timeline(graph: WorkflowGraph) -> dict[str, Any]:
-    """Bars of the jobs that have started: each waited from ``x`` on, and ran from ``ran_x`` on."""
+    """Bars of the jobs that have started: each waited from ``x``, and ran from ``ran_x``."""
     now_ms = ms_of(timezone.now())
     jobs = {n: row.job for n, row in graph.rows.items() if row.job and row.job.started_ms}
     if not jobs:
@@ -293,7 +297,7 @@ def _span(job: JobData, now_ms: int) -> tuple[int, int]:
 
 
 def _ready_ms(job: JobData, node: WorkflowNode | None, spans: Mapping[int, tuple[int, int]]) -> int:
-    """Since when it could have run: its parents had ended, and it was there."""
+    """When it could have run: its parents had ended, and it existed."""
     start, _ = spans[node.number] if node else (job.started_ms or 0, 0)
     ends = [spans[parent][1] for parent in (node.after if node else ()) if parent in spans]
     return min(start, max([job.enqueued_ms or start, *ends]))

@@ -1,4 +1,4 @@
-"""The list of workflows, with live counts; the page of one, and what can be done to it."""
+"""The list of workflows, with live counts; the page of one, and its actions."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from .workflow_detail import (
 )
 
 LIST_SIZE = 50  # workflows per page
-EVENTS = 50  # of the history: the newest
-PARTS = ("flow", "flowgraph", "flowtimes", "flowjobs")
-RETRIED = 1000  # jobs that one request sends back
-SEARCHED = 50_000  # jobs that it looks at for those that failed
+EVENTS = 50  # the newest of the history
+PARTS = ("workflow", "workflowgraph", "workflowtimes", "workflowjobs")
+RETRIED = 1000  # jobs that one request retries
+SEARCHED = 50_000  # jobs that it searches for those that failed
 
 
 def workflow_list(page: Page) -> HttpResponse:
@@ -56,7 +56,7 @@ def workflow_list(page: Page) -> HttpResponse:
         records, following = search_workflows(query, after)
         rows = _details(page, records)
     if page.wants_parts:
-        return page.render_parts(["flows"], rows=rows)
+        return page.render_parts(["workflows"], rows=rows)
     after_text = after.text() if after else ""
     following_text = following.text() if following else ""
     return page.render(
@@ -73,7 +73,7 @@ def workflow_list(page: Page) -> HttpResponse:
 
 
 def parse_workflow_query(query: Mapping[str, Any]) -> tuple[dict[str, str], PageKey | None]:
-    """The filter and the place in a URL. Raises InvalidOption for an invalid status or place."""
+    """The filter and the position in a URL. Raises InvalidOption if either is invalid."""
     status, after = status_of(query, WorkflowStatus), parse_key(str(query.get("after", "")))
     return given(status=status, name=text_of(query, "name")), after
 
@@ -81,7 +81,7 @@ def parse_workflow_query(query: Mapping[str, Any]) -> tuple[dict[str, str], Page
 def search_workflows(
     query: Mapping[str, str], after: PageKey | None
 ) -> tuple[Sequence[WorkflowRecord], PageKey | None]:
-    """A page, and the key of the next. At most five queries, each answered by an index."""
+    """A page, and the key of the next page. At most five queries, each answered by an index."""
     found = WorkflowRecord.objects.filter(**query).order_by("-made_at", "-id")
     if after:
         found = after_key(found, "made_at", after)
@@ -90,7 +90,7 @@ def search_workflows(
 
 
 def _details(page: Page, records: Sequence[WorkflowRecord]) -> list[WorkflowDetail]:
-    """Read those that Redis still has from Redis, in one round trip a server."""
+    """Read those that Redis still has from Redis, by one round trip per server."""
     places = [(one.id, shard_of_id(one.id)) for one in records if one.cleaned_at is None]
     found = page.ask_for(places, lambda one, ids: WorkflowQueries(one).workflows.read(ids))
     away = {key: page.missing[shard] for key, shard in places if shard in page.missing}
@@ -152,7 +152,7 @@ def _context(page: Page, workflow_id: str) -> dict[str, Any]:
 def _jobs_of(
     page: Page, workflow: WorkflowDetail, place: Mapping[str, str]
 ) -> tuple[WorkflowGraph, JobRow | None, JobRowPage]:
-    """The graph, the job that failed first, and a page of the list, as far as Redis answers."""
+    """The graph, the job that failed first, and a page of the list, if Redis answers."""
     graph, failure, jobs = WorkflowGraph(why="Redis does not answer."), None, JobRowPage()
     total, start = workflow.total, int(place["start"] or 0)
     try:
@@ -187,21 +187,21 @@ def find(page: Page, workflow_id: str) -> WorkflowDetail:
     if data is not None:
         is_live = isinstance(data, CorruptJob)
         return WorkflowDetail(id=workflow_id, is_live=is_live, problem=f"{data}.")
-    raise Http404(f"no workflow {workflow_id}, neither in Redis nor in the mirror")
+    raise Http404(f"workflow {workflow_id} is neither in Redis nor in the mirror")
 
 
 def _callbacks(page: Page, workflow: WorkflowDetail) -> list[tuple[str, str]]:
-    """(id, status) of the jobs that the workflow's end has enqueued, while Redis has them."""
+    """(id, status) of the callbacks that the workflow has enqueued, while Redis has them."""
     ids = [f"{workflow.id}.{which}{workflow.generation}" for which in ("complete", "failure")]
     try:
         found = page.queries_of(workflow.id).statuses(ids) if workflow.is_final else []
-    except RedisQueueError:  # the page already says so
+    except RedisQueueError:  # the page already shows the error
         found = []
     return [(job_id, status) for job_id, status in zip(ids, found, strict=False) if status]
 
 
 RUNNING = frozenset(WorkflowStatus) - ENDED
-UNENDED = RUNNING | {WorkflowStatus.FAILED}  # a failed workflow can go on
+UNENDED = RUNNING | {WorkflowStatus.FAILED}  # a failed workflow can resume
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,29 +211,29 @@ class WorkflowVerb:
     done: str  # "The workflow <done>."
     permission: str
     statuses: frozenset[WorkflowStatus]
-    warning: str = ""  # shown when asking for confirmation; without one, it does not ask
+    warning: str = ""  # shown with the request for confirmation; without it, there is none
 
 
 PAUSE = WorkflowVerb(
     "pause", "Pause", "is paused: running jobs finish, no others start", "pause_queue", RUNNING
 )
-RELEASE = WorkflowVerb("release", "Release", "goes on", "pause_queue", UNENDED)
-RETRY = WorkflowVerb("retry", "Retry failed jobs", "was taken up again", "retry_job", UNENDED)
+RELEASE = WorkflowVerb("release", "Release", "was released", "pause_queue", UNENDED)
+RETRY = WorkflowVerb("retry", "Retry failed jobs", "was resumed", "retry_job", UNENDED)
 CANCEL = WorkflowVerb(
     "cancel", "Cancel", "was cancelled", "cancel_job", UNENDED,
     "Jobs that have not started are cancelled, and running jobs are asked to stop. A cancelled "
-    "workflow cannot be taken up again.",
+    "workflow cannot be resumed.",
 )  # fmt: skip
 CLEAN = WorkflowVerb(
     "clean", "Clean up", "is being cleaned up", "clear_queue", ENDED,
-    "Redis forgets it: jobs that had not started are cancelled, and none can be retried as part of "
-    "it any more. Its record stays.",
+    "Redis forgets the workflow: jobs that have not started are cancelled, and its jobs can no "
+    "longer be retried as part of it. Its record is kept.",
 )  # fmt: skip
 WORKFLOW_VERBS = {verb.name: verb for verb in (PAUSE, RELEASE, RETRY, CANCEL, CLEAN)}
 
 
 def is_applicable(verb: WorkflowVerb, workflow: WorkflowDetail) -> bool:
-    """False for a workflow that Redis does not have, and where the verb would change nothing."""
+    """False for a workflow that is not in Redis, or if the verb would change nothing."""
     if not workflow.is_live or workflow.status not in verb.statuses:
         return False
     if verb in (PAUSE, RELEASE):
@@ -266,13 +266,15 @@ def act_on_workflow(page: Page, workflow_id: str) -> HttpResponse:
         _log(page, workflow, verb.label)
         messages.success(page.request, f"The workflow {verb.done}.")
     else:
-        messages.warning(page.request, "The workflow has changed meanwhile; nothing was done.")
+        messages.warning(
+            page.request, "The workflow has changed in the meantime; nothing was done."
+        )
     return HttpResponseRedirect(here)
 
 
 def _state(workflow: WorkflowDetail) -> str:
     if not workflow.is_live:
-        return "not in Redis any more"
+        return "no longer in Redis"
     return f"{workflow.status} and paused" if workflow.is_paused else workflow.status
 
 
@@ -288,4 +290,4 @@ def _retry(page: Page, workflow: WorkflowDetail) -> None:
     messages.success(page.request, f"{formatting.jobs(len(done))} {RETRY_JOBS.done}.")
     if len(done) < workflow.failed:
         left = formatting.jobs(workflow.failed - len(done))
-        messages.warning(page.request, f"{left} more had failed; retry again, or from their queue.")
+        messages.warning(page.request, f"Not retried yet: {left}. Retry again, or from the queue.")

@@ -27,7 +27,7 @@ from ..outbox.rows import unrelayed
 
 FAILURES_OVER = timedelta(minutes=15)
 LIMITS = 10
-OUTBOX_ROWS = 10_000  # that are counted of each outbox, the oldest: an outage may leave millions
+OUTBOX_ROWS = 10_000  # counted at most per outbox, oldest first: an outage may leave millions
 MIRROR_STATE = "state of the mirror"  # in ``Facts.unreadable``
 OUTBOX_OF = "outbox of database "  # there, followed by the alias
 
@@ -39,19 +39,19 @@ class OutboxFacts:
     alias: str
     waiting: int
     refused: int  # jobs that Redis refuses for good
-    oldest: timedelta | None  # how long the first has waited; None: there is none
+    oldest: timedelta | None  # how long the oldest has waited; None if the outbox is empty
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known at one moment. A source that cannot be read leaves its error."""
+    """What is known at one moment. For a source that cannot be read there is an error instead."""
 
     settings: Settings
     now: datetime
     shard: ShardState | None = None  # all shards together; None: Redis does not answer
     redis_error: RedisQueueError | None = None  # why there is no shard
     missing: Mapping[int, RedisQueueError] = field(default_factory=dict)  # shards without answers
-    limits: Sequence[LimitState] = ()  # with the most parked lanes, at most LIMITS
+    limits: Sequence[LimitState] = ()  # those with the most parked lanes, at most LIMITS
     mirrors: Sequence[MirrorState] = ()  # of each shard; none without the mirror
     ended: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # queue: completed, failed
     outboxes: Sequence[OutboxFacts] = ()
@@ -61,7 +61,7 @@ class Facts:
 def read_facts(connection: RedisConnection) -> Facts:
     """Read the facts: two round trips to Redis (six while lanes are parked), two queries, and one
     for each database with an outbox, however many queues, workers and jobs there are. Errors of
-    Redis and the databases are facts, too."""
+    Redis and the databases are facts as well."""
     settings, now = get_settings(), timezone.now()
     unreadable: dict[str, DatabaseError] = {}
     mirrors: Sequence[MirrorState] = ()

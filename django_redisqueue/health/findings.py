@@ -59,11 +59,11 @@ class FindingId(StrEnum):
 
 OVERVIEW = ("overview",)
 DATABASE_AWAY = (OperationalError, InterfaceError)  # it does not answer, or lacks a table
-NAMED = 3  # jobs, workers, limits or schedules that a sentence names
+NAMED = 3  # jobs, workers, limits or schedules that a sentence names at most
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first NAMED of them, and "…" for the others."""
+    """The first NAMED names, and "…" for the others."""
     return ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
 
 
@@ -90,27 +90,27 @@ def redis_away(error: RedisQueueError) -> Finding:
     return make_error(
         FindingId.REDIS_AWAY,
         f"{error}.",
-        'Start it, or correct REDISQUEUE["CONNECTION"]. Workers reconnect by themselves.',
-        ("jobrecord_changelist",),  # which needs no Redis
+        'Start it, or correct REDISQUEUE["CONNECTION"]. Workers reconnect automatically.',
+        ("jobrecord_changelist",),  # this page needs no Redis
     )
 
 
 def evicts(policy: str) -> Finding:
     return make_error(
         FindingId.REDIS_EVICTS,
-        f"Redis has the maxmemory-policy {policy}: when its memory is full it deletes jobs.",
-        "Set maxmemory-policy noeviction; a full Redis then refuses new jobs, with a clear error, "
-        "and goes on finishing those it has.",
+        f"Redis has the maxmemory-policy {policy}: when its memory is full, it deletes jobs.",
+        "Set maxmemory-policy noeviction. A full Redis then refuses new jobs with a clear error, "
+        "and workers still finish those it has.",
     )
 
 
 def unknown_queue(name: str, jobs: int) -> Finding:
     return make_warning(
         FindingId.UNKNOWN_QUEUE,
-        f"Queue {name} has unfinished jobs in Redis ({formatting.number(jobs)}), and is not in "
-        'REDISQUEUE["QUEUES"]: no worker of this project runs them.',
-        "Put it back into QUEUES until they have ended, or are cleared. Jobs that fall due are "
-        "queued, and finished ones pruned, all the same.",
+        f"Queue {name} has unfinished jobs in Redis ({formatting.number(jobs)}), but is not in "
+        'REDISQUEUE["QUEUES"], so no worker of this project runs them.',
+        "Add it to QUEUES again until they have ended or are cleared. Meanwhile, due jobs are "
+        "still queued, and finished ones pruned.",
         queue=name,
     )
 
@@ -120,6 +120,6 @@ def unreadable(what: str, error: DatabaseError) -> Finding:
     return make_error(
         FindingId.DATABASE,
         f"The {what} cannot be read ({first_line(error)}).",
-        "Start the database, or run manage.py migrate if a table is missing. Running workers go on "
-        "with their jobs.",
+        "Start the database, or run manage.py migrate if a table is missing. Running workers "
+        "continue with their jobs.",
     )

@@ -39,9 +39,9 @@ def schedule_trouble(facts: Facts) -> Iterator[Finding]:
         name, ms = late[0]
         yield make_error(
             FindingId.SCHEDULE_LATE,
-            f"Schedule {name} was due {formatting.duration(ms + SCHEDULE_LATE)} ago and has not "
+            f"Schedule {name} was due {formatting.duration(ms + SCHEDULE_LATE)} ago, but has not "
             "fired.",
-            "A worker's maintenance fires schedules: is a worker running?",
+            "Check that a worker is running: its maintenance fires schedules.",
             ("schedules",),
         )
 
@@ -51,7 +51,7 @@ def _schedules(count: int) -> str:
 
 
 def limit_trouble(facts: Facts) -> Iterator[Finding]:
-    """Limits that keep jobs waiting for too long, or whose slots are never given back."""
+    """Limits that keep jobs waiting for too long, or whose slots are never returned."""
     for state in facts.limits:
         if state.stuck:
             keys = Keys(facts.settings.prefix, shard_of_id(state.stuck[0]))
@@ -66,8 +66,9 @@ def _stuck(state: LimitState, keys: Keys) -> Finding:
     named = listed(state.stuck)
     return make_error(
         FindingId.LIMIT_STUCK,
-        f"Limit {state.name} has slots of jobs that do not run ({named}), so fewer others start.",
-        "Something else has written into Redis. Give each back: "
+        f"Limit {state.name} has slots of jobs that are not running ({named}), so fewer jobs can "
+        "start.",
+        "Something else has written to Redis. Return each slot: "
         f'ZREM {keys.slots} "{state.key} {state.stuck[0]}".',
         ("limits",),
     )
@@ -78,7 +79,7 @@ def _late(state: LimitState, oldest_ms: int, most: float) -> Finding:
         FindingId.LIMIT_LATE,
         f"A job has waited for {formatting.duration(oldest_ms)} for {limit_sentence(state)}, "
         f"longer than {formatting.duration(most)} (ALERT_WAIT).",
-        "Raise the limit, or look at what the jobs do that hold it. More workers do not help.",
+        "Raise the limit, or look at what the jobs that hold it do. More workers do not help.",
         ("limits",),
     )
 
@@ -120,7 +121,7 @@ def policy_lines(facts: Facts) -> list[tuple[str, str]]:
 
 
 def _limit_lines(facts: Facts) -> str:
-    """Those with the most parked lanes."""
+    """The limits with the most parked lanes."""
     texts = [limit_line(state) for state in facts.limits[:NAMED]]
     more = len(facts.shard.policies.parked) - len(texts) if facts.shard else 0
     return "; ".join(texts) + (f"; and {formatting.number(more)} more" if more > 0 else "")

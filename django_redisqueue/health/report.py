@@ -30,7 +30,7 @@ from .findings import (
 )
 from .policies import limit_trouble, schedule_trouble
 
-MIN_FAILED = 10  # failed jobs below which no rate is judged
+MIN_FAILED = 10  # with fewer failed jobs, no rate is reported
 MIRROR_LATE = 30_000  # ms
 OUTBOX_LATE = timedelta(minutes=1)
 RECENT = timedelta(days=1)  # how long a fault of the mirror is a warning
@@ -38,14 +38,14 @@ RECENT = timedelta(days=1)  # how long a fault of the mirror is a warning
 
 @dataclass(frozen=True, slots=True)
 class HealthReport:
-    """The findings, the worst first, and the facts that they are derived from."""
+    """The findings, worst first, and the facts that they are derived from."""
 
     findings: tuple[Finding, ...]
     facts: Facts
 
     @property
     def problems(self) -> tuple[Finding, ...]:
-        """The findings that call for something to be done."""
+        """The findings that require action."""
         return tuple(each for each in self.findings if each.level is not Level.INFO)
 
     @property
@@ -55,7 +55,7 @@ class HealthReport:
 
 
 def read_health(connection: RedisConnection) -> HealthReport:
-    """What is wrong now, by one bounded read (``read_facts``). Never raises for what it reports."""
+    """What is wrong now, by one bounded read (``read_facts``). Raises nothing that it reports."""
     facts = read_facts(connection)
     found = [finding for examine in EXAMINATIONS for finding in examine(facts)]
     return HealthReport(tuple(sorted(found, key=lambda each: each.level.rank)), facts)
@@ -88,15 +88,15 @@ def _shards_away(shards: Sequence[int], error: RedisQueueError) -> Finding:
     return make_error(
         FindingId.SHARD_AWAY,
         f"{'Shard' if one else 'Shards'} {', '.join(map(str, shards))} "
-        f"{'does' if one else 'do'} not answer, so what is shown is without "
-        f"{'its' if one else 'their'} jobs: {error}.",
-        "Start that server. The jobs of the other shards go on.",
+        f"{'does' if one else 'do'} not answer, so {'its' if one else 'their'} jobs are "
+        f"not shown: {error}.",
+        "Start that server. Jobs in the other shards continue to run.",
     )
 
 
 def _workers(facts: Facts) -> Iterator[Finding]:
-    """A worker announces the queues that it serves with its heartbeats. Workers that stop, or are
-    of an older version, announce none: what they serve is not known."""
+    """A worker announces the queues that it serves with its heartbeats. Workers that are stopping,
+    or have an older version, announce none, so it is unknown what they serve."""
     if facts.shard is None:
         return
     if not facts.shard.has_workers and not facts.shard.served:
@@ -112,7 +112,7 @@ def _workers(facts: Facts) -> Iterator[Finding]:
     if lapsed:
         yield make_warning(
             FindingId.LAPSED,
-            f"{_children(len(lapsed))}: dead, or without a connection to Redis ({listed(lapsed)}).",
+            f"{_children(len(lapsed))}: dead, or not connected to Redis ({listed(lapsed)}).",
             "The next heartbeat of a living worker recovers what they ran.",
             ("workers",),
         )
@@ -120,8 +120,8 @@ def _workers(facts: Facts) -> Iterator[Finding]:
 
 def _children(count: int) -> str:
     if count == 1:
-        return "The lease of 1 child of a worker has lapsed"
-    return f"The leases of {formatting.number(count)} children of workers have lapsed"
+        return "The lease of 1 child of a worker has expired"
+    return f"The leases of {formatting.number(count)} children of workers have expired"
 
 
 def _no_worker(unfinished: int, where: str = "") -> Iterator[Finding]:
@@ -162,9 +162,10 @@ def _queues(facts: Facts) -> Iterator[Finding]:
 def _broken(queue: QueueOverview) -> Finding:
     return make_error(
         FindingId.BROKEN,
-        f"Queue {queue.name} stands still: {', '.join(queue.wrong_keys)} should be of another "
-        "type. Another program writes under this PREFIX.",
-        "Rename or delete these keys. Nothing in the queue was changed, and it resumes by itself.",
+        f"Queue {queue.name} is blocked: {', '.join(queue.wrong_keys)} should have another type. "
+        "Another program writes under this PREFIX.",
+        "Rename or delete these keys. The queue then resumes automatically; nothing in it was "
+        "changed.",
         queue=queue.name,
     )
 
@@ -175,7 +176,7 @@ def _paused(queue: QueueOverview) -> Finding:
         FindingId.PAUSED,
         f"Queue {queue.name} was paused {paused_ago(queue)}"
         + (f", and has {formatting.jobs(queued)} queued." if queued else "."),
-        "Resume it when the reason is gone.",
+        "Resume it when the reason for the pause is gone.",
         ("queue", queue.name, "queued"),
         queue.name,
     )
@@ -183,7 +184,7 @@ def _paused(queue: QueueOverview) -> Finding:
 
 def paused_ago(queue: QueueOverview) -> str:
     """``3 h 5 m ago by ann``"""
-    since_ms = queue.paused_ms or 0  # 0: the field is not a number
+    since_ms = queue.paused_ms or 0  # 0 if the field is not a number
     ago = formatting.duration(max(0, queue.now_ms - since_ms))
     when = f"{ago} ago" if since_ms > 0 else "at an unknown time"
     return f"{when}{f' by {queue.paused_by}' if queue.paused_by else ''}"
@@ -197,7 +198,7 @@ def _late(queue: QueueOverview, settings: QueueSettings) -> Iterator[Finding]:
             f"The oldest job of queue {queue.name} has waited for "
             f"{formatting.duration(queue.oldest_ms)}, longer than {formatting.duration(most)} "
             "(ALERT_WAIT).",
-            "Start more workers for it, or look at what they run.",
+            "Start more workers for it, or look at what they are running.",
             ("queue", queue.name, "queued"),
             queue.name,
         )
@@ -209,10 +210,10 @@ def _failures(name: str, settings: QueueSettings, completed: int, failed: int) -
         share = f"{failed / (completed + failed):.0%}"
         yield make_warning(
             FindingId.FAILURES,
-            f"{formatting.number(failed)} jobs of queue {name} ({share} of those that ended) have "
+            f"{formatting.number(failed)} jobs of queue {name} ({share} of those that ended) "
             f"failed in the last {formatting.duration(FAILURES_OVER.total_seconds() * 1000)}, more "
             f"than {most:.0%} (ALERT_FAILED).",
-            "Look at their errors; retry them once the cause is mended.",
+            "Look at their errors, and retry the jobs once the cause is fixed.",
             ("queue", name, "failed"),
             name,
         )
@@ -237,13 +238,13 @@ def _mirror(facts: Facts) -> Iterator[Finding]:
         yield make_warning(
             FindingId.MIRROR_LATE,
             f"The mirror is {formatting.duration(lag_ms)} behind.",
-            "Is a worker, or manage.py bridgeevents, running?",
+            "Check that a worker or manage.py bridgeevents is running.",
         )
 
 
 def _mirror_of_shard(facts: Facts, state: MirrorState) -> Iterator[Finding]:
     if state.problem:
-        text = f"{_mirror_name(state)} stands still: {state.problem}"
+        text = f"{_mirror_name(state)} has stopped: {state.problem}"
         yield make_error(FindingId.MIRROR_STOPPED, text, target=MIRROR_PAGE)
     if state.gaps:
         level = _level_of_fault(state.gap_at, facts.now, still=state.unreconciled)
@@ -260,13 +261,13 @@ def _mirror_name(state: MirrorState) -> str:
 
 
 def _level_of_fault(at: datetime | None, now: datetime, *, still: bool = False) -> Level:
-    """What has happened to the mirror stays on record, but calls for attention only for a day."""
+    """What happened to the mirror stays on record, but needs attention only for a day."""
     return Level.WARNING if still or (at and now - at < RECENT) else Level.INFO
 
 
 def _left_out(state: MirrorState) -> str:
     return (
-        f"{_mirror_name(state)} has left out {state.left_out} events and shortened "
+        f"{_mirror_name(state)} left out {state.left_out} events and shortened "
         f"{state.incomplete} that could not be read or stored, last at {_local(state.fault_at)}."
     )
 
@@ -275,7 +276,7 @@ def _gaps(state: MirrorState) -> str:
     times = "once" if state.gaps == 1 else f"{state.gaps} times"
     after = "it will be" if state.unreconciled else "it was"
     return (
-        f"{_mirror_name(state)} has missed events {times}, last at {_local(state.gap_at)}; {after} "
+        f"{_mirror_name(state)} missed events {times}, last at {_local(state.gap_at)}; {after} "
         "reconciled with Redis, but the history of some jobs may be incomplete."
     )
 
@@ -292,9 +293,9 @@ def _outbox(facts: Facts) -> Iterator[Finding]:
             yield make_error(
                 FindingId.OUTBOX_STUCK,
                 f"A job has waited in the outbox of database {outbox.alias} for {waited}.",
-                "Workers send such jobs to Redis: is one running? A row that names several "
-                "databases waits for the commits of all; if one was rolled back, it goes after a "
-                "day.",
+                "Check that a worker is running: it sends such jobs to Redis. A row that names "
+                "several databases waits for all of them to commit; if one was rolled back, the "
+                "row is deleted after a day.",
                 target,
             )
         if outbox.refused:
@@ -303,13 +304,13 @@ def _outbox(facts: Facts) -> Iterator[Finding]:
             yield make_warning(
                 FindingId.OUTBOX_REFUSED,
                 f"Redis refuses {some} of the jobs in the outbox of database {outbox.alias}.",
-                "Each row says why. Remove the cause, and it is sent; to give the job up, delete "
-                "its OutboxJob in manage.py shell, because the admin deletes none.",
+                "Each row says why. Remove the cause, and the job is sent. To give the job up, "
+                "delete its OutboxJob in manage.py shell; the admin cannot delete it.",
                 target,
             )
 
 
-# Each looks at the same facts. What gets a state of its own gets an examination of its own here.
+# Each looks at the same facts. Whatever has a state of its own has its own examination here.
 EXAMINATIONS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _redis,
     _workers,

@@ -1,4 +1,4 @@
-"""Why a job does not run, in one sentence."""
+"""Why a job is not running, in one sentence."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ LATE_MS = 10_000  # after which a due job is late
 
 
 def read_why(job: JobData, connection: RedisConnection) -> str | None:
-    """The sentence for a job that was just read; None for one that runs or has ended, which costs
-    nothing. At most ten round trips."""
+    """The sentence for a job that was just read; None, at no cost, if it is running or has ended.
+    At most ten round trips."""
     if job.status is Status.PROCESSING or job.status.is_final:
         return None
     try:
         if Queries(connection).statuses([job.id]) == [None]:
-            return "Redis does not have it: it is still in the outbox, or Redis has lost it."
+            return "It is not in Redis: it is still in the outbox, or Redis has lost it."
         state = HealthQueries(connection).shard_state(sorted(get_settings().queues), START)
         parents: Sequence[str] = ()
         if job.status is Status.WAITING:
             parents, _ = WorkflowQueries(connection).relatives(job.id)
         return why_not_running(job, state, connection, parents)
     except RedisQueueError as error:
-        return f"Why it does not run cannot be read: {error}."
+        return f"The reason why it is not running cannot be read: {error}."
 
 
 def why_not_running(
     job: JobData, shard: ShardState | None, connection: RedisConnection, parents: Sequence[str] = ()
 ) -> str:
-    """The sentence; '' for a job that runs or has ended, and while Redis is away. ``parents``: the
-    ids of the job's parents. At most six round trips to Redis."""
+    """The sentence; '' for a job that is running or has ended, and during an outage of Redis.
+    ``parents``: the ids of the job's parents. At most six round trips to Redis."""
     if shard is None:
         return ""
     if job.status is Status.QUEUED:
@@ -63,11 +63,11 @@ def _why_queue(job: JobData, shard: ShardState) -> str:
     queue = next((one for one in shard.queues if one.name == job.queue), None)
     if queue is None:
         return (
-            f'Its queue {job.queue} is not in REDISQUEUE["QUEUES"]: no worker of this project '
+            f'Its queue {job.queue} is not in REDISQUEUE["QUEUES"], so no worker of this project '
             "serves it."
         )
     if queue.wrong_keys:
-        return "Its queue stands still: another program has written under its keys."
+        return "Its queue is blocked: another program has written to its keys."
     if queue.is_paused:
         return f"Its queue is paused, {paused_ago(queue)}."
     if not shard.has_workers and not shard.served:
@@ -83,7 +83,7 @@ def _why_limit(job: JobData, connection: RedisConnection) -> str:
     queries = LimitQueries(connection)
     try:
         lane = decode_lane(job.lane)
-    except ValueError:  # something else has written it
+    except ValueError:  # another program has written it
         return ""
     key = queries.parked_at(job.queue, lane.name)
     if not key:
@@ -131,7 +131,7 @@ def _is_due(job: JobData, now_ms: int) -> str:
     if left_ms > -LATE_MS:
         return "is due now"
     late = formatting.duration(-left_ms)
-    return f"was due {late} ago, and no worker's maintenance has queued it"
+    return f"was due {late} ago, but no worker's maintenance has queued it"
 
 
 def _why_workflow(job_id: str, connection: RedisConnection) -> str:
@@ -147,7 +147,7 @@ def _why_workflow(job_id: str, connection: RedisConnection) -> str:
     if workflow.is_paused:
         return "Its workflow is paused."
     if workflow.status is WorkflowStatus.FAILED:
-        return "Its workflow has failed: it goes on when a failed job of it is retried."
+        return "Its workflow has failed; it resumes when one of its failed jobs is retried."
     return ""
 
 
@@ -159,5 +159,5 @@ def _why_parents(parents: Sequence[str], connection: RedisConnection) -> str:
         if status is not None and status not in FINAL
     ]
     if not left:
-        return "It waits for parents."
+        return "It waits for its parents."
     return f"It waits for {len(left)} of {len(parents)} parents: {listed(left)}."

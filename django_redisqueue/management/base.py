@@ -1,4 +1,4 @@
-"""What the commands share: a base class, and types of command-line arguments."""
+"""Shared by the commands: a base class, and types of command-line arguments."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Value = TypeVar("Value")
 
 
 class QueueCommand(BaseCommand):
-    """A command that shows errors of the package without a traceback, and starts while a database
-    is down.
+    """A command that shows errors of this package without a traceback, and starts even while a
+    database is down.
 
-    Its system checks query no database. (From Django 6.1 on, the checks of models with a JSONField
+    Its system checks query no database. (Since Django 6.1, the checks of models with a JSONField
     query all of them.)
     """
 
@@ -47,8 +47,8 @@ class QueueCommand(BaseCommand):
         self.stdout.write(sanitize(text, MAX_LINE))
 
     def announce(self, text: str, *, is_error: bool = False) -> None:
-        """Write what a service says about itself. It works on if nobody can read that: its output
-        is closed, or is a file on a full disk."""
+        """Write a message from a service. The service continues if the message cannot be written,
+        because its output is closed, or is a file on a full disk."""
         stream = self.stderr if is_error else self.stdout
         with suppress(AttributeError, OSError, ValueError):
             for line in text.splitlines():
@@ -104,7 +104,7 @@ def seconds(text: str) -> float:
         return to_seconds(text if is_duration_text(text) else float(text), "it")
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"must be seconds of zero or more, or a duration such as 90s, not {text!r}"
+            f"must be zero or more seconds, or a duration such as 90s, not {text!r}"
         ) from None
 
 
@@ -119,12 +119,12 @@ def interval(text: str) -> float:
 
 
 def writable_path(text: str) -> str:
-    """The path of a file in an existing folder."""
+    """The path of a file in an existing directory."""
     path = Path(text).absolute()
     if path.is_dir():
-        raise argparse.ArgumentTypeError(f"{path} is a folder: name a file in it")
+        raise argparse.ArgumentTypeError(f"{path} is a directory: name a file in it")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"cannot be written: make the folder {path.parent} first")
+        raise argparse.ArgumentTypeError(f"cannot be written: create {path.parent} first")
     return text
 
 
@@ -135,7 +135,7 @@ def size(text: str) -> int:
     if not number.isdecimal():
         raise argparse.ArgumentTypeError(f"must be a size such as 300M, not {text!r}")
     value = int(number) * unit
-    if 0 < value < units["M"]:  # every child would end after one job
+    if 0 < value < units["M"]:  # every child would exit after one job
         raise argparse.ArgumentTypeError(
             f"must be 1M or more, not {text!r}; a number without K, M or G is bytes"
         )

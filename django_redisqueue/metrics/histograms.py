@@ -1,8 +1,8 @@
-"""What a row holds of many jobs: counts, log histograms of durations, small enough for a rollup row
-and good enough for percentiles, and counts per hour of the last week.
+"""What a rollup row holds about many jobs: counts, logarithmic histograms of durations, which are
+small but good enough for percentiles, and counts per hour of the last week.
 
-A histogram has ten buckets a decade, from 1 ms to over a day, so a percentile is at most a quarter
-off. It is a list of counts by bucket without trailing zeros; lists of any length can be added.
+A histogram has ten buckets per decade, from 1 ms to over a day, so a percentile is off by at most a
+quarter. It is a list of counts by bucket without trailing zeros; lists of any length can be added.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ..core.parsing import MAX_EXACT, is_int, object_or_none
 from ..models import Rollup
 
 COUNTS = ("enqueued", "completed", "failed", "retried", "cancelled")
-COLUMNS = (*COUNTS, "wait", "run")  # of a rollup row, without its key
-MAX_COUNT = 2**53  # of one bucket
+COLUMNS = (*COUNTS, "wait", "run")  # of a rollup row, except its key
+MAX_COUNT = 2**53  # in one bucket
 # Bucket n counts durations over BOUNDS[n - 1] and up to BOUNDS[n]; the last one counts the rest.
 BOUNDS = tuple(sorted({round(10 ** (step / 10)) for step in range(81)}))  # ms
 HOURS = 7 * 24
@@ -48,8 +48,8 @@ def merge(first: Sequence[int], second: Sequence[int]) -> list[int]:
 
 
 def percentile(counts: Sequence[int], q: float) -> float | None:
-    """The duration in ms at the quantile ``q`` (0 to 1), interpolated inside its bucket, or None
-    for an empty histogram. Longer durations count as the last bound."""
+    """The duration in ms at the quantile ``q`` (0 to 1), interpolated within its bucket, or None
+    for an empty histogram. Durations above the last bound count as that bound."""
     wanted = q * sum(counts)
     if not any(counts):
         return None
@@ -60,7 +60,7 @@ def percentile(counts: Sequence[int], q: float) -> float | None:
             high = BOUNDS[min(place, len(BOUNDS) - 1)]
             return low + (high - low) * max(0.0, wanted - seen) / count
         seen += count
-    return float(BOUNDS[-1])  # q over 1
+    return float(BOUNDS[-1])  # q above 1
 
 
 def encode(counts: Sequence[int]) -> str:
@@ -69,7 +69,7 @@ def encode(counts: Sequence[int]) -> str:
 
 
 def decode(text: str) -> list[int]:
-    """The histogram in the text of a row; a corrupt one counts nothing."""
+    """The histogram in a row's text; a corrupt one counts nothing."""
     try:
         return decode_all([text])[0] if text else []
     except ValueError:
@@ -80,14 +80,14 @@ def decode_all(texts: Collection[str]) -> list[list[int]]:
     """Several non-empty texts at once. Raises ValueError when one is not a histogram."""
     found = loads(f"[{','.join(texts)}]")
     if len(found) != len(texts):
-        raise ValueError("not one histogram a text")
+        raise ValueError("not one histogram per text")
     if set(map(type, found)) - {list} or not _are_counts(list(chain.from_iterable(found))):
         raise ValueError(f"not a histogram: {str(found)[:80]}")
     return cast(list[list[int]], found)
 
 
 def _are_counts(numbers: Sequence[int]) -> bool:
-    """Of all histograms at once: a chart has some 200,000 numbers."""
+    """Checks all histograms at once: a chart has about 200,000 numbers."""
     if set(map(type, numbers)) - {int}:
         return False
     return min(numbers, default=0) >= 0 and max(numbers, default=0) <= MAX_COUNT
@@ -95,7 +95,7 @@ def _are_counts(numbers: Sequence[int]) -> bool:
 
 @dataclass(slots=True)
 class Sums:
-    """The sums of some rows; ``wait`` and ``run`` are histograms."""
+    """The sums over several rows; ``wait`` and ``run`` are histograms."""
 
     enqueued: int = 0
     completed: int = 0
@@ -123,7 +123,7 @@ def add_to_row(row: Rollup, sums: Sums) -> None:
 
 
 def add_hours(text: str, counts: Mapping[int, int]) -> str:
-    """The text with more counts, by hours since the epoch, without those over a week before the
+    """The text with more counts, by hours since the epoch. Drops hours more than a week before the
     newest."""
     found = Counter(_decode_hours(text))
     found.update(counts)

@@ -22,8 +22,8 @@ from ..models.tables import to_column
 from .histograms import COLUMNS, COUNTS, Sums, add_to_row, decode, decode_all
 
 RollupRow = tuple[Any, ...]  # COUNTS, wait and run
-CACHED_POINTS = 1024  # some kilobytes each: three charts of a week
-LEAST = 4  # a point has a rate once a quarter of its time has passed
+CACHED_POINTS = 1024  # a few kilobytes each: three charts of a week
+LEAST = 4  # a point has a rate once 1/4 of its time has passed
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class Figures:
 
     @property
     def minutes(self) -> list[float | None]:
-        """How many minutes each point covers. The last one has not ended: it covers fewer, and None
-        if too few have passed to tell a rate."""
+        """How many minutes each point covers. The last one has not ended, so it covers fewer; None
+        if too few have passed for a rate."""
         whole = self.span.step.total_seconds() / 60
         passed = (self.now.timestamp() - floor(self.now, self.span.step).timestamp()) / 60
         last = passed if passed >= whole / LEAST else None
@@ -71,7 +71,7 @@ class Figures:
 
     @property
     def ended(self) -> list[int]:
-        """How many jobs have completed or failed in each point. Reads no histograms."""
+        """How many jobs completed or failed in each point. Reads no histograms."""
         at = [COUNTS.index(name) for name in ("completed", "failed")]
         return [sum(row[n] for row in rows for n in at) for rows in self.by_point.values()]
 
@@ -85,7 +85,7 @@ class Figures:
 
 
 def chart(points: Sequence[tuple[datetime, Sums]]) -> dict[str, list[Any]]:
-    """The columns of a chart: instants in s, jobs a point, and milliseconds."""
+    """The columns of a chart: instants in s, jobs per point, and milliseconds."""
     sums = [point for _, point in points]
     return {
         "at": [int(start.timestamp()) for start, _ in points],
@@ -98,7 +98,7 @@ def chart(points: Sequence[tuple[datetime, Sums]]) -> dict[str, list[Any]]:
 
 
 def figures(span: Span, now: datetime, queue: str = "", task: str = "") -> Figures:
-    """The rows of the last ``span``, of one queue or task or of all, by one query."""
+    """The rows of the last ``span``, of one queue or task or of all. One query."""
     wanted = {name: value for name, value in (("queue", queue), ("task", task)) if value}
     found = Figures(span, now, _points(span, now))
     for start, of_queue, _, row in _read(span, now, **wanted):
@@ -108,7 +108,7 @@ def figures(span: Span, now: datetime, queue: str = "", task: str = "") -> Figur
 
 
 def task_figures(span: Span, now: datetime, tasks: Sequence[str]) -> dict[str, Figures]:
-    """The figures of each of these tasks, by one query."""
+    """The figures of each of these tasks. One query."""
     found = {task: Figures(span, now, _points(span, now)) for task in tasks}
     for start, queue, task, row in _read(span, now, task__in=tasks):
         found[task].by_point[start].append(row)
@@ -117,7 +117,7 @@ def task_figures(span: Span, now: datetime, tasks: Sequence[str]) -> dict[str, F
 
 
 def task_totals(span: Span, now: datetime) -> dict[str, Sums]:
-    """The counts of every task in the last ``span``, without durations, by one query."""
+    """The counts of every task in the last ``span``, without durations. One query."""
     sums = _rows(span, now).values_list("task").annotate(*map(Sum, COUNTS))
     return {task: Sums(*counts) for task, *counts in sums}
 
@@ -149,7 +149,7 @@ def _read(
 
 
 def _sums(rows: Sequence[RollupRow]) -> Sums:
-    """Sums a column at a time: with thousands of rows, this takes most of a page's time."""
+    """Sums column by column: with thousands of rows, this takes most of a page's time."""
     if not rows:
         return Sums()
     *counts, waits, runs = zip(*rows, strict=True)
@@ -159,7 +159,7 @@ def _sums(rows: Sequence[RollupRow]) -> Sums:
 
 @lru_cache(maxsize=CACHED_POINTS)
 def _add_histograms(texts: tuple[str, ...]) -> tuple[int, ...]:
-    """The sum of encoded histograms. Most points of a chart are the same when it is shown again."""
+    """The sum of encoded histograms. When a chart is shown again, most points are the same."""
     counts = Counter(filter(None, texts))  # rows with few jobs are often equal
     try:
         histograms = decode_all(counts)
@@ -188,7 +188,7 @@ ROWS_PER_STEP, MINUTES_PER_STEP = 2000, 500
 def compact(now: datetime) -> int:
     """Merge old rows; returns how many were deleted. Charts show the same before and after.
 
-    The writer of the rows calls this between two writes, again while it returns more than 0.
+    The writer of the rows calls this between two writes, repeatedly while it returns more than 0.
     """
     deleted = 0
     for age, step in COMPACTIONS:
@@ -199,7 +199,7 @@ def compact(now: datetime) -> int:
 def _compact(first: datetime, end: datetime, step: timedelta) -> int:
     using = router.db_for_write(Rollup)
     rows = Rollup.objects.using(using).filter(minute__gte=first, minute__lt=end)
-    # A minute may have a row for each of thousands of tasks, and most are compacted already.
+    # A minute may have a row for each of thousands of tasks, and most are already compacted.
     minutes = rows.order_by("minute").values_list("minute", flat=True).distinct()
     odd_minutes = [minute for minute in minutes if floor(minute, step) != minute][:MINUTES_PER_STEP]
     if not odd_minutes:

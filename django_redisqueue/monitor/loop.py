@@ -1,4 +1,4 @@
-"""The loop of a monitor: follow the channels of events, and read the queues now and then."""
+"""The monitor's loop: follows the channels of events, and reads the queues from time to time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..exceptions import RedisQueueError
 from .snapshot import Observer
 from .views import ChannelMessage, MonitorView, parse
 
-IDLE = 5.0  # s between snapshots without messages: lapsed leases and pauses publish none
-MAX_MESSAGES = 500  # that are received at once
-ROUND = 0.1  # s in which each of several channels is looked at
+IDLE = 5.0  # s between snapshots without messages: expired leases and pauses publish none
+MAX_MESSAGES = 500  # received at once, at most
+ROUND = 0.1  # s within which each of several channels is checked
 
 
 class Monitor:
@@ -61,7 +61,7 @@ class Monitor:
                 refreshed, has_news = time.monotonic(), False
 
     def _show_error(self, text: str) -> None:
-        """Show an error unless it is the one that is shown already."""
+        """Show an error unless it is already shown."""
         if text != self._shown_error:
             self._shown_error = text
             self._view.show_outage(text)
@@ -80,7 +80,7 @@ class Monitor:
 
 
 class EventChannels:
-    """Subscriptions to all channels: one a server, and on a cluster one a shard.
+    """Subscriptions to all channels: one per server, and on a cluster one per shard.
 
     ``problem``: why one of them is not open, or None.
     """
@@ -89,7 +89,7 @@ class EventChannels:
         settings = get_settings()
         connections = map(worker_connection, range(settings.shards))
         keys = [(one, keys_at(one, settings)) for one in connections]
-        # By server and channel, each once
+        # Each server and channel once.
         places = {(one.redis_url, key.status_channel): one for one, key in keys}
         self._channels = {one: channel for (_, channel), one in places.items()}
         self._open: list[RedisConnection] = []
@@ -110,7 +110,7 @@ class EventChannels:
             raise self.problem
 
     def receive(self, timeout: float) -> list[str]:
-        """What has arrived, waiting for the first. Raises the error if no channel is left."""
+        """What has arrived; waits for the first message. Raises the error if no channel is left."""
         end = time.monotonic() + timeout
         found: list[str] = []
         while True:

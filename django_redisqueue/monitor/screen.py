@@ -1,5 +1,5 @@
-"""The live screen, and its keys: choose a queue, pause it, retry its failed jobs, show failures
-only.
+"""The live screen and its keys: choose a queue, pause it, retry its failed jobs, show only
+failures.
 
 It needs the optional library rich: check HAS_RICH before creating a view.
 """
@@ -50,15 +50,15 @@ if HAS_RICH:
 COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "retrying": "magenta",
            "processing": "cyan"}  # fmt: skip
 FRAME = 0.1  # s between two frames
-PROBLEMS = 5  # that are shown at most
-EVENTS = 5  # lines that tables leave to them at least
-WORKERS = 5  # lines that queues leave to workers at least
+PROBLEMS = 5  # shown at most
+EVENTS = 5  # lines that tables leave for events at least
+WORKERS = 5  # lines that queues leave for workers at least
 
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Deliver signals after the block. An exception of their handlers in the midst of rich's code
-    could keep it from writing any more, also what restores the terminal."""
+    """Deliver signals after the block. An exception from their handlers in the middle of rich's
+    code could keep rich from writing, even what restores the terminal."""
     arrived: list[int] = []
     before = {
         number: signal.signal(number, lambda number, _: arrived.append(number))
@@ -81,7 +81,7 @@ class Keyboard:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Let the terminal neither wait for Enter nor show the keys."""
+        """Keep the terminal from waiting for Enter and from echoing keys."""
         before = termios.tcgetattr(self._fd)
         try:
             tty.setcbreak(self._fd)
@@ -102,7 +102,7 @@ class Controls:
     def __init__(self, queues: Sequence[str]) -> None:
         self._queues = queues
         self.selected = 0
-        self._is_asking = False  # whether to retry
+        self._is_asking = False  # whether it asks if it should retry
         self._done = ""
         self.failures_only = False
 
@@ -112,13 +112,13 @@ class Controls:
 
     @property
     def line(self) -> str:
-        """A question, or what was done last, or which keys there are."""
+        """A question, the result of the last key, or the list of keys."""
         if self._is_asking:
             return f"Retry all failed jobs of {self.queue}? y/n"
         return self._done or HELP
 
     def press(self, key: str) -> bool:
-        """Do what the key asks; whether that may have changed queues."""
+        """Act on the key; returns whether that may have changed queues."""
         was_asking, self._is_asking, self._done = self._is_asking, False, ""
         if was_asking:
             return key in "yY" and self._act(self._retry)
@@ -189,7 +189,7 @@ class ScreenView(MonitorView):
         self._messages.extend(messages)
         self._failures.extend(message for message in messages if message.is_failure)
         self._is_stale = self._is_stale or bool(messages)
-        if self._is_stale and time.monotonic() - self._drawn >= FRAME:  # else a later call does it
+        if self._is_stale and time.monotonic() - self._drawn >= FRAME:  # or a later call draws
             self._draw()
 
     def handle_keys(self) -> bool:
@@ -221,7 +221,7 @@ class ScreenView(MonitorView):
             notes = [*_notes(self._snapshot, room)]
             yield from notes
             queues, workers = self._fitted(queue_table), self._fitted(worker_table)
-            room -= len(notes) + 1  # and the summary
+            room -= len(notes) + 1  # the notes and the summary
             for_queues = room - min(len(workers.rows) + 2, WORKERS) - EVENTS
             for_queues = min(len(queues.rows) + 2, for_queues)
             # Keys act on the selected queue.
@@ -255,7 +255,7 @@ class ScreenView(MonitorView):
 
 
 def _notes(snapshot: Snapshot, room: int) -> Iterator[RenderableType]:
-    """The worst problems, and the policies that are in use."""
+    """The worst problems, and the policies in use."""
     for text in health_lines(snapshot)[: min(PROBLEMS, room // 6)]:
         yield _one_line(text, "bold red" if text.startswith("ERROR") else "yellow")
     for text in policy_texts(snapshot):
@@ -263,8 +263,8 @@ def _notes(snapshot: Snapshot, room: int) -> Iterator[RenderableType]:
 
 
 def _fitting(table: Table, room: int, selected: int | None = None) -> Iterator[RenderableType]:
-    """The table in at most ``room`` lines, with the selected row. The last line is empty; if rows
-    are left out, the one before says how many."""
+    """The table in at most ``room`` lines, including the selected row. The last line is empty; if
+    rows are left out, the line before says how many."""
     fits = len(table.rows) + 2 <= room
     if not table.rows or (room < 4 and not fits):
         return

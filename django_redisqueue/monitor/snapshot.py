@@ -49,7 +49,7 @@ class Observer:
 
     def observe(self) -> Snapshot:
         """Take a snapshot. Raises RedisQueueError."""
-        close_old_connections()  # one that the database has cut answers nothing any more
+        close_old_connections()  # the database may have closed one
         health = read_health(self._connection)
         shard = health.facts.shard
         if shard is None:

@@ -1,4 +1,4 @@
-"""Ways to show events and snapshots: lines, JSON, tables. The live screen is in ``screen``."""
+"""Shows events and snapshots as lines, JSON or tables. The live screen is in ``screen``."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ NARROW_COUNTS = {
 }  # fmt: skip
 EXTRAS = ("reason", "recoveries", "dueMs")
 FAILURES = ("failed", "retrying")
-NARROW = 100  # columns, below which a line has the job first and of a task its last name
+NARROW = 100  # columns; narrower lines begin with the job, and shorten tasks to the last name
 MAX_FINDING = 500  # characters
-NARROW_NAME = 16  # characters of a name in a narrow table, with "…" one more
+NARROW_NAME = 16  # characters of a name in a narrow table, plus "…"
 MISSING = "-"  # for unknown values; ASCII, because some terminals have no UTF-8
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelMessage:
-    """A message of the channel. ``event`` is None when the text is not a JSON object."""
+    """A message on the channel. ``event`` is None when the text is not a JSON object."""
 
     text: str
     event: Mapping[str, Any] | None
@@ -52,7 +52,7 @@ class ChannelMessage:
 
     @property
     def is_failure(self) -> bool:
-        """Whether an attempt or a job has failed."""
+        """Whether an attempt or a job failed."""
         return self.status in FAILURES
 
 
@@ -65,7 +65,7 @@ def parse(text: str) -> ChannelMessage:
 
 
 def line(message: ChannelMessage, columns: int = NARROW) -> str:
-    """The event in one line, without control characters. With few columns, the most important
+    """The event on one line, without control characters. With few columns, the most important
     parts come first."""
     event = message.event
     if event is None:
@@ -101,13 +101,13 @@ def _clock(ms: object) -> str:
 class MonitorView(ABC):
     """Where a monitor shows what it reads.
 
-    ``poll_seconds``: the seconds after which it wants to be asked for keys, or infinity.
+    ``poll_seconds``: the seconds after which ``handle_keys`` must be called, or infinity.
     """
 
     poll_seconds = inf
 
     def handle_keys(self) -> bool:
-        """Do what keys ask; whether that may have changed queues."""
+        """Act on pressed keys; returns whether that may have changed queues."""
         return False
 
     def opened(self) -> AbstractContextManager[object]:
@@ -139,7 +139,7 @@ class WriterView(MonitorView):
 
 
 class LineView(WriterView):
-    """Lines for pipes and logs: each event, and queues and workers whenever they have changed."""
+    """Lines for pipes and logs: each event, and queues and workers whenever they change."""
 
     def __init__(self, out: IO[str]) -> None:
         super().__init__(out)
@@ -151,7 +151,8 @@ class LineView(WriterView):
             if self._has_changed(f"queue {queue.name}", (queue.counts, queue.is_paused)):
                 self._write(f"{clock}  {_queue_line(queue, speed)}")
         workers = Counter(
-            sanitize(name_and_number(child.child)[0]) + ("" if child.lease_ms >= 0 else " (lapsed)")
+            sanitize(name_and_number(child.child)[0])
+            + ("" if child.lease_ms >= 0 else " (expired)")
             for child in snapshot.fleet.children
         )
         if self._has_changed("workers", workers):
@@ -160,14 +161,14 @@ class LineView(WriterView):
         if self._has_changed("policies", _policy_state(snapshot)):
             for text in policy_texts(snapshot):
                 self._write(f"{clock}  {text}")
-        # By id and queue, because the texts have numbers that change all the time.
+        # By id and queue, because the texts contain numbers that change constantly.
         health = {(finding.id.value, finding.queue) for finding in snapshot.health.problems}
         if self._has_changed("health", health):
             for line_ in health_lines(snapshot) or ["ok"]:
                 self._write(f"{clock}  health: {line_}")
 
     def _has_changed(self, what: str, state: object) -> bool:
-        """Whether this state differs from the one of the last snapshot."""
+        """Whether this state differs from that in the last snapshot."""
         before, self._shown[what] = self._shown.get(what), state
         return state != before
 
@@ -183,7 +184,7 @@ class LineView(WriterView):
 
 
 def _policy_state(snapshot: Snapshot) -> object:
-    """Without instants and durations, which change all the time."""
+    """The policies without instants and durations, which change constantly."""
     found = snapshot.shard.policies
     limits = [(state.key, state.used, state.parked) for state in snapshot.health.facts.limits]
     late = [name for name, _ in found.late(snapshot.shard.now_ms - SCHEDULE_LATE)]
@@ -250,7 +251,7 @@ class Table:
 
     @property
     def width(self) -> int:
-        """Of a line, with one blank between two columns."""
+        """The width of a line, with one space between two columns."""
         return sum(self._widths) + len(self.headings) - 1
 
     @property
@@ -295,7 +296,7 @@ def _worker_row(child: ChildOverview) -> list[str]:
     return [
         worker,
         number,
-        duration(child.lease_ms) if child.lease_ms >= 0 else "lapsed",
+        duration(child.lease_ms) if child.lease_ms >= 0 else "expired",
         (sanitize(child.task) or "unknown") if child.job else "idle",
         sanitize(child.job) + more,
         duration(child.since_ms) if child.job else "",
@@ -308,7 +309,7 @@ def _narrow_worker_row(child: ChildOverview) -> list[str]:
     worker, number = name_and_number(child.child)
     return [
         f"{sanitize(worker, NARROW_NAME - 5)} {sanitize(number, 4)}",
-        runs if child.lease_ms >= 0 else f"lapsed: {runs}"[: NARROW_NAME + 1],
+        runs if child.lease_ms >= 0 else f"expired: {runs}"[: NARROW_NAME + 1],
         sanitize(child.job),
         duration(child.since_ms) if child.job else "",
     ]
@@ -321,15 +322,15 @@ def _sort_key(child: ChildOverview) -> tuple[bool, str, int, str]:
 
 
 def summary(snapshot: Snapshot) -> str:
-    """How many children there are, and how many the table leaves out."""
+    """The number of children, and of those that the table leaves out."""
     fleet = snapshot.fleet
     if not fleet.total:
-        return "no worker: start one with manage.py runworker"
+        return "no worker is alive: start one with manage.py runworker"
     dead = fleet.total - fleet.alive
     hidden = fleet.total - len(fleet.children)
     return (
         f"{fleet.alive:,} children of workers alive"
-        + (f", {dead:,} with a lapsed lease" if dead else "")
+        + (f", {dead:,} with an expired lease" if dead else "")
         + (f"; {hidden:,} not shown" if hidden else "")
     )
 
@@ -342,7 +343,7 @@ def health_lines(snapshot: Snapshot) -> list[str]:
 
 
 def policy_texts(snapshot: Snapshot) -> list[str]:
-    """A line for each kind of policy that is in use."""
+    """A line for each kind of policy in use."""
     lines = policy_lines(snapshot.health.facts)
     return [f"{label.lower()}: {sanitize(text, MAX_FINDING)}" for label, text in lines]
 

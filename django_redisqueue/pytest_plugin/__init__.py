@@ -1,7 +1,7 @@
-"""Fixtures for an application's own tests: jobs in memory, without Redis.
+"""Fixtures for an application's tests: jobs in memory, without Redis.
 
-pytest loads this module by its entry point, before there are settings, so it must not import
-anything of the package that needs models; the fixtures do, when a test asks for them.
+pytest loads this module by its entry point, before the settings are loaded, so it must not import
+anything that needs models. The fixtures do, when a test requests them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Figures, times and links of the dashboard's templates. A filter gets '' for a variable that does
+"""Figures, times and links in the dashboard's templates. A filter gets '' for a variable that does
 not exist, and treats it as None."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def rate(per_second: float | Missing) -> str:
 
 @register.filter
 def size(count: int | Missing) -> str:
-    """Bytes; 0 is a size that is not known."""
+    """A number of bytes; 0 means that the size is unknown."""
     return formatting.size(count) if count else formatting.NOTHING
 
 
@@ -72,13 +72,13 @@ def ran(sums: Sums, percent: int) -> str:
 
 @register.filter
 def pairs(mapping: Mapping[str, str] | Missing) -> Iterable[tuple[str, str]]:
-    """In place of ``.items``, which a template takes for the key of that name if there is one."""
+    """Replaces ``.items``, which a template reads as the key with that name if there is one."""
     return mapping.items() if mapping else ()
 
 
 @register.filter
 def frames(traceback: str) -> Iterator[TracebackPart]:
-    """Its parts. One that is too long loses its beginning: the error is at the end."""
+    """The parts of a traceback. A long one loses its beginning: the error is at the end."""
     if len(traceback) > formatting.LONG:
         traceback = f"…\n{traceback[-formatting.LONG :]}"
     return traceback_parts(traceback)
@@ -98,8 +98,8 @@ def moment(at: datetime | int | Missing) -> str:
 
 @register.simple_tag(takes_context=True)
 def link(context: Context, name: str, *args: object, text: str = "") -> str:
-    """A link to a page of the dashboard; only its text on an AdminSite without that page. The text
-    is the first argument unless given."""
+    """A link to a page of the dashboard, or only its text on an AdminSite without that page. The
+    text defaults to the first argument."""
     shown = text or str(args[0])
     url = context["page"].optional_url(name, *args)
     return format_html('<a href="{}">{}</a>', url, shown) if url else conditional_escape(shown)

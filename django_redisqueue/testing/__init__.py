@@ -1,4 +1,4 @@
-"""Jobs in an application's own tests: kept in memory or run at once, without Redis.
+"""Jobs in an application's tests: kept in memory or run at once, without Redis.
 
     with capture_jobs() as jobs, self.captureOnCommitCallbacks(execute=True):
         self.client.post("/orders/", {"item": 1})
@@ -6,7 +6,7 @@
     jobs.drain()
 
 For a whole class, call ``self.jobs = self.enterContext(capture_jobs())`` in ``setUp``. A test that
-enqueues otherwise gets an error: a developer's worker may serve the Redis in the settings.
+enqueues in any other way gets an error: a developer's worker may serve the Redis in the settings.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def capture_jobs(*, raises: bool = False) -> Iterator[InMemoryQueue]:
 def run_inline(*, raises: bool = False) -> Iterator[InMemoryQueue]:
     """Run every job as soon as it is enqueued (or its transaction commits), retries included.
 
-    Delays between attempts are left out. A job with a ``run_after`` still to come is kept as
-    scheduled, and a job that a running job enqueues runs after it. ``raises`` as in
-    ``capture_jobs``. Also a decorator.
+    Delays between attempts are skipped. A job whose ``run_after`` is in the future stays scheduled,
+    and a job that a running job enqueues runs after it. ``raises`` is as in ``capture_jobs``. Also
+    a decorator.
     """
     with _use(queue := InMemoryQueue(inline=True, raises=raises)):
         yield queue
@@ -48,7 +48,7 @@ def run_inline(*, raises: bool = False) -> Iterator[InMemoryQueue]:
 
 @contextmanager
 def _use(queue: InMemoryQueue) -> Iterator[None]:
-    """Use a queue in memory inside the block; its jobs can be read after it, too."""
+    """Use a queue in memory inside the block; its jobs can still be read afterwards."""
     with use_transport(queue):
         try:
             yield
@@ -60,9 +60,9 @@ def _use(queue: InMemoryQueue) -> Iterator[None]:
 def use_redis() -> Iterator[None]:
     """Let a test use the Redis in the settings.
 
-    It should be one for tests only, because it is not cleared, and so should its worker.
+    This Redis and its worker should be for tests only, because the Redis is not cleared.
     """
-    # As override_settings does, for REDISQUEUE as it is.
+    # What override_settings does, with REDISQUEUE unchanged.
     value = getattr(settings, "REDISQUEUE", {})
     announce = partial(setting_changed.send, use_redis, setting="REDISQUEUE", value=value)
     announce(enter=True)

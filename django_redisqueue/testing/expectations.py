@@ -1,7 +1,7 @@
 """Captured jobs, and assertions about them.
 
-An expectation is validated as strictly as an enqueue: an assertion with a typo would fail for the
-wrong reason, or pass for it with ``count=0``.
+An expectation is validated as strictly as an enqueue. Otherwise an assertion with a typo would fail
+for the wrong reason, or pass with ``count=0``.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ WHERE = "assert_enqueued()"
 
 
 class CapturedJobs(ABC):
-    """The jobs of a test by their ids, as Redis would have them, and the clock that it moves."""
+    """The jobs of a test by id, as Redis would store them, and the test's clock."""
 
     def __init__(self) -> None:
         self.hashes: dict[str, JobHash] = {}
-        self._ahead_ms = 0  # of the wall clock
+        self._ahead_ms = 0  # how far it is ahead of the wall clock
 
     @abstractmethod
     def put(self, new: NewJob) -> None:
@@ -42,16 +42,16 @@ class CapturedJobs(ABC):
         """What cancel.lua does; its codes."""
 
     def now_ms(self) -> int:
-        """The present instant of the test, in ms since the epoch."""
+        """The test's current time, in ms since the epoch."""
         return real_ms() + self._ahead_ms
 
     def move_clock_to(self, instant_ms: int) -> None:
-        """Make it this instant, unless it is later already: the clock never goes back."""
+        """Set the time to this instant, unless it is already later: the clock never goes back."""
         self._ahead_ms = max(self._ahead_ms, instant_ms - real_ms())
 
     @property
     def jobs(self) -> list[Job]:
-        """Handles to all jobs in the order of their arrival, as they are now."""
+        """Handles of all jobs in their current state, in the order in which they arrived."""
         return [
             Job(job_id, data=decode_job(job_id, found)) for job_id, found in self.hashes.items()
         ]
@@ -73,8 +73,8 @@ class CapturedJobs(ABC):
         """Fail unless matching jobs were enqueued, and return them.
 
         ``task``: an object or a registered name. Options that are not given match everything;
-        without ``count`` at least one job must match. A job that could not be enqueued raises what
-        ``enqueue`` would raise: UnknownTask, InvalidArguments and so on.
+        without ``count``, at least one job must match. An expectation that could not be enqueued
+        raises what ``enqueue`` would raise: UnknownTask, InvalidArguments and so on.
         """
         name = _name(task)
         facts = _arguments(name, args, kwargs)
@@ -125,7 +125,7 @@ def _name(task: object) -> str:
     name = task if isinstance(task, str) else getattr(task, "module_path", None)
     if not isinstance(name, str):
         raise InvalidTask(
-            f"{WHERE} takes a registered name or a function decorated with @task, "
+            f"{WHERE} accepts a registered name or a function decorated with @task, "
             f"not {short_repr(task)}"
         )
     known: Task = get_task(name)

@@ -1,4 +1,4 @@
-"""Job hashes in memory, changed as the Lua scripts change those in Redis."""
+"""Job hashes in memory, which change as the Lua scripts change those in Redis."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ..exceptions import ParentNotFound
 from ..worker.child.retry_policy import Resolution
 
 FOR_EVER_MS = 90_000_000_000_000  # as in waits.lua
-JobHash = dict[str, str]  # unlike in Redis, ``waits`` has ids, not their number
+JobHash = dict[str, str]  # unlike in Redis, ``waits`` has the ids, not their number
 OF_A_RUN = (
     "attempts", "error", "reason", "cancel_ms", "finished_ms", "started_ms", "first_ms", "ran",
     "due_ms", "waits_for", "parked_ms",
 )  # fmt: skip
-PARENT_REASONS = (JobReason.SKIPPED, JobReason.PARENT_GONE)  # a parent was the reason
+PARENT_REASONS = (JobReason.SKIPPED, JobReason.PARENT_GONE)  # caused by a parent
 
 
 def _set_due(found: JobHash, now_ms: int) -> None:
-    """Queue or schedule a job: a delay counts from now."""
+    """Queue or schedule a job; a delay counts from now."""
     when = found.get("when", "")
     due_ms = now_ms + int(when) if when.startswith("+") else int(when or now_ms)
     found["status"] = Status.QUEUED
@@ -49,13 +49,13 @@ def queued_since_ms(found: Mapping[str, str]) -> int:
 
 
 def add_parents(found: JobHash, parents: str) -> None:
-    """Let a new job wait for its parents; their ids are joined by blanks."""
+    """Make a new job wait for its parents; their ids are joined by spaces."""
     found.update(after=parents, waits=parents)
     hold(found)
 
 
 def hold(found: JobHash) -> None:
-    """Let a new job wait until ``release``."""
+    """Make a new job wait until ``release``."""
     found["status"] = Status.WAITING
     found.pop("due_ms", None)
 
@@ -130,7 +130,7 @@ def release_dependants(jobs: Mapping[str, JobHash], now_ms: int) -> None:
 
 
 def _update_waiting(found: JobHash, jobs: Mapping[str, JobHash], now_ms: int) -> bool:
-    """Remove settled parents; returns whether the job has changed its status."""
+    """Remove settled parents; returns whether the job's status changed."""
     left, reason = [], JobReason.NONE
     for name in found["waits"].split():
         meaning = _effect_of(found, jobs[name])
@@ -149,7 +149,7 @@ def _update_waiting(found: JobHash, jobs: Mapping[str, JobHash], now_ms: int) ->
 
 
 def _effect_of(found: JobHash, parent: JobHash) -> JobReason | None:
-    """What a parent means for a job: None to wait, NONE to start, else the reason to cancel it."""
+    """A parent's effect on a job: None to wait, NONE to start, else the reason to cancel it."""
     status = Status(parent["status"])
     if not status.is_final:
         return None

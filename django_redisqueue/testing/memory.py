@@ -34,7 +34,7 @@ from .runs import ChunkRun, InlineRun, InMemorySteps, committed, in_waiting_chun
 from .schedules import InMemorySchedules
 from .workflows import InMemoryGathers, InMemoryWorkflows
 
-EXTRA_RUNS = 1000  # that a drain allows besides ten for each job it found
+EXTRA_RUNS = 1000  # that a drain allows in addition to ten for each job it found
 STEPS = 10_000  # of the clock that a travel allows
 QUEUED = frozenset({Status.QUEUED})
 POSTPONED = frozenset({Status.SCHEDULED, Status.RETRYING})
@@ -42,7 +42,7 @@ Answer = TypeVar("Answer")
 
 
 class InMemoryQueue(CapturedJobs):
-    """The jobs of a test; ``jobs`` are handles to them in the order of their arrival."""
+    """The jobs of a test; ``jobs`` are their handles, in the order in which they arrived."""
 
     def __init__(self, *, inline: bool = False, raises: bool = False) -> None:
         super().__init__()
@@ -68,27 +68,27 @@ class InMemoryQueue(CapturedJobs):
         self.pauses = self._pauses.pauses
 
     def drain(self, *, scheduled: bool = True) -> list[Job]:
-        """Run the captured jobs and those that they enqueue; returns them in the order of their
-        end.
+        """Run the captured jobs and those that they enqueue; returns them in the order in which
+        they ended.
 
-        Larger priorities run first, and retries at once. ``scheduled``: run also jobs that are not
-        due yet. Raises AssertionError if it would never end.
+        Larger priorities run first, and retries at once. ``scheduled``: also run jobs that are not
+        yet due. Raises AssertionError if it would never end.
         """
         statuses = QUEUED | POSTPONED if scheduled else QUEUED | {Status.RETRYING}
         return self._drain(statuses, by_rate=not scheduled)
 
     def run_due(self) -> list[Job]:
-        """``drain``, but retries and chunks too wait until their time has come: see ``travel``."""
+        """``drain``, but retries and chunks also wait until they are due: see ``travel``."""
         return self._drain(QUEUED, by_rate=True)
 
     def travel(
         self, by: timedelta | None = None, /, *, periodic: bool = True, **parts: float
     ) -> None:
-        """Move the clock on: ``travel(hours=1)``, ``travel(timedelta(days=2))``.
+        """Move the clock forward: ``travel(hours=1)``, ``travel(timedelta(days=2))``.
 
-        Scheduled, retrying and periodic jobs fall due on the way, in the order of their instants.
-        They are queued then; ``run_inline`` runs them, each at its time. Without ``periodic`` no
-        schedule fires. Only the clock of the jobs moves, not that of Python.
+        Scheduled, retrying and periodic jobs become due on the way, in order. They are queued then;
+        ``run_inline`` runs them, each at its time. Without ``periodic``, no schedule fires. Only
+        the clock of the jobs moves, not Python's.
         """
         target_ms = self.now_ms() + _to_travel_ms(by, parts)
         if periodic:
@@ -109,7 +109,7 @@ class InMemoryQueue(CapturedJobs):
             self._queue_due()
             self._run_inline()
         raise AssertionError(
-            f"travel: more than {STEPS} instants at which jobs are due; travel less far, or with "
+            f"travel: jobs are due at more than {STEPS} instants; travel less far, or with "
             "periodic=False"
         )
 
@@ -128,9 +128,9 @@ class InMemoryQueue(CapturedJobs):
             ended += [job_id for job_id in ran if self.job(job_id).status.is_final]
         assert job_id is not None
         raise AssertionError(
-            f"{runs} runs and no end, the last of {self.job(job_id).task}: a job that always "
-            "raises RateLimited, or jobs that enqueue each other? A job that schedules its own "
-            "successor is left alone by drain(scheduled=False)"
+            f"no end after {runs} runs, the last of {self.job(job_id).task}: does a job always "
+            "raise RateLimited, or do jobs enqueue each other? drain(scheduled=False) does not run "
+            "jobs that schedule their own successors"
         )
 
     # The Transport protocol; the codes are those of the Lua scripts.
@@ -179,7 +179,7 @@ class InMemoryQueue(CapturedJobs):
 
     def control_workflow(self, workflow_id: str, command: str) -> int:
         code = self._workflows.control(workflow_id, command)
-        self._go_on()
+        self._advance()
         return self._then_run(code)
 
     def parent_results(self, job_id: str) -> dict[str, Any]:
@@ -268,7 +268,7 @@ class InMemoryQueue(CapturedJobs):
         set_fields(found, status=back, ready_ms=self.now_ms(), generation=generation)
         self._unique.take(job_id, unique)
         self._workflows.revive(job_id)
-        self._go_on()
+        self._advance()
         return 1
 
     def _ended(self, job_id: str) -> None:
@@ -279,11 +279,11 @@ class InMemoryQueue(CapturedJobs):
         self._unique.ended(job_id)
         self._gathers.job_ended(job_id, found["status"], found.get("result", ""))
         self._workflows.job_ended(job_id)
-        self._go_on()
+        self._advance()
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         release_dependants(self.hashes, self.now_ms())
-        self._workflows.go_on()
+        self._workflows.advance()
 
     # Running a job.
 
@@ -319,12 +319,12 @@ class InMemoryQueue(CapturedJobs):
         if statuses == QUEUED:
             for job_id in in_waiting_chunks(jobs, ready, self.now_ms()):
                 del ready[job_id]
-        # Jobs that were ready before stay in front of those that became ready since.
+        # Jobs that were ready before stay ahead of those that became ready since.
         self._ready = {job_id: None for job_id in self._ready if job_id in ready} | ready
         return self._lanes.choose(self._ready, by_rate=by_rate)
 
     def _run(self, job_id: str, *, by_rate: bool) -> list[str]:
-        """Run a job, or the chunk that it is the first of; returns the ids."""
+        """Run a job, or the chunk whose first job it is; returns the ids."""
         run: InlineRun | ChunkRun
         if is_chunk_task(self.hashes[job_id]["task"]):
             run = self._chunk_of(job_id, by_rate=by_rate)
@@ -412,6 +412,6 @@ def _to_travel_ms(by: timedelta | None, parts: dict[str, float]) -> int:
     except (TypeError, OverflowError) as error:
         given = ", ".join(f"{name}={short_repr(value)}" for name, value in parts.items())
         raise InvalidOption(
-            f"travel() takes a timedelta, or its parts such as hours=1, minutes=30; "
+            f"travel() accepts a timedelta, or its parts such as hours=1, minutes=30, "
             f"not {given or short_repr(by)} ({error})"
         ) from None

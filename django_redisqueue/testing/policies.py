@@ -1,4 +1,4 @@
-"""Limits, shares, pauses and unique keys in memory, as the Lua scripts have them."""
+"""Limits, shares, pauses and unique keys in memory, which work as in the Lua scripts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .hashes import JobHash, hold, queued_since_ms, release, set_fields
 from .runs import InMemorySteps
 
 WHOLE_QUEUE = ""  # in place of a share or a limit key
-OTHERS = "\x7f"  # the share of jobs without lanes, behind all others of the same pass
+OTHERS = "\x7f"  # the share of jobs without lanes, after all others with the same pass
 
 LASTING = frozenset({"for", "once"})
 REPLACING = frozenset({"replace", "keep_last"})
@@ -30,14 +30,14 @@ class InMemoryLanes:
     def __init__(self, jobs: CapturedJobs) -> None:
         self._jobs = jobs
         self._numbers: dict[str, str] = {}
-        self._own: dict[str, str] = {}  # those of one limit key or share, set by hand
+        self._own: dict[str, str] = {}  # numbers set by hand, by limit key or share
         self._full_us: dict[str, int] = {}  # when the bucket of a rate is full again
         self._passes: dict[str, float] = {}
         self._pass = 0.0  # of the queue
 
     def rivals_of(self, new: NewJob) -> list[str]:
         """The jobs that a new one is in conflict with, oldest first; none if there is room, or if
-        it is not queued yet. The newest numbers of a limit hold."""
+        it is not queued yet. The newest numbers of a limit apply."""
         lane = decode_lane(new.lane)
         self._numbers.update(lane.numbers)
         is_queued = self._jobs.hashes[new.id]["status"] == Status.QUEUED
@@ -62,7 +62,7 @@ class InMemoryLanes:
         return self._own.get(key) or self._numbers.get(key.rpartition(":")[0], "")
 
     def _competing(self, key: str, lane: Lane) -> list[str]:
-        """Jobs that run under the limit and are not to stop, and those queued in the lane."""
+        """Jobs that run under the limit and are not asked to stop, and those queued in the lane."""
         running, queued = [], []
         for job_id, found in self._jobs.hashes.items():
             other = decode_lane(found.get("lane", ""))
@@ -98,7 +98,7 @@ class InMemoryLanes:
         return min(firsts, key=lambda job_id: self._aged_instant(job_id, aging_ms))
 
     def _aged_instant(self, job_id: str, aging_ms: int) -> tuple[int, int]:
-        """Orders the next jobs of several priorities: waiting counts as priority."""
+        """Orders the next jobs of different priorities: waiting counts as priority."""
         found = self._jobs.hashes[job_id]
         priority = int(found["priority"])
         return queued_since_ms(found) - priority * aging_ms, -priority
@@ -143,7 +143,7 @@ class InMemoryLanes:
         return max((math.ceil(instant / 1000) for instant in instants), default=0)
 
     def most_at_once(self, job_id: str) -> float:
-        """How many jobs of the lane its limits let run at a time."""
+        """How many jobs of the lane may run at a time."""
         keys = decode_lane(self._jobs.hashes[job_id].get("lane", "")).limits
         numbers = [self._number(key) for key in keys if key.startswith("c:")]
         return min((float(number or math.inf) for number in numbers), default=math.inf)
@@ -190,7 +190,7 @@ class InMemoryPauses:
         return WHOLE_QUEUE in self._paused[queue]
 
     def pauses(self, queue: str) -> Mapping[str, str]:
-        """Limit keys and shares, with who paused them."""
+        """Limit keys and shares, and who paused them."""
         return {key: by for key, by in self._paused[queue].items() if key != WHOLE_QUEUE}
 
     def hold(self, job: JobHash) -> bool:
@@ -215,7 +215,7 @@ class _Spec(NamedTuple):
 class _Owner:
     job_id: str
     taken_ms: int
-    mark: str = ""  # of the body that an Idempotency-Key came with
+    mark: str = ""  # of the body sent with an Idempotency-Key
     until_ms: int | None = None
 
 
@@ -233,7 +233,7 @@ class InMemoryUnique:
         return self._aliases.get(job_id, job_id)
 
     def admit(self, new: NewJob) -> bool:
-        """Whether the job is to be created; else its ``owner`` is the job that has its key."""
+        """Whether to create the job; otherwise its ``owner`` is the job that has its key."""
         if new.id in self._aliases:
             new.owner = self._aliases[new.id]
             return False
@@ -253,7 +253,7 @@ class InMemoryUnique:
         return False
 
     def take(self, job_id: str, unique: str) -> None:
-        """Give its keys to a job; under keep_last it may have to wait."""
+        """Give a job its keys; with keep_last it may have to wait."""
         for spec in _specs(unique):
             before = self._holder(spec.key)
             if spec.mode == "keep_last" and before is not None and before.job_id != job_id:
@@ -281,7 +281,7 @@ class InMemoryUnique:
         ]  # fmt: skip
 
     def release(self, key: str) -> str:
-        """Free a key; the job that had it, or ''."""
+        """Free a key; returns the job that had it, or ''."""
         owner = self._holder(key)
         self._owners.pop(key, None)
         return "" if owner is None else owner.job_id
@@ -304,7 +304,7 @@ class InMemoryUnique:
                 release(other, self._jobs.now_ms())
 
     def supersede(self, job_id: str) -> None:
-        """Cancel a job that would run again, if a newer one has its key."""
+        """Cancel a job that would run again, if a newer job has its key."""
         job = self._jobs.hashes[job_id]
         if job["status"] not in (Status.RETRYING, Status.QUEUED, Status.SCHEDULED):
             return
@@ -365,7 +365,7 @@ class InMemoryUnique:
 
 
 def _is_under_way(job: JobHash) -> bool:
-    """Whether it runs, or is parked in the middle of a run."""
+    """Whether the job is running, or is parked in the middle of a run."""
     return job["status"] == Status.PROCESSING or "waits_for" in job
 
 

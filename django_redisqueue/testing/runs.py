@@ -1,5 +1,5 @@
-"""Runs of jobs and chunks in memory by the worker's own pipeline; and their steps, waits and
-events, kept as the Lua scripts keep them."""
+"""Runs jobs and chunks in memory by the worker's own pipeline; and keeps their steps, waits and
+events as the Lua scripts do."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _NUMBERS = re.compile(r" k:\S+=(\d+)/(\d+)")  # in a job's lane: size and wait i
 def committed() -> Iterator[None]:
     """Count what a job commits as committed, as in a worker.
 
-    The transaction of a ``TestCase`` around it never commits, so the hooks that the job has
-    registered there are called at its end.
+    The transaction of the ``TestCase`` around the job never commits, so the hooks that the job
+    registered there are called when it ends.
     """
     before = {
         connection: len(connection.run_on_commit)
@@ -60,7 +60,7 @@ class InlineRun:
         steps: InMemorySteps,
         waited_since: WaitedSince,
     ) -> None:
-        # Only the job of a chain, which has one parent, asks for its parent's result.
+        # Only jobs of a chain, which have one parent, ask for their parent's result.
         of_parent = next(iter(parent_results.values()), None)
         self._pipeline = Pipeline(
             get_settings(), lambda _: UNKNOWN_TASK_LIMIT, lambda _: of_parent, waited_since
@@ -70,11 +70,11 @@ class InlineRun:
         self.error: BaseException | None = None
 
     def mark_cancelled(self) -> None:
-        """Let the task see that it should stop; it is not interrupted here."""
+        """Show the task that it should stop; here it is not interrupted."""
         self._context.mark_cancelled()
 
     def run(self) -> Sequence[Resolution]:
-        """Run to the end. An unknown task fails at once, because no newer worker will come."""
+        """Run to the end. An unknown task fails at once, because no newer worker will start."""
         execution = self._pipeline.prepare(self.jobs[0])
         return [execution if isinstance(execution, Resolution) else self._perform(execution)]
 
@@ -98,7 +98,7 @@ class InlineRun:
 def in_waiting_chunks(
     jobs: Mapping[str, Mapping[str, str]], ready: Iterable[str], now_ms: int
 ) -> list[str]:
-    """The ready jobs whose chunks are not full and still wait for others."""
+    """The ready jobs whose chunks are not full and still wait for more jobs."""
     lanes: dict[tuple[str, str], list[str]] = {}
     for job_id in ready:
         found = jobs[job_id]
@@ -136,7 +136,7 @@ class ChunkRun:
         self.add(first)
 
     def mark_cancelled(self) -> None:
-        """As in a worker, a chunk ignores that one of its jobs is cancelled."""
+        """Does nothing: as in a worker, a chunk ignores the cancellation of one of its jobs."""
 
     def add(self, job: ClaimedJob) -> None:
         """Add a job that the chunk ``takes``."""
@@ -176,7 +176,7 @@ class ChunkRun:
 
 
 class InMemorySteps:
-    """What the jobs of a test remember, and what they wait for: a ``StepStore``."""
+    """The steps of a test's jobs, and what they wait for: a ``StepStore``."""
 
     def __init__(self, jobs: CapturedJobs) -> None:
         self._jobs = jobs

@@ -1,4 +1,4 @@
-"""Schedules in memory, of the code and of the admin's rows, fired by ``travel``."""
+"""Schedules in memory, from the code and the admin's rows, which ``travel`` fires."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class _State:
 
 
 class InMemorySchedules:
-    """The schedules of a test: those of the code as of its first ``travel``, and the rows of the
-    admin as of each."""
+    """The schedules of a test: those of the code are read on its first ``travel``, and the admin's
+    rows on every one."""
 
     def __init__(self, jobs: CapturedJobs) -> None:
         self._jobs = jobs
         self._states: dict[str, _State] | None = None
 
     def refresh(self) -> None:
-        """Read the rows of the admin. A row that is new or has changed counts from now. Raises
+        """Read the admin's rows. A row that is new or has changed counts from now. Raises
         InvalidOption for one that can never be due."""
         states, rows = self._all(), {row.name: row for row in _rows() if not row.error}
         for name, definition in [(name, state.definition) for name, state in states.items()]:
@@ -48,19 +48,19 @@ class InMemorySchedules:
                 states[name] = self._state(row)
 
     def first_due_ms(self) -> float:
-        """When the first of them is due."""
+        """When the first schedule is due."""
         due = (state.next_ms for state in self._all().values())
         return min((due_ms for due_ms in due if due_ms is not None), default=math.inf)
 
     def fire_due(self) -> None:
-        """What fire.lua does, for all that are due."""
+        """What fire.lua does, for all schedules that are due."""
         now_ms = self._jobs.now_ms()
         for state in self._all().values():
             while state.next_ms is not None and state.next_ms <= now_ms:
                 self._fire(state, state.next_ms)
 
     def skip_due(self) -> None:
-        """Skip due times that have passed, as if no worker had been running."""
+        """Skip past due times, as if no worker had been running."""
         now_ms = self._jobs.now_ms()
         for state in self._all().values():
             if state.next_ms is not None and state.next_ms <= now_ms:
@@ -98,8 +98,8 @@ class InMemorySchedules:
 
 
 def _rows() -> Sequence[ScheduleDefinition]:
-    """None in a test that may not use the database: Django answers with an AssertionError, and
-    pytest-django with a RuntimeError."""
+    """The admin's rows; none in a test that may not use the database: there Django raises an
+    AssertionError, and pytest-django a RuntimeError."""
     if ports.schedule_rows is None:
         return ()
     try:

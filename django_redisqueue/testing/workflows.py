@@ -1,7 +1,7 @@
-"""Workflows and gathers in memory, changed as the Lua scripts change them; none expires.
+"""Workflows and gathers in memory, which change as the Lua scripts change them, but never expire.
 
-After a pause or a failure, jobs of a workflow continue in the order in which they were added. No
-poll of a gather comes due.
+After a pause or a failure, jobs of a workflow continue in the order in which they were added. The
+polls of a gather never become due.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LOST = (Status.FAILED, Status.CANCELLED)
 
 @dataclass(slots=True)
 class _Workflow:
-    """A workflow's fields, and its jobs, which it shares with the queue."""
+    """A workflow's fields, and its jobs, which the queue also has."""
 
     id: str
     fields: Mapping[str, str]
@@ -148,13 +148,13 @@ class InMemoryWorkflows:
             workflow.status, workflow.ended_ms = WorkflowStatus.RUNNING, None
             workflow.generation += 1
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Queue jobs that are no longer held, and end finished workflows."""
         for workflow in self._workflows.values():
             if workflow.status is WorkflowStatus.RUNNING:
-                self._go_on(workflow)
+                self._advance(workflow)
 
-    def _go_on(self, workflow: _Workflow) -> None:
+    def _advance(self, workflow: _Workflow) -> None:
         for found in workflow.jobs.values():
             if (
                 not workflow.is_paused
@@ -165,8 +165,8 @@ class InMemoryWorkflows:
         statuses = {found["status"] for found in workflow.jobs.values()}
         has_failed = any(_is_fatal(found) for found in workflow.jobs.values())
         # In a workflow that was resumed, jobs that wait for another failed job keep waiting.
-        at_rest = FINAL | {Status.WAITING} if has_failed and not workflow.is_paused else FINAL
-        if statuses <= at_rest:
+        settled = FINAL | {Status.WAITING} if has_failed and not workflow.is_paused else FINAL
+        if statuses <= settled:
             status = WorkflowStatus.FAILED if has_failed else WorkflowStatus.COMPLETED
             self._end(workflow, status)
 

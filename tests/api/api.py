@@ -10,7 +10,7 @@ from django.test import Client
 from django_redisqueue.api.openapi import OTHER_CODES
 from django_redisqueue.api.responses import FAULTS
 
-CODES = {*OTHER_CODES, *(code for _, _, code in FAULTS)}
+CODES = {*OTHER_CODES, *(fault.code for fault in FAULTS)}
 
 
 class Api:

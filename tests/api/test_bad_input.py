@@ -37,11 +37,11 @@ def nested(levels: int) -> list[Any]:
 
 BODIES: list[tuple[Any, str, str, str]] = [  # body, code, field, what the message says
     ({}, "missing_field", "task", "task is missing"),
-    (job(task=None), "unknown_task", "task", "None is not a task that may be enqueued here"),
+    (job(task=None), "unknown_task", "task", "None is not a task that may be enqueued"),
     (job(task=["x"]), "unknown_task", "task", "['x'] is not a task"),
     (job(task="os.system"), "unknown_task", "task", "opts in with @task(api=True)"),
     (job(taks="x"), "unknown_field", "taks", "no field 'taks' (did you mean 'task'?)"),
-    (job(id="job_1"), "unknown_field", "id", "it takes: task, args, kwargs, queue"),
+    (job(id="job_1"), "unknown_field", "id", "it accepts task, args, kwargs, queue"),
     (job(args={}), "invalid_arguments", "args", "args must be a JSON array"),
     (job(args=None), "invalid_arguments", "args", "args must be a JSON array"),
     (job(kwargs=[]), "invalid_arguments", "kwargs", "kwargs must be a JSON object"),
@@ -59,8 +59,8 @@ BODIES: list[tuple[Any, str, str, str]] = [  # body, code, field, what the messa
     (job(run_after=True), "invalid_option", "run_after", "not True"),
     (job(run_after=10**400), "invalid_option", "run_after", "a hundred years"),
     (job(run_after="soon"), "invalid_option", "run_after", "not 'soon'"),
-    (job(run_after="2026-02-31T00:00:00Z"), "invalid_option", "run_after", "its offset such as"),
-    (job(run_after="2026-01-31T00:00:00"), "invalid_option", "run_after", "its offset such as"),
+    (job(run_after="2026-02-31T00:00:00Z"), "invalid_option", "run_after", "an offset such as"),
+    (job(run_after="2026-01-31T00:00:00"), "invalid_option", "run_after", "an offset such as"),
     (job(run_after="9999-12-31T23:59:59-23:00"), "invalid_option", "run_after", "a hundred years"),
     (job(run_after="0001-01-01T00:00:00+23:00"), "invalid_option", "run_after", "a hundred years"),
     (job(run_after=[]), "invalid_option", "run_after", "not []"),
@@ -116,8 +116,8 @@ QUERIES = [
     ("/queued?limit=1&limit=2", "invalid_option", "limit", "limit is given 2 times"),
     ("/queued?queue=nope", "unknown_queue", "queue", "unknown queue 'nope'"),
     ("/queued?queue=", "invalid_name", "queue", "'' is not a valid queue name"),
-    ("/queued?que=low", "unknown_parameter", "que", "'que' (did you mean 'queue'?)"),
-    ("/stats?queue=low", "unknown_parameter", "queue", "this path takes: none"),
+    ("/queued?que=low", "unknown_parameter", "que", "path (did you mean 'queue'?)"),
+    ("/stats?queue=low", "unknown_parameter", "queue", "it accepts none"),
     ("/events?last_event_id=x", "invalid_option", "last_event_id", "such as 1760000000000-0"),
     ("/events?last_event_id=1-" + "9" * 19, "invalid_option", "last_event_id", "not '1-"),
 ]
@@ -171,7 +171,7 @@ def test_no_body_needs_no_type(api: Api, content_type: str) -> None:
 
 
 def test_a_body_must_be_there(api: Api) -> None:
-    assert error(api.call("POST", ""), 415)["message"] == "send a body of application/json"
+    assert error(api.call("POST", ""), 415)["message"] == "send the body as application/json"
     assert error(api.post("", " "), 400)["code"] == "invalid_json"
     answer = api.call("POST", "", "{}", content_type="application/json; charset=utf-8")
     assert error(answer, 400)["code"] == "missing_field"
@@ -182,7 +182,7 @@ def test_too_large_a_body_is_not_read(api: Api, queue_settings: Any, settings: A
     found = error(api.post("", job(args=["x" * 20_000])), 413)
     assert (found["code"], found["message"]) == (
         "payload_too_large",
-        "a body has at most 17384 bytes",
+        "the body may have at most 17384 bytes",
     )
     found = error(api.post("", job(args=["x" * 2000])), 413)
     assert found["field"] == "args"
@@ -217,18 +217,19 @@ def test_every_error_of_the_package_has_its_answer(kind: type[Any]) -> None:
     if found.status >= 500:
         assert "`" not in str(found)
         assert "the message" not in str(found), "the client does not see it"
+        assert len(str(found)) > 20, "what begins with 5 has a text for the client"
 
 
 def test_a_client_does_not_repeat_what_replicas_lack_without_a_key() -> None:
     found = responses.to_api_error(exceptions.NotReplicated(""))
-    assert "with the same id or Idempotency-Key" in str(found)
+    assert "send the same Idempotency-Key, or the job may run twice" in str(found)
 
 
 def test_the_first_row_that_fits_is_the_closest() -> None:
     seen: list[type[Exception]] = []
-    for row in responses.FAULTS:
-        assert not any(issubclass(row[0], earlier) for earlier in seen), row
-        seen.append(row[0])
+    for fault in responses.FAULTS:
+        assert not any(issubclass(fault.kind, earlier) for earlier in seen), fault
+        seen.append(fault.kind)
 
 
 @pytest.mark.parametrize("kind", [OperationalError, InterfaceError])

@@ -186,7 +186,7 @@ def test_a_corrupt_job_of_a_workflow(
     before = redis.hgetall(key)
     redis.hset(key, mapping=dict(fields))
     try:
-        words = looked(flow_page)["drq-flowjobs"]
+        words = looked(flow_page)["drq-workflowjobs"]
         for job_id, argument in ((first, '"first"'), (last, '"last"')):
             assert f"{tasks.noop.name} {job_id}" in words
             assert argument in words

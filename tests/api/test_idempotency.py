@@ -54,8 +54,8 @@ def test_another_body_is_refused(api: Api, hand: Hand) -> None:
     assert found == {
         "code": "idempotency_conflict",
         "field": "Idempotency-Key",
-        "message": f"the Idempotency-Key was sent before with another body, which made job {first};"
-        " send the same body again, or take another key",
+        "message": "the Idempotency-Key was sent before with another body, which created job "
+        f"{first}; send the same body again, or use another key",
     }
     assert hand.complete_one() == first
     assert hand.claim() == []

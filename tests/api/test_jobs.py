@@ -48,7 +48,7 @@ def test_every_path_answers_with_and_without_a_slash(api: Api, hand: Hand, slash
 
 def test_a_path_that_is_none_answers_in_json(api: Api) -> None:
     assert error(api.get("/a/b/c"), 404)["code"] == "not_found"
-    assert error(api.get("/%20"), 404)["message"].startswith("there is no such path: ' '")
+    assert error(api.get("/%20"), 404)["message"].startswith("the path does not exist: ' '")
     assert error(api.get("//"), 404)["code"] == "not_found"
 
 

@@ -166,7 +166,7 @@ def test_numbers_are_set_by_hand(api: Api, hand: Hand, limited: Task) -> None:
     assert api.post("/shares/set?share=acme&weight=3").json() == {"changed": True}
     assert api.post("/shares/set?share=acme&weight=none").json() == {"changed": True}
     for path, field, words in (
-        (f"/limits/set?{name}&number=x", "number", "the number must be such as"),
+        (f"/limits/set?{name}&number=x", "number", "the number must be written as"),
         ("/limits/set?limit=nope&number=5", "limit", "no task has a Limit 'nope'"),
         (f"/limits/set?{name}&key=%5B&number=5", "limit", "a JSON array of values"),
         ("/shares/set?share=a&weight=x", "weight", "to remove what was set, not 'x'"),

@@ -183,4 +183,4 @@ def test_counts_lists_and_health_are_those_of_all_shards(
     assert api.get("/stats").json()["total"]["queued"] == 2
     found = api.get("/health").json()["findings"]
     away = [one["message"] for one in found if one["id"] == "shard_away"]
-    assert away[0].startswith("Shards 1, 3 do not answer, so what is shown is without their jobs")
+    assert away[0].startswith("Shards 1, 3 do not answer, so their jobs are not shown")

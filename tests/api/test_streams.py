@@ -322,7 +322,7 @@ def test_a_stream_that_looks_back_while_redis_is_away_ends(
         stream = await Stream.open(token, after="0-0")
         while not stream.ended:
             await stream.read()
-        assert ": RedisUnavailable; come back later" in stream.buffer
+        assert ": RedisUnavailable; try again later" in stream.buffer
         await stream.communicator.wait(10)
 
     run(test())

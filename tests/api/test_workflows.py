@@ -79,7 +79,7 @@ def test_one_that_redis_has_let_go_comes_from_its_record(
 
 def test_one_that_nobody_knows(api: Api) -> None:
     assert error(api.get(f"/workflows/{GONE}"), 404)["message"] == (
-        f"no workflow {GONE}, neither in Redis nor in the mirror"
+        f"workflow {GONE} is neither in Redis nor in the mirror"
     )
     assert "is not a valid workflow id" in error(api.get("/workflows/job_1"), 404)["message"]
     assert error(api.get("/workflows"), 404)["code"] == "not_found"

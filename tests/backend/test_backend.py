@@ -236,7 +236,7 @@ def test_a_queue_that_is_not_ours_is_a_check() -> None:
         (message,) = [m for m in run_checks(databases=[]) if m.id == "django_redisqueue.E005"]
     assert "names 'lwo', which is not in REDISQUEUE" in message.msg
     assert "did you mean 'low'?" in message.msg
-    assert message.hint == "Add it there; it has default, low."
+    assert message.hint == "Add it there; it now has default, low."
 
 
 @pytest.mark.parametrize(

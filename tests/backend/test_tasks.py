@@ -289,7 +289,9 @@ def test_limits_shares_and_conflicts() -> None:
         assert get_job(dropped.id).data.reason == "conflict"
         jobs.drain()
         assert [get_job(result.id).result for result in results] == [0, 1, 2]
-    with pytest.raises(InvalidTask, match=r"key of Limit of .* is 'shop', which is no parameter"):
+    with pytest.raises(
+        InvalidTask, match=r"key of Limit of .* is 'shop', which is not a parameter"
+    ):
         task(concurrency=Limit(2, key="shop"))(not_a_task)
 
 
@@ -415,7 +417,7 @@ def test_a_gather_of_django_s_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_of_another_backend_is_refused() -> None:
     with pytest.raises(
-        InvalidTask, match="elsewhere is for the backend 'dummy', which is not one of"
+        InvalidTask, match="elsewhere uses the backend 'dummy', which is not one of"
     ):
         Workflow().add(other_tasks.elsewhere)
 
@@ -546,8 +548,8 @@ def test_after_a_commit(hand: Hand, sent: list[str]) -> None:
     ("options", "message"),
     [
         ({"unique": "ever"}, "unique must be one of"),
-        ({"unique": "keep_last", "unique_by": "c"}, "names 'c', which is no parameter"),
-        ({"unique_by": "a"}, "has unique_by, but not unique"),
+        ({"unique": "keep_last", "unique_by": "c"}, "names 'c', which is not a parameter"),
+        ({"unique_by": "a"}, "has unique_by without unique"),
         ({"unique": "keep_last", "unique_by": 5}, "unique_by must be"),
     ],
 )

@@ -525,7 +525,7 @@ def _messages(number: str) -> list[str]:
 def test_what_stops_healthy_shards_and_what_loses_jobs_is_reported(cluster: ClusterNodes) -> None:
     assert _messages("W025") == []
     (warning,) = _messages("W018")
-    assert "has min-replicas-to-write 0: cut off from its replicas it goes on" in warning
+    assert "has min-replicas-to-write 0: when it is cut off from its replicas, it keeps" in warning
     client = cluster.owner(SLOT).asked
     client.config_set("min-replicas-to-write", 1)
     client.config_set("cluster-require-full-coverage", "yes")
@@ -562,7 +562,7 @@ def test_a_server_without_config_is_checked_all_the_same(
 def test_a_node_without_its_cluster_is_reported(cluster: ClusterNodes, settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": cluster.owner(SLOT).url}}
     (error,) = _messages("E024")
-    assert "is a node of a Redis Cluster" in error
+    assert "is a single node of a Redis Cluster" in error
     for node in (cluster.owner(SLOT), cluster.others(SLOT)[0]):
         settings.REDISQUEUE = {"CONNECTION": {"URL": node.url}}
         with pytest.raises(CommandError, match=r"Name the cluster: redis\+cluster://"):

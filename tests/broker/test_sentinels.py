@@ -282,7 +282,7 @@ def test_a_check_warns_of_a_master_that_needs_no_replicas(settings: Any) -> None
     with RedisServer(tcp=True) as master, RedisSentinel(master.address) as sentinel:
         settings.REDISQUEUE = {"CONNECTION": {"URL": f"redis+sentinel://{sentinel.address}/jobs"}}
         (warning,) = warnings()
-        assert "has min-replicas-to-write 0: cut off from its replicas" in warning
+        assert "has min-replicas-to-write 0: when it is cut off from its replicas" in warning
         master.client().config_set("min-replicas-to-write", 1)
         assert warnings() == []
         master.client().config_set("min-replicas-to-write", 0)

@@ -187,7 +187,7 @@ def test_a_number_that_not_all_shards_have_yet_is_compared_as_any_other(
         agree_on_shards(AllShards(worker_connection().at))
     assert len(shards_command().splitlines()) == 9
     redis.hset(Keys(four["PREFIX"], 2).meta, "shards", "4?")
-    assert shards_command("--set") == "SHARDS is 4 now; it was 4\n"
+    assert shards_command("--set") == "SHARDS is now 4; it was 4\n"
 
 
 def test_a_number_stays_unsure_while_a_shard_is_away(
@@ -320,7 +320,7 @@ def test_growing(redis: Redis, settings: Any, four: dict[str, Any]) -> None:
     settings.REDISQUEUE = {**four, "SHARDS": 2}
     agree_on_shards(AllShards(worker_connection().at))
     settings.REDISQUEUE = four
-    assert shards_command("--set") == "SHARDS is 4 now; it was 2\n"
+    assert shards_command("--set") == "SHARDS is now 4; it was 2\n"
     assert recorded(redis, four) == [b"4"] * 4
     agree_on_shards(AllShards(worker_connection().at))
 
@@ -328,7 +328,7 @@ def test_growing(redis: Redis, settings: Any, four: dict[str, Any]) -> None:
 def test_shrinking_waits_until_the_other_shards_are_empty(
     redis: Redis, settings: Any, four: dict[str, Any]
 ) -> None:
-    assert shards_command("--set") == "SHARDS is 4 now; it was not recorded\n"
+    assert shards_command("--set") == "SHARDS is now 4; it was not recorded\n"
     job_id = enqueue_in(3)
     settings.REDISQUEUE = {**four, "SHARDS": 2}
     assert len(shards_command().splitlines()) == 5
@@ -336,7 +336,7 @@ def test_shrinking_waits_until_the_other_shards_are_empty(
         shards_command("--set")
     assert str(refusal.value) == (
         "shard 3 has 1 unfinished jobs, and workers with SHARDS 2 would not serve it. "
-        "Give producers SHARDS 2 first, and let workers with SHARDS 4 run until it has none"
+        "Set SHARDS 2 for producers first, and keep workers with SHARDS 4 running until it has none"
     )
     assert recorded(redis, four) == [b"4"] * 4
     settings.REDISQUEUE = four
@@ -344,7 +344,7 @@ def test_shrinking_waits_until_the_other_shards_are_empty(
     outcome = Outcome(claimed.id, claimed.lease, claimed.call, "completed", "null", "")
     Commands(worker_connection(3)).finish(ClaimRequest("c", ()), 0, [outcome], 0)
     settings.REDISQUEUE = {**four, "SHARDS": 2}
-    assert shards_command("--set") == "SHARDS is 2 now; it was 4\n"
+    assert shards_command("--set") == "SHARDS is now 2; it was 4\n"
     agree_on_shards(AllShards(worker_connection().at))
     assert get_job(job_id).status == "completed"  # an id leads to its shard as before
 
@@ -361,7 +361,7 @@ def test_shrinking_takes_the_schedules_of_the_other_shards(
     queries = ScheduleQueries(commands.connection)
     assert sorted(queries.names()) == ["of_admin", "of_code"]
     settings.REDISQUEUE = {**four, "SHARDS": 2}
-    assert shards_command("--set") == "SHARDS is 2 now; it was 4\n"
+    assert shards_command("--set") == "SHARDS is now 2; it was 4\n"
     former.run_once()
     assert queries.names() == []
 

@@ -88,7 +88,7 @@ def test_a_server_that_is_away_is_reported_and_comes_back(visitor: Visitor) -> N
     visitor.go("overview")
     visitor.sees("Live", "#drq-state")
     visitor.page.route("**/dashboard/live/**", lambda route: route.abort())
-    visitor.sees("The server does not answer; trying again", "#drq-state")
+    visitor.sees("The server does not answer; retrying", "#drq-state")
     visitor.page.unroute_all(behavior="wait")
     visitor.sees("Live", "#drq-state")
 
@@ -133,8 +133,8 @@ def test_the_jobs_of_an_error_are_retried(visitor: Visitor, hand: Hand) -> None:
     visitor.click("Filter")
     visitor.page.wait_for_url("**state=silenced**")
     visitor.page.get_by_role("link", name="no good").click()
-    visitor.click("No longer silence")
-    visitor.is_told("The error is in the list again.")
+    visitor.click("Unsilence")
+    visitor.is_told("The error is listed again.")
     visitor.click("Retry its failed jobs")
     visitor.click("Retry 1 job")
     visitor.is_told("1 job sent back to the queue.")
@@ -170,9 +170,9 @@ def test_a_worker_is_watched_and_told_to_be_quiet(visitor: Visitor, worker: Star
     running.wait_for()
     assert visitor.is_marked()
     visitor.click("Quiet")
-    visitor.sees("finish what it runs, and take no more jobs")
+    visitor.sees("finish its running jobs and take no more")
     visitor.click("Yes, quiet")
-    visitor.is_told("was told to finish what it runs")
+    visitor.is_told("was told to finish its running jobs")
     visitor.page.locator(".drq-badge.quiet").wait_for(timeout=30_000)
     visitor.sees("draining", "#drq-workerlist")
     job.cancel()
@@ -194,14 +194,14 @@ def test_all_that_match_are_retried_by_a_worker(
         for job in jobs:
             hand.settle(job, "failed", '{"type":"E","message":"no","traceback":""}')
     visitor.go("queue", "default", "failed", query="?text=retry")
-    visitor.sees("50 jobs of the 100 looked at")
+    visitor.sees("50 jobs of the 100 searched")
     visitor.sees("Live", "#drq-state")
     visitor.page.get_by_label("All failed jobs that match").check()
     visitor.click("Retry")
-    visitor.sees("There are 1,100 jobs in the list now")
+    visitor.sees("The list has 1,100 jobs now")
     worker()
     visitor.click("Retry those that match")
-    visitor.is_told("a worker is doing it; this page shows its progress")
+    visitor.is_told("a worker is doing this. This page shows the progress")
     visitor.page.locator("#drq-job .drq-badge.completed").first.wait_for()
     visitor.sees('"jobs": 1050')
     eventually(lambda: JobQueue().get_stats()["completed"] == 1051)
@@ -241,7 +241,7 @@ def test_a_selection_stays_while_the_list_changes(
     assert not visitor.page.get_by_label(f"Select {second}").is_checked()
     later.append(hand.fail_one())
     visitor.sees(later[1])
-    visitor.sees("(1, 1 of them not in this list now)", "#drq-selected")
+    visitor.sees("(1, 1 not in this list now)", "#drq-selected")
     visitor.page.get_by_label(f"Select {later[1]}").check()
     visitor.click("Delete")
     visitor.sees("This will delete 2 jobs of the queue default")
@@ -255,7 +255,7 @@ def test_a_queue_is_paused_and_goes_on(visitor: Visitor) -> None:
     visitor.sees("paused", "tr[data-queue=low]")
     assert JobQueue("low").is_paused
     visitor.click("Resume low")
-    visitor.is_told("The queue low runs again.")
+    visitor.is_told("The queue low is resumed.")
     assert not JobQueue("low").is_paused
 
 
@@ -269,7 +269,7 @@ def test_a_share_is_paused_after_a_confirmation_and_goes_on(visitor: Visitor) ->
     visitor.sees("share acme")
     assert JobQueue().get_pauses() == ["share acme"]
     visitor.click("Resume share acme")
-    visitor.is_told("acme goes on in queue default.")
+    visitor.is_told("acme is resumed in queue default.")
     assert JobQueue().get_pauses() == []
 
 
@@ -443,7 +443,7 @@ def test_charts_are_drawn_and_have_their_figures_as_a_table(visitor: Visitor) ->
     visitor.page.wait_for_function(drawn)
     label = visitor.page.locator("#drq-throughput").get_attribute("aria-label")
     assert "Last 1 hour: 0 jobs enqueued, 5 completed, 0 failed" in label
-    visitor.page.get_by_text("The figures as a table").press("Enter")
+    visitor.page.get_by_text("Figures as a table").press("Enter")
     visitor.sees("Waited, median", "#drq-figures")
     visitor.page.get_by_role("link", name="7 days").click()
     visitor.page.wait_for_url("**/dashboard/?span=7d")
@@ -457,7 +457,7 @@ def test_charts_are_drawn_and_have_their_figures_as_a_table(visitor: Visitor) ->
     visitor.page.get_by_role("link", name="a", exact=True).click()
     visitor.page.get_by_role("link", name="Logarithmic").click()
     visitor.page.wait_for_url("**&scale=log**")
-    visitor.sees("This process does not know the task")
+    visitor.sees("The task is not registered in this process")
     visitor.expect("#drq-charts canvas").to_have_count(2)
     visitor.page.emulate_media(color_scheme="dark")
     visitor.page.wait_for_function(drawn)

@@ -61,7 +61,7 @@ def test_a_copy_has_changed_arguments(visitor: Visitor, hand: Hand) -> None:
     visitor.sees("too many positional arguments")
     visitor.page.get_by_label("Arguments, a JSON list").fill("[3, 4]")
     visitor.click("Enqueue the copy")
-    visitor.is_told("A copy was enqueued")
+    visitor.is_told("This copy was enqueued")
     assert [each.args for each in JobQueue().get_jobs("queued")] == [(1, 2), (3, 4)]  # type: ignore[union-attr]
 
 
@@ -75,14 +75,14 @@ def test_a_filter_is_saved_and_picked_later_on_a_phone_too(visitor: Visitor, han
     visitor.page.wait_for_url("**text=declined**")
     visitor.page.get_by_label("Save this filter as").fill("broken payments")
     visitor.click("Save", exact=True)
-    visitor.is_told("The filter broken payments is saved.")
+    visitor.is_told("The filter broken payments was saved.")
     visitor.page.set_viewport_size({"width": 390, "height": 800})
     visitor.go("queue", "default", "failed")
     visitor.sees(other)
     visitor.page.get_by_text("Filter", exact=True).first.click()
     visitor.page.get_by_role("link", name="broken payments").click()
-    visitor.sees("1 job of the 2 looked at")
+    visitor.sees("1 job of the 2 searched")
     assert visitor.page.evaluate("document.documentElement.scrollWidth") <= 390
     visitor.click("Delete the filter broken payments")
-    visitor.is_told("The filter broken payments is deleted.")
+    visitor.is_told("The filter broken payments was deleted.")
     visitor.expect("a[href='?text=declined']").to_have_count(0)

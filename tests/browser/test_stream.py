@@ -92,7 +92,7 @@ def test_a_stream_that_ends_again_and_again_is_not_live(browser: Any, site: str)
     visitor.page.route("**/dashboard/stream/", end)
     visitor.page.route("**/dashboard/live/**", lambda route: route.fulfill(status=503, json={}))
     visitor.page.reload()
-    visitor.sees("The server does not answer; trying again", "#drq-state")
+    visitor.sees("The server does not answer; retrying", "#drq-state")
     assert bodies == []
     context.close()
 

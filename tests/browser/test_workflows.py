@@ -50,7 +50,7 @@ def test_the_graph_changes_live(visitor: Visitor, hand: Hand) -> None:
     hand.complete_one()
     box(visitor, 0).get_by_text("completed", exact=True).wait_for()
     box(visitor, 1).get_by_text("queued", exact=True).wait_for()
-    visitor.sees("1 of 4 jobs completed", "#drq-flow")
+    visitor.sees("1 of 4 jobs completed", "#drq-workflow")
     assert visitor.is_marked()
     assert first.evaluate("e => e === document.activeElement"), "the focus stays where it was"
     assert stroke(visitor, 0) not in colours
@@ -95,7 +95,7 @@ def test_the_graph_is_moved_and_zoomed_and_stays_so(visitor: Visitor, hand: Hand
     assert view(visitor)[1] == moved[1]
     visitor.click("Fit")
     assert view(visitor) == whole
-    visitor.sees("completed, waited", "#drq-flowtimes")
+    visitor.sees("completed, waited", "#drq-workflowtimes")
 
 
 def test_it_is_paused_released_retried_and_cancelled(visitor: Visitor, hand: Hand) -> None:
@@ -104,12 +104,12 @@ def test_it_is_paused_released_retried_and_cancelled(visitor: Visitor, hand: Han
     visitor.click("Pause")
     visitor.is_told("is paused")
     visitor.click("Release")
-    visitor.is_told("goes on")
+    visitor.is_told("was released")
     hand.fail_one()
     visitor.click("Retry failed jobs")
     visitor.is_told("1 job sent back")
     visitor.click("Cancel")
-    visitor.sees("A cancelled workflow cannot be taken up again.")
+    visitor.sees("A cancelled workflow cannot be resumed.")
     visitor.click("Cancel the workflow")
     visitor.is_told("was cancelled")
     assert workflow.status == "cancelled"
@@ -127,7 +127,7 @@ def test_the_list_leads_to_it_and_is_live(visitor: Visitor, hand: Hand) -> None:
     visitor.page.get_by_role("link", name=MARKUP).click()
     visitor.page.wait_for_url(f"**/workflows/{workflow.id}/")
     visitor.page.get_by_role("link", name="Waiting", exact=True).click()
-    rows = visitor.page.locator("#drq-flowjobs tbody tr")
+    rows = visitor.page.locator("#drq-workflowjobs tbody tr")
     visitor.expect(rows).to_have_count(1)
     visitor.expect(rows).to_contain_text(f"{workflow.id}.3")
 
@@ -142,7 +142,7 @@ def test_it_reads_on_a_phone_and_without_a_script(browser: Any, visitor: Visitor
     page = context.new_page()
     page.goto(visitor.base + address("workflow", workflow.id))
     assert page.locator(".drq-box").count() == 4
-    assert page.locator("#drq-flowjobs tbody tr").count() == 4
+    assert page.locator("#drq-workflowjobs tbody tr").count() == 4
     context.close()
     wide = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
     visitor.page.set_viewport_size({"width": 380, "height": 800})
@@ -162,8 +162,8 @@ def test_the_page_of_a_gather_follows_its_parts(visitor: Visitor, hand: Hand) ->
     visitor.sees(MARKUP, "#drq-gather")
     hand.complete_one("1")
     hand.complete_one("2")
-    visitor.sees("2 of 3, enough with 2", "#drq-gather")
-    visitor.expect("#drq-flowtimes li").to_have_count(3)
+    visitor.sees("2 of 3, 2 needed", "#drq-gather")
+    visitor.expect("#drq-workflowtimes li").to_have_count(3)
     assert visitor.is_marked()
     visitor.page.set_viewport_size({"width": 390, "height": 800})
     assert visitor.page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -95,7 +95,10 @@ WRONG = [
     ({"QUEUES": {"a": {"AGING": -1}}}, 'REDISQUEUE["QUEUES"]["a"]["AGING"] must be'),
     ({"QUEUES": {"a": {"AGING": "soon"}}}, 'REDISQUEUE["QUEUES"]["a"]["AGING"] must be'),
     ({"AGING": True}, 'REDISQUEUE["AGING"] must be'),
-    ({"QUEUES": {"a": {"LEASE": 1}}}, "'LEASE'; a queue takes KEEP_COMPLETED, KEEP_FAILED, RESULT"),
+    (
+        {"QUEUES": {"a": {"LEASE": 1}}},
+        "'LEASE'; a queue accepts KEEP_COMPLETED, KEEP_FAILED, RESULT",
+    ),
     ({"QUEUES": {"a": {"RESULT_TTL": "1"}}}, 'REDISQUEUE["QUEUES"]["a"]["RESULT_TTL"] must be'),
     ({"CONNECTION": "redis://"}, 'REDISQUEUE["CONNECTION"] must be {"URL": "redis://..."} or'),
     ({"CONNECTION": "redis://"}, 'or {"CACHE": alias}, not a str'),
@@ -120,7 +123,7 @@ def test_wrong_settings(settings: Any, wrong: Any, words: str) -> None:
     message = found("E001", check_settings())
     assert words in message.msg
     if "REDISQUEUE has no key" in words:
-        assert "it takes CONNECTION, PREFIX" in message.msg
+        assert "it accepts CONNECTION, PREFIX" in message.msg
     assert "docs/operations.md" in (message.hint or "")
 
 
@@ -277,7 +280,7 @@ def test_a_task_with_a_limit_that_is_not_there(settings: Any) -> None:
     settings.REDISQUEUE = {"LIMITS": {"stripe": {"concurrency": 5}}}
     task(concurrency=Limit("stirpe"), name="tests.for_a_limit")(for_a_limit)
     message = found("W028", check_settings())
-    assert "The task tests.for_a_limit has a limit by name" in message.msg
+    assert "The task tests.for_a_limit uses a named limit" in message.msg
     assert message.msg.endswith("has no limit 'stirpe' (did you mean 'stripe'?).")
     settings.REDISQUEUE = {"LIMITS": {"stirpe": {"rate": (5, "1s")}}}
     assert "has no 'concurrency'" in found("W028", check_settings()).msg
@@ -309,7 +312,7 @@ def test_another_runworker(settings: Any, tmp_path: Path, monkeypatch: pytest.Mo
     (commands / "runworker.py").touch()
     monkeypatch.setattr(apps.get_app_config("contenttypes"), "path", str(tmp_path))
     message = found("W007", check_settings())
-    assert "django.contrib.contenttypes has a command runworker too" in message.msg
+    assert "django.contrib.contenttypes also has a command runworker" in message.msg
     assert "redisqueue_worker" in str(message.hint)
 
 
@@ -411,7 +414,7 @@ def test_a_redis_that_is_set_up_wrongly(
     assert "noeviction" in str(found("E012", messages).hint)
     assert "is a replica" in found("E011", messages).msg
     settings.REDISQUEUE = {"CONNECTION": {"URL": server.url}}
-    with pytest.raises(CommandError, match="is a replica, which takes no jobs"):
+    with pytest.raises(CommandError, match="is a replica, which accepts no jobs"):
         call_command("runworker", "--burst", stdout=StringIO())
     assert "no append-only file" in found("W016", messages).msg
 
@@ -464,7 +467,7 @@ def test_known_vulnerabilities(version: Any, fixed: Any, vulnerable: bool) -> No
 def test_a_vulnerable_version_is_named() -> None:
     info = {"redis_version": "7.2.4", "valkey_version": "8.0.1", "server_name": "valkey"}
     message = found("W014", list(_vulnerability(info, FAR)))
-    assert "Valkey 8.0.1 at far is known to be vulnerable (CVE-2025-49844" in message.msg
+    assert "Valkey 8.0.1 at far has a known vulnerability (CVE-2025-49844" in message.msg
     assert "7.2.11, 8.0.6, 8.1.4 or newer" in str(message.hint)
     assert not list(_age(info, FAR))
     assert not list(_vulnerability(info, RedisUrl("embedded:///a", "a")))

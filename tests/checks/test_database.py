@@ -171,7 +171,7 @@ def test_a_mirror_that_stands_still(sqlite: Callable[..., None], settings: Any) 
         MirrorState.objects.create(shard=shard, problem="this is another Redis than before")
     (message,) = check_database()
     assert message.id == "django_redisqueue.E021"
-    assert message.msg == "The mirror stands still: this is another Redis than before"
+    assert message.msg == "The mirror has stopped: this is another Redis than before"
     assert "reapqueue --accept-redis" in str(message.hint)
 
 

@@ -88,7 +88,11 @@ def test_the_policy_is_the_childs(hand: Hand, policy: Any) -> None:
         (7, InvalidOption, "after must be jobs or ids of jobs, not 7"),
         ([None], InvalidOption, "after must be jobs or ids of jobs, not None"),
         ("a b", InvalidName, "'a b' is not a valid job id"),
-        ([f"job_{n}" for n in range(100)], InvalidOption, "takes at most 99 jobs, not 100; use a"),
+        (
+            [f"job_{n}" for n in range(100)],
+            InvalidOption,
+            "accepts at most 99 jobs, not 100; use a",
+        ),
     ],
 )
 def test_what_is_no_job_is_refused(after: Any, error: type[Exception], words: str) -> None:

@@ -229,20 +229,22 @@ def test_a_naive_run_after_where_dates_end(settings: Any) -> None:
 def test_an_option_that_does_not_exist() -> None:
     with refused(InvalidOption, "using() has no option 'prioritty' (did you mean 'priority'?)"):
         tasks.noop.using(prioritty=1)
-    with refused(InvalidOption, "@task has no option 'retries'", "it takes queue_name, priority"):
+    with refused(InvalidOption, "@task has no option 'retries'", "it accepts queue_name, priority"):
         task(retries=3)(outside)
     with refused(InvalidOption, "@task has no option 'alias' (did you mean 'aliases'?)"):
         task(alias="tasks.old")(outside)
 
 
 def test_an_option_in_the_wrong_place() -> None:
-    with refused(InvalidOption, "@task has no option 'run_after', but using() has: it is for one"):
+    with refused(InvalidOption, "'run_after' is an option of using(), for one call, not of @task"):
         task(run_after=5)(outside)
     for option in ({"retry_on": OSError}, {"name": "tasks.other"}):
-        with refused(InvalidOption, "but @task has: it is for every call"):
+        with refused(InvalidOption, "is an option of @task, for every call, not of using()"):
             tasks.noop.using(**option)
     with refused(
-        InvalidArguments, "argument 'priority'; it takes (x=None); an option", "using(priority=...)"
+        InvalidArguments,
+        "argument 'priority'; it takes (x=None); pass options",
+        "using(priority=...)",
     ):
         tasks.noop.enqueue(priority=5)
 
@@ -362,7 +364,7 @@ def test_a_value_that_can_not_be_shown_or_is_very_long(refuse: Callable[[Any], A
     ("start", "stop"), [(-1, 5), (5, 4), (0, 100), ("0", 5), (0, None), (True, 5), (10**30, 10**30)]
 )
 def test_a_page_out_of_range(start: Any, stop: Any) -> None:
-    with refused(InvalidOption, "a page is 1 to 100 jobs"):
+    with refused(InvalidOption, "a page has 1 to 100 jobs"):
         JobQueue().get_jobs("queued", start, stop)
 
 
@@ -411,9 +413,9 @@ def test_a_status_that_is_none_or_does_not_fit() -> None:
             "--min-priority: must be a whole number from -100",
         ),
         (["runworker", "--processes", "0"], "--processes: must be a whole number from 1"),
-        (["runworker", "--grace", "-1"], "--grace: must be seconds of zero or more"),
+        (["runworker", "--grace", "-1"], "--grace: must be zero or more seconds"),
         (["redisqueue_worker", "--queues", "a:b"], "--queues: 'a:b' is not a valid queue name"),
-        (["reapqueue", "--interval", "-1"], "--interval: must be seconds of zero or more"),
+        (["reapqueue", "--interval", "-1"], "--interval: must be zero or more seconds"),
         (["reapqueue", "--interval", "0"], "--interval: must be 0.1 seconds or more, not '0'"),
         (["queuemonitor", "--interval", "0"], "--interval: must be 0.1 seconds or more, not '0'"),
         (["uniquekeys", "--count", "0"], "--count: must be a whole number from 1 to 100, not '0'"),
@@ -448,7 +450,7 @@ def test_a_task_not_at_module_level() -> None:
 
 
 def test_a_lambda() -> None:
-    with refused(InvalidTask, "a lambda has no name", "use def"):
+    with refused(InvalidTask, "a lambda cannot be a task", "use def"):
         task(lambda: None)
 
 
@@ -460,7 +462,7 @@ def test_a_task_of_the_started_program(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("thing", [print, Holder, Holder(), 3, tasks.noop])
 def test_what_is_no_function(thing: Any) -> None:
-    with refused(InvalidTask, "@task decorates a function, not"):
+    with refused(InvalidTask, "@task must decorate a function, not"):
         task(thing)
 
 

@@ -120,11 +120,11 @@ def fine(items: Any) -> None:
 
 
 BAD_TASKS: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
-    (async_items, {}, "has chunk=, which async functions cannot have"),
+    (async_items, {}, "has chunk=, which does not work for async functions"),
     (two, {}, "its arguments must be (items)"),
     (only_context, {"takes_context": True}, "its arguments must be (context, items)"),
     (fine, {"exactly_once": True}, "a receipt belongs to one job"),
-    (fine, {"redact": ("items",)}, "the arguments of chunk jobs have no parameters"),
+    (fine, {"redact": ("items",)}, "the arguments of chunk jobs are not its parameters"),
 ]
 
 
@@ -159,7 +159,7 @@ def test_a_job_without_its_key_is_refused_at_enqueue() -> None:
     ],
 )
 def test_a_chunk_task_where_a_job_is_one_call_is_an_error(use: Callable[[], object]) -> None:
-    with pytest.raises(WorkflowError, match="all_together is a chunk task: its jobs run many"):
+    with pytest.raises(WorkflowError, match="all_together is a chunk task: one call runs many"):
         use()
 
 

@@ -86,7 +86,7 @@ def test_what_is_no_tag_is_refused(tags: Any, words: str) -> None:
     ("value", "words"),
     [
         ("task", 'must be a list such as ["task", "tags.tenant"], not \'task\''),
-        (["tasks"], "has 'tasks' (did you mean 'task'?); it takes \"task\", \"workflow\", and"),
+        (["tasks"], "has 'tasks' (did you mean 'task'?); it accepts \"task\", \"workflow\", and"),
         (["status"], "has 'status' (did you mean"),
         (["tags"], "has 'tags'"),
         (["tags.a b"], "has 'tags.a b'"),
@@ -177,7 +177,11 @@ def test_what_nobody_can_answer_says_what_to_do(query: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("query", "error", "words"),
     [
-        ({"status": "done"}, InvalidOption, "status must be .* among scheduled, .* not 'done'"),
+        (
+            {"status": "done"},
+            InvalidOption,
+            "status must be .* one or more of scheduled, .* not 'done'",
+        ),
         ({"status": 7}, InvalidOption, "not 7"),
         ({"task": "no path"}, InvalidName, "'no path' is not a valid task name"),
         ({"workflow": "job_1"}, InvalidName, "'job_1' is not a valid workflow id"),

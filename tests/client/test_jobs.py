@@ -170,7 +170,7 @@ def test_wait_tells_of_a_failure_and_of_a_cancel(redis: Redis, hand: Hand) -> No
 def test_wait_ends_at_its_timeout(hand: Hand, timeout: float) -> None:
     job = tasks.noop.enqueue()
     watch = Stopwatch()
-    with pytest.raises(WaitTimeout, match=f"job {job.id} was not finished after 0"):
+    with pytest.raises(WaitTimeout, match=f"job {job.id} had not finished after 0"):
         job.wait(timeout=timeout)
     assert watch.seconds < 1
 

@@ -156,10 +156,10 @@ def test_what_limits_refuse(make: Callable[[], object], message: str) -> None:
         ({"concurrency": []}, "takes 1 to 4 limits, not 0"),
         (
             {"concurrency": Limit(5, key="tenant")},
-            r"key of Limit of .*pay is 'tenant', which is no parameter of the task \(did you mean "
-            r"'tenant_id'\?\)",
+            r"key of Limit of .*pay is 'tenant', which is not a parameter of the task \(did you "
+            r"mean 'tenant_id'\?\)",
         ),
-        ({"fair_by": "nobody"}, "fair_by of .* is 'nobody', which is no parameter"),
+        ({"fair_by": "nobody"}, "fair_by of .* is 'nobody', which is not a parameter"),
         ({"fair_by": 5}, "fair_by must be a parameter's name"),
         ({"on_conflict": "drop"}, "on_conflict must be one of wait, discard, cancel_oldest"),
         ({"on_conflict": "discard"}, "has on_conflict='discard', but no concurrency="),
@@ -184,7 +184,7 @@ def fails(*_: Any, **__: Any) -> Any:
         (
             {"fair_by": lambda *_, **__: object()},
             InvalidArguments,
-            "a value of JSON, not of type object",
+            "a JSON value, not of type object",
         ),
     ],
 )
@@ -199,7 +199,7 @@ def test_what_an_enqueue_refuses(
 
 def test_the_result_of_a_parent_is_no_key(register: Register) -> None:
     made = register(pay, fair_by="tenant_id")
-    with pytest.raises(InvalidOption, match="result of its parent, which is known only when"):
+    with pytest.raises(InvalidOption, match="result of its parent, which is not known until"):
         made.s().taking_result().new_job()
 
 
@@ -232,5 +232,5 @@ def test_what_weights_refuse(weight: object) -> None:
 
 @pytest.mark.parametrize("share", [b"gold", ("a", b"x"), float("nan"), "\ud800"])
 def test_a_share_that_json_cannot_carry_has_no_weight(share: object) -> None:
-    with pytest.raises(ConfigurationError, match=r'"WEIGHTS"\]: a share must be a value of JSON'):
+    with pytest.raises(ConfigurationError, match=r'"WEIGHTS"\]: a share must be a JSON value'):
         load({"WEIGHTS": {share: 3}})

@@ -80,10 +80,10 @@ def test_the_value_of_a_redacted_parameter(make: Callable[..., Task]) -> None:
     ("number", "chosen", "words"),
     [
         (0, {}, "Limit takes a whole number from 1"),
-        ("stripe", {}, "without a name and a key, not 'stripe'"),
-        (Limit(3, key="tenant"), {}, "give the value of the key as key="),
-        (3, {}, "the limit 'app.pay' has a number for each value of its key; name one with key="),
-        (3, {"key": "a"}, r"key of Limit of app.pay is \(tenant, card\); give key= a tuple of 2"),
+        ("stripe", {}, "without a name or a key, not 'stripe'"),
+        (Limit(3, key="tenant"), {}, "pass the value of the key as key="),
+        (3, {}, "the limit 'app.pay' has a number for each value of its key; pass one as key="),
+        (3, {"key": "a"}, r"key of Limit of app.pay is \(tenant, card\); pass key= a tuple of 2"),
         (Rate(3, "1s"), {"key": "a"}, "the limit 'app.pay' has no key; leave key= out"),
     ],
 )
@@ -111,7 +111,7 @@ def test_a_weight_that_does_not_fit(weight: Any) -> None:
 
 
 def test_a_share_that_is_no_value_of_json() -> None:
-    with pytest.raises(InvalidOption, match="a share must be a value of JSON, not"):
+    with pytest.raises(InvalidOption, match="a share must be a JSON value, not"):
         set_weight(object(), 2)
 
 
@@ -189,8 +189,11 @@ def test_a_share_is_paused_by_its_values_or_as_it_is_shown(
 @pytest.mark.parametrize(
     ("share", "words"),
     [
-        (("a", "b", "c"), r"no task has a fair_by with 3 parameters, as \('a', 'b', 'c'\) has"),
-        (("a", object()), "a share must be a value of JSON, not"),
+        (
+            ("a", "b", "c"),
+            r"no task has a fair_by with 3 parameters, one for each value of \('a', 'b', 'c'\)",
+        ),
+        (("a", object()), "a share must be a JSON value, not"),
         (f"50%~{'0a' * 16}", "was cut at an unknown place; pass the value itself"),
     ],
 )

@@ -273,9 +273,9 @@ def test_one_share_or_limit_is_paused(hand: Hand) -> None:
     ("chosen", "words"),
     [
         ({"share": "a", "limit": "stripe"}, "pause a share or a limit, not both at once"),
-        ({"key": 42}, "key= is the value of a limit's key; name the limit with limit="),
+        ({"key": 42}, "key= is the value of a limit's key; name the limit as limit="),
         ({"limit": "stripe"}, "no task has a Limit or Rate 'stripe'"),
-        ({"share": object()}, "a share must be a value of JSON"),
+        ({"share": object()}, "a share must be a JSON value"),
     ],
 )
 def test_what_cannot_be_paused(chosen: dict[str, Any], words: str) -> None:

@@ -173,7 +173,7 @@ def by_order(tenant: str = "", order: int = 0) -> str:
 SEVERAL_SHARDS = [
     (
         {"concurrency": Limit(1, key="tenant"), "rate": Rate(5, "1s", key="order")},
-        "tests.charge has limits that are decided in several shards: Limit by tenant and Rate by "
+        "tests.charge has limits that may be in different shards: Limit by tenant and Rate by "
         'order. With REDISQUEUE["SHARDS"] above 1, all limits of a task must have the same key',
     ),
     (
@@ -300,8 +300,8 @@ def test_two_keys_of_a_workflow() -> None:
         flow.add(limited, tenant_in(2))
     assert str(refusal.value) == (
         "workflow 'nightly' is in shard 1, but the jobs that share the limit or unique key "
-        f"({tenant_in(2)}) of a job of tests.charge are in shard 2. Its job of tests.charge has "
-        "settled the shard: put this one into another workflow, or let a job enqueue it"
+        f"({tenant_in(2)}) of a job of tests.charge are in shard 2. Its job of tests.charge "
+        "determines the shard: put this one into another workflow, or let a job enqueue it"
     )
     assert len(flow) == 1
 

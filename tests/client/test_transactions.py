@@ -203,7 +203,7 @@ def test_nothing_can_be_asked_of_a_job_before_the_commit(verb: str) -> None:
         job = tasks.noop.enqueue()
         with pytest.raises(
             NotCommitted,
-            match=f"{verb}: job {job.id} is not in Redis, because .* ask after captureOnCommit",
+            match=f"{verb}: job {job.id} is not in Redis, because .* call this after captureOn",
         ):
             getattr(job, verb)()
         with pytest.raises(NotCommitted):

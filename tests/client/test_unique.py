@@ -163,20 +163,20 @@ def build(**options: Any) -> Any:
         (lambda: For(-1), "For: its duration must be a duration of zero or more"),
         (lambda: Replace(wait="x"), "Replace: wait must be seconds"),
         (lambda: Replace(wait=10, max_wait=5), r"wait \(10\) must not be longer than max_wait \(5"),
-        (lambda: build(unique_by="a"), "tests.sample_of_unique has unique_by, but not unique"),
+        (lambda: build(unique_by="a"), "tests.sample_of_unique has unique_by without unique"),
         (
             lambda: build(unique="keep_last", unique_by="bb"),
-            r"unique_by of tests.sample_of_unique names 'bb', which is no parameter \(did you mean "
-            r"'b'\?\); it takes \(a, b=1, \*rest\)",
+            r"unique_by of tests.sample_of_unique names 'bb', which is not a parameter of the task "
+            r"\(did you mean 'b'\?\); it takes \(a, b=1, \*rest\)",
         ),
         (lambda: build(unique="keep_last", unique_by=()), r"unique_by must be .*, not \(\)"),
         (lambda: build(unique="keep_last", unique_by=[1]), r"unique_by must be .*, not \[1\]"),
         (lambda: tasks.noop.using(unique="x"), "unique must be one of"),
-        (lambda: tasks.noop.using(unique_by="x"), "noop has unique_by, but not unique"),
-        (lambda: once.using(unique_by="y"), r"names 'y', which is no parameter.*\(x=None\)"),
+        (lambda: tasks.noop.using(unique_by="x"), "noop has unique_by without unique"),
+        (lambda: once.using(unique_by="y"), r"names 'y', which is not a parameter.*\(x=None\)"),
         (
             lambda: tasks.noop.using(unique=Replace(5), run_after=60),
-            "unique=Replace.* of tests.app.tasks.noop decides when the job runs; remove run_after",
+            "unique=Replace.* of tests.app.tasks.noop determines when the job runs; remove run",
         ),
     ],
 )
@@ -190,10 +190,10 @@ def test_options_that_make_no_sense(wrong: Callable[[], Any], message: str) -> N
     [
         (lambda x: 1 / x, "unique_by of tests.app.tasks.noop raised ZeroDivisionError: division"),
         (lambda: "x", "unique_by of tests.app.tasks.noop raised TypeError"),
-        (lambda x: x, "must return a text of 1 to 200 characters: it is 0"),
-        (lambda x: "", "must return a text of 1 to 200 characters: it has 0 char"),
-        (lambda x: "ü" * 50, "must return a text of 1 to 200 characters: it has 300"),
-        (lambda x: "\ud800", "must return a text of 1 to 200 characters"),
+        (lambda x: x, "must return a string of 1 to 200 characters: it is 0"),
+        (lambda x: "", "must return a string of 1 to 200 characters: it has 0 char"),
+        (lambda x: "ü" * 50, "must return a string of 1 to 200 characters: it has 300"),
+        (lambda x: "\ud800", "must return a string of 1 to 200 characters"),
     ],
 )
 def test_a_callable_that_makes_no_key(hand: Hand, by: Any, message: str) -> None:
@@ -221,7 +221,7 @@ def refresh(customer: int) -> None: ...
 
 
 def test_a_positional_argument_of_a_decorated_function_has_no_name(hand: Hand) -> None:
-    with pytest.raises(InvalidArguments, match="'customer', which has to be a keyword argument"):
+    with pytest.raises(InvalidArguments, match="'customer', which must be a keyword argument"):
         refresh.enqueue(1)
     jobs = [refresh.enqueue(customer=customer) for customer in (1, 2, 1)]
     assert [job.is_duplicate for job in jobs] == [False, False, True]
@@ -317,7 +317,7 @@ def test_one_that_is_refused_holds_up_no_other_of_its_call(hand: Hand) -> None:
     workflows[3].add(once, 1)
     with pytest.raises(UniqueConflict) as caught:
         push_many(workflows)
-    assert caught.value.__notes__ == ["3 workflows had been pushed before"]
+    assert caught.value.__notes__ == ["3 workflows were pushed before the error"]
     assert [workflow._is_pushed for workflow in workflows] == [True] * 3 + [False] * 2
     assert push_many(workflows[4:]) == 1
     assert workflows[4].data.total == 1
@@ -333,8 +333,8 @@ def test_a_workflow_is_refused_as_a_whole(hand: Hand) -> None:
         workflow.push()
     assert str(caught.value) == (
         f"workflow {workflow.id} was not pushed: job {held.id} has the unique key "
-        f"{unique_keys()[0].key}, which its job {node} needs; push it again once that job has "
-        "ended, or cancel that job"
+        f"{unique_keys()[0].key}, which its job {node} needs; cancel job {held.id}, or push the "
+        "workflow again once it has ended"
     )
     assert hand.complete_one() == held.id
     workflow.push()
@@ -369,12 +369,12 @@ def test_a_workflow_that_could_never_have_its_keys() -> None:
     many = Workflow("many")
     for n in range(101):
         many.add(once, n)
-    with pytest.raises(WorkflowError, match=r"'many' has 101 jobs with unique keys and .*have 100"):
+    with pytest.raises(WorkflowError, match=r"'many' has 101 jobs with unique keys, .*at most 100"):
         many.push()
 
 
 def test_a_key_that_needs_the_result_of_a_parent(hand: Hand) -> None:
-    with pytest.raises(InvalidOption, match="names 'x', whose value is not known yet"):
+    with pytest.raises(InvalidOption, match="names 'x', whose value is not yet known"):
         chain(tasks.noop.s(1), once.using(unique="until_finished", unique_by="x").s())
     chain(tasks.noop.s(1), tasks.add.using(unique="until_finished").s(2))
     with pytest.raises(UniqueConflict):
@@ -433,8 +433,8 @@ def test_the_keys_are_listed_and_released(hand: Hand) -> None:
     assert sum(line.startswith(f"{key}  {first.id} (queued)  since 20") for line in lines) == 1
     assert sum(", until 20" in line for line in lines) == 1
     assert command("--start", "1", "--count", "1").splitlines() == lines[1:]
-    assert command("--release", key) == f"{key} is free; job {first.id} had it\n"
-    with pytest.raises(CommandError, match="no job has the unique key"):
+    assert command("--release", key) == f"{key} is free; job {first.id} held it\n"
+    with pytest.raises(CommandError, match="no job holds the unique key"):
         command("--release", key)
     assert not once.enqueue(1).is_duplicate
     assert release_unique_key(keys[second.id].key) == second.id

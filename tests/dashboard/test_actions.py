@@ -67,7 +67,7 @@ def test_enqueue_a_copy(site: Site, hand: Hand) -> None:
     low.using(priority=7).enqueue("x")
     (original,) = JobQueue("low").get_jobs("queued")
     text = site.post("act_on_job", original.id, verb="copy")
-    assert "A copy was enqueued" in text
+    assert "This copy was enqueued" in text
     jobs = JobQueue("low").get_jobs("queued")
     (copy,) = [job for job in jobs if job.id != original.id]
     assert isinstance(copy, Job)
@@ -81,7 +81,7 @@ def test_enqueue_a_copy(site: Site, hand: Hand) -> None:
 @pytest.mark.parametrize(
     ("verb", "message"),
     [
-        ("cancel", "failed jobs cannot be acted on by 'cancel'"),
+        ("cancel", "the action 'cancel' does not apply to failed jobs"),
         ("explode", "'explode' is not an action; use one of retry, run_now, cancel, delete"),
         ("", "'' is not an action; use one of retry, run_now, cancel, delete"),
     ],
@@ -133,18 +133,18 @@ def test_jobs_that_have_changed_meanwhile_are_reported(site: Site, hand: Hand) -
     get_job(first).requeue()
     text = site.post(*LIST, verb="retry", id=[first, second])
     assert "1 job sent back to the queue." in text
-    assert "1 job had changed or gone meanwhile, and was left alone." in text
+    assert "1 job had changed or disappeared meanwhile, and was left alone." in text
     assert logged() == [(second, "Retry (queue default, failed)")]
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"verb": "retry"}, "no jobs were selected; tick some, or choose “all that match”"),
+        ({"verb": "retry"}, "no jobs are selected; select some jobs, or all of them"),
         ({"verb": "retry", "id": ["a b"]}, "'a b' is not a valid job id"),
-        ({"verb": "retry", "id": [f"j{n}" for n in range(101)]}, "at most 100 can be"),
-        ({"verb": "cancel", "id": "x"}, "failed jobs cannot be acted on by 'cancel'"),
-        ({"verb": "retry", "scope": "all", "since": "soon"}, "since: 'soon' is not a time"),
+        ({"verb": "retry", "id": [f"j{n}" for n in range(101)]}, "select at most 100"),
+        ({"verb": "cancel", "id": "x"}, "the action 'cancel' does not apply to failed jobs"),
+        ({"verb": "retry", "scope": "all", "since": "soon"}, "since: 'soon' is not a valid time"),
         (
             {"verb": "retry", "scope": "all", "confirmed": "yes", "before_ms": "now"},
             "before_ms must be an instant in milliseconds, not 'now'",
@@ -206,8 +206,8 @@ def test_retry_all_that_match(site: Site, hand: Hand) -> None:
 def test_a_confirmation_promises_no_number_of_those_that_match(site: Site, hand: Hand) -> None:
     failed(hand, 12)
     page = site.post(*LIST, scope="all", verb="retry", text="no 1")
-    assert "There are 12 jobs in the list now." in page
-    assert "Jobs that do not match, or arrive later, are left alone." in page
+    assert "The list has 12 jobs now." in page
+    assert "Jobs that do not match or arrive later are left alone." in page
     assert "Retry those that match</button>" in page
     assert "Retry 12 jobs</button>" in site.post(*LIST, scope="all", verb="retry")
 
@@ -251,7 +251,7 @@ def test_a_long_list_is_left_to_a_worker(
     monkeypatch.setattr(bulk, "INLINE", 5)
     failed(hand, 6)
     text = confirm(site, verb="retry", text="no")
-    assert "a worker is doing it; this page shows its progress" in text
+    assert "a worker is doing this. This page shows the progress" in text
     (job,) = JobQueue().get_jobs("queued")
     assert isinstance(job, Job)
     assert (job.task_name, job.priority) == ("django_redisqueue.bulk", 100)
@@ -279,7 +279,7 @@ def test_a_paused_queue_lets_another_do_the_bulk(
 def test_pause_and_resume(site: Site, redisqueue: None) -> None:
     assert "is paused: running jobs finish" in site.post("pause", "low", verb="pause")
     assert JobQueue("low").is_paused
-    assert "runs again" in site.post("pause", "low", verb="resume", back="overview")
+    assert "is resumed" in site.post("pause", "low", verb="resume", back="overview")
     assert not JobQueue("low").is_paused
     site.post("pause", "low", verb="resume")
     assert logged() == [("queue low", "Pause"), ("queue low", "Resume")]
@@ -305,7 +305,7 @@ def test_a_filter_is_saved_and_picked_on_every_list_of_jobs(site: Site, hand: Ha
     declined, other = hand.fail_one("card declined"), hand.fail_one("no such card")
     page = site.get("queue", "default", "failed", text="declined")
     assert '<input type="hidden" name="text" value="declined">' in page
-    assert "The filter broken payments is saved." in save(site)
+    assert "The filter broken payments was saved." in save(site)
     ((name, query),) = links(site.get("queue", "default", "failed"))
     assert name == "broken payments"
     chosen = site.client.get(f"{address('queue', 'default', 'failed')}?{query}").content.decode()
@@ -330,18 +330,18 @@ def test_the_same_name_is_saved_again_and_a_filter_is_deleted(site: Site) -> Non
     save(site, text="two <b>")
     (found,) = SavedFilter.objects.all()
     assert found.query == "text=two+%3Cb%3E"
-    assert "is deleted" in site.post("filters", verb="delete", filter=found.pk)
-    assert "deleted meanwhile" in site.post("filters", verb="delete", filter=found.pk)
+    assert "was deleted" in site.post("filters", verb="delete", filter=found.pk)
+    assert "it was probably deleted" in site.post("filters", verb="delete", filter=found.pk)
     assert not SavedFilter.objects.exists()
 
 
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"name": ""}, "the name of a filter has 1 to 80 characters"),
-        ({"name": "x" * 81}, "the name of a filter has 1 to 80 characters"),
-        ({"text": ""}, "there is no filter to save; set one first"),
-        ({"since": "tomorrow"}, "since: 'tomorrow' is not a time"),
+        ({"name": ""}, "a filter's name must have 1 to 80 characters"),
+        ({"name": "x" * 81}, "a filter's name must have 1 to 80 characters"),
+        ({"text": ""}, "there is no filter to save; set a filter first"),
+        ({"since": "tomorrow"}, "since: 'tomorrow' is not a valid time"),
         ({"status": "gone"}, "'gone' is not a status"),
     ],
 )
@@ -358,11 +358,11 @@ def test_a_user_has_a_bounded_number_and_only_their_own(
     monkeypatch.setattr(actions, "MAX_FILTERS", 2)
     for name in ("a", "b", "c", "a"):
         text = save(site, name)
-        assert ("which is the most; delete one first" in text) == (name == "c")
+        assert ("already have 2 filters; delete one first" in text) == (name == "c")
     mine = SavedFilter.objects.get(name="a")
     site.client.force_login(staff("view_jobrecord", name="bob"))
     assert links(site.get("jobrecord_changelist")) == []
-    assert "you do not have this filter" in site.post("filters", verb="delete", filter=mine.pk)
+    assert "the filter does not exist" in site.post("filters", verb="delete", filter=mine.pk)
     assert SavedFilter.objects.count() == 2
     save(site, "c")
     assert [name for name, _ in links(site.get("jobrecord_changelist"))] == ["c"]

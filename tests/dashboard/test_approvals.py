@@ -208,7 +208,7 @@ def test_a_permission_that_nobody_can_have_is_an_error(jobs: InMemoryQueue, sett
 def test_only_posts_of_the_buttons_decide(jobs: InMemoryQueue, boss: Any) -> None:
     _, row = asked(jobs)
     assert client_of(boss).get(f"{LIST}{row.pk}/decide/").status_code == 405
-    assert "use one of the buttons" in decide(client_of(boss), row, "maybe")
+    assert "Use one of the buttons" in decide(client_of(boss), row, "maybe")
     guarded = Client(enforce_csrf_checks=True)
     guarded.force_login(boss)
     assert guarded.post(f"{LIST}{row.pk}/decide/", {"decision": "approve"}).status_code == 403
@@ -231,10 +231,11 @@ def test_who_decides_for_a_job_that_has_ended_is_told_so(jobs: InMemoryQueue, bo
     job, row = asked(jobs)
     job.cancel()
     page = client_of(boss).get(f"{LIST}{row.pk}/change/").content.decode()
-    assert "Its job is cancelled: nobody waits for a decision any more." in page
+    assert "Its job is cancelled, so no decision is needed any more." in page
     assert 'value="approve"' not in page
     told = decide(client_of(boss), row, "approve")
-    assert f"Not decided: its job is cancelled, so nothing waits for {row}." in told
+    problem = f"its job is cancelled, so nothing waits for {row}"
+    assert f"The decision was not accepted: {problem}." in told
     row.refresh_from_db()
     assert (row.status, LogEntry.objects.count()) == ("pending", 0)
     job.requeue()

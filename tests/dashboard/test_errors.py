@@ -132,7 +132,7 @@ def test_its_failed_jobs_are_retried_in_every_queue_and_shard(site: Site, both: 
     group = ErrorGroup.objects.get(message="order <n>")
     page = ("act_on_error", group.pk)
     asked = site.post(*page, verb="retry")
-    assert "The mirror knows 3 jobs" in plain(asked)
+    assert "The mirror has 3 jobs" in plain(asked)
     assert JobQueue().get_stats()["queued"] == 0
     before = re.search(r'name="before_ms" value="(\d+)"', asked)
     assert before is not None
@@ -155,10 +155,10 @@ def test_many_are_deleted_by_a_job(site: Site, both: Hand, monkeypatch: pytest.M
     mirror()
     group = ErrorGroup.objects.get()
     page = ("act_on_error", group.pk)
-    assert "a worker will do it" in site.post(*page, verb="delete")
+    assert "a worker will do this" in site.post(*page, verb="delete")
     before_ms = bulk.now_ms() + 1000
     told = site.post(*page, verb="delete", confirmed="yes", before_ms=before_ms)
-    assert told.startswith("Delete its failed jobs: a worker is doing it")
+    assert told.startswith("Delete its failed jobs: a worker is doing this")
     job = both.claim_one()
     assert job.task == "django_redisqueue.bulk"
     args = get_job(job.id).args
@@ -180,9 +180,9 @@ def test_silenced_errors_are_counted_and_left_out_of_the_list(
     mirror()
     group = ErrorGroup.objects.get(pk=pk)
     assert (group.count, group.silenced_by) == (3, "ada")
-    assert "in the list again" in site.post("act_on_error", pk, verb="unsilence")
+    assert "is listed again" in site.post("act_on_error", pk, verb="unsilence")
     assert len(rows(site.get("errors"))) == 2
-    assert logged() == [(f"error {pk}", "Silence"), (f"error {pk}", "No longer silence")]
+    assert logged() == [(f"error {pk}", "Silence"), (f"error {pk}", "Unsilence")]
 
 
 @pytest.mark.parametrize(
@@ -209,5 +209,5 @@ def test_each_action_needs_its_permission(
 def test_what_cannot_be_done_is_said_on_the_page(site: Site, known: dict[str, ErrorGroup]) -> None:
     page = ("act_on_error", known["ValueError"].pk)
     assert "'burn' is not an action" in site.post(*page, verb="burn")
-    assert "failed jobs cannot be acted on" in site.post(*page, verb="cancel")
+    assert "does not apply to failed jobs" in site.post(*page, verb="cancel")
     assert "before_ms must be" in site.post(*page, verb="retry", confirmed="yes")

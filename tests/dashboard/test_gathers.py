@@ -33,7 +33,7 @@ def test_the_page_of_a_gather_follows_it_to_its_end(site: Site, hand: Hand) -> N
     words = site.text("gather", "report-42")
     assert "Gather report-42" in words
     assert "collecting" in words
-    assert "Results 0 of 3, enough with 2" in words
+    assert "Results 0 of 3, 2 needed" in words
     assert "Missing accounts funds users" in words
     assert "No known job has started." in words
     failed = hand.fail_one("no funds <b>")  # funds: its priority is highest
@@ -47,11 +47,11 @@ def test_the_page_of_a_gather_follows_it_to_its_end(site: Site, hand: Hand) -> N
     assert re.search(r"failed, waited [\d.]+ m?s, ran [\d.]+ m?s", plain(page))
     hand.complete_one("2")
     parts = site.json("gather", "report-42", live=1)["fragments"]
-    assert set(parts) == {"drq-health", "drq-gather", "drq-flowtimes", "drq-gatherjobs"}
+    assert set(parts) == {"drq-health", "drq-gather", "drq-workflowtimes", "drq-gatherjobs"}
     words = plain(parts["drq-gather"])
     assert "released" in words
-    assert "Results 2 of 3, enough with 2 Missing at its end funds" in words
-    assert f"Called at its end {gather.follow_up.id} queued" in words  # type: ignore[union-attr]
+    assert "Results 2 of 3, 2 needed Missing at its end funds" in words
+    assert f"Callback {gather.follow_up.id} queued" in words  # type: ignore[union-attr]
 
 
 def start_at(n: int, **options: object) -> Gather:
@@ -107,12 +107,12 @@ def test_the_list_can_be_filtered(site: Site, hand: Hand, monkeypatch: pytest.Mo
     assert shown(key="g1", start=10) == ["g1"]
     monkeypatch.setattr(gathers_page, "SLICE", 5)
     page = site.get("gathers", key="g1", start=3)
-    assert "Nothing found so far. Looked through 5 gathers." in plain(page)
-    assert "Go on from there ›" in page
+    assert "Nothing found so far. 5 gathers searched." in plain(page)
+    assert "Continue searching ›" in page
     assert "key=g1&amp;start=8" in page
     live = site.json("gathers", live=1, key="g1")["fragments"]["drq-gathers"]
     assert [row.split()[0] for row in rows(live)] == ["g11", "g10"]
-    assert "no text can have" in site.text("gathers", key="a\x00")
+    assert "is not allowed in text" in site.text("gathers", key="a\x00")
 
 
 def test_the_search_box_finds_gathers(site: Site, hand: Hand) -> None:

@@ -107,4 +107,4 @@ def test_a_box_names_its_job_in_words() -> None:
     assert box.title == f"Job 7: {long}, failed"
     (box,) = drawn([node(7, status="unknown", task="")]).boxes
     assert (box.label, box.name) == ("job 7", "")
-    assert box.title == "Job 7: task not known, unknown"
+    assert box.title == "Job 7: unknown task, unknown"

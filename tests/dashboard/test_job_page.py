@@ -93,11 +93,11 @@ def test_each_attempt_has_its_section_with_its_error(site: Site, hand: Hand) -> 
     mirror()
     third, second, first = attempts(site, job.id)
     assert "Declined : third" in third
-    assert "does not have the error" in second, "over 1 KB, and not the last one"
+    assert "is no longer available" in second, "over 1 KB, and not the last one"
     get_job(job.id).requeue()
     hand.claim_one()
     mirror()
-    assert attempts(site, job.id)[0].startswith("Attempt 1 of 5, after retry 1 by hand processing")
+    assert attempts(site, job.id)[0].startswith("Attempt 1 of 5, after manual retry 1 processing")
     assert len(attempts(site, job.id)) == 4
 
 
@@ -219,7 +219,7 @@ def test_a_copy_with_changed_arguments_keeps_the_options(site: Site, original: s
     assert re.search(r'name="args"[^>]*>\[\n  1\n\]</textarea>', form)
     assert "&quot;b&quot;: 2" in form
     text = site.post("copy_job", original, args="[10]", kwargs='{"b": 20}')
-    assert "A copy was enqueued" in text
+    assert "This copy was enqueued" in text
     (copy,) = [job for job in JobQueue("low").get_jobs("queued") if job.id != original]
     assert (copy.args, copy.kwargs, copy.priority) == ((10,), {"b": 20}, 7)  # type: ignore[union-attr]
     data = get_job(copy.id).data
@@ -254,11 +254,11 @@ def test_what_cannot_be_enqueued_is_explained_and_kept(
 
 def test_a_unique_key_is_not_copied_and_that_of_the_task_applies(site: Site, hand: Hand) -> None:
     job = tasks.noop.using(unique="until_finished").enqueue(1)
-    assert "A copy was" in site.post("copy_job", job.id, args="[1]", kwargs="{}")
+    assert "This copy was" in site.post("copy_job", job.id, args="[1]", kwargs="{}")
     owner = once.enqueue(1)
-    duplicate = "No copy was made: this job has its unique key."
+    duplicate = "The job was not copied: this job holds the unique key."
     assert site.post("copy_job", owner.id, args="[1]", kwargs="{}") == duplicate
-    assert "A copy was" in site.post("copy_job", owner.id, args="[2]", kwargs="{}")
+    assert "This copy was" in site.post("copy_job", owner.id, args="[2]", kwargs="{}")
     assert JobQueue().get_stats()["queued"] == 4
 
 
@@ -269,8 +269,8 @@ def test_a_redacted_argument_stays_in_its_place_only(site: Site, hand: Hand) -> 
     assert "[redacted]" in site.get("copy_job", job.id)
     assert secret not in site.get("copy_job", job.id)
     wrong = site.post("copy_job", job.id, args='[3, "[redacted]"]', kwargs="{}")
-    assert "only where the job itself has it" in wrong
-    assert "A copy was" in site.post("copy_job", job.id, args='["[redacted]", 9]', kwargs="{}")
+    assert "only for values that the job itself has redacted" in wrong
+    assert "This copy was" in site.post("copy_job", job.id, args='["[redacted]", 9]', kwargs="{}")
     assert [job.payload for job in hand.claim(2)][1] == '[["the number of a card",9],{}]'
 
 

@@ -39,18 +39,18 @@ def run_now(site: Site, status: str, **fields: Any) -> str:
 
 def test_one_and_some_jobs_run_now(site: Site, hand: Hand) -> None:
     first, second, third = later()
-    assert site.post("act_on_job", first, verb="run_now") == "The job was put into the queue."
-    assert run_now(site, "scheduled", id=[second]) == "1 job put into the queue."
+    assert site.post("act_on_job", first, verb="run_now") == "The job was moved into the queue."
+    assert run_now(site, "scheduled", id=[second]) == "1 job moved into the queue."
     tasks.flaky.enqueue("k", 9)
     for _ in range(2):
         hand.complete_one()
     failing = hand.claim_one()
     hand.settle(failing, "retrying", encode_error("E", "no", "", 99), "3600000")
-    assert run_now(site, "retrying", id=[failing.id]) == "1 job put into the queue."
+    assert run_now(site, "retrying", id=[failing.id]) == "1 job moved into the queue."
     assert hand.claim_one().id == failing.id
     assert JobQueue().get_stats()["scheduled"] == 1
     assert logged()[0] == (first, "Run now")
-    assert "cannot be acted on by 'run_now'" in run_now(site, "queued", id=[third])
+    assert "the action 'run_now' does not apply" in run_now(site, "queued", id=[third])
 
 
 def test_a_parked_job_says_why_it_does_not_run_now(site: Site, hand: Hand) -> None:
@@ -58,7 +58,7 @@ def test_a_parked_job_says_why_it_does_not_run_now(site: Site, hand: Hand) -> No
     hand.settle(hand.claim_one(), "parked", "paid:42", "")
     assert "run_now" not in site.get("job", job.id)
     text = run_now(site, "scheduled", id=[job.id])
-    assert "1 job had changed or gone meanwhile, or cannot run before what it waits for" in text
+    assert "1 job had changed or disappeared meanwhile, or cannot run until a wait ends" in text
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -83,7 +83,7 @@ def test_without_a_filter_all_run_now_and_none_is_cleared(site: Site, hand: Hand
     later(7)
     page = run_now(site, "scheduled", scope="all")
     before = page.partition('name="before_ms" value="')[2].partition('"')[0]
-    assert "7 jobs put into the queue" in run_now(
+    assert "7 jobs moved into the queue" in run_now(
         site, "scheduled", scope="all", confirmed="yes", before_ms=before
     )
     assert JobQueue().get_stats()["queued"] == 7

@@ -73,8 +73,8 @@ def test_rates_come_from_two_samples(site: Site, hand: Hand) -> None:
     assert before is not None
     ago = Sample(before.now_ms - 9_000, before.shards, before.queues)  # as if it were 9 s ago
     queues = site.json("overview_live", look=str(ago))["fragments"]["drq-queues"]
-    assert re.search(r'data-label="In, a second">[12]\.\d<', queues)
-    assert re.search(r'data-label="Out, a second">0\.1<', queues)
+    assert re.search(r'data-label="In, per second">[12]\.\d<', queues)
+    assert re.search(r'data-label="Out, per second">0\.1<', queues)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_queue_says_when_it_will_be_empty(
 @pytest.mark.parametrize("look", ["", "x", "1~default", "1~default:a:b", "9" * 70_000, "1~a:1"])
 def test_an_invalid_sample_gives_no_rates(site: Site, look: str) -> None:
     queues = site.json("overview_live", look=look)["fragments"]["drq-queues"]
-    assert 'data-label="In, a second">–<' in queues
+    assert 'data-label="In, per second">–<' in queues
 
 
 @pytest.mark.one_server("changes its server's state")
@@ -111,7 +111,9 @@ def test_an_eviction_policy_that_loses_jobs_is_an_error(site: Site, redis: Any) 
         words = site.text("overview")
     finally:
         redis.config_set("maxmemory-policy", "noeviction")
-    assert "Redis has the maxmemory-policy allkeys-lru: when its memory is full it deletes" in words
+    assert (
+        "Redis has the maxmemory-policy allkeys-lru: when its memory is full, it deletes" in words
+    )
 
 
 def test_a_queue_that_stands_still_is_an_error(site: Site, redis: Any) -> None:
@@ -121,7 +123,7 @@ def test_a_queue_that_stands_still_is_an_error(site: Site, redis: Any) -> None:
         words = site.text("overview")
     finally:
         redis.delete(key)
-    assert f"Queue low stands still: {key} should be of another type" in words
+    assert f"Queue low is blocked: {key} should have another type" in words
 
 
 def test_a_queue_that_has_left_the_settings_is_reported(site: Site) -> None:
@@ -130,22 +132,22 @@ def test_a_queue_that_has_left_the_settings_is_reported(site: Site) -> None:
     store.connection.close()
     words = site.text("overview")
     assert (
-        'Queue former has unfinished jobs in Redis (1), and is not in REDISQUEUE["QUEUES"]' in words
+        'Queue former has unfinished jobs in Redis (1), but is not in REDISQUEUE["QUEUES"]' in words
     )
 
 
 def test_problems_of_the_mirror_are_reported(site: Site, settings: Any) -> None:
     state = MirrorState.objects.create(shard=0, gaps=2, gap_at=timezone.now())
-    assert "The mirror has missed events 2 times" in site.text("overview")
+    assert "The mirror missed events 2 times" in site.text("overview")
     state.left_out, state.incomplete, state.fault = 3, 4, "5-0: queue is <list>"
     state.fault_at = timezone.now()
     state.save()
     words = site.text("overview")
-    assert "The mirror has left out 3 events and shortened 4" in words
+    assert "The mirror left out 3 events and shortened 4" in words
     assert "5-0: queue is" in words
     state.problem = "this Redis is another one"
     state.save()
-    assert "The mirror stands still: this Redis is another one" in site.text("overview")
+    assert "The mirror has stopped: this Redis is another one" in site.text("overview")
     settings.REDISQUEUE = {**settings.REDISQUEUE, "MIRROR": False}
     assert "The mirror is off" in site.text("overview")
 
@@ -155,7 +157,7 @@ def test_how_far_the_mirror_is_behind(site: Site, hand: Hand) -> None:
     connection, key = hand.connection, hand.store.keys.events
     connection.call("XADD", key, "1000-0", ":alike", "{}", "x", "")
     words = site.text("overview")
-    assert re.search(r"The mirror is \d+ d( \d+ h)? behind\. Is a worker", words)
+    assert re.search(r"The mirror is \d+ d( \d+ h)? behind\. Check that a worker", words)
     MirrorState.objects.create(shard=connection.shard, position="1000-0")
     assert "Mirror up to date" in site.text("overview")
 
@@ -164,7 +166,7 @@ def test_how_many_events_are_kept(site: Site, hand: Hand) -> None:
     tasks.noop.enqueue_many([()] * 1234)
     assert "Events kept 1,234" in site.text("overview")
     hand.connection.call("DEL", hand.store.keys.meta)
-    assert "Events kept not known" in site.text("overview")
+    assert "Events kept unknown" in site.text("overview")
 
 
 @pytest.mark.parametrize(
@@ -183,7 +185,7 @@ def test_without_redis_the_page_still_answers(site: Site, settings: Any) -> None
     settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent/redis.sock"}}
     words = site.text("overview")
     assert "Redis at unix:///nonexistent/redis.sock does not answer" in words
-    assert "Redis does not answer, so the numbers of jobs now are not known." in words
+    assert "Redis does not answer, so the current numbers of jobs are unknown." in words
     assert "The workers cannot be read: Redis does not answer." in words
     assert "Start one: python manage.py runworker" not in words
     site.get("overview_live")
@@ -218,7 +220,7 @@ def test_without_redis_pages_show_the_records_and_their_age(site: Site, settings
     assert f"Redis does not answer. This is the record of the job; {age}" in words
     assert "pruned this job" not in words
     words = plain(site.get("job", "job_9", code=503))
-    assert "Redis does not answer, and the mirror has no record of it." in words
+    assert "Redis does not answer, and the mirror has no record of the job." in words
 
 
 def test_charts_as_figures_and_columns(site: Site) -> None:
@@ -290,7 +292,7 @@ def test_the_counts_and_the_list_are_live(site: Site, hand: Hand) -> None:
     (live,) = re.findall(r'"url": "([^"]*)"', site.get("queue", "default", "queued", text="such"))
     found = site.client.get(live.replace("\\u0026", "&")).json()["fragments"]["drq-queuejobs"]
     assert other in found, "with the filter of the page"
-    assert "1 job of the 1 looked at" in plain(found)
+    assert "1 job of the 1 searched" in plain(found)
 
 
 def test_a_list_does_not_have_what_was_cancelled(site: Site, redisqueue: None) -> None:
@@ -309,14 +311,14 @@ def test_filters(site: Site, hand: Hand) -> None:
     for _ in range(3):
         hand.fail_one()
     page = ("queue", "default", "failed")
-    assert "1 job of the 3 looked at" in site.text(*page, text="APPLE")
-    assert "1 job of the 3 looked at" in site.text(*page, task=tasks.add.name)
-    assert "None of the jobs looked at match." in site.text(*page, text="nothing like it")
+    assert "1 job of the 3 searched" in site.text(*page, text="APPLE")
+    assert "1 job of the 3 searched" in site.text(*page, task=tasks.add.name)
+    assert "None of the jobs searched match." in site.text(*page, text="nothing like it")
     soon = (timezone.now() + timedelta(minutes=5)).isoformat()
     assert "3 jobs of the 3" in site.text(*page, until=soon)
     assert "0 jobs of the 3" in site.text(*page, since=soon)
     assert "2 jobs of the 3" in site.text(*page, since="2020-01-01T00:00", task=tasks.noop.name)
-    assert "since: 'soon' is not a time; write it as 2026-01-31 14:30" in site.get(
+    assert "since: 'soon' is not a valid time; write it as 2026-01-31 14:30" in site.get(
         *page, since="soon"
     ).replace("&#x27;", "'").replace("Since", "since")
 
@@ -329,11 +331,11 @@ def test_a_filter_looks_at_a_bounded_slice_and_offers_to_go_on(
     tasks.noop.enqueue_many([(f"argument {n}",) for n in range(45)])
     page = ("queue", "default", "queued")
     first = site.get(*page, text="argument 44")
-    assert "0 jobs of the 20 looked at (places 1 to 20)" in plain(first)
+    assert "0 jobs of the 20 searched (positions 1 to 20)" in plain(first)
     assert f"start={place(20)}&amp;text=argument+44" in first
     assert f"start={place(40)}" in site.get(*page, text="argument 44", start=place(20))
     last = site.text(*page, text="argument 44", start=place(40))
-    assert "1 job of the 5 looked at (places 41 to 45)" in last
+    assert "1 job of the 5 searched (positions 41 to 45)" in last
     assert "Go on" not in last
 
 
@@ -345,7 +347,7 @@ def test_an_unreadable_job_is_a_row_that_says_so(site: Site, hand: Hand, redis: 
     assert fine.id in words
     assert '"b"' in words
     words = site.text("job", broken.id)
-    assert "Not all of this job can be read." in words
+    assert "Some of this job cannot be read." in words
     assert tasks.noop.name in words
     assert "unreadable: Expecting property name" in words
     assert "The job was cancelled" in site.post("act_on_job", broken.id, verb="cancel")
@@ -419,7 +421,7 @@ def test_a_job_that_redis_has_let_go_is_shown_from_its_record(site: Site) -> Non
     assert "failed box, child 3 OSError: gone; reason timeout" in words
     assert "no JSON at all" in words
     assert 'value="retry"' not in site.get("job", "job_1")
-    assert "A copy was enqueued" in site.post("act_on_job", "job_1", verb="copy")
+    assert "This copy was enqueued" in site.post("act_on_job", "job_1", verb="copy")
     (copy,) = JobQueue().get_jobs("queued")
     assert (copy.args, dict(copy.kwargs)) == (("old",), {"b": 1})  # type: ignore[union-attr]
 
@@ -445,7 +447,7 @@ def test_a_workflow_s_job_leads_to_its_parents_and_children(site: Site, redisque
 def test_a_job_outside_workflows_leads_to_those_it_waits_for(site: Site, redisqueue: None) -> None:
     first = tasks.noop.enqueue()
     last = tasks.noop.using(after=first).enqueue()
-    assert f"Depends on each other Comes after {first.id}" in site.text("job", last.id)
+    assert f"Dependencies Comes after {first.id}" in site.text("job", last.id)
     assert f"Waited for by {last.id}" in site.text("job", first.id)
 
 
@@ -485,7 +487,7 @@ def test_what_is_redacted_is_shown_nowhere_and_copied_nevertheless(site: Site, h
     site.post("act_on_job", job.id, verb="copy")
     assert hand.claim(2)[1].payload == '[["4111-1111"],{}]'
     record(payload='[["[redacted]"],{}]')
-    assert "has its arguments redacted" in site.post("act_on_job", "job_1", verb="copy")
+    assert "the arguments are redacted" in site.post("act_on_job", "job_1", verb="copy")
 
 
 def test_a_record_s_own_page_is_its_job_s(site: Site) -> None:

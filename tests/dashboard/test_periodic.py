@@ -132,7 +132,9 @@ def _preview(site: Site, form: dict[str, str]) -> str:
 
 def test_run_now_pause_and_resume(periodic: Site, commit: Commit, hand: Hand) -> None:
     row = make(commit, name="adding", every="1h")
-    assert "adding: Run as job periodic_" in periodic.post("periodicjob_do", row.pk, verb="run")
+    assert "adding: Enqueued as job periodic_" in periodic.post(
+        "periodicjob_do", row.pk, verb="run"
+    )
     with commit():
         assert periodic.post("periodicjob_do", row.pk, verb="pause") == "adding: Paused."
     assert in_redis("adding").paused_ms is not None
@@ -143,7 +145,7 @@ def test_run_now_pause_and_resume(periodic: Site, commit: Commit, hand: Hand) ->
         assert periodic.post("periodicjob_do", row.pk, verb="resume") == "adding: Resumed."
     assert in_redis("adding").paused_ms is None
     assert [what for _, what in logged()][1:] == ["Paused.", "Resumed."]
-    assert logged()[0][1].startswith("Run as job periodic_")
+    assert logged()[0][1].startswith("Enqueued as job periodic_")
     assert hand.claim_one().payload == "[[1,2],{}]"
 
 
@@ -188,7 +190,7 @@ def test_a_row_of_the_code_can_only_be_paused_and_run(periodic: Site, commit: Co
     with commit():
         PeriodicJob.objects.create(name="own", task=tasks.add.name, args=[1, 2], every="2h")
     store.define_schedules("set", [(definition("own"), 1)])
-    assert "the code defines a schedule of this name" in periodic.text("periodicjob_changelist")
+    assert "the code defines a schedule with this name" in periodic.text("periodicjob_changelist")
 
 
 def test_its_runs_are_listed(periodic: Site, commit: Commit) -> None:

@@ -50,7 +50,7 @@ def test_each_limit_with_its_holders_and_who_waits(site: Site, hand: Hand) -> No
     assert re.search(r"stripe:a/b 2 of 2 job_0 , job_1 1 default [\d.]+ m?s", text)
     assert re.search(r"api rate 2 in 1m in (30|29|2\d\.\d) s 1 default [\d.]+ m?s", text)
     hand.connection.call("HSET", hand.store.keys.job("job_0"), "status", "completed")
-    assert "job_0 does not run , job_1" in site.text("limits")
+    assert "job_0 not running , job_1" in site.text("limits")
     assert "stripe:a/b" in site.json("limits", live=1)["fragments"]["drq-limits"]
 
 
@@ -66,7 +66,7 @@ def test_each_key_with_its_owner_and_its_age(site: Site, hand: Hand) -> None:
     hand.store.now_ms = now_ms + MINUTE
     own(hand, "job_2", "app.pay:2", mode="for 3600000 -")
     text = site.text("unique_keys")
-    assert re.search(r"app.pay:<b> job_1 app.pay queued 3 m( \d s)? as its job Release", text)
+    assert re.search(r"app.pay:<b> job_1 app.pay queued 3 m( \d s)? with its job Release", text)
     assert re.search(r"app.pay:2 job_2 app.pay queued 2 m( \d s)? (57|58) m.* Release", text)
     assert "app.pay:2" in site.text("unique_keys", key="app.pay:2")
     assert "job_1" not in site.text("unique_keys", key="app.pay:2")
@@ -76,11 +76,11 @@ def test_each_key_with_its_owner_and_its_age(site: Site, hand: Hand) -> None:
 
 def test_a_key_is_released_and_logged(site: Site, hand: Hand) -> None:
     own(hand, "job_1", "k")
-    assert site.post("release_key", key="k", job="job_1") == "k is free. Job job_1 goes on."
+    assert site.post("release_key", key="k", job="job_1") == "k is free. Job job_1 was not changed."
     assert logged() == [("job_1", "Release unique key k")]
     own(hand, "job_2", "k")
     told = site.post("release_key", key="k", job="job_1")
-    assert told == "The key has changed hands meanwhile; nothing was done."
+    assert told == "The job no longer has this key; nothing was done."
     assert "job_2" in site.text("unique_keys")
     assert len(logged()) == 1
 
@@ -185,15 +185,15 @@ def test_the_page_of_a_job_has_its_keys_and_what_it_remembers(site: Site, hand: 
     hand.connection.call("HSET", steps, *sum(fields.items(), ()))
     text = site.text("job", "job_1")
     assert "Unique keys <l> Release <l>" in text
-    assert "What it remembers Walks rows Steps done charge <1> mail" in text
+    assert "Stored state Walks rows Steps done charge <1> mail" in text
     told = site.post("release_key", key="<l>", job="job_1", back="job")
-    assert told == "<l> is free. Job job_1 goes on."
+    assert told == "<l> is free. Job job_1 was not changed."
     assert "Unique keys" not in site.text("job", "job_1")
     hand.connection.call("HSET", steps, *sum(((f"step:{n:03}", "1") for n in range(120)), ()))
     assert "And 23 more." in site.text("job", "job_1")
     hand.connection.call("DEL", steps)
     hand.connection.call("SET", steps, "theirs")
-    assert "Why it does not run cannot be read" in site.text("job", "job_1")
+    assert "The reason why it is not running cannot be read" in site.text("job", "job_1")
 
 
 def test_a_job_that_waits_for_an_approval_leads_to_it(
@@ -331,10 +331,10 @@ def test_a_share_and_a_limit_are_paused_and_go_on(site: Site, hand: Hand) -> Non
     assert re.search(r"limit tests.limited:x default ada \d.* Resume", text)
     assert re.search(r"share acme default ada \d.* Resume", text)
     told = site.post("resume_part", queue="default", part="s:acme")
-    assert told == "share acme goes on in queue default."
+    assert told == "share acme is resumed in queue default."
     hand.claim_one()
     told = site.post("resume_part", queue="default", part="s:acme")
-    assert told == "It was resumed meanwhile; nothing was done."
+    assert told == "It was already resumed; nothing was done."
     assert [what for _, what in logged()] == [
         "Pause share acme in queue default", "Pause limit tests.limited:x in queue default",
         "Resume share acme in queue default",
@@ -345,9 +345,9 @@ def test_a_share_and_a_limit_are_paused_and_go_on(site: Site, hand: Hand) -> Non
     ("fields", "words"),
     [
         ({"verb": "set", "limit": "nope", "number": "5"}, "no task has a Limit 'nope'"),
-        ({"verb": "set", "limit": "tests.limited", "number": "many"}, "the number must be such as"),
+        ({"verb": "set", "limit": "tests.limited", "number": "many"}, "number must be written as"),
         ({"verb": "set", "limit": "tests.limited", "key": "[", "number": "5"}, "a JSON array"),
-        ({"verb": "set", "limit": "tests.limited", "number": "5"}, "name one with key="),
+        ({"verb": "set", "limit": "tests.limited", "number": "5"}, "pass one as key="),
         ({"verb": "weigh", "share": "a", "weight": "0"}, "a weight must be a whole number from 1"),
         ({"verb": "weigh", "share": "a", "weight": "x"}, "to remove what was set, not 'x'"),
         ({"verb": "pause", "queue": "default"}, "name a share or a limit"),

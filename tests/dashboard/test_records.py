@@ -134,7 +134,7 @@ def test_a_slice_says_how_far_it_looked(monkeypatch: pytest.MonkeyPatch, site: S
     assert found.back_to == BEGIN + timedelta(seconds=10)
     words = site.text("jobrecord_changelist", text='order 0"')
     assert "Nothing found so far." in words
-    assert "back to 2026-01-01 00:00:10. Go on from there" in words
+    assert "back to 2026-01-01 00:00:10. Continue searching" in words
     assert pages(RecordQuery(JobFilter(text='order 0"'))) == ["job_00000"]
 
 
@@ -150,7 +150,7 @@ def test_ids_by_their_beginning() -> None:
 
 @pytest.mark.parametrize("text", ["x", "1", "a.job", "99999999999999999999.job", "1."])
 def test_an_invalid_key_is_refused(text: str) -> None:
-    with pytest.raises(InvalidOption, match="is not a place in the records"):
+    with pytest.raises(InvalidOption, match="is not a valid position"):
         parse_key(text)
 
 
@@ -159,8 +159,10 @@ def test_bad_filters_are_messages(site: Site) -> None:
     assert "&#x27;done&#x27; is not a status; use one of scheduled" in site.get(
         "jobrecord_changelist", status="done"
     )
-    assert "After: &#x27;x&#x27; is not a place" in site.get("jobrecord_changelist", after="x")
-    assert "is not a time" in site.get("jobrecord_changelist", until="tomorrow")
+    assert "After: &#x27;x&#x27; is not a valid position" in site.get(
+        "jobrecord_changelist", after="x"
+    )
+    assert "is not a valid time" in site.get("jobrecord_changelist", until="tomorrow")
 
 
 def test_the_page_leads_on_and_back(site: Site) -> None:

@@ -151,11 +151,17 @@ def test_a_workflow_under_asgi(
             staff("view_jobrecord"),
             ("workflow", workflow.id),
             then=workflow.pause,
-            until=lambda parts: ">paused</span>" in parts["drq-flow"],
+            until=lambda parts: ">paused</span>" in parts["drq-workflow"],
         )
     )
-    assert ">paused</span>" not in heard[0]["fragments"]["drq-flow"]
-    names = ["drq-health", "drq-flow", "drq-flowgraph", "drq-flowtimes", "drq-flowjobs"]
+    assert ">paused</span>" not in heard[0]["fragments"]["drq-workflow"]
+    names = [
+        "drq-health",
+        "drq-workflow",
+        "drq-workflowgraph",
+        "drq-workflowtimes",
+        "drq-workflowjobs",
+    ]
     assert list(heard[0]["fragments"]) == names
 
 

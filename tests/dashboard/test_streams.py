@@ -86,7 +86,7 @@ def test_a_user_has_so_many_streams_and_the_page_polls_then(
         assert [stream.answer.status for stream in streams] == [200, 200, 429, 200, 503]
         refused = streams[2].answer
         assert refused.headers["Retry-After"] == "30"
-        assert json.load(refused)["error"] == "this user has 2 streams open already; close one"
+        assert json.load(refused)["error"] == "your user already has 2 open streams; close one"
     eventually(lambda: stream_limiter.open_streams == 0)
     with opened(port, ada) as streams:
         assert streams[0].answer.status == 200

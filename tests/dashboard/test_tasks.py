@@ -74,7 +74,7 @@ def test_the_page_of_a_task(site: Site) -> None:
     assert "queue_name default" in words
     assert "max_attempts 1" in words
     assert re.search(r"span=7d[^>]*>7 days", site.get("task", name=NOOP))
-    assert "This process does not know the task" in site.text("task", name="app.gone")
+    assert "The task is not registered in this process" in site.text("task", name="app.gone")
     site.get("task", code=404)
 
 

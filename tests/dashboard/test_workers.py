@@ -79,7 +79,7 @@ def test_dead_workers_come_first_page_by_page(
         beat(f"w{n}.aaaaaaaa.1.1", report(queues=["low" if n % 2 else "default"]))
     redis.zadd(hand.store.keys.workers, {"zz.aaaaaaaa.9.9.1": 1_000_000_000_000})
     assert [row.split()[0] for row in rows(site)] == ["zz", "w0", "w1", "w2"]
-    assert "lapsed" in rows(site)[0]
+    assert "expired" in rows(site)[0]
     assert "Alive 9 of 10" in site.text("workers")
     assert "Page 1 of 3" in site.text("workers")
     assert [row.split()[0] for row in rows(site, page=3)] == ["w7", "w8"]
@@ -93,7 +93,7 @@ def test_dead_workers_come_first_page_by_page(
 def test_a_worker_is_told_to_stop_once_somebody_has_confirmed(site: Site) -> None:
     beat(BOX, report())
     asked = site.post("order_worker", worker=BOX, order="stop")
-    assert f"This will tell worker {BOX} to finish what it runs" in plain(asked)
+    assert f"This will tell worker {BOX} to finish its running jobs" in plain(asked)
     assert set(beat(BOX, report())) == {""}
     text = site.post("order_worker", worker=BOX, order="stop", confirmed="yes")
     assert text == f"Worker {BOX} was told to {workers_page.TEXTS[workers_page.WorkerOrder.STOP]}."
@@ -101,7 +101,7 @@ def test_a_worker_is_told_to_stop_once_somebody_has_confirmed(site: Site) -> Non
     ((who, what),) = logged()
     assert (who, what) == (
         f"worker {BOX}",
-        "told to finish what it runs, within its grace period, and stop",
+        "told to finish its running jobs within its grace period, and stop",
     )
 
 
@@ -125,7 +125,7 @@ def test_a_worker_is_offered_what_suits_its_state(
 @pytest.mark.parametrize(
     ("worker", "order", "text"),
     [
-        (BOX, "quiet", f"Worker {BOX} has not reported lately, so nothing was done."),
+        (BOX, "quiet", f"Worker {BOX} has not reported recently, so nothing was done."),
         (BOX, "dance", "'dance' is not an order; use quiet, resume, stop"),
         ("x y", "quiet", "'x y' is not the id of a worker"),
     ],

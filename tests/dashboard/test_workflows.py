@@ -90,7 +90,7 @@ def test_boxes_say_what_their_jobs_do_and_the_first_failure_is_quoted(
     assert re.search(r'class="drq-box-time">25 % ', page)
     words = site.text("workflow", workflow.id)
     assert "First failure: tests.app.tasks.noop 0 ValueError : card declined" in words
-    bars = page.partition('id="drq-flowtimes"')[2].partition("</ol>")[0]
+    bars = page.partition('id="drq-workflowtimes"')[2].partition("</ol>")[0]
     for each in ("completed", "failed", "processing"):
         assert bars.count(f'class="ran {each}"') == 1
     assert re.search(rf"noop \"first\" completed, waited {DURATION}, ran {DURATION}", words)
@@ -105,14 +105,14 @@ def test_the_numbers_of_drawings_have_no_separators(site: Site, settings: Any) -
         enqueued_at=now, started_at=now, finished_at=now + timedelta(seconds=1),
     )  # fmt: skip
     page = site.get("workflow", "flow_1_0")
-    bars = page.partition('id="drq-flowtimes"')[2].partition("</ol>")[0]
+    bars = page.partition('id="drq-workflowtimes"')[2].partition("</ol>")[0]
     assert 'width="1000"' in bars
 
 
 def test_a_fan_out_is_one_box_until_each_is_asked_for(site: Site, redisqueue: None) -> None:
     workflow = fan(12)
     assert [text for _, text in boxes(site, workflow.id)] == ["queued", "12 × waiting", "waiting"]
-    assert "A box for each" in site.text("workflow", workflow.id)
+    assert "One box per job" in site.text("workflow", workflow.id)
     page = site.get("workflow", workflow.id, boxes="all")
     assert page.count('class="drq-box waiting"') == 13
 
@@ -147,7 +147,7 @@ def test_the_jobs_by_status(site: Site, hand: Hand) -> None:
     assert jobs(status="queued") == [1, 2, 3]
     assert jobs(status="completed") == [0]
     text = site.text("workflow", workflow.id, status="completed")
-    assert "1 job of the 5 looked at (places 1 to 5)" in text
+    assert "1 job of the 5 searched (positions 1 to 5)" in text
     assert jobs(status="nonsense") == [0, 1, 2, 3, 4]
     assert jobs(start=3) == [3, 4]
     assert "No failed jobs." in site.text("workflow", workflow.id, status="failed")
@@ -203,7 +203,9 @@ def test_a_cleaned_workflow_is_shown_from_its_record(site: Site) -> None:
     words = site.text("workflow", "flow_1_x_0")
     assert "Redis has pruned this workflow; this is its record." in words
     assert "3 of 4 jobs completed, 1 cancelled" in words
-    assert "Redis has pruned the jobs, and with them which of them waited for which." in words
+    assert (
+        "Redis has pruned the jobs, so it is no longer known which job waited for which." in words
+    )
     assert "after 1 m 30 s" in words
     assert "cleaned 3 of 4 completed, 1 cancelled" in words
     assert 'name="verb"' not in site.get("workflow", "flow_1_x_0")
@@ -211,7 +213,7 @@ def test_a_cleaned_workflow_is_shown_from_its_record(site: Site) -> None:
 
 def test_an_unfinished_workflow_that_is_gone_is_reported(site: Site) -> None:
     recorded("flow_1_x_0", "running")
-    assert "Redis does not have this workflow any more" in site.text("workflow", "flow_1_x_0")
+    assert "Redis no longer has this workflow" in site.text("workflow", "flow_1_x_0")
     recorded("flow_2_x_0", "failed", reason="lost")
     words = site.text("workflow", "flow_2_x_0")
     assert "Redis lost this workflow" in words
@@ -234,7 +236,7 @@ def test_a_large_one_is_folded_and_a_larger_one_is_not_drawn(
         ("queued", "queued"), ("waiting", "300 × waiting"), ("waiting", "waiting"),
     ]  # fmt: skip
     monkeypatch.setattr(workflow_detail, "DRAWN", 300)
-    assert "The graph is too large to be drawn (302 jobs)." in site.text("workflow", workflow.id)
+    assert "The graph is too large to draw (302 jobs)." in site.text("workflow", workflow.id)
 
 
 def test_more_edges_than_can_be_read_are_not_drawn(
@@ -245,25 +247,25 @@ def test_more_edges_than_can_be_read_are_not_drawn(
     monkeypatch.setattr(workflow_detail, "NAMES", 9)
     assert len(boxes(site, workflow.id)) == 4
     monkeypatch.setattr(workflow_detail, "NAMES", 8)
-    assert "The graph of 4 jobs is too large to be drawn" in site.text("workflow", workflow.id)
+    assert "The graph of 4 jobs is too large to draw" in site.text("workflow", workflow.id)
 
 
 def test_the_callbacks_of_its_end(site: Site, hand: Hand) -> None:
     with Workflow("calls", on_complete=tasks.noop.s()) as workflow:
         workflow.add(tasks.noop)
     hand.complete_one()
-    assert f"Called at its end {workflow.id}.complete0 queued" in site.text("workflow", workflow.id)
+    assert f"Callback {workflow.id}.complete0 queued" in site.text("workflow", workflow.id)
 
 
 def test_only_what_changes_is_sent_again(site: Site, hand: Hand) -> None:
     workflow = fan()
     answer = site.json("workflow", workflow.id, live=1)["fragments"]
     assert list(answer) == ["drq-health", *(f"drq-{part}" for part in PARTS)]
-    assert "0 of 4 jobs completed" in answer["drq-flow"]
+    assert "0 of 4 jobs completed" in answer["drq-workflow"]
     hand.complete_one()
     assert (
         "1 of 4 jobs completed"
-        in site.json("workflow", workflow.id, live=1)["fragments"]["drq-flow"]
+        in site.json("workflow", workflow.id, live=1)["fragments"]["drq-workflow"]
     )
 
 
@@ -278,7 +280,7 @@ def test_without_redis_the_record_is_shown(site: Site, settings: Any) -> None:
     assert "4 of 4 jobs completed" in site.text("workflows")
     assert "Redis does not answer. These are the records" in site.text("workflows")
     recorded("flow_2_x_0", "running", completed=1)
-    assert "does not have this workflow" not in site.text("workflow", "flow_2_x_0")
+    assert "no longer has this workflow" not in site.text("workflow", "flow_2_x_0")
     assert "does not answer" in site.get("workflow", "flow_3_x_0", code=503)
 
 
@@ -307,7 +309,7 @@ def test_the_list_has_live_counts(site: Site, hand: Hand) -> None:
     assert "1 of 4 jobs completed" in words
     assert "2 of 4 jobs completed, 1 failed" in words
     assert words.index("nightly") < words.index("old")
-    assert "1 of 4 jobs completed" in site.json("workflows", live=1)["fragments"]["drq-flows"]
+    assert "1 of 4 jobs completed" in site.json("workflows", live=1)["fragments"]["drq-workflows"]
 
 
 def test_the_list_by_status_and_name(site: Site) -> None:
@@ -325,7 +327,7 @@ def test_the_list_by_status_and_name(site: Site) -> None:
     assert ids(name="a", status="failed") == ["0"]
     assert ids(name="none") == []
     assert "'ill' is not a status" in site.text("workflows", status="ill")
-    assert "is not a place in the records" in site.text("workflows", after="x")
+    assert "is not a valid position" in site.text("workflows", after="x")
 
 
 @pytest.mark.parametrize("query", [{}, {"status": "failed"}, {"name": "a"}])
@@ -373,13 +375,13 @@ def test_pause_release_cancel_and_clean_up(site: Site, hand: Hand) -> None:
     assert "Pause would change nothing now: the workflow is running and paused" in site.post(
         *page, verb="pause"
     )
-    assert "goes on" in site.post(*page, verb="release")
+    assert "was released" in site.post(*page, verb="release")
     assert not workflow.data.is_paused
     assert "Cancel: are you sure?" in site.post(*page, verb="cancel")
     assert workflow.status == "running"
     assert "was cancelled" in site.post(*page, verb="cancel", confirmed="yes")
     assert (workflow.status, workflow.data.cancelled) == ("cancelled", 4)
-    assert "can be retried as part of it any more" in site.post(*page, verb="clean")
+    assert "no longer be retried as part of it" in site.post(*page, verb="clean")
     recorded(workflow.id, "cancelled")
     site.post(*page, verb="clean", confirmed="yes")
     store = hand.store_of(workflow.id)
@@ -405,7 +407,7 @@ def test_what_failed_is_retried(site: Site, hand: Hand, monkeypatch: pytest.Monk
     monkeypatch.setattr(workflows_page, "RETRIED", 2)
     told = site.post("act_on_workflow", workflow.id, verb="retry")
     assert "2 jobs sent back to the queue." in told
-    assert "1 job more had failed" in told
+    assert "Not retried yet: 1 job." in told
     site.post("act_on_workflow", workflow.id, verb="retry")
     assert (workflow.data.failed, workflow.data.queued) == (0, 5)
     assert "would change nothing now" in site.post("act_on_workflow", workflow.id, verb="retry")

@@ -92,7 +92,7 @@ def test_a_schedule_that_is_due_and_does_not_fire(hand: Hand) -> None:
     assert found() == {}
     schedule(hand, "late", now_ms - 3 * HOUR)
     level, text = found()["schedule_late"]
-    assert (level, text.startswith("Schedule late was due 3 h ago and has not fired.")) == (
+    assert (level, text.startswith("Schedule late was due 3 h ago, but has not fired.")) == (
         "error", True,
     )  # fmt: skip
     assert lines()["Schedules"] == "2, 1 late (late), next late now"
@@ -128,8 +128,8 @@ def test_slots_of_jobs_that_do_not_run(parked: Hand, redis: Redis) -> None:
     level, text = found()["limit_stuck"]
     assert level == "error"
     assert text == (
-        f"Limit stripe:42 has slots of jobs that do not run ({gone}), so fewer others start. "
-        "Something else has written into Redis. Give each back: "
+        f"Limit stripe:42 has slots of jobs that are not running ({gone}), so fewer jobs can "
+        "start. Something else has written to Redis. Return each slot: "
         f'ZREM {parked.store.keys.slots} "c:stripe:42 {gone}".'
     )
     redis.zrem(parked.store.keys.slots, f"c:stripe:42 {gone}")

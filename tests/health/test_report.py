@@ -79,14 +79,14 @@ def test_a_worker_that_has_died_serves_no_longer_than_its_lease(hand: Hand, redi
     redis.zincrby(hand.store.keys.workers, -20_000, hand.claim_request.child)
     assert set(ids()) == {"no_worker", "workers_lapsed"}
     child = hand.claim_request.child
-    assert f"The lease of 1 child of a worker has lapsed: dead, or without a connection to Redis "\
+    assert f"The lease of 1 child of a worker has expired: dead, or not connected to Redis "\
         f"({child})." in found("workers_lapsed")  # fmt: skip
 
 
 def test_many_lapsed_children_are_counted_and_few_are_named(hand: Hand, redis: Redis) -> None:
     redis.zadd(hand.store.keys.workers, {f"dead{n}": 1 for n in range(6)})
     words = found("workers_lapsed")
-    assert words.startswith("The leases of 6 children of workers have lapsed: dead")
+    assert words.startswith("The leases of 6 children of workers have expired: dead")
     assert "(dead0, dead1, dead2, …)" in words
 
 
@@ -128,7 +128,7 @@ def test_a_paused_queue_says_since_when_and_by_whom(hand: Hand, redis: Redis) ->
     redis.hincrby(hand.store.keys.queue("low").meta, "paused", -3 * 3_600_000)
     assert found("queue_paused") == (
         "Queue low was paused 3 h ago by ann, and has 1 job queued. "
-        "Resume it when the reason is gone."
+        "Resume it when the reason for the pause is gone."
     )
     assert (ids(), report().level) == (["queue_paused"], "warning")
     low.resume()
@@ -148,7 +148,7 @@ def test_failed_jobs_above_a_rate(hand: Hand, settings: Any) -> None:
     assert ids() == [], "too few for a rate"
     Rollup.objects.create(minute=now, queue="low", task="a.c", failed=21, completed=69)
     assert found("queue_failures").startswith(
-        "30 jobs of queue low (30% of those that ended) have failed in the last 15 m, more than "
+        "30 jobs of queue low (30% of those that ended) failed in the last 15 m, more than "
         "10% (ALERT_FAILED)."
     )
     settings.REDISQUEUE = {**settings.REDISQUEUE, "ALERT_FAILED": 0.3}
@@ -177,9 +177,9 @@ def test_wrong_thresholds_are_named(wrong: dict[str, Any], words: str) -> None:
 def test_what_is_wrong_with_redis_and_its_keys(hand: Hand, redis: Redis) -> None:
     serve(hand, "default", "low")
     redis.set(hand.store.keys.queue("low").failed, "theirs")
-    assert "Queue low stands still: " in found("queue_broken")
+    assert "Queue low is blocked: " in found("queue_broken")
     hand.store.enqueue([NewJob("job_1", "former", "a.task", "[[],{}]")])
-    assert "Queue former has unfinished jobs in Redis (1), and is not in" in found("queue_unknown")
+    assert "Queue former has unfinished jobs in Redis (1), but is not in" in found("queue_unknown")
     redis.config_set("maxmemory-policy", "allkeys-lru")
     try:
         assert "maxmemory-policy allkeys-lru" in found("redis_evicts")
@@ -216,7 +216,7 @@ def test_the_mirror(hand: Hand, settings: Any) -> None:
     assert "The mirror is " in found("mirror_late")
     state.problem = "this Redis is another one"
     state.save()
-    assert "The mirror stands still: this Redis is another one" in found("mirror_stopped")
+    assert "The mirror has stopped: this Redis is another one" in found("mirror_stopped")
     settings.REDISQUEUE = {**settings.REDISQUEUE, "MIRROR": False}
     assert ids() == ["mirror_off"]
 

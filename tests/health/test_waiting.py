@@ -69,7 +69,7 @@ def test_a_job_in_a_queue(hand: Hand, redis: Redis) -> None:
 def test_a_queue_that_stands_still(hand: Hand, redis: Redis) -> None:
     job = tasks.noop.enqueue()
     redis.set(hand.store.keys.queue("default").failed, "theirs")
-    assert why(job.id).startswith("Its queue stands still")
+    assert why(job.id).startswith("Its queue is blocked")
 
 
 def test_limits(hand: Hand) -> None:
@@ -109,7 +109,7 @@ def test_chunks(hand: Hand) -> None:
     ("fields", "sentence"),
     [
         ({}, rf"It is due {IN}\."),
-        ({"due_ms": -3 * HOUR}, rf"It was due {FOR} ago, and no worker's maintenance has .*\."),
+        ({"due_ms": -3 * HOUR}, rf"It was due {FOR} ago, but no worker's maintenance has .*\."),
         ({"waits_for": ""}, rf"It has slept for {FOR}, and is due {IN}\."),
         ({"waits_for": "paid:42"},
          rf"It has waited for the event paid:42 for {FOR}; its timeout is due {IN}\."),
@@ -159,7 +159,7 @@ def test_workflows(hand: Hand, redis: Redis) -> None:
     workflow.release()
     hand.fail_one()
     assert isinstance(workflow, Workflow)
-    assert why(second).startswith("Its workflow has failed: ")
+    assert why(second).startswith("Its workflow has failed; it resumes ")
     redis.delete(keys_with(workflow.id).workflow(workflow.id))
     assert why(second) == f"Its workflow {workflow.id} is gone."
 
@@ -174,7 +174,7 @@ def test_a_job_in_the_outbox(hand: Hand, settings: Any) -> None:
     with transaction.atomic():
         job = tasks.noop.enqueue()
         assert why(job.id) == (
-            "Redis does not have it: it is still in the outbox, or Redis has lost it."
+            "It is not in Redis: it is still in the outbox, or Redis has lost it."
         )
 
 
@@ -186,7 +186,7 @@ def test_a_cause_that_cannot_be_read_is_said(hand: Hand, redis: Redis) -> None:
     redis.set(hand.store.keys.job(first.id), "theirs")
     found = read_why(data, producer_connection(shard_of_id(job.id)))
     assert found is not None
-    assert found.startswith("Why it does not run cannot be read: ")
+    assert found.startswith("The reason why it is not running cannot be read: ")
 
 
 def test_a_job_that_runs_or_has_ended_costs_nothing(

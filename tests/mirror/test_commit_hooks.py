@@ -182,7 +182,7 @@ def test_a_worker_goes_on_without_its_mirror_until_redis_is_accepted(
     assert JobRecord.objects.count() == 6
     accepted = processes.worker("--accept-redis", command="reapqueue")
     assert accepted.wait() == 0
-    assert "the mirror follows" in accepted.output
+    assert "the mirror now follows" in accepted.output
     eventually(lambda: processes.record("waits").reason == "lost", why=processes.stage.report)
     processes.until_at_the_end()
     assert JobRecord.objects.count() == 11

@@ -50,7 +50,7 @@ def test_the_screen_shows_what_happens_and_leaves_a_clean_terminal(
     harness: MonitorHarness, number: signal.Signals
 ) -> None:
     monitor = harness.monitor("--interval", "0.2", terminal=True)
-    monitor.until_drawn("queuemonitor", "default", "no worker: start one")
+    monitor.until_drawn("queuemonitor", "default", "no worker is alive: start one")
     harness.hand.store.heartbeat([harness.hand.claim_request.child])
     job_id = a_job_with_a_nasty_note(harness)
     monitor.until_drawn(job_id, r"1/2 \x1b]0;owned\x07", "tests.app.tasks.noop", "1 children")

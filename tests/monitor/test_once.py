@@ -120,7 +120,7 @@ def test_policies(busy: Hand) -> None:
 
 
 def test_nobody_works(queue_settings: dict[str, Any]) -> None:
-    assert "no worker: start one with manage.py runworker" in monitor()
+    assert "no worker is alive: start one with manage.py runworker" in monitor()
 
 
 def test_without_redis_it_says_so(settings: Any) -> None:
@@ -139,7 +139,7 @@ def test_a_dead_shard_is_named_and_the_others_are_counted(
         Commands(producer_connection(shard)).enqueue([job])
     text = monitor()
     assert text.splitlines()[1].split()[:2] == ["default", "2"]
-    assert "ERROR: Shards 1, 3 do not answer, so what is shown is without their jobs" in text
+    assert "ERROR: Shards 1, 3 do not answer, so their jobs are not shown" in text
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_dead_shard_is_named_and_the_others_are_counted(
         (["--interval", "0"], "must be 0.1 seconds or more, not '0'"),
         (
             ["--interval", "soon"],
-            "must be seconds of zero or more, or a duration such as 90s, not 'soon'",
+            "must be zero or more seconds, or a duration such as 90s, not 'soon'",
         ),
     ],
 )

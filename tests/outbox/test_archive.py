@@ -91,7 +91,7 @@ def test_a_failed_one() -> None:
 
 def test_what_has_not_ended_is_waited_for() -> None:
     record(status="processing", result="")
-    with pytest.raises(WaitTimeout, match=r"was not finished after 0\.05 s"):
+    with pytest.raises(WaitTimeout, match=r"had not finished after 0\.05 s"):
         Job(JOB).wait(timeout=0.05)
 
 

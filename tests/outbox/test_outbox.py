@@ -343,7 +343,7 @@ def test_who_waits_for_a_job_in_the_outbox_waits_on(
         job = tasks.noop.enqueue(1)
     away()
     wait = job.wait if way == "sync" else async_to_sync(job.await_result)
-    with pytest.raises(TimeoutError, match=f"job {job.id} was not finished after 0.1 s"):
+    with pytest.raises(TimeoutError, match=f"job {job.id} had not finished after 0.1 s"):
         wait(timeout=0.1)
 
 

@@ -79,7 +79,7 @@ def test_assertions_that_fail_list_what_was_enqueued(
 SLIPS: list[tuple[list[Any], dict[str, Any], type[Exception], str]] = [
     (["tests.app.tasks.ad"], {}, UnknownTask, "did you mean 'tests.app.tasks.add'?); decorate"),
     ([""], {}, UnknownTask, "no task '' is registered"),
-    ([3], {}, InvalidTask, "takes a registered name or a function decorated with @task, not 3"),
+    ([3], {}, InvalidTask, "accepts a registered name or a function decorated with @task, not 3"),
     ([None], {}, InvalidTask, "or a function decorated with @task, not None"),
     ([tasks.add.func], {}, InvalidTask, "a function decorated with @task, not <function add"),
     ([tasks.add.s(1, 2)], {}, InvalidTask, "a function decorated with @task, not Signature("),

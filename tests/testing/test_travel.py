@@ -134,7 +134,7 @@ def test_results_can_be_read_after_the_block() -> None:
         other = tasks.add.enqueue(3, 4)
     assert (added.result, other.result, other.wait()) == (3, 7, 7)
     assert added.status is Status.COMPLETED
-    with pytest.raises(ConfigurationError, match="this is a test"):
+    with pytest.raises(ConfigurationError, match="this test has not requested Redis"):
         tasks.add.enqueue(1, 2)
 
 

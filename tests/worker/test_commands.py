@@ -77,12 +77,12 @@ def test_a_service_works_on_if_its_output_cannot_be_written(
         (["--processes", "0"], "must be a whole number from 1 to 1000, not '0'"),
         (["--processes", "two"], "must be a whole number from 1 to 1000, not 'two'"),
         (["--min-priority", "101"], "must be a whole number from -100 to 100, not '101'"),
-        (["--grace", "-1"], "must be seconds of zero or more, or a duration such as 90s, not '-1'"),
+        (["--grace", "-1"], "must be zero or more seconds, or a duration such as 90s, not '-1'"),
         (["--max-memory", "lots"], "must be a size such as 300M, not 'lots'"),
         (["--max-memory", "300"], "must be 1M or more, not '300'; a number without K, M or G is"),
         (["--name", "a.b"], "'a.b'"),
-        (["--heartbeat-file", "/"], "/ is a folder: name a file in it"),
-        (["--heartbeat-file", "/no/such/beat"], "make the folder /no/such first"),
+        (["--heartbeat-file", "/"], "/ is a directory: name a file in it"),
+        (["--heartbeat-file", "/no/such/beat"], "create /no/such first"),
         (["--threads", "0"], "must be a whole number from 1 to 1000, not '0'"),
         (["--async-concurrency", "0"], "must be a whole number from 1 to 10000, not '0'"),
     ],
@@ -178,7 +178,7 @@ def test_reapqueue_does_what_its_dry_run_shows(stage: Stage) -> None:
     job_id = _abandon_a_job(stage)
     dry = stage.worker("--dry-run", command="reapqueue")
     assert dry.wait() == 0
-    assert "lease has lapsed, holds 1 jobs" in dry.output
+    assert "lease has expired, holds 1 jobs" in dry.output
     assert f"{job_id} would go back to its queue" in dry.output
     assert "nothing was changed" in dry.output
     assert stage.stats()["processing"] == 1

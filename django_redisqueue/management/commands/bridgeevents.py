@@ -26,13 +26,13 @@ from ..base import QueueCommand, on_stop_signal
 
 class Command(QueueCommand):
     help = (
-        "Writes what happens to jobs into the database. Workers do this too; however many "
-        "processes run it, each event is applied once."
+        "Writes the events of jobs to the database. Workers do this too; however many processes "
+        "run it, each event is applied once."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "--once", action="store_true", help="mirror the events so far, then end"
+            "--once", action="store_true", help="mirror the events so far, then exit"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -40,7 +40,7 @@ class Command(QueueCommand):
         if not settings.mirror:
             raise CommandError(
                 'REDISQUEUE["MIRROR"] is False, so Redis does not keep events until they are '
-                "mirrored; set it to True, for the workers too"
+                "mirrored; set it to True, also for the workers"
             )
         check_mirror_database(settings)
         if options["once"]:
@@ -77,4 +77,4 @@ class Command(QueueCommand):
             "stop with Ctrl-C"
         )
         run_in_shards(settings.shards, self._make, waits)
-        self.announce("stopped; later events wait in Redis")
+        self.announce("stopped; further events wait in Redis")

@@ -25,26 +25,26 @@ from ..base import QueueCommand
 
 
 class Command(QueueCommand):
-    help = "Shows the queues, the workers and what happens to jobs, live."
+    help = "Shows queues, workers and the events of jobs, live."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
             "--queue", type=base.argument(base.queue_list), metavar="A,B",
-            help="only these queues (default: all)",
+            help="show only these queues (default: all)",
         )  # fmt: skip
         parser.add_argument(
             "--interval", type=base.interval, default=1.0,
-            help="seconds between two refreshes of busy queues (default: 1)",
+            help="seconds between refreshes of busy queues (default: 1)",
         )  # fmt: skip
-        parser.add_argument("--once", action="store_true", help="one plain table, then end")
+        parser.add_argument("--once", action="store_true", help="print one plain table, then exit")
         parser.add_argument(
             "--json", action="store_true",
-            help="with --once one JSON document, else one per line for each event and refresh",
+            help="print JSON: one document with --once, otherwise one line per event and refresh",
         )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:
         out = cast(IO[str], self.stdout._out)
-        if isinstance(out, TextIOWrapper):  # a terminal may lack characters: show escapes instead
+        if isinstance(out, TextIOWrapper):  # show escapes for characters that a terminal lacks
             out.reconfigure(errors="backslashreplace")
         queues = options["queue"] or tuple(get_settings().queues)
         observer = Observer(worker_connection(), queues)
@@ -63,8 +63,8 @@ class Command(QueueCommand):
             return LineView(out)
         if not HAS_RICH:
             self.stdout.write(
-                "Plain lines, because the library rich is not installed: "
-                "pip install 'django-redisqueue[monitor]' adds it. Ctrl-C ends."
+                "The output is plain lines, because the library rich is not installed; "
+                "pip install 'django-redisqueue[monitor]' adds it. Stop with Ctrl-C."
             )
             return LineView(out)
         return ScreenView(

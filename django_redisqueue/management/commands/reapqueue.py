@@ -44,7 +44,7 @@ class Command(QueueCommand):
     help = "Returns the jobs of dead workers to their queues. Every worker does this too."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--once", action="store_true", help="one pass, then end")
+        parser.add_argument("--once", action="store_true", help="make one pass, then exit")
         parser.add_argument(
             "--interval", type=base.interval, default=4.0,
             help="seconds between passes (default: 4)",
@@ -52,8 +52,8 @@ class Command(QueueCommand):
         parser.add_argument("--dry-run", action="store_true", help="show what would be done, once")
         parser.add_argument(
             "--accept-redis", action="store_true",
-            help="let the mirror follow this Redis, which is not the one that it knows; unfinished "
-            "jobs that this Redis does not have are then recorded as failed (lost)",
+            help="make the mirror follow this Redis, which is not the one it mirrored before; "
+            "unfinished jobs that this Redis does not have are recorded as failed (lost)",
         )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -76,7 +76,7 @@ class Command(QueueCommand):
         lapsed = [child for child, until in queries.workers() if until < now]
         held = queries.held(lapsed)
         for child in lapsed:
-            self.write(f"{child}: lease has lapsed, holds {len(held[child])} jobs")
+            self.write(f"{child}: lease has expired, holds {len(held[child])} jobs")
             for job_id in held[child]:
                 self.write(f"  {job_id} would go back to its queue")
         self.write(f"{len(lapsed)} dead children at {shard.place}; nothing was changed")
@@ -91,21 +91,21 @@ class Command(QueueCommand):
         except DatabaseError as error:
             raise CommandError(explain_error(identity.alias, error)) from error
         if not is_new:
-            self.write(f"{shard.place} is the Redis that the mirror knows; nothing was changed")
+            self.write(f"the mirror already follows {shard.place}; nothing was changed")
             return
         self.write(
-            f"the mirror follows {shard.place} from now on. The bridge (in every runworker, or "
-            "bridgeevents) reconciles the records with it: unfinished jobs that it does not have "
-            "will be recorded as failed (lost)"
+            f"the mirror now follows {shard.place}. The bridge (in every runworker, or "
+            "bridgeevents) will reconcile the records with it: unfinished jobs that it does not "
+            "have will be recorded as failed (lost)"
         )
 
     def _once(self, shard: _Shard) -> None:
-        """Reap once, as soon as Redis has answered steadily for one lease. Until then send
+        """Reap once, as soon as Redis has answered steadily for one lease. Until then, send
         heartbeats."""
         while wait_ms := self._pass(shard).wait_ms:
             self.write(
-                f"leases have lapsed, but this Redis has been steady for less than one lease; "
-                f"{wait_ms / 1000:.1f} s to go"
+                f"leases have expired, but this Redis has been steady for less than one lease; "
+                f"reaping in {wait_ms / 1000:.1f} s"
             )
             time.sleep(min(wait_ms + 50, shard.commands.settings.heartbeat_ms) / 1000)
 
@@ -118,7 +118,7 @@ class Command(QueueCommand):
             stop.wait(interval)
 
     def _pass_everywhere(self) -> None:
-        away = set()  # servers that hang would hold up the pass once a shard
+        away = set()  # a server that hangs would delay the pass once for each shard
         for shard in self._shards:
             redis_url = shard.commands.connection.redis_url
             if redis_url not in away:

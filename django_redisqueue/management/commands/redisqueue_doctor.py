@@ -1,4 +1,4 @@
-"""``manage.py redisqueue_doctor``: what is wrong with this installation, and the remedies."""
+"""``manage.py redisqueue_doctor``: what is wrong with this installation, and how to fix it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ...models import JobRecord
 from ..base import QueueCommand
 
 LIBRARIES = ("django-redisqueue", "redis", "hiredis", "django-redis")
-# The checks say the same.
+# System checks report the same.
 CHECKED = {FindingId.REDIS_AWAY, FindingId.REDIS_EVICTS, FindingId.UNKNOWN_QUEUE,
            FindingId.MIRROR_STOPPED}  # fmt: skip
 
@@ -43,7 +43,7 @@ class Area(StrEnum):
     SETTINGS = "settings"
     REDIS = "redis"
     DATABASE = "database"
-    QUEUES = "queues"  # and what works on them: workers, limits, schedules, mirror, outbox
+    QUEUES = "queues"  # also workers, limits, schedules, mirror and outbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Problem:
 
 
 def find_problems() -> list[Problem]:
-    """All that is wrong, the worst first. With wrong settings, these only."""
+    """All problems, worst first. If settings are wrong, only those."""
     found = list(_checked(Area.SETTINGS, [*check_settings(), *check_urls()]))
     try:
         connection = worker_connection()
@@ -81,7 +81,7 @@ def _checked(area: Area, messages: Sequence[CheckMessage]) -> Iterator[Problem]:
 
 
 def _findings(connection: RedisConnection, areas: set[Area]) -> Iterator[Problem]:
-    """What the health report finds and the checks have not said already."""
+    """Findings of the health report that the checks have not already reported."""
     for finding in read_health(connection).problems:
         is_said = finding.id is FindingId.DATABASE and Area.DATABASE in areas
         if finding.id not in CHECKED and not is_said:
@@ -91,7 +91,7 @@ def _findings(connection: RedisConnection, areas: set[Area]) -> Iterator[Problem
 
 
 def describe() -> dict[str, str]:
-    """What is installed and connected, by its name: versions, Redis, database, queues."""
+    """What is installed and connected, by name: versions, Redis, database, queues."""
     found = {
         "Python": f"{platform.python_version()}, {platform.system()}",
         "Django": django.get_version(),
@@ -117,7 +117,7 @@ def describe() -> dict[str, str]:
 def _servers(shards: AllShards) -> str:
     try:
         servers = sums.servers(shards)
-    except RedisQueueError:  # of all; each is missing
+    except RedisQueueError:  # all failed and are missing
         servers = []
     found = [f"{get_redis_url(one.shards[0]).address}: {_server(one)}" for one in servers]
     away = {get_redis_url(shard).address for shard in shards.missing}
@@ -149,14 +149,14 @@ def _database() -> str:
 
 
 class Command(QueueCommand):
-    help = "Says what is wrong with this installation, and what to do about it (docs/checks.md)."
+    help = "Reports what is wrong with this installation, and how to fix it (docs/checks.md)."
     requires_system_checks = ()  # the settings may be what is wrong
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--json", action="store_true", help="write one JSON document")
+        parser.add_argument("--json", action="store_true", help="print one JSON document")
         parser.add_argument(
             "--fail-level", choices=["ERROR", "WARNING"], default="ERROR",
-            help="exit with 1 for problems of this level or worse (default: ERROR)",
+            help="exit with status 1 for problems of this level or worse (default: ERROR)",
         )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""``manage.py redisqueue_shards``: what the shards have, and how many there are."""
+"""``manage.py redisqueue_shards``: the contents and the number of the shards."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEADINGS = ("shard", "tag", "slot", "of", "unfinished", "finished", "schedules",
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    number: str | None  # of shards, as this one has it
+    number: str | None  # of shards, as recorded in this one
     unfinished: int
     finished: int
     schedules: int
@@ -51,7 +51,7 @@ def _read(connection: RedisConnection) -> _State:
 
 
 class Command(QueueCommand):
-    help = "Shows what each shard has, and records a new number of shards (docs/scale.md)."
+    help = "Shows the contents of each shard, and records a new number of shards (docs/scale.md)."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         text = 'record REDISQUEUE["SHARDS"] as the number of shards, so that workers start'
@@ -85,14 +85,14 @@ class Command(QueueCommand):
             if state.unfinished:
                 raise CommandError(
                     f"shard {n} has {state.unfinished} unfinished jobs, and workers with SHARDS "
-                    f"{shards} would not serve it. Give producers SHARDS {shards} first, and let "
-                    f"workers with SHARDS {len(found)} run until it has none"
+                    f"{shards} would not serve it. Set SHARDS {shards} for producers first, and "
+                    f"keep workers with SHARDS {len(found)} running until it has none"
                 )
         for n in range(shards, len(found)):
             _remove_schedules(Commands(connection.at(n)))
         record_number(AllShards(connection.at), str(shards))
         before = sorted({state.number.rstrip(UNSURE) for state in found if state.number})
-        self.write(f"SHARDS is {shards} now; it was {' and '.join(before) or 'not recorded'}")
+        self.write(f"SHARDS is now {shards}; it was {' and '.join(before) or 'not recorded'}")
 
 
 def _remove_schedules(commands: Commands) -> None:

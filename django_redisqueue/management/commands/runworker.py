@@ -48,10 +48,10 @@ from ..base import QueueCommand
 logger = logging.getLogger("django_redisqueue")
 
 Answer = TypeVar("Answer")
-#: Checks that find a server at which a worker would wait for ever: a replica, a cluster's node.
+#: Checks that find a server for which a worker would wait forever: a replica, a cluster's node.
 WRONG_SERVER = ("django_redisqueue.E011", "django_redisqueue.E024")
-PASSING = (RedisUnavailable, RedisFull, RedisCannotSave)  # what ends without the worker
-MAX_THREADS = 1000  # of a child; more of them would only wait for each other
+TRANSIENT = (RedisUnavailable, RedisFull, RedisCannotSave)  # errors that can be waited out
+MAX_THREADS = 1000  # per child; more would only wait for each other
 
 
 class Command(QueueCommand):
@@ -61,25 +61,25 @@ class Command(QueueCommand):
         integer = base.integer
         parser.add_argument(
             "--queues", type=base.argument(base.queue_list), metavar="A,B",
-            help="queues in strict order: the second only when the first is empty (default: all)",
+            help="queues in strict order: the second only if the first is empty (default: all)",
         )  # fmt: skip
         parser.add_argument(
             "--processes", type=integer(1, 1000), default=os.cpu_count() or 1,
-            help="child processes, each runs one job at a time (default: one per core)",
+            help="child processes, each of which runs one job at a time (default: one per core)",
         )  # fmt: skip
         parser.add_argument(
             "--threads", type=integer(1, MAX_THREADS), default=1,
-            help="sync jobs that one child runs at a time, for tasks that wait for a network or a "
-            "disk; a thread that waits cannot be interrupted, see docs/threads.md (default: 1)",
+            help="sync jobs that one child runs at a time, for tasks that wait for the network or "
+            "a disk; a waiting thread cannot be interrupted, see docs/threads.md (default: 1)",
         )  # fmt: skip
         parser.add_argument(
             "--min-priority", type=integer(MIN_PRIORITY, MAX_PRIORITY), default=MIN_PRIORITY,
-            help="take only jobs of this priority and above",
+            help="take only jobs with this priority or above",
         )  # fmt: skip
-        parser.add_argument("--burst", action="store_true", help="end when the queues are empty")
+        parser.add_argument("--burst", action="store_true", help="exit when the queues are empty")
         parser.add_argument(
             "--name", type=base.argument(check_worker_name),
-            help="the name of the worker on the dashboard and in logs (default: host and pid)",
+            help="the worker's name on the dashboard and in logs (default: host and pid)",
         )  # fmt: skip
         parser.add_argument(
             "--grace", type=base.seconds, default=25.0,
@@ -87,11 +87,11 @@ class Command(QueueCommand):
         )  # fmt: skip
         parser.add_argument(
             "--max-jobs", type=integer(0, 10**9), default=0,
-            help="replace a child after so many jobs (default: 0, never)",
+            help="replace a child after this many jobs (default: 0, never)",
         )  # fmt: skip
         parser.add_argument(
             "--max-memory", type=base.size, default=0, metavar="300M",
-            help="replace a child that uses more memory, after its job (default: 0, never)",
+            help="replace a child that uses more memory, once its job ends (default: 0, never)",
         )  # fmt: skip
         parser.add_argument(
             "--async-concurrency", type=integer(1, 10_000), default=100,
@@ -99,15 +99,13 @@ class Command(QueueCommand):
         )  # fmt: skip
         parser.add_argument(
             "--async-db-connections", type=integer(1, 1000), default=10,
-            help="how many of them may hold database connections (default: 10)",
+            help="how many of the async jobs may hold database connections (default: 10)",
         )  # fmt: skip
         parser.add_argument(
             "--heartbeat-file", type=base.writable_path,
-            help="a file that is written at every heartbeat, for probes",
+            help="a file that is written on every heartbeat, for probes",
         )  # fmt: skip
-        parser.add_argument(
-            "--autoreload", action="store_true", help="start again when code changes"
-        )
+        parser.add_argument("--autoreload", action="store_true", help="restart when code changes")
 
     def handle(self, *args: Any, **options: Any) -> None:
         _log_to_stderr(options["verbosity"])
@@ -131,8 +129,8 @@ class Command(QueueCommand):
             sys.exit(code)
         if unsent:
             raise CommandError(
-                "jobs of the outbox could not be sent before the burst, which may not have run "
-                f"them; run it again ({'; '.join(unsent)})"
+                "some jobs of the outbox could not be sent before the burst, so it may not have "
+                f"run them; run it again ({'; '.join(unsent)})"
             )
 
     def _write_banner(self, service: Service, options: dict[str, Any]) -> None:
@@ -146,7 +144,7 @@ class Command(QueueCommand):
             f"  processes  {options['processes']}{threads} (and one for maintenance{mirror})\n"
             f"  redis      {redis_address()}\n"
             f"  tasks      {len(tasks)}\n"
-            "Stop with Ctrl-C or SIGTERM; a second time stops at once."
+            "Stop with Ctrl-C or SIGTERM; a second time stops immediately."
         )
 
 
@@ -157,19 +155,19 @@ def _worker_options(options: dict[str, Any]) -> WorkerOptions:
 
 
 def _wait_for_redis() -> tuple[Collection[int], list[CheckMessage]]:
-    """A worker that starts before its Redis, or while Redis refuses writes, waits. Returns the
-    shards that do not answer, while others do, and what the deploy check finds.
+    """Wait if Redis is not up yet or refuses writes. Returns the shards that do not answer, while
+    others do, and what the deploy check finds.
 
-    Raises what waiting cannot change: RedisRefused for a wrong login or a server that is no
-    cluster, ConfigurationError for another wrong server, and ShardMismatch.
+    Raises errors that waiting cannot change: RedisRefused for a wrong login or a server that is not
+    a cluster, ConfigurationError for another wrong server, and ShardMismatch.
     """
     connection = worker_connection()
-    found = _wait_while_passing(lambda: _look_at_redis(AllShards(connection.at)))
+    found = _retry_transient(lambda: _check_redis(AllShards(connection.at)))
     connection.close_all()
     return found
 
 
-def _look_at_redis(shards: AllShards) -> tuple[Collection[int], list[CheckMessage]]:
+def _check_redis(shards: AllShards) -> tuple[Collection[int], list[CheckMessage]]:
     _ping(shards)
     messages = check_servers(shards)
     for message in messages:
@@ -184,7 +182,7 @@ def _ping(shards: AllShards) -> None:
     RedisUnavailable if none answers."""
 
     def ping(connection: RedisConnection) -> None:
-        with suppress(RedisCannotSave):  # PING is refused as a write, but that is an answer
+        with suppress(RedisCannotSave):  # PING is refused like a write, but that is an answer
             connection.call("PING")
 
     try:
@@ -197,18 +195,18 @@ def _ping(shards: AllShards) -> None:
             raise error
 
 
-def _wait_while_passing(ask: Callable[[], Answer]) -> Answer:
-    """Call ``ask`` until Redis answers and takes writes. Raises errors that waiting cannot
+def _retry_transient(ask: Callable[[], Answer]) -> Answer:
+    """Call ``ask`` until Redis answers and accepts writes. Raises errors that waiting cannot
     change."""
     return retry_until_answered(
-        lambda _: ask(), who="worker", give_up=lambda error: not isinstance(error, PASSING)
+        lambda _: ask(), who="worker", give_up=lambda error: not isinstance(error, TRANSIENT)
     )
 
 
 def _relay_outbox(away: Collection[int]) -> list[str]:
     """Send the jobs of the outbox before a burst, whose children would not wait for the relay.
-    Returns what keeps some of them in the outbox: their shard is ``away`` and tried once, or a full
-    Redis refuses them until jobs have run."""
+    Returns the reasons why some stay in the outbox: their shard is ``away`` and was tried once, or
+    a full Redis refuses them until jobs have run."""
     connection, settings = worker_connection(), get_settings()
     problems: list[str] = []
     for shard in range(settings.shards):
@@ -218,7 +216,7 @@ def _relay_outbox(away: Collection[int]) -> list[str]:
             if shard in away:
                 _relay_all(relays.values())
             else:
-                _wait_while_passing(partial(_relay_all, relays.values()))
+                _retry_transient(partial(_relay_all, relays.values()))
         except RedisUnavailable as error:
             problems.append(str(error))
         problems += [
@@ -237,9 +235,9 @@ def _relay_all(relays: Collection[Relay]) -> None:
 
 
 def _log_checks(messages: Iterable[CheckMessage]) -> None:
-    """Log what the deploy checks have found, except silenced messages. The worker starts anyway.
+    """Log what the deploy checks found, except silenced messages. The worker starts anyway.
 
-    Warnings are advice for production: while DEBUG is on they are shown from verbosity 2 on.
+    Warnings are advice for production: while DEBUG is on, they are shown from verbosity 2.
     """
     for message in messages:
         is_advice = settings.DEBUG and message.level < ERROR
@@ -251,8 +249,8 @@ def _log_checks(messages: Iterable[CheckMessage]) -> None:
 
 
 def _log_to_stderr(verbosity: int) -> None:
-    """Show the package's log lines when the project has not configured logging for them. Jobs that
-    complete are shown from verbosity 2 on: a line takes longer than a short job."""
+    """Show the package's log lines if the project has not configured logging for them. Jobs that
+    complete are shown from verbosity 2: a line takes longer than a short job."""
     if logger.hasHandlers():
         return
     handler = logging.StreamHandler()

@@ -1,4 +1,4 @@
-"""``manage.py uniquekeys``: which jobs have unique keys; frees one by hand."""
+"""``manage.py uniquekeys``: lists unique keys with their jobs, and frees one."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ..base import QueueCommand, integer
 
 
 class Command(QueueCommand):
-    help = "Lists unique keys with the jobs that have them, the oldest first."
+    help = "Lists unique keys with the jobs that hold them, oldest first, or frees one."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "--start", type=integer(0, 10**9), default=0, help="skip so many keys (default: 0)"
+            "--start", type=integer(0, 10**9), default=0, help="skip this many keys (default: 0)"
         )
         parser.add_argument(
             "--count", type=integer(1, PAGE), default=PAGE,
-            help=f"list so many keys, 1 to {PAGE} (default: {PAGE})",
+            help=f"list at most this many keys, 1 to {PAGE} (default: {PAGE})",
         )  # fmt: skip
         parser.add_argument(
-            "--release", metavar="KEY", help="free this key; the job that has it goes on"
+            "--release", metavar="KEY", help="free this key; the job that holds it is not changed"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -36,13 +36,14 @@ class Command(QueueCommand):
         for found in keys:
             self.write(_line(found))
         if not keys:
-            self.stderr.write("No job holds a unique key here.", self.style.NOTICE)
+            text = "No more unique keys." if options["start"] else "No job holds a unique key."
+            self.stderr.write(text, self.style.NOTICE)
 
     def _release(self, key: str) -> None:
         job_id = release_unique_key(key)
         if not job_id:
-            raise CommandError(f"no job has the unique key {key}")
-        self.write(f"{key} is free; job {job_id} had it")
+            raise CommandError(f"no job holds the unique key {key}")
+        self.write(f"{key} is free; job {job_id} held it")
 
 
 def _line(found: UniqueKey) -> str:

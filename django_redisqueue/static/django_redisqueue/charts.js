@@ -111,7 +111,7 @@
         charts.forEach(([chart, made]) => made.setData(data(chart)));
         show(answer.fragments);
       } catch {
-        // live.js shows the error; the charts stay as they are
+        // live.js shows the error; the charts stay unchanged
       }
     }
   })();

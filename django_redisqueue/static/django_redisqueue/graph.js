@@ -3,14 +3,14 @@
 (() => {
   const STEP = 1.25;
   const PAN = 60; // px
-  const HEIGHT = 640; // px at the most
+  const HEIGHT = 640; // px at most
   let view = null; // the part of the drawing that is shown; null shows it in its own size
   let drag = null;
 
   const frame = () => document.getElementById("drq-graph");
   const size = (svg) => ({ width: svg.drqWidth, height: svg.drqHeight });
 
-  /* The server writes the size of the drawing with every update; what is shown of it is ours. */
+  /* The server writes the size of the drawing with every update; this script decides what part is shown. */
   function show() {
     const svg = frame()?.querySelector("svg");
     if (!svg) return;

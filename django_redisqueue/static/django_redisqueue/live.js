@@ -9,10 +9,10 @@
   const WORDS = {
     live: "Live",
     hidden: "Paused while hidden",
-    lost: "The server does not answer; trying again",
-    out: "You were logged out; reload the page",
+    lost: "The server does not answer; retrying",
+    out: "You are logged out; reload the page",
   };
-  const MINE = { DETAILS: "open", TIME: "title" }; // attributes that the reader or page.js has set
+  const LOCAL_ATTRIBUTES = { DETAILS: "open", TIME: "title" }; // attributes that the user or page.js has set
   const RATE_WINDOW = 10000; // ms
   const samples = [];
   let failures = 0;
@@ -23,7 +23,7 @@
     if (state.textContent !== words) state.textContent = words; // screen readers announce every write
   }
 
-  /* Makes `old` like `fresh` without touching what is equal, so that focus and selection stay. */
+  /* Makes `old` like `fresh` without touching what is equal, so that focus and selection are kept. */
   function morph(old, fresh) {
     if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName) {
       old.replaceWith(fresh);
@@ -31,7 +31,7 @@
       if (old.data !== fresh.data) old.data = fresh.data;
     } else {
       if (old.name === "csrfmiddlewaretoken") return; // the same token, masked differently
-      const isMine = (name) => MINE[old.nodeName] === name;
+      const isMine = (name) => LOCAL_ATTRIBUTES[old.nodeName] === name;
       for (const name of old.getAttributeNames()) {
         if (!isMine(name) && !fresh.hasAttribute(name)) old.removeAttribute(name);
       }
@@ -44,7 +44,7 @@
     }
   }
 
-  /* Elements with an id are the same wherever they are now: what is ticked or focused moves along. */
+  /* Elements with the same id are the same element wherever they are, so ticks and focus move along. */
   function morphRows(old, fresh) {
     const rows = [...fresh.children];
     const ids = new Set(rows.map((row) => row.dataset.id));
@@ -70,7 +70,7 @@
     olds.slice(news.length).forEach((node) => node.remove());
   }
 
-  /* The server has escaped all text, as for the page itself; a template runs no scripts. */
+  /* The server has escaped all text, as in the page itself; a template runs no scripts. */
   function show(fragments) {
     for (const [id, html] of Object.entries(fragments)) {
       const target = document.getElementById(id);

@@ -3,7 +3,7 @@
 (() => {
   const UNITS = [[86400, "d", 3600, "h"], [3600, "h", 60, "m"], [60, "m", 1, "s"]];
 
-  /* As formatting.duration of the server: at most two units. */
+  /* Like formatting.duration on the server: at most two units. */
   function duration(seconds) {
     for (const [size, unit, nextSize, nextUnit] of UNITS) {
       if (seconds < size) continue;
@@ -19,7 +19,7 @@
     return seconds > 0 ? `${duration(seconds)} ago` : `in ${duration(-seconds)}`;
   }
 
-  /* The server writes absolute times, which stay for those without scripts, and while one is exact. */
+  /* The server writes absolute times, which stay without scripts, and where times must be exact. */
   function showTimes() {
     for (const time of document.querySelectorAll("#content time[datetime]")) {
       const stamp = time.getAttribute("datetime");
@@ -34,7 +34,7 @@
     }
   }
 
-  /* Without the right to use the clipboard (a page without TLS), the text is at least selected. */
+  /* Where the clipboard cannot be used (on a page without TLS), the text is at least selected. */
   async function copy(button) {
     const source = button.parentElement.querySelector("pre");
     try {
@@ -46,7 +46,7 @@
     button.dataset.copy = "done";
   }
 
-  /* On a phone filters are folded unless one is set; elsewhere they have no summary to unfold them by. */
+  /* On a phone, filters are folded unless one is set; elsewhere they have no summary to unfold them. */
   const phone = matchMedia("(max-width: 767px)");
   function fold() {
     for (const each of document.querySelectorAll("details.drq-fold:not([data-set])")) each.open = !phone.matches;

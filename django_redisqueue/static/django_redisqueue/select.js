@@ -23,7 +23,7 @@
     const others = [...selected].filter((id) => !ids.has(id));
     elsewhere.replaceChildren(...others.map(hiddenInput));
     const shown = document.getElementById("drq-selected");
-    const more = others.length ? `, ${others.length} of them not in this list now` : "";
+    const more = others.length ? `, ${others.length} not in this list now` : "";
     if (shown) shown.textContent = selected.size ? `(${selected.size}${more})` : "";
     const all = document.getElementById("drq-tick-all");
     const ticked = selected.size - others.length;
@@ -43,7 +43,7 @@
     form.querySelector("input[name=scope][value=some]").checked = true;
     show();
   });
-  for (const box of boxes()) if (box.checked) selected.add(box.value); // as the browser restored them
+  for (const box of boxes()) if (box.checked) selected.add(box.value); // restored by the browser
   document.addEventListener("drq:shown", show);
   show();
 })();

@@ -94,7 +94,7 @@ def test_large_results_are_read_back_and_deleted_in_the_end(
     close(gather, store)
     sweep(gather, store)
     assert files(media) == []
-    with pytest.raises(ResultGone, match="was deleted when its gather was forgotten"):
+    with pytest.raises(ResultGone, match="was deleted with its gather"):
         _ = first.result
 
 
@@ -126,7 +126,7 @@ def test_large_results_in_a_workflow_and_of_a_parent_outside_one(stage: Stage, m
             cleaner.run_once()
         assert files(media) == []
         assert not any(stage.redis.exists(store.keys.result_files) for store in stores)
-    with pytest.raises(ResultGone, match="or its job left Redis"):
+    with pytest.raises(ResultGone, match="when Redis pruned its job"):
         read_result(f"redisqueue/{parent.id}.1.json")
 
 

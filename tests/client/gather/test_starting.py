@@ -77,7 +77,7 @@ def test_a_task_may_listen_to_many_topics(topic: str) -> None:
     assert listener(topic)(tasks.users) is tasks.users
     assert listener(topic, listens_as="again")(tasks.users) is tasks.users
     assert list(gathers.listeners_of(topic)) == ["again", "users"]
-    with pytest.raises(InvalidTask, match=r"is a task already; give its options \(priority\)"):
+    with pytest.raises(InvalidTask, match=r"is already a task; pass its options \(priority\)"):
         listener(topic, priority=3)(tasks.users)
 
 
@@ -105,7 +105,7 @@ def test_any_name_may_be_in_a_payload(topic: str) -> None:
 
 def test_two_listeners_of_one_name_are_refused(topic: str) -> None:
     listener(topic)(tasks.users)
-    with pytest.raises(InvalidTask, match=r"'own' has a listener 'users' already.*listens_as="):
+    with pytest.raises(InvalidTask, match=r"'own' already has a listener 'users'.*listens_as="):
         listener(topic, listens_as="users")(tasks.funds)
 
 
@@ -194,7 +194,7 @@ def test_a_gather_is_found_by_its_key() -> None:
 
 def test_a_key_in_use_is_refused() -> None:
     start()
-    with pytest.raises(GatherExists, match="the key 'k-1' has a gather that is not forgotten yet"):
+    with pytest.raises(GatherExists, match="the key 'k-1' belongs to a gather that still exists"):
         start()
     assert JobQueue().get_stats()["queued"] == 3
 
@@ -235,10 +235,10 @@ def test_a_bad_key_is_named(bad: Any) -> None:
         ({"poll_delay": -1}, InvalidOption, "poll_delay"),
         ({"ttl": 0}, InvalidOption, "ttl must be more than 0"),
         ({"ttl": "long"}, InvalidOption, "ttl"),
-        ({"then": len}, InvalidOption, "then is a task, .* not <built-in function len>"),
+        ({"then": len}, InvalidOption, "then must be a task, .* not <built-in function len>"),
         ({"then": noop.using(after="job_1").s()}, InvalidOption, "noop has after= from using"),
-        ({"then": None}, InvalidOption, "then is a task"),
-        ({"on_failure": "x"}, InvalidOption, "on_failure is a task, .* not 'x'"),
+        ({"then": None}, InvalidOption, "then must be a task"),
+        ({"on_failure": "x"}, InvalidOption, "on_failure must be a task, .* not 'x'"),
         ({"payload": {"record_id": "x" * 300_000}}, PayloadTooLarge, "listeners of 'report'"),
     ],
 )
@@ -253,7 +253,7 @@ def test_bad_input_is_named_before_anything_is_written(
 def test_more_than_a_hundred_listeners_are_refused(topic: str, redis: Any) -> None:
     for n in range(101):
         listener(topic, listens_as=f"l{n}")(tasks.users)
-    with pytest.raises(GatherError, match="'own' has 101 listeners, and a gather takes 100"):
+    with pytest.raises(GatherError, match="'own' has 101 listeners, but a gather allows 100"):
         start(topic=topic)
     gathers._topics[topic].pop("l7")
     with pytest.raises(PayloadTooLarge, match="allows 10000"):  # all of them fit into one call

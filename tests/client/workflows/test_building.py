@@ -66,7 +66,7 @@ def test_it_is_found_again_by_its_id() -> None:
     assert (found.name, found.data) == ("again", workflow.data)
     with pytest.raises(InvalidName, match="workflow id"):
         get_workflow("job_1")
-    with pytest.raises(WorkflowNotFound, match="no workflow flow_gone"):
+    with pytest.raises(WorkflowNotFound, match="workflow flow_gone is not in Redis"):
         get_workflow("flow_gone")
 
 
@@ -113,23 +113,27 @@ def test_a_parent_of_another_workflow_is_named() -> None:
         (lambda: Workflow("a\ud800"), InvalidOption, "printable characters, not 'a\\\\ud800'"),
         (lambda: Workflow("a\nb"), InvalidOption, "at most 200 printable"),
         (lambda: Workflow().add(noop, on_failure="stop"), InvalidOption, "fail, skip, go_on"),
-        (lambda: Workflow().add(len, []), WorkflowError, "a task with its arguments"),  # type: ignore[arg-type]
-        (lambda: Workflow().add(noop.s(1), 2), WorkflowError, "belong into the signature"),
-        (lambda: chain(add.call(1, 2), add), WorkflowError, r"job is a task.* signature.*not 3"),
+        (lambda: Workflow().add(len, []), WorkflowError, "a task and its arguments"),  # type: ignore[arg-type]
+        (
+            lambda: Workflow().add(noop.s(1), 2),
+            WorkflowError,
+            "pass the arguments to the signature",
+        ),
+        (lambda: chain(add.call(1, 2), add), WorkflowError, r"accepts a task.* signature.*not 3"),
         (lambda: Workflow().add(noop, object()), InvalidArguments, "noop"),
         (lambda: Workflow(ttl=-1), InvalidOption, "ttl"),
-        (lambda: Workflow().add(noop, after=42), WorkflowError, "what add.. returned.*not 42"),  # type: ignore[arg-type]
+        (lambda: Workflow().add(noop, after=42), WorkflowError, "jobs that add.. returned.*not 42"),  # type: ignore[arg-type]
         (lambda: Workflow().add(noop, after="job_1"), WorkflowError, "not 'job_1'"),
         (lambda: Workflow(on_complete="app.done"), InvalidOption, "on_complete .* not 'app.done'"),  # type: ignore[arg-type]
-        (lambda: Workflow(on_failure=len), InvalidOption, "on_failure is a task"),  # type: ignore[arg-type]
+        (lambda: Workflow(on_failure=len), InvalidOption, "on_failure must be a task"),  # type: ignore[arg-type]
         (
             lambda: Workflow(on_failure=noop.using(after="job_1")),
             InvalidOption,
-            "noop has after=.*on_failure.*remove it",
+            "noop has after=.*on_failure.*remove after=",
         ),
-        (lambda: chain("app.one"), WorkflowError, "a task with its arguments"),  # type: ignore[arg-type]
+        (lambda: chain("app.one"), WorkflowError, "a task and its arguments"),  # type: ignore[arg-type]
         (lambda: chain(noop, 5), WorkflowError, "not 5"),  # type: ignore[arg-type]
-        (lambda: push_many([5]), WorkflowError, "push_many takes workflows, not 5"),  # type: ignore[list-item]
+        (lambda: push_many([5]), WorkflowError, "push_many accepts workflows, not 5"),  # type: ignore[list-item]
         (
             lambda: noop.using(after=Workflow()),
             InvalidOption,
@@ -173,11 +177,11 @@ def assert_ends(*workflows: Workflow) -> None:
 def test_a_pushed_workflow_takes_no_more_jobs() -> None:
     with Workflow() as workflow:
         workflow.add(noop)
-    with pytest.raises(WorkflowError, match="pushed already; make another"):
+    with pytest.raises(WorkflowError, match="already been pushed; create another"):
         workflow.add(noop)
-    with pytest.raises(WorkflowError, match="pushed already; make another"):
+    with pytest.raises(WorkflowError, match="already been pushed; create another"):
         workflow.link(*workflow.jobs() * 2)
-    with pytest.raises(WorkflowError, match="pushed already"):
+    with pytest.raises(WorkflowError, match="already been pushed"):
         workflow.push()
 
 

@@ -32,7 +32,7 @@ def test_each_is_there_with_all_its_jobs() -> None:
     assert [
         (workflow.status, workflow.data.total, workflow.data.queued) for workflow in workflows
     ] == [("running", 4, 1)] * 5
-    with pytest.raises(WorkflowError, match="pushed already"):
+    with pytest.raises(WorkflowError, match="already been pushed"):
         workflows[0].push()
 
 
@@ -73,7 +73,7 @@ def test_what_stops_it_says_how_many_are_pushed_and_it_may_go_on() -> None:
         push_many([*workflows, wrong])
     (note,) = raised.value.__notes__
     pushed = int(note.split()[0])
-    assert note == f"{pushed} workflows had been pushed before"
+    assert note == f"{pushed} workflows were pushed before the error"
     assert [workflow._is_pushed for workflow in workflows] == [n < pushed for n in range(3)]
     assert push_many(workflows[pushed:]) == 3 - pushed
     assert all(workflow.data.total == 4 for workflow in workflows)
@@ -84,7 +84,7 @@ def test_it_says_when_redis_is_away(settings: Any, queue_settings: dict[str, Any
     workflows = built(2)
     with pytest.raises(RedisUnavailable) as raised:
         push_many(workflows)
-    assert raised.value.__notes__ == ["0 workflows had been pushed before"]
+    assert raised.value.__notes__ == ["0 workflows were pushed before the error"]
     settings.REDISQUEUE = queue_settings
     assert push_many(workflows) == 2
 

@@ -114,7 +114,7 @@ def test_a_failed_workflow_calls_back_and_a_retry_completes_it(stage: Stage) -> 
 def test_waiting_has_a_limit(stage: Stage) -> None:
     with Workflow() as workflow:
         workflow.add(noop)
-    with pytest.raises(WaitTimeout, match="had not ended in time"):
+    with pytest.raises(WaitTimeout, match="did not end in time"):
         workflow.wait(timeout=0.2)
 
 

@@ -217,9 +217,9 @@ def twice(context: JobContext) -> None:
 
 BAD: list[tuple[Callable[[JobContext], object], type[Exception], str]] = [
     (twice, StepError, "the wait 'e' occurs twice"),
-    (lambda c: c.wait_for(""), InvalidName, "name of an event must be a text of 1 to 100 letters"),
+    (lambda c: c.wait_for(""), InvalidName, "event's name must be a string of 1 to 100 letters"),
     (lambda c: c.wait_for("a\tb"), InvalidName, r"not 'a\\tb'"),
-    (lambda c: c.wait_for("approval:x"), InvalidName, "belong to context.approval"),
+    (lambda c: c.wait_for("approval:x"), InvalidName, "are reserved for context.approval"),
     (lambda c: c.wait_for("e", timeout="soon"), InvalidOption, "timeout must be seconds"),
     (lambda c: c.wait_for("e", timeout=0), InvalidOption, "timeout must be more than 0"),
     (lambda c: c.sleep(-1), InvalidOption, "sleep must be"),
@@ -239,7 +239,7 @@ def test_wrong_use_is_named(
     ("name", "payload", "kind", "words"),
     [
         (5, None, InvalidName, "not 5"),
-        ("approval:x", None, InvalidName, "belong to context.approval"),
+        ("approval:x", None, InvalidName, "are reserved for context.approval"),
         ("e", object(), InvalidArguments, "the payload of event 'e' is a"),
         (
             "e",

@@ -227,7 +227,7 @@ def test_run_now(shard: Shard) -> None:
     job = run_now("row")
     assert (job.status.value, job.args, job.task_name) == ("queued", (1, 2), tasks.add.name)
     assert run_now("row").id != job.id
-    with pytest.raises(InvalidOption, match="the schedule never cannot be run: Redis does not"):
+    with pytest.raises(InvalidOption, match="the schedule never cannot be run: it is not in Redis"):
         run_now("never")
     make("gone", task="app.gone")
     shard.sync()
