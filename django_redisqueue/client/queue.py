@@ -79,7 +79,7 @@ class JobQueue:
         """
         if not (is_int(start, 0, 2**32) and is_int(stop, start, start + PAGE - 1)):
             raise InvalidOption(
-                f"a page has 1 to {PAGE} of the first {2**32} jobs, both ends included, "
+                f"a page has 1 to {PAGE} jobs among the first {2**32}, both ends included, "
                 f"not {short_repr(start)} to {short_repr(stop)}"
             )
         shards = AllShards()
