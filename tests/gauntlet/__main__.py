@@ -1,4 +1,4 @@
-"""Run workers through a plan of faults, and ask a ledger whether every promise was kept.
+"""Run workers through a plan of faults, and check in a ledger whether every promise was kept.
 
 Exit code 0: every promise was kept; 1: one was broken; 3: a fault never fired, so the run says
 nothing.

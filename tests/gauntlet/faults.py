@@ -1,5 +1,5 @@
-"""The faults. Each is a method that strikes, makes sure that it has struck, lasts, and heals; it
-returns the processes that it stopped or killed."""
+"""The faults. Each is a method that injects the fault, makes sure that it took effect, lets it
+last, and repairs it. It returns the processes that it stopped or killed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNREPORTED = "Redis does not answer; unreported jobs are recovered when their le
 SHORTEST_JUMP = 0.2  # s
 HOUR = 3600.0  # s
 
-# What may strike side by side: within one of these, faults strike one after the other.
+# Which faults may overlap. Within one of these groups, they happen one after another.
 CHILDREN = ("job_child_killed", "helper_killed", "child_frozen")
 WORKERS = (
     "supervisor_killed", "machine_died", "supervisor_frozen", "worker_frozen", "deployed",
@@ -62,11 +62,11 @@ Found = TypeVar("Found")
 
 
 class UnknownFault(ValueError):
-    """A fault was asked for that cannot strike in this place."""
+    """A fault was requested that cannot be injected in this place."""
 
 
 def choose(place: Place, only: str = "") -> list[str]:
-    """The names of the faults that can strike in a place, or of these with commas between them.
+    """The names of the faults that can be injected in a place, or those given, separated by commas.
     Raises UnknownFault."""
     clock = CLOCK if place.clock_jumps else ()
     there = sorted((*ANYWHERE, *ON[place.on], *ON[place.database], *clock))
@@ -80,9 +80,9 @@ def choose(place: Place, only: str = "") -> list[str]:
 
 
 class Faults:
-    """Each fault takes its strike, whose ``pick`` chooses the victim and whose ``share`` the
-    length. Those of different parts of the deployment may strike at the same time: a victim that
-    is gone is replaced by another, and what cannot be seen while Redis is away is seen later."""
+    """Each method gets its strike: ``pick`` chooses the victim and ``share`` the length. Faults in
+    different parts of the deployment may overlap: if a victim is gone, another one is chosen, and
+    what cannot be observed while Redis is down is observed later."""
 
     def __init__(self, deployment: Deployment, tail: Tail) -> None:
         self._deployment = deployment
@@ -94,7 +94,7 @@ class Faults:
         self._signalling = Lock()
 
     def strike(self, strike: Strike) -> Pids:
-        """Let the fault of this name strike."""
+        """Inject the strike's fault."""
         fault: Callable[[Strike], Pids] = getattr(self, strike.fault)
         return fault(strike)
 
@@ -105,15 +105,16 @@ class Faults:
         return self._kill_child(strike, of_jobs=True)
 
     def helper_killed(self, strike: Strike) -> Pids:
-        """SIGKILL a process that runs none: maintenance, or the bridge of a worker."""
+        """SIGKILL a process that runs no jobs: maintenance, or the bridge of a worker."""
         return self._kill_child(strike, of_jobs=False)
 
     def supervisor_killed(self, strike: Strike) -> Pids:
-        """SIGKILL a supervisor; its children end with it. The next of its name takes over."""
+        """SIGKILL a supervisor; its children end with it. The next worker of the same name takes
+        over."""
         return self._replace(strike, same_name=True)
 
     def machine_died(self, strike: Strike) -> Pids:
-        """SIGKILL a worker with all its processes; its jobs come back when their leases lapse."""
+        """SIGKILL a worker with all its processes; its jobs return when their leases expire."""
         return self._replace(strike, same_name=False)
 
     def child_frozen(self, strike: Strike) -> Pids:
@@ -125,26 +126,27 @@ class Faults:
         return eventually(freeze)
 
     def supervisor_frozen(self, strike: Strike) -> Pids:
-        """SIGSTOP a supervisor: its children go on, while their leases lapse."""
+        """SIGSTOP a supervisor: its children keep running while their leases expire."""
         worker = self._worker(strike)
         self._freeze([worker.pid], self._lapse, strike)
         return [worker.pid, *worker.children]
 
     def worker_frozen(self, strike: Strike) -> Pids:
-        """SIGSTOP all of a worker, for longer than its leases."""
+        """SIGSTOP all processes of a worker, for longer than its leases."""
         worker = self._worker(strike)
         pids = [worker.pid, *(process.pid for process in worker.tree())]
         return self._freeze(pids, self._lapse, strike)
 
     def deployed(self, strike: Strike) -> Pids:
-        """SIGTERM a worker, and start the next one beside it."""
+        """SIGTERM a worker, and start its successor at the same time."""
         at, workers = self._at(strike), self._deployment.workers
         former, workers[at] = workers[at], self._deployment.start_worker()
-        eventually(lambda: former.children)  # it may have started just now, and hear no signal yet
+        eventually(lambda: former.children)  # it may have only just started
         pids = [former.pid, *former.children]
         former.term()
         code = former.wait(60)
-        # Side by side with this, Redis may be away for longer than a worker waits to report.
+        # If this overlapped with other faults, Redis might be down for longer than a worker waits
+        # to report.
         is_cut_off = code == 1 and UNREPORTED in former.output
         assert code == 0 or is_cut_off, f"a worker that stopped ended with {code}\n{former.output}"
         return pids
@@ -166,7 +168,7 @@ class Faults:
         """SIGKILL Redis, and start it again."""
         server = self._server(strike)
         server.kill()
-        self._last(BRIEF, strike)
+        self._wait_out(BRIEF, strike)
         server.start()
         return []
 
@@ -176,16 +178,16 @@ class Faults:
         return []
 
     def redis_frozen(self, strike: Strike) -> Pids:
-        """SIGSTOP Redis: connections stay, and nothing is answered."""
+        """SIGSTOP Redis: connections stay open, and nothing is answered."""
         return self._freeze([self._server(strike).pid], self._up_to_a_lapse, strike)[:0]
 
     def memory_full(self, strike: Strike) -> Pids:
-        """Redis has reached maxmemory, and refuses what takes memory."""
+        """Redis has reached maxmemory, and refuses commands that need memory."""
         keys = self._keys(strike)
         with self._deployment.server(keys.shard).client() as client:
             client.config_set("maxmemory", 1)
             eventually(lambda: FULL in refusal(client, keys))
-            self._last(BRIEF, strike)
+            self._wait_out(BRIEF, strike)
             client.config_set("maxmemory", 0)
             eventually(lambda: not refusal(client, keys))
         return []
@@ -193,13 +195,13 @@ class Faults:
     def save_failing(self, strike: Strike) -> Pids:
         """Redis cannot write its snapshot, as on a full disk, and refuses every write."""
         with self._server(strike).save_failing():
-            self._last(BRIEF, strike)
+            self._wait_out(BRIEF, strike)
         return []
 
     # -- the network
 
     def replies_dropped(self, strike: Strike) -> Pids:
-        """Redis does what the next calls ask for, and their replies are lost."""
+        """Redis executes the next calls, but their replies are lost."""
         proxy = self._proxy(strike)
         before = proxy.dropped
         proxy.drop_replies(1 + round(9 * strike.share), matching=b"EVALSHA")
@@ -229,13 +231,13 @@ class Faults:
         return []
 
     def partitioned(self, strike: Strike) -> Pids:
-        """Connections stay open, and nothing passes."""
+        """Connections stay open, and nothing passes through them."""
         proxy = self._proxy(strike)
         proxy.black_hole()
         with Redis.from_url(self._url(strike), socket_timeout=0.2) as client:
             eventually(self._server(strike).answers)
             assert not client_id(client), "something has passed"
-        self._last(self._up_to_a_lapse, strike)
+        self._wait_out(self._up_to_a_lapse, strike)
         proxy.black_hole(False)
         return []
 
@@ -246,7 +248,7 @@ class Faults:
         return self._change_master(RedisServer.kill, RedisServer.start)
 
     def master_frozen(self, strike: Strike) -> Pids:
-        """SIGSTOP the master until another is promoted: then it comes back with its old data."""
+        """SIGSTOP the master until a replica is promoted: then it resumes with its old data."""
         return self._change_master(RedisServer.pause, RedisServer.resume)
 
     def failed_over(self, strike: Strike) -> Pids:
@@ -258,7 +260,7 @@ class Faults:
         master = self._fleet.master
         replica = self._pick(strike, [one for one in self._fleet.servers if one is not master])
         replica.kill()
-        self._last(BRIEF, strike)
+        self._wait_out(BRIEF, strike)
         replica.start()
         replica.follow(master)
         return []
@@ -267,27 +269,27 @@ class Faults:
         """SIGKILL a sentinel, and start it again."""
         sentinel = self._pick(strike, self._fleet.sentinels)
         sentinel.end(signal.SIGKILL)
-        self._last(BRIEF, strike)
+        self._wait_out(BRIEF, strike)
         sentinel.start()
         return []
 
     # -- Redis Cluster
 
     def owner_killed(self, strike: Strike) -> Pids:
-        """SIGKILL a master that has jobs, have its replica take over, and start it again."""
+        """SIGKILL a master that holds jobs, have its replica take over, and start it again."""
         number = self._slot(strike)
         former = self._cluster.owner(number)
         self._cluster.kill_owner(number)
-        self._last(BRIEF, strike)
+        self._wait_out(BRIEF, strike)
         former.start()
         self._cluster.wait_until_whole()
         return []
 
     def owner_cut_off(self, strike: Strike) -> Pids:
-        """A master that has jobs no longer hears the others, which have given its slots to
-        its replica; clients still reach it, and it accepts writes."""
+        """A master that holds jobs no longer hears the others, which have given its slots to its
+        replica. Clients can still reach it, and it accepts writes."""
         with self._cluster.cut_off(self._slot(strike)):
-            self._last(BRIEF, strike)
+            self._wait_out(BRIEF, strike)
         self._cluster.wait_until_whole()
         return []
 
@@ -300,7 +302,7 @@ class Faults:
     def slot_moved(self, strike: Strike) -> Pids:
         """The slot of a shard moves to another master, with its keys."""
         with self._cluster.moving(self._slot(strike)):
-            self._last(BRIEF, strike)
+            self._wait_out(BRIEF, strike)
         self._cluster.wait_until_whole()
         return []
 
@@ -310,7 +312,7 @@ class Faults:
         """PostgreSQL ends at once, as in a crash, and starts again."""
         server = self._postgres
         server.stop()
-        self._last(BRIEF, strike)
+        self._wait_out(BRIEF, strike)
         server.start()
         return []
 
@@ -340,18 +342,18 @@ class Faults:
         return []
 
     def _ends(self, server: RedisServer) -> tuple[int, list[ledger.Place]]:
-        """What the one Redis says: its time in ms, and the ends of all streams. The verdict asks
-        nothing by the clocks of several servers."""
+        """The time of the single Redis in ms, and the ends of all its streams. With several servers
+        there is nothing to record: the verdict compares no times by their clocks."""
         if self._deployment.place.on != "redis":
             return 0, []
         streams = [keys.events for keys in self._deployment.place.keys]
         return eventually(lambda: ends_of(server, streams))
 
     def worker_clock_jumped(self, strike: Strike) -> Pids:
-        """The clock of a worker, or of the bridge, jumps to up to an hour before or after the true
+        """The clock of a worker or of the bridge jumps to up to an hour before or after the true
         time."""
 
-        return self._move_clock(strike, lambda: list(self._deployment.everybody()))
+        return self._move_clock(strike, lambda: list(self._deployment.all_workers()))
 
     def producer_clock_jumped(self, strike: Strike) -> Pids:
         """The clock of a producer jumps to up to an hour before or after the true time."""
@@ -369,7 +371,7 @@ class Faults:
             return True
 
         eventually(jump)
-        return []  # nobody was stopped
+        return []  # no process was stopped
 
     # -- how
 
@@ -398,7 +400,7 @@ class Faults:
         return self._deployment.cluster
 
     def _keys(self, strike: Strike) -> Keys:
-        """Those of the shard that it strikes."""
+        """The keys of the shard that the fault affects."""
         return self._pick(strike, self._deployment.place.keys)
 
     def _slot(self, strike: Strike) -> int:
@@ -424,8 +426,8 @@ class Faults:
         return victims[min(int(strike.pick * len(victims)), len(victims) - 1)]
 
     @staticmethod
-    def _last(bounds: tuple[float, float], strike: Strike) -> None:
-        """The length of the fault."""
+    def _wait_out(bounds: tuple[float, float], strike: Strike) -> None:
+        """Wait for the length of the fault."""
         low, high = bounds
         time.sleep(low + (high - low) * strike.share)
 
@@ -450,15 +452,15 @@ class Faults:
         return pids
 
     def _freeze(self, pids: Pids, bounds: tuple[float, float], strike: Strike) -> Pids:
-        """Those that were there; nothing is frozen unless the first one was."""
-        with self._signalling:  # else another fault could resume what is not yet seen to stand
+        """Freeze the processes that still exist, but none of them unless the first one does."""
+        with self._signalling:  # else another fault could resume one before it is seen to stop
             frozen = [process for pid in pids if (process := find(pid)) and is_alive(process)]
             if not frozen or frozen[0].pid != pids[0]:
                 return []
             for process in frozen:
                 signal_if_there(process, signal.SIGSTOP)
             eventually(lambda: all(map(is_frozen, frozen)))
-        self._last(bounds, strike)
+        self._wait_out(bounds, strike)
         with self._signalling:
             for process in reversed(frozen):  # the supervisor last, so that it notices nothing
                 signal_if_there(process, signal.SIGCONT)
@@ -476,7 +478,7 @@ class Faults:
 
 
 def ends_of(server: RedisServer, streams: Sequence[str]) -> tuple[int, list[ledger.Place]] | None:
-    """The time of a server in ms, and the places behind the last event of each stream; None when
+    """The time of a server in ms, and the positions behind the last event of each stream; None if
     it does not answer."""
     try:
         with Redis.from_url(server.url, decode_responses=True, socket_timeout=10) as client:
@@ -504,12 +506,12 @@ def signal_if_there(process: psutil.Process, number: signal.Signals) -> None:
 
 
 def is_frozen(process: psutil.Process) -> bool:
-    """True also when it has ended."""
+    """True also when the process has ended."""
     return not is_alive(process) or bool(process.status() == psutil.STATUS_STOPPED)
 
 
 def refusal(client: Redis, keys: Keys) -> str:
-    """What Redis says to a write in this shard; "" when it accepts it."""
+    """The error with which Redis refuses a write in this shard, or "" if it accepts it."""
     probe = keys.base + "probe"
     try:
         client.set(probe, 1)
@@ -520,7 +522,7 @@ def refusal(client: Redis, keys: Keys) -> str:
 
 
 def client_id(client: Redis) -> int:
-    """The number of its connection; 0 when nothing answers."""
+    """The number of its connection; 0 if Redis does not answer."""
     try:
         return int(client.client_id())
     except RedisError:

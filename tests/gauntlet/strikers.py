@@ -1,4 +1,4 @@
-"""Who lets the faults strike: one after the other, or several side by side."""
+"""Injects faults by plan: one after another, or several plans side by side."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ from .faults import CHILDREN, CLOCK, DATABASE, NETWORK, SERVERS, WORKERS, Faults
 from .ledger import Tail
 from .plan import GAPS, Strike, make_plan
 
-EVERY = 50  # faults are told of
+EVERY = 50  # faults between two progress messages
 RECOVERY = 60.0  # s after a fault within which a job must have started and ended
-LONGEST_LEASE = 6.0  # s: of the gaps between faults, which longer leases do not stretch
+LONGEST_LEASE = 6.0  # s; limits the gaps between faults, so that longer leases do not stretch them
 SIDES = {
     "children": CHILDREN, "workers": WORKERS, "servers": SERVERS, "network": NETWORK,
     "database": DATABASE, "clock": CLOCK,
 }  # fmt: skip
-STALLING = (0.3, 1.0)  # leases: nobody works meanwhile, and jobs need time in between
-# After a jump nobody reaps for a lease.
+STALLING = (0.3, 1.0)  # leases: nothing runs during these faults, and jobs need time in between
+# After a jump, nothing is reaped for a lease.
 SIDE_GAPS = {"servers": STALLING, "network": STALLING, "clock": (0.5, 4.0)}
 
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """A run ends after so many seconds, but never before a whole round; or after so many rounds."""
+    """A run ends after this many seconds, but never before a whole round; or after this many
+    rounds."""
 
     seconds: float = 0.0
     rounds: int = 0
 
 
 def plans(seed: int, faults: Sequence[str], *, side_by_side: bool) -> dict[str, Iterator[Strike]]:
-    """One plan of all faults; or one for each part of the deployment that any of them strikes."""
+    """One plan with all faults; or one for each part of the deployment that any of them affects."""
     if not side_by_side:
         return {"": make_plan(seed, faults)}
     parts = {side: [name for name in faults if name in of] for side, of in SIDES.items()}
@@ -50,7 +51,7 @@ def plans(seed: int, faults: Sequence[str], *, side_by_side: bool) -> dict[str, 
 
 
 class Strikers:
-    """``strike`` carries plans out side by side. ``fired`` counts the faults that have struck."""
+    """``strike`` carries out plans side by side. ``fired`` counts the faults that took effect."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class Strikers:
         self._counting = Lock()
 
     def strike(self, plans: Sequence[Iterator[Strike]], length: Length) -> None:
-        """Raises the first error of any of them."""
+        """Raises the first error of any plan."""
         with ThreadPoolExecutor(len(plans)) as pool:
             strikers = [pool.submit(self._carry_out, plan, length) for plan in plans]
             try:
@@ -86,9 +87,9 @@ class Strikers:
                 return
             if self._stop.wait(strike.gap * self._longest_gap):
                 return
-            self._let_strike(strike)
+            self._inject(strike)
 
-    def _let_strike(self, strike: Strike) -> None:
+    def _inject(self, strike: Strike) -> None:
         begun = time.time_ns()
         pids = self._faults.strike(strike)
         ledger.write("fault", fault=strike.fault, begun=begun, pids=pids)

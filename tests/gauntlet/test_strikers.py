@@ -1,4 +1,4 @@
-"""Plans side by side: which fault is in which, and what ends them."""
+"""Plans side by side: which fault is in which plan, and what ends them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         self.ledger = folder / "ledger"
         self.ledger.touch()
-        self.misses = ""  # the fault that does not strike
+        self.misses = ""  # the fault that has no effect
         deployment: Any = self
         self.strikers = Strikers(deployment, Tail(self.ledger), lambda _: None, lambda: "")
 
@@ -80,14 +80,14 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     jobs.join()
 
 
-def test_a_round_of_each_side_by_side(stage: Stage) -> None:
+def test_each_plan_side_by_side_completes_a_round(stage: Stage) -> None:
     chosen = choose(Place())
     stage.strikers.strike(list(plans(7, chosen, side_by_side=True).values()), Length(rounds=2))
     assert stage.strikers.fired == dict.fromkeys(chosen, 2)
     assert len(ledger.read_file(stage.ledger).faults) == 2 * len(chosen)
 
 
-def test_a_fault_that_does_not_strike_ends_all_plans(stage: Stage) -> None:
+def test_a_fault_without_effect_ends_all_plans(stage: Stage) -> None:
     stage.misses = "database_cut"
     endless = plans(7, choose(Place()), side_by_side=True)
     with pytest.raises(AssertionError, match="database_cut did not strike"):
