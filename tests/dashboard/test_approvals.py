@@ -319,7 +319,9 @@ def test_without_a_permission_those_who_may_change_approvals_decide(boss: Any, c
         ({"name": ""}, StepError, "the name of a step"),
     ],
 )
-def test_wrong_use_is_named(options: dict[str, Any], kind: type[Exception], words: str) -> None:
+def test_incorrect_use_is_reported(
+    options: dict[str, Any], kind: type[Exception], words: str
+) -> None:
     context: JobContext = run()
     name = options.pop("name", "refund")
     with pytest.raises(kind, match=words):
