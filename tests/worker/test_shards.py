@@ -1,4 +1,4 @@
-"""Real workers on several shards: of one server, and of two."""
+"""Real workers on several shards: on one server, and on two."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def names(shard: int, count: int) -> list[str]:
 def test_a_claim_whose_reply_was_lost_is_sent_again_before_an_idle_wait(
     shards: Shards, fresh_proxy: Callable[..., Proxy]
 ) -> None:
-    """The child claims from another shard meanwhile, in vain; its waits could take 15 s each."""
+    """Meanwhile the child claims from another shard in vain; its waits could take 15 s each."""
     proxy = fresh_proxy(shards.stage.server.address)
     shards.stage.worker("--processes", "1", address=proxy.address).wait_until_up(2)
     for shard in range(SHARDS):
@@ -118,7 +118,7 @@ def test_a_claim_whose_reply_was_lost_is_released_while_its_child_runs_a_job_of_
 def test_an_outcome_does_not_wait_for_a_job_of_another_shard(
     stage: Stage, fresh_server: Callable[..., RedisServer]
 ) -> None:
-    """Its server was away when the job ended, and then the child has claimed a slow job."""
+    """Its server was down when the job ended, and then the child claimed a slow job."""
     other = fresh_server(appendfsync="always")
     stage.configure(SHARDS=2, CONNECTION={"URL": [stage.server.url, other.url]})
     shards, gates = Shards(stage), (stage.gate(), stage.gate())
@@ -137,10 +137,10 @@ def test_an_outcome_does_not_wait_for_a_job_of_another_shard(
 
 
 @pytest.mark.one_server("there are two")
-def test_a_child_is_recycled_while_it_cannot_report_to_a_shard(
+def test_a_child_is_recycled_even_if_it_cannot_report_to_a_shard(
     stage: Stage, fresh_server: Callable[..., RedisServer]
 ) -> None:
-    """Its supervisor reports what it leaves."""
+    """Its supervisor reports what it leaves behind."""
     other = fresh_server(appendfsync="always")
     stage.configure(SHARDS=2, CONNECTION={"URL": [stage.server.url, other.url]})
     shards, gate = Shards(stage), stage.gate()
@@ -156,7 +156,7 @@ def test_a_child_is_recycled_while_it_cannot_report_to_a_shard(
 
 
 @pytest.mark.one_server("there are two")
-def test_the_last_progress_to_a_server_that_is_away_holds_up_no_outcome(
+def test_the_last_progress_to_an_unavailable_server_delays_no_outcome(
     stage: Stage, fresh_server: Callable[..., RedisServer]
 ) -> None:
     other = fresh_server(appendfsync="always")
@@ -166,7 +166,7 @@ def test_the_last_progress_to_a_server_that_is_away_holds_up_no_outcome(
     told = shards.enqueue(1, "told", task=tasks.run_then_report, more=(1.0,))
     eventually(lambda: stage.runs()["told"], why=stage.report)
     other.stop()
-    time.sleep(1.5)  # it reports what nobody hears, and ends
+    time.sleep(1.5)  # it reports into the void, and ends
     shards.until({0: shards.enqueue(0, *names(0, 5))})
     other.start()
     shards.until({1: told})
@@ -174,7 +174,7 @@ def test_the_last_progress_to_a_server_that_is_away_holds_up_no_outcome(
 
 
 def test_one_child_serves_all_shards(shards: Shards) -> None:
-    """Jobs that wait when it starts, and jobs that come while it is idle."""
+    """Jobs that wait when it starts, and jobs that arrive while it is idle."""
     stage = shards.stage
     ids = {shard: shards.enqueue(shard, *names(shard, 20)) for shard in range(SHARDS)}
     worker = stage.worker("--processes", "1").wait_until_up(2)
@@ -194,7 +194,7 @@ def test_burst_empties_every_shard(shards: Shards) -> None:
 
 
 @pytest.mark.one_server("there are two")
-def test_burst_waits_for_a_server_that_is_away(
+def test_burst_waits_for_an_unavailable_server(
     stage: Stage, fresh_server: Callable[..., RedisServer]
 ) -> None:
     other = fresh_server()
@@ -205,14 +205,15 @@ def test_burst_waits_for_a_server_that_is_away(
     other.stop()
     worker = stage.worker("--processes", "1", "--burst")
     shards.until({0: ids[0]})
-    assert stage.scripts_beside(heartbeats=3) < 50  # in 1.2 s
+    assert stage.scripts_beside(heartbeats=3) < 50  # within 1.2 s
     other.start()
     assert worker.wait() == 0, worker.output
     shards.until(ids)
 
 
 def test_a_job_under_an_id_of_another_shard_ends_as_failed(shards: Shards) -> None:
-    """Also one of a shard that there is not, and one of another form, which would be in shard 0."""
+    """This includes an id of a shard that does not exist, and one of another form, which would
+    belong to shard 0."""
     (good,) = shards.enqueue(1, "good")
     misplaced = [new_job_id(3), new_job_id(40), "mine"]
     payload = encode_payload((shards.stage.book, "misplaced"), {}, 10_000, tasks.run.name)
@@ -232,7 +233,7 @@ def test_a_job_under_an_id_of_another_shard_ends_as_failed(shards: Shards) -> No
 
 
 def test_a_killed_child_loses_nothing_in_any_shard(shards: Shards) -> None:
-    """It dies in a job of one shard, after jobs of others that it may not have reported."""
+    """It dies in a job of one shard, after jobs of other shards that it may not have reported."""
     stage = shards.stage
     done = {shard: shards.enqueue(shard, *names(shard, 10)) for shard in range(SHARDS)}
     gate = stage.gate()
@@ -273,10 +274,10 @@ def test_a_dead_worker_is_recovered_in_every_shard(shards: Shards) -> None:
 
 @pytest.mark.slow
 @pytest.mark.one_server("there are two")
-def test_a_server_that_does_not_answer_holds_up_no_other(
+def test_a_server_that_does_not_answer_does_not_delay_the_others(
     stage: Stage, fresh_server: Callable[..., RedisServer]
 ) -> None:
-    """For more than two leases. Its own jobs run once it is back, each once."""
+    """It hangs for more than two leases. Once it is back, its own jobs run, each once."""
     other = fresh_server()
     stage.configure(SHARDS=2, CONNECTION={"URL": [stage.server.url, other.url]})
     shards = Shards(stage)
@@ -291,7 +292,7 @@ def test_a_server_that_does_not_answer_holds_up_no_other(
         for n in range(4):  # a lease is 1.5 s
             shards.until({0: shards.enqueue(0, *(f"round{n}.{m}" for m in range(10)))})
             if n == 1:
-                stage.let_go(gate)  # it ends while its shard is away
+                stage.let_go(gate)  # it ends while its shard is unavailable
     finally:
         other.resume()
     shards.until({1: held})

@@ -206,7 +206,8 @@ def test_a_long_wait_shows_that_the_child_lives(stage: Stage) -> None:
 
 
 def test_a_busy_child_makes_more_and_more_room_for_a_suspect() -> None:
-    """It waits for 30 s; then for the same time as it goes on, twice as long each time."""
+    """The first pause, of 1 s, comes after 30 s. Then the child claims for as long as it paused,
+    and each pause is twice as long as the one before."""
     suspects, pauses, now = SuspectPauses(), [], 1000.0
     while now < 1100:
         until = suspects.paused_until(True, now)
