@@ -9,7 +9,7 @@ from django_redisqueue.exceptions import WrongKeyType
 from .lab import Lab
 
 
-def test_names_go_and_others_stay(lab: Lab) -> None:
+def test_the_given_names_are_removed_and_others_stay(lab: Lab) -> None:
     lab.redis.hset(lab.keys.result_files, mapping={"a": "job-1", "b": "job-2"})
     assert lab.store.forget_result_files(["a", "c"]) == 1
     assert lab.store.forget_result_files(["a", "c"]) == 0

@@ -95,7 +95,7 @@ def test_a_missing_hash_moves_on_to_the_claim_that_reports_it(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("name", ["scheduled", "retrying", "queued", "priority", "wake", "meta"])
-def test_a_queue_with_a_key_of_another_type_stands_still_by_itself(lab: Lab, name: str) -> None:
+def test_only_a_queue_with_a_key_of_another_type_is_blocked(lab: Lab, name: str) -> None:
     for queue in ("first", "default", "last"):
         lab.add(queue, queue=queue, when="+5")
     lab.advance(5)

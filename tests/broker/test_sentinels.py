@@ -35,7 +35,7 @@ from tests.support.stopwatch import Stopwatch
 from tests.worker.processes import eventually
 
 
-def test_a_url_says_all(settings: Any) -> None:
+def test_every_part_of_a_url_is_used(settings: Any) -> None:
     url = (
         "rediss+sentinel://shop:p%40ss@one:1,[::1]:2,three/jobs/4"
         "?sentinel_username=s&sentinel_password=s%26&ssl_ca_certs=/ca.pem"

@@ -115,7 +115,7 @@ def test_all_that_one_call_releases_enters_the_queue_in_order(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1])
-def test_who_begins_to_wait_while_it_runs_is_told(lab: Lab, n: int) -> None:
+def test_a_caller_that_begins_to_wait_during_the_run_is_told(lab: Lab, n: int) -> None:
     _, job = running(lab, n)
     told = lab.redis.pubsub(ignore_subscribe_messages=True)
     told.subscribe(f"{lab.keys.base}done:{job.id}")
@@ -129,7 +129,7 @@ def test_who_begins_to_wait_while_it_runs_is_told(lab: Lab, n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1])
-def test_who_is_made_to_follow_it_while_it_runs_is_told(lab: Lab, n: int) -> None:
+def test_a_job_that_becomes_a_follower_during_the_run_is_notified(lab: Lab, n: int) -> None:
     _, job = running(lab, n)
     lab.store.enqueue([NewJob("b", "default", "app.task", PAYLOAD, after=f"wait {job.id}")])
     lab.finish(outcome(job))
@@ -138,7 +138,7 @@ def test_who_is_made_to_follow_it_while_it_runs_is_told(lab: Lab, n: int) -> Non
 
 
 @pytest.mark.parametrize("n", [0, 1])
-def test_progress_is_counted_by_the_end(lab: Lab, n: int) -> None:
+def test_progress_counts_towards_the_seq_of_the_end(lab: Lab, n: int) -> None:
     _, job = running(lab, n)
     assert lab.store.progress("c1", job.id, job.lease, "{}")
     assert lab.finish(outcome(job)) == [FinishCode.ACCEPTED]

@@ -123,7 +123,7 @@ def test_a_job_of_a_workflow_takes_its_parents_from_add() -> None:
         Workflow().add(tasks.noop.using(after=first))
 
 
-def test_a_job_waits_for_one_of_a_workflow(hand: Hand) -> None:
+def test_a_job_waits_for_a_job_of_a_workflow(hand: Hand) -> None:
     with Workflow() as workflow:
         first = workflow.add(tasks.noop)
         workflow.add(tasks.noop, after=first)

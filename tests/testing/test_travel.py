@@ -223,7 +223,7 @@ def alone() -> None:
     SEEN.append("alone")
 
 
-def test_a_run_whose_unique_key_is_taken_is_left_out(settings: Any) -> None:
+def test_a_run_whose_unique_key_is_taken_is_skipped(settings: Any) -> None:
     settings.REDISQUEUE = {"SCHEDULES": {"alone": {"task": alone.name, "every": "30m"}}}
     with capture_jobs() as jobs:
         jobs.travel(hours=2)
