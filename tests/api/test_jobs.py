@@ -188,7 +188,7 @@ def test_a_job_says_why_it_does_not_run(api: Api, hand: Hand) -> None:
     assert api.get(f"/{job.id}").json()["why_not_running"] is None
 
 
-def test_a_job_that_can_not_be_read_is_a_row_that_says_so(
+def test_a_job_that_cannot_be_read_is_a_row_that_says_so(
     api: Api, redis: Redis, queue_settings: dict[str, Any]
 ) -> None:
     fine, broken, nan = (job.id for job in tasks.noop.enqueue_many([()] * 3))

@@ -248,7 +248,7 @@ def test_a_queue_that_is_not_ours_is_a_check() -> None:
         ("\ud800", "lone surrogate"),
     ],
 )
-def test_arguments_that_can_not_travel(value: Any, words: str) -> None:
+def test_arguments_that_cannot_travel(value: Any, words: str) -> None:
     with capture_jobs() as queue:
         with pytest.raises(InvalidArguments) as caught:
             tasks.urgent.enqueue(value)

@@ -37,7 +37,7 @@ def test_a_large_entry_does_not_delay_the_others(lab: Lab) -> None:
     assert large.statuses() == ["queued"] * 1000
 
 
-def test_a_queue_with_a_key_of_a_wrong_type_loses_nothing(lab: Lab) -> None:
+def test_a_queue_with_a_key_of_the_wrong_type_loses_nothing(lab: Lab) -> None:
     workflow = LabWorkflow(lab, {0: [], **{n: [0] for n in range(1, 121)}})
     workflow.push_all()
     workflow.advance()
@@ -54,7 +54,7 @@ def test_a_queue_with_a_key_of_a_wrong_type_loses_nothing(lab: Lab) -> None:
     invariants(lab, tokens=False)
 
 
-def test_a_full_redis_lets_it_go_on(lab: Lab) -> None:
+def test_advance_works_on_a_full_redis(lab: Lab) -> None:
     workflow = LabWorkflow(lab, WIDE)
     workflow.push_all()
     with lab.full():

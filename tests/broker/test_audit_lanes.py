@@ -157,7 +157,7 @@ def test_a_broken_queue_does_not_stop_the_others(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("name", ["limits", "slots", "waiting_limits", "due_limits", "rates"])
-def test_a_wrong_type(lab: Lab, name: str) -> None:
+def test_a_key_of_the_wrong_type(lab: Lab, name: str) -> None:
     key = getattr(lab.keys, name)
     lab.redis.set(key, "theirs")
     with pytest.raises(WrongKeyType, match=re.escape(f"the key {key} holds a string")):

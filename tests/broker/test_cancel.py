@@ -126,7 +126,7 @@ def test_a_job_key_of_another_type_does_not_stop_the_other_jobs(lab: Lab) -> Non
     invariants(lab)
 
 
-def test_a_full_redis_lets_it_through(lab: Lab) -> None:
+def test_it_works_on_a_full_redis(lab: Lab) -> None:
     lab.add("a", "b")
     lab.take()
     with lab.full():

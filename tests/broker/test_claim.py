@@ -402,7 +402,7 @@ def test_a_paused_queue_promotes_nothing(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(("jobs", "encoding"), [(32, ("ziplist", "listpack")), (33, ("skiplist",))])
-def test_many_due_at_the_same_time_are_kept_as_a_tree(
+def test_a_large_batch_is_kept_as_a_skip_list(
     lab: Lab, jobs: int, encoding: tuple[str, ...]
 ) -> None:
     ids = [f"{n:02}" for n in range(jobs)]
@@ -577,7 +577,7 @@ def test_a_shared_key_of_another_type_is_named(lab: Lab, name: str) -> None:
     assert lab.dump() == before
 
 
-def test_a_full_redis_lets_claims_through(lab: Lab) -> None:
+def test_claims_work_on_a_full_redis(lab: Lab) -> None:
     lab.add("a", payload=PAYLOAD)
     with lab.full():
         assert lab.taken() == ["a"]

@@ -145,7 +145,7 @@ def test_a_key_of_another_type_is_named_and_nothing_is_written(
 
 
 @pytest.mark.parametrize("status", ["queued", "completed"])
-def test_a_full_redis_lets_it_through(lab: Lab, status: str) -> None:
+def test_it_works_on_a_full_redis(lab: Lab, status: str) -> None:
     lab.end("a")
     lab.add("b")
     with lab.full():

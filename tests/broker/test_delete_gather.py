@@ -48,7 +48,7 @@ def test_a_plan_that_was_deleted_by_hand_does_not_stay_listed(lab: Lab, closed: 
     assert closed.queries.closed(10) == []
 
 
-def test_a_key_of_a_wrong_type_is_named(lab: Lab, closed: Query) -> None:
+def test_a_key_of_the_wrong_type_is_named(lab: Lab, closed: Query) -> None:
     lab.redis.delete(lab.keys.closed_gathers)
     lab.redis.set(lab.keys.closed_gathers, "mine")
     with pytest.raises(WrongKeyType, match="holds a string where a set belongs"):

@@ -110,7 +110,7 @@ def test_a_fan_out_over_the_budget_is_notified_in_steps(lab: Lab) -> None:
     assert workflow.data().status == "completed"
 
 
-def test_a_key_of_a_wrong_type_is_named_and_nothing_is_made(lab: Lab) -> None:
+def test_a_key_of_the_wrong_type_is_named_and_nothing_is_created(lab: Lab) -> None:
     workflow = LabWorkflow(lab, {0: []})
     lab.redis.set(lab.keys.workflow(workflow.id), "mine")
     before = lab.dump()
@@ -350,7 +350,7 @@ def test_of_two_workflows_with_the_same_unique_key_the_first_is_created(lab: Lab
     invariants(lab)
 
 
-def test_a_key_of_a_wrong_type_leaves_all_of_a_call_unwritten(lab: Lab) -> None:
+def test_a_key_of_the_wrong_type_leaves_all_of_a_call_unwritten(lab: Lab) -> None:
     a, b = (LabWorkflow(lab, {0: []}, name=name) for name in "ab")
     b.jobs[0] = b.jobs[0]._replace(queue="low")
     with lab.broken("queued", "low"):

@@ -132,7 +132,7 @@ def test_each_job_of_a_batch_gets_its_own_values(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_task_without_a_name_takes_neither_path(lab: Lab) -> None:
+def test_a_job_with_an_unusable_task_name_takes_the_slow_path(lab: Lab) -> None:
     lab.add("a", "b")
     lab.redis.hset(lab.keys.job("a"), "task", "two words")
     lab.redis.hdel(lab.keys.job("b"), "task")

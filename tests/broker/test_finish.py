@@ -190,7 +190,7 @@ STALE = [
 
 @pytest.mark.parametrize("verdict", VERDICTS)
 @pytest.mark.parametrize("make", STALE, ids=lambda make: make.__name__.strip("_"))
-def test_a_stale_writer_is_told_and_changes_nothing(
+def test_a_stale_writer_is_refused_and_changes_nothing(
     lab: Lab, make: Callable[[Lab], tuple[ClaimedJob, str]], verdict: str
 ) -> None:
     lab.add("a", "other")
@@ -405,7 +405,7 @@ def test_an_invalid_delay_means_at_once(lab: Lab, detail: str) -> None:
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
-def test_a_full_redis_lets_finishes_through(lab: Lab, verdict: str) -> None:
+def test_finishes_work_on_a_full_redis(lab: Lab, verdict: str) -> None:
     lab.add("a", "b")
     job = lab.take()
     with lab.full():

@@ -16,7 +16,7 @@ def test_the_given_names_are_removed_and_others_stay(lab: Lab) -> None:
     assert lab.redis.hgetall(lab.keys.result_files) == {"b": "job-2"}
 
 
-def test_a_key_of_a_wrong_type_is_named(lab: Lab) -> None:
+def test_a_key_of_the_wrong_type_is_named(lab: Lab) -> None:
     lab.redis.set(lab.keys.result_files, "mine")
     with pytest.raises(WrongKeyType, match=r"result_files"):
         lab.store.forget_result_files(["a"])

@@ -125,7 +125,7 @@ def test_a_wrong_key_of_the_served_queues_stops_no_heartbeat(lab: Lab) -> None:
     assert dict(lab.queries.workers()) == {"c1": T0 + 15_000}
 
 
-def test_a_full_redis_lets_it_through(lab: Lab) -> None:
+def test_it_works_on_a_full_redis(lab: Lab) -> None:
     with lab.full():
         lab.store.heartbeat(["c1"])
     assert [child for child, _ in lab.queries.workers()] == ["c1"]
@@ -171,7 +171,7 @@ def test_a_child_that_does_not_lead_is_told_of_a_vacant_role(lab: Lab) -> None:
     assert lab.store.heartbeat([], roles=role("b")).to_ask == ["leader"]
 
 
-def test_a_term_from_before_the_clock_went_back_is_shortened(lab: Lab) -> None:
+def test_a_term_from_before_the_clock_went_back_counts_as_vacant(lab: Lab) -> None:
     lab.store.lead("dead", 1000)
     lab.advance(-3_600_000)
     assert lab.store.heartbeat([], roles=role("b")).to_ask == ["leader"]

@@ -116,7 +116,7 @@ def test_any_other_transition_writes_both(lab: Lab, fate: str) -> None:
 
 
 @pytest.mark.parametrize("who", ["watch", "audit", "index"])
-def test_a_watched_job_stores_its_seq_from_the_beginning(lab: Lab, who: str) -> None:
+def test_a_job_that_others_observe_stores_its_seq_from_the_beginning(lab: Lab, who: str) -> None:
     lab.add(
         "a",
         audit="all" if who == "audit" else "",

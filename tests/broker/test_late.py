@@ -228,7 +228,7 @@ def test_storing_the_number_does_not_shorten_a_lease(lab: Lab, ask: Ask) -> None
     assert lab.redis.zscore(lab.keys.workers, "c1") == lab.now + 99_000
 
 
-def test_a_full_redis_takes_it(lab: Lab, ask: Ask) -> None:
+def test_it_works_on_a_full_redis(lab: Lab, ask: Ask) -> None:
     lab.add("a", "b")
     with lab.full():
         assert ids(ask(1, resent=True)) == ["a"]

@@ -69,7 +69,7 @@ def test_a_key_of_another_type_is_named(lab: Lab) -> None:
         lab.store.lead("a", 1000)
 
 
-def test_a_full_redis_lets_it_through(lab: Lab) -> None:
+def test_it_works_on_a_full_redis(lab: Lab) -> None:
     with lab.full():
         assert lab.store.lead("a", 1000) == 1
 

@@ -207,7 +207,7 @@ def test_the_byte_cap_removes_needed_results_in_a_second_pass(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_the_byte_cap_removes_nothing_from_jobs_being_notified(lab: Lab) -> None:
+def test_the_byte_cap_keeps_a_result_while_followers_are_being_notified(lab: Lab) -> None:
     lab.add("p")
     job = lab.take()
     for at in (0, 90):

@@ -80,7 +80,7 @@ IDS = [repr(type(value).__name__) for value, *_ in UNSERIALISABLE]
 
 
 @pytest.mark.parametrize(("value", "what", "remedy"), UNSERIALISABLE, ids=IDS)
-def test_an_argument_that_can_not_travel(value: Any, what: str, remedy: str) -> None:
+def test_an_argument_that_cannot_travel(value: Any, what: str, remedy: str) -> None:
     with refused(InvalidArguments, "tests.app.tasks.noop", what, remedy):
         tasks.noop.enqueue(value)
     with refused(InvalidArguments, "tests.app.tasks.noop", what, remedy):
@@ -348,7 +348,7 @@ def test_a_bad_queue_name_or_id(value: Any) -> None:
         get_job,
     ],
 )
-def test_a_value_that_can_not_be_shown_or_is_very_long(refuse: Callable[[Any], Any]) -> None:
+def test_a_value_that_cannot_be_shown_or_is_very_long(refuse: Callable[[Any], Any]) -> None:
     with refused(RedisQueueError, "a value of int that cannot be shown"):
         refuse(10**5000)
     with pytest.raises(RedisQueueError) as caught:
@@ -473,7 +473,7 @@ def keys(queue_settings: dict[str, Any]) -> Keys:
 
 
 @pytest.mark.parametrize("name", ["queued", "wake"])
-def test_a_queue_key_of_a_wrong_type(redis: Redis, keys: Keys, name: str) -> None:
+def test_a_queue_key_of_the_wrong_type(redis: Redis, keys: Keys, name: str) -> None:
     key = getattr(keys.queue("default"), name)
     redis.set(key, "mine")
     with refused(WrongKeyType, key, "holds a string where a list belongs", "PREFIX"):
@@ -483,7 +483,7 @@ def test_a_queue_key_of_a_wrong_type(redis: Redis, keys: Keys, name: str) -> Non
     assert list(redis.scan_iter()) == [key.encode()]
 
 
-def test_the_event_stream_of_a_wrong_type(redis: Redis, keys: Keys) -> None:
+def test_the_event_stream_of_the_wrong_type(redis: Redis, keys: Keys) -> None:
     redis.rpush(keys.events, "mine")
     with refused(WrongKeyType, keys.events, "holds a list where a stream belongs"):
         tasks.noop.enqueue()
@@ -491,7 +491,7 @@ def test_the_event_stream_of_a_wrong_type(redis: Redis, keys: Keys) -> None:
 
 
 @pytest.mark.parametrize("option", [{"priority": 3}, {"run_after": 60}], ids=str)
-def test_a_sorted_set_of_a_wrong_type(redis: Redis, keys: Keys, option: dict[str, int]) -> None:
+def test_a_sorted_set_of_the_wrong_type(redis: Redis, keys: Keys, option: dict[str, int]) -> None:
     name = "priority" if "priority" in option else "scheduled"
     key = getattr(keys.queue("default"), name)
     redis.set(key, "mine")

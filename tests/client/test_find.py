@@ -93,7 +93,7 @@ def test_what_is_no_tag_is_refused(tags: Any, words: str) -> None:
         ([1], "has 1"),
     ],
 )
-def test_what_can_not_be_indexed_is_named(value: Any, words: str) -> None:
+def test_what_cannot_be_indexed_is_named(value: Any, words: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         load({"INDEXED": value})
     assert words in str(caught.value)

@@ -64,7 +64,7 @@ def test_what_is_read_can_be_written(decode: Callable[[str], Any], text: str) ->
     ],
     ids=repr,
 )
-def test_what_can_not_be_read_says_why(text: str, reason: str) -> None:
+def test_what_cannot_be_read_says_why(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         loads(text)
 

@@ -68,7 +68,7 @@ def test_whatever_is_logged_is_one_line(written: io.StringIO, text: str, number:
 
 
 @pytest.mark.parametrize("name", LOGGERS)
-def test_a_traceback_can_not_pass_for_a_record(written: io.StringIO, name: str) -> None:
+def test_a_traceback_cannot_pass_for_a_record(written: io.StringIO, name: str) -> None:
     try:
         raise ValueError(BAD)
     except ValueError:

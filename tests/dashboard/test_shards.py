@@ -218,7 +218,7 @@ def test_the_overview_has_a_line_for_each_server_that_answers(
     assert re.search(r"hot 0 workers 4\b", text)
 
 
-def test_several_shards_cost_the_round_trips_of_one(
+def test_several_shards_take_the_round_trips_of_one(
     site: Site, redisqueue: None, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_policies()

@@ -99,7 +99,7 @@ def test_the_newest_come_first_and_no_more_than_asked_for(shard: MirroredShard) 
     assert found(queue="default") == []
 
 
-def test_a_record_that_can_not_be_read_is_left_out(shard: MirroredShard) -> None:
+def test_a_record_that_cannot_be_read_is_left_out(shard: MirroredShard) -> None:
     record("broken", payload="{")
     record("full_shard", payload="[[],{}]")
     assert found(task="app.task") == ["full_shard"]

@@ -162,7 +162,7 @@ def test_two_bridges_at_once(processes: MirrorProcesses) -> None:
 
 
 @on_sqlite
-def test_once_says_why_it_can_not(processes: MirrorProcesses) -> None:
+def test_once_says_why_it_cannot(processes: MirrorProcesses) -> None:
     processes.stage.configure(MIRROR=False)
     _, said = processes.ended(processes.once())
     assert 'REDISQUEUE["MIRROR"] is False' in said

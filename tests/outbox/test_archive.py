@@ -155,7 +155,7 @@ def test_an_unknown_one_is_not_found() -> None:
             ask()
 
 
-def test_a_record_that_can_not_be_read() -> None:
+def test_a_record_that_cannot_be_read() -> None:
     record(payload="[1")
     with pytest.raises(CorruptJob, match=f"job {JOB} cannot be read"):
         get_job(JOB)

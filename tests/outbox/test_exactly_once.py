@@ -166,7 +166,7 @@ def test_a_job_that_is_killed_behind_its_commit_has_completed(
     assert value("hook") == 1
 
 
-def test_a_result_that_can_not_be_stored_rolls_back(play: Play) -> None:
+def test_a_result_that_cannot_be_stored_rolls_back(play: Play) -> None:
     stage = play.stage
     job = tasks.bad_result_once.enqueue("bad")
     stage.worker("--processes", "1")
@@ -214,7 +214,7 @@ async def in_async_code() -> None: ...
 def plain() -> None: ...
 
 
-def test_async_code_can_not() -> None:
+def test_async_code_cannot() -> None:
     with pytest.raises(
         InvalidTask, match=r"in_async_code has exactly_once=True, so it runs in a d"
     ):

@@ -363,7 +363,7 @@ def test_a_job_in_the_outbox_can_be_cancelled(
     assert queued() == []
 
 
-def test_a_job_in_the_outbox_can_not_be_requeued(away: Callable[..., None]) -> None:
+def test_a_job_in_the_outbox_cannot_be_requeued(away: Callable[..., None]) -> None:
     job = tasks.add.enqueue(1, 2)
     away()
     with pytest.raises(WrongState, match=f"job {job.id} is waiting; only failed or cancelled"):
@@ -413,7 +413,7 @@ def test_who_cancels_what_nobody_knows_is_told() -> None:
         Job("job_1700000000000_abcdefghij_0").cancel()
 
 
-def test_a_job_in_the_outbox_can_not_be_cancelled_while_redis_is_away(
+def test_a_job_in_the_outbox_cannot_be_cancelled_while_redis_is_away(
     away: Callable[..., None],
 ) -> None:
     job = tasks.add.enqueue(1, 2)

@@ -260,7 +260,7 @@ def test_what_is_not_due_is_kept() -> None:
 
 
 @run_inline()
-def test_a_result_that_can_not_travel_fails_the_job() -> None:
+def test_a_result_that_cannot_travel_fails_the_job() -> None:
     job = tasks.bad_result.enqueue()
     assert job.status is Status.FAILED
     assert "the result of tests.app.tasks.bad_result is a builtins.object" in str(job.error)

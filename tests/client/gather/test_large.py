@@ -159,7 +159,7 @@ def test_a_storage_that_fails_fails_the_job_with_its_words(stage: Stage, media: 
     assert str(media) in error.message
 
 
-def test_files_that_can_not_be_deleted_are_tried_again(
+def test_files_that_cannot_be_deleted_are_tried_again(
     stage: Stage,
     media: Path,
     store: Commands,
