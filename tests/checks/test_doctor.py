@@ -80,7 +80,7 @@ def test_wrong_settings(settings: Any) -> None:
     assert "did you mean 'LEASE'?" in text
 
 
-def test_redis_is_away(settings: Any) -> None:
+def test_redis_is_down(settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "redis://127.0.0.1:1/0"}, "MIRROR": True}
     text, error = run()
     assert "no answer" in text

@@ -1,4 +1,4 @@
-"""Numbers of limits and weights that are set by hand."""
+"""Limits and weights that are overridden by hand."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_weight_that_does_not_fit(weight: Any) -> None:
         set_weight("gold", weight)
 
 
-def test_a_share_that_is_no_value_of_json() -> None:
+def test_a_share_that_is_not_a_json_value() -> None:
     with pytest.raises(InvalidOption, match="a share must be a value of JSON, not"):
         set_weight(object(), 2)
 
@@ -194,7 +194,7 @@ def test_a_share_is_paused_by_its_values_or_as_it_is_shown(
         (f"50%~{'0a' * 16}", "was cut at an unknown place; give the value itself"),
     ],
 )
-def test_a_share_that_cannot_be(make: Callable[..., Task], share: Any, words: str) -> None:
+def test_an_impossible_share(make: Callable[..., Task], share: Any, words: str) -> None:
     registry._tasks.clear()
     make(fair_by=COMPOSITE)
     with capture_jobs():

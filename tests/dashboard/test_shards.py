@@ -107,7 +107,7 @@ def test_a_list_has_the_jobs_of_all_shards_page_by_page(
     assert "11 to 12" in text
 
 
-def test_finished_jobs_of_all_shards_come_newest_first(site: Site, hands: list[Hand]) -> None:
+def test_finished_jobs_of_all_shards_are_listed_newest_first(site: Site, hands: list[Hand]) -> None:
     failed = fail_all(hands, 8)
     assert ids_on(site.get("queue", "hot", "failed")) == failed[::-1]
 

@@ -196,7 +196,7 @@ def test_keys_of_another_type_hide_nothing_else(hand: Hand, redis: Redis) -> Non
     assert "no_worker" in ids()
 
 
-def test_redis_is_away(hand: Hand, settings: Any) -> None:
+def test_redis_is_down(hand: Hand, settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent/redis.sock"}}
     assert "Redis at unix:///nonexistent/redis.sock does not answer" in found("redis_away")
     assert ids() == ["redis_away"], "nothing is said of what is not known"

@@ -74,7 +74,7 @@ WAYS: list[Callable[[], object]] = [
 
 
 @pytest.mark.parametrize("way", range(len(WAYS)))
-def test_redis_is_away(way: int, settings: Any) -> None:
+def test_redis_is_down(way: int, settings: Any) -> None:
     settings.REDISQUEUE = AWAY
     assert_hidden(page(WAYS[way]), "RedisUnavailable")
 
