@@ -309,7 +309,7 @@ def test_cancelling_a_row_leaves_the_other_job_alone(hand: Hand, monkeypatch: An
 
 
 @pytest.mark.one_shard("workflows of several shards share no call")
-def test_a_refused_workflow_does_not_affect_the_others_of_its_call(hand: Hand) -> None:
+def test_a_refused_workflow_does_not_block_the_rest_of_its_call(hand: Hand) -> None:
     workflows = [Workflow() for _ in range(5)]
     for workflow in workflows:
         workflow.add(tasks.noop, 0)

@@ -59,14 +59,14 @@ def test_records_as_a_file(site: Site) -> None:
     assert json.loads(text)[0]["args"] == ["é"]
 
 
-def test_what_is_not_a_format_or_a_filter_is_explained(site: Site, redisqueue: None) -> None:
+def test_an_unknown_format_or_filter_is_explained(site: Site, redisqueue: None) -> None:
     for query, why in (({"format": "xls"}, "one of csv, json"), ({"since": "x"}, "is not a time")):
         page = site.get("export_queue", "default", "failed", code=400, **{"format": "csv", **query})
         assert why in page
 
 
 @pytest.mark.django_db(transaction=True)
-def test_under_asgi_it_is_sent_while_it_is_read(site: Site, hand: Hand) -> None:
+def test_under_asgi_the_file_is_streamed(site: Site, hand: Hand) -> None:
     tasks.noop.enqueue("x")
 
     async def ask() -> list[Any]:

@@ -107,7 +107,7 @@ def test_two_listeners_of_one_name_are_refused(topic: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["queryDoneCount", "a b", "1", "", "a:b", "a" * 200])
-def test_names_that_clash_with_results_are_refused(topic: str, name: str) -> None:
+def test_names_that_cannot_be_fields_of_results_are_refused(topic: str, name: str) -> None:
     with pytest.raises(InvalidName, match="name of a listener"):
         listener(topic, listens_as=name)(tasks.users)
 
