@@ -56,8 +56,8 @@ def shard(
 
 
 class Rival:
-    """Another connection, in a thread of its own, whose transaction is the larger one: MariaDB ends
-    the smaller one of a deadlock."""
+    """Another connection, in its own thread, with the larger transaction: in a deadlock, MariaDB
+    ends the smaller one."""
 
     def __init__(self, first: Callable[[], object], second: Callable[[], object]) -> None:
         self._first, self._second = first, second
@@ -90,7 +90,7 @@ class Rival:
 def until_one_waits(server: MariaDBServer) -> None:
     """Wait until a transaction waits for a lock."""
     waiting = "SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
-    # MariaDB shows the same as before to who asks again within 0.1 s.
+    # MariaDB repeats its previous answer if it is asked again within 0.1 s.
     eventually(lambda: bool(server.execute(waiting)), every=0.15)
 
 
@@ -156,7 +156,7 @@ def test_the_outbox_commits_with_its_transaction_and_is_relayed(
 
 
 def test_many_large_rows_of_the_outbox(queue_settings: dict[str, Any], settings: Any) -> None:
-    """Together they are more than MariaDB takes in one statement: a quote takes four bytes."""
+    """Together they exceed what MariaDB accepts in one statement: a quote takes four bytes."""
     settings.REDISQUEUE = {**queue_settings, "OUTBOX": True}
     with transaction.atomic():
         tasks.noop.enqueue_many([('"' * 100_000,)] * 50)
@@ -170,7 +170,7 @@ def test_exactly_once() -> None:
     assert (Counter.objects.get().value, Receipt.objects.count()) == (1, 1)
 
 
-def test_a_twin_that_commits_first_wins() -> None:
+def test_a_duplicate_that_commits_first_wins() -> None:
     def work() -> str:
         bump("mine")
         thread = threading.Thread(target=twin)
@@ -187,7 +187,8 @@ def test_a_twin_that_commits_first_wins() -> None:
 
 
 def test_a_deadlock_that_the_task_hides_commits_nothing() -> None:
-    """MariaDB has rolled back what the task did before, and would commit what it does after."""
+    """MariaDB has rolled back what the task did before, and would commit what it does
+    afterwards."""
     Counter.objects.bulk_create(Counter(name=name) for name in "ab")
     rows = Counter.objects.select_for_update()
 
