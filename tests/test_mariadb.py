@@ -61,7 +61,7 @@ class Rival:
 
     def __init__(self, first: Callable[[], object], second: Callable[[], object]) -> None:
         self._first, self._second = first, second
-        self._has_first, self._may_go_on = threading.Event(), threading.Event()
+        self._has_first, self._may_resume = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> Rival:
@@ -70,18 +70,18 @@ class Rival:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._may_go_on.set()
+        self._may_resume.set()
         self._thread.join()
 
-    def go_on(self) -> None:
-        self._may_go_on.set()
+    def resume(self) -> None:
+        self._may_resume.set()
 
     def _run(self) -> None:
         with transaction.atomic():
             Counter.objects.bulk_create(Counter(name=f"large {n}") for n in range(200))
             self._first()
             self._has_first.set()
-            self._may_go_on.wait(10)
+            self._may_resume.wait(10)
             self._second()
             transaction.set_rollback(True)
         connections.close_all()
@@ -121,11 +121,11 @@ def test_after_a_deadlock_the_batch_is_written_again(
     lock, states = Rollup.objects.select_for_update(), MirrorState.objects
     with Rival(lambda: list(lock), lambda: states.update(fault="rival")) as rival:
 
-        def go_on() -> None:
+        def resume() -> None:
             until_one_waits(on_mariadb)
-            rival.go_on()
+            rival.resume()
 
-        watcher = threading.Thread(target=go_on)
+        watcher = threading.Thread(target=resume)
         watcher.start()
         with pytest.raises(OperationalError, match="Deadlock") as raised:
             shard.mirror()
@@ -195,7 +195,7 @@ def test_a_deadlock_that_the_task_hides_commits_nothing() -> None:
     def work() -> str:
         list(rows.filter(name="b"))
         bump("before")
-        rival.go_on()
+        rival.resume()
         with suppress(OperationalError):
             list(rows.filter(name="a"))
         bump("after")

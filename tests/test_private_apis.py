@@ -159,7 +159,7 @@ def test_a_connection_of_redis_py_has_its_socket(redis_server: RedisServer) -> N
 def test_asgiref_runs_calls_outside_a_context_in_one_executor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """So do those of ``asyncio.run``."""
+    """This also holds for calls under ``asyncio.run``."""
     executor = ThreadPoolExecutor(1, "ours")
     monkeypatch.setattr(SyncToAsync, "single_thread_executor", executor)
     name = asyncio.run(sync_to_async(lambda: threading.current_thread().name)())

@@ -232,7 +232,9 @@ def test_the_first_matching_row_is_the_closest() -> None:
 
 
 @pytest.mark.parametrize("kind", [OperationalError, InterfaceError])
-def test_database_away(api: Api, kind: type[Exception], caplog: pytest.LogCaptureFixture) -> None:
+def test_the_database_is_down(
+    api: Api, kind: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
     """The look-up of the token finds this out, before anything is enqueued."""
 
     def away(*_: object) -> None:
@@ -250,7 +252,7 @@ def test_database_away(api: Api, kind: type[Exception], caplog: pytest.LogCaptur
     assert JobQueue("default").get_stats()["queued"] == 0
 
 
-def test_redis_away(api: Api, fresh_server: Callable[..., RedisServer], settings: Any) -> None:
+def test_redis_is_down(api: Api, fresh_server: Callable[..., RedisServer], settings: Any) -> None:
     server = fresh_server()
     settings.REDISQUEUE = {"CONNECTION": {"URL": server.url}}
     get_settings.cache_clear()

@@ -24,7 +24,7 @@ from tests.support.hand import Hand
 
 from .api import Api
 
-pytestmark = [pytest.mark.django_db, pytest.mark.one_shard]  # several: test_stream_shards.py
+pytestmark = [pytest.mark.django_db, pytest.mark.one_shard]  # several: test_shards.py
 
 
 @pytest.fixture

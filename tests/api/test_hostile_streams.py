@@ -68,7 +68,7 @@ def events(port: int, token: str) -> Iterator[OpenStream]:
 
 
 def jobs_in(pairs: Pairs) -> list[str]:
-    """The events of jobs in that entry, as JSON or what stands in its place."""
+    """The events of jobs in that entry, as JSON or whatever is stored in its place."""
     texts = [text.decode("utf-8", "surrogateescape") for pair in pairs for text in pair]
     return [
         f'{text[:-1]},"error":{value}}}' if name == "error" else text
@@ -138,7 +138,7 @@ def opened(port: int, name: str, *args: object) -> OpenStream:
 
 def looked(stream: OpenStream) -> dict[str, str]:
     """The words of each part of the page, from a reading that began after this call."""
-    unread = (time.monotonic() - stream.read_at) / POLL  # that may have come before, at the most
+    unread = (time.monotonic() - stream.read_at) / POLL  # events that may have arrived before
     for _ in range(2 + ceil(unread)):  # and one that may have begun before
         stream.data()
     parts = stream.data()["fragments"]

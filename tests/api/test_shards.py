@@ -67,7 +67,7 @@ def test_a_stream_has_the_events_of_all_shards_and_resumes_after_any(
         made = await enqueued(0, 1, 2, 3, 0, 1, 1)
         assert sorted(await jobs(live, 7)) == sorted(made)
         await live.close()
-        first = await Stream.open(token, after="0-0")  # the id of one shard, too
+        first = await Stream.open(token, after="0-0")  # a position in one shard is valid too
         seen = []
         for _ in made:
             seen += await jobs(first, 1)

@@ -52,7 +52,7 @@ def with_context(context: TaskContext, *args: Any, **kwargs: Any) -> dict[str, A
 
 
 @task
-def give_back(kind: str) -> Any:
+def return_odd_value(kind: str) -> Any:
     return VALUES[kind]
 
 

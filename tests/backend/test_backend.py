@@ -330,11 +330,11 @@ def test_the_context_of_a_task() -> None:
 def test_results_are_normalised_or_fail_the_job(heard: list[Any]) -> None:
     keys = {"1": "a", "null": [{"true": [1, 2]}], "0.5": "x"}
     for kind, value in (("range", [0, 1, 2]), ("bytes", "abc"), ("keys", keys)):
-        result = tasks.give_back.enqueue(kind)
+        result = tasks.return_odd_value.enqueue(kind)
         result.refresh()
         assert result.return_value == value
     for kind in ("object", "nan"):
-        result = tasks.give_back.using(max_attempts=3).enqueue(kind)
+        result = tasks.return_odd_value.using(max_attempts=3).enqueue(kind)
         result.refresh()
         assert (result.status, result.attempts) == (FAILED, 1), "no retry would help"
         assert get_job(result.id).reason == "result"

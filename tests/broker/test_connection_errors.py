@@ -52,8 +52,8 @@ def point(settings: Any) -> Point:
 
 @contextmanager
 def fails(kind: type[RedisQueueError], *words: str) -> Iterator[None]:
-    """The block raises ``kind`` inside a second, with a message that holds all the words, and no
-    other message of ours."""
+    """The block raises ``kind`` within a second, with a message that contains all the words, and no
+    second message of this package."""
     watch = Stopwatch()
     with pytest.raises(kind) as caught:
         yield

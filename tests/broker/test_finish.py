@@ -450,7 +450,7 @@ def test_seq_rises_by_one_per_transition(lab: Lab) -> None:
 @pytest.mark.parametrize("priority", [0, 3])
 @pytest.mark.parametrize(("detail", "order"), [("head", "aab"), ("tail", "aba"), ("", "aab")])
 def test_a_released_job_uses_no_attempt(lab: Lab, priority: int, detail: str, order: str) -> None:
-    """``head`` and ``tail``: it has run for a while, which its history keeps."""
+    """``head`` and ``tail``: it has run for a while, which its history records."""
     lab.add("a", "b", priority=priority)
     job = lab.take()
     assert lab.finish(outcome(job, "queued", "", detail)) == [1]

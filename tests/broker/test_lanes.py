@@ -1,6 +1,6 @@
-"""Jobs with lanes: which of them a claim takes, and when the others come back.
+"""Jobs with lanes: which of them a claim takes, and when the others return.
 
-``REDISQUEUE_NOISY=100000`` gives the noisy neighbour of a quiet one so many jobs.
+``REDISQUEUE_NOISY=100000`` gives the noisy neighbour of a quiet share that many jobs.
 """
 
 from __future__ import annotations
@@ -359,7 +359,7 @@ def test_an_expired_job_returns_its_token(lab: Lab) -> None:
 
 
 def test_a_weight_multiplies_the_turns_of_a_share(lab: Lab) -> None:
-    """The weight as of now holds: that of the newest job, and one set for this share before it."""
+    """The current weight applies: an override for this share, or else that of the newest job."""
     weighed = "a s:a=3"
     lab.add(*[f"a{n}" for n in range(30)], lane=weighed)
     lab.add(*[f"b{n}" for n in range(30)], lane="b s:b=1")

@@ -112,7 +112,7 @@ def test_numbers_are_not_compared_as_text(lab: Lab, ask: Ask) -> None:
 
 
 def test_the_outcomes_of_a_late_call_are_still_accepted(lab: Lab) -> None:
-    """Of a call that the child made again with other outcomes, or that only the late one tells."""
+    """Whether the child made the call again with other outcomes, or only the late call has them."""
     lab.add(*"abcde")
     a, b, c = lab.claim(jobs=3, call=1).jobs
     finish(lab, 2, [outcome(a)], resent=True)

@@ -32,7 +32,7 @@ from .planted import plant_bug
 QUEUES = ("x", "y")
 CHILDREN = ("c1", "c2")
 VERDICTS = ("completed", "failed", "retrying", "delayed", "cancelled", "queued")
-# There the same examples every time, and no minutes spent on shrinking one.
+# In CI, use the same examples every time, and spend no minutes on shrinking one.
 IN_CI = "CI" in os.environ
 FINDING = [Phase.explicit, Phase.reuse, Phase.generate]
 BUDGET: dict[str, Any] = {
@@ -207,7 +207,7 @@ class Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: self._held())
     @rule(at=picks, verdict=verdicts)
-    def write_what_was_handed_back(self, at: int, verdict: str) -> None:
+    def write_what_was_released(self, at: int, verdict: str) -> None:
         """By a child that may hold the job again, under another lease."""
         child, job = _pick(self._held(), at)
         self.release(at)
@@ -275,7 +275,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(child=children, started=st.none() | st.integers(0, 3))
     def reap_the_dead(self, child: str, started: int | None) -> None:
-        """``started``: how many of those it held, or nobody knows."""
+        """``started``: how many of the held jobs had started; None if that is unknown."""
         held = self.model.held.get(child, [])
         blamed = None if started is None else held[:started]
         reaped = self.lab.store.reap(child, blamed)
@@ -313,7 +313,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(queue=queues, child=children)
     def what_has_waited_goes_first(self, queue: str, child: str) -> None:
-        """If nothing older waits: that depends on the option AGING."""
+        """Unless something older waits, which depends on the option AGING."""
         self.set_aging(queue, 500)
         self.enqueue(1, queue, 0, 0, 0)
         self._advance(5000)

@@ -19,7 +19,7 @@ KEY = "some_set"
 
 @pytest.fixture
 def mixed(lab: Lab) -> list[str]:
-    """Jobs of all priorities; the order in which they will run."""
+    """Adds jobs of all priorities; returns the order in which they will run."""
     for n in range(3):
         lab.add(f"plain{n}")
         lab.add(f"high{n}", priority=5)

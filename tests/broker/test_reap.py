@@ -319,7 +319,7 @@ def test_jobs_of_a_queue_with_a_key_of_another_type_stay(lab: Lab, name: str) ->
 
 
 def test_jobs_whose_outcomes_are_still_to_be_reported_stay(lab: Lab) -> None:
-    """Those of a broken queue, which somebody mends before the dead child is reaped."""
+    """They belong to a broken queue, which is repaired before the dead child is reaped."""
     lab.add("a", "b")
     a, _ = lab.claim(jobs=2).jobs
     reaped = lab.store.reap("c1", ["b"], ["a"])

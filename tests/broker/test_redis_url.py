@@ -142,12 +142,12 @@ def cache(location: Any, **options: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+def unopened_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection is created, but not opened."""
     monkeypatch.setattr(AbstractConnection, "connect", lambda self: None)
 
 
-@pytest.mark.usefixtures("nobody_listens")
+@pytest.mark.usefixtures("unopened_address")
 def test_a_connection_does_not_read_the_version_of_redis_py_from_disk(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,7 +160,7 @@ def test_a_connection_does_not_read_the_version_of_redis_py_from_disk(
     assert reads == []
 
 
-@pytest.mark.usefixtures("nobody_listens")
+@pytest.mark.usefixtures("unopened_address")
 def test_a_caches_address_and_password(settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"CACHE": "jobs"}}
     settings.CACHES = cache("redis://shop:6379/1", PASSWORD="s3cret/x#?@")
@@ -178,7 +178,7 @@ def test_a_caches_address_and_password(settings: Any) -> None:
         get_redis_url()
 
 
-@pytest.mark.usefixtures("nobody_listens")
+@pytest.mark.usefixtures("unopened_address")
 @pytest.mark.parametrize(
     ("location", "options", "expected"),
     [

@@ -104,7 +104,7 @@ def test_the_mirror_begins_when_replicas_have_the_id_of_the_data(
     deaf: RedisServer,
 ) -> None:
     """A master that a failover has given no id would be taken for another Redis."""
-    # It waits 0.6 s, which Redis ends on its next tick of 0.1 s.
+    # It waits for 0.6 s; Redis ends the wait at its next tick of 0.1 s.
     scanner = Scanner(RedisConnection(get_redis_url(), 0.9, 2.0))
     for _ in range(2):
         with pytest.raises(

@@ -128,7 +128,8 @@ def test_the_sentinel_with_news_is_believed_not_the_majority(
     assert master_when((0, "two")) == "two"
     assert master_when((1, "one"), (2, "one"), (0, "two")) == "two"
     assert master_when((1, "two"), (2, "one")) == "two"
-    # One that was cut off is told: that it has had no news for long is no reason to go back.
+    # A sentinel that was cut off still names the former master: even if the news of the failover is
+    # old, that is no reason to go back.
     monkeypatch.setattr(failovers, "SETTLED", -1)
     assert master_when((2, "one")) == "two"
     assert master_when((2, "two"), (2, "one"), (1, "two"), (0, "two")) == "two"
@@ -328,7 +329,7 @@ def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 @pytest.fixture
 def tls_master(tls: dict[str, str]) -> Iterator[str]:
-    """Where a server speaks TLS."""
+    """The address of a server that speaks TLS."""
     port = free_port()
     with RedisServer(tls_port=port, bind="127.0.0.1", **tls):
         yield f"127.0.0.1:{port}"

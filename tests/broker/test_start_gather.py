@@ -14,7 +14,7 @@ from .lab import ERROR, Lab, invariants, outcome
 NOTHING = ("collecting", "")
 
 
-def test_a_start_queues_a_job_for_every_listener(lab: Lab) -> None:
+def test_a_start_queues_one_job_per_listener(lab: Lab) -> None:
     query = Query(lab)
     assert query.start() == 1
     assert lab.ids("queued") == [query.job(n) for n in range(3)]
@@ -111,7 +111,7 @@ def test_the_threshold_releases_the_follow_up_once(lab: Lab) -> None:
 
 
 def test_a_run_unknown_to_redis_gets_no_key(lab: Lab) -> None:
-    """A master that was replaced may not know what follows, which runs by the new one's word."""
+    """A master that was replaced may not know the follow-up, which the new master has started."""
     query = Query(lab, "a")
     query.start()
     job = query.take()
@@ -246,7 +246,7 @@ def test_a_retry_by_hand_before_the_end_can_still_reach_it(lab: Lab) -> None:
     assert query.state() == ("released", "")
 
 
-def test_an_attempt_that_is_retried_is_no_loss(lab: Lab) -> None:
+def test_a_retried_attempt_does_not_count_as_a_loss(lab: Lab) -> None:
     query = Query(lab, "a")
     query.start()
     query.run_one("retrying")

@@ -53,7 +53,7 @@ def four(settings: Any, queue_settings: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def half_away(settings: Any, four: dict[str, Any], redis_server: RedisServer) -> None:
+def half_down(settings: Any, four: dict[str, Any], redis_server: RedisServer) -> None:
     """The shards 1 and 3 are on a server that is down."""
     settings.REDISQUEUE = {**four, "CONNECTION": {"URL": [redis_server.url, NOBODY]}}
 
@@ -107,7 +107,7 @@ def test_several_shards_take_the_round_trips_of_one(
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_an_unavailable_server_is_named(half_away: None, name: str) -> None:
+def test_an_unavailable_server_is_named(half_down: None, name: str) -> None:
     ask, _ = QUESTIONS[name]
     shards = AllShards()
     ask(shards)
@@ -189,7 +189,7 @@ def test_a_pause_in_one_shard_counts_as_a_pause(redis: Redis, four: dict[str, An
 
 
 def test_a_shard_that_becomes_available_again_does_not_count_as_a_rate(
-    settings: Any, redis: Redis, half_away: None, four: dict[str, Any], redis_server: RedisServer
+    settings: Any, redis: Redis, half_down: None, four: dict[str, Any], redis_server: RedisServer
 ) -> None:
     (before,) = sums.overview(AllShards(), ["default"])
     settings.REDISQUEUE = four
@@ -231,7 +231,7 @@ def test_pages_of_jobs_are_merged(redis: Redis, four: dict[str, Any]) -> None:
         sums.job_ids(AllShards(), "default", Status.QUEUED, 9_990, 10_000)
 
 
-def test_jobs_of_a_missing_shard_are_left_out(half_away: None) -> None:
+def test_jobs_of_a_missing_shard_are_left_out(half_down: None) -> None:
     shards = AllShards()
     assert sums.job_ids(shards, "default", Status.QUEUED, 0, 9) == []
     here, gone = enqueue(2), new_job_id(1)

@@ -107,8 +107,8 @@ class HardPlay(Play):
         self.running = []
 
     def is_due(self, job_id: str) -> None:
-        """Its workflow is there to stay, and its parents are done with, unless it was itself sent
-        back by hand."""
+        """Its workflow has not been cleaned up, and its parents are done, unless the job itself was
+        requeued by hand."""
         workflow_id, _, number = job_id.rpartition(".")
         assert workflow_id not in self.cleaned, job_id
         if workflow_id not in self.on_fail or "generation" in self.lab.job(job_id):

@@ -582,6 +582,6 @@ def test_sums_and_verbs_of_a_queue_are_never_wrong(half: None) -> None:
     for ask in (queue.get_stats, queue.pause, lambda: queue.get_jobs("queued")):
         with pytest.raises(RedisUnavailable, match="nonexistent"):
             ask()
-    assert queue.is_paused  # two of four shards are enough to know
+    assert queue.is_paused  # two of the four shards are enough to know
     with pytest.raises(RedisUnavailable, match="nonexistent"):
         queue.clear("queued")

@@ -79,7 +79,7 @@ def test_no_two_shards_share_a_slot() -> None:
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 6, 8, 12])
 def test_shards_spread_evenly_over_nodes(nodes: int) -> None:
-    """However many shards there are, no node has two more than another."""
+    """However many shards there are, the numbers of two nodes never differ by two or more."""
     counts = Counter(dict.fromkeys(range(nodes), 0))
     for shard in range(MAX_SHARDS):
         counts[slot(tag(shard)) * nodes // SLOTS] += 1

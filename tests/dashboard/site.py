@@ -54,6 +54,6 @@ def plain(text: str) -> str:
 
 
 def logged() -> list[tuple[str, str]]:
-    """(what it was done to, what), oldest first."""
+    """(object, action) of each log entry, oldest first."""
     entries = LogEntry.objects.order_by("pk")
     return [(entry.object_repr, entry.change_message) for entry in entries]

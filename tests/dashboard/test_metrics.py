@@ -129,7 +129,7 @@ def test_folding_makes_fewer_rows_and_changes_no_chart() -> None:
     while compact(NOW):
         pass
     assert {name: everything(name) for name in SPANS} == before
-    # 2 hours of every 7th minute, a day of ten minutes, the rest by the hour; twice.
+    # 2 hours with every 7th minute, a day in steps of ten minutes, and the rest by the hour; twice.
     assert Rollup.objects.count() < 2 * (18 + 6 * 25 + 24) < rows
 
 

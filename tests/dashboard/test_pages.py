@@ -357,7 +357,7 @@ def test_an_unreadable_job_has_a_row_that_says_so(site: Site, hand: Hand, redis:
 def test_a_time_at_the_end_of_the_calendar_breaks_no_page(
     site: Site, hand: Hand, redis: Any, settings: Any
 ) -> None:
-    settings.TIME_ZONE = "Pacific/Kiritimati"  # the first to be in the year 10000
+    settings.TIME_ZONE = "Pacific/Kiritimati"  # the first time zone to reach the year 10000
     job = tasks.noop.using(run_after=60).enqueue()
     for far in ("253402300800000", "9" * 30):
         redis.hset(hand.store.keys.job(job.id), "due_ms", far)

@@ -143,7 +143,7 @@ def test_users_who_may_not_control_workers_see_no_buttons(site: Site, staff: Any
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "\xff" * 10, report().replace("web", "\ud800")])
-def test_what_something_else_has_written_is_no_report(site: Site, hand: Hand, text: str) -> None:
+def test_a_foreign_value_is_not_a_report(site: Site, hand: Hand, text: str) -> None:
     beat(BOX, text.encode("utf-8", "replace").decode())
     assert rows(site)[0].startswith("box-1 pid 41")
 

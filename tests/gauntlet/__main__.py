@@ -97,7 +97,7 @@ def drive(deployment: Deployment, chosen: list[str], options: argparse.Namespace
     from . import report
     from .evidence import collect
     from .ledger import read_file
-    from .run import Gauntlet, give_back
+    from .run import Gauntlet, delete_finished
     from .strikers import Length
     from .verdict import judge, never_accepted, promises_of
 
@@ -119,7 +119,7 @@ def drive(deployment: Deployment, chosen: list[str], options: argparse.Namespace
     servers = [server.client(**reading) for server in deployment.servers]
     found = collect(read_file(deployment.ledger), servers, place.keys)
     if options.memory and not course.problem:
-        found.left = give_back(deployment, servers)
+        found.left = delete_finished(deployment, servers)
     asked = promises_of(place.on, memory=options.memory, clock_jumps=place.clock_jumps)
     rulings = judge(found, asked)
     missing = [*course.missing(chosen), *never_accepted(found)]

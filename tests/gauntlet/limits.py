@@ -2,13 +2,13 @@
 
 A job holds its slot from its claim until its end is reported, or until Redis takes it from a child
 that is dead or silent. Its marks are made in between, so runs that overlap by their marks held
-slots at the same time, and no allowance is needed. A run without an end held its slot until Redis
-took the job away. One whose child was stopped or cut off for longer than a lease goes on when the
-child is back: its slot is somebody else's by then, which no lease can prevent. Such a run counts
-until Redis took it away, and only if a fault explains it.
+slots at the same time, and no tolerance is needed. A run without an end held its slot until Redis
+took the job away. If a child was stopped or cut off for longer than a lease, its run continues when
+the child is back, although another job has its slot by then; no lease can prevent that. Such a run
+counts until Redis took the job away, and only if a fault explains it.
 
-A start counts for a rate at the instant of its claim, and its mark comes later: later by more for
-one than for another, so marks may be closer together than the claims were. So the marks tell which
+A start counts towards a rate at the time of its claim. Its mark comes later, with a delay that
+varies, so marks may be closer together than their claims. Therefore the marks only tell which
 claims became starts, and the event of the claim tells when.
 """
 

@@ -131,7 +131,7 @@ def cancel_the_abandoned() -> None:
 PASSING = ("events", "outbox", "gather")
 
 
-def give_back(deployment: Deployment, servers: Sequence[Redis]) -> dict[str, int]:
+def delete_finished(deployment: Deployment, servers: Sequence[Redis]) -> dict[str, int]:
     """Delete all finished jobs, give maintenance time to clean up, and stop it. Returns what is
     left, as bytes by key, except PASSING and keys that expire."""
     for status in FINAL:

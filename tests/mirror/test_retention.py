@@ -273,7 +273,7 @@ def test_200_000_rows_at_constant_memory_in_short_transactions() -> None:
     blocks = sys.getallocatedblocks()
     going = True
     while going:
-        began = time.process_time()  # SQLite works in this process, and nobody else counts
+        began = time.process_time()  # SQLite runs in this process, and no other counts
         if steps % 20:
             going = made.run_once(NOW)
         else:

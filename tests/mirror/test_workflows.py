@@ -387,7 +387,7 @@ def test_a_cursor_on_a_workflows_entry_is_recognised(full_shard: MirroredShard) 
     full_shard.bridge.close()
     full_shard.mirror()
     assert MirrorState.objects.get().epoch == 0
-    # Redis goes back in time, and something else now stands there.
+    # Redis goes back in time, and another entry is now in its place.
     key, (*_, event) = full_shard.lab.keys.events, full_shard.lab.written()
     assert event.place == last
     full_shard.lab.redis.delete(key)

@@ -54,7 +54,7 @@ def test_enqueued_jobs_commit_with_it_or_not_at_all(play: Play, tmp_path: Path) 
     assert (job.attempts, job.result) == (1, 1)
     assert (value("work"), value("work-later")) == (1, 1)
     assert stage.runs()["work"] == 2
-    assert OutboxJob.objects.count() <= 1  # of the job of the second run, until it is settled
+    assert OutboxJob.objects.count() <= 1  # that of the second run's job, until it is safe
 
 
 def test_a_job_enqueued_by_a_job_that_is_killed_after_its_commit(

@@ -98,7 +98,7 @@ def test_a_burst_runs_the_jobs_in_the_outbox(play: Play) -> None:
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
 def test_a_burst_waits_while_redis_cannot_save_the_jobs_of_the_outbox(play: Play) -> None:
     stage = play.stage
-    assert stage.worker("--processes", "1", "--burst").wait() == 0  # it leaves what later ones read
+    assert stage.worker("--processes", "1", "--burst").wait() == 0  # it leaves data for later ones
     leave_in_the_outbox(play, "abc")
     with stage.server.save_failing():
         burst = stage.worker("--processes", "1", "--burst")

@@ -331,7 +331,7 @@ def test_ids_whose_rows_are_gone_are_forgotten(
     monkeypatch.setattr(durability, "FSYNCED_MS", 5_000)
     gone, kept = lost.enqueue(1), lost.enqueue(2)
     lost.relay().run_once()
-    OutboxJob.objects.filter(pk=gone.id).delete()  # and its relay died before it said so
+    OutboxJob.objects.filter(pk=gone.id).delete()  # and its relay died before it told Redis
     assert forget_ids(lost.commands()) is False
     assert redis.zrange(keys_of().outbox, 0, -1) == [kept.id.encode()]
 

@@ -117,7 +117,8 @@ def test_a_deploy_ends_the_item_and_not_the_job(play: Play, name: str, threads: 
         assert worker.wait() == 0
         job.refresh()
         assert (job.status, job.attempts, job.recoveries) == ("queued", 0, 0), stage.report()
-        # Beside the main thread, the last progress may come behind the outcome, and is left out.
+        # Outside the main thread, the last progress may come after the outcome, and is then left
+        # out.
         if threads == "1" and name != "wait_at_each_async":
             assert job.progress is not None
             assert (job.progress.done, job.progress.total) == (n + 1, 4)

@@ -62,8 +62,9 @@ def shared(name: str, fill: Callable[[Path], object]) -> Path:
 def dealing_order(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
     """An order of tests from which xdist deals each process an equal part.
 
-    Each part has modules of every folder and begins with another one, so that tests that wait run
-    beside tests that compute. Modules with slow tests come first: what runs last should be short.
+    Each part has modules of every folder, and each begins with a different folder, so that tests
+    that wait run at the same time as tests that compute. Modules with slow tests come first,
+    because the last ones to run should be short.
     """
     modules: dict[Path, list[pytest.Item]] = {}
     for item in items:

@@ -20,7 +20,7 @@ from tests.upgrade import tasks  # noqa: E402
 
 
 def fill() -> dict[str, str]:
-    """Jobs that a worker brings into all states; their ids by name."""
+    """Enqueue jobs that a worker brings into all states; returns their ids by name."""
     names = {
         "completed": tasks.add.enqueue(1, 2).id,
         "receipt": tasks.once.enqueue(5).id,

@@ -1,13 +1,12 @@
-"""Limits and rates hold by the marks of the jobs themselves, whatever dies in between.
+"""Limits and rates hold according to the jobs' own marks, whatever dies in between.
 
 What a mark proves: a job holds its slot from its claim until its end is reported or its dead child
-is reaped. Its marks are made in between, so runs that overlap by their marks have held slots at
-the same time, and no allowance is needed. A run without an end lasted until its child was killed,
-at the least. A start counts for a rate at the instant of its claim, and its mark comes somewhat
-later: later by more for one than for another, so marks may be closer together than the claims
-were. So the marks tell which claims became starts, and the event of the claim tells when, by the
-clock that Redis counts with. That the job then started at once is seen by what its child did in
-between: nothing.
+is reaped. Its marks are made in between, so runs that overlap by their marks held slots at the same
+time, and no tolerance is needed. A run without an end lasted at least until its child was killed. A
+start counts towards a rate at the time of its claim. Its mark comes somewhat later, with a delay
+that varies, so marks may be closer together than their claims. Therefore the marks only tell which
+claims became starts, and the event of the claim tells when, by the clock that Redis counts with.
+The child did nothing between the claim and the mark, which shows that the job started at once.
 """
 
 from __future__ import annotations
