@@ -24,7 +24,7 @@ class Play:
         self.chance = random.Random(seed)
         self.queries: list[Query] = []
         self.expired: set[str] = set()
-        self.let_go: set[str] = set()  # the follow-up was deleted
+        self.without_follow_up: set[str] = set()  # the follow-up was deleted
         self.reached: dict[str, tuple[str, str]] = {}
         self.checked: dict[str, list[Any]] = {}  # key -> the hashes of its gather
 
@@ -77,7 +77,7 @@ class Play:
         query = self.chance.choice(self.queries)
         for which in ("then", "failure"):
             if self.lab.store.delete([query.job(which)]) == [1]:
-                self.let_go.add(query.key)
+                self.without_follow_up.add(query.key)
 
     def later(self) -> None:
         self.lab.advance(self.chance.choice([1500, 1500, DELAY_MS]))
@@ -138,7 +138,7 @@ class Play:
         follow = [which for which, its in {"then": then, "failure": failure}.items() if its]
         has_failure = "failure_task" in query.plan.fields
         expected = {"collecting": [], "released": ["then"]}
-        if query.key in self.let_go:
+        if query.key in self.without_follow_up:
             assert follow == []
         else:
             assert follow == expected.get(state[0], ["failure"] if has_failure else [])

@@ -128,8 +128,8 @@ def test_the_sentinel_with_news_is_believed_not_the_majority(
     assert master_when((0, "two")) == "two"
     assert master_when((1, "one"), (2, "one"), (0, "two")) == "two"
     assert master_when((1, "two"), (2, "one")) == "two"
-    # A sentinel that was cut off still names the former master: even if the news of the failover is
-    # old, that is no reason to go back.
+    # A sentinel that was cut off still names the former master. The clients do not go back to that
+    # one, even if the failover was long ago.
     monkeypatch.setattr(failovers, "SETTLED", -1)
     assert master_when((2, "one")) == "two"
     assert master_when((2, "two"), (2, "one"), (1, "two"), (0, "two")) == "two"

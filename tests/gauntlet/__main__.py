@@ -96,9 +96,9 @@ def drive(deployment: Deployment, chosen: list[str], options: argparse.Namespace
     # These need Django to be set up.
     from . import report
     from .evidence import collect
+    from .fault_runner import Length
     from .ledger import read_file
     from .run import Gauntlet, delete_finished
-    from .strikers import Length
     from .verdict import judge, never_accepted, promises_of
 
     begun = time.monotonic()

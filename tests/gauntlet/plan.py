@@ -10,7 +10,7 @@ GAPS = (0.03, 0.25)  # leases between the end of a fault and the next one
 
 
 @dataclass(frozen=True, slots=True)
-class Strike:
+class PlannedFault:
     """One planned fault. ``pick``, from 0 to 1, chooses its victim, and ``share`` its length,
     between the shortest and the longest of its kind."""
 
@@ -24,7 +24,7 @@ class Strike:
 
 def make_plan(
     seed: int | str, faults: Sequence[str], gaps: tuple[float, float] = GAPS
-) -> Iterator[Strike]:
+) -> Iterator[PlannedFault]:
     """Endless rounds. Each contains every fault once, in random order, so none is left out.
     ``gaps``: the shortest and the longest."""
     dice, number, round_ = random.Random(seed), 0, 0
@@ -33,4 +33,4 @@ def make_plan(
         for fault in dice.sample(sorted(faults), len(faults)):
             number += 1
             gap, pick, share = dice.uniform(*gaps), dice.random(), dice.random()
-            yield Strike(number, round_, gap, fault, pick, share)
+            yield PlannedFault(number, round_, gap, fault, pick, share)

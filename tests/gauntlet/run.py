@@ -23,9 +23,9 @@ from tests.worker.processes import eventually
 
 from . import ledger, tasks
 from .deployment import Deployment
+from .fault_runner import RECOVERY, FaultRunner, Length, plans
 from .feed import send_its_event
 from .ledger import Tail
-from .strikers import RECOVERY, Length, Strikers, plans
 
 WARM_UP = 50  # runs before the first fault
 REST = 120.0  # s within which everything accepted must have ended
@@ -55,16 +55,16 @@ class Gauntlet:
         self._chosen = chosen
         self._say = say
         self._tail = Tail(deployment.ledger)
-        self._strikers = Strikers(deployment, self._tail, say, self._logs)
+        self._runner = FaultRunner(deployment, self._tail, say, self._logs)
 
     def run(self, length: Length, *, side_by_side: bool = False) -> Course:
         get_settings()  # the workers' own settings: if they are wrong, they fail here and now
-        course = Course(self._strikers.fired)
+        course = Course(self._runner.fired)
         made = plans(self._deployment.seed, self._chosen, side_by_side=side_by_side)
         self._deployment.start()
         try:
             eventually(lambda: self._ended() >= WARM_UP, RECOVERY, why=self._logs)
-            self._strikers.strike(list(made.values()), length)
+            self._runner.run(list(made.values()), length)
             self._come_to_rest()
             self._deployment.stop_workers()
         except (AssertionError, RuntimeError) as error:  # from a wait that took too long

@@ -410,7 +410,7 @@ def test_the_same_seed_gives_the_same_plan() -> None:
         return [next(plan) for _ in range(30)]
 
     assert first(7) == first(7) != first(8)
-    assert {strike.fault for strike in first(7) if strike.round == 4} == {"a", "b", "c"}
+    assert {planned.fault for planned in first(7) if planned.round == 4} == {"a", "b", "c"}
 
 
 def test_an_unknown_line_in_the_ledger_is_refused() -> None:

@@ -140,7 +140,7 @@ def migrate(processes: MirrorProcesses, *target: str) -> None:
 
 
 @contextmanager
-def database_away(processes: MirrorProcesses) -> Iterator[None]:
+def database_down(processes: MirrorProcesses) -> Iterator[None]:
     """Make PostgreSQL end all connections and refuse new ones."""
     server, name = processes.postgres, processes.entry["NAME"]
     assert server is not None

@@ -19,7 +19,7 @@ from tests.support.stopwatch import Stopwatch
 from tests.worker import tasks
 from tests.worker.processes import eventually, holds_for
 
-from .mirror_processes import MirrorProcesses, database_away, migrate
+from .mirror_processes import MirrorProcesses, database_down, migrate
 from .mirrored_shard import check_events
 
 on_postgresql = pytest.mark.parametrize("processes", ["postgresql"], indirect=True)
@@ -223,7 +223,7 @@ def test_the_database_is_down_for_a_while(processes: MirrorProcesses) -> None:
     bridge = processes.bridge_process()
     processes.run_jobs(10, "before")
     processes.until_mirrored()
-    with database_away(processes):
+    with database_down(processes):
         processes.run_jobs(10, "meanwhile")
         eventually(
             lambda: "trying again until it goes" in bridge.output, 30, why=bridge.log.read_text

@@ -179,7 +179,7 @@ def test_the_transaction_is_in_the_mirrors_database(
 # -- receivers that break the transaction
 
 
-def raises_a_database_error(**_: Any) -> None:
+def lets_an_error_out(**_: Any) -> None:
     MirrorState.objects.create(shard=0)
 
 
@@ -209,7 +209,7 @@ def breaks_a_constraint_checked_at_the_commit(**_: Any) -> None:
 
 
 SPOILERS = [
-    raises_a_database_error,
+    lets_an_error_out,
     swallows_an_error,
     asks_for_a_rollback,
     breaks_a_constraint_checked_at_the_commit,
@@ -248,12 +248,12 @@ def test_a_broken_transaction_that_django_believes_to_be_valid(
 
 def test_the_receiver_that_raised_the_error_is_named(caplog: pytest.LogCaptureFixture) -> None:
     event("a")
-    with listening(first, raises_a_database_error, last):
+    with listening(first, lets_an_error_out, last):
         SignalDelivery().run_once()
     assert "job a: the transaction of the receivers of job_queued was broken by lets_an" in (
         caplog.text
     )
-    assert "job a: the receiver raises_a_database_error of job_queued raised IntegrityError" in (
+    assert "job a: the receiver lets_an_error_out of job_queued raised IntegrityError" in (
         caplog.text
     )
     assert "the receiver last" not in caplog.text
@@ -411,7 +411,7 @@ def test_hooks_that_raise_affect_neither_the_bridge_nor_other_hooks(
     assert "job b: an on_commit hook of a receiver of job_queued raised: test_hooks" in caplog.text
 
 
-@pytest.mark.parametrize("spoil", [None, raises_a_database_error])
+@pytest.mark.parametrize("spoil", [None, lets_an_error_out])
 def test_enqueued_jobs_are_rows_of_the_transaction_and_are_sent_once(
     spoil: Callable[..., None] | None, queue_settings: dict[str, Any], redis: Redis
 ) -> None:

@@ -127,13 +127,13 @@ class Stage:
         return str(self.ledger)
 
     def gate(self) -> str:
-        """A new FIFO, on which ``run_until_let_go`` waits."""
+        """A new FIFO, on which ``run_until_gate_opens`` waits."""
         path = self.folder / f"gate{len(list(self.folder.glob('gate*')))}"
         os.mkfifo(path)
         return str(path)
 
     @staticmethod
-    def let_go(gate: str) -> None:
+    def open_gate(gate: str) -> None:
         """Open the gate for the single job that waits there, or is about to."""
 
         def opens() -> bool:

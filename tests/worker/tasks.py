@@ -58,15 +58,15 @@ def run_then_sleep(folder: str, name: str, seconds: float) -> int:
 
 
 @task
-def run_until_let_go(folder: str, name: str, gate: str) -> None:
+def run_until_gate_opens(folder: str, name: str, gate: str) -> None:
     """Ends once the test opens the gate, a FIFO, for writing."""
     trace(folder, name)
     os.close(os.open(gate, os.O_RDONLY))
 
 
 @task
-def run_until_let_go_in_c(folder: str, name: str, gate: str) -> None:
-    """Like ``run_until_let_go``, but in C and holding the GIL."""
+def run_until_gate_opens_in_c(folder: str, name: str, gate: str) -> None:
+    """Like ``run_until_gate_opens``, but in C and holding the GIL."""
     trace(folder, name)
     libc = ctypes.PyDLL(None)
     libc.close(libc.open(gate.encode(), os.O_RDONLY))
@@ -168,7 +168,7 @@ def backend() -> int:
 
 
 @task
-def backend_until_let_go(gate: str) -> int:
+def backend_until_gate_opens(gate: str) -> int:
     """``backend``, which ends once the test opens the gate, a FIFO, for writing."""
     pid = backend.func()
     os.close(os.open(gate, os.O_RDONLY))
@@ -252,8 +252,8 @@ async def async_run(folder: str, name: str, seconds: float) -> int:
 
 
 @task
-async def async_run_until_let_go(folder: str, name: str, gate: str) -> int:
-    """``run_until_let_go`` on the event loop."""
+async def async_run_until_gate_opens(folder: str, name: str, gate: str) -> int:
+    """``run_until_gate_opens`` on the event loop."""
     n = trace(folder, name)
     os.close(await asyncio.to_thread(os.open, gate, os.O_RDONLY))
     return n

@@ -154,7 +154,7 @@ def test_a_silent_node_holds_up_its_own_shards_only(
     jobs = Shards(stage)
     worker = stage.worker("--processes", "2").wait_until_up(3)
     gate = stage.gate()
-    held = jobs.enqueue(0, "held", task=tasks.run_until_let_go, more=(gate,))
+    held = jobs.enqueue(0, "held", task=tasks.run_until_gate_opens, more=(gate,))
     eventually(lambda: stage.runs()["held"], why=stage.report)
     waiting = jobs.enqueue(0, *(f"waiting{n}" for n in range(20)))
     silent.pause()
@@ -164,7 +164,7 @@ def test_a_silent_node_holds_up_its_own_shards_only(
             n = next(rounds)
             jobs.until({shard: jobs.enqueue(shard, f"round{n}.{shard}") for shard in others})
             if n == 0:
-                stage.let_go(gate)  # it ends while its shard is unavailable
+                stage.open_gate(gate)  # it ends while its shard is unavailable
     finally:
         silent.resume()
     jobs.until({0: [*held, *waiting]})

@@ -104,12 +104,12 @@ def test_a_claim_whose_reply_was_lost_is_released_while_its_child_runs_a_job_of_
     proxy.drop_replies(1000, matching=call.encode())
     (lost,) = shards.enqueue(1, "lost")
     eventually(lambda: shards.status(lost, 1) == "processing", why=stage.report)
-    held = shards.enqueue(2, "held", task=tasks.run_until_let_go, more=(gate,))
+    held = shards.enqueue(2, "held", task=tasks.run_until_gate_opens, more=(gate,))
     eventually(lambda: stage.runs()["held"], why=stage.report)
     proxy.drop_replies(0)
     stage.worker("--processes", "1")
     shards.until({1: [lost]})
-    stage.let_go(gate)
+    stage.open_gate(gate)
     shards.until({2: held})
     assert stage.runs() == {"lost": 1, "held": 1}
 
@@ -123,15 +123,15 @@ def test_an_outcome_does_not_wait_for_a_job_of_another_shard(
     stage.configure(SHARDS=2, CONNECTION={"URL": [stage.server.url, other.url]})
     shards, gates = Shards(stage), (stage.gate(), stage.gate())
     stage.worker("--processes", "1").wait_until_up(2)
-    ended = shards.enqueue(1, "ended", task=tasks.run_until_let_go, more=gates[:1])
+    ended = shards.enqueue(1, "ended", task=tasks.run_until_gate_opens, more=gates[:1])
     eventually(lambda: stage.runs()["ended"], why=stage.report)
     other.stop()
-    stage.let_go(gates[0])
-    slow = shards.enqueue(0, "slow", task=tasks.run_until_let_go, more=gates[1:])
+    stage.open_gate(gates[0])
+    slow = shards.enqueue(0, "slow", task=tasks.run_until_gate_opens, more=gates[1:])
     eventually(lambda: stage.runs()["slow"], why=stage.report)
     other.start()
     shards.until({1: ended})
-    stage.let_go(gates[1])
+    stage.open_gate(gates[1])
     shards.until({0: slow})
     assert stage.runs() == {"ended": 1, "slow": 1}
 
@@ -145,10 +145,10 @@ def test_a_child_is_recycled_even_if_it_cannot_report_to_a_shard(
     stage.configure(SHARDS=2, CONNECTION={"URL": [stage.server.url, other.url]})
     shards, gate = Shards(stage), stage.gate()
     stage.worker("--processes", "1", "--max-jobs", "2").wait_until_up(2)
-    ended = shards.enqueue(1, "ended", task=tasks.run_until_let_go, more=(gate,))
+    ended = shards.enqueue(1, "ended", task=tasks.run_until_gate_opens, more=(gate,))
     eventually(lambda: stage.runs()["ended"], why=stage.report)
     other.stop()
-    stage.let_go(gate)
+    stage.open_gate(gate)
     shards.until({0: shards.enqueue(0, *names(0, 5))})
     other.start()
     shards.until({1: ended})
@@ -239,13 +239,13 @@ def test_a_killed_child_loses_nothing_in_any_shard(shards: Shards) -> None:
     gate = stage.gate()
     worker = stage.worker("--processes", "1").wait_until_up(2)
     shards.until(done)
-    held = shards.enqueue(2, "held", task=tasks.run_until_let_go, more=(gate,))
+    held = shards.enqueue(2, "held", task=tasks.run_until_gate_opens, more=(gate,))
     eventually(lambda: stage.runs()["held"], why=stage.report)
     pid = stage.pid("held")
     behind = {shard: shards.enqueue(shard, f"behind{shard}") for shard in range(SHARDS)}
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: stage.runs()["held"] == 2, why=stage.report)
-    stage.let_go(gate)
+    stage.open_gate(gate)
     shards.until({2: held, **{shard: behind[shard] for shard in (0, 1, 3)}})
     shards.until(behind)
     assert all(times == 1 for name, times in stage.runs().items() if name != "held")
@@ -258,7 +258,7 @@ def test_a_dead_worker_is_recovered_in_every_shard(shards: Shards) -> None:
     gates = {shard: stage.gate() for shard in (1, 2)}
     first = stage.worker("--processes", "2").wait_until_up(3)
     held = {
-        shard: shards.enqueue(shard, f"held{shard}", task=tasks.run_until_let_go, more=(gate,))
+        shard: shards.enqueue(shard, f"held{shard}", task=tasks.run_until_gate_opens, more=(gate,))
         for shard, gate in gates.items()
     }
     eventually(lambda: len(stage.runs()) == 2, why=stage.report)
@@ -266,7 +266,7 @@ def test_a_dead_worker_is_recovered_in_every_shard(shards: Shards) -> None:
     second = stage.worker("--processes", "2")
     eventually(lambda: set(stage.runs().values()) == {2}, why=stage.report)
     for gate in gates.values():
-        stage.let_go(gate)
+        stage.open_gate(gate)
     shards.until(held)
     second.term()
     assert second.wait() == 0, second.output
@@ -283,7 +283,7 @@ def test_a_server_that_does_not_answer_does_not_delay_the_others(
     shards = Shards(stage)
     worker = stage.worker("--processes", "2").wait_until_up(3)
     gate = stage.gate()
-    held = shards.enqueue(1, "held", task=tasks.run_until_let_go, more=(gate,))
+    held = shards.enqueue(1, "held", task=tasks.run_until_gate_opens, more=(gate,))
     eventually(lambda: stage.runs()["held"], why=stage.report)
     waiting = shards.enqueue(1, *names(1, 20))
     shards.until({1: waiting})
@@ -292,7 +292,7 @@ def test_a_server_that_does_not_answer_does_not_delay_the_others(
         for n in range(4):  # a lease is 1.5 s
             shards.until({0: shards.enqueue(0, *(f"round{n}.{m}" for m in range(10)))})
             if n == 1:
-                stage.let_go(gate)  # it ends while its shard is unavailable
+                stage.open_gate(gate)  # it ends while its shard is unavailable
     finally:
         other.resume()
     shards.until({1: held})

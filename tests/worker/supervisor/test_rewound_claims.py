@@ -133,7 +133,7 @@ def test_a_claim_that_redis_has_forgotten(stage: Stage) -> None:
     worker = stage.worker("--processes", "1").wait_until_up(2)
     queue, gate = JobQueue(), stage.gate()
     queue.pause()
-    job = tasks.async_run_until_let_go.enqueue(stage.book, "long", gate)
+    job = tasks.async_run_until_gate_opens.enqueue(stage.book, "long", gate)
     stage.redis.save()
     queue.resume()
     eventually(lambda: stage.runs()["long"], why=stage.report)
@@ -141,7 +141,7 @@ def test_a_claim_that_redis_has_forgotten(stage: Stage) -> None:
     queue.resume()
     said = f"job {job.id} was claimed again while it runs here"
     eventually(lambda: said in worker.output, why=stage.report)
-    stage.let_go(gate)
+    stage.open_gate(gate)
     stage.ended(job)
     assert (job.status, stage.runs()["long"]) == ("completed", 1)
     assert stage.redis.keys("*child:*:processing") == []

@@ -353,12 +353,12 @@ def test_a_worker_is_quieted_resumed_and_stopped(stage: Stage) -> None:
     told = report("running", 3)
     assert (told.processes, told.threads, told.queues) == (2, 1, ("default",))
     gate = stage.gate()
-    running = tasks.run_until_let_go.enqueue(stage.book, "running", gate)
+    running = tasks.run_until_gate_opens.enqueue(stage.book, "running", gate)
     eventually(lambda: stage.runs()["running"])
     tell(WorkerOrder.QUIET, 10)
     report("quiet", 2)  # maintenance, and the child that runs the job
     waiting = tasks.run.enqueue(stage.book, "waiting")
-    stage.let_go(gate)
+    stage.open_gate(gate)
     stage.ended(running)
     report("quiet", 1)
     assert stage.runs() == {"running": 1}

@@ -270,8 +270,8 @@ def test_a_child_in_which_a_receiver_hangs_is_replaced(stage: Stage, tmp_path: P
 
 
 SLOW_TASKS = {
-    "sleeping": tasks.run_until_let_go,
-    "holding the GIL in C": tasks.run_until_let_go_in_c,
+    "sleeping": tasks.run_until_gate_opens,
+    "holding the GIL in C": tasks.run_until_gate_opens_in_c,
 }
 
 
@@ -289,7 +289,7 @@ def test_short_jobs_do_not_wait_behind_a_slow_one(stage: Stage, how: str) -> Non
     slow.refresh()
     assert slow.status == "processing"
     assert stage.statuses(short) == {"completed": 400}
-    stage.let_go(gate)
+    stage.open_gate(gate)
     stage.until_done(warm + 401)
     assert set(stage.runs().values()) == {1}
     assert stage.count("recovered_total") == 0
@@ -316,7 +316,7 @@ def test_outcomes_are_reported_while_a_slow_job_of_their_batch_runs(
     # The remaining jobs of the batch are in the queue again, where another worker could claim them.
     eventually(lambda: stage.stats()["queued"] == behind, why=stage.report)
     assert stage.stats()["processing"] == 1
-    stage.let_go(gate)
+    stage.open_gate(gate)
     stage.until_done(warm + 11 + behind)
     assert set(stage.runs().values()) == {1}
 
@@ -336,11 +336,11 @@ def test_released_jobs_keep_their_order(stage: Stage) -> None:
     queue = JobQueue("default")
     queue.pause()
     gate = stage.gate()
-    tasks.run_until_let_go.enqueue(stage.book, "slow", gate)
+    tasks.run_until_gate_opens.enqueue(stage.book, "slow", gate)
     tasks.run.enqueue_many([(stage.book, f"{n:03}") for n in range(200)])
     queue.resume()
     # Later, the child would claim others before its batch's jobs are back.
     eventually(lambda: stage.stats()["queued"] == 200 and stage.runs()["slow"], why=stage.report)
-    stage.let_go(gate)
+    stage.open_gate(gate)
     stage.until_done(warm + 201)
     assert stage.in_order() == ["slow", *[f"{n:03}" for n in range(200)]]

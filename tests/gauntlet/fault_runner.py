@@ -15,7 +15,7 @@ from . import ledger
 from .deployment import Deployment
 from .faults import CHILDREN, CLOCK, DATABASE, NETWORK, SERVERS, WORKERS, Faults
 from .ledger import Tail
-from .plan import GAPS, Strike, make_plan
+from .plan import GAPS, PlannedFault, make_plan
 
 EVERY = 50  # faults between two progress messages
 RECOVERY = 60.0  # s after a fault within which a job must have started and ended
@@ -38,7 +38,9 @@ class Length:
     rounds: int = 0
 
 
-def plans(seed: int, faults: Sequence[str], *, side_by_side: bool) -> dict[str, Iterator[Strike]]:
+def plans(
+    seed: int, faults: Sequence[str], *, side_by_side: bool
+) -> dict[str, Iterator[PlannedFault]]:
     """One plan with all faults; or one for each part of the deployment that any of them affects."""
     if not side_by_side:
         return {"": make_plan(seed, faults)}
@@ -50,8 +52,8 @@ def plans(seed: int, faults: Sequence[str], *, side_by_side: bool) -> dict[str, 
     }
 
 
-class Strikers:
-    """``strike`` carries out plans side by side. ``fired`` counts the faults that took effect."""
+class FaultRunner:
+    """``run`` carries out plans side by side. ``fired`` counts the faults that took effect."""
 
     def __init__(
         self,
@@ -69,32 +71,32 @@ class Strikers:
         self._stop = Event()
         self._counting = Lock()
 
-    def strike(self, plans: Sequence[Iterator[Strike]], length: Length) -> None:
+    def run(self, plans: Sequence[Iterator[PlannedFault]], length: Length) -> None:
         """Raises the first error of any plan."""
         with ThreadPoolExecutor(len(plans)) as pool:
-            strikers = [pool.submit(self._carry_out, plan, length) for plan in plans]
+            running = [pool.submit(self._carry_out, plan, length) for plan in plans]
             try:
-                done = wait(strikers, return_when=FIRST_EXCEPTION).done
+                done = wait(running, return_when=FIRST_EXCEPTION).done
             finally:
                 self._stop.set()
-        for striker in (*done, *strikers):
-            striker.result()
+        for future in (*done, *running):
+            future.result()
 
-    def _carry_out(self, plan: Iterator[Strike], length: Length) -> None:
+    def _carry_out(self, plan: Iterator[PlannedFault], length: Length) -> None:
         end = time.monotonic() + length.seconds
-        for strike in plan:
-            if strike.round > max(1, length.rounds) and time.monotonic() > end:
+        for planned in plan:
+            if planned.round > max(1, length.rounds) and time.monotonic() > end:
                 return
-            if self._stop.wait(strike.gap * self._longest_gap):
+            if self._stop.wait(planned.gap * self._longest_gap):
                 return
-            self._inject(strike)
+            self._inject(planned)
 
-    def _inject(self, strike: Strike) -> None:
+    def _inject(self, planned: PlannedFault) -> None:
         begun = time.time_ns()
-        pids = self._faults.strike(strike)
-        ledger.write("fault", fault=strike.fault, begun=begun, pids=pids)
+        pids = self._faults.inject(planned)
+        ledger.write("fault", fault=planned.fault, begun=begun, pids=pids)
         healed = time.time_ns()
-        self._count(strike)
+        self._count(planned)
 
         def has_recovered() -> bool:
             self._tail.poll()
@@ -104,12 +106,12 @@ class Strikers:
             has_recovered,
             RECOVERY,
             every=0.02,
-            why=lambda: f"no job ran after {strike}\n{self._logs()}",
+            why=lambda: f"no job ran after {planned}\n{self._logs()}",
         )
 
-    def _count(self, strike: Strike) -> None:
+    def _count(self, planned: PlannedFault) -> None:
         with self._counting:
-            self.fired[strike.fault] += 1
+            self.fired[planned.fault] += 1
             total = self.fired.total()
         if total % EVERY == 0:
             self._say(f"{total} faults, {self._tail.ended} runs ended")
