@@ -102,13 +102,8 @@ def use_pymysql() -> None:
     if find_spec("MySQLdb") is None:
         import pymysql
 
-        pymysql.version_info = (
-            2,
-            2,
-            1,
-            "final",
-            0,
-        )  # the version of mysqlclient that Django requires
+        # the version of mysqlclient that Django requires
+        pymysql.version_info = (2, 2, 1, "final", 0)
         pymysql.install_as_MySQLdb()
 
 

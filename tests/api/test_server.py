@@ -50,9 +50,8 @@ def test_many_clients_share_one_reader_and_other_requests_are_answered(
     for reader in readers:
         assert job.id in reader.line("data: ")
     assert watch.seconds < 5
-    assert (
-        len(redis.client_list()) - before <= 3
-    )  # the reader, the thread that catches up, and this one
+    # the reader, the thread that catches up, and this one
+    assert len(redis.client_list()) - before <= 3
     refused = event_stream(port, token)
     assert refused.answer.status == 429
     refused.close()

@@ -75,9 +75,8 @@ class Model:
         self.leases: dict[str, int] = {}  # child -> ms until which it holds its lease
         self.beat: int | None = None
         self.steady = T0
-        self.tombs: dict[
-            str, int
-        ] = {}  # cleared ids that a repeated enqueue still finds, and until when
+        # cleared ids that a repeated enqueue still finds, and until when
+        self.tombs: dict[str, int] = {}
 
     # -- verbs
 

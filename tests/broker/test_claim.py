@@ -140,9 +140,8 @@ def test_a_paused_queue_is_skipped(lab: Lab) -> None:
     assert claim.leave_out == ["stopped"]
     lab.pop_token("stopped")
     lab.claim(jobs=5, queues=["stopped", "going"])
-    assert (
-        lab.tokens("stopped") == 0
-    )  # resume will leave a token; this claim's worker would spin on it
+    # resume will leave a token; this claim's worker would spin on it
+    assert lab.tokens("stopped") == 0
     invariants(lab, tokens=False)
 
 

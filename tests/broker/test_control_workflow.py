@@ -100,9 +100,8 @@ def test_cancel_ends_waiting_jobs_and_asks_running_jobs_to_stop(lab: Lab) -> Non
     assert workflow.statuses() == ["processing", *["cancelled"] * 4]
     assert "cancel_ms" in lab.job(running.id)
     assert lab.taken(jobs=10) == []
-    assert lab.finish(workflow.completed(running)) == [
-        1
-    ]  # completed wins over a cancel that came late
+    # completed wins over a cancel that came late
+    assert lab.finish(workflow.completed(running)) == [1]
     assert workflow.data().status == "cancelled"
     assert workflow.counts() == {"total": 5, "completed": 1, "cancelled": 4}
     assert lab.store.requeue([workflow.job(1)]) == [-3]

@@ -247,9 +247,8 @@ def test_a_list_is_cleared_completely_while_followers_are_still_being_notified(l
     )  # notifies the followers of p0 and p1; more would be too much for one call
     lab.finish(*[outcome(job) for job in second], child="b")
     queue = JobQueue()
-    assert (
-        queue.clear("completed") == 63
-    )  # with p99 and q0 to q59, which have no followers to notify
+    # with p99 and q0 to q59, which have no followers to notify
+    assert queue.clear("completed") == 63
     assert queue.get_stats()["completed"] == 97
     assert list(lab.advancing())
     assert queue.clear("completed") == 97

@@ -65,9 +65,8 @@ def test_many_jobs_are_added_to_an_empty_key_as_to_a_skip_list(lab: Lab) -> None
     jobs = lab.taken(jobs=40)
     keys = lab.keys.slots, lab.keys.queue("default").processing
     assert [lab.redis.zcard(key) for key in keys] == [len(jobs), 40]
-    assert "cmdstat_object|encoding" not in lab.redis.info(
-        "commandstats"
-    )  # none that must be converted
+    # none that must be converted
+    assert "cmdstat_object|encoding" not in lab.redis.info("commandstats")
     assert [lab.redis.object("encoding", key) for key in keys] == ["skiplist", "skiplist"]
 
 

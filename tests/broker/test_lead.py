@@ -36,9 +36,8 @@ def test_a_child_succeeds_a_dead_one_of_its_own_worker_at_once(lab: Lab) -> None
     assert lab.store.lead("w.m.1.5.2", 1000) == 1
     assert lab.store.lead("w.m.1.6.2", 1000) == 0  # another worker's child
     assert lab.store.lead("w.m.1.5.3", 1000) == 1
-    assert (
-        lab.store.lead("w.m.1.5.2", 0) == 0
-    )  # the supervisor acts for the dead child, but too late
+    # the supervisor acts for the dead child, but too late
+    assert lab.store.lead("w.m.1.5.2", 0) == 0
     assert lab.store.lead("w.m.1.6.2", 1000) == 0
 
 

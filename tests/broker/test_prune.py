@@ -211,11 +211,8 @@ def test_not_before_the_mirror_has_read_its_last_event(mirrored: Lab, status: st
     cursor = entry_of(mirrored, "a", "processing")
     cursor_ms = int(cursor.partition("-")[0])
     finished_ms(mirrored, "a", cursor_ms - 5000)
-    assert prune(mirrored, status, keep=0, ttl_ms=0) == (
-        0,
-        0,
-        False,
-    )  # nothing has been read at all
+    # nothing has been read at all
+    assert prune(mirrored, status, keep=0, ttl_ms=0) == (0, 0, False)
     mirrored.store.trim(cursor, 10_000)
     for before in (-1, 0, 1, 1000):  # a script's entries may be later than its clock by this much
         finished_ms(mirrored, "a", cursor_ms - before)

@@ -43,9 +43,8 @@ def test_the_page_of_a_gather_follows_it_to_its_end(site: Site, hand: Hand) -> N
     assert "First failure: tests.client.gather.tasks.funds" in plain(page)
     assert "ValueError : no funds <b>" in plain(page)
     assert "1 of 3 jobs completed, 1 failed" in plain(page)
-    assert (
-        page.count(f'href="{address("job", failed)}"') == 3
-    )  # at the top, in the timeline and among the parts
+    # at the top, in the timeline and among the parts
+    assert page.count(f'href="{address("job", failed)}"') == 3
     assert len(rows(page)) == 3
     assert re.search(r"failed, waited [\d.]+ m?s, ran [\d.]+ m?s", plain(page))
     hand.complete_one("2")

@@ -78,9 +78,8 @@ def test_a_realistic_spread() -> None:
 @pytest.mark.django_db
 def test_ibans_have_their_check_digits() -> None:
     make(users=50)
-    assert (
-        seeding.iban("DE", 370400440532013000) == "DE89370400440532013000"
-    )  # a well-known example
+    # a well-known example
+    assert seeding.iban("DE", 370400440532013000) == "DE89370400440532013000"
     for account in Account.objects.all():
         turned = account.iban[4:] + account.iban[:4]
         assert int("".join(str(int(letter, 36)) for letter in turned)) % 97 == 1

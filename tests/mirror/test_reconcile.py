@@ -140,9 +140,8 @@ def test_no_job_is_declared_lost_before_its_end_has_been_read(full_shard: Mirror
         full_shard.lab.finish(outcome(job))
     full_shard.lab.redis.delete(full_shard.lab.keys.job("a"), full_shard.lab.keys.job("b"))
     for _ in range(50):
-        assert (
-            reconciler(cursor) is True
-        )  # it waits until the events that were in the stream have been read
+        # it waits until the events that were in the stream have been read
+        assert reconciler(cursor) is True
     assert set(JobRecord.objects.values_list("status", flat=True)) == {"queued"}
     page = full_shard.bridge.events.read(cursor.position)
     cursor = full_shard.bridge.writer.write(page.events, cursor, page.last)
@@ -316,9 +315,8 @@ def test_a_job_that_moved_before_a_failed_start_is_left_to_its_events(
         with pytest.raises(RedisUnavailable):
             reconciler(cursor)
     for _ in range(50):
-        assert (
-            reconciler(cursor) is True
-        )  # it waits until the events that were in the stream have been read
+        # it waits until the events that were in the stream have been read
+        assert reconciler(cursor) is True
     assert not JobRecord.objects.exists()
     full_shard.mirror()
     assert full_shard.statuses("unread") == ["queued"]

@@ -253,10 +253,8 @@ def test_an_entry_with_the_same_id_but_other_content_is_noticed(
         full_shard.lab.redis.execute_command("XADD", full_shard.lab.keys.events, name, *fields)
     full_shard.mirror()
     assert (state().epoch, state().gaps) == (1, 0)
-    assert full_shard.statuses("b") == [
-        "queued",
-        "failed",
-    ]  # in reality Redis does not know the job: it is lost
+    # in reality Redis does not know the job: it is lost
+    assert full_shard.statuses("b") == ["queued", "failed"]
 
 
 @pytest.fixture
@@ -318,9 +316,8 @@ def test_a_redis_that_failed_over_to_an_older_copy(
     JobRecord.objects.filter(pk="lost").delete()
     is_in_step(shard)
     stream = len(lab.written())
-    assert (
-        JobEvent.objects.filter(epoch=1, seq__gt=0).count() < stream
-    )  # not everything was read again
+    # not everything was read again
+    assert JobEvent.objects.filter(epoch=1, seq__gt=0).count() < stream
 
 
 @pytest.mark.parametrize("unsaved", [0, 20])

@@ -139,9 +139,8 @@ def test_it_continues_where_it_stopped_and_restarts_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(retention, "ROWS_PER_STEP", 10)
-    for n in range(
-        25
-    ):  # all of them stay: a walk that restarted each time would never get past them
+    # all of them stay: a walk that restarted each time would never get past them
+    for n in range(25):
         record(f"runs{n}", "processing", enqueued_at=NOW - 100 * DAY)
     ended("last", 11, began=50)
     made = Retention(SETTINGS, everything)
@@ -260,9 +259,8 @@ def test_200_000_rows_at_constant_memory_in_short_transactions() -> None:
     later = "strftime('%%Y-%%m-%%d %%H:%%M:%%f000', enqueued_at, (n / 1e3) || ' seconds')"
     other = {'"id"': "'j' || n", '"enqueued_at"': later}
     values = [other.get(name, name) for name in names]
-    with (
-        connection.cursor() as cursor
-    ):  # creating the rows through Django would take longer than the test
+    # creating the rows through Django would take longer than the test
+    with connection.cursor() as cursor:
         cursor.execute(
             f"INSERT INTO {JobRecord._meta.db_table} ({', '.join(names)}) "
             "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers LIMIT %s) "

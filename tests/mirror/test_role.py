@@ -99,9 +99,8 @@ def test_maintenance_whose_database_hangs_is_replaced(processes: MirrorProcesses
 def test_a_stopped_worker_mirrors_how_its_jobs_ended(processes: MirrorProcesses) -> None:
     worker = processes.worker("--processes", "1").wait_until_up(3)
     job = tasks.run_then_sleep.enqueue(processes.stage.book, "slow", 1.0)
-    eventually(
-        lambda: processes.stage.runs()["slow"]
-    )  # started: jobs that are only claimed are released
+    # started: jobs that are only claimed are released
+    eventually(lambda: processes.stage.runs()["slow"])
     worker.term()
     assert worker.wait() == 0, worker.output
     assert processes.record(job.id).status == "completed"

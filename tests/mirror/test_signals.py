@@ -54,9 +54,8 @@ def no_example_receivers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disconnects the receivers of the example project."""
     for signal in JOB_SIGNALS.values():
         monkeypatch.setattr(signal, "receivers", [])
-    monkeypatch.setattr(
-        signal_delivery, "PASS_SECONDS", 60
-    )  # one pass sends all signals, however slow
+    # one pass sends all signals, however slow
+    monkeypatch.setattr(signal_delivery, "PASS_SECONDS", 60)
 
 
 def signalled() -> int:

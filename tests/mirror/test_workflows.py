@@ -361,9 +361,8 @@ def test_no_workflow_is_declared_lost_before_its_end_has_been_read(
 
     monkeypatch.setattr(reconcile.WorkflowReconciler, "unfinished_pages", late)
     for _ in range(50):
-        assert (
-            reconciler(cursor) is True
-        )  # it waits until the events that were in the stream have been read
+        # it waits until the events that were in the stream have been read
+        assert reconciler(cursor) is True
     assert (full_shard.workflow(workflow.id).status, looks) == ("running", [workflow.id])
     read = full_shard.bridge.events.read(cursor.position)
     steps(

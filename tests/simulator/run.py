@@ -65,9 +65,8 @@ def simulate(labs: Sequence[SimulatedLab], seed: int, length: int = LENGTH) -> F
     shortest = shrink(steps, fails)
     told: list[str] = []
     error = fail_of(labs, shortest, told.append) or error
-    return Failure(
-        seed, shortest[: len(told)], error, told
-    )  # which may fail sooner, because of a 0
+    # which may fail sooner, because of a 0
+    return Failure(seed, shortest[: len(told)], error, told)
 
 
 def _place(error: BaseException) -> str:

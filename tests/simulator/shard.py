@@ -187,9 +187,8 @@ class Shard:
         # so: the job has run.
         ended = {(one.id, one.lease) for one in outcomes}
         takes_ended = any((job.id, job.lease) in ended for job in claim.jobs)
-        if (
-            loses_reply and not takes_ended and (claim.jobs or not wanted)
-        ):  # otherwise it makes a new call
+        # otherwise it makes a new call
+        if loses_reply and not takes_ended and (claim.jobs or not wanted):
             self._send_again(child, send, outcomes, codes, claim)
         assert claim.lost == []
         for job in claim.jobs:

@@ -80,8 +80,8 @@ def see_again_later(x: int) -> None:
 
 
 @task
-def see_forever() -> None:
-    see_forever.enqueue()
+def see_for_ever() -> None:
+    see_for_ever.enqueue()
 
 
 @task(max_attempts=3, backoff=600)
@@ -146,8 +146,8 @@ def test_drain_after_the_block_also_runs_jobs_enqueued_by_jobs() -> None:
 
 def test_an_endless_drain_is_reported() -> None:
     with capture_jobs() as queue:
-        see_forever.enqueue()
-        with pytest.raises(AssertionError, match=r"no end, the last of \S+see_forever: a job"):
+        see_for_ever.enqueue()
+        with pytest.raises(AssertionError, match=r"no end, the last of \S+see_for_ever: a job"):
             queue.drain()
 
 

@@ -15,11 +15,7 @@ INSTALLED_APPS = [
     "django_redisqueue",
     "tests.upgrade",
 ]
-SILENCED_SYSTEM_CHECKS = [
-    "admin.E403",
-    "admin.E408",
-    "admin.E409",
-    "admin.E410",
-]  # there are no pages here
+# there are no pages here
+SILENCED_SYSTEM_CHECKS = ["admin.E403", "admin.E408", "admin.E409", "admin.E410"]
 DATABASES = {"default": json.loads(os.environ["UPGRADE_DATABASE"])}
 REDISQUEUE = json.loads(os.environ["UPGRADE_SETTINGS"])

@@ -71,9 +71,8 @@ def test_every_token_is_taken_exactly_once() -> None:
 def test_a_whole_batch_fits_into_a_pipe_of_two_pages() -> None:
     state = ChildState(0, 1)
     fcntl.fcntl(state._token_end, fcntl.F_SETPIPE_SZ, 8192)
-    os.set_blocking(
-        state._token_end, False
-    )  # so that an error fails the test instead of hanging it
+    # so that an error fails the test instead of hanging it
+    os.set_blocking(state._token_end, False)
     held = [(f"job_{n:059}", 2**40 + n) for n in range(MAX_BATCH)]
     state.offer([claimed(*job) for job in held])
     assert state.has_unstarted()

@@ -72,9 +72,8 @@ def test_a_failover_is_followed_by_workers_and_producers(
     waiting = [tasks.sleep.enqueue(0.02) for _ in range(100)]
     copy = replica.client(decode_responses=True)
     last = keys_of().job(waiting[-1].id)
-    eventually(
-        lambda: copy.exists(last)
-    )  # otherwise enqueued jobs could be lost with the dying master
+    # otherwise enqueued jobs could be lost with the dying master
+    eventually(lambda: copy.exists(last))
     master.kill()
 
     refusals: list[RedisQueueError] = []

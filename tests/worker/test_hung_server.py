@@ -142,9 +142,8 @@ def test_reports_contact_a_hanging_server_once(child: Child) -> None:
         Outcome(new_job_id(shard), 1, 1, OutcomeKind.COMPLETED, "null") for shard in range(4)
     ]
     assert reports.send(outcomes) == [True] * 4  # refused: Redis does not know these jobs
-    for (
-        one
-    ) in child.claims.shards:  # no call was sent again: claims after a resent call would cost more
+    # no call was sent again: claims after a resent call would cost more
+    for one in child.claims.shards:
         assert not one.commands.connection.call("EXISTS", one.commands.keys.resent(REQUEST.child))
     before = child.proxy.accepted
     child.proxy.black_hole()

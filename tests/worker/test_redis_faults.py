@@ -117,9 +117,8 @@ def test_a_subscription_that_the_network_has_forgotten_is_reopened(
     eventually(stage.runs)  # otherwise the reply to its claim may be what gets lost
     channel = keys_of().control
     proxy.forget()
-    eventually(
-        lambda: stage.redis.pubsub_numsub(channel)[0][1] > 1
-    )  # Redis still has the old subscription too
+    # Redis still has the old subscription too
+    eventually(lambda: stage.redis.pubsub_numsub(channel)[0][1] > 1)
     assert job.cancel()
     stage.ended(job)  # the child must also notice that its connection is dead
     assert job.status == "cancelled"

@@ -118,9 +118,8 @@ def test_large_results_in_a_workflow_and_of_a_parent_outside_one(stage: Stage, m
         for job in (parent, first):
             store = stores[shard_of_id(job.id)]
             store.now_ms = real_ms() + 1000 * 3600  # the TTL of ended jobs has passed
-            store.settings = replace(
-                store.settings, mirror=False
-            )  # otherwise its hash waits for it
+            # otherwise its hash waits for the mirror
+            store.settings = replace(store.settings, mirror=False)
             while store.advance():
                 pass
             assert store.delete([job.id]) == [1]

@@ -42,9 +42,8 @@ def test_the_jobs_of_one_key_run_in_one_call_and_each_has_its_own_outcome(
         if text == "fail b":
             assert job.error is not None
             assert (job.status, job.error.message, job.attempts) == ("failed", "not this one", 1)
-        elif (
-            text == "retry c"
-        ):  # and then, run alone, it asks for another attempt but has none left
+        # and then, run alone, it asks for another attempt but has none left
+        elif text == "retry c":
             assert (job.status, job.attempts) == ("failed", 2)
         else:
             assert (job.status, job.result) == ("completed", texts)

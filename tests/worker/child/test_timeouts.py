@@ -80,9 +80,8 @@ def test_while_one_child_is_stuck_the_other_continues(stage: Stage) -> None:
     assert stuck.status == "processing"
     stage.ended(stuck, 8)
     assert (stuck.status, stuck.attempts) == ("failed", 1)
-    assert (
-        stage.runs()["stuck-JobTimeout"] == 1
-    )  # it was interrupted once, and swallowed the interrupt
+    # it was interrupted once, and swallowed the interrupt
+    assert stage.runs()["stuck-JobTimeout"] == 1
 
 
 def test_a_timeout_never_hits_the_next_job(stage: Stage) -> None:

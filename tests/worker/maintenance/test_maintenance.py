@@ -177,11 +177,8 @@ def test_redis_is_asked_once_a_minute(lab: Lab, monkeypatch: pytest.MonkeyPatch)
     known = KnownQueues(lab.store, ["default", "mail"])
     lab.add("j1", queue="former")
     lab.add("j2", queue="mail")
-    assert known.names() == [
-        "default",
-        "mail",
-        "former",
-    ]  # the project's own queues first, each once
+    # the project's own queues first, each once
+    assert known.names() == ["default", "mail", "former"]
     lab.add("j3", queue="another")
     lab.redis.config_resetstat()
     clock += KNOWN_FOR - 1

@@ -238,9 +238,8 @@ class _Mortal:
     def __init__(self, connection: RedisConnection, chance: random.Random) -> None:
         self.store = Commands(connection)
         self.chance = chance
-        self.late: list[
-            tuple[Any, ...]
-        ] = []  # calls that it was about to make when it was suspended
+        # calls that it was about to make when it was suspended
+        self.late: list[tuple[Any, ...]] = []
         self._fire, self.store.fire = self.store.fire, self.fire  # type: ignore[method-assign]
 
     def run_once(self, now_ms: int) -> None:

@@ -102,9 +102,8 @@ def test_a_job_that_kills_its_process_fails_as_poison_and_others_continue(stage:
         assert stage.runs()[f"poison{n}"] == 3
         assert job.attempts == 3
     assert all(stage.runs()[f"good{n}"] == 1 for n in range(200))
-    eventually(
-        lambda: sums.fleet(AllShards(), 9).alive == 2, why=stage.report
-    )  # maintenance does not count
+    # maintenance does not count
+    eventually(lambda: sums.fleet(AllShards(), 9).alive == 2, why=stage.report)
 
 
 @pytest.mark.parametrize("code", [EXIT_DONE, EXIT_QUEUES_EMPTY])

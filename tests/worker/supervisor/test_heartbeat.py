@@ -106,9 +106,8 @@ def test_one_heartbeat_recovers_a_whole_machine(redis: Redis) -> None:
     store.enqueue([NewJob(child, "default", "app.task", "[[],{}]") for child in children])
     for child in children:
         store.claim(ClaimRequest(child, ("default",)), 1, 1)
-    redis.zadd(
-        keys.workers, dict.fromkeys(children, 1)
-    )  # the leases of all children expired long ago
+    # the leases of all children expired long ago
+    redis.zadd(keys.workers, dict.fromkeys(children, 1))
     assert _heartbeat().beat()
     assert [name.decode() for name in redis.zrange(keys.workers, 0, -1)] == ["c1"]
     assert JobQueue("default").get_stats()["processing"] == 0
