@@ -42,9 +42,8 @@ LANGUAGES = {
 }
 PROBE = "django_redisqueue.worker.probe"
 INSTRUCTIONS = {"FROM", "WORKDIR", "COPY", "RUN", "CMD", "HEALTHCHECK"}
-STREAM = (
-    "docs/internals/mirror.md"  # the page that shows a few entries, with … in place of long values
-)
+# The page that shows a few entries, with … in place of long values.
+STREAM = "docs/internals/mirror.md"
 
 
 def test_every_block_is_run_or_parsed() -> None:
