@@ -27,9 +27,9 @@ from tests.simulator import __main__ as simulator
 from tests.support.imports import OWN, ROOT
 
 from .pages import blocks
-from .test_python_blocks import TUTORIAL, as_it_was
+from .test_python_blocks import TUTORIAL, restored_registries
 
-__all__ = ["as_it_was"]
+__all__ = ["restored_registries"]
 
 # Commands that run until they are stopped, unless they have one of these options, and commands of
 # the example project, with the tests that run them.
@@ -152,7 +152,7 @@ class Console:
 
 
 @pytest.fixture
-def shop(as_it_was: None) -> None:
+def shop(restored_registries: None) -> None:
     task(api=True, name="shop.tasks.send_invoice")(_send_invoice)
     task(unique="until_finished", name=send_invoice.name)(send_invoice.func)
 
