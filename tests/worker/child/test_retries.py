@@ -150,7 +150,7 @@ def test_text_that_is_not_utf_8(one: Stage, name: str) -> None:
     assert one.count("recovered_total") == 0
 
 
-SPOILT: list[dict[str, bytes]] = [
+CORRUPT: list[dict[str, bytes]] = [
     {"payload": b"[[" + b"[" * 500 + b"]" * 500 + b"],{}]"},
     {"payload": b"[[" + b"[" * 50_000},
     {"payload": b"[[NaN],{}]"},
@@ -168,9 +168,9 @@ SPOILT: list[dict[str, bytes]] = [
 def test_whatever_a_hash_holds_its_job_ends_and_the_others_run(one: Stage) -> None:
     keys, client = keys_of(), one.server.client()
     JobQueue().pause()
-    jobs = app_tasks.noop.enqueue_many([()] * (len(SPOILT) + 2))
+    jobs = app_tasks.noop.enqueue_many([()] * (len(CORRUPT) + 2))
     names = [keys.job(job.id).encode() for job in jobs]
-    for name, fields in zip(names[1:], SPOILT, strict=False):
+    for name, fields in zip(names[1:], CORRUPT, strict=False):
         client.hset(name, mapping=fields)
     strange = f"job_1_{shard_of()}.".encode() + b"\xff"
     names.append(names[0].replace(jobs[0].id.encode(), strange))
@@ -185,7 +185,7 @@ def test_whatever_a_hash_holds_its_job_ends_and_the_others_run(one: Stage) -> No
     ended = [client.hmget(name, "status", "error") for name in names]
     fine = [b"completed", None]
     assert [ended[0], *ended[-2:]] == [fine] * 3, one.report()
-    for (status, error), fields in zip(ended[1:], SPOILT, strict=False):
+    for (status, error), fields in zip(ended[1:], CORRUPT, strict=False):
         assert (status, b"cannot be read" in error) == (b"failed", True), (fields, error)
     assert one.count("recovered_total") == 0
 
