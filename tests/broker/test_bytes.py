@@ -73,7 +73,7 @@ def test_the_bytes_counted_are_those_used_by_redis(lab: Lab, shape: str) -> None
     status = run(lab, **SHAPES[shape])
     assert len(lab.ids(status)) == JOBS
     counted, used = lab.meta()["finished_bytes"], freed(lab, status)
-    # Measured on 6.2 and 7.0; newer servers have tables of other sizes.
+    # Measured on 6.2 and 7.0; newer servers keep tables of other sizes.
     version = tuple(map(int, lab.redis.info("server")["redis_version"].split(".")[:2]))
     near = 0.15 if version <= (7, 0) else 0.5
     assert counted == pytest.approx(used, rel=near), (counted / JOBS, used / JOBS)

@@ -146,7 +146,7 @@ def test_all_connections_of_a_process_share_one_lookup(
         connection.disconnect()
 
 
-def test_a_forked_process_has_its_own_map(cluster: ClusterNodes) -> None:
+def test_a_process_that_was_forked_has_a_map_of_its_own(cluster: ClusterNodes) -> None:
     tasks.noop.enqueue()
     parents = get_cluster_map(cluster.url)
     pid = os.fork()

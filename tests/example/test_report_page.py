@@ -151,7 +151,7 @@ def test_a_report_lost_by_the_queue_ends(client: Client) -> None:
         state = found[str(record.pk)]
         assert (state["status"], state["ended"]) == ("failed", True)
         assert state["note"] == "The queue has lost it. Please ask for another."
-    deliver(late, joined())  # it had not been lost, but Redis was down for a long time
+    deliver(late, joined())  # it had not been lost, but Redis was away for long
     assert {state["id"]: state["status"] for state in states(client)}[str(late.pk)] == "ready"
 
 
