@@ -33,7 +33,7 @@ from .support.mariadb import MariaDBServer
 from .support.postgres import FILLED, PostgresServer, as_database
 from .support.proxy import Proxy
 from .support.servers import RedisServer, program
-from .support.suite import dealt, run_folder, shared
+from .support.suite import dealing_order, run_folder, shared
 from .support.warm import remember_versions
 
 remember_versions()
@@ -44,17 +44,17 @@ hypothesis_settings.register_profile(
 )
 hypothesis_settings.load_profile("unhurried")
 
-# A shell that runs the suite in the background lets it ignore Ctrl-C, which would be handed on to
-# the processes that tests start, and interrupt.
+# A shell that runs the suite in the background makes it ignore Ctrl-C; the processes that tests
+# start and interrupt would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-READ_HEALTH = {"api", "browser", "dashboard"}  # folders of tests whose pages look into every outbox
+READ_HEALTH = {"api", "browser", "dashboard"}  # tests here show pages that read every outbox
 
 DATABASES = {"db", "transactional_db"}  # fixtures
 
-# Folders whose tests speak to one store by hand, or have settings of their own.
+# Folders whose tests talk to one store directly, or have their own settings.
 ONE_SHARD = {
     "broker": "a store is a shard",
     "simulator": "a store is a shard",
@@ -72,12 +72,12 @@ def pytest_report_header() -> str:
 
 def pytest_configure() -> None:
     run_folder()  # before xdist starts the processes that share it
-    gc.disable()  # collecting tests makes much and drops little
+    gc.disable()  # collecting tests allocates much and frees little
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # it stays to the end: do not look through it again and again
-    gc.set_threshold(20_000)  # tests make much that is soon gone without it
+    gc.freeze()  # these objects stay to the end: do not scan them again and again
+    gc.set_threshold(20_000)  # tests allocate much that is soon garbage
     gc.enable()
 
 
@@ -92,12 +92,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.django_db(**options), append=False)
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if processes > 1:
-        items[:] = dealt(items, processes)
+        items[:] = dealing_order(items, processes)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, Any, Any]:
-    """xdist sends three reports of each test; nobody reads their keywords, a large part of them."""
+    """xdist sends three reports per test; no one reads their keywords, which are much of their
+    size."""
     sent = yield
     if sent and "keywords" in sent:
         sent["keywords"] = {}
@@ -105,8 +106,8 @@ def pytest_report_to_serializable() -> Generator[None, Any, Any]:
 
 
 def _delete_rows(case: TransactionTestCase) -> None:
-    """What ``flush`` does after a test with real transactions, in a tenth of its time: it empties
-    only tables that have rows, and leaves alone what ``migrate`` fills."""
+    """Does what ``flush`` does after a test with real transactions, in a tenth of the time: empties
+    only tables that have rows, and leaves what ``migrate`` fills."""
     for alias in case._databases_names(include_mirrors=False):  # type: ignore[attr-defined]
         connection = connections[alias]
         tables = set(connection.introspection.django_table_names()) - set(FILLED)
@@ -132,7 +133,7 @@ def migrated() -> Path:
 
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(migrated: Path) -> Iterator[None]:
-    """The databases in memory are copies of that file: to migrate them takes each process seconds
+    """Databases in memory are copies of that file: migrating them would take each process seconds
     of CPU."""
 
     def create(creation: DatabaseCreation, **_: object) -> str:
@@ -151,7 +152,7 @@ def django_db_modify_db_settings(migrated: Path) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def one_shard(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test with this mark has one shard, however many the others have."""
+    """A test with this mark has one shard, however many other tests have."""
     if DEFAULTS["SHARDS"] == 1 or not request.node.get_closest_marker("one_shard"):
         yield
         return
@@ -171,8 +172,8 @@ def shared_server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def redis_server(request: pytest.FixtureRequest) -> RedisServer | ClusterNodes:
-    """The server that most tests share: a unix socket, no persistence. Never stop or pause it.
-    With ``REDISQUEUE_TEST_CLUSTER`` it is the shared cluster."""
+    """The server that most tests share: a Unix socket, no persistence. Never stop or pause it. With
+    ``REDISQUEUE_TEST_CLUSTER`` it is the shared cluster."""
     name = "cluster_nodes" if has_cluster(request) else "shared_server"
     found: RedisServer | ClusterNodes = request.getfixturevalue(name)
     return found
@@ -187,18 +188,18 @@ def cluster_nodes() -> Iterator[ClusterNodes]:
 
 @pytest.fixture
 def cluster(cluster_nodes: ClusterNodes, settings: Any) -> Iterator[ClusterNodes]:
-    """A whole, empty Redis Cluster, which the settings name. A test may kill nodes, move slots and
+    """A whole, empty Redis Cluster, named in the settings. A test may kill nodes, move slots and
     have replicas promoted."""
     settings.REDISQUEUE = {"CONNECTION": {"URL": cluster_nodes.url}, "MIRROR": False}
-    forget_clusters()  # what this process knows of the slots that an earlier test has moved
-    cluster_nodes.empty()  # the fixture `redis` leaves its keys
+    forget_clusters()  # what this process remembers of slots that an earlier test moved
+    cluster_nodes.empty()  # the fixture `redis` leaves its keys behind
     yield cluster_nodes
     cluster_nodes.heal()
 
 
 @pytest.fixture
 def redis(redis_server: RedisServer) -> Iterator[Redis]:
-    """A client (of bytes) on the shared server, which is empty when the test begins."""
+    """A client (returning bytes) of the shared server, which is empty when the test begins."""
     client = redis_server.client()
     client.flushdb()
     yield client
@@ -207,7 +208,8 @@ def redis(redis_server: RedisServer) -> Iterator[Redis]:
 
 @pytest.fixture
 def fresh_server() -> Iterator[Callable[..., RedisServer]]:
-    """Makes servers that a test may kill, restart and pause: append-only, else as RedisServer.
+    """Makes servers that a test may kill, restart and pause: append-only, otherwise like
+    RedisServer.
 
     With ``appendfsync no``, Redis writes to its file before it replies, so a kill loses nothing.
     With ``everysec`` it writes up to two seconds later if the disk is busy.
@@ -234,14 +236,14 @@ def fresh_proxy() -> Iterator[Callable[..., Proxy]]:
 
 @pytest.fixture
 def queue_settings(redis: Redis, redis_server: RedisServer, settings: Any) -> dict[str, Any]:
-    """``settings.REDISQUEUE`` for the shared, emptied server, with a prefix of the test's own.
+    """``settings.REDISQUEUE`` for the shared, emptied server, with a prefix for this test only.
 
     Change it by ``settings.REDISQUEUE = {**queue_settings, "LEASE": 3}``.
     """
     settings.REDISQUEUE = {
         "CONNECTION": {"URL": redis_server.url},
         "PREFIX": f"test_{uuid.uuid4().hex[:8]}",
-        "MIRROR": False,  # else nothing finished goes before a bridge has read of it
+        "MIRROR": False,  # otherwise no finished job is pruned before a bridge has read its events
     }
     result: dict[str, Any] = settings.REDISQUEUE
     return result
@@ -249,8 +251,8 @@ def queue_settings(redis: Redis, redis_server: RedisServer, settings: Any) -> di
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer | MariaDBServer]:
-    """A PostgreSQL for all tests that need one. Where its programs are missing they are skipped,
-    but not in CI. With ``REDISQUEUE_TEST_DATABASE=mariadb`` it is a MariaDB."""
+    """A PostgreSQL for all tests that need one. Without its programs those tests are skipped,
+    except in CI. With ``REDISQUEUE_TEST_DATABASE=mariadb`` it is a MariaDB."""
     is_mariadb = os.environ.get("REDISQUEUE_TEST_DATABASE") == "mariadb"
     _require((mariadb_module if is_mariadb else postgres_module).missing())
     with MariaDBServer() if is_mariadb else PostgresServer() as server:
@@ -272,8 +274,8 @@ def _require(problem: str) -> None:
 
 @pytest.fixture
 def on_postgres(postgres: PostgresServer, django_db_blocker: Any) -> Iterator[PostgresServer]:
-    """The alias ``default`` of this process is a fresh, migrated database on PostgreSQL; real
-    transactions, and nothing to mark."""
+    """The alias ``default`` of this process is a fresh, migrated database on PostgreSQL, with real
+    transactions. The test needs no ``django_db`` mark."""
     yield from _on(postgres, django_db_blocker)
 
 
@@ -295,7 +297,7 @@ def _on(server: Server, django_db_blocker: Any) -> Iterator[Server]:
 
 @pytest.fixture
 def hand(queue_settings: dict[str, Any]) -> Iterator[Hand]:
-    """A worker by hand on the queue ``default``."""
+    """A ``Hand`` on the queue ``default``: a worker that the test operates itself."""
     made = Hand()
     yield made
     made.close()

@@ -76,7 +76,7 @@ STORAGES = {
 }
 if "REDISQUEUE_TEST_STORAGE" in os.environ:
     STORAGES["redisqueue"] = {"BACKEND": os.environ["REDISQUEUE_TEST_STORAGE"]}
-# Cheap passwords: a test's users are made by the hundred.
+# Cheap passwords: tests create hundreds of users.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
@@ -98,11 +98,12 @@ def sqlite(alias: str) -> dict[str, Any]:
 
 
 def use_pymysql() -> None:
-    """Let Django have PyMySQL, where mysqlclient is not installed: that has to be compiled."""
+    """Let Django use PyMySQL where mysqlclient, which must be compiled, is not installed."""
     if find_spec("MySQLdb") is None:
         import pymysql
 
-        pymysql.version_info = (2, 2, 1, "final", 0)  # of mysqlclient, which Django asks for
+        # the version of mysqlclient that Django requires
+        pymysql.version_info = (2, 2, 1, "final", 0)
         pymysql.install_as_MySQLdb()
 
 
@@ -118,7 +119,7 @@ REDISQUEUE: dict[str, Any] = {
     "CONNECTION": {
         "URL": os.environ.get("REDISQUEUE_TEST_URL", "unix:///nonexistent/redis.sock"),
     },
-    "MIRROR": False,  # the tests of the mirror turn it on
+    "MIRROR": False,  # the mirror's tests turn it on
     **json.loads(os.environ.get("REDISQUEUE_TEST_SETTINGS", "{}")),
 }
 

@@ -1,4 +1,4 @@
-"""Files, functions and scripts stay short enough to be read at one go."""
+"""Files, functions and scripts stay short enough to be read in one go."""
 
 import ast
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ PACKAGE = ROOT / "django_redisqueue"
 
 FILE_LINES = 500
 FUNCTION_LINES = 60
-LUA_LINES, LUA_COLUMNS = 120, 120  # Python's columns are ruff's to count
+LUA_LINES, LUA_COLUMNS = 120, 120  # ruff checks Python's columns
 TEST_FILE_LINES = 700
 
 

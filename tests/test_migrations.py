@@ -1,4 +1,4 @@
-"""Models and migrations say the same, in the package and in the example."""
+"""Models and migrations agree, in the package and in the example."""
 
 from io import StringIO
 

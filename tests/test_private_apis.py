@@ -36,11 +36,11 @@ def test_run_on_commit_lists_the_hooks_of_a_transaction() -> None:
         ((_, hook, *_),) = connection.run_on_commit
         hook()
         connection.run_on_commit[:] = []
-    assert called == ["hook"]  # the list is the one that the commit goes through
+    assert called == ["hook"]  # the list is the one that the commit processes
 
 
 @pytest.mark.django_db
-def test_atomic_blocks_know_those_of_a_test_case() -> None:
+def test_atomic_blocks_of_a_test_case_are_marked() -> None:
     (block,) = connection.atomic_blocks
     assert block._from_testcase is True
     with transaction.atomic():
@@ -156,10 +156,10 @@ def test_a_connection_of_redis_py_has_its_socket(redis_server: RedisServer) -> N
     client.close()
 
 
-def test_asgiref_runs_calls_outside_of_a_context_in_one_executor(
+def test_asgiref_runs_calls_outside_a_context_in_one_executor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """So do those of ``asyncio.run``."""
+    """This also holds for calls under ``asyncio.run``."""
     executor = ThreadPoolExecutor(1, "ours")
     monkeypatch.setattr(SyncToAsync, "single_thread_executor", executor)
     name = asyncio.run(sync_to_async(lambda: threading.current_thread().name)())

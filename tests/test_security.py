@@ -1,4 +1,4 @@
-"""docs/security.md, sentence by sentence."""
+"""docs/security.md, checked sentence by sentence."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from tests.support.shards import keys_of, mirror
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
 
 DOCS = Path(__file__).parent.parent / "docs" / "security.md"
-SECRET = "41" + "11-2222"  # a page for errors shows the lines of this file
+SECRET = "41" + "11-2222"  # an error page shows the lines of this file
 SAID: dict[str, str] = {}
 ACTIONS = (
     "retry_job", "cancel_job", "clear_queue", "pause_queue", "enqueue_job", "control_worker",
@@ -63,7 +63,7 @@ def charge(card: str, order: int = 0) -> int:
 
 
 def says(sentence: str) -> Callable[[Test], Test]:
-    """The test of one sentence of the document."""
+    """Marks the test of one sentence of the document."""
 
     def note(test: Test) -> Test:
         SAID[sentence] = test.__name__
@@ -293,7 +293,7 @@ def test_pages_need_a_permission(keys: Keys) -> None:
     "With `view_jobrecord` a user sees the arguments, results and errors of all jobs, because "
     "jobs have no owner, but never a redacted argument."
 )
-def test_what_a_viewer_sees(hand: Hand) -> None:
+def test_what_a_user_with_view_permission_sees(hand: Hand) -> None:
     done = charge.enqueue(SECRET, 77)
     hand.complete_one('"a result"')
     failed = charge.enqueue(SECRET, 78)
@@ -311,7 +311,7 @@ def test_what_a_viewer_sees(hand: Hand) -> None:
 
 
 def acts(client: Client, permission: str, failed: str, queued: str) -> int:
-    """The status of the answer to an action that needs that permission."""
+    """The status of the response to an action that needs that permission."""
     address, form = {
         "retry_job": (page("act_on_job", failed), {"verb": "retry"}),
         "cancel_job": (page("act_on_job", queued), {"verb": "cancel"}),
@@ -414,7 +414,7 @@ def test_csrf(jobs: tuple[str, str]) -> None:
 
 
 @says("Every action adds an entry to the admin's log with the user and what was done.")
-def test_the_admin_s_log(jobs: tuple[str, str]) -> None:
+def test_the_log_of_the_admin(jobs: tuple[str, str]) -> None:
     ann = user("ann", "view_jobrecord", *ACTIONS)
     for permission in ("pause_queue", "cancel_job", "enqueue_job", "clear_queue"):
         before = LogEntry.objects.count()
@@ -459,7 +459,7 @@ def api_of(*permissions: str, name: str = "ann") -> tuple[Api, Any]:
 
 
 @says("A token allows what its user's permissions allow, and nothing else.")
-def test_a_token_s_permissions(jobs: tuple[str, str]) -> None:
+def test_the_permissions_of_a_token(jobs: tuple[str, str]) -> None:
     failed, queued = jobs
     calls: dict[str, Callable[[Api], Any]] = {
         "view_jobrecord": lambda api: api.get("/stats"),
@@ -529,7 +529,7 @@ def test_strangers_and_sessions(jobs: tuple[str, str]) -> None:
     "A redacted argument appears in no record, event, page, answer or log, and not in the "
     "`repr` of a job."
 )
-def test_where_a_redacted_argument_is_not(
+def test_where_redacted_arguments_do_not_appear(
     redis: Redis, keys: Keys, hand: Hand, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

@@ -1,4 +1,4 @@
-"""What a user installs is what the source tree holds."""
+"""What users install is what the source tree contains."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "django_redisqueue"
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 
-# Runs in the fresh environment: every script is read the way the package reads it.
+# Runs in the fresh environment: every script is read as the package reads it.
 USE_IT = """
 import pathlib, django_redisqueue
 from django_redisqueue.broker import scripts
@@ -40,7 +40,7 @@ def run(*command: str | Path, cwd: Path = ROOT) -> str:
 
 
 def source_files() -> set[str]:
-    """Everything in the package's folder, but for what Python itself leaves there."""
+    """Everything in the package's folder, except what Python itself leaves there."""
     return {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / PACKAGE).rglob("*")
@@ -50,7 +50,7 @@ def source_files() -> set[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel made from the sdist, so that both must be whole."""
+    """A wheel built from the sdist, so that both must be complete."""
     folder = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ".")
     (path,) = folder.glob("*.whl")
@@ -67,7 +67,7 @@ def test_pypi_accepts_sdist_and_wheel(wheel: Path) -> None:
     run(sys.executable, "-m", "twine", "check", "--strict", *files)
 
 
-def test_the_changelog_has_a_section_of_this_version() -> None:
+def test_the_changelog_has_a_section_for_this_version() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert f"\n## [{VERSION}] - 20" in changelog
     assert (ROOT / "docs/upgrading.md").read_text(encoding="utf-8").count(f"to {VERSION}\n") == 1
@@ -99,8 +99,8 @@ def test_the_wheel_works_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> 
     run(sys.executable, "-m", "venv", "--without-pip", fresh)
     python = fresh / "bin" / "python"
     run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", wheel)
-    # Dependencies come from this environment; a .pth in it is not followed, so that an editable
-    # install of the source tree stays out of sight.
+    # Dependencies come from this environment. A .pth file in it is not followed, so that an
+    # editable install of the source tree stays hidden.
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
 

@@ -14,7 +14,7 @@ CODES = {*OTHER_CODES, *(fault.code for fault in FAULTS)}
 
 
 class Api:
-    """Calls below ``/jobs``; without a token as whoever ``client`` is logged in as."""
+    """Calls below ``/jobs``. Without a token they use the login of ``client``."""
 
     def __init__(self, client: Client, token: str = "") -> None:
         self.client = client
@@ -27,7 +27,7 @@ class Api:
         return self.call("DELETE", path, **headers)
 
     def post(self, path: str, body: Any = None, **headers: str) -> Any:
-        """``body``: a value to send as JSON, or text or bytes to send as they are."""
+        """``body`` is a value to send as JSON, or text or bytes to send unchanged."""
         data = body if isinstance(body, str | bytes) else json.dumps(body)
         return self.call("POST", path, "" if body is None else data, **headers)
 
@@ -48,7 +48,7 @@ class Api:
 
 
 def error(response: Any, status: int) -> dict[str, str]:
-    """The error of an answer that has that status."""
+    """The error in a reply that has this status."""
     assert response.status_code == status, response.content
     assert response["Content-Type"] == "application/json"
     found: dict[str, str] = response.json()["error"]

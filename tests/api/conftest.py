@@ -57,7 +57,7 @@ def make_user(db: None) -> Callable[..., Any]:
 
 @pytest.fixture
 def user(make_user: Callable[..., Any]) -> Any:
-    """Somebody who may do everything."""
+    """A user who may do everything."""
     return make_user("ann", *ALL)
 
 
@@ -68,5 +68,5 @@ def token(user: Any) -> str:
 
 @pytest.fixture
 def api(queue_settings: dict[str, Any], token: str) -> Api:
-    """Calls with a token of somebody who may do everything."""
+    """Calls with the token of a user who may do everything."""
     return Api(Client(), token)

@@ -1,4 +1,4 @@
-"""Open streams for tests: the ASGI application by hand, each request in a task."""
+"""Open streams for tests: the ASGI application called directly, with each request in a task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Stream:
     """One request for events, as its client sees it."""
 
     communicator: ApplicationCommunicator
-    gate: asyncio.Event  # cleared, this client takes nothing
+    gate: asyncio.Event  # while cleared, this client accepts nothing
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     buffer: str = ""
@@ -55,13 +55,13 @@ class Stream:
         return stream
 
     async def body(self) -> Any:
-        """What an answer that is no stream says."""
+        """The content of a reply that is not a stream."""
         message = await self.communicator.receive_output(30)
         await self.communicator.wait(30)
         return json.loads(message["body"])
 
     async def read(self, timeout: float = 30) -> None:
-        """Take one more piece of the body."""
+        """Read one more piece of the body."""
         message = await self.communicator.receive_output(timeout)
         self.buffer += message.get("body", b"").decode()
         self.ended = not message.get("more_body", False)
@@ -78,7 +78,7 @@ class Stream:
         return block.split("\n")
 
     async def event(self, timeout: float = 30) -> dict[str, Any]:
-        """The next event; ``event`` is its name if it has one."""
+        """The next event; ``event`` is its name, if it has one."""
         while True:
             found: dict[str, Any] = {}
             for line in await self.block(timeout):
@@ -95,7 +95,7 @@ class Stream:
                 return found
 
     async def events(self, count: int) -> list[tuple[str, str]]:
-        """The next events: job and status."""
+        """The jobs and statuses of the next events."""
         found = [await self.event() for _ in range(count)]
         return [(event["jobId"], event["status"]) for event in found]
 
@@ -108,7 +108,7 @@ class Stream:
         return self
 
     async def close(self) -> None:
-        """The client goes away."""
+        """The client disconnects."""
         await self.communicator.send_input({"type": "http.disconnect"})
         await self.communicator.wait(30)
 

@@ -1,4 +1,4 @@
-"""Who may do what: nobody by default, and each only what their permissions name."""
+"""Who may do what: by default no one, and each user only what their permissions name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .conftest import ALL
 from .tasks import open_task
 
 BODY = {"task": open_task.name}
-# method, path, the permission it needs, what it answers to somebody who has it
+# method, path, the permission it needs, what it returns to a user who has it
 CALLS = [
     ("POST", "", "enqueue_job", 201),
     ("GET", "/stats", "view_jobrecord", 200),
@@ -57,7 +57,7 @@ each_call = pytest.mark.parametrize(
 
 @pytest.fixture
 def call(queue_settings: dict[str, Any]) -> Callable[..., Any]:
-    """Make one of CALLS, with a job of its own."""
+    """Make one of CALLS, with its own job."""
 
     def make(api: Api, method: str, path: str, **headers: str) -> Any:
         path = path.replace("{id}", tasks.noop.enqueue().id)
@@ -87,7 +87,7 @@ def test_the_calls_are_those_of_the_table() -> None:
 
 
 @each_call
-def test_nobody_is_refused(
+def test_anonymous_requests_are_refused(
     db: None, call: Callable[..., Any], method: str, path: str, permission: str, status: int
 ) -> None:
     for client in (Client(), Client(enforce_csrf_checks=True)):
@@ -110,7 +110,7 @@ def test_a_token_has_the_permissions_of_its_user(
 
 
 @each_call
-def test_a_session_needs_its_csrf_token_for_what_changes_something(
+def test_a_session_needs_its_csrf_token_for_changes(
     make_user: Any, call: Callable[..., Any], method: str, path: str, permission: str, status: int
 ) -> None:
     client = session(make_user("may", permission))
@@ -155,7 +155,7 @@ def remove_user(row: ApiToken) -> None:
 
 @pytest.mark.parametrize("spoil", [revoke, expire, deactivate, remove_user])
 @each_call
-def test_a_token_that_is_good_no_more(
+def test_a_token_that_is_no_longer_valid(
     user: Any, call: Callable[..., Any], spoil: Callable[[ApiToken], None],
     method: str, path: str, permission: str, status: int,
 ) -> None:  # fmt: skip
@@ -178,7 +178,7 @@ def test_a_session_of_a_user_who_was_deactivated(
     assert error(Api(client).get("/stats"), 401)["code"] == "not_authenticated"
 
 
-def test_a_token_that_expires_later_is_good(user: Any, queue_settings: Any) -> None:
+def test_a_token_that_expires_later_is_valid(user: Any, queue_settings: Any) -> None:
     text = ApiToken.create(user, "t", timezone.now() + timedelta(hours=1))[1]
     assert Api(Client(), text).get("/stats").status_code == 200
 
@@ -193,18 +193,18 @@ def test_a_bad_token_is_not_helped_by_a_session(
     assert error(answer, 401)["code"] == "invalid_token"
 
 
-def test_the_scheme_is_read_in_any_case_and_others_are_no_login(
+def test_the_scheme_is_case_insensitive_and_others_are_not_a_login(
     user: Any, token: str, queue_settings: Any
 ) -> None:
     assert Api(Client()).get("/stats", Authorization=f"bearer {token}").status_code == 200
     for scheme in ("Token", "Basic"):
         answer = Api(Client()).get("/stats", Authorization=f"{scheme} {token}")
         assert "Authorization: Bearer <token>" in error(answer, 401)["message"]
-    # A proxy's own login beside a session does no harm.
+    # A proxy's own login alongside a session does no harm.
     assert Api(session(user)).get("/stats", Authorization="Basic eDp5").status_code == 200
 
 
-def test_a_token_in_the_address_is_none(token: str, queue_settings: Any) -> None:
+def test_a_token_in_the_url_is_ignored(token: str, queue_settings: Any) -> None:
     error(Api(Client()).get(f"/stats?token={token}"), 401)
 
 
@@ -222,7 +222,7 @@ def test_last_used_at_is_written_once_a_minute(
 ) -> None:
     row, text = ApiToken.create(user, "t")
     api = Api(Client(), text)
-    user_queries = 3  # the token with its user, and two for permissions
+    user_queries = 3  # the token with its user, and two queries for permissions
     with django_assert_num_queries(user_queries + 1):
         api.get("/stats")
     row.refresh_from_db()
@@ -237,7 +237,7 @@ def test_last_used_at_is_written_once_a_minute(
     assert row.last_used_at > stale
 
 
-def test_two_at_once_write_it_once(user: Any, django_assert_num_queries: Any) -> None:
+def test_two_simultaneous_requests_write_it_once(user: Any, django_assert_num_queries: Any) -> None:
     row, _ = ApiToken.create(user, "t")
     other = ApiToken.objects.get(pk=row.pk)
     row.mark_used()
@@ -248,7 +248,9 @@ def test_two_at_once_write_it_once(user: Any, django_assert_num_queries: Any) ->
     assert row.last_used_at == written
 
 
-def test_a_site_that_asks_everybody_to_log_in_lets_tokens_through(api: Api, settings: Any) -> None:
+def test_a_site_that_requires_a_login_everywhere_lets_tokens_through(
+    api: Api, settings: Any
+) -> None:
     settings.MIDDLEWARE = [
         *settings.MIDDLEWARE, "django.contrib.auth.middleware.LoginRequiredMiddleware",
     ]  # fmt: skip
@@ -262,8 +264,8 @@ def test_without_sessions_tokens_still_work(api: Api, settings: Any) -> None:
     error(Api(Client()).get("/stats"), 401)
 
 
-def test_whoever_may_see_jobs_sees_all_of_them(make_user: Any, api: Api) -> None:
-    """Jobs have no owner: the permission to view is for all jobs, as in the admin."""
+def test_a_user_who_may_see_jobs_sees_all_of_them(make_user: Any, api: Api) -> None:
+    """Jobs have no owner: the permission to view applies to all jobs, as in the admin."""
     path = f"/{api.post('', BODY).json()['id']}"
     other = ApiToken.create(make_user("bob", "view_jobrecord"), "t")[1]
     seen = Api(Client(), other).get(path).json()

@@ -1,4 +1,4 @@
-"""Bad input: each answer names what is wrong, and nothing is enqueued."""
+"""Bad input: each reply names what is wrong, and nothing is enqueued."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def nested(levels: int) -> list[Any]:
     return made
 
 
-BODIES: list[tuple[Any, str, str, str]] = [  # body, code, field, what the message says
+BODIES: list[tuple[Any, str, str, str]] = [  # body, code, field, content of the message
     ({}, "missing_field", "task", "task is missing"),
     (job(task=None), "unknown_task", "task", "None is not a task that may be enqueued"),
     (job(task=["x"]), "unknown_task", "task", "['x'] is not a task"),
@@ -101,7 +101,7 @@ def test_what_is_allowed_at_the_edge(api: Api) -> None:
         assert shown == answer.json()
 
 
-def test_a_task_that_did_not_opt_in_answers_like_one_that_is_not_there(api: Api) -> None:
+def test_a_task_that_did_not_opt_in_looks_like_an_unknown_one(api: Api) -> None:
     there, not_there = tasks.noop.name, tasks.noop.name[:-1] + "x"
     answers = [error(api.post("", job(task=name)), 400) for name in (there, not_there)]
     assert answers[0]["message"].replace(there, "") == answers[1]["message"].replace(not_there, "")
@@ -144,7 +144,7 @@ def test_a_bad_last_event_id(api: Api) -> None:
 @pytest.mark.parametrize(
     "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
 )
-def test_only_json_is_taken(api: Api, user: Any, content_type: str) -> None:
+def test_only_json_is_accepted(api: Api, user: Any, content_type: str) -> None:
     for path in ("", "/job_1_x_0/retry"):
         answer = api.call("POST", path, '{"task": "x"}', content_type=content_type)
         assert error(answer, 415)["code"] == "unsupported_media_type"
@@ -209,7 +209,7 @@ def every_error() -> list[type[Exception]]:
 
 
 @pytest.mark.parametrize("kind", every_error())
-def test_every_error_of_the_package_has_its_answer(kind: type[Any]) -> None:
+def test_every_error_of_the_package_has_a_reply(kind: type[Any]) -> None:
     found = responses.to_api_error(kind("redis at 10.0.0.1"))
     assert found.code != "error" or kind is exceptions.RedisQueueError, "no row of FAULTS fits it"
     assert ("10.0.0.1" in str(found)) == (found.status < 500), "what begins with 5 tells no address"
@@ -220,12 +220,12 @@ def test_every_error_of_the_package_has_its_answer(kind: type[Any]) -> None:
         assert len(str(found)) > 20, "what begins with 5 has a text for the client"
 
 
-def test_a_client_does_not_repeat_what_replicas_lack_without_a_key() -> None:
+def test_without_a_key_a_client_does_not_repeat_a_call_that_replicas_did_not_confirm() -> None:
     found = responses.to_api_error(exceptions.NotReplicated(""))
     assert "send the same Idempotency-Key, or the job may run twice" in str(found)
 
 
-def test_the_first_row_that_fits_is_the_closest() -> None:
+def test_the_first_matching_row_is_the_closest() -> None:
     seen: list[type[Exception]] = []
     for fault in responses.FAULTS:
         assert not any(issubclass(fault.kind, earlier) for earlier in seen), fault
@@ -233,8 +233,10 @@ def test_the_first_row_that_fits_is_the_closest() -> None:
 
 
 @pytest.mark.parametrize("kind", [OperationalError, InterfaceError])
-def test_database_away(api: Api, kind: type[Exception], caplog: pytest.LogCaptureFixture) -> None:
-    """To look for the token finds it so, before anything is enqueued."""
+def test_the_database_is_down(
+    api: Api, kind: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The look-up of the token finds this out, before anything is enqueued."""
 
     def away(*_: object) -> None:
         raise kind("no route to 10.0.0.1")
@@ -251,7 +253,7 @@ def test_database_away(api: Api, kind: type[Exception], caplog: pytest.LogCaptur
     assert JobQueue("default").get_stats()["queued"] == 0
 
 
-def test_redis_away(api: Api, fresh_server: Callable[..., RedisServer], settings: Any) -> None:
+def test_redis_is_down(api: Api, fresh_server: Callable[..., RedisServer], settings: Any) -> None:
     server = fresh_server()
     settings.REDISQUEUE = {"CONNECTION": {"URL": server.url}}
     get_settings.cache_clear()

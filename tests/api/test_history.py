@@ -1,4 +1,4 @@
-"""Events of the past: from the stream, and further back from the mirror; and one poll an answer."""
+"""Past events: from the stream, and older ones from the mirror; and polls with one reply each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.hand import Hand
 
 from .api import Api
 
-pytestmark = [pytest.mark.django_db, pytest.mark.one_shard]  # several: test_stream_shards.py
+pytestmark = [pytest.mark.django_db, pytest.mark.one_shard]  # several: test_shards.py
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def feed(queue_settings: dict[str, Any]) -> EventFeed:
 
 
 def mirror(after: Position = (0, 0)) -> list[Position]:
-    """Write rows of all events in the stream, as the bridge does."""
+    """Write rows for all events in the stream, as the bridge does."""
     events = EventStream(producer_connection()).read(after).events
     JobEvent.objects.bulk_create([
         JobEvent(
@@ -48,7 +48,8 @@ def mirror(after: Position = (0, 0)) -> list[Position]:
 
 
 def make(jobs: int, entry: int = 1) -> list[str]:
-    """Enqueue that many, so many of them an entry of the stream; their ids."""
+    """Enqueue this many jobs, with so many of them in each entry of the stream; returns their
+    ids."""
     calls = [min(entry, jobs - at) for at in range(0, jobs, entry)]
     return [job.id for call in calls for job in tasks.noop.enqueue_many([()] * call)]
 
@@ -58,7 +59,8 @@ def trim(redis: Redis, settings: dict[str, Any], keep: int) -> None:
 
 
 def read_on(feed: EventFeed, position: Position) -> tuple[list[Position], list[bool]]:
-    """Page by page to the end: all positions, and which page said that there is a gap."""
+    """Read page by page to the end; returns all positions, and the number of the page that reported
+    a gap."""
     found, gaps = [], []
     while (page := next_page(feed, position)).events:
         assert page.events[-1][0] > position, "it goes on for ever"
@@ -70,12 +72,12 @@ def read_on(feed: EventFeed, position: Position) -> tuple[list[Position], list[b
 
 @pytest.mark.parametrize("size", [1, 2, 3, 500])
 @pytest.mark.parametrize(("entry", "keep"), [(1, 4), (4, 2), (9, 1)])
-def test_the_mirror_goes_on_where_the_stream_begins(
+def test_the_mirror_continues_where_the_stream_begins(
     feed: EventFeed, redis: Redis, queue_settings: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch, size: int, entry: int, keep: int,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(hub, "PAGE", size)
-    make(9, entry)  # some of them in one millisecond
+    make(9, entry)  # some of them in the same millisecond
     every = mirror()
     before = dict(feed.page((0, 0), 100))
     trim(redis, queue_settings, keep)
@@ -95,7 +97,7 @@ def test_from_the_beginning_there_is_no_gap(
     assert read_on(feed, (0, 0)) == (every, [False])
 
 
-def test_a_reader_from_before_all_that_is_known_hears_of_the_gap(
+def test_a_reader_from_before_all_known_events_is_told_of_the_gap(
     feed: EventFeed, redis: Redis, queue_settings: dict[str, Any]
 ) -> None:
     make(6)
@@ -108,7 +110,7 @@ def test_a_reader_from_before_all_that_is_known_hears_of_the_gap(
     assert not any(gaps[1:])
 
 
-def test_without_a_mirror_what_was_trimmed_is_a_gap(
+def test_without_a_mirror_trimmed_events_are_a_gap(
     feed: EventFeed, redis: Redis, queue_settings: dict[str, Any]
 ) -> None:
     make(6)
@@ -117,7 +119,7 @@ def test_without_a_mirror_what_was_trimmed_is_a_gap(
     assert read_on(feed, every[0]) == (every[4:], [True])
 
 
-def test_a_redis_that_was_emptied_still_tells_what_the_mirror_knows(
+def test_after_redis_was_emptied_the_events_in_the_mirror_are_still_sent(
     feed: EventFeed, redis: Redis, queue_settings: dict[str, Any]
 ) -> None:
     make(4)
@@ -127,7 +129,7 @@ def test_a_redis_that_was_emptied_still_tells_what_the_mirror_knows(
     assert read_on(feed, every[3]) == ([], [])
 
 
-def test_a_reader_from_the_future_is_brought_back(
+def test_a_reader_from_the_future_is_moved_back(
     feed: EventFeed, redis: Redis, queue_settings: dict[str, Any]
 ) -> None:
     tasks.noop.enqueue()
@@ -137,7 +139,7 @@ def test_a_reader_from_the_future_is_brought_back(
     assert page.events == [(last, "")]
 
 
-def test_the_mirror_is_asked_by_its_index(
+def test_the_query_of_the_mirror_uses_its_index(
     feed: EventFeed, redis: Redis, queue_settings: dict[str, Any], django_assert_num_queries: Any
 ) -> None:
     make(4)
@@ -155,7 +157,7 @@ def test_the_mirror_is_asked_by_its_index(
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_what_the_bridge_has_written_reads_like_the_stream(
+def test_events_written_by_the_bridge_read_like_the_stream(
     hand: Hand, redis: Redis, queue_settings: dict[str, Any], settings: Any
 ) -> None:
     settings.REDISQUEUE = {**queue_settings, "MIRROR": True}
@@ -182,7 +184,7 @@ def test_what_the_bridge_has_written_reads_like_the_stream(
     assert past == live[:-1]
 
 
-# -- one poll an answer
+# -- one poll per reply
 
 
 def blocks(answer: Any) -> list[dict[str, str]]:
@@ -196,7 +198,7 @@ def blocks(answer: Any) -> list[dict[str, str]]:
     ]
 
 
-def test_a_poll_without_a_place_begins_now(api: Api, feed: EventFeed) -> None:
+def test_a_poll_without_a_position_begins_now(api: Api, feed: EventFeed) -> None:
     tasks.noop.enqueue()
     assert blocks(api.get("/events")) == [{"retry": "2000", "id": format_position(feed.ends()[1])}]
 
@@ -240,9 +242,7 @@ def test_the_header_wins_over_the_address(api: Api) -> None:
     assert only == second
 
 
-def test_a_poll_says_that_there_is_a_gap(
-    api: Api, redis: Redis, queue_settings: dict[str, Any]
-) -> None:
+def test_a_poll_reports_a_gap(api: Api, redis: Redis, queue_settings: dict[str, Any]) -> None:
     make(4)
     trim(redis, queue_settings, 1)
     start, gap, event = blocks(api.get("/events", Last_Event_ID="5-0"))

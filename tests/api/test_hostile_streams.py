@@ -1,5 +1,5 @@
-"""Whatever stands in Redis, open streams stay open: they show what cannot be read as unreadable,
-and what is around it as it is."""
+"""Open streams stay open whatever Redis contains: they show what cannot be read as unreadable, and
+everything around it as usual."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from tests.support.shards import keys_of, keys_with
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
 generated = settings(max_examples=8)
-POLL = 0.02  # s between two looks of a stream
+POLL = 0.02  # s between two polls of a stream
 Pairs = Sequence[tuple[bytes, bytes]]
 
 
 @pytest.fixture
 def port(threads_db: None, queue_settings: dict[str, Any]) -> Iterator[int]:
-    """A server's port on loopback; one for all examples of a test."""
+    """A server's port on loopback; shared by all examples of a test."""
     with serving() as port:
         yield port
 
@@ -61,14 +61,14 @@ ENTRIES = st.lists(
 
 @pytest.fixture
 def events(port: int, token: str) -> Iterator[OpenStream]:
-    """A stream that has begun."""
+    """A stream that has started."""
     with closing(event_stream(port, token)) as stream:
         stream.line("id: ")
         yield stream
 
 
 def jobs_in(pairs: Pairs) -> list[str]:
-    """The events of jobs in that entry, as JSON or what stands in its place."""
+    """The events of jobs in that entry, as JSON or whatever is stored in its place."""
     texts = [text.decode("utf-8", "surrogateescape") for pair in pairs for text in pair]
     return [
         f'{text[:-1]},"error":{value}}}' if name == "error" else text
@@ -78,7 +78,7 @@ def jobs_in(pairs: Pairs) -> list[str]:
 
 
 def is_readable(text: str) -> bool:
-    """Whether a client can parse it, and send it on."""
+    """Whether a client can parse it, and pass it on."""
     try:
         value = json.loads(text, parse_constant=_refuse)
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
@@ -126,19 +126,19 @@ def test_corrupt_events(events: OpenStream, redis: Redis, pairs: Pairs) -> None:
 
 # -- pages
 
-# What a list shows of a job; one that is "deleted" is no job any more.
+# What a list shows of a job; a job that is "deleted" no longer counts as one.
 FIELDS = st.sampled_from([name for name in OUTLINE if name != "deleted"])
 
 
 def opened(port: int, name: str, *args: object) -> OpenStream:
-    """The stream of a page, for somebody who may see all."""
+    """The stream of a page, for a user who may see everything."""
     ada = User.objects.create_superuser("ada", password="secret")
     return page_stream(port, ada, reverse(f"admin:django_redisqueue_{name}", args=args))
 
 
 def looked(stream: OpenStream) -> dict[str, str]:
-    """The words of each part of the page, by a look that began after this call."""
-    unread = (time.monotonic() - stream.read_at) / POLL  # that may have come before, at the most
+    """The words of each part of the page, from a reading that began after this call."""
+    unread = (time.monotonic() - stream.read_at) / POLL  # events that may have arrived before
     for _ in range(2 + ceil(unread)):  # and one that may have begun before
         stream.data()
     parts = stream.data()["fragments"]
@@ -150,7 +150,7 @@ def looked(stream: OpenStream) -> dict[str, str]:
 
 @pytest.fixture
 def workflow(port: int) -> Workflow:
-    """Three jobs; the one in the middle is to be corrupted."""
+    """Three jobs, of which the middle one will be corrupted."""
     with Workflow() as workflow:
         for name in ("first", "corrupt", "last"):
             workflow.add(tasks.noop, name)
@@ -166,7 +166,7 @@ def flow_page(port: int, workflow: Workflow, quick: None) -> Iterator[OpenStream
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages look again at once."""
+    """Makes pages refresh at once."""
     monkeypatch.setattr(pages, "POLL", POLL * 1000)
 
 

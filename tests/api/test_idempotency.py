@@ -35,7 +35,7 @@ def post(api: Api, body: Any, key: str = KEY) -> Any:
     return api.post("", body, Idempotency_Key=key)
 
 
-def test_the_same_request_again_leads_to_the_same_job(api: Api, hand: Hand) -> None:
+def test_repeating_a_request_returns_the_same_job(api: Api, hand: Hand) -> None:
     first = post(api, BODY)
     again = post(api, {**BODY, "kwargs": {"b": 2, "a": 1}})
     assert (first.status_code, again.status_code) == (201, 200)
@@ -61,7 +61,7 @@ def test_another_body_is_refused(api: Api, hand: Hand) -> None:
     assert hand.claim() == []
 
 
-def test_each_user_has_keys_of_their_own(api: Api, make_user: Callable[..., Any]) -> None:
+def test_each_user_has_separate_keys(api: Api, make_user: Callable[..., Any]) -> None:
     other = make_user("eve", "enqueue_job", "view_jobrecord")
     theirs = Api(Client(), str(ApiToken.create(other, "tests")[1]))
     assert post(api, BODY).status_code == 201
@@ -69,7 +69,7 @@ def test_each_user_has_keys_of_their_own(api: Api, make_user: Callable[..., Any]
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "caf\u00e9", "a\tb"])
-def test_a_key_that_is_none(api: Api, key: str) -> None:
+def test_an_invalid_key(api: Api, key: str) -> None:
     found = error(post(api, BODY, key), 400)
     assert (found["code"], found["field"]) == ("invalid_option", "Idempotency-Key")
     assert found["message"] == "Idempotency-Key must be 1 to 255 printable ASCII characters"
@@ -96,7 +96,7 @@ def test_through_the_outbox(api: Api, hand: Hand) -> None:
     assert hand.claim() == []
 
 
-def test_no_secret_can_be_guessed_from_what_is_stored(
+def test_no_secret_can_be_guessed_from_the_stored_data(
     api: Api, redis: Redis, queue_settings: dict[str, Any]
 ) -> None:
     post(api, {"task": secret_task.name, "args": ["4711-CARD"]})

@@ -46,7 +46,7 @@ def test_every_path_answers_with_and_without_a_slash(api: Api, hand: Hand, slash
     assert {answer["Cache-Control"] for answer in answers} == {"no-store"}
 
 
-def test_a_path_that_is_none_answers_in_json(api: Api) -> None:
+def test_an_unknown_path_is_answered_in_json(api: Api) -> None:
     assert error(api.get("/a/b/c"), 404)["code"] == "not_found"
     assert error(api.get("/%20"), 404)["message"].startswith("the path does not exist: ' '")
     assert error(api.get("//"), 404)["code"] == "not_found"
@@ -55,7 +55,7 @@ def test_a_path_that_is_none_answers_in_json(api: Api) -> None:
 # -- enqueue
 
 
-def test_enqueue_makes_a_job_and_shows_it(api: Api) -> None:
+def test_enqueue_creates_a_job_and_shows_it(api: Api) -> None:
     answer = api.post("", {"task": OPEN, "args": [1, "é"], "kwargs": {"a": None}})
     shown = answer.json()
     job = get_job(shown["id"])
@@ -76,7 +76,7 @@ def test_enqueue_keeps_the_options_of_the_task_unless_told_otherwise(
     assert (told["queue"], told["priority"]) == ("low", -3)
 
 
-def test_run_after_takes_durations_and_instants(api: Api) -> None:
+def test_run_after_accepts_durations_and_times(api: Api) -> None:
     instant = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     for run_after in (3600, 3600.5, "1h", "59m60s", instant):
         shown = api.post("", {"task": OPEN, "run_after": run_after}).json()
@@ -87,7 +87,7 @@ def test_run_after_takes_durations_and_instants(api: Api) -> None:
     assert api.post("", {"task": OPEN, "run_after": past}).json()["status"] == "queued"
 
 
-def test_expires_takes_durations_and_instants(api: Api) -> None:
+def test_expires_accepts_durations_and_times(api: Api) -> None:
     instant = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     for expires in (3600, 3600.5, "1h", "59m60s", instant):
         made = api.post("", {"task": OPEN, "expires": expires}).json()
@@ -98,7 +98,7 @@ def test_expires_takes_durations_and_instants(api: Api) -> None:
     assert "before they are due" in error(api.post("", early), 400)["message"]
 
 
-def test_a_job_that_is_in_is_never_answered_with_an_error(api: Api) -> None:
+def test_an_enqueued_job_is_never_answered_with_an_error(api: Api) -> None:
     with patch.object(Job, "refresh", side_effect=RedisUnavailable("gone")):
         answer = api.post("", {"task": OPEN, "args": [5], "run_after": 60})
     assert answer.status_code == 201
@@ -120,7 +120,7 @@ def test_redacted_arguments_are_shown_nowhere(api: Api) -> None:
     assert made.json()["kwargs"] == {"amount": 5}
 
 
-def test_with_the_outbox_a_job_is_taken_while_redis_is_away(
+def test_with_the_outbox_a_job_is_accepted_while_redis_is_down(
     api: Api, fresh_server: Any, queue_settings: dict[str, Any], settings: Any
 ) -> None:
     server = fresh_server()
@@ -140,7 +140,7 @@ def test_enqueue_inside_the_transactions_of_requests(api: Api, settings: Any) ->
 # -- reading
 
 
-def test_stats_have_each_queue_and_the_total(
+def test_stats_contain_each_queue_and_the_total(
     api: Api, hand: Hand, queue_settings: dict[str, Any], settings: Any
 ) -> None:
     settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}}
@@ -167,7 +167,7 @@ def test_pages_follow_each_other(api: Api) -> None:
     assert second["next"] is None
 
 
-def test_a_page_leaves_out_what_may_be_large(api: Api, hand: Hand) -> None:
+def test_a_page_omits_fields_that_may_be_large(api: Api, hand: Hand) -> None:
     job = tasks.noop.enqueue()
     hand.complete_one('"result"')
     (row,) = api.get("/completed").json()["jobs"]
@@ -180,7 +180,7 @@ def test_a_page_leaves_out_what_may_be_large(api: Api, hand: Hand) -> None:
     assert api.get(f"/{failed.id}").json()["error"]["traceback"] == "Traceback ..."
 
 
-def test_a_job_says_why_it_does_not_run(api: Api, hand: Hand) -> None:
+def test_a_job_shows_why_it_does_not_run(api: Api, hand: Hand) -> None:
     hand.store.heartbeat([hand.claim_request.child], (), ["default"])
     job = tasks.noop.enqueue()
     assert api.get(f"/{job.id}").json()["why_not_running"] == "It waits for a free worker."
@@ -188,7 +188,7 @@ def test_a_job_says_why_it_does_not_run(api: Api, hand: Hand) -> None:
     assert api.get(f"/{job.id}").json()["why_not_running"] is None
 
 
-def test_a_job_that_can_not_be_read_is_a_row_that_says_so(
+def test_an_unreadable_job_has_a_row_that_says_so(
     api: Api, redis: Redis, queue_settings: dict[str, Any]
 ) -> None:
     fine, broken, nan = (job.id for job in tasks.noop.enqueue_many([()] * 3))
@@ -209,10 +209,10 @@ def test_head_is_get_without_a_body(api: Api) -> None:
     assert (answer.status_code, answer.content) == (200, b"")
 
 
-# -- steering
+# -- control
 
 
-def test_retry_sends_a_failed_job_back(api: Api, hand: Hand) -> None:
+def test_retry_requeues_a_failed_job(api: Api, hand: Hand) -> None:
     job = tasks.noop.enqueue()
     hand.fail_one()
     shown = api.post(f"/{job.id}/retry").json()
@@ -222,7 +222,7 @@ def test_retry_sends_a_failed_job_back(api: Api, hand: Hand) -> None:
     assert "only failed or cancelled jobs can be requeued" in again["message"]
 
 
-def test_cancel_stops_what_waits_and_asks_what_runs(api: Api, hand: Hand) -> None:
+def test_cancel_ends_waiting_jobs_and_asks_running_jobs_to_stop(api: Api, hand: Hand) -> None:
     waits = tasks.noop.enqueue()
     assert api.post(f"/{waits.id}/cancel").json()["status"] == "cancelled"
     runs = tasks.noop.enqueue()
@@ -233,7 +233,7 @@ def test_cancel_stops_what_waits_and_asks_what_runs(api: Api, hand: Hand) -> Non
 
 
 @pytest.mark.parametrize("path", ["/job_1_x_0", "/job_1_x_0/retry", "/job_1_x_0/cancel"])
-def test_a_job_that_is_not_there(api: Api, path: str) -> None:
+def test_a_missing_job(api: Api, path: str) -> None:
     answer = api.post(path) if path.count("/") > 1 else api.get(path)
     assert error(answer, 404)["message"].startswith("no job job_1_x_0 in Redis")
 
@@ -252,7 +252,7 @@ def test_clear_empties_one_list_of_one_queue(
     assert found["low"]["counts"]["queued"] == 1
 
 
-def test_what_changes_something_is_logged_with_its_user(
+def test_changes_are_logged_with_their_user(
     api: Api, user: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = tasks.noop.enqueue()
@@ -265,14 +265,14 @@ def test_what_changes_something_is_logged_with_its_user(
     ] == [f"POST /jobs/{job.id}/cancel by user {user.pk}"]
 
 
-def test_clear_takes_a_bounded_bite(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clear_deletes_a_bounded_number(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "CLEARED", 4)
     tasks.noop.enqueue_many([()] * 6)
     assert api.delete("/queued?queue=default").json()["left"] == 2
     assert api.delete("/queued?queue=default").json()["cleared"] == 2
 
 
-def test_ten_thousand_are_cleared_in_a_second_or_so(api: Api) -> None:
+def test_ten_thousand_jobs_are_cleared_in_about_a_second(api: Api) -> None:
     tasks.noop.enqueue_many([()] * views.CLEARED)
     watch = Stopwatch()
     assert api.delete("/queued").json()["cleared"] == views.CLEARED

@@ -1,4 +1,4 @@
-"""The OpenAPI document: valid, complete, and true of what the API does."""
+"""The OpenAPI document is valid, complete, and describes what the API does."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_document_has_every_operation_once(document: dict[str, Any]) -> None
     assert len({name for _, _, name in described}) == len(described)
 
 
-def test_the_document_says_where_the_api_is(api: Api, document: dict[str, Any]) -> None:
+def test_the_document_contains_the_url_of_the_api(api: Api, document: dict[str, Any]) -> None:
     assert document["servers"] == [{"url": "/"}]
     assert "/jobs/stats" in document["paths"]
     below = build("/internal/api", "/queue", [])
@@ -65,7 +65,7 @@ def test_the_document_says_where_the_api_is(api: Api, document: dict[str, Any]) 
     assert {"/queue", "/queue/{id}/retry"} <= below["paths"].keys()
 
 
-def test_the_names_of_tasks_are_for_those_who_may_enqueue_them(
+def test_task_names_are_only_shown_to_users_who_may_enqueue_them(
     make_user: Any, document: dict[str, Any], queue_settings: Any
 ) -> None:
     named = document["components"]["schemas"]["NewJob"]["properties"]["task"]["enum"]
@@ -78,7 +78,7 @@ def test_the_names_of_tasks_are_for_those_who_may_enqueue_them(
 
 @pytest.fixture
 def ids(hand: Hand, redis: Redis, queue_settings: dict[str, Any]) -> list[str]:
-    """One job of each kind, among them one that cannot be read."""
+    """One job of each kind, including one that cannot be read."""
     completed = tasks.noop.enqueue()
     hand.complete_one('{"a": [1, null]}')
     failed = tasks.add.enqueue(1, b="é")
@@ -93,7 +93,7 @@ def ids(hand: Hand, redis: Redis, queue_settings: dict[str, Any]) -> list[str]:
 
 @pytest.fixture
 def workflows(hand: Hand) -> list[str]:
-    """A workflow that runs, one that is paused, and one that has ended."""
+    """A running workflow, a paused one, and one that has ended."""
     made = [chain(tasks.noop.s(), tasks.noop.s()) for _ in range(3)]
     made[1].pause()
     made[2].cancel()
@@ -107,8 +107,8 @@ def loaded() -> dict[str, Any]:
 
 @pytest.fixture
 def schema(loaded: dict[str, Any], token: str, queue_settings: dict[str, Any]) -> Any:
-    """What the API says of itself. One for all tests, as it remembers what is dear to work out."""
-    import schemathesis  # half a second, in each process of the suite if it were at the top
+    """The API's own schema. Shared by all tests, because it caches what is expensive to compute."""
+    import schemathesis  # half a second, in each process of the suite, if it were at module level
 
     if not loaded:
         login = {"Authorization": f"Bearer {token}"}
@@ -119,7 +119,7 @@ def schema(loaded: dict[str, Any], token: str, queue_settings: dict[str, Any]) -
 
 @pytest.mark.parametrize("mode", ["positive", "negative"])
 @pytest.mark.parametrize(("method", "path"), OPERATIONS, ids=[f"{m} {p}" for m, p in OPERATIONS])
-def test_the_api_does_what_the_document_says(
+def test_the_api_behaves_as_documented(
     schema: Any, token: str, ids: list[str], workflows: list[str],
     method: str, path: str, mode: str,
 ) -> None:  # fmt: skip

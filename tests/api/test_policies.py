@@ -139,14 +139,14 @@ def by_shop(tenant: str, shop: int) -> None: ...
 
 @pytest.fixture
 def limited(monkeypatch: pytest.MonkeyPatch) -> Task:
-    """A task of one test only: with shards, the checks find that its limits have different keys."""
+    """A task of only one test: with shards, the checks find that its limits have different keys."""
     monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
     limit = Limit(5, key=("tenant", "shop"))
     return task(concurrency=limit, rate=Rate(9, "1m"), name="tests.api_limited")(by_shop)
 
 
 @pytest.mark.one_shard("the limits of its task have different keys")
-def test_numbers_are_set_by_hand(api: Api, hand: Hand, limited: Task) -> None:
+def test_limits_are_overridden_by_hand(api: Api, hand: Hand, limited: Task) -> None:
     limited.enqueue("acme", 42)
     hand.claim_one()
     name = "limit=tests.api_limited"
@@ -199,7 +199,7 @@ def test_pauses(api: Api, hand: Hand) -> None:
 
 
 @pytest.mark.parametrize("path", ["/limits/set?limit=a&number=5", "/pauses/pause"])
-def test_steering_needs_its_permission(make_user: Any, queue_settings: Any, path: str) -> None:
+def test_control_needs_its_permission(make_user: Any, queue_settings: Any, path: str) -> None:
     token = str(ApiToken.create(make_user("reader", "view_jobrecord"), "tests")[1])
     assert error(Api(Client(), token).post(path), 403)["code"] == "permission_denied"
 

@@ -25,7 +25,9 @@ def port(threads_db: None, queue_settings: dict[str, Any]) -> Iterator[int]:
         yield port
 
 
-def test_events_reach_a_client_and_its_place_is_freed_when_it_goes(port: int, token: str) -> None:
+def test_events_reach_a_client_and_its_slot_is_freed_when_it_disconnects(
+    port: int, token: str
+) -> None:
     reader = event_stream(port, token)
     assert reader.answer.status == 200
     reader.line("id: ")
@@ -48,7 +50,8 @@ def test_many_clients_share_one_reader_and_other_requests_are_answered(
     for reader in readers:
         assert job.id in reader.line("data: ")
     assert watch.seconds < 5
-    assert len(redis.client_list()) - before <= 3  # the reader, what catches up, and this thread
+    # the reader, the thread that catches up, and this one
+    assert len(redis.client_list()) - before <= 3
     refused = event_stream(port, token)
     assert refused.answer.status == 429
     refused.close()
@@ -57,7 +60,7 @@ def test_many_clients_share_one_reader_and_other_requests_are_answered(
     eventually(lambda: hub.streams == 0)
 
 
-def test_a_client_that_reads_nothing_holds_little_and_is_cut_off(
+def test_a_client_that_reads_nothing_uses_little_memory_and_is_disconnected(
     port: int, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub_module, "STALL_TIMEOUT", 1.0)
@@ -69,13 +72,13 @@ def test_a_client_that_reads_nothing_holds_little_and_is_cut_off(
     for _ in range(120):
         tasks.noop.enqueue_many([()] * 500)
     eventually(lambda: hub.streams == 0, timeout=20)
-    assert sum(sent) < 8_000_000  # what the kernel took of some 14 MB
+    assert sum(sent) < 8_000_000  # what the kernel accepted of about 14 MB
     reader.close()
 
 
 @pytest.fixture
 def later() -> Iterator[ExitStack]:
-    """What is to be done when the server is gone."""
+    """What must be done after the server has gone."""
     with ExitStack() as stack:
         yield stack
 

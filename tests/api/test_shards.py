@@ -1,4 +1,4 @@
-"""Lists, counts and streams are those of all shards; they name those that are missing, or go on
+"""Lists, counts and streams cover all shards; if some are missing, they name them or continue
 without them."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "othe
 def other(
     queue_settings: dict[str, Any], settings: Any, fresh_server: Callable[..., RedisServer]
 ) -> RedisServer:
-    """The server of the shards 1 and 3, which keeps its data when it stops."""
+    """The server of shards 1 and 3, which keeps its data when it stops."""
     server = fresh_server(appendonly=True)
     urls = [queue_settings["CONNECTION"]["URL"], server.url]
     settings.REDISQUEUE = {**queue_settings, "SHARDS": SHARDS, "CONNECTION": {"URL": urls}}
@@ -41,7 +41,7 @@ def other(
 
 
 def enqueue(*shards: int) -> list[str]:
-    """The ids of new jobs, one in each of these shards."""
+    """Enqueue a job in each of these shards; returns their ids."""
     ids = [new_job_id(shard) for shard in shards]
     for shard, job_id in zip(shards, ids, strict=True):
         job = NewJob(job_id, "default", "app.task", "[[],{}]")
@@ -58,7 +58,7 @@ async def jobs(stream: Stream, count: int) -> list[str]:
 
 
 @pytest.mark.usefixtures("streams_end")
-def test_a_stream_has_the_events_of_all_shards_and_goes_on_behind_any(
+def test_a_stream_has_the_events_of_all_shards_and_resumes_after_any(
     token: str, other: RedisServer
 ) -> None:
     async def test() -> None:
@@ -67,7 +67,7 @@ def test_a_stream_has_the_events_of_all_shards_and_goes_on_behind_any(
         made = await enqueued(0, 1, 2, 3, 0, 1, 1)
         assert sorted(await jobs(live, 7)) == sorted(made)
         await live.close()
-        first = await Stream.open(token, after="0-0")  # the id of one shard, too
+        first = await Stream.open(token, after="0-0")  # a position in one shard is valid too
         seen = []
         for _ in made:
             seen += await jobs(first, 1)
@@ -83,7 +83,7 @@ def test_a_stream_has_the_events_of_all_shards_and_goes_on_behind_any(
 
 
 @pytest.mark.usefixtures("streams_end")
-def test_while_a_server_is_away_the_others_go_on_and_nothing_is_missed(
+def test_while_a_server_is_down_the_others_continue_and_nothing_is_missed(
     token: str, other: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_redisqueue.api.streaming.KEEP_ALIVE", 0.05)
@@ -132,7 +132,7 @@ def test_a_poll_names_the_shards_that_are_missing(api: Api, other: RedisServer) 
     assert ids_in(blocks(api.get("/events", Last_Event_ID=place))) == made[1::2]
 
 
-def test_a_place_of_another_number_of_shards(api: Api, other: RedisServer) -> None:
+def test_a_position_from_another_number_of_shards(api: Api, other: RedisServer) -> None:
     (start,) = blocks(api.get("/events?last_event_id=9000000000000-0,7-1"))[:1]
     assert start.endswith("id: 9000000000000-0,7-1,9000000000000-0,9000000000000-0")
     (start,) = blocks(api.get(f"/events?last_event_id={','.join(['7-1'] * 64)}"))[:1]
@@ -141,7 +141,7 @@ def test_a_place_of_another_number_of_shards(api: Api, other: RedisServer) -> No
         assert api.get(f"/events?last_event_id={text}").status_code == 400
 
 
-def test_the_mirror_of_a_shard_goes_on_where_its_stream_begins(
+def test_the_mirror_of_a_shard_continues_where_its_stream_begins(
     queue_settings: dict[str, Any], settings: Any, redis: Any
 ) -> None:
     settings.REDISQUEUE = {**queue_settings, "SHARDS": SHARDS, "MIRROR": True}
@@ -169,7 +169,7 @@ def test_missing_shards_are_named(
     ]  # fmt: skip
 
 
-def test_counts_lists_and_health_are_those_of_all_shards(
+def test_counts_lists_and_health_cover_all_shards(
     api: Api, settings: Any, redis_server: RedisServer
 ) -> None:
     settings.REDISQUEUE = {**settings.REDISQUEUE, "SHARDS": SHARDS}

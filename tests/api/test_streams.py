@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("streams_end")
 
 
 def ring() -> Any:
-    """The ring of the queue's shard; None before there is one."""
+    """The ring of the queue's shard, or None before it exists."""
     reader = hub.readers.get(shard_of())
     return reader and reader.rings.get(shard_of())
 
@@ -40,7 +40,7 @@ async def enqueue(count: int = 1) -> list[str]:
     return [job.id for job in await link([()] * count)]
 
 
-def test_events_come_as_they_happen(token: str) -> None:
+def test_events_arrive_as_they_happen(token: str) -> None:
     async def test() -> None:
         stream = await (await Stream.open(token)).started()
         assert stream.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -56,7 +56,7 @@ def test_events_come_as_they_happen(token: str) -> None:
     run(test())
 
 
-def test_a_reader_goes_on_behind_its_last_event(token: str) -> None:
+def test_a_reader_resumes_after_its_last_event(token: str) -> None:
     async def test() -> None:
         ids = await enqueue(5)
         first = await Stream.open(token, after="0-0")
@@ -71,7 +71,7 @@ def test_a_reader_goes_on_behind_its_last_event(token: str) -> None:
     run(test())
 
 
-def test_a_first_request_may_name_its_place(token: str) -> None:
+def test_a_first_request_may_name_its_position(token: str) -> None:
     async def test() -> None:
         ids = await enqueue(2)
         stream = await Stream.open(token, query="last_event_id=0-0")
@@ -81,8 +81,8 @@ def test_a_first_request_may_name_its_place(token: str) -> None:
     run(test())
 
 
-def test_nothing_is_missed_or_twice_between_the_past_and_now(token: str) -> None:
-    """Jobs are enqueued all the time while streams catch up and go live."""
+def test_nothing_is_missed_or_repeated_between_past_and_live_events(token: str) -> None:
+    """Jobs are enqueued continuously while streams catch up and go live."""
 
     async def test() -> None:
         made: list[str] = await enqueue(1500)  # more than a page
@@ -108,7 +108,7 @@ def test_streams_share_one_reader(token: str, redis: Redis) -> None:
         (made,) = await enqueue()
         for stream in streams:
             assert await stream.events(1) == [(made, "queued")]
-        # The reader, what catches up, and the thread that enqueued.
+        # The reader, the thread that catches up, and the one that enqueued.
         assert clients(redis) - before <= 3
         assert sum(client["cmd"].startswith("xread") for client in redis.client_list()) == 1
         assert sum(t.name == "redisqueue-events" for t in threading.enumerate()) == 1
@@ -132,7 +132,7 @@ def test_a_stream_holds_no_database_connection(token: str, monkeypatch: pytest.M
     async def test() -> None:
         stream = await (await Stream.open(token, after="0-0")).started()
         assert is_open, "the login has used one"
-        # Catching up opens one for each page of the mirror, and closes it.
+        # Catching up opens a connection for each page of the mirror, and closes it.
         await eventually(lambda: not any(is_open.values()))
         (made,) = await enqueue()
         assert await stream.events(1) == [(made, "queued")]
@@ -142,7 +142,7 @@ def test_a_stream_holds_no_database_connection(token: str, monkeypatch: pytest.M
     run(test())
 
 
-def test_a_client_that_goes_frees_its_place(
+def test_a_client_that_disconnects_frees_its_slot(
     token: str, user: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub_module, "STREAMS_A_USER", 2)
@@ -162,7 +162,7 @@ def test_a_client_that_goes_frees_its_place(
     run(test())
 
 
-def test_a_process_has_a_limit_for_all(
+def test_a_process_has_a_limit_for_all_streams(
     token: str, make_user: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub_module, "STREAMS", 1)
@@ -179,7 +179,7 @@ def test_a_process_has_a_limit_for_all(
     run(test())
 
 
-def test_an_idle_stream_says_that_it_is_there(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_stream_sends_signs_of_life(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "KEEP_ALIVE", 0.05)
 
     async def test() -> None:
@@ -208,7 +208,7 @@ def test_a_stream_ends_so_that_its_login_is_checked_again(
     run(test())
 
 
-def test_a_client_that_takes_nothing_is_cut_off(
+def test_a_client_that_reads_nothing_is_disconnected(
     token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub_module, "STALL_TIMEOUT", 0.1)
@@ -229,7 +229,7 @@ def test_a_slow_client_misses_nothing(token: str, monkeypatch: pytest.MonkeyPatc
 
     async def test() -> None:
         stream = await (await Stream.open(token)).started()
-        await eventually(ring)  # else it may begin behind what comes now
+        await eventually(ring)  # otherwise it may begin after the next events
         made = await enqueue(1)
         assert await stream.events(1) == [(made[0], "queued")]
         stream.gate.clear()
@@ -249,7 +249,7 @@ def test_a_slow_client_misses_nothing(token: str, monkeypatch: pytest.MonkeyPatc
     run(test())
 
 
-def test_a_burst_wakes_the_streams_seldom(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_burst_rarely_wakes_the_streams(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spread = []
     real = Reader._publish
     monkeypatch.setattr(
@@ -266,7 +266,7 @@ def test_a_burst_wakes_the_streams_seldom(token: str, monkeypatch: pytest.Monkey
     assert len(spread) < 60
 
 
-def test_a_ring_knows_what_it_has_forgotten() -> None:
+def test_a_ring_knows_which_events_it_has_dropped() -> None:
     ring = Ring((5, 0))
     assert ring.after((4, 9)) is None
     assert ring.after((5, 0)) == ()
@@ -285,7 +285,7 @@ def test_a_ring_knows_what_it_has_forgotten() -> None:
         assert ring.extended([((8, 0), "x" * 9)]) == Ring((8, 0), [])
 
 
-def test_redis_comes_back_and_the_stream_goes_on(
+def test_the_stream_resumes_when_redis_is_back(
     token: str, fresh_server: Any, settings: Any
 ) -> None:
     server = fresh_server()
@@ -303,8 +303,8 @@ def test_redis_comes_back_and_the_stream_goes_on(
     run(test())
 
 
-@pytest.mark.one_shard  # with several, the others go on
-def test_a_stream_that_looks_back_while_redis_is_away_ends(
+@pytest.mark.one_shard  # with several shards, the others continue
+def test_a_stream_that_reads_past_events_while_redis_is_down_ends(
     token: str, fresh_server: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = fresh_server()
@@ -318,7 +318,7 @@ def test_a_stream_that_looks_back_while_redis_is_away_ends(
     monkeypatch.setattr(Reader, "page", page)
 
     async def test() -> None:
-        await enqueue()  # else there is nothing to look back at
+        await enqueue()  # otherwise there is nothing to look back at
         stream = await Stream.open(token, after="0-0")
         while not stream.ended:
             await stream.read()
@@ -342,7 +342,7 @@ def test_head_and_others_open_no_stream(token: str) -> None:
     run(test())
 
 
-def test_what_others_write_into_the_stream_is_passed_over(
+def test_foreign_entries_in_the_stream_are_skipped(
     token: str, redis: Redis, queue_settings: dict[str, Any]
 ) -> None:
     async def test() -> None:

@@ -1,4 +1,4 @@
-"""Tokens in the admin: made, shown once, revoked."""
+"""Tokens in the admin: created, shown once, revoked."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def root(db: None) -> Any:
 
 @pytest.fixture
 def staff(db: None) -> Any:
-    """Somebody who may handle tokens, and has no other permission."""
+    """A user who may manage tokens, and has no other permission."""
     made = get_user_model().objects.create_user("staff", is_staff=True)
     made.user_permissions.set(Permission.objects.filter(content_type__model="apitoken"))
     return made
 
 
 def add(client: Client, **fields: Any) -> str:
-    """Make a token; its text, from the page that shows it."""
+    """Create a token; returns its text, from the page that shows it."""
     answer = client.post(ADD, {"name": "ci", "expires_at_0": "", "expires_at_1": "", **fields})
     assert answer.status_code == 200
     assert "no-store" in answer["Cache-Control"]
@@ -48,7 +48,7 @@ def add(client: Client, **fields: Any) -> str:
     return found[1]
 
 
-def test_a_token_is_made_shown_once_used_and_revoked(
+def test_a_token_is_created_shown_once_used_and_revoked(
     root: Any, user: Any, queue_settings: Any
 ) -> None:
     client = admin_of(root)
@@ -77,7 +77,7 @@ def test_a_change_keeps_the_token_and_its_user(root: Any, user: Any) -> None:
     assert ApiToken.find(text) is None, "it has expired"
 
 
-def test_others_than_superusers_make_tokens_of_themselves_only(staff: Any, root: Any) -> None:
+def test_only_superusers_create_tokens_for_other_users(staff: Any, root: Any) -> None:
     client = admin_of(staff)
     add(client, user=root.pk)
     assert ApiToken.objects.get().user == staff

@@ -58,7 +58,7 @@ def test_it_is_paused_released_and_cancelled(api: Api, workflow: Workflow) -> No
     )
 
 
-def test_one_that_redis_has_let_go_comes_from_its_record(
+def test_a_workflow_deleted_from_redis_is_read_from_its_record(
     api: Api, settings: Any, queue_settings: dict[str, Any]
 ) -> None:
     at = timezone.now()
@@ -77,7 +77,7 @@ def test_one_that_redis_has_let_go_comes_from_its_record(
     assert "cleaned up" in error(api.post(f"/workflows/{GONE}/pause"), 404)["message"]
 
 
-def test_one_that_nobody_knows(api: Api) -> None:
+def test_an_unknown_workflow(api: Api) -> None:
     assert error(api.get(f"/workflows/{GONE}"), 404)["message"] == (
         f"workflow {GONE} is neither in Redis nor in the mirror"
     )

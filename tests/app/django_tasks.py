@@ -52,7 +52,7 @@ def with_context(context: TaskContext, *args: Any, **kwargs: Any) -> dict[str, A
 
 
 @task
-def give_back(kind: str) -> Any:
+def return_odd_value(kind: str) -> Any:
     return VALUES[kind]
 
 
@@ -67,7 +67,7 @@ VALUES = {
 
 @task(takes_context=True)
 def again(context: TaskContext, times: int) -> dict[str, Any]:
-    """Enqueues itself as it was enqueued; what it saw of itself."""
+    """Enqueues itself with its own options; returns what it saw of itself."""
     this = context.task_result.task
     next_id = this.enqueue(times - 1).id if times else None
     return {
@@ -82,7 +82,7 @@ def again(context: TaskContext, times: int) -> dict[str, Any]:
 
 @task(takes_context=True)
 def crash_once(context: TaskContext, path: str) -> dict[str, Any]:
-    """Dies with its worker the first time."""
+    """Dies with its worker on the first run."""
     if not os.path.exists(path):
         Path(path).touch()
         os.kill(os.getpid(), signal.SIGKILL)

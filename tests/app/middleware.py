@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 def strict_csp(
     get_response: Callable[[HttpRequest], HttpResponse],
 ) -> Callable[[HttpRequest], HttpResponse]:
-    """Only files of the site itself: no inline script, no inline style."""
+    """Allows only the site's own files: no inline script, no inline style."""
 
     def middleware(request: HttpRequest) -> HttpResponse:
         response = get_response(request)

@@ -12,7 +12,7 @@ class Counter(models.Model):
 
 
 class Order(models.Model):
-    """What a shop has, for the examples of the documentation."""
+    """The data of a shop, for the examples in the documentation."""
 
     shop = models.IntegerField(default=1)
     total = models.IntegerField(default=0)

@@ -1,4 +1,4 @@
-"""A task for another backend, which is sent to this one by ``using``."""
+"""A task for another backend, which ``using`` sends to this one."""
 
 from __future__ import annotations
 

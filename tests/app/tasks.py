@@ -1,4 +1,4 @@
-"""Tasks for all tests: each does one thing that a test needs to see done."""
+"""Tasks for all tests: each does one observable thing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ NO_DELAY = Backoff(base=0, jitter=0)
 
 
 def bump(name: str) -> int:
-    """Raise the counter of that name and return its new value (exact when one runs at a time)."""
+    """Increment the counter of that name and return its new value (exact if only one job runs at a
+    time)."""
     Counter.objects.get_or_create(name=name)
     Counter.objects.filter(name=name).update(value=F("value") + 1)
     return Counter.objects.get(name=name).value
@@ -55,7 +56,7 @@ def flaky(key: str, failures: int) -> int:
 
 @task(max_attempts=3, takes_context=True)
 def retry_later(context: Any, delay: float) -> int:
-    """Ask for another try until the last; return its number."""
+    """Ask for another attempt until the last; return its number."""
     if context.attempt < 3:
         raise Retry("not yet", delay=delay)
     attempt: int = context.attempt
@@ -78,8 +79,8 @@ def spin(seconds: float) -> None:
 
 @task
 def block_in_c(seconds: float) -> None:
-    """One C call of that long that holds the GIL and that no signal interrupts. It waits, and does
-    not compute: the processes of other tests need the cores."""
+    """One C call of this length that holds the GIL and that no signal interrupts. It sleeps instead
+    of computing, because the processes of other tests need the cores."""
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     ctypes.PyDLL(None).poll(None, 0, round(seconds * 1000))
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
@@ -87,7 +88,7 @@ def block_in_c(seconds: float) -> None:
 
 @task
 def exit_hard(code: int = 1) -> None:
-    """The process is gone at once, as by the kernel's memory killer."""
+    """Ends the process at once, like the kernel's memory killer."""
     os._exit(code)
 
 
@@ -148,7 +149,7 @@ async def async_fail(message: str = "boom") -> None:
 
 @task
 def ledger(folder: str, name: str) -> int:
-    """Leave the file ``<folder>/<name>.<n>``, n = 1, 2, ...: a second run cannot go unseen."""
+    """Leave the file ``<folder>/<name>.<n>``, n = 1, 2, ...: a second run cannot go unnoticed."""
     for n in numbers(1):
         try:
             os.close(os.open(Path(folder) / f"{name}.{n}", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
@@ -175,7 +176,7 @@ def bad_result() -> Any:
 
 @task
 def leak(megabytes: int) -> int:
-    """Hold on to memory for ever, for workers that recycle by it."""
+    """Keep memory forever, for workers that are recycled because of it."""
     _leaked.append(bytearray(megabytes * 2**20))
     return len(_leaked)
 
@@ -195,6 +196,6 @@ def renamed(x: Any = None) -> Any:
 
 
 if django.VERSION >= (6, 0) or find_spec("django_tasks") is not None:
-    # Where there are tasks of Django's own, workers that know this module know those too.
+    # Where Django has its own Tasks, workers that import this module also know those tasks.
     from . import django_tasks  # noqa: F401
     from .other_tasks import *  # noqa: F403

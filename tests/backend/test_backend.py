@@ -182,7 +182,7 @@ def test_unknown_and_foreign_results() -> None:
         tasks.fail.get_result(tasks.add.enqueue(1, 2).id)
 
 
-def test_options_reach_the_job_and_come_back() -> None:
+def test_options_reach_the_job_and_are_returned() -> None:
     later = datetime(2100, 1, 1, tzinfo=UTC)
     result = tasks.urgent.using(run_after=later, priority=-3, queue_name="low").enqueue()
     job = get_job(result.id)
@@ -195,7 +195,7 @@ def test_options_reach_the_job_and_come_back() -> None:
 
 
 @pytest.mark.parametrize("delay", [timedelta(hours=1), 3600, "1h"], ids=repr)
-def test_a_delay_is_taken_for_an_instant(delay: Any) -> None:
+def test_a_delay_becomes_a_time(delay: Any) -> None:
     job = get_job(tasks.add.using(run_after=delay).enqueue(1, 2).id)
     assert abs(job.run_after - timezone.now() - timedelta(hours=1)) < timedelta(seconds=5)
 
@@ -221,7 +221,7 @@ def test_invalid_tasks_are_refused_and_not_registered() -> None:
     assert not get_task("tests.app.django_tasks.add").name.endswith("<lambda>")
 
 
-def test_the_queues_of_the_backend_are_kept_to() -> None:
+def test_only_the_queues_of_the_backend_are_allowed() -> None:
     assert default_task_backend.queues == {"default", "low"}
     one = {"default": {"BACKEND": OURS, "QUEUES": ["default"]}}
     with override_settings(TASKS=one), pytest.raises(InvalidTask, match="Queue 'low'"):
@@ -230,7 +230,7 @@ def test_the_queues_of_the_backend_are_kept_to() -> None:
         tasks.add.using(queue_name="lwo")
 
 
-def test_a_queue_that_is_not_ours_is_a_check() -> None:
+def test_an_unknown_queue_is_reported_by_a_check() -> None:
     wrong = {"default": {"BACKEND": OURS, "QUEUES": ["default", "lwo"]}}
     with override_settings(TASKS=wrong):
         (message,) = [m for m in run_checks(databases=[]) if m.id == "django_redisqueue.E005"]
@@ -248,7 +248,7 @@ def test_a_queue_that_is_not_ours_is_a_check() -> None:
         ("\ud800", "lone surrogate"),
     ],
 )
-def test_arguments_that_can_not_travel(value: Any, words: str) -> None:
+def test_arguments_that_cannot_be_serialised(value: Any, words: str) -> None:
     with capture_jobs() as queue:
         with pytest.raises(InvalidArguments) as caught:
             tasks.urgent.enqueue(value)
@@ -256,7 +256,7 @@ def test_arguments_that_can_not_travel(value: Any, words: str) -> None:
         assert queue.jobs == []
 
 
-def test_a_test_may_expect_one_of_django_s_tasks() -> None:
+def test_a_test_may_expect_a_django_task() -> None:
     with capture_jobs() as queue:
         tasks.add.enqueue(1, 2)
         (job,) = queue.assert_enqueued(tasks.add, args=(1, 2))
@@ -330,11 +330,11 @@ def test_the_context_of_a_task() -> None:
 def test_results_are_normalised_or_fail_the_job(heard: list[Any]) -> None:
     keys = {"1": "a", "null": [{"true": [1, 2]}], "0.5": "x"}
     for kind, value in (("range", [0, 1, 2]), ("bytes", "abc"), ("keys", keys)):
-        result = tasks.give_back.enqueue(kind)
+        result = tasks.return_odd_value.enqueue(kind)
         result.refresh()
         assert result.return_value == value
     for kind in ("object", "nan"):
-        result = tasks.give_back.using(max_attempts=3).enqueue(kind)
+        result = tasks.return_odd_value.using(max_attempts=3).enqueue(kind)
         result.refresh()
         assert (result.status, result.attempts) == (FAILED, 1), "no retry would help"
         assert get_job(result.id).reason == "result"
@@ -346,7 +346,7 @@ def test_results_are_normalised_or_fail_the_job(heard: list[Any]) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_task_waits_for_the_commit_and_so_does_its_signal(heard: list[Any]) -> None:
+def test_a_task_and_its_signal_wait_for_the_commit(heard: list[Any]) -> None:
     with transaction.atomic():
         result = tasks.add.enqueue(1, 2)
         assert heard == []
@@ -371,7 +371,7 @@ def test_a_rollback_sends_nothing(heard: list[Any]) -> None:
 # --- import and process ---------------------------------------------------------------------------
 
 
-def test_a_backend_is_made_without_settings_or_redis() -> None:
+def test_a_backend_can_be_created_without_settings_or_redis() -> None:
     with override_settings(REDISQUEUE={"CONNECTION": {"URL": "unix:///nonexistent"}}):
         backend = RedisQueueBackend("other", {"QUEUES": []})
         assert backend.check() == []
@@ -415,6 +415,6 @@ def test_a_real_worker_runs_them(redis: Any, redis_server: RedisServer, settings
         result.refresh()
     assert [result.status for result in results] == [SUCCESSFUL, SUCCESSFUL, SUCCESSFUL, FAILED]
     assert results[0].return_value == 3
-    # What the task saw of its worker is what Redis keeps of it.
+    # What the task saw of its worker is what Redis stores about it.
     assert results[2].return_value["workers"] == results[2].worker_ids
     assert results[3].errors[0].exception_class is ValueError

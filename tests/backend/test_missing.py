@@ -1,4 +1,4 @@
-"""Where there are no tasks of Django's own, the backend says so."""
+"""If Django has no Tasks of its own, the backend says so."""
 
 import subprocess
 import sys

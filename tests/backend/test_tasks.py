@@ -1,4 +1,5 @@
-"""Tasks of Django's own: their options, what of them travels, and where they may go."""
+"""Django's own Tasks: their options, which parts of them are passed on, and where they may be
+sent."""
 
 from __future__ import annotations
 
@@ -69,17 +70,17 @@ def two_queues(queue_settings: dict[str, Any], settings: Any) -> None:
 
 
 def done(result: Any) -> Any:
-    """What a task returned that has run."""
+    """What a task returned, once it has run."""
     result.refresh()
     assert result.status is TaskResultStatus.SUCCESSFUL, result.errors
     return result.return_value
 
 
-# --- what travels ---------------------------------------------------------------------------------
+# --- what is passed on ----------------------------------------------------------------------------
 
 
 @run_inline()
-def test_a_task_sees_itself_as_it_was_enqueued_and_lands_there_again() -> None:
+def test_a_task_sees_its_own_options_and_can_enqueue_itself_with_them() -> None:
     before = datetime(2020, 5, 5, 5, 5, 5, 5, tzinfo=UTC)
     how = {"queue_name": "low", "priority": 9, "run_after": before, "backend": "second"}
     result = tasks.again.using(**how, timeout=timedelta(seconds=7)).enqueue(1)
@@ -131,7 +132,7 @@ def test_a_job_waits_for_others_by_their_results() -> None:
 
 
 @pytest.mark.parametrize("use_tz", [True, False])
-def test_all_instants_are_of_one_kind(use_tz: bool, hand: Hand) -> None:
+def test_all_times_are_aware_or_all_are_naive(use_tz: bool, hand: Hand) -> None:
     with override_settings(USE_TZ=use_tz, TIME_ZONE="Asia/Tokyo"):
         result = tasks.add.enqueue(1, 2)
         assert result == default_task_backend.get_result(result.id)
@@ -149,7 +150,7 @@ def test_all_instants_are_of_one_kind(use_tz: bool, hand: Hand) -> None:
         assert abs(shown.replace(tzinfo=UTC) - there) < timedelta(seconds=30)
 
 
-def test_earlier_runs_are_remembered(hand: Hand) -> None:
+def test_the_result_lists_earlier_runs(hand: Hand) -> None:
     result = tasks.add.using(max_attempts=3).enqueue(1, 2)
     hand.settle(hand.claim_one(), "retrying", '{"type":"ValueError","message":"no"}', "0")
     result.refresh()
@@ -176,7 +177,7 @@ def test_earlier_runs_are_remembered(hand: Hand) -> None:
     other.close()
 
 
-def test_of_many_runs_the_first_are_remembered(hand: Hand) -> None:
+def test_of_many_runs_the_first_are_listed(hand: Hand) -> None:
     result = tasks.add.using(max_attempts=100).enqueue(1, 2)
     for _ in range(40):
         hand.settle(hand.claim_one(), "retrying", '{"type":"ValueError","message":"no"}', "0")
@@ -190,7 +191,7 @@ def test_of_many_runs_the_first_are_remembered(hand: Hand) -> None:
     assert result.worker_ids[:5] == named[:5]
 
 
-def test_a_task_that_crashed_remembers_it(
+def test_a_crash_is_remembered_by_the_task(
     redis: Any, redis_server: RedisServer, settings: Any, tmp_path: Path
 ) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": redis_server.url}}
@@ -204,7 +205,8 @@ def test_a_task_that_crashed_remembers_it(
     assert value["started_at"] == str(result.started_at)
     assert value["last_attempted_at"] == str(result.last_attempted_at)
     assert result.started_at < result.last_attempted_at
-    # Its module is discovered, so the worker knows it, though it is another backend's.
+    # Its module is discovered, so the worker knows the task, although it belongs to another
+    # backend.
     assert done(other) == [8, "second"]
 
 
@@ -217,7 +219,7 @@ def run_worker(server: RedisServer) -> None:
 
 @needs_options
 @run_inline()
-def test_options_of_the_definition_are_the_worker_s(caplog: pytest.LogCaptureFixture) -> None:
+def test_options_of_the_definition_apply_in_the_worker(caplog: pytest.LogCaptureFixture) -> None:
     result = tasks.flaky.enqueue("no luck")
     result.refresh()
     assert (result.status, result.attempts) == (TaskResultStatus.FAILED, 3)
@@ -235,9 +237,9 @@ def test_options_of_the_definition_are_the_worker_s(caplog: pytest.LogCaptureFix
     assert get_job(final.id).args == ("[redacted]",)
 
 
-def test_every_option_of_a_task_is_one_of_django_s_too() -> None:
+def test_every_option_of_a_task_also_works_with_django_tasks() -> None:
     known_here = {*OPTIONS, "queue_name", "priority", "takes_context", "run_after", "using"}
-    # With chunk one call has many jobs; a call of Django's is one result.
+    # With chunk, one call has many jobs; a call of Django's is one result.
     assert {*TASK_CHECKS, *CALL_CHECKS} - {"chunk"} <= known_here
 
 
@@ -252,7 +254,7 @@ def test_every_option_of_a_task_is_one_of_django_s_too() -> None:
         ({"database": "other"}, "has using='other', which names the database of exactly_once"),
     ],
 )
-def test_options_are_checked_where_they_stand(options: dict[str, Any], words: str) -> None:
+def test_options_are_checked_where_they_are_defined(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidTask, match=words):
         task(**options)(not_a_task)
     assert our_registry.lookup(f"{__name__}.not_a_task") is None
@@ -268,7 +270,7 @@ def per_tenant(tenant: str, n: int) -> int:
 
 @pytest.fixture
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a test defines, no other test finds."""
+    """Tasks that a test defines are not visible to other tests."""
     monkeypatch.setattr(registration, "_unimported", {})
     registries: list[dict[str, Any]] = [our_registry._tasks, registration._definitions]
     before = [dict(each) for each in registries]
@@ -281,7 +283,7 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @needs_options
 @pytest.mark.usefixtures("own_registry")
 def test_limits_shares_and_conflicts() -> None:
-    """Two of four jobs of a tenant may start; the others wait for the end of one."""
+    """Two of a tenant's four jobs may start; the others wait for one to end."""
     limited = task(concurrency=Limit(2, key="tenant"), fair_by="tenant")(per_tenant)
     with capture_jobs() as jobs:
         results = [limited.enqueue("acme", n) for n in range(3)]
@@ -380,7 +382,7 @@ def test_many_at_once() -> None:
 
 
 @run_inline()
-def test_a_chain_of_django_s_tasks() -> None:
+def test_a_chain_of_django_tasks() -> None:
     workflow = chain(tasks.add.s(1, 2), tasks.urgent, our_tasks.noop, tasks.with_context)
     last = default_task_backend.get_result(workflow.jobs()[-1].id)
     assert last.return_value["args"] == [3]
@@ -389,7 +391,7 @@ def test_a_chain_of_django_s_tasks() -> None:
 
 
 @run_inline()
-def test_a_workflow_takes_them_and_calls_them_at_its_end() -> None:
+def test_a_workflow_accepts_django_tasks_also_as_callbacks() -> None:
     with Workflow("mixed", priority=2, on_complete=tasks.urgent.using(priority=3)) as workflow:
         first = workflow.add(tasks.add, 1, b=2)
         workflow.add(tasks.urgent.using(queue_name="low"), "x", after=first)
@@ -406,7 +408,7 @@ def test_a_workflow_takes_them_and_calls_them_at_its_end() -> None:
 
 
 @run_inline()
-def test_a_gather_of_django_s_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gather_of_django_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathers, "_topics", {})
     assert listener("sums")(tasks.add) is tasks.add
     gather = Gather.start("both", topic="sums", payload={"a": 1, "b": 2}, then=tasks.urgent.s("y"))
@@ -415,7 +417,7 @@ def test_a_gather_of_django_s_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert get_job(f"{gather.id}.then").result == "y"
 
 
-def test_one_of_another_backend_is_refused() -> None:
+def test_a_task_of_another_backend_is_refused() -> None:
     with pytest.raises(
         InvalidTask, match="elsewhere uses the backend 'dummy', which is not one of"
     ):
@@ -436,7 +438,7 @@ def test_a_task_of_another_backend_runs_here_when_it_is_sent_here() -> None:
     assert not [m for m in run_checks(databases=[]) if "elsewhere" in m.msg]
 
 
-def test_a_task_that_workers_do_not_import_is_told(
+def test_a_task_that_workers_do_not_import_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(registration, "_unimported", {})
@@ -455,7 +457,7 @@ def test_a_task_that_workers_do_not_import_is_told(
     assert "TASK_MODULES" in message.hint
 
 
-def test_a_result_of_a_module_that_is_not_imported_is_there(
+def test_the_result_of_a_task_whose_module_is_not_imported_is_available(
     hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = tasks.add.using(priority=3, backend="second")
@@ -483,7 +485,7 @@ def test_an_app_that_is_not_installed_is_an_error(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_result_is_asked_for_before_the_commit() -> None:
+def test_a_result_is_requested_before_the_commit() -> None:
     with transaction.atomic():
         result = tasks.add.enqueue(1, 2)
         with pytest.raises(TaskResultDoesNotExist, match="its transaction has not committed"):
@@ -499,7 +501,7 @@ MODES = ["until_started", "until_finished", "keep_last", For("1h"), Replace(wait
 
 @pytest.fixture
 def sent() -> Any:
-    """The ids of the signal task_enqueued."""
+    """The ids sent with the signal task_enqueued."""
     ids: list[str] = []
 
     def note(task_result: Any, **_: Any) -> None:
@@ -522,7 +524,7 @@ def test_a_second_enqueue_returns_the_first_result(hand: Hand, mode: Any, sent: 
     assert once.using(unique=False).enqueue(1, 2).id != first.id
 
 
-def test_a_duplicate_shows_the_job_as_it_is(hand: Hand) -> None:
+def test_a_duplicate_shows_the_current_job(hand: Hand) -> None:
     once = tasks.add.using(unique=For("1h"))
     once.enqueue(1, 2)
     hand.complete_one("3")

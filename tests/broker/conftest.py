@@ -12,7 +12,7 @@ from .lab import Lab
 
 @pytest.fixture
 def lab(queue_settings: dict[str, Any], redis_server: RedisServer) -> Iterator[Lab]:
-    """A shard by hand, on the shared, emptied server."""
+    """A shard that tests operate directly, on the shared server, which is emptied."""
     made = Lab(redis_server)
     yield made
     made.close()
@@ -20,7 +20,8 @@ def lab(queue_settings: dict[str, Any], redis_server: RedisServer) -> Iterator[L
 
 @pytest.fixture
 def mirrored(lab: Lab) -> Lab:
-    """A lab on Redis's own clock, as the ids of the stream are, whose promises but one are off."""
+    """A lab on Redis's own clock, which also gives the stream its ids, with a mirror and without a
+    resend window."""
     lab.store.now_ms = None
     lab.store.settings = replace(lab.store.settings, mirror=True, resend_window_ms=0)
     return lab

@@ -1,4 +1,4 @@
-"""Gathers by hand, for the tests of their verbs."""
+"""Gathers started by hand, for the tests of their verbs."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ class Query:
         return code
 
     def run_one(self, verdict: str = "completed", body: str = '"ok"') -> str:
-        """Claim and settle the next job; its name."""
+        """Claim and finish the next job; returns its name."""
         job = self.take()
         assert self.finish(job, verdict, body) == 1
         return job.id.removeprefix(f"{self.id}.")
 
     def look(self) -> None:
-        """What the timer does."""
+        """Do what the timer does."""
         for _ in range(100):
             next_ms = self.lab.store.promote(["default"]).next_ms
             if next_ms != 0:
@@ -81,7 +81,7 @@ class Query:
     # -- looking
 
     def hashes(self, dump: dict[str, Any]) -> list[Any]:
-        """The gather and its jobs, in a dump of all keys."""
+        """The hashes of the gather and its jobs, in a dump of all keys."""
         jobs = [self.job(n) for n in (*range(len(self.plan.listeners)), "then", "failure")]
         keys = self.lab.keys
         names = [keys.gather(self.key), keys.gather_plan(self.key), *map(keys.job, jobs)]
@@ -97,7 +97,7 @@ class Query:
         return data.status.value, data.reason.value
 
     def check_results(self, dump: dict[str, Any]) -> None:
-        """The results hold those of all listeners that have completed, and count them."""
+        """The results contain those of all completed listeners, and their count."""
         nothing: tuple[str, dict[str, str]] = ("hash", {})
         results = dict(dump.get(self.lab.keys.gather(self.key), nothing)[1])
         count = int(results.pop("queryDoneCount", 0))
@@ -108,11 +108,11 @@ class Query:
             assert count == len(results)
 
     def ttl_ms(self) -> int:
-        """Of the results: -1 none, -2 they are gone."""
+        """The TTL of the results: -1 none, -2 they are gone."""
         return self.lab.redis.pttl(self.lab.keys.gather(self.key))  # type: ignore[return-value]
 
     def expire(self) -> None:
-        """The TTL of the results has passed."""
+        """Act as if the TTL of the results had passed."""
         assert self.lab.redis.delete(self.lab.keys.gather(self.key)) == 1
 
     @property

@@ -1,4 +1,5 @@
-"""What the tests of the store share: a queue by hand, its whole keyspace, and the laws about it."""
+"""What the broker tests share: a shard that they operate directly, its whole keyspace, and the laws
+that it must obey."""
 
 from __future__ import annotations
 
@@ -31,16 +32,16 @@ from ..support.servers import RedisServer
 from ..support.stream import Written, events_of, written
 from .lanes import check_lanes
 
-LANE_KEYS = {"lane", "lanes", "shares", "passes", "parked"}  # of a queue, beside `keyed`
-HELD = ("workflow", "held")  # where jobs stand that their workflow holds back
-T0 = 1_700_000_000_000  # ms, where every test's clock begins
+LANE_KEYS = {"lane", "lanes", "shares", "passes", "parked"}  # of a queue, besides `keyed`
+HELD = ("workflow", "held")  # where jobs are that their workflow holds back
+T0 = 1_700_000_000_000  # ms, where the clock of every test begins
 PAYLOAD = "[[],{}]"
 FINISHED = ("completed", "failed", "cancelled")
 _KINDS = {"queued": "list", "wake": "list", "meta": "hash"}  # of a queue's other keys: zset
 ERROR = '{"type":"E","message":"no","traceback":""}'
 
 
-# Every key, its type and its value as Redis has it, in one round trip.
+# Every key with its type and value as stored in Redis, in one round trip.
 KEYSPACE = """
 local readers = {
   hash = { 'HGETALL' }, list = { 'LRANGE', 0, -1 }, zset = { 'ZRANGE', 0, -1, 'WITHSCORES' },
@@ -57,8 +58,8 @@ return found
 
 
 class Lab:
-    """One shard under test, at this server; on a cluster ``url`` names that. Nobody takes wake
-    tokens but a test that says so."""
+    """One shard under test, at this server; on a cluster ``url`` names that. No wake token is taken
+    unless the test does so explicitly."""
 
     def __init__(
         self, server: RedisServer | ClusterNodes | SentinelFleet, url: str = "", shard: int = 0
@@ -117,15 +118,15 @@ class Lab:
         return job
 
     def taken(self, *args: Any, **options: Any) -> list[str]:
-        """Claim; the ids, in order."""
+        """Claim; returns the ids, in order."""
         return [job.id for job in self.claim(*args, **options).jobs]
 
     def finish(self, *outcomes: Outcome, child: str = "c1") -> list[FinishCode]:
-        """Report, claiming nothing."""
+        """Report without claiming."""
         return self.store.finish(ClaimRequest(child, ()), 0, outcomes, 0)[0]
 
     def end(self, *ids: str, verdict: str = "completed", body: str = '"ok"', **where: Any) -> None:
-        """Enqueue jobs (under these ids), run them and settle them."""
+        """Enqueue jobs (under these ids), run them and finish them."""
         self.add(*ids, **where)
         queues = [where.get("queue", "default")]
         for _ in ids:
@@ -134,7 +135,7 @@ class Lab:
             assert self.finish(outcome(job, verdict, body), child="runner") == [1]
 
     def advancing(self) -> Iterator[int]:
-        """What scripts have left for later, a step at a time, to its end."""
+        """Do what scripts have deferred, one step at a time, until nothing is left."""
         for n in range(1000):
             if not self.store.advance():
                 return
@@ -142,7 +143,7 @@ class Lab:
         raise AssertionError("it goes on for ever")
 
     def steady(self, *children: str, ms: int = 15_001) -> None:
-        """Time passes, by default just over a lease; Redis and these children are there."""
+        """Let time pass, by default just over a lease, while Redis and these children are alive."""
         self.store.heartbeat(children)
         for step in (ms // 4, ms // 4, ms // 4, ms - 3 * (ms // 4)):
             self.advance(step)
@@ -150,7 +151,8 @@ class Lab:
 
     @contextmanager
     def broken(self, name: str, queue: str = "default") -> Iterator[str]:
-        """One of a queue's keys holds something of another program; the words that tell it."""
+        """Put a value of another program into one of a queue's keys. Yields the words of the
+        error."""
         key = getattr(self.keys.queue(queue), name)
         if self.redis.exists(key):
             self.redis.rename(key, f"{key}:kept")
@@ -163,7 +165,7 @@ class Lab:
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        """Redis has reached maxmemory."""
+        """Make Redis reach maxmemory."""
         self.redis.config_set("maxmemory", 1)
         try:
             yield
@@ -173,22 +175,22 @@ class Lab:
     # -- looking
 
     def job(self, job_id: str) -> dict[str, str]:
-        """Its hash, with the implied fields."""
+        """The job's hash, with the implied fields."""
         return said(self.redis.hgetall(self.keys.job(job_id)))  # type: ignore[arg-type]
 
     def status(self, job_id: str) -> str | None:
         return self.redis.hget(self.keys.job(job_id), "status")  # type: ignore[return-value]
 
     def statuses(self, job_ids: Sequence[str]) -> list[str | None]:
-        """Of several jobs, in one round trip."""
+        """Those of several jobs, in one round trip."""
         pipe = self.redis.pipeline(transaction=False)
         for job_id in job_ids:
             pipe.hget(self.keys.job(job_id), "status")
         return pipe.execute()
 
     def ids(self, name: str, queue: str = "default") -> list[str]:
-        """The ids of one of a queue's lists: ``queued`` next out first, finished ones newest first,
-        the others by their scores."""
+        """The ids in one of a queue's lists: ``queued`` with the next to run first, finished ones
+        newest first, the others by their scores."""
         return _members(self.redis, getattr(self.keys.queue(queue), name))[
             :: -1 if name in ("queued", *FINISHED) else 1
         ]
@@ -216,7 +218,8 @@ class Lab:
         ]
 
     def written(self, field: str = "") -> list[Written]:
-        """The stream's events, of jobs (``event``) or of workflows (``workflow``) alone."""
+        """The events of the stream, only those of jobs (``event``) or of workflows
+        (``workflow``)."""
         found = written(self.redis, self.keys.events)
         return [event for event in found if field in ("", event.field)]
 
@@ -231,7 +234,7 @@ class Lab:
 def outcome(
     job: ClaimedJob, verdict: str = "completed", body: str = '"ok"', detail: str = ""
 ) -> Outcome:
-    """A verdict on a claimed job, with a sound detail when none is given."""
+    """An outcome of a claimed job, with a valid detail if none is given."""
     if verdict in ("retrying", "delayed"):
         detail = detail or "1000"
     if verdict == "queued":
@@ -240,13 +243,13 @@ def outcome(
 
 
 def _keyspace(redis: Redis, keys: Keys) -> Iterator[tuple[str, tuple[str, Any]]]:
-    """On a cluster, that of the node which has these keys."""
+    """On a cluster, the keyspace of the node that has these keys."""
     found: Any = redis.eval(KEYSPACE, 1, keys.meta)
     return ((key, (kind, shaped(kind, value))) for key, kind, value in found)
 
 
 def shaped(kind: str, value: Any) -> Any:
-    """A hash as a dict, a sorted set as pairs with a number, a set as one."""
+    """A hash as a dict, a sorted set as pairs with a number, a set as a set."""
     if kind == "hash":
         return dict(zip(value[::2], value[1::2], strict=True))
     if kind == "zset":
@@ -260,7 +263,7 @@ def _members(redis: Redis, key: str) -> list[str]:
 
 
 def long_id(n: int) -> str:
-    """As long as those that are made: Redis lets go of what lies in 4 KB of its stream together."""
+    """An id as long as generated ones: Redis frees 4 KB of its stream at a time."""
     return f"job_1700000000000_{n:010d}_0"
 
 
@@ -273,13 +276,13 @@ def said(job: dict[str, str]) -> dict[str, str]:
 
 
 def told(dump: dict[str, Any], keys: Keys) -> Iterator[tuple[str, str, int]]:
-    """What the stream tells of jobs, oldest first: id, status and seq of each."""
+    """What the stream says about jobs, oldest first: id, status and seq of each event."""
     for name, parts in dump.get(keys.events, ("stream", []))[1]:
         yield from _told(name, *parts)
 
 
 def _check_told(events: Iterator[tuple[str, str, int]], jobs: dict[str, dict[str, str]]) -> None:
-    """The last event of each job that has any in the stream tells how it is."""
+    """The last event of each job that has any in the stream agrees with the job."""
     last = {job_id: is_so for job_id, *is_so in events}
     for job_id, (status, seq) in last.items():
         job = jobs.get(job_id, {})
@@ -289,7 +292,7 @@ def _check_told(events: Iterator[tuple[str, str, int]], jobs: dict[str, dict[str
 
 @lru_cache(10_000)
 def _told(name: str, *parts: str) -> list[tuple[str, str, int]]:
-    """What an entry of the stream tells of jobs: id, status and seq of each."""
+    """What an entry of the stream says about jobs: id, status and seq of each event."""
     told = [event.told for event in events_of([(name, list(parts))]) if event.field == "job"]
     return [(one["jobId"], one["status"], one["seq"]) for one in told]
 
@@ -298,15 +301,15 @@ def _told(name: str, *parts: str) -> list[tuple[str, str, int]]:
 
 
 def invariants(lab: Lab, *, tokens: bool = True) -> dict[str, Any]:
-    """``check_keyspace`` over all that there is. ``tokens``: nobody has taken any. Returns the
-    keyspace that was looked at."""
+    """Run ``check_keyspace`` over everything. ``tokens``: no token has been taken. Returns the
+    checked keyspace."""
     dump = lab.dump()
     check_keyspace(dump, lab.keys, tokens=tokens)
     return dump
 
 
 def check_keyspace(dump: dict[str, Any], keys: Keys, *, tokens: bool) -> None:
-    """Law 1 over a whole keyspace, and what follows from it."""
+    """Check law 1 over a whole keyspace, and what follows from it."""
     base = keys.base
     assert all(key.startswith(base) for key in dump)
     jobs = {
@@ -337,7 +340,7 @@ def check_keyspace(dump: dict[str, Any], keys: Keys, *, tokens: bool) -> None:
 def _waits_for_its_workflow(
     keys: Keys, dump: dict[str, Any], job_id: str, job: dict[str, str]
 ) -> bool:
-    """Such a job stands nowhere before its workflow starts, and a cancel comes to it in steps."""
+    """Such a job is in no list before its workflow starts, and is cancelled in a later step."""
     if job.get("status") != "waiting":
         return False
     workflow = dump.get(keys.workflow(job_id.rpartition(".")[0]), ("hash", {}))[1]
@@ -369,7 +372,7 @@ def _places(dump: dict[str, Any], base: str) -> dict[str, Counter[tuple[str, str
 
 
 def _check_index(dump: dict[str, Any], jobs: dict[str, dict[str, str]], base: str) -> None:
-    """The index sets have the unfinished jobs whose options name them, and no others."""
+    """The index sets contain the unfinished jobs whose options name them, and no others."""
     expected: dict[str, set[str]] = {}
     for job_id, job in jobs.items():
         if job.get("status", FINISHED[0]) not in FINISHED:
@@ -386,7 +389,7 @@ def _indexed(options: str) -> list[str]:
 
 
 def _check_steps(dump: dict[str, Any], jobs: dict[str, dict[str, str]], base: str) -> Counter[str]:
-    """Only marked jobs that have not completed remember steps; returns the counted sizes."""
+    """Only marked jobs that have not completed have stored steps; returns the counted sizes."""
     start, sizes = f"{base}steps:", Counter[str]()
     for key in (key for key in dump if key.startswith(start)):
         kind, fields = dump[key]
@@ -402,7 +405,8 @@ def _check_steps(dump: dict[str, Any], jobs: dict[str, dict[str, str]], base: st
 
 
 def _check_waits(dump: dict[str, Any], jobs: dict[str, dict[str, str]], base: str) -> None:
-    """The ids that wait for an event are unfinished jobs, with all that are parked for it."""
+    """The ids that wait for an event are unfinished jobs, and include all that are parked for
+    it."""
     start = f"{base}awaiting:"
     found = {
         (key.removeprefix(start), job_id)
@@ -446,7 +450,7 @@ def _check_one_place(job_id: str, job: dict[str, str], places: Counter[tuple[str
     elif status == "waiting":
         expected = [] if int(job.get("waits", 0)) else [HELD]
     elif status == "queued":
-        is_moved = places[queue, "priority"] == 1  # aside, or by compact
+        is_moved = places[queue, "priority"] == 1  # moved aside, or by compact
         listed = "priority" if "priority" in job or is_moved else "queued"
         listed = "keyed" if "lane" in job else listed
         expected = [(queue, listed)]
@@ -462,8 +466,8 @@ def _check_one_place(job_id: str, job: dict[str, str], places: Counter[tuple[str
 
 
 def _held_results(dump: dict[str, Any]) -> Counter[str]:
-    """Bytes of the results that gathers hold, by the queue in which they count. Those of one that
-    has expired count until somebody looks at it."""
+    """Bytes of the results that gathers hold, by the queue in which they count. Those of an expired
+    gather count until something looks at it."""
     held: Counter[str] = Counter()
     for key, (kind, plan) in dump.items():
         if kind == "hash" and key.endswith(":plan"):

@@ -1,4 +1,4 @@
-"""What must hold of jobs with lanes, in the whole keyspace after every step."""
+"""The laws of jobs with lanes, over the whole keyspace, after every step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def limit_of(given: dict[str, str], key: str) -> float:
 
 
 def check_limits(dump: dict[str, Any], base: str) -> None:
-    """No more jobs run than any concurrency limit allows."""
+    """No limit on concurrency is exceeded."""
     slots = dump.get(f"{base}slots", ("zset", []))[1]
     used = Counter(slot.split(" ")[0] for slot, _ in slots)
     given = numbers(dump, base)

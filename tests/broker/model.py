@@ -1,4 +1,4 @@
-"""A shard as plain Python: what every verb must do, told without Redis, for test_model.py."""
+"""A shard as plain Python: what every verb must do, without Redis. For test_model.py."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Job:
     priority: int
     status: str
     due: int = 0
-    ready: int = 0  # since when it was queued
+    ready: int = 0  # when it was queued
     child: str = ""
     lease: int = 0
     call: int = 0
     attempts: int = 0
     recoveries: int = 0
-    forgiven: int = 0  # of the recoveries: it has stored a step since
+    forgiven: int = 0  # of the recoveries: whether it has stored a step since
     generation: int = 0
     seq: int = 1
     is_flagged: bool = False
@@ -37,21 +37,21 @@ class Job:
 
 @dataclass
 class Queue:
-    """``lines``: queued ids of a priority, next out first; ``aside``: the same of those that wait
-    for a child that holds nothing. ``finished``: ids, newest first, those of one instant by their
-    names."""
+    """``lines``: the queued ids of each priority, next to run first. ``aside``: likewise those that
+    wait for a child that holds nothing. ``finished``: ids, newest first; those that finished in the
+    same millisecond by name."""
 
     lines: dict[int, list[str]] = field(default_factory=dict)
     aside: dict[int, list[str]] = field(default_factory=dict)
     finished: dict[str, list[str]] = field(default_factory=lambda: {s: [] for s in FINISHED})
     is_paused: bool = False
-    aging: int | None = None  # ms of waiting for one step of priority
+    aging: int | None = None  # ms of waiting that raise the priority by one step
 
     def line(self, priority: int) -> list[str]:
         return self.lines.setdefault(priority, [])
 
     def ranked(self) -> list[str]:
-        """All but those of priority 0 in their line, next out first."""
+        """All queued ids except those of priority 0 that are in their line, next to run first."""
         found: list[str] = []
         for lines in (self.lines, self.aside):
             for priority in sorted(lines, reverse=True):
@@ -72,10 +72,11 @@ class Model:
         self.jobs: dict[str, Job] = {}
         self.queues = {name: Queue() for name in queues}
         self.held: dict[str, list[str]] = {}  # child -> ids, oldest claim first
-        self.leases: dict[str, int] = {}  # child -> ms until which
+        self.leases: dict[str, int] = {}  # child -> ms until which it holds its lease
         self.beat: int | None = None
         self.steady = T0
-        self.tombs: dict[str, int] = {}  # cleared ids that a repeated enqueue still meets, until
+        # cleared ids that a repeated enqueue still finds, and until when
+        self.tombs: dict[str, int] = {}
 
     # -- verbs
 
@@ -93,7 +94,8 @@ class Model:
     def claim(
         self, child: str, call: int, wanted: int, queues: Sequence[str], floor: int
     ) -> tuple[list[tuple[str, int]], bool]:
-        """The (id, lease) taken, and whether one must wait until the child holds nothing."""
+        """The (id, lease) pairs taken, and whether a job must wait until the child holds
+        nothing."""
         held = self.held.setdefault(child, [])
         taken: list[tuple[str, int]] = []
         alone = len(held) == 1 and self.jobs[held[0]].recoveries > 0
@@ -122,7 +124,7 @@ class Model:
                 job_id = self.queues[name].line(priority).pop(0)
                 job = self.jobs.get(job_id)
                 if job is None or job.status != "queued":
-                    self._linger_no_more(job_id)
+                    self._forget_tombstone(job_id)
                 elif job.recoveries > 0 and (held or taken):
                     self.queues[name].aside.setdefault(priority, []).append(job.id)
                     waits = True
@@ -168,7 +170,7 @@ class Model:
         queue = self.queues[job.queue]
         if job.status == "queued" and not queue.leave_aside(job_id) and job.priority:
             queue.line(job.priority).remove(job_id)
-        self._end(job, "cancelled")  # of priority 0 the id lingers in its line
+        self._end(job, "cancelled")  # with priority 0 the id lingers in its line
         return 1
 
     def requeue(self, job_id: str) -> int:
@@ -206,7 +208,7 @@ class Model:
         return 1
 
     def reap(self, child: str, started: Sequence[str] | None) -> dict[str, str]:
-        """What became of each job the child held."""
+        """What became of each job that the child held."""
         self.leases.pop(child, None)
         ids = self.held.pop(child, [])
         alone = len(ids) == 1 if started is None else len(set(started)) == 1
@@ -217,7 +219,7 @@ class Model:
         return became
 
     def lapsed(self) -> str:
-        """The child that has been without a lease for longest, or ''."""
+        """The child whose lease expired first, or ''."""
         gone = sorted((until, child) for child, until in self.leases.items() if until < self.now)
         return gone[0][1] if gone else ""
 
@@ -256,7 +258,7 @@ class Model:
             gone += 1
         return gone
 
-    # -- parts of them
+    # -- their parts
 
     def due_order(self, queue: str, status: str) -> list[Job]:
         jobs = [job for job in self.jobs.values() if (job.queue, job.status) == (queue, status)]
@@ -275,12 +277,13 @@ class Model:
 
         return min(found, key=lambda one: (instant(one), -one))
 
-    def _linger_no_more(self, job_id: str) -> None:
+    def _forget_tombstone(self, job_id: str) -> None:
         if self.tombs.get(job_id, 0) <= self.now:
             self.tombs.pop(job_id, None)
 
     def _first_aside(self, queue: Queue, floor: int) -> str:
-        """Unless jobs of a higher priority wait, in a queue without aging; or ''."""
+        """The first job aside, unless jobs of a higher priority wait in a queue without aging; or
+        ''."""
         waiting = [priority for priority, line in queue.aside.items() if line]
         first = max(waiting, default=-101)
         if first < floor:
@@ -337,4 +340,4 @@ class Model:
             if job is not None and job.status == "queued":
                 self._end(job, "cancelled")
             else:
-                self._linger_no_more(job_id)
+                self._forget_tombstone(job_id)

@@ -1,4 +1,4 @@
-"""Planted bugs: a model test that finds them has looked at something."""
+"""Planted bugs: a model test that finds them has really checked something."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from django_redisqueue.broker import base, scripts
 
 
 def plant_bug(monkeypatch: pytest.MonkeyPatch, right: str, wrong: str) -> None:
-    """Put ``wrong`` in place of ``right`` in all scripts as Redis gets them; some must have it."""
+    """Replace ``right`` with ``wrong`` in all scripts as sent to Redis; at least one must contain
+    it."""
     found = {verb: scripts.load(verb) for verb in scripts.names()}
     broken = {}
     for verb, script in found.items():

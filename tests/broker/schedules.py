@@ -18,7 +18,7 @@ from django_redisqueue.core.schedules import (
 from .lab import PAYLOAD, T0, Lab
 
 MINUTE = 60_000
-FIRST = (T0 // MINUTE + 1) * MINUTE  # the first whole minute after the clock's beginning
+FIRST = (T0 // MINUTE + 1) * MINUTE  # the first whole minute after the clock begins
 SET = "set-1"
 
 
@@ -38,7 +38,7 @@ def definition(
 
 
 def define(lab: Lab, *definitions: ScheduleDefinition, set_digest: str = SET) -> list[int]:
-    """Define them; a set of the code is announced before, as deployments do."""
+    """Define schedules; a set from code is announced first, as deployments do."""
     if set_digest:
         lab.store.announce_schedules(set_digest, 60_000)
     due = [(one, one.schedule.after(lab.now)) for one in definitions]
@@ -52,7 +52,7 @@ def read(lab: Lab, name: str = "report") -> ScheduleData:
 
 
 def fire(lab: Lab, due_ms: int, *, name: str = "report", missed: int = 0) -> int:
-    """Fire a schedule of minutes at a due time."""
+    """Fire a schedule that runs every minute, at a due time."""
     return lab.store.fire(read(lab, name), due_ms, due_ms + MINUTE, due_ms, missed)
 
 

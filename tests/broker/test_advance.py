@@ -1,4 +1,4 @@
-"""advance: what other scripts left for later, in bounded steps."""
+"""advance: does what other scripts deferred, in bounded steps."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def test_it_wakes_the_timer(lab: Lab) -> None:
     assert lab.redis.llen(lab.keys.timer) == 1
 
 
-def test_claims_go_on_with_it_too(lab: Lab) -> None:
+def test_claims_continue_it_too(lab: Lab) -> None:
     workflow = LabWorkflow(lab, WIDE)
     workflow.push_all()
     assert lab.taken() == [workflow.job(0)]
 
 
-def test_a_large_entry_does_not_hold_up_the_others(lab: Lab) -> None:
+def test_a_large_entry_does_not_delay_the_others(lab: Lab) -> None:
     large = LabWorkflow(lab, {n: [] for n in range(1000)}, name="1")
     small = LabWorkflow(lab, {n: [] for n in range(101)}, name="2")
     large.push_all()
@@ -37,7 +37,7 @@ def test_a_large_entry_does_not_hold_up_the_others(lab: Lab) -> None:
     assert large.statuses() == ["queued"] * 1000
 
 
-def test_a_queue_with_a_key_of_a_wrong_type_loses_nothing(lab: Lab) -> None:
+def test_a_queue_with_a_key_of_the_wrong_type_loses_nothing(lab: Lab) -> None:
     workflow = LabWorkflow(lab, {0: [], **{n: [0] for n in range(1, 121)}})
     workflow.push_all()
     workflow.advance()
@@ -46,7 +46,7 @@ def test_a_queue_with_a_key_of_a_wrong_type_loses_nothing(lab: Lab) -> None:
     assert lab.finish(workflow.completed(job)) == [1]
     lab.redis.delete(wake)
     lab.redis.set(wake, "mine")
-    workflow.advance()  # which ends, for nothing more can be done now
+    workflow.advance()  # which ends, because nothing more can be done now
     assert "waiting" in workflow.statuses()
     lab.redis.delete(wake)
     workflow.advance()
@@ -54,7 +54,7 @@ def test_a_queue_with_a_key_of_a_wrong_type_loses_nothing(lab: Lab) -> None:
     invariants(lab, tokens=False)
 
 
-def test_a_full_redis_lets_it_go_on(lab: Lab) -> None:
+def test_advance_works_on_a_full_redis(lab: Lab) -> None:
     workflow = LabWorkflow(lab, WIDE)
     workflow.push_all()
     with lab.full():
@@ -62,15 +62,15 @@ def test_a_full_redis_lets_it_go_on(lab: Lab) -> None:
     assert workflow.statuses()[0] == "queued"
 
 
-def test_dependants_that_do_not_fit_into_one_call_are_told_in_the_next(lab: Lab) -> None:
-    """Two parents of as many as one call tells, which end together."""
+def test_dependants_that_do_not_fit_into_one_call_are_notified_in_the_next(lab: Lab) -> None:
+    """Two parents, each with as many dependants as one call notifies, end together."""
     both = {0: range(2, 102), 1: range(102, 202)}
     workflow = LabWorkflow(
         lab, {0: [], 1: [], **{n: [0] for n in both[0]}, **{n: [1] for n in both[1]}}
     )
     workflow.push_all()
     workflow.advance()
-    parents = lab.take(), lab.take()  # a claim takes only as many as its end can notify
+    parents = lab.take(), lab.take()  # a claim takes only as many jobs as their ends may notify
     lab.finish(*map(workflow.completed, parents))
     workflow.advance()
     assert workflow.statuses() == ["completed"] * 2 + ["queued"] * 200

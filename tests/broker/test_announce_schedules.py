@@ -1,4 +1,4 @@
-"""announce_schedules: the newest code that runs decides."""
+"""announce_schedules: the newest running code decides."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def announce(lab: Lab, digest: str, *, is_defined: bool = False) -> AnnounceRepl
 
 def test_the_first_is_to_define_its_schedules_once(lab: Lab) -> None:
     assert announce(lab, "v1") is TO_DEFINE
-    assert announce(lab, "v1") is TO_DEFINE  # its worker died before it had
+    assert announce(lab, "v1") is TO_DEFINE  # its worker died before it did
     assert announce(lab, "v1", is_defined=True) is DEFINED
     assert announce(lab, "v1") is DEFINED
 
 
-def test_newer_code_wins_whatever_order_workers_speak_in(lab: Lab) -> None:
+def test_newer_code_wins_in_whatever_order_workers_announce(lab: Lab) -> None:
     announce(lab, "v1", is_defined=True)
     assert announce(lab, "v2") is TO_DEFINE
     assert announce(lab, "v1") is OUTDATED
     assert announce(lab, "v2", is_defined=True) is DEFINED
-    assert announce(lab, "v1") is OUTDATED  # also of a worker that starts later
+    assert announce(lab, "v1") is OUTDATED  # also from a worker that starts later
     assert announce(lab, "v2") is DEFINED
 
 
@@ -49,10 +49,10 @@ def test_after_a_rollback_the_older_code_wins(lab: Lab) -> None:
         lab.advance(TTL // 3)
     assert announce(lab, "v1") is TO_DEFINE
     announce(lab, "v1", is_defined=True)
-    assert announce(lab, "v2") is TO_DEFINE  # deployed again, it is the newest again
+    assert announce(lab, "v2") is TO_DEFINE  # once deployed again, it is the newest
 
 
-def test_after_a_pause_of_all_workers_nothing_has_to_be_defined_again(lab: Lab) -> None:
+def test_after_a_time_without_workers_nothing_has_to_be_redefined(lab: Lab) -> None:
     announce(lab, "v1", is_defined=True)
     lab.advance(100 * TTL)
     assert announce(lab, "v1") is DEFINED

@@ -1,4 +1,4 @@
-"""audit_lanes: whatever was broken by hand, the jobs run and no limit is exceeded."""
+"""audit_lanes: whatever was broken by hand, jobs run and no limit is exceeded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ONE = f"|{KEY} c:t=1"
 
 
 def audit(lab: Lab) -> int:
-    """A whole round; how much it has mended."""
+    """Run a whole round; returns how much it repaired."""
     total, where = 0, ("", "")
     for _ in range(100):
         mended, *following = lab.store.audit_lanes(*where)
@@ -29,7 +29,7 @@ def audit(lab: Lab) -> int:
 
 def drain(lab: Lab) -> list[str]:
     ran: list[str] = []
-    for _ in range(20):  # the rate allows one a second
+    for _ in range(20):  # the rate allows one start per second
         jobs = lab.claim(jobs=8).jobs
         ran += [job.id for job in jobs]
         lab.finish(*map(outcome, jobs))
@@ -56,7 +56,7 @@ BREAKS: dict[str, Callable[[Lab], object]] = {
 
 
 @pytest.mark.parametrize("what", BREAKS)
-def test_what_was_deleted_by_hand(lab: Lab, what: str) -> None:
+def test_keys_deleted_by_hand_are_rebuilt(lab: Lab, what: str) -> None:
     lanes = {"a": ONE, "b": ONE, "c": f"s{ONE}", "d": "s", "r": "|r:r: r:r=60/60000000/1"}
     for name, lane in lanes.items():
         lab.add(*[f"{name}{n}" for n in range(20 if name == "d" else 3)], lane=lane)
@@ -69,7 +69,7 @@ def test_what_was_deleted_by_hand(lab: Lab, what: str) -> None:
     assert len(drain(lab)) == 32 - len(running)
 
 
-def test_a_sound_shard_is_left_alone(lab: Lab) -> None:
+def test_a_consistent_shard_is_left_unchanged(lab: Lab) -> None:
     lab.add("a", "b", lane=ONE)
     lab.add("c", "d", lane="s|r:r: r:r=1/60000000/1")
     lab.add("e", lane="|k:t:1 k:t=2/5000")
@@ -80,19 +80,19 @@ def test_a_sound_shard_is_left_alone(lab: Lab) -> None:
     assert lab.dump() == before
 
 
-def test_jobs_that_no_list_has_run_all_the_same(lab: Lab) -> None:
+def test_jobs_missing_from_every_list_still_run(lab: Lab) -> None:
     lab.add("a", "b", lane=ONE)
     lab.add("c", lane="s")
     lab.redis.delete(lab.keys.queue("default").keyed)
     for _ in range(2):
-        lab.claim("c2", min_priority=1)  # finds nothing, and leaves the queue as it is
+        lab.claim("c2", min_priority=1)  # finds nothing, and leaves the queue unchanged
     assert lab.redis.hexists(lab.keys.queue("default").meta, "keyed")
     assert drain(lab) == ["a", "c", "b"]
     assert not lab.redis.hexists(lab.keys.queue("default").meta, "keyed")
     invariants(lab)
 
 
-def test_the_slot_of_a_job_that_does_not_run(lab: Lab) -> None:
+def test_the_slot_of_a_job_that_is_not_running_is_freed(lab: Lab) -> None:
     lab.add("a", "b", lane=ONE)
     lab.redis.zadd(lab.keys.slots, {f"{KEY} ghost": 0, "nonsense": 0, "c:other:1 b": 0})
     assert lab.taken(jobs=8) == []
@@ -104,7 +104,7 @@ def test_the_slot_of_a_job_that_does_not_run(lab: Lab) -> None:
     assert drain(lab) == ["a", "b"]
 
 
-def test_a_lane_that_waits_for_a_limit_with_room(lab: Lab) -> None:
+def test_a_lane_parked_at_a_limit_with_room_is_woken(lab: Lab) -> None:
     lab.add("a", "b", lane=ONE)
     lab.take()
     assert lab.taken("c2") == []
@@ -121,8 +121,8 @@ def test_a_job_that_was_ended_by_hand(lab: Lab) -> None:
     assert lab.ids("keyed") == ["b"]
 
 
-def test_pages_and_passes(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
-    """More slots and jobs than a pass reads; the next pass goes on where it ended."""
+def test_a_round_takes_several_passes(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    """There are more slots and jobs than a pass reads; the next pass continues where it ended."""
     lab.redis.zadd(lab.keys.slots, {f"{KEY} ghost{n}": 0 for n in range(850)})
     for queue in ("x", "y"):
         for at in range(0, 400, 100):
@@ -157,7 +157,7 @@ def test_a_broken_queue_does_not_stop_the_others(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("name", ["limits", "slots", "waiting_limits", "due_limits", "rates"])
-def test_a_wrong_type(lab: Lab, name: str) -> None:
+def test_a_key_of_the_wrong_type(lab: Lab, name: str) -> None:
     key = getattr(lab.keys, name)
     lab.redis.set(key, "theirs")
     with pytest.raises(WrongKeyType, match=re.escape(f"the key {key} holds a string")):

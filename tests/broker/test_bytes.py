@@ -1,4 +1,4 @@
-"""The bytes that finished jobs are counted with are those that they take of Redis's memory."""
+"""The bytes counted for finished jobs are those that they occupy in Redis."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ CHILD = "web1.example.com.1234.abcdef.3"
 JOBS = 400
 ERROR = json.dumps({"type": "ValueError", "message": "no", "traceback": "a line of it\n" * 90})
 TAGS = json.dumps({"tags": {f"tag{n}": f"value {n} of it" for n in range(10)}})
-# One script, so that Redis does nothing else between the two readings: its timer shrinks the
-# buffers of clients whose calls were large.
+# A single script, so that Redis does nothing else between the two readings: its timer shrinks the
+# buffers of clients that made large calls.
 TAKE_AWAY = """
 local function used_memory()
   return tonumber(string.match(redis.call('INFO', 'memory'), 'used_memory:(%d+)'))
@@ -43,7 +43,7 @@ SHAPES: Mapping[str, dict[str, Any]] = {
 def run(
     lab: Lab, verdict: str = "completed", body: str = "null", retried: bool = False, **job: Any
 ) -> str:
-    """Run as many jobs of that shape, under ids as long as real ones; their status."""
+    """Run this many jobs of this shape, under ids as long as real ones; returns their status."""
     for at in range(0, JOBS, 100):
         ids = [f"job_1700000000000_{at + n:010}_0" for n in range(100)]
         lab.add(*ids, **job)
@@ -60,15 +60,15 @@ def run(
 
 
 def freed(lab: Lab, status: str) -> int:
-    """Delete the jobs of this status. Returns the memory that goes with them."""
+    """Delete the jobs of this status. Returns the memory freed."""
     finished = getattr(lab.keys.queue("default"), status)
     used: int = lab.redis.eval(TAKE_AWAY, 1, finished, lab.keys.job("*"))  # type: ignore[assignment]
     return used
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_bytes_counted_are_those_that_redis_uses(lab: Lab, shape: str) -> None:
-    freed(lab, run(lab))  # what a server makes once has been made
+def test_the_bytes_counted_are_those_used_by_redis(lab: Lab, shape: str) -> None:
+    freed(lab, run(lab))  # so that what a server creates once already exists
     lab.redis.delete(lab.keys.queue("default").meta)
     status = run(lab, **SHAPES[shape])
     assert len(lab.ids(status)) == JOBS
@@ -80,7 +80,7 @@ def test_the_bytes_counted_are_those_that_redis_uses(lab: Lab, shape: str) -> No
 
 
 def test_a_long_queue_or_child_name_is_counted(lab: Lab) -> None:
-    """Any value of over 64 bytes makes a table of the hash."""
+    """A value of more than 64 bytes turns the hash into a table."""
     lab.add("a", "b")
     (job,) = lab.claim("c" * 65).jobs
     lab.finish(outcome(job), child="c" * 65)
@@ -98,4 +98,4 @@ def test_a_result_counts_the_same_on_both_paths(lab: Lab) -> None:
             lab.add(name, payload=PAYLOAD, audit=audit)
             lab.finish(outcome(lab.take(), body="9" * length))
         fast, slow = (int(lab.job(name)["bytes"]) for name in ("fast", "slow"))
-        assert 0 < slow - fast < 200  # it has more fields
+        assert 0 < slow - fast < 200  # its hash has more fields

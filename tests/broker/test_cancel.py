@@ -1,4 +1,4 @@
-"""cancel: what has not started ends at once; what runs is asked to stop."""
+"""cancel: jobs that have not started end at once; running jobs are asked to stop."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_retrying_job_keeps_its_error(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_running_job_is_flagged_and_its_supervisor_told(lab: Lab) -> None:
+def test_a_running_job_is_flagged_and_its_supervisor_notified(lab: Lab) -> None:
     lab.add("a")
     job = lab.take()
     with lab.redis.pubsub() as pubsub:
@@ -73,12 +73,12 @@ def test_a_repeat_changes_nothing(lab: Lab) -> None:
     assert lab.dump() == before
 
 
-def test_an_unknown_job_is_said_to_be(lab: Lab) -> None:
+def test_an_unknown_job_is_reported_as_unknown(lab: Lab) -> None:
     assert lab.store.cancel(["never"]) == [-1]
     assert lab.dump() == {}
 
 
-def test_codes_of_a_batch_come_in_its_order(lab: Lab) -> None:
+def test_the_codes_of_a_batch_are_in_its_order(lab: Lab) -> None:
     lab.end("done")
     lab.add("runs")
     lab.take()
@@ -119,14 +119,14 @@ def test_a_key_of_another_type_is_named_and_nothing_is_written(lab: Lab, name: s
     assert lab.dump() == before
 
 
-def test_a_job_key_of_another_type_stops_no_other(lab: Lab) -> None:
+def test_a_job_key_of_another_type_does_not_stop_the_other_jobs(lab: Lab) -> None:
     lab.redis.set(lab.keys.job("a"), "theirs")
     lab.add("b")
     assert lab.store.cancel(["a", "b"]) == [-1, 1]
     invariants(lab)
 
 
-def test_a_full_redis_lets_it_through(lab: Lab) -> None:
+def test_it_works_on_a_full_redis(lab: Lab) -> None:
     lab.add("a", "b")
     lab.take()
     with lab.full():

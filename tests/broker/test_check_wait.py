@@ -1,4 +1,4 @@
-"""check_wait: whether a running job's wait for an event is over, or its sleep."""
+"""check_wait: whether a running job's wait for an event, or its sleep, is over."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def ask(
 
 
 def park(lab: Lab, job: ClaimedJob, ms: int | None = 1000, event: str = "e") -> None:
-    """What a worker does with a job that waits."""
+    """Do what a worker does with a job that waits."""
     reply = ask(lab, job, ms, event)
     assert reply.state is WaitState.GOES_ON
     assert lab.finish(outcome(job, "parked", event, reply.value)) == [1]
@@ -31,7 +31,7 @@ def started(lab: Lab, **options: Any) -> ClaimedJob:
     return lab.take()
 
 
-def test_a_sleep_lasts_until_an_instant_that_does_not_move(lab: Lab) -> None:
+def test_a_sleep_lasts_until_a_fixed_time(lab: Lab) -> None:
     job = started(lab)
     assert ask(lab, job, sleeps=True) == (WaitState.GOES_ON, str(T0 + 1000))
     lab.advance(400)
@@ -44,7 +44,7 @@ def test_a_sleep_lasts_until_an_instant_that_does_not_move(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_an_event_that_came_first_is_found_and_kept(lab: Lab) -> None:
+def test_an_event_sent_before_the_wait_is_found_and_kept(lab: Lab) -> None:
     lab.store.send_event("e", '{"a":1}', 5000)
     job = started(lab)
     assert ask(lab, job) == (WaitState.OVER, '{"a":1}')
@@ -60,7 +60,7 @@ def test_an_event_is_forgotten_after_its_ttl(lab: Lab) -> None:
 
 
 def test_a_timeout_is_final_until_a_requeue(lab: Lab) -> None:
-    """A job that has gone on without the event must not see it in a later run."""
+    """A job that continued without the event must not see it in a later run."""
     job = started(lab)
     park(lab, job)
     lab.advance(1000)
@@ -75,7 +75,7 @@ def test_a_timeout_is_final_until_a_requeue(lab: Lab) -> None:
     assert ask(lab, lab.take()) == (WaitState.OVER, "1")
 
 
-def test_after_a_requeue_it_waits_as_long_again(lab: Lab) -> None:
+def test_after_a_requeue_a_job_waits_as_long_again(lab: Lab) -> None:
     job = started(lab)
     park(lab, job)
     lab.advance(1000)
@@ -86,7 +86,7 @@ def test_after_a_requeue_it_waits_as_long_again(lab: Lab) -> None:
     assert ask(lab, lab.take()) == (WaitState.GOES_ON, str(lab.now + 1000))
 
 
-def test_so_does_a_job_that_was_cancelled_while_it_waited(lab: Lab) -> None:
+def test_a_job_cancelled_while_it_waited_waits_as_long_again(lab: Lab) -> None:
     park(lab, started(lab))
     lab.store.cancel(["a"])
     lab.advance(5000)
@@ -111,7 +111,7 @@ def test_a_requeue_does_not_lengthen_a_sleep(lab: Lab) -> None:
     assert ask(lab, lab.take(), sleeps=True) == (WaitState.OVER, "null")
 
 
-def test_for_ever(lab: Lab) -> None:
+def test_a_wait_without_a_timeout(lab: Lab) -> None:
     job = started(lab)
     assert ask(lab, job, None) == (WaitState.GOES_ON, "")
     park(lab, job, None)

@@ -14,7 +14,7 @@ def lane(value: str = "", *, size: int = 3, wait_ms: int = 0, limits: str = "") 
 
 
 def test_a_claim_takes_one_chunk_and_nothing_else(lab: Lab) -> None:
-    """Whatever was asked for, and wherever the jobs stand in their queue."""
+    """However many jobs were requested, and wherever they are in their queue."""
     for n in range(4):
         lab.add(f"x{n}", lane=lane("x"))
         lab.add(f"y{n}", lane=lane("y"))
@@ -34,7 +34,7 @@ def test_a_chunk_is_never_behind_other_jobs_in_a_batch(lab: Lab) -> None:
     assert sorted(job_id for batch in batches for job_id in batch) == ["a", "b", "other", "plain"]
 
 
-def test_a_call_that_is_sent_again_returns_its_chunk(lab: Lab) -> None:
+def test_a_resent_call_returns_its_chunk(lab: Lab) -> None:
     lab.add("a", "b", "c", "d", lane=lane())
     assert lab.taken(call=5) == ["a", "b", "c"]
     assert lab.taken(call=5, resent=True) == ["a", "b", "c"]
@@ -56,10 +56,10 @@ def test_a_chunk_that_is_not_full_waits_for_its_first_job(lab: Lab) -> None:
     assert lab.tokens() == 1
     invariants(lab)
     assert lab.taken() == ["a", "b"]
-    lab.add("c", lane=lane(wait_ms=5000))  # which waits anew
+    lab.add("c", lane=lane(wait_ms=5000))  # which starts a new wait
     assert lab.taken(jobs=8) == []
     lab.advance(5000)
-    assert lab.taken(jobs=8) == ["c"]  # a claim looks at what is due, too
+    assert lab.taken(jobs=8) == ["c"]  # a claim also looks at due jobs
     invariants(lab)
 
 
@@ -94,7 +94,7 @@ def test_limits_hold_within_a_chunk(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_what_a_dead_child_ran_runs_alone(lab: Lab) -> None:
+def test_jobs_that_a_dead_child_ran_run_alone(lab: Lab) -> None:
     lab.add("a", "b", "c", lane=lane())
     assert lab.taken() == ["a", "b", "c"]
     lab.store.reap("c1", ["a", "b"])  # "c" had not started
@@ -118,7 +118,7 @@ def test_cancelled_and_cleared_jobs_leave_no_lane_waiting(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("how", ["released", "retried"])
-def test_a_job_that_comes_back_waits_for_others(lab: Lab, how: str) -> None:
+def test_a_returning_job_waits_for_others(lab: Lab, how: str) -> None:
     lab.add("a", lane=lane(wait_ms=5000))
     lab.advance(5000)
     job = lab.take()
@@ -130,7 +130,7 @@ def test_a_job_that_comes_back_waits_for_others(lab: Lab, how: str) -> None:
     assert sorted(lab.taken(jobs=8)) == ["a", "b"]
 
 
-def test_a_chunk_of_a_broken_queue_goes_on_when_it_is_repaired(lab: Lab) -> None:
+def test_a_chunk_of_a_broken_queue_runs_once_the_queue_is_repaired(lab: Lab) -> None:
     lab.add("a", lane=lane(wait_ms=5000))
     with lab.broken("completed"):
         lab.advance(5000)

@@ -1,4 +1,5 @@
-"""claim: strict order of queues, priority bands, alone and budget rules, wake tokens."""
+"""claim: strict order of queues, priority bands, the rules about single jobs and budgets, and wake
+tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ KEYS_OF_A_QUEUE = [
 ]  # fmt: skip
 
 
-def test_a_claim_brings_the_job_and_its_lease(lab: Lab) -> None:
+def test_a_claim_returns_the_job_and_its_lease(lab: Lab) -> None:
     lab.add("a", payload='[["x"],{}]', options='{"max_attempts":2}')
     claim = lab.claim("c1", call=7)
     (job,) = claim.jobs
@@ -37,7 +38,7 @@ def test_a_claim_brings_the_job_and_its_lease(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_an_empty_queue_gives_nothing_and_writes_nothing(lab: Lab) -> None:
+def test_a_claim_of_an_empty_queue_returns_and_writes_nothing(lab: Lab) -> None:
     claim = lab.claim(jobs=10)
     assert (claim.jobs, claim.lost, claim.leave_out, claim.must_be_alone) == ([], [], [], False)
     assert lab.dump() == {}
@@ -100,7 +101,7 @@ def test_queues_are_emptied_in_strict_order(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_claim_looks_at_no_other_queue(lab: Lab) -> None:
+def test_a_claim_ignores_other_queues(lab: Lab) -> None:
     lab.add("a", queue="other")
     assert lab.taken(jobs=4) == []
 
@@ -112,7 +113,7 @@ def test_at_most_a_hundred_jobs_a_call(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_claim_takes_a_megabyte_of_payload_at_most(lab: Lab) -> None:
+def test_a_claim_takes_at_most_a_megabyte_of_payload(lab: Lab) -> None:
     for n in range(8):
         lab.add(f"j{n}", payload="x" * 262_144)
     claim = lab.claim(jobs=64, queues=["default", "other"])
@@ -130,7 +131,7 @@ def test_one_job_is_taken_however_large(lab: Lab) -> None:
     assert lab.taken("c2", jobs=64) == ["next"]
 
 
-def test_a_paused_queue_gives_nothing_and_is_left_out(lab: Lab) -> None:
+def test_a_paused_queue_is_skipped(lab: Lab) -> None:
     lab.add("a", queue="stopped")
     lab.add("b", queue="going")
     lab.store.pause("stopped", True)
@@ -139,7 +140,8 @@ def test_a_paused_queue_gives_nothing_and_is_left_out(lab: Lab) -> None:
     assert claim.leave_out == ["stopped"]
     lab.pop_token("stopped")
     lab.claim(jobs=5, queues=["stopped", "going"])
-    assert lab.tokens("stopped") == 0  # resume will leave one; this claim's worker would spin on it
+    # resume will leave a token; this claim's worker would spin on it
+    assert lab.tokens("stopped") == 0
     invariants(lab, tokens=False)
 
 
@@ -155,7 +157,7 @@ def test_a_claim_that_leaves_work_leaves_a_token(lab: Lab) -> None:
     assert lab.tokens() == 1
 
 
-def test_a_claim_that_empties_the_queue_leaves_no_token_behind_it(lab: Lab) -> None:
+def test_a_claim_that_empties_the_queue_leaves_no_token(lab: Lab) -> None:
     lab.add("a")
     assert lab.pop_token()
     lab.take()
@@ -173,7 +175,7 @@ def test_a_queue_that_was_not_visited_gets_its_token_back(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_taker_that_may_not_take_returns_the_token_and_leaves_the_queue_out(lab: Lab) -> None:
+def test_a_claim_that_may_take_nothing_returns_the_token_and_skips_the_queue(lab: Lab) -> None:
     lab.add("a", priority=-5)
     assert lab.pop_token()
     claim = lab.claim(min_priority=0)
@@ -194,7 +196,7 @@ def test_a_claim_of_no_jobs_only_returns_tokens(lab: Lab) -> None:
 # -- resent calls
 
 
-def test_a_resent_call_brings_what_it_took_the_first_time(lab: Lab) -> None:
+def test_a_resent_call_returns_the_jobs_of_the_first_time(lab: Lab) -> None:
     lab.add("a", "b", "c", "d")
     first = lab.claim(jobs=2, call=5)
     before = lab.dump()
@@ -245,11 +247,11 @@ def test_a_claim_renews_the_childs_lease_and_never_shortens_it(lab: Lab) -> None
     assert lab.redis.zscore(lab.keys.workers, "c1") == T0 + 99_000
 
 
-# -- what has taken a worker down runs alone
+# -- jobs that have taken a worker down run alone
 
 
 def _crash(lab: Lab, job_id: str) -> None:
-    """Let a job's worker die once; it ends at the head of its queue."""
+    """Let a job's worker die once; the job ends up at the head of its queue."""
     lab.add(job_id)
     job = lab.take("dead")
     assert job.id == job_id
@@ -266,8 +268,8 @@ def test_a_recovered_job_is_taken_alone_when_it_is_first(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_recovered_job_is_passed_by_others(lab: Lab) -> None:
-    """Its own queue's jobs of whatever priority, and those of lower queues."""
+def test_other_jobs_overtake_a_recovered_job(lab: Lab) -> None:
+    """Both its own queue's jobs of any priority, and those of lower queues."""
     _crash(lab, "bad")
     lab.add("a", priority=1)
     lab.add("b")
@@ -303,7 +305,7 @@ def test_a_recovered_job_waits_until_its_child_holds_nothing(lab: Lab) -> None:
 
 @pytest.fixture
 def aside(lab: Lab) -> Lab:
-    """Jobs that stand aside, by name of their priority."""
+    """Jobs that are aside, named after their priority."""
     lab.add("busy", queue="other")
     held = lab.take("busy", queues=["other"])
     for priority in (0, -5, 5):
@@ -317,13 +319,13 @@ def aside(lab: Lab) -> Lab:
     return lab
 
 
-def test_what_stands_aside_is_taken_by_priority_one_at_a_time(aside: Lab) -> None:
+def test_jobs_aside_are_taken_by_priority_one_at_a_time(aside: Lab) -> None:
     assert aside.queries.ids("default", Status.QUEUED, 0, 9) == ["p5", "p0", "p-5"]
     assert [aside.taken(f"c{n}", jobs=10) for n in range(4)] == [["p5"], ["p0"], ["p-5"], []]
     invariants(aside)
 
 
-def test_jobs_of_a_higher_priority_go_before_what_stands_aside(aside: Lab) -> None:
+def test_jobs_of_a_higher_priority_go_before_those_aside(aside: Lab) -> None:
     aside.add("a", priority=6)
     aside.add("b", priority=1)
     assert aside.taken("c1", jobs=1) == ["a"]
@@ -335,14 +337,14 @@ def test_jobs_of_a_higher_priority_go_before_what_stands_aside(aside: Lab) -> No
     assert aside.taken("c6", jobs=9) == ["p-5"]
 
 
-def test_the_lowest_priority_holds_for_what_stands_aside(aside: Lab) -> None:
+def test_the_lowest_priority_applies_to_jobs_aside(aside: Lab) -> None:
     claims = [aside.taken(f"c{n}", jobs=9, min_priority=0) for n in range(3)]
     assert claims == [["p5"], ["p0"], []]
     assert not aside.claim("c4", jobs=9, min_priority=0).must_be_alone
     assert aside.claim("c4", jobs=9, min_priority=0).leave_out == ["default"]
 
 
-def test_what_stands_aside_is_cancelled_sent_back_and_cleared(aside: Lab) -> None:
+def test_jobs_aside_can_be_cancelled_requeued_and_cleared(aside: Lab) -> None:
     assert aside.store.cancel(["p5", "p0"]) == [1, 1]
     assert aside.ids("priority") == ["p-5"]
     invariants(aside)
@@ -354,7 +356,7 @@ def test_what_stands_aside_is_cancelled_sent_back_and_cleared(aside: Lab) -> Non
     invariants(aside)
 
 
-def test_a_job_that_stood_aside_and_is_handed_back_stands_at_the_head(aside: Lab) -> None:
+def test_a_job_that_was_aside_is_released_to_the_head(aside: Lab) -> None:
     job = aside.take()
     aside.store.release("c1", [(job.id, job.lease)])
     assert aside.queries.ids("default", Status.QUEUED, 0, 9) == ["p5", "p0", "p-5"]
@@ -395,11 +397,13 @@ def test_a_paused_queue_promotes_nothing(lab: Lab) -> None:
     assert lab.ids("scheduled") == ["due"]
 
 
-# -- what stands in a queue and is no job
+# -- entries of a queue that are not jobs
 
 
 @pytest.mark.parametrize(("jobs", "encoding"), [(32, ("ziplist", "listpack")), (33, ("skiplist",))])
-def test_many_at_a_time_are_kept_as_a_tree(lab: Lab, jobs: int, encoding: tuple[str, ...]) -> None:
+def test_a_large_batch_is_kept_as_a_skip_list(
+    lab: Lab, jobs: int, encoding: tuple[str, ...]
+) -> None:
     ids = [f"{n:02}" for n in range(jobs)]
     lab.add(*ids)
     taken = lab.taken(jobs=jobs)
@@ -422,7 +426,7 @@ def test_a_cancelled_id_that_lingers_is_discarded(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("leave", ["claim", "clear"])
-def test_the_tombstone_of_an_id_that_lingered_stays_while_its_enqueue_may_come_again(
+def test_the_tombstone_of_a_lingering_id_stays_while_its_enqueue_may_be_repeated(
     lab: Lab, leave: str
 ) -> None:
     lab.add("a")
@@ -440,7 +444,7 @@ def test_the_tombstone_of_an_id_that_lingered_stays_while_its_enqueue_may_come_a
     invariants(lab)
 
 
-def test_a_crowd_of_cancelled_ids_is_discarded_in_bounded_steps(lab: Lab) -> None:
+def test_very_many_cancelled_ids_are_discarded_in_bounded_steps(lab: Lab) -> None:
     names = [f"j{n}" for n in range(100)]
     for batch in "xyz":
         lab.add(*[batch + name for name in names])
@@ -488,7 +492,7 @@ def test_a_job_key_of_another_type_is_reported_and_left_alone(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("field", ["task", "payload"])
-def test_a_job_without_a_field_is_handed_over_for_its_child_to_fail_it(
+def test_a_job_with_a_missing_field_is_claimed_so_that_its_child_fails_it(
     lab: Lab, field: str
 ) -> None:
     lab.add("a")
@@ -498,7 +502,7 @@ def test_a_job_without_a_field_is_handed_over_for_its_child_to_fail_it(
 
 
 @pytest.mark.parametrize("name", KEYS_OF_A_QUEUE)
-def test_a_queue_with_a_key_of_another_type_stands_still_by_itself(lab: Lab, name: str) -> None:
+def test_only_a_queue_with_a_key_of_another_type_is_blocked(lab: Lab, name: str) -> None:
     lab.add("a", "b", queue="sound")
     lab.add("c", when="+1")
     lab.add("d")
@@ -520,7 +524,7 @@ def _of_queue(dump: dict[str, Any], queue: str) -> dict[str, Any]:
     return {key: value for key, value in dump.items() if f"q:{queue}" in key}
 
 
-def test_a_cancelled_list_of_another_type_loses_no_end(lab: Lab) -> None:
+def test_a_cancelled_list_of_another_type_loses_no_outcome(lab: Lab) -> None:
     workflow = LabWorkflow(lab, {0: [], 1: []})
     workflow.push()
     lab.redis.hset(lab.keys.workflow(workflow.id), "status", "cancelled")
@@ -535,8 +539,8 @@ def test_a_cancelled_list_of_another_type_loses_no_end(lab: Lab) -> None:
 
 
 def _commands_of_a_claim(lab: Lab) -> int:
-    """All of them, also those inside the script."""
-    lab.redis.delete(lab.keys.queue("default").wake)  # as the worker that claims has taken it
+    """All its commands, including those inside the script."""
+    lab.redis.delete(lab.keys.queue("default").wake)  # the claiming worker has already taken it
     lab.claim("idle")
     lab.redis.delete(lab.keys.queue("default").wake)
     lab.redis.config_resetstat()
@@ -547,7 +551,7 @@ def _commands_of_a_claim(lab: Lab) -> int:
     )
 
 
-def test_a_claim_that_finds_nothing_costs_few_commands(lab: Lab) -> None:
+def test_a_claim_that_finds_nothing_takes_few_commands(lab: Lab) -> None:
     assert _commands_of_a_claim(lab) <= 20  # of a shard without events
     lab.end("a")
     assert _commands_of_a_claim(lab) <= 9
@@ -572,7 +576,7 @@ def test_a_shared_key_of_another_type_is_named(lab: Lab, name: str) -> None:
     assert lab.dump() == before
 
 
-def test_a_full_redis_lets_claims_through(lab: Lab) -> None:
+def test_claims_work_on_a_full_redis(lab: Lab) -> None:
     lab.add("a", payload=PAYLOAD)
     with lab.full():
         assert lab.taken() == ["a"]

@@ -1,4 +1,4 @@
-"""Claims that are planned in the order of ``keyed``: they do what claims share by share do."""
+"""Claims planned in the order of ``keyed`` have the same result as claims made share by share."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def statistics(lab: Lab) -> None:
 
 
 def is_planned(lab: Lab) -> bool:
-    """Whether a claim has been since the last reset of the statistics."""
+    """Whether a claim was planned since the last reset of the statistics."""
     return "cmdstat_zremrangebyrank" in lab.redis.info("commandstats")
 
 
 def pause_another(lab: Lab) -> None:
-    """With any pause in the queue no claim is planned."""
+    """While anything in the queue is paused, no claim is planned."""
     lab.store.pause_lanes("default", "s:nobody", True)
 
 
 def _played(lab: Lab, seed: int, *, planned: bool) -> tuple[list[list[str]], dict[str, Any]]:
-    """What some claims take, with other verbs between them, and then all keys but the events and
+    """What some claims take, with other verbs in between, and then all keys except the events and
     the history of pauses."""
     lab.redis.flushdb()
     lab.redis.config_resetstat()
@@ -65,7 +65,7 @@ def _played(lab: Lab, seed: int, *, planned: bool) -> tuple[list[list[str]], dic
         chance.shuffle(reply.jobs)
         ended, rest = reply.jobs[::2], reply.jobs[1::2]
         lab.finish(*map(outcome, ended), child=f"c{n}")
-        lab.store.reap(f"c{n}", [job.id for job in rest[:1]])  # which is to run alone then
+        lab.store.reap(f"c{n}", [job.id for job in rest[:1]])  # which must then run alone
         queued = lab.ids("keyed")
         lab.store.cancel(chance.sample(queued, min(2, len(queued))))
         lab.redis.delete(lab.keys.job(chance.choice(lab.ids("keyed") or ["none"])))
@@ -77,7 +77,7 @@ def _played(lab: Lab, seed: int, *, planned: bool) -> tuple[list[list[str]], dic
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_plan_takes_and_leaves_what_the_shares_would(lab: Lab, seed: int) -> None:
+def test_a_planned_claim_takes_and_leaves_the_same_as_share_by_share(lab: Lab, seed: int) -> None:
     claims, left = _played(lab, seed, planned=True)
     others, left_by_shares = _played(lab, seed, planned=False)
     assert claims == others
@@ -104,18 +104,18 @@ def test_a_lane_whose_second_limit_refuses_holds_nothing(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("jobs", [1, 3, 8])
-def test_without_the_key_of_all_jobs(lab: Lab, jobs: int) -> None:
-    """The lanes have them still, and are not read in another order."""
+def test_claims_without_the_keyed_set(lab: Lab, jobs: int) -> None:
+    """The lanes still have them, and are read in the same order."""
     for n in range(6):
         lab.add(f"j{n}", lane=LANES[n % 2])
     lab.redis.delete(lab.keys.queue("default").keyed)
     taken = lab.taken(jobs=jobs)
-    assert taken == ["j0", "j1", "j2", "j3", "j5"][:jobs]  # j4 is over the limit of its lane
+    assert taken == ["j0", "j1", "j2", "j3", "j5"][:jobs]  # j4 exceeds the limit of its lane
     assert not is_planned(lab)
 
 
-def test_a_next_job_that_the_key_of_all_jobs_has_not(lab: Lab) -> None:
-    """Its lane stays ready by the score that it has there."""
+def test_a_next_job_missing_from_the_keyed_set(lab: Lab) -> None:
+    """Its lane stays ready, with the score that it has there."""
     lab.add("a0", "a1", lane=B)
     keyed = lab.keys.queue("default").keyed
     lost = lab.redis.zscore(keyed, "a1")
@@ -128,7 +128,7 @@ def test_a_next_job_that_the_key_of_all_jobs_has_not(lab: Lab) -> None:
 
 
 def test_planned_heads_that_were_ended_by_hand(lab: Lab) -> None:
-    """One has no hash, one another status: the others start, and only these hold slots."""
+    """One has no hash, the other another status: the other jobs start, and only they hold slots."""
     for n in range(6):
         lab.add(f"j{n}", lane=(A, B)[n % 2])
     lab.redis.delete(lab.keys.job("j1"))
@@ -140,8 +140,8 @@ def test_planned_heads_that_were_ended_by_hand(lab: Lab) -> None:
     assert sorted(slots) == ["c:t:a j0", "c:t:a j4", "c:u:b j3", "c:u:b j5"]
 
 
-def test_a_limit_that_was_read_before_the_plan(lab: Lab) -> None:
-    """By the end of a job that calls the lane of another queue, in the same call."""
+def test_a_limit_that_changes_after_it_was_read(lab: Lab) -> None:
+    """A job's end, in the same call, wakes the lane of another queue."""
     lane = "|c:all: c:all=2"
     lab.add("first", "second", lane=lane)
     job, _ = lab.claim(jobs=2).jobs

@@ -1,5 +1,5 @@
-"""The clean-up of a workflow goes over its jobs in steps. A job that runs meanwhile, and comes back
-behind them, finds nobody who would ever start it: it ends, whichever way it came."""
+"""The clean-up of a workflow goes through its jobs in steps. A job that runs meanwhile and returns
+after its step would never be started by anything, so it ends, however it returns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def by_release(lab: Lab, job: ClaimedJob) -> None:
     assert lab.store.release("c1", [(job.id, job.lease)]) == [1]
 
 
-def by_disown(lab: Lab, job: ClaimedJob) -> None:
+def by_release_unknown(lab: Lab, job: ClaimedJob) -> None:
     assert lab.store.release_unknown("c1", lab.now + 1, []) == [job.id]
 
 
@@ -27,24 +27,29 @@ def by_recovery(lab: Lab, job: ClaimedJob) -> None:
     assert lab.store.reap("c1").jobs == [(job.id, "recovered")]
 
 
-def by_verdict(verdict: str) -> Callable[[Lab, ClaimedJob], None]:
-    def come_back(lab: Lab, job: ClaimedJob) -> None:
+def by_outcome(verdict: str) -> Callable[[Lab, ClaimedJob], None]:
+    def return_to_queue(lab: Lab, job: ClaimedJob) -> None:
         assert lab.finish(outcome(job, verdict, ERROR)) == [1]
         lab.advance(1000)
         lab.store.promote(["default"])
 
-    return come_back
+    return return_to_queue
 
 
 BACK = pytest.mark.parametrize(
-    "come_back",
-    [by_release, by_disown, by_recovery, *map(by_verdict, ("queued", "retrying", "delayed"))],
+    "return_to_queue",
+    [
+        by_release,
+        by_release_unknown,
+        by_recovery,
+        *map(by_outcome, ("queued", "retrying", "delayed")),
+    ],
     ids=["release", "release_unknown", "recovery", "queued", "retrying", "delayed"],
 )
 
 
 def running(lab: Lab, workflow: LabWorkflow) -> ClaimedJob:
-    """A failed workflow of which one job runs on."""
+    """A failed workflow one of whose jobs is still running."""
     workflow.push_all()
     workflow.advance()
     failing, job = lab.claim(jobs=2).jobs
@@ -53,14 +58,14 @@ def running(lab: Lab, workflow: LabWorkflow) -> ClaimedJob:
 
 
 @BACK
-def test_a_job_that_comes_back_behind_the_steps_ends(
-    lab: Lab, come_back: Callable[[Lab, ClaimedJob], None]
+def test_a_job_that_returns_after_its_step_ends(
+    lab: Lab, return_to_queue: Callable[[Lab, ClaimedJob], None]
 ) -> None:
     workflow = LabWorkflow(lab, LARGE)
     job = running(lab, workflow)
     lab.store.control_workflow(workflow.id, "clean")
     lab.store.advance()
-    come_back(lab, job)
+    return_to_queue(lab, job)
     for _ in range(5):  # a claim looks at 100 ids
         assert lab.taken("c2", jobs=10) == []
     assert (lab.status(job.id), lab.job(job.id)["reason"]) == ("cancelled", "cleaned")
@@ -71,10 +76,10 @@ def test_a_job_that_comes_back_behind_the_steps_ends(
 
 
 @BACK
-def test_a_job_that_comes_back_after_the_clean_up_ends(
-    lab: Lab, come_back: Callable[[Lab, ClaimedJob], None]
+def test_a_job_that_returns_after_the_clean_up_ends(
+    lab: Lab, return_to_queue: Callable[[Lab, ClaimedJob], None]
 ) -> None:
-    """The results of its parents are gone, too: it must not run without them."""
+    """The results of its parents are gone too: it must not run without them."""
     workflow = LabWorkflow(lab, {0: [], 1: [], 2: [1]})
     job = running(lab, workflow)
     lab.add("follower", after=f"wait {job.id}")
@@ -82,7 +87,7 @@ def test_a_job_that_comes_back_after_the_clean_up_ends(
     workflow.advance()
     assert lab.workflows.workflow(workflow.id) is None
     assert workflow.statuses() == ["failed", "processing", "cancelled"]
-    come_back(lab, job)
+    return_to_queue(lab, job)
     assert lab.taken("c2", jobs=10) == []
     workflow.advance()
     assert workflow.statuses() == ["failed", "cancelled", "cancelled"]
@@ -101,7 +106,7 @@ def test_a_job_that_runs_meanwhile_may_complete(lab: Lab) -> None:
     invariants(lab, tokens=False)
 
 
-def test_steps_of_a_clean_up_that_overtake_those_of_a_cancel_ask_what_runs_to_stop(
+def test_a_clean_up_that_overtakes_a_cancel_asks_running_jobs_to_stop(
     lab: Lab,
 ) -> None:
     workflow = LabWorkflow(lab, LARGE)
@@ -121,7 +126,7 @@ def test_steps_of_a_clean_up_that_overtake_those_of_a_cancel_ask_what_runs_to_st
     invariants(lab, tokens=False)
 
 
-def test_a_half_pushed_workflow_that_is_being_cleaned_up_takes_no_more_jobs(lab: Lab) -> None:
+def test_a_half_pushed_workflow_that_is_being_cleaned_up_accepts_no_more_jobs(lab: Lab) -> None:
     workflow = LabWorkflow(lab, LARGE, ttl_ms="1000")
     for at in (0, 100, 200):
         assert workflow.push_batch(at, at + 100, first=at == 0) == 1

@@ -1,4 +1,4 @@
-"""clear: finished jobs are deleted, those that wait become cancelled."""
+"""clear: deletes finished jobs, and cancels waiting ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_oldest_go_first(lab: Lab, status: str) -> None:
 
 
 @pytest.mark.parametrize("status", FINISHED)
-def test_a_repeated_enqueue_still_meets_a_cleared_job_for_a_while(lab: Lab, status: str) -> None:
+def test_a_repeated_enqueue_still_finds_a_cleared_job_for_a_while(lab: Lab, status: str) -> None:
     lab.end("a", verdict=status)
     lab.advance(4000)
     assert lab.store.clear("default", status).done == 1
@@ -54,7 +54,7 @@ def test_a_repeated_enqueue_still_meets_a_cleared_job_for_a_while(lab: Lab, stat
         ("scheduled", {"when": "+1000"}),
     ],
 )
-def test_jobs_that_wait_become_cancelled(lab: Lab, status: str, options: dict[str, object]) -> None:
+def test_waiting_jobs_become_cancelled(lab: Lab, status: str, options: dict[str, object]) -> None:
     lab.add("a", "b", **options)
     assert lab.store.clear("default", status).done == 2
     assert lab.ids("cancelled") == ["b", "a"]
@@ -75,7 +75,7 @@ def test_retrying_jobs_become_cancelled(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_both_of_the_queued_places_are_emptied_in_bounded_steps(lab: Lab) -> None:
+def test_both_lists_of_queued_jobs_are_emptied_in_bounded_steps(lab: Lab) -> None:
     lab.add(*[f"l{n}" for n in range(100)])
     lab.add("l100")
     lab.add(*[f"p{n}" for n in range(30)], priority=1)
@@ -87,7 +87,7 @@ def test_both_of_the_queued_places_are_emptied_in_bounded_steps(lab: Lab) -> Non
     assert len(lab.ids("cancelled")) == 131
 
 
-def test_ids_that_linger_leave_the_queue_too(lab: Lab) -> None:
+def test_lingering_ids_also_leave_the_queue(lab: Lab) -> None:
     lab.add("a", "b", "c")
     lab.store.cancel(["a", "b"])
     lab.advance(10_001)
@@ -109,7 +109,7 @@ def test_running_jobs_of_the_queue_are_left_alone(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("status", ["processing", "waiting", "wake", "meta", ""])
-def test_other_lists_can_not_be_cleared(lab: Lab, status: str) -> None:
+def test_other_lists_cannot_be_cleared(lab: Lab, status: str) -> None:
     lab.add("a", "b")
     lab.take()
     before = lab.dump()
@@ -145,7 +145,7 @@ def test_a_key_of_another_type_is_named_and_nothing_is_written(
 
 
 @pytest.mark.parametrize("status", ["queued", "completed"])
-def test_a_full_redis_lets_it_through(lab: Lab, status: str) -> None:
+def test_it_works_on_a_full_redis(lab: Lab, status: str) -> None:
     lab.end("a")
     lab.add("b")
     with lab.full():
@@ -154,8 +154,8 @@ def test_a_full_redis_lets_it_through(lab: Lab, status: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "priority", "failed"])
-def test_only_jobs_that_are_meant_go(lab: Lab, kind: str) -> None:
-    """The caller has looked at the list, and the first of them has gone since."""
+def test_only_the_intended_jobs_are_cleared(lab: Lab, kind: str) -> None:
+    """The caller has read the list, whose first job has gone since."""
     names = ["a", "b", "c", "d"]
     if kind == "failed":
         lab.end(*names, verdict="failed")

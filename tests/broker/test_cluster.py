@@ -1,4 +1,4 @@
-"""Redis Cluster: finding the owner of the slot, following it, and waiting while the slot moves."""
+"""Redis Cluster: finding the owner of a slot, following it, and waiting while the slot moves."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SLOT = slot("0")  # of shard 0
 # -- URLs
 
 
-def test_a_url_says_all() -> None:
+def test_every_part_of_a_url_is_used() -> None:
     url = "rediss+cluster://shop:p%40ss@one:1,[::1]:2,three/?ssl_ca_certs=/ca.pem"
     target = parse_cluster_url(url)
     assert target.seeds == (("one", 1), ("::1", 2), ("three", 6379))
@@ -115,7 +115,7 @@ def test_every_verb_runs_on_a_cluster(lab: Lab, cluster: ClusterNodes) -> None:
     assert [node.asked.dbsize() for node in cluster.others(SLOT)] == [0, 0]
 
 
-def test_any_node_will_do_and_replicas_know_too(cluster: ClusterNodes, settings: Any) -> None:
+def test_any_node_can_be_asked_even_a_replica(cluster: ClusterNodes, settings: Any) -> None:
     seed = cluster.replica((SLOT + 8000) % 16384)
     settings.REDISQUEUE = {"CONNECTION": {"URL": f"redis+cluster://127.0.0.1:1,{seed.address}"}}
     tasks.noop.enqueue()
@@ -131,7 +131,7 @@ def test_all_connections_of_a_process_share_one_lookup(
         cluster_maps.ClusterTarget, "ask", lambda *args: (asked.append(args[1]), ask(*args))[1]
     )
     monkeypatch.setattr(cluster_maps, "AGAIN", 60)
-    url = f"{cluster.url}/?client_name=lookups"  # with a map of its own
+    url = f"{cluster.url}/?client_name=lookups"  # with its own map
     opened = [RedisUrl(url, url).open(5, 5) for _ in range(5)]
     assert len(asked) == 1
     for _ in range(5):  # of failures, too
@@ -174,7 +174,7 @@ def test_a_process_that_was_forked_has_a_map_of_its_own(cluster: ClusterNodes) -
 
 @pytest.fixture
 def four(cluster: ClusterNodes, settings: Any) -> Iterator[RedisConnection]:
-    """A caller's connection to four shards: two of them are on one node."""
+    """A caller's connection to four shards, two of which are on one node."""
     url = f"{cluster.url}/?client_name=four"
     settings.REDISQUEUE = {**settings.REDISQUEUE, "CONNECTION": {"URL": url}, "SHARDS": 4}
     connection = worker_connection()
@@ -183,14 +183,14 @@ def four(cluster: ClusterNodes, settings: Any) -> Iterator[RedisConnection]:
 
 
 def _check_sockets(cluster: ClusterNodes) -> None:
-    """Each node that has shards has one connection of ``four``."""
+    """For each node that has shards, ``four`` has one connection."""
     owners = {cluster.owner(slot(tag(shard))) for shard in range(4)}
     lists = [node.asked.client_list() for node in owners]
     assert [sum(one["name"] == "four" for one in clients) for clients in lists] == [1] * len(owners)
 
 
 def _neighbours(cluster: ClusterNodes) -> tuple[int, int]:
-    """Two shards on one node; one of three masters has two of four."""
+    """Two shards on one node: one of three masters has two of four."""
     owners = [cluster.owner(slot(tag(shard))) for shard in range(4)]
     return next((a, b) for a, b in combinations(range(4), 2) if owners[a] is owners[b])
 
@@ -210,7 +210,7 @@ def test_shards_of_one_node_share_a_connection(
     _check_sockets(cluster)
 
 
-def test_a_shard_that_leaves_the_node_takes_no_other_with_it(
+def test_a_shard_that_leaves_a_node_does_not_affect_the_others(
     four: RedisConnection, cluster: ClusterNodes
 ) -> None:
     assert AllShards(four.at).read(_meta).missing == {}
@@ -224,10 +224,10 @@ def test_a_shard_that_leaves_the_node_takes_no_other_with_it(
     _check_sockets(cluster)
 
 
-def test_the_shards_of_a_node_that_hangs_wait_for_it_once(
+def test_the_shards_of_a_hanging_node_wait_for_it_once(
     four: RedisConnection, cluster: ClusterNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if none of them had a connection."""
+    """Even if it had a connection to none of them."""
     pair = list(_neighbours(cluster))
     assert AllShards(four.at, [n for n in range(4) if n not in pair]).read(_meta).missing == {}
     opened, open_ = list[str](), RedisUrl.open
@@ -243,7 +243,7 @@ def test_the_shards_of_a_node_that_hangs_wait_for_it_once(
     eventually(lambda: AllShards(four.at).read(_meta).missing == {})
 
 
-def test_a_reply_that_was_lost_with_the_connection_is_not_waited_for(
+def test_no_one_waits_for_a_reply_lost_with_the_connection(
     four: RedisConnection, cluster: ClusterNodes
 ) -> None:
     one, other = map(four.at, _neighbours(cluster))
@@ -258,7 +258,7 @@ def test_a_reply_that_was_lost_with_the_connection_is_not_waited_for(
 
 
 def _enqueue() -> bool:
-    """Whether a job was accepted. Nothing but an outage may be in its way, for a second."""
+    """Whether a job was accepted. The only obstacle may be an outage of less than a second."""
     watch = Stopwatch()
     try:
         tasks.noop.enqueue()
@@ -273,7 +273,7 @@ def test_a_producer_follows_a_slot_at_once(cluster: ClusterNodes) -> None:
     with cluster.moving(SLOT):
         pass
     eventually(lambda: time.monotonic() - get_cluster_map(cluster.url)._asked_at > 0.1)
-    tasks.noop.enqueue()  # gets MOVED, and asks again by itself
+    tasks.noop.enqueue()  # gets MOVED, and asks again on its own
     assert JobQueue().get_stats()["queued"] == 2
 
 
@@ -296,20 +296,20 @@ def test_a_dead_owner_is_an_outage_and_its_replica_is_found(cluster: ClusterNode
 
 
 @pytest.mark.parametrize("which", ["the owner", "all"])
-def test_nodes_that_hang_do_not_hang_a_producer(cluster: ClusterNodes, which: str) -> None:
+def test_hanging_nodes_do_not_block_a_producer(cluster: ClusterNodes, which: str) -> None:
     tasks.noop.enqueue()
     hung = [cluster.owner(SLOT)] if which == "the owner" else cluster.nodes
     for node in hung:
         node.pause()
-    for _ in range(2):  # on the connection that it has, and on a new one
+    for _ in range(2):  # on its existing connection, and on a new one
         assert not _enqueue()
     for node in hung:
         node.resume()
     eventually(_enqueue)
 
 
-def test_reads_follow_as_well(cluster: ClusterNodes) -> None:
-    """A pipeline reads all replies, errors too, before it raises one."""
+def test_reads_follow_the_slot_too(cluster: ClusterNodes) -> None:
+    """A pipeline reads all replies, including errors, before it raises one."""
     tasks.noop.enqueue()
     queue = JobQueue()
     assert queue.get_stats()["queued"] == 1
@@ -325,7 +325,7 @@ def _stats(queue: JobQueue) -> dict[str, Any] | None:
         return None
 
 
-def test_who_blocks_while_the_slot_moves_or_fails_over_wakes_up(cluster: ClusterNodes) -> None:
+def test_blocked_clients_wake_up_when_the_slot_moves_or_fails_over(cluster: ClusterNodes) -> None:
     tasks.noop.enqueue()
 
     def move() -> None:
@@ -355,15 +355,15 @@ def test_who_blocks_while_the_slot_moves_or_fails_over_wakes_up(cluster: Cluster
 
 
 class MovingSlot(RedisConnection):
-    """Runs each script three times: when the slot has begun to move and no key has gone yet, when
-    all keys have gone but the one that scripts declare, and when it does not move."""
+    """Runs each script three times: when the slot has begun to move but no key has; when all keys
+    have moved except the one that scripts declare; and when it is not moving."""
 
     lab: Lab
     cluster: ClusterNodes
 
     def script(self, sha: str, source: str, key: str, *args: Any) -> Any:
         verb = verb_of(sha, args[0])
-        self.lab.redis.persist(self.lab.keys.event("other"))  # it would expire on its own
+        self.lab.redis.persist(self.lab.keys.event("other"))  # otherwise it could expire
         before = self.lab.dump()
         replies = []
         for gone in ([], [name for name in before if name != key]):
@@ -377,7 +377,8 @@ class MovingSlot(RedisConnection):
 
 @contextmanager
 def half_moved(cluster: ClusterNodes, gone: Sequence[str]) -> Iterator[None]:
-    """The slot is on its way, and these keys are on the other node. In the end it has not moved."""
+    """The slot is being migrated, and these keys are on the other node. Afterwards the slot is
+    back."""
     owner, target = cluster.owner(SLOT), cluster.others(SLOT)[0]
     target.cluster("SETSLOT", SLOT, "IMPORTING", owner.name)
     owner.cluster("SETSLOT", SLOT, "MIGRATING", target.name)
@@ -404,8 +405,8 @@ def test_no_script_does_half_of_its_work_while_the_slot_moves(
 IS_MOVING = r"is (moving|handing) the queue's slot"
 
 
-def test_ask_is_waited_for_and_not_followed(cluster: ClusterNodes) -> None:
-    """The importing node gets nothing but what MIGRATE brings."""
+def test_ask_redirects_cause_a_wait_and_are_not_followed(cluster: ClusterNodes) -> None:
+    """The importing node only receives what MIGRATE transfers."""
     tasks.noop.enqueue()
     with cluster.moving(SLOT) as target:
         for act in (tasks.noop.enqueue, JobQueue().get_stats):
@@ -416,10 +417,10 @@ def test_ask_is_waited_for_and_not_followed(cluster: ClusterNodes) -> None:
     assert JobQueue().get_stats()["queued"] == 2
 
 
-def test_a_scan_of_a_slot_that_moves_or_has_moved_is_no_scan(
+def test_a_scan_of_a_slot_that_moves_or_has_moved_is_refused(
     lab: Lab, cluster: ClusterNodes
 ) -> None:
-    """SCAN has no key, so Redis would run it on any node, and find what is there."""
+    """SCAN has no key, so any node would run it, and find whatever it has."""
     lab.add(*"abc")
     scanner = Scanner(lab.connection)
     with cluster.moving(SLOT):
@@ -435,7 +436,9 @@ def test_a_scan_of_a_slot_that_moves_or_has_moved_is_no_scan(
 # -- channels
 
 
-def test_a_listener_hears_the_scripts_and_nothing_twice(lab: Lab, cluster: ClusterNodes) -> None:
+def test_a_listener_hears_every_message_of_the_scripts_once(
+    lab: Lab, cluster: ClusterNodes
+) -> None:
     listener = blocking_connection()
     listener.subscribe(lab.keys.status_channel, lab.keys.workflow_channel)
     assert lab.keys.status_channel == "job_queue:{0}:job_status"
@@ -480,7 +483,7 @@ def test_waits_are_woken_by_the_end_of_a_job(cluster: ClusterNodes) -> None:
 # -- wrong servers
 
 
-def test_a_plain_server_is_no_cluster(redis_server: RedisServer, settings: Any) -> None:
+def test_a_plain_server_is_not_a_cluster(redis_server: RedisServer, settings: Any) -> None:
     with RedisServer(tcp=True) as server:
         settings.REDISQUEUE = {"CONNECTION": {"URL": f"redis+cluster://{server.address}"}}
         with pytest.raises(RedisRefused, match="is not a cluster node; use redis://"):
@@ -522,7 +525,7 @@ def _messages(number: str) -> list[str]:
     return [one.msg for one in check_network() if str(one.id).endswith(number)]
 
 
-def test_what_stops_healthy_shards_and_what_loses_jobs_is_reported(cluster: ClusterNodes) -> None:
+def test_settings_that_stop_healthy_shards_or_lose_jobs_are_reported(cluster: ClusterNodes) -> None:
     assert _messages("W025") == []
     (warning,) = _messages("W018")
     assert "has min-replicas-to-write 0: when it is cut off from its replicas, it keeps" in warning
@@ -536,7 +539,7 @@ def test_what_stops_healthy_shards_and_what_loses_jobs_is_reported(cluster: Clus
     client.config_set("cluster-require-full-coverage", "no")
 
 
-def test_the_nodes_of_all_shards_are_checked_and_each_finding_is_told_once(
+def test_the_nodes_of_all_shards_are_checked_and_each_finding_is_reported_once(
     cluster: ClusterNodes, settings: Any
 ) -> None:
     settings.REDISQUEUE = {**settings.REDISQUEUE, "SHARDS": 4}
@@ -548,7 +551,7 @@ def test_the_nodes_of_all_shards_are_checked_and_each_finding_is_told_once(
     other.asked.config_set("maxmemory-policy", "noeviction")
 
 
-def test_a_server_without_config_is_checked_all_the_same(
+def test_a_server_without_the_config_command_is_still_checked(
     cluster: ClusterNodes, settings: Any
 ) -> None:
     for node in cluster.nodes:

@@ -1,4 +1,4 @@
-"""compact: cancelled ids that linger in a list which nobody claims from."""
+"""compact: cancelled ids that linger in a list from which no worker claims."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def cancelled(lab: Lab, *ids: str) -> None:
     assert lab.store.cancel(ids) == [1] * len(ids)
 
 
-def test_few_are_left_alone(lab: Lab) -> None:
+def test_few_cancelled_ids_are_left_alone(lab: Lab) -> None:
     cancelled(lab, "a", "b")
     before = lab.dump()
     assert not lab.store.compact("default", 2)
@@ -54,8 +54,8 @@ def test_it_stops_when_few_are_left(lab: Lab) -> None:
     assert len(lab.ids("queued")) == lab.meta()["lingering"] == 100
 
 
-def test_what_lingers_is_counted(lab: Lab) -> None:
-    """Until it is claimed, sent back or cleared."""
+def test_lingering_ids_are_counted(lab: Lab) -> None:
+    """It is counted until it is claimed, requeued or cleared."""
     cancelled(lab, "a", "b", "c")
     lab.store.requeue(["b"])
     assert lab.meta()["lingering"] == 2
@@ -91,7 +91,7 @@ def test_a_key_of_another_type_is_named(lab: Lab) -> None:
         lab.store.compact("default", 0)
 
 
-def test_a_queue_that_nobody_serves_keeps_a_bounded_number(
+def test_an_unserved_queue_keeps_a_bounded_number(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "LINGERING", 50)

@@ -1,4 +1,4 @@
-"""The unique key and the lane of a new job reach its hash, whatever creates it."""
+"""A new job's unique key and lane reach its hash, whatever creates it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIELDS = {"unique": UNIQUE, "lane": LANE}
 
 
 def check(lab: Lab, job_id: str) -> None:
-    """It has both fields, and ``seq``, so that no run of it is on the fast path."""
+    """The hash has both fields, and ``seq``, so that no run of the job takes the fast path."""
     found = lab.job(job_id)
     assert {name: found[name] for name in FIELDS} == FIELDS
     assert found["watched"] == "ul"

@@ -1,4 +1,5 @@
-"""Redis away, refusing or forgetful: a clear error inside a second, and no job made twice."""
+"""Redis is down, refuses commands or has forgotten scripts: a clear error within a second, and no
+job created twice."""
 
 from __future__ import annotations
 
@@ -51,8 +52,8 @@ def point(settings: Any) -> Point:
 
 @contextmanager
 def fails(kind: type[RedisQueueError], *words: str) -> Iterator[None]:
-    """The block raises ``kind`` inside a second, with a message that holds all the words, and no
-    other message of ours."""
+    """The block raises ``kind`` within a second, with a message that contains all the words, and no
+    second message of this package."""
     watch = Stopwatch()
     with pytest.raises(kind) as caught:
         yield
@@ -63,7 +64,7 @@ def fails(kind: type[RedisQueueError], *words: str) -> Iterator[None]:
     assert text.count("Redis at") <= 1, text
 
 
-# --- away -----------------------------------------------------------------------------------------
+# --- unavailable ----------------------------------------------------------------------------------
 
 
 def test_nothing_listens(point: Point, tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def test_a_black_hole(redis_server: RedisServer, fresh_proxy: MakeProxy, point: 
     point(redis_url(proxy.address))
     tasks.noop.enqueue()
     proxy.black_hole()
-    for _ in range(2):  # once on a connection that was good, once on a new one
+    for _ in range(2):  # once on a connection that worked, once on a new one
         with fails(RedisUnavailable, "does not answer"):
             tasks.noop.enqueue()
         with fails(RedisUnavailable, "does not answer"):
@@ -101,8 +102,8 @@ def test_a_black_hole(redis_server: RedisServer, fresh_proxy: MakeProxy, point: 
 
 @pytest.mark.parametrize("sentinels", [1, 3])
 @pytest.mark.parametrize("how", ["refuses", "hangs"])
-def test_sentinels_that_are_away(how: str, sentinels: int, point: Point) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:  # takes connections, and says nothing
+def test_unavailable_sentinels(how: str, sentinels: int, point: Point) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:  # accepts connections, and says nothing
         address = f"127.0.0.1:{server.getsockname()[1] if how == 'hangs' else 1}"
         point(f"redis+sentinel://{','.join([address] * sentinels)}/jobs/0")
         with fails(RedisUnavailable, "no sentinel has a live master 'jobs'"):
@@ -123,10 +124,10 @@ def test_a_server_that_hangs(fresh_server: MakeServer, point: Point) -> None:
 
 
 @pytest.mark.parametrize("is_tcp", [True, False])
-def test_a_connection_to_a_server_that_hangs_is_not_waited_for_like_a_reply(
+def test_connecting_to_a_hanging_server_has_a_shorter_timeout_than_a_reply(
     fresh_server: MakeServer, point: Point, is_tcp: bool
 ) -> None:
-    """The kernel accepts it."""
+    """The kernel accepts the connection."""
     server = fresh_server(tcp=is_tcp)
     point(server.url)
     connection = RedisConnection(get_redis_url(), timeout=PATIENCE, connect_timeout=0.2)
@@ -143,7 +144,7 @@ def test_a_restart_goes_unnoticed(fresh_server: MakeServer, point: Point) -> Non
     server = fresh_server()
     point(server.url)
     job = tasks.noop.enqueue(1)
-    server.restart()  # the connection is cut, the scripts are forgotten, the jobs are not
+    server.restart()  # the connection is cut and the scripts are forgotten, but the jobs are not
     job.refresh()
     server.restart()
     tasks.noop.enqueue(2)
@@ -152,7 +153,7 @@ def test_a_restart_goes_unnoticed(fresh_server: MakeServer, point: Point) -> Non
     assert JobQueue().get_stats()["queued"] == 302
 
 
-def test_a_wait_outlives_a_restart(fresh_server: MakeServer, point: Point) -> None:
+def test_a_wait_survives_a_restart(fresh_server: MakeServer, point: Point) -> None:
     server = fresh_server(appendonly=True)
     point(server.url)
     job = tasks.noop.enqueue()
@@ -187,19 +188,20 @@ def test_a_wait_without_redis_is_an_error_at_once(point: Point, fresh_server: Ma
         job.wait(timeout=20)
 
 
-# --- replies that are lost ------------------------------------------------------------------------
+# --- lost replies ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def proxy(redis: Redis, redis_server: RedisServer, fresh_proxy: MakeProxy, point: Point) -> Proxy:
-    """A proxy before the emptied shared server, and a connection through it that is warm."""
+    """A proxy in front of the shared, emptied server, and a connection through it that is already
+    open."""
     made = fresh_proxy(redis_server.address)
     point(redis_url(made.address))
     JobQueue().get_stats()
     return made
 
 
-def test_a_lost_reply_makes_one_job(proxy: Proxy, redis: Redis) -> None:
+def test_a_lost_reply_creates_one_job(proxy: Proxy, redis: Redis) -> None:
     tasks.noop.enqueue("warm")
     proxy.drop_replies(1, matching=b"EVALSHA")
     job = tasks.noop.enqueue(1)
@@ -209,7 +211,7 @@ def test_a_lost_reply_makes_one_job(proxy: Proxy, redis: Redis) -> None:
     assert len(redis.keys("*:job:*")) == 2
 
 
-def test_lost_replies_of_many_make_each_job_once(proxy: Proxy) -> None:
+def test_lost_replies_of_many_calls_create_each_job_once(proxy: Proxy) -> None:
     tasks.noop.enqueue("warm")
     proxy.drop_replies(1, matching=b"EVALSHA")
     jobs = tasks.noop.enqueue_many([(n,) for n in range(350)])
@@ -228,7 +230,9 @@ def test_a_lost_reply_does_not_end_a_wait_that_has_begun(proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_two_lost_replies_are_an_error_and_each_job_is_made_once(proxy: Proxy, many: bool) -> None:
+def test_two_lost_replies_are_an_error_and_each_job_is_created_once(
+    proxy: Proxy, many: bool
+) -> None:
     tasks.noop.enqueue("warm")
     proxy.drop_replies(2, matching=b"EVALSHA")
     with fails(RedisUnavailable, "does not answer"):
@@ -253,7 +257,7 @@ def test_a_connection_cut_while_idle_goes_unnoticed(proxy: Proxy) -> None:
 # --- refusing -------------------------------------------------------------------------------------
 
 
-def test_a_password_is_wanted(fresh_server: MakeServer, point: Point) -> None:
+def test_a_password_is_required(fresh_server: MakeServer, point: Point) -> None:
     server = fresh_server(requirepass="secret")
     point(redis_url(server.address))
     for act in (tasks.noop.enqueue, JobQueue().resume):
@@ -266,7 +270,7 @@ def test_a_password_is_wanted(fresh_server: MakeServer, point: Point) -> None:
     tasks.noop.enqueue()
 
 
-def test_a_password_is_never_in_a_message(fresh_server: MakeServer, point: Point) -> None:
+def test_no_message_contains_a_password(fresh_server: MakeServer, point: Point) -> None:
     server = fresh_server(requirepass="secret")
     point(redis_url(server.address, "wrong-word"))
     with pytest.raises(RedisRefused) as caught:
@@ -281,7 +285,7 @@ def test_a_user_without_permission(fresh_server: MakeServer, point: Point) -> No
     point(f"redis://weak:word@{server.address}/0")
     with fails(RedisRefused, "does not allow this user to run the command", "evalsha", "weak:***@"):
         tasks.noop.enqueue()
-    # May run scripts, but not all that they do.
+    # It may run scripts, but not all the commands in them.
     server.client().execute_command("ACL", "SETUSER", "weak", "+@all", "-lpush", "-publish")
     with fails(RedisRefused, "does not allow this user to run the command; see docs/operations.md"):
         tasks.noop.enqueue()
@@ -314,7 +318,7 @@ def test_a_full_redis(fresh_server: MakeServer, point: Point) -> None:
         tasks.noop.enqueue_many([(1,), (2,)])
     assert sorted(client.keys()) == keys
     assert JobQueue().get_stats()["queued"] == 1
-    assert JobQueue().pause()  # steering goes on
+    assert JobQueue().pause()  # control commands still work
     assert job.cancel()
     client.config_set("maxmemory", "0")
     tasks.noop.enqueue()
@@ -322,7 +326,7 @@ def test_a_full_redis(fresh_server: MakeServer, point: Point) -> None:
 
 @contextmanager
 def answering(reply: bytes) -> Iterator[str]:
-    """A server with one answer to every command; its URL."""
+    """A server that gives the same answer to every command; yields its URL."""
 
     def serve(connection: socket.socket) -> None:
         with connection:
@@ -380,7 +384,7 @@ def test_other_refusals(
 def test_the_connections_of_a_thread_are_closed_at_its_end(
     redis_server: RedisServer, point: Point
 ) -> None:
-    """Under ASGI each request has a thread of its own for its sync code."""
+    """Under ASGI, each request has its own thread for its sync code."""
     point(redis_server.url)
     sockets: list[socket.socket] = []
     gc.disable()

@@ -1,4 +1,5 @@
-"""A verb over many jobs leaves word of what remains: if its caller is gone, somebody goes on."""
+"""A verb over many jobs stores what remains to be done: if its caller is gone, maintenance
+continues it."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def failed(lab: Lab, jobs: int) -> None:
 
 
 @both
-def test_a_step_says_what_remains_and_the_last_one_nothing(lab: Lab, act: Act) -> None:
+def test_each_step_stores_what_remains_and_the_last_one_nothing(lab: Lab, act: Act) -> None:
     failed(lab, 5)
     assert act(lab, 2, ContinuationStep("t", 5, 1)) == (2, 2)
     assert lab.redis.hgetall(lab.keys.continuations) == {
@@ -55,20 +56,20 @@ def test_a_step_says_what_remains_and_the_last_one_nothing(lab: Lab, act: Act) -
 
 
 @both
-def test_whoever_does_not_know_what_remains_takes_nothing(lab: Lab, act: Act) -> None:
+def test_a_caller_with_a_stale_remainder_does_nothing(lab: Lab, act: Act) -> None:
     failed(lab, 6)
     act(lab, 2, ContinuationStep("t", 6, 1))
     assert act(lab, 2, ContinuationStep("t", 6, 0)) == (
         0,
         0,
-    )  # it slept while another took the second step
-    assert act(lab, 2, ContinuationStep("t", 6, 1)) == (0, 0)  # begun already
-    assert act(lab, 2, ContinuationStep("other", 4, 0)) == (0, 0)  # another has finished it
+    )  # it slept while another process took the second step
+    assert act(lab, 2, ContinuationStep("t", 6, 1)) == (0, 0)  # already begun
+    assert act(lab, 2, ContinuationStep("other", 4, 0)) == (0, 0)  # another process has finished it
     assert len(lab.ids("failed")) == 4
 
 
 @both
-def test_a_list_that_is_empty_sooner_ends_it(lab: Lab, act: Act) -> None:
+def test_it_ends_early_if_the_list_is_empty(lab: Lab, act: Act) -> None:
     failed(lab, 2)
     act(lab, 1, ContinuationStep("t", 9, 1))
     act(lab, 50, ContinuationStep("t", 8, 0))
@@ -84,7 +85,7 @@ def test_a_key_of_another_type_stops_it_before_anything_is_written(lab: Lab) -> 
     assert len(lab.ids("failed")) == 2
 
 
-def test_only_those_are_behind_whose_caller_is_silent(lab: Lab) -> None:
+def test_only_those_with_a_silent_caller_are_overdue(lab: Lab) -> None:
     failed(lab, 2)
     clear(lab, 1, ContinuationStep("t", 2, 1))  # years ago, by Redis's own clock
     assert abandoned_continuations(lab.connection, lab.keys) == [
@@ -97,7 +98,7 @@ def test_only_those_are_behind_whose_caller_is_silent(lab: Lab) -> None:
 @pytest.mark.parametrize(("act", "status"), [(clear, "failed"), (requeue, "queued")])
 def test_maintenance_does_the_rest_and_no_more(lab: Lab, act: Act, status: str) -> None:
     failed(lab, 130)
-    assert act(lab, 50, ContinuationStep("t", 120, 1)) == (50, 50)  # ten came later
+    assert act(lab, 50, ContinuationStep("t", 120, 1)) == (50, 50)  # ten were added later
     assert lab.store.lead("m", 1000) is LeadReply.AND_CONTINUE
     assert ContinuationRunner(lab.store).run_once() is False
     assert lab.ids("failed") == [f"j{n:03}" for n in range(129, 119, -1)]
@@ -111,7 +112,9 @@ def test_maintenance_does_the_rest_and_no_more(lab: Lab, act: Act, status: str) 
               "dance default failed 1 5", "clear a:b failed 1 5", "clear default odd 1 5",
               "clear default failed 1e5 5", "clear default failed \u0665 5"],
 )  # fmt: skip
-def test_one_that_cannot_be_read_is_left_alone_and_the_others_go_on(lab: Lab, words: str) -> None:
+def test_a_continuation_that_cannot_be_read_is_left_alone_and_the_others_continue(
+    lab: Lab, words: str
+) -> None:
     failed(lab, 3)
     lab.redis.hset(lab.keys.continuations, "a", words)
     clear(lab, 1, ContinuationStep("t", 3, 1))
@@ -121,7 +124,9 @@ def test_one_that_cannot_be_read_is_left_alone_and_the_others_go_on(lab: Lab, wo
     assert lab.redis.hgetall(lab.keys.continuations) == {"a": words, "z": words}
 
 
-def test_one_that_can_not_go_on_keeps_no_other(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_continuation_that_cannot_continue_does_not_block_the_others(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
     failed(lab, 3)
     lab.redis.set(lab.keys.queue("odd").failed, "of a wrong type")
     lab.redis.hset(lab.keys.continuations, "a", "clear odd failed 5 1")
@@ -137,9 +142,7 @@ FOREIGN_TOKENS = st.binary(max_size=20).filter(lambda token: token != b"t")  # "
 
 @settings(max_examples=15, derandomize=True, database=None)
 @given(st.dictionaries(FOREIGN_TOKENS, st.binary(max_size=40), min_size=1, max_size=4))
-def test_whatever_stands_there_maintenance_gets_past_it(
-    lab: Lab, found: dict[bytes, bytes]
-) -> None:
+def test_maintenance_gets_past_any_value_in_the_key(lab: Lab, found: dict[bytes, bytes]) -> None:
     lab.redis.flushdb()
     failed(lab, 2)
     parts = [part for pair in found.items() for part in pair]

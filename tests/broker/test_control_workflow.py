@@ -10,7 +10,7 @@ from .workflows import LabWorkflow
 DIAMOND = {0: [], 1: [0], 2: [0], 3: [1, 2]}
 
 
-def test_a_paused_workflow_starts_nothing_and_release_gives_back_in_order(lab: Lab) -> None:
+def test_a_paused_workflow_starts_nothing_and_release_requeues_in_order(lab: Lab) -> None:
     workflow = LabWorkflow(lab, {n: [] for n in range(5)})
     workflow.push()
     assert lab.store.control_workflow(workflow.id, "pause") == 1
@@ -37,7 +37,7 @@ def test_running_jobs_of_a_paused_workflow_finish_and_their_children_wait(lab: L
     assert workflow.data().status == "completed"
 
 
-def test_a_release_gives_back_before_another_failure_ends_the_workflow(lab: Lab) -> None:
+def test_a_release_requeues_before_another_failure_ends_the_workflow(lab: Lab) -> None:
     workflow = LabWorkflow(lab, {0: [], 1: [], 2: [], 3: [1]})
     workflow.push()
     lab.store.cancel([workflow.job(0), workflow.job(1)])
@@ -52,7 +52,7 @@ def test_a_release_gives_back_before_another_failure_ends_the_workflow(lab: Lab)
     invariants(lab, tokens=False)
 
 
-def test_what_was_held_back_and_cancelled_does_not_keep_a_workflow_from_its_end(lab: Lab) -> None:
+def test_a_held_job_that_is_cancelled_does_not_prevent_the_end_of_its_workflow(lab: Lab) -> None:
     workflow = LabWorkflow(lab, {0: [], 1: [], 2: [0]}, on_fail={1: "go_on"})
     workflow.push()
     lab.store.cancel([workflow.job(0), workflow.job(1)])
@@ -67,7 +67,7 @@ def test_what_was_held_back_and_cancelled_does_not_keep_a_workflow_from_its_end(
     invariants(lab, tokens=False)
 
 
-def test_pause_and_release_do_nothing_the_second_time(lab: Lab) -> None:
+def test_repeating_pause_or_release_does_nothing(lab: Lab) -> None:
     workflow = LabWorkflow(lab, DIAMOND)
     workflow.push()
     assert [lab.store.control_workflow(workflow.id, "pause") for _ in range(2)] == [1, 0]
@@ -91,7 +91,7 @@ def test_release_repeats_no_delay_and_forgets_no_attempt(lab: Lab) -> None:
     assert [job.attempts for job in lab.claim(jobs=2).jobs] == [0, 1]
 
 
-def test_cancel_ends_what_waits_and_asks_what_runs(lab: Lab) -> None:
+def test_cancel_ends_waiting_jobs_and_asks_running_jobs_to_stop(lab: Lab) -> None:
     workflow = LabWorkflow(lab, {0: [], 1: [], 2: [0], 3: [], 4: [2]}, failure_task="app.alarm")
     workflow.push()
     running = lab.take()
@@ -100,7 +100,8 @@ def test_cancel_ends_what_waits_and_asks_what_runs(lab: Lab) -> None:
     assert workflow.statuses() == ["processing", *["cancelled"] * 4]
     assert "cancel_ms" in lab.job(running.id)
     assert lab.taken(jobs=10) == []
-    assert lab.finish(workflow.completed(running)) == [1]  # completed beats a cancel that came late
+    # completed wins over a cancel that came late
+    assert lab.finish(workflow.completed(running)) == [1]
     assert workflow.data().status == "cancelled"
     assert workflow.counts() == {"total": 5, "completed": 1, "cancelled": 4}
     assert lab.store.requeue([workflow.job(1)]) == [-3]
@@ -114,7 +115,7 @@ def test_a_job_cancelled_by_hand_fails_its_workflow(lab: Lab) -> None:
     assert workflow.data().status == "failed"
 
 
-def test_only_a_workflow_that_has_ended_is_cleaned(lab: Lab) -> None:
+def test_only_a_workflow_that_has_ended_is_cleaned_up(lab: Lab) -> None:
     workflow = LabWorkflow(lab, DIAMOND)
     workflow.push()
     assert lab.store.control_workflow(workflow.id, "clean") == 0
@@ -139,8 +140,8 @@ def test_a_full_redis_lets_a_workflow_be_cancelled(lab: Lab) -> None:
     assert workflow.statuses()[1:] == ["cancelled"] * 3
 
 
-def test_what_was_queued_does_not_run_after_the_clean_up(lab: Lab) -> None:
-    """Without its workflow nothing would hold it back."""
+def test_queued_jobs_do_not_run_after_the_clean_up(lab: Lab) -> None:
+    """Without its workflow, nothing would hold it back."""
     cancelled = LabWorkflow(lab, {0: [], 1: []}, name="1")
     failed = LabWorkflow(lab, {0: [], 1: [], 2: [1]}, name="2")
     for workflow in (failed, cancelled):
@@ -162,5 +163,5 @@ def test_a_large_workflow_is_cleaned_up_without_a_pause(lab: Lab) -> None:
     workflow.push_all()
     assert len(workflow.run_all()) == 250
     lab.store.control_workflow(workflow.id, "clean")
-    workflow.advance()  # as long as it says that there is more
+    workflow.advance()  # as long as it reports that there is more
     assert lab.workflows.workflow(workflow.id) is None

@@ -23,7 +23,7 @@ def test_a_new_schedule_waits_for_its_next_due_time(lab: Lab) -> None:
     assert lab.store.promote([]).schedule_ms == (found.next_ms or 0) - lab.now
 
 
-def test_defined_again_nothing_changes(lab: Lab) -> None:
+def test_defining_it_again_changes_nothing(lab: Lab) -> None:
     define(lab, definition())
     fire(lab, FIRST)
     before = lab.dump()
@@ -32,8 +32,8 @@ def test_defined_again_nothing_changes(lab: Lab) -> None:
     assert lab.dump() == before
 
 
-def test_another_job_keeps_the_due_times(lab: Lab) -> None:
-    """Deployed every hour, a weekly schedule fires all the same."""
+def test_a_changed_job_keeps_the_due_times(lab: Lab) -> None:
+    """A weekly schedule fires even if it is deployed every hour."""
     week = Every("7d")
     define(lab, definition(schedule=week))
     due = read(lab).next_ms
@@ -49,7 +49,7 @@ def test_other_due_times_count_from_now(lab: Lab) -> None:
     assert read(lab).next_ms == Every("1h").after(lab.now)
 
 
-def test_a_due_time_that_has_come_stays_due(lab: Lab) -> None:
+def test_a_due_time_that_has_arrived_stays_due(lab: Lab) -> None:
     define(lab, definition())
     lab.advance(2 * MINUTE)
     define(lab, definition(schedule=Every("1h")))
@@ -57,7 +57,7 @@ def test_a_due_time_that_has_come_stays_due(lab: Lab) -> None:
     assert fire(lab, FIRST) == 1
 
 
-def test_one_with_an_error_does_not_fire_and_the_others_do(lab: Lab) -> None:
+def test_a_schedule_with_an_error_does_not_fire_and_the_others_do(lab: Lab) -> None:
     define(lab, definition(), definition("gone", error="no task 'app.gone' is registered"))
     lab.advance(MINUTE)
     assert ScheduleQueries(lab.connection).due(lab.now, 100) == ["report"]
@@ -68,7 +68,7 @@ def test_one_with_an_error_does_not_fire_and_the_others_do(lab: Lab) -> None:
     assert len(ScheduleQueries(lab.connection).due(lab.now, 100)) == 2
 
 
-def test_a_paused_one_stays_paused(lab: Lab) -> None:
+def test_a_paused_schedule_stays_paused(lab: Lab) -> None:
     define(lab, definition())
     lab.store.pause_schedule("report", True)
     define(lab, definition(task="app.other"))
@@ -92,7 +92,7 @@ def test_the_admin_does_not_change_what_the_code_defines(lab: Lab) -> None:
     assert read(lab).task == "app.task"
 
 
-def test_what_cannot_be_read_is_named(lab: Lab) -> None:
+def test_an_unreadable_definition_is_named(lab: Lab) -> None:
     define(lab, *(definition(name) for name in "abc"))
     lab.redis.hset(lab.keys.schedule("a"), "timing", "every now and then")
     lab.redis.hdel(lab.keys.schedule("b"), "kind")

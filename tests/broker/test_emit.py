@@ -1,4 +1,5 @@
-"""emit: a script's events are one entry of the stream, which is capped in events."""
+"""emit: the events of one call are one entry in the stream, which is capped by the number of
+events."""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ from .lab import Lab, long_id, outcome
 from .workflows import LabWorkflow
 
 CAP, STEP = 1000, 10
-NODE = 100  # entries that Redis lets go together, if they are small
+NODE = 100  # entries that Redis frees together, if they are small
 ONE = '[["x"],{}]'
 NUMBERS = count()
 
 
 def stream(lab: Lab) -> list[tuple[int, int]]:
-    """Of each entry: how many events had been written before it, and how many it has."""
+    """For each entry: the number of events written before it, and the number in it."""
     found = entries(lab.redis, lab.keys.events)
     assert all(parts[0] == ":n" for _, parts in found)
     return [(int(parts[1]), len(parse_entry(parts))) for _, parts in found]
@@ -37,7 +38,7 @@ def written(lab: Lab) -> int:
     return int(lab.redis.hget(lab.keys.meta, "events") or 0)
 
 
-def test_a_scripts_events_are_one_entry_in_their_order(lab: Lab) -> None:
+def test_the_events_of_a_call_are_one_entry_in_order(lab: Lab) -> None:
     lab.add("a", "b", "c", payload=ONE)
     jobs = lab.claim(jobs=2).jobs
     lab.store.finish(ClaimRequest("c1", ("default",)), 9, [outcome(job) for job in jobs], 1)
@@ -51,7 +52,7 @@ def test_a_scripts_events_are_one_entry_in_their_order(lab: Lab) -> None:
     assert last[5::4] == ['"ok"', ""]
 
 
-def test_a_workflows_event_stands_between_those_of_its_jobs(lab: Lab) -> None:
+def test_the_event_of_a_workflow_is_between_those_of_its_jobs(lab: Lab) -> None:
     workflow = LabWorkflow(lab, {0: (), 1: ()})
     assert workflow.push() == 1
     assert [event.field for event in lab.written()] == ["job", "job", "workflow"]
@@ -74,7 +75,7 @@ def test_an_entry_has_at_most_100_events(lab: Lab) -> None:
     assert stream(lab) == [(100 * at, 100) for at in range(5)]
 
 
-def test_an_entry_is_full_with_64_kb(lab: Lab) -> None:
+def test_an_entry_has_at_most_64_kb(lab: Lab) -> None:
     text = "x" * 1000
     lab.store.enqueue(
         [NewJob(f"j{n}", "default", "app.task", f'[["{n}{text}"],{{}}]') for n in range(100)]
@@ -85,7 +86,7 @@ def test_an_entry_is_full_with_64_kb(lab: Lab) -> None:
     assert 65_000 < sizes[0] < 70_000
 
 
-def test_a_call_that_is_sent_again_adds_no_event(lab: Lab) -> None:
+def test_a_resent_call_adds_no_event(lab: Lab) -> None:
     claim_request = ClaimRequest("c1", ("default",))
     lab.add("a", "b")
     (job,) = lab.claim(jobs=1).jobs
@@ -101,7 +102,7 @@ def test_a_call_that_is_sent_again_adds_no_event(lab: Lab) -> None:
 
 
 def fill(lab: Lab, events: int, batch: int) -> None:
-    """So many events."""
+    """Write this many events."""
     for at in range(0, events, batch):
         lab.add(*[long_id(next(NUMBERS)) for _ in range(min(batch, events - at))])
 
@@ -139,7 +140,7 @@ def lose(what: str) -> Callable[[Lab], object]:
 
 @pytest.mark.parametrize("what", ["meta", "trim_index", "events"])
 @pytest.mark.parametrize("batch", [1, 100])
-def test_whatever_is_deleted_by_hand_the_stream_stays_bounded(
+def test_the_stream_stays_bounded_whatever_is_deleted_by_hand(
     capped: Lab, what: str, batch: int
 ) -> None:
     fill(capped, 1500, batch)
@@ -153,7 +154,7 @@ def test_whatever_is_deleted_by_hand_the_stream_stays_bounded(
     assert capped.redis.llen(capped.keys.trim_index) <= CAP / STEP + 2
 
 
-def test_a_lost_counter_takes_the_trim_index_with_it(capped: Lab) -> None:
+def test_a_lost_counter_resets_the_trim_index(capped: Lab) -> None:
     fill(capped, 1500, 100)
     capped.redis.delete(capped.keys.meta)
     fill(capped, 100, 100)
@@ -162,13 +163,13 @@ def test_a_lost_counter_takes_the_trim_index_with_it(capped: Lab) -> None:
     assert capped.redis.lrange(capped.keys.trim_index, 0, -1) == [f"{entry} 0"]
 
 
-def test_a_cap_that_was_lowered_is_come_down_to(lab: Lab) -> None:
+def test_a_lowered_cap_is_reached_gradually(lab: Lab) -> None:
     lab.store.settings = replace(lab.store.settings, events_cap=100 * CAP)
     fill(lab, 5000, 10)
     assert len(lab.events()) == 5000
     lab.store.settings = replace(lab.store.settings, events_cap=CAP)
     fill(lab, 1200, 10)
-    assert CAP <= len(lab.events()) < CAP + STEP + NODE + 1000  # an item of before
+    assert CAP <= len(lab.events()) < CAP + STEP + NODE + 1000  # an item from before
 
 
 # -- law 1
@@ -186,7 +187,7 @@ def test_a_key_of_another_type_is_named_and_nothing_is_written(
     lab.redis.set(key, "theirs")
     before = lab.dump()
     acts: dict[str, Callable[[], object]] = {
-        "add": lambda: lab.add("d", "e"),  # one job alone does not write the trim index
+        "add": lambda: lab.add("d", "e"),  # a single job does not write to the trim index
         "take": lambda: lab.claim(jobs=2),
         "progress": lambda: lab.store.progress("c1", job.id, job.lease, "{}"),
         "cancel": lambda: lab.store.cancel(["b"]),
@@ -198,7 +199,9 @@ def test_a_key_of_another_type_is_named_and_nothing_is_written(
     assert lab.dump() == before
 
 
-def test_a_user_that_may_not_publish_loses_no_job(lab: Lab, redis_server: RedisServer) -> None:
+def test_a_user_without_the_right_to_publish_loses_no_job(
+    lab: Lab, redis_server: RedisServer
+) -> None:
     lab.redis.execute_command(
         "ACL SETUSER", "silent", "on", ">word", "~*", "+@all", "resetchannels"
     )

@@ -1,4 +1,4 @@
-"""enqueue: new jobs get their place, repeats change nothing, refusals write nothing."""
+"""enqueue: new jobs get their places, repeats change nothing, and a refused call writes nothing."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def test_options_are_stored(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_jobs_leave_in_the_order_they_came(lab: Lab) -> None:
+def test_jobs_are_claimed_in_the_order_of_arrival(lab: Lab) -> None:
     lab.add("a", "b")
     lab.add("c")
     assert lab.ids("queued") == ["a", "b", "c"]
 
 
-def test_a_batch_over_several_queues_leaves_one_token_each(lab: Lab) -> None:
+def test_a_batch_for_several_queues_leaves_one_token_in_each(lab: Lab) -> None:
     jobs = [NewJob(f"{queue}{n}", queue, "t", PAYLOAD) for queue in "xyz" for n in range(3)]
     assert lab.store.enqueue(jobs) == [True] * 9
     assert [lab.tokens(queue) for queue in "xyz"] == [1, 1, 1]
@@ -69,14 +69,14 @@ def test_a_repeat_changes_nothing(lab: Lab, options: dict[str, object]) -> None:
     assert lab.dump() == before
 
 
-def test_an_id_twice_in_one_call_makes_one_job(lab: Lab) -> None:
+def test_an_id_that_occurs_twice_in_a_call_creates_one_job(lab: Lab) -> None:
     assert lab.add("a", "a", "b") == [True, False, True]
     assert lab.ids("queued") == ["a", "b"]
     invariants(lab)
 
 
 @pytest.mark.parametrize("verdict", ["completed", "failed", "retrying", "cancelled"])
-def test_a_repeat_meets_the_job_wherever_it_is_by_then(lab: Lab, verdict: str) -> None:
+def test_a_repeat_finds_the_job_in_whatever_state_it_is(lab: Lab, verdict: str) -> None:
     lab.end("a", verdict=verdict, body='"x"')
     before = lab.dump()
     assert lab.add("a") == [False]
@@ -84,7 +84,7 @@ def test_a_repeat_meets_the_job_wherever_it_is_by_then(lab: Lab, verdict: str) -
 
 
 @pytest.mark.parametrize("when", ["+1500", str(T0 + 1500)])
-def test_a_job_for_later_is_scheduled_and_wakes_only_the_timer(lab: Lab, when: str) -> None:
+def test_a_delayed_job_is_scheduled_and_only_wakes_the_timer(lab: Lab, when: str) -> None:
     lab.add("a", when=when)
     assert lab.redis.zscore(lab.keys.queue("default").scheduled, "a") == T0 + 1500
     assert lab.tokens() == 0
@@ -152,8 +152,8 @@ def test_the_event_is_published_too(lab: Lab) -> None:
     assert json.loads(message["data"]) | {"args": PAYLOAD} == event
 
 
-def test_a_message_that_nobody_would_hear_is_not_sent(lab: Lab) -> None:
-    """One a script is, for its answer says whether anybody listens."""
+def test_messages_without_listeners_are_not_sent(lab: Lab) -> None:
+    """One message per script is sent, because its reply tells whether anyone listens."""
 
     def sent() -> int:
         return int(lab.redis.info("commandstats").get("cmdstat_publish", {}).get("calls", 0))
@@ -211,7 +211,7 @@ def test_an_events_key_of_another_type_is_named(lab: Lab) -> None:
     assert lab.dump() == before
 
 
-def test_a_job_key_of_another_type_is_left_alone_and_the_rest_is_made(lab: Lab) -> None:
+def test_a_job_key_of_another_type_is_left_alone_and_the_rest_is_created(lab: Lab) -> None:
     lab.redis.set(lab.keys.job("a"), "theirs")
     with pytest.raises(WrongKeyType, match="does not hold a job"):
         lab.add("a", "b")
@@ -239,7 +239,7 @@ def test_a_malformed_call_is_refused_before_anything_is_written(
     assert lab.dump() == {}
 
 
-def test_many_batches_are_made_in_one_stream_of_calls(lab: Lab) -> None:
+def test_many_batches_are_sent_in_one_pipeline(lab: Lab) -> None:
     batches = [[NewJob(f"{b}.{n}", "default", "t", PAYLOAD) for n in range(100)] for b in range(5)]
     assert lab.store.enqueue_all(iter(batches)) == 500
     assert lab.store.enqueue_all(iter([*batches, [NewJob("one", "default", "t", PAYLOAD)]])) == 1
@@ -254,7 +254,7 @@ def test_the_stream_is_capped(lab: Lab) -> None:
     assert 100 <= len(lab.events()) < 300
 
 
-def test_a_queue_becomes_known_with_its_first_job_and_costs_nothing_after(lab: Lab) -> None:
+def test_a_queue_is_registered_with_its_first_job_and_costs_nothing_afterwards(lab: Lab) -> None:
     lab.redis.config_resetstat()
     lab.add("a", "b", queue="x")
     lab.add("c", queue="x")
@@ -264,7 +264,7 @@ def test_a_queue_becomes_known_with_its_first_job_and_costs_nothing_after(lab: L
 
 
 def one_more(lab: Lab, **options: Any) -> tuple[object, object, int]:
-    """What a second job of a queue leaves and publishes, and how many commands it takes."""
+    """What a second job of a queue leaves and publishes, and how many commands that takes."""
     lab.add("first", **options)
     listener = lab.redis.pubsub(ignore_subscribe_messages=True)
     with listener:
@@ -283,7 +283,7 @@ def one_more(lab: Lab, **options: Any) -> tuple[object, object, int]:
 
 @pytest.mark.parametrize("queue", ["default", "mail"])
 @pytest.mark.parametrize("payload", [PAYLOAD, f'[["{"x" * 2000}"],{{}}]'], ids=["short", "long"])
-def test_one_plain_job_takes_fewer_commands_to_the_same_end(
+def test_a_single_plain_job_has_the_same_effect_with_fewer_commands(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, queue: str, payload: str
 ) -> None:
     *fast, few = one_more(lab, queue=queue, payload=payload)
@@ -291,12 +291,12 @@ def test_one_plain_job_takes_fewer_commands_to_the_same_end(
     plant_bug(monkeypatch, "is_usual, tokens = not is_general,", "is_usual, tokens = false,")
     *slow, more = one_more(lab, queue=queue, payload=payload)
     assert fast == slow
-    assert few <= 10  # the call, at most two checks and seven writes, by a given clock
+    assert few <= 10  # the call, and at most two checks and seven writes, by a given clock
     assert few < more
 
 
 @pytest.mark.parametrize("number", ["much", "1.5", "1e3", "-1", ""])
-def test_a_spoilt_counter_of_a_queue_starts_again(lab: Lab, number: str) -> None:
+def test_a_corrupt_counter_of_a_queue_restarts(lab: Lab, number: str) -> None:
     lab.add("first")
     lab.redis.hset(lab.keys.queue("default").meta, "enqueued_total", number)
     assert lab.add("a") == [True]

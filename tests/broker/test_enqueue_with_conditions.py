@@ -1,4 +1,4 @@
-"""enqueue_with_conditions: jobs whose parents exist already, whether those have ended or not."""
+"""enqueue_with_conditions: jobs whose parents already exist, whether or not these have ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .workflows import LabWorkflow
 
 
 def run(lab: Lab, job_id: str, verdict: str = "completed", body: str = '"ok"') -> None:
-    """Claim the next job, which must be this one, and settle it."""
+    """Claim the next job, which must be this one, and finish it."""
     job = lab.take("runner")
     assert job.id == job_id
     settled = outcome(job, verdict, ERROR if verdict == "failed" else body)
@@ -69,7 +69,7 @@ def test_results_stay_readable_for_the_retry_of_a_child_that_failed(lab: Lab) ->
     lab.add("c", after="wait a")
     run(lab, "c", "failed")
     assert lab.workflows.parent_results("c") == {"a": "x"}
-    invariants(lab)  # of which the byte count is one
+    invariants(lab)  # one of which is the byte count
     assert lab.store.requeue(["c"]) == [1]
     assert lab.meta()["finished_bytes"] == int(lab.job("a")["bytes"])
 
@@ -95,7 +95,7 @@ def test_a_parent_that_fails_before_or_after(
     invariants(lab)
 
 
-def test_a_retry_of_the_parent_brings_back_what_waits(lab: Lab) -> None:
+def test_a_retry_of_the_parent_revives_waiting_jobs(lab: Lab) -> None:
     lab.add("a")
     lab.add("c", after="wait a")
     run(lab, "a", "failed")
@@ -105,7 +105,7 @@ def test_a_retry_of_the_parent_brings_back_what_waits(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_those_that_were_told_of_a_failure_are_not_told_again(lab: Lab) -> None:
+def test_followers_notified_of_a_failure_are_not_notified_again(lab: Lab) -> None:
     lab.add("a")
     lab.add("skips", after="skip a")
     lab.add("goes", after="go_on a")
@@ -115,12 +115,12 @@ def test_those_that_were_told_of_a_failure_are_not_told_again(lab: Lab) -> None:
     run(lab, "a")
     assert lab.story("goes") == ["waiting", "queued", "processing", "completed"]
     assert lab.story("skips") == ["waiting", "cancelled"]
-    assert lab.store.requeue(["skips"]) == [1]  # by itself, without the result
+    assert lab.store.requeue(["skips"]) == [1]  # on its own, without the result
     run(lab, "skips")
     invariants(lab)
 
 
-def test_a_redelivered_report_tells_once(lab: Lab) -> None:
+def test_a_redelivered_report_notifies_once(lab: Lab) -> None:
     lab.add("a", "b")
     lab.add("c", after="wait a b")
     job = lab.take()
@@ -140,7 +140,7 @@ def test_a_repeat_changes_nothing(lab: Lab, has_ended: bool) -> None:
     assert lab.dump() == before
 
 
-def test_a_parent_that_is_not_known_is_named_and_nothing_is_made(lab: Lab) -> None:
+def test_an_unknown_parent_is_named_and_nothing_is_created(lab: Lab) -> None:
     lab.add("a")
     before = lab.dump()
     with pytest.raises(ParentNotFound, match=r"app\.task was to wait for job gone, which is"):
@@ -151,7 +151,7 @@ def test_a_parent_that_is_not_known_is_named_and_nothing_is_made(lab: Lab) -> No
 @pytest.mark.parametrize(
     ("policy", "status"), [("wait", "cancelled"), ("skip", "cancelled"), ("go_on", "queued")]
 )
-def test_an_orphan_that_nobody_can_be_told_of_has_an_end(
+def test_a_job_enqueued_with_a_missing_parent_does_not_wait(
     lab: Lab, policy: str, status: str
 ) -> None:
     new = NewJob("c", "default", "app.task", PAYLOAD, after=f"{policy} gone")
@@ -169,7 +169,7 @@ def test_an_orphan_that_nobody_can_be_told_of_has_an_end(
 @pytest.mark.parametrize(
     ("policy", "status"), [("wait", "cancelled"), ("skip", "cancelled"), ("go_on", "queued")]
 )
-def test_those_that_wait_for_a_job_that_goes_have_an_end(
+def test_jobs_that_wait_for_a_deleted_job_end(
     lab: Lab, verb: str, verdict: str, policy: str, status: str
 ) -> None:
     lab.end("a", verdict=verdict)
@@ -177,7 +177,7 @@ def test_those_that_wait_for_a_job_that_goes_have_an_end(
     lab.add("c", after=f"{policy} a")
     lab.redis.hset(lab.keys.job("a"), "status", verdict)
     lab.advance(20_000)
-    let_go(lab, verb, "a", verdict)
+    remove_job(lab, verb, "a", verdict)
     assert lab.job("a") == {}
     assert lab.store.advance() is False
     assert lab.status("c") == status
@@ -187,7 +187,7 @@ def test_those_that_wait_for_a_job_that_goes_have_an_end(
     invariants(lab)
 
 
-def let_go(lab: Lab, verb: str, job_id: str, status: str) -> None:
+def remove_job(lab: Lab, verb: str, job_id: str, status: str) -> None:
     if verb == "delete":
         assert lab.store.delete([job_id]) == [1]
     elif verb == "clear":
@@ -197,7 +197,7 @@ def let_go(lab: Lab, verb: str, job_id: str, status: str) -> None:
         assert lab.store.prune("default", status, 0, 0)[0] == 1
 
 
-def test_retention_keeps_a_job_that_is_waited_for(lab: Lab) -> None:
+def test_retention_keeps_a_job_with_waiting_followers(lab: Lab) -> None:
     lab.end("a", "b", verdict="failed")
     lab.add("c", after="wait a")
     lab.advance(20_000)
@@ -212,7 +212,7 @@ def test_retention_keeps_a_job_that_is_waited_for(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_job_with_many_followers_tells_them_in_steps_and_stays_until_then(lab: Lab) -> None:
+def test_a_job_with_many_followers_notifies_them_in_steps_and_stays_until_then(lab: Lab) -> None:
     lab.add("a")
     for start in (0, 90, 180):
         lab.add(*[f"c{n}" for n in range(start, start + 90)], after="wait a")
@@ -230,13 +230,13 @@ def test_a_job_with_many_followers_tells_them_in_steps_and_stays_until_then(lab:
     assert lab.store.delete(["a"]) == [0]  # they may read its result
     while jobs := lab.claim(jobs=100).jobs:
         lab.finish(*[outcome(job) for job in jobs])
-    while lab.store.delete(["a"]) == [0]:  # a few of them are looked at each time
+    while lab.store.delete(["a"]) == [0]:  # a few of them are checked each time
         assert lab.redis.exists(lab.keys.followers("a"))
     assert lab.redis.llen(lab.keys.pending_writes) == 0
     invariants(lab)
 
 
-def test_a_list_is_cleared_to_its_end_though_those_who_wait_are_still_being_told(lab: Lab) -> None:
+def test_a_list_is_cleared_completely_while_followers_are_still_being_notified(lab: Lab) -> None:
     lab.add(*[f"p{n}" for n in range(100)])
     lab.add(*[f"q{n}" for n in range(60)])
     lab.add(*[f"c{n}" for n in range(99)], after="go_on p0")
@@ -244,17 +244,18 @@ def test_a_list_is_cleared_to_its_end_though_those_who_wait_are_still_being_told
     first, second = lab.claim("a", 100).jobs, lab.claim("b", 60).jobs
     lab.finish(
         *[outcome(job, body="null") for job in first], child="a"
-    )  # tells of p0 and p1, for more is too much
+    )  # notifies the followers of p0 and p1; more would be too much for one call
     lab.finish(*[outcome(job) for job in second], child="b")
     queue = JobQueue()
-    assert queue.clear("completed") == 63  # with p99 and q0 to q59, of which nobody is to be told
+    # with p99 and q0 to q59, which have no followers to notify
+    assert queue.clear("completed") == 63
     assert queue.get_stats()["completed"] == 97
     assert list(lab.advancing())
     assert queue.clear("completed") == 97
     invariants(lab, tokens=False)
 
 
-def test_many_orphans_are_told_in_steps(lab: Lab) -> None:
+def test_many_followers_of_a_deleted_job_are_notified_in_steps(lab: Lab) -> None:
     lab.end("a", verdict="failed")
     for start in (0, 90, 180):
         lab.add(*[f"c{n}" for n in range(start, start + 90)], after="wait a")
@@ -268,7 +269,7 @@ def test_many_orphans_are_told_in_steps(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_waiting_job_can_be_cancelled_and_taken_up_again(lab: Lab) -> None:
+def test_a_waiting_job_can_be_cancelled_and_requeued(lab: Lab) -> None:
     lab.add("a")
     lab.add("c", after="wait a")
     assert lab.store.cancel(["c"]) == [1]
@@ -277,7 +278,7 @@ def test_a_waiting_job_can_be_cancelled_and_taken_up_again(lab: Lab) -> None:
     assert (lab.status("c"), lab.ids("waiting")) == ("waiting", ["c"])
     invariants(lab)
     lab.store.cancel(["c"])
-    run(lab, "a", body="1")  # c is told all the same
+    run(lab, "a", body="1")  # c is notified all the same
     assert lab.store.requeue(["c"]) == [1]
     assert lab.workflows.parent_results("c") == {"a": 1}
     run(lab, "c")
@@ -293,7 +294,7 @@ def test_followers_of_followers(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_batch_may_have_parents_and_their_children(lab: Lab) -> None:
+def test_a_batch_may_contain_parents_and_their_children(lab: Lab) -> None:
     jobs = [
         NewJob("a", "default", "app.task", PAYLOAD),
         NewJob("b", "other", "app.task", PAYLOAD, priority=3, when="+500", audit="final"),
@@ -308,12 +309,12 @@ def test_a_batch_may_have_parents_and_their_children(lab: Lab) -> None:
     run(lab, "a")
     job = lab.take(queues=["other"])
     lab.finish(outcome(job))
-    assert lab.job("c")["due_ms"] == str(T0 + 2500)  # a delay counts from when its parents are done
+    assert lab.job("c")["due_ms"] == str(T0 + 2500)  # the delay starts when its parents are done
     assert lab.ids("scheduled") == ["c"]
     invariants(lab)
 
 
-def test_a_job_waits_for_one_of_a_workflow(lab: Lab) -> None:
+def test_a_job_waits_for_a_job_of_a_workflow(lab: Lab) -> None:
     workflow = LabWorkflow(lab, {0: [], 1: [0]})
     workflow.push()
     lab.add("c", after=f"wait {workflow.job(0)}")
@@ -328,7 +329,7 @@ def test_a_job_waits_for_one_of_a_workflow(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_cancelled_workflow_tells_followers_of_its_jobs(lab: Lab) -> None:
+def test_a_cancelled_workflow_notifies_the_followers_of_its_jobs(lab: Lab) -> None:
     workflow = LabWorkflow(lab, {0: [], 1: [0]})
     workflow.push()
     lab.add("c", after=f"skip {workflow.job(0)}")
@@ -340,7 +341,7 @@ def test_a_cancelled_workflow_tells_followers_of_its_jobs(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("order", ["cancel", "clean"])
-def test_nobody_waits_for_a_retry_that_would_be_refused(lab: Lab, order: str) -> None:
+def test_no_job_waits_for_a_retry_that_would_be_refused(lab: Lab, order: str) -> None:
     workflow = LabWorkflow(lab, {0: [], 1: [], 2: []})
     workflow.push()
     lab.add("w0", "s0", after=f"wait {workflow.job(0)}")
@@ -363,14 +364,14 @@ def test_nobody_waits_for_a_retry_that_would_be_refused(lab: Lab, order: str) ->
     invariants(lab, tokens=False)
 
 
-def test_relatives_of_both_sides(lab: Lab) -> None:
+def test_parents_and_followers_of_a_job(lab: Lab) -> None:
     lab.add("a")
     lab.add("c", after="wait a")
     assert lab.workflows.relatives("a") == ([], ["c"])
     assert lab.workflows.relatives("c") == (["a"], [])
 
 
-def test_watching_keeps_the_other_marks(lab: Lab) -> None:
+def test_watching_a_job_keeps_its_other_marks(lab: Lab) -> None:
     lab.add("a")
     lab.add("c", after="wait a")
     assert lab.store.watch("a") == "queued"

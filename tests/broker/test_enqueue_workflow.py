@@ -1,4 +1,4 @@
-"""enqueue_workflow: the jobs of a workflow, made together; and what becomes of them as they end."""
+"""enqueue_workflow: the jobs of a workflow are created together; and what happens as they end."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def test_a_batch_without_the_first_is_refused(lab: Lab) -> None:
     assert lab.dump() == {}
 
 
-def test_a_half_pushed_one_waits_a_day_for_the_rest_and_is_not_made_anew_later(lab: Lab) -> None:
+def test_a_half_pushed_workflow_waits_a_day_for_the_rest_and_is_not_recreated_later(
+    lab: Lab,
+) -> None:
     workflow = LabWorkflow(lab, {n: [] for n in range(150)})
     assert workflow.push_batch(0, 100, first=True) == 1
     lab.advance(HALF_PUSHED_MS - 1)
@@ -91,7 +93,7 @@ def test_its_jobs_are_counted_as_enqueued(lab: Lab) -> None:
     assert (lab.meta()["enqueued_total"], lab.meta("other")["enqueued_total"]) == (2, 1)
 
 
-def test_a_fan_out_over_the_budget_is_told_in_steps(lab: Lab) -> None:
+def test_a_fan_out_over_the_budget_is_notified_in_steps(lab: Lab) -> None:
     workflow = LabWorkflow(
         lab, {0: [], **{n: [0] for n in range(1, 351)}, 351: list(range(1, 351))}
     )
@@ -108,7 +110,7 @@ def test_a_fan_out_over_the_budget_is_told_in_steps(lab: Lab) -> None:
     assert workflow.data().status == "completed"
 
 
-def test_a_key_of_a_wrong_type_is_named_and_nothing_is_made(lab: Lab) -> None:
+def test_a_key_of_the_wrong_type_is_named_and_nothing_is_created(lab: Lab) -> None:
     workflow = LabWorkflow(lab, {0: []})
     lab.redis.set(lab.keys.workflow(workflow.id), "mine")
     before = lab.dump()
@@ -134,7 +136,7 @@ def test_a_callback_runs_once_when_the_workflow_is_complete(lab: Lab) -> None:
     assert lab.taken() == []
 
 
-def test_a_callback_may_come_later_and_be_thinned_in_the_mirror(lab: Lab) -> None:
+def test_a_callback_may_be_delayed_and_have_fewer_events_in_the_mirror(lab: Lab) -> None:
     workflow = LabWorkflow(
         lab, {0: []}, complete_task="app.done", complete_payload="[[],{}]", complete_queue="other",
         complete_when="+5000", complete_audit="final",
@@ -149,7 +151,7 @@ def test_a_callback_may_come_later_and_be_thinned_in_the_mirror(lab: Lab) -> Non
     invariants(lab)
 
 
-def test_a_delay_is_told_when_the_last_parent_is_done(lab: Lab) -> None:
+def test_a_delay_starts_when_the_last_parent_is_done(lab: Lab) -> None:
     workflow = LabWorkflow(lab, {0: [], 1: [0]})
     workflow.jobs[1] = workflow.jobs[1]._replace(when="+5000")
     workflow.push()
@@ -165,7 +167,7 @@ def test_results_are_kept_for_children_in_the_workflow(lab: Lab) -> None:
     assert lab.workflows.parent_results(workflow.job(1)) == {workflow.job(0): {"rows": 3}}
 
 
-def test_a_failure_stops_the_workflow_and_a_retry_takes_it_up_again(lab: Lab) -> None:
+def test_a_failure_stops_the_workflow_and_a_retry_resumes_it(lab: Lab) -> None:
     workflow = LabWorkflow(
         lab, {0: [], 1: [], 2: [0], 3: [2, 1]}, failure_task="app.alarm", failure_payload="[[],{}]"
     )
@@ -174,7 +176,7 @@ def test_a_failure_stops_the_workflow_and_a_retry_takes_it_up_again(lab: Lab) ->
     assert workflow.data().status == "failed"
     alarm = f"{workflow.id}.failure0"
     assert lab.ids("queued") == [workflow.job(1), alarm]
-    assert lab.taken("c5", jobs=5) == [alarm]  # 1 is held back
+    assert lab.taken("c5", jobs=5) == [alarm]  # job 1 is held back
     assert workflow.statuses() == ["failed", "waiting", "waiting", "waiting"]
     assert lab.store.requeue([workflow.job(0)]) == [1]
     assert workflow.data().status == "running"
@@ -198,7 +200,7 @@ def test_a_retry_while_its_workflow_is_still_being_pushed_does_not_end_the_push(
 
 @pytest.mark.parametrize("deletes", [False, True])
 @pytest.mark.parametrize(("policy", "status"), [("go_on", "completed"), ("skip", "cancelled")])
-def test_dependants_that_are_pushed_after_a_cancel_are_told(
+def test_dependants_pushed_after_a_cancel_are_notified(
     lab: Lab, policy: str, status: str, deletes: bool
 ) -> None:
     workflow = LabWorkflow(lab, {n: [] for n in range(149)} | {149: [3, 4]}, on_fail={3: policy})
@@ -217,7 +219,7 @@ def test_dependants_that_are_pushed_after_a_cancel_are_told(
     invariants(lab, tokens=False)
 
 
-def test_a_skipped_job_that_is_retried_tells_those_who_were_not_told_when_it_ends(lab: Lab) -> None:
+def test_a_retried_skipped_job_notifies_the_remaining_dependants_when_it_ends(lab: Lab) -> None:
     workflow = LabWorkflow(
         lab, {0: [], 1: [0], **{n: [1] for n in range(2, 302)}}, on_fail={0: "skip"}
     )
@@ -246,7 +248,7 @@ def test_a_skipped_branch_does_not_fail_the_workflow(lab: Lab) -> None:
     assert workflow.data().status == "completed"
 
 
-def test_go_on_runs_what_depends_on_a_failed_job(lab: Lab) -> None:
+def test_go_on_runs_the_dependants_of_a_failed_job(lab: Lab) -> None:
     workflow = LabWorkflow(lab, {0: [], 1: [0]}, on_fail={0: "go_on"})
     workflow.push()
     workflow.run_one(verdict="failed")
@@ -254,7 +256,7 @@ def test_go_on_runs_what_depends_on_a_failed_job(lab: Lab) -> None:
     assert workflow.data().status == "completed"
 
 
-def test_a_redelivered_finish_tells_children_once(lab: Lab) -> None:
+def test_a_redelivered_finish_notifies_children_once(lab: Lab) -> None:
     workflow = LabWorkflow(lab, {0: [], 1: [], 2: [0, 1]})
     workflow.push()
     job = lab.take()
@@ -285,7 +287,7 @@ def test_a_retry_is_refused_from_the_beginning_of_the_clean_up(lab: Lab, by_itse
     else:
         lab.store.control_workflow(workflow.id, "clean")
     lab.store.advance()
-    assert workflow.data().cancelled  # it has begun, and there is more
+    assert workflow.data().cancelled  # it has begun, and there is more to do
     assert lab.store.requeue([workflow.job(0)]) == [-2]
     workflow.advance()
     assert workflow.statuses() == ["failed", *["cancelled"] * 299]
@@ -293,7 +295,7 @@ def test_a_retry_is_refused_from_the_beginning_of_the_clean_up(lab: Lab, by_itse
     invariants(lab, tokens=False)
 
 
-def test_clean_up_comes_by_itself_after_the_lifetime(lab: Lab) -> None:
+def test_the_clean_up_is_automatic_after_the_lifetime(lab: Lab) -> None:
     workflow = LabWorkflow(lab, {0: [], 1: [0]}, ttl_ms="60000")
     workflow.push()
     workflow.run_one(verdict="failed")
@@ -336,7 +338,7 @@ def test_each_job_has_its_own_first_event(lab: Lab) -> None:
     assert told == [(job.id, job.task, job.queue, job.payload) for job in workflow.jobs]
 
 
-def test_of_two_with_the_same_unique_key_the_first_is_created(lab: Lab) -> None:
+def test_of_two_workflows_with_the_same_unique_key_the_first_is_created(lab: Lab) -> None:
     workflows = [LabWorkflow(lab, {0: [], 1: [0]}, name=name) for name in "abc"]
     for workflow in workflows[:2]:
         workflow.jobs[1] = workflow.jobs[1]._replace(unique="key until_finished - -")
@@ -348,7 +350,7 @@ def test_of_two_with_the_same_unique_key_the_first_is_created(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_key_of_a_wrong_type_leaves_all_of_a_call_unwritten(lab: Lab) -> None:
+def test_a_key_of_the_wrong_type_leaves_all_of_a_call_unwritten(lab: Lab) -> None:
     a, b = (LabWorkflow(lab, {0: []}, name=name) for name in "ab")
     b.jobs[0] = b.jobs[0]._replace(queue="low")
     with lab.broken("queued", "low"):
@@ -359,7 +361,7 @@ def test_a_key_of_a_wrong_type_leaves_all_of_a_call_unwritten(lab: Lab) -> None:
     assert push_together(lab, a, b) == [1, 1]
 
 
-def test_one_that_was_left_building_is_started_by_a_push_in_one_call(lab: Lab) -> None:
+def test_a_half_pushed_workflow_is_started_by_a_push_in_one_call(lab: Lab) -> None:
     workflow = LabWorkflow(lab, {0: [], 1: [0]})
     workflow.push_batch(0, 2, first=True)
     assert workflow.push() == 1
@@ -400,7 +402,7 @@ def test_a_job_has_only_the_fields_that_differ_from_the_default(lab: Lab) -> Non
         ({"audit": "final"}, None),
         ({"unique": "key "}, None),
         ({"lane": "one"}, None),
-        ({"after": ".0 " * 20 + ".100"}, "default"),  # 64 bytes: the hash is in one piece
+        ({"after": ".0 " * 20 + ".100"}, "default"),  # 64 bytes: the hash fits into one piece
         ({"after": ".0 " * 20 + ".1000"}, None),
     ],
 )

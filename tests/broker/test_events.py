@@ -1,4 +1,4 @@
-"""The stream as it is read: whole entries with many events or one, and what others wrote."""
+"""Reading the stream: whole entries with one or many events, and entries of other writers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def events(lab: Lab) -> EventStream:
 
 
 def add(lab: Lab, *sizes: int) -> list[str]:
-    """One entry of each size; the ids of the jobs."""
+    """Add one entry of each size; returns the ids of the jobs."""
     made = [[f"j{at}.{n}" for n in range(size)] for at, size in enumerate(sizes)]
     for names in made:
         lab.add(*names)
@@ -39,12 +39,12 @@ def add(lab: Lab, *sizes: int) -> list[str]:
 
 
 def write(lab: Lab, *parts: str, entry: str = "*") -> str:
-    """An entry by hand, whose fields may be repeated."""
+    """Add an entry by hand; its fields may be repeated."""
     return lab.redis.execute_command("XADD", lab.keys.events, entry, *parts)  # type: ignore[no-any-return]
 
 
 def read_on(events: EventStream, size: int, after: Position = START) -> list[list[str]]:
-    """Page by page to the end: the jobs of each."""
+    """Read page by page to the end; returns the jobs of each page."""
     pages = []
     for _ in range(10_000):
         page = events.read(after, size)
@@ -59,7 +59,7 @@ def read_on(events: EventStream, size: int, after: Position = START) -> list[lis
 # -- places
 
 
-def test_a_place_is_that_of_its_entry_and_how_many_stand_before_it(lab: Lab) -> None:
+def test_a_place_is_its_entry_and_the_number_of_events_before_it_there(lab: Lab) -> None:
     lab.add("a", "b", "c")
     jobs = lab.claim(jobs=2).jobs
     lab.finish(*map(outcome, jobs))
@@ -91,7 +91,7 @@ def test_events_of_jobs_and_of_workflows_share_an_entry(lab: Lab, events: EventS
 
 
 @pytest.mark.parametrize("size", [1, 3, 10, 1000])
-def test_pages_are_of_whole_entries_and_leave_nothing_out(
+def test_pages_consist_of_whole_entries_and_skip_nothing(
     lab: Lab, events: EventStream, size: int
 ) -> None:
     sizes = [1, 5, 100, 2, 1, 1, 37, 1, 1, 1, 60]
@@ -120,7 +120,7 @@ def test_a_dense_stream_behind_a_sparse_one_is_read_in_bounded_pieces(
     pages = read_on(events, 1000)
     assert [name for page in pages for name in page] == every
     assert max(len(page) for page in pages) < 1100
-    assert max(asked) <= 10_000  # a command, once; then it knows
+    assert max(asked) <= 10_000  # one command, once; then the end is known
     assert sum(asked) < 2.5 * len(every)
 
 
@@ -132,7 +132,7 @@ def test_the_end_is_known(lab: Lab, events: EventStream) -> None:
     assert events.read(first.last, 4).is_end
 
 
-def test_a_reader_goes_on_in_the_middle_of_an_entry(lab: Lab, events: EventStream) -> None:
+def test_a_reader_continues_in_the_middle_of_an_entry(lab: Lab, events: EventStream) -> None:
     every = add(lab, 4, 3)
     places = [event.position for event in events.read(START).events]
     feed = EventFeed(lab.connection)
@@ -156,7 +156,7 @@ def test_a_cursor_whose_entry_is_gone_is_lost(lab: Lab, events: EventStream) -> 
 # -- what others write
 
 
-def test_what_is_not_ours_is_logged_once_and_left_out(
+def test_foreign_entries_are_logged_once_and_skipped(
     lab: Lab, events: EventStream, caplog: pytest.LogCaptureFixture
 ) -> None:
     lab.add("a")
@@ -175,7 +175,7 @@ def test_what_is_not_ours_is_logged_once_and_left_out(
     assert caplog.text.count("is no event") == 3
 
 
-def test_an_entry_with_more_events_than_there_are_places(
+def test_an_entry_with_more_events_than_places(
     lab: Lab, events: EventStream, caplog: pytest.LogCaptureFixture
 ) -> None:
     lab.add("a")
@@ -203,11 +203,11 @@ def test_entries_without_a_number_are_read(lab: Lab, events: EventStream) -> Non
 
 
 def unread(lab: Lab, after: Position) -> UnreadEvents:
-    """What the mirror has not read, if it has read up to there."""
+    """The number of events that the mirror has not read, if it has read up to there."""
     return HealthQueries(lab.connection).shard_state(["default"], after).unread
 
 
-def test_the_unread_are_counted_from_any_place(lab: Lab, events: EventStream) -> None:
+def test_unread_events_are_counted_from_any_place(lab: Lab, events: EventStream) -> None:
     assert unread(lab, START) == (0, 0)
     add(lab, 4, 1, 100)
     assert unread(lab, START).events == lab.queries.server().events == 105
@@ -219,7 +219,7 @@ def test_the_unread_are_counted_from_any_place(lab: Lab, events: EventStream) ->
     assert lab.queries.server().events == 101
 
 
-def test_they_are_not_known_when_the_counter_was_lost_until_it_was_passed(
+def test_the_unread_count_is_unknown_after_a_lost_counter_until_the_mirror_has_passed_it(
     lab: Lab, events: EventStream
 ) -> None:
     add(lab, 50)
@@ -232,7 +232,7 @@ def test_they_are_not_known_when_the_counter_was_lost_until_it_was_passed(
     assert unread(lab, after).events == 2
 
 
-def test_they_are_not_known_where_somebody_else_has_written(lab: Lab) -> None:
+def test_the_unread_count_is_unknown_where_another_program_has_written(lab: Lab) -> None:
     lab.redis.xadd(lab.keys.events, NOT_OURS)
     assert unread(lab, START).events is None
     assert lab.queries.server().events is None

@@ -1,4 +1,5 @@
-"""What Redis and Valkey reply when they refuse, by the texts of Redis 6.2 to 8 and Valkey to 9."""
+"""How Redis and Valkey refuse commands, with the error texts of Redis 6.2 to 8 and of Valkey up to
+9."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ READ_ONLY = "is a read-only replica; unless a failover is under way, connect to 
 
 
 def refusal(reply: str) -> RedisQueueError:
-    """What becomes of an error reply."""
+    """What an error reply is translated into."""
     return translate(DefaultParser.parse_error(reply), "redis://shop:***@h/0")
 
 
@@ -109,7 +110,7 @@ def test_a_missing_permission(reply: str) -> None:
         ("ERR max number of clients reached", "does not answer"),
     ],
 )
-def test_what_passes_is_waited_for(reply: str, words: str) -> None:
+def test_temporary_errors_are_waited_for(reply: str, words: str) -> None:
     error = refusal(reply)
     assert type(error) is RedisUnavailable
     assert words in str(error)
@@ -129,12 +130,12 @@ def test_what_passes_is_waited_for(reply: str, words: str) -> None:
         ("ERR unknown command 'x', beginning with: ASK", RedisRefused, "it is a sentinel"),
     ],
 )
-def test_what_does_not_pass(reply: str, kind: type[RedisQueueError], words: str) -> None:
+def test_permanent_errors_are_raised(reply: str, kind: type[RedisQueueError], words: str) -> None:
     error = refusal(reply)
     assert type(error) is kind
     assert words in str(error)
 
 
-def test_a_code_in_what_the_network_says_means_nothing() -> None:
+def test_an_error_code_in_a_network_error_is_ignored() -> None:
     error = translate(redis_errors.ConnectionError("Error connecting to: OOM refused."), "h")
     assert type(error) is RedisUnavailable

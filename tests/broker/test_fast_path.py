@@ -1,4 +1,4 @@
-"""Runs on the fast path complete without a read of their hash, until somebody needs one."""
+"""Runs on the fast path complete without reading their hash, until something else needs it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def seqs(lab: Lab, job_id: str) -> list[int]:
     return [event["seq"] for event in events]
 
 
-def test_a_first_run_is_noted_with_all_that_its_end_needs(lab: Lab) -> None:
+def test_the_entry_of_a_first_run_has_everything_its_end_needs(lab: Lab) -> None:
     lab.add("a", queue="low")
     lab.claim(queues=("low",), call=7)
     assert entries(lab) == [f"7:a {467 + len(PAYLOAD)}+ low app.task"]
@@ -43,13 +43,13 @@ def test_its_completion_reads_no_hash(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_jobs_that_are_not_due_keep_no_claim_from_it(lab: Lab) -> None:
+def test_jobs_that_are_not_due_do_not_keep_a_claim_from_the_fast_path(lab: Lab) -> None:
     lab.end("retrying", verdict="retrying", body=ERROR)
     lab.add("later", when="+60000")
     lab.add("a", "b", "c")
     lab.redis.config_resetstat()
     assert lab.taken(jobs=2) == ["a", "b"]
-    assert calls(lab, "zrangebyscore") == 0  # by which the slow path begins
+    assert calls(lab, "zrangebyscore") == 0  # with which the slow path begins
     lab.advance(1000)
     assert lab.taken(jobs=2) == ["c", "retrying"]
     invariants(lab)
@@ -82,7 +82,7 @@ def _indexed(lab: Lab) -> None:
     "make", [_second_run, _scheduled, _thinned, _awaited, _indexed],
     ids=lambda make: make.__name__.strip("_"),
 )  # fmt: skip
-def test_a_run_with_an_option_or_a_past_takes_the_slow_path(lab: Lab, make: object) -> None:
+def test_a_run_with_an_option_or_earlier_runs_takes_the_slow_path(lab: Lab, make: object) -> None:
     make(lab)  # type: ignore[operator]
     job = lab.take()
     assert entries(lab) == [f"{job.call}:a"]
@@ -109,7 +109,7 @@ def test_both_paths_in_one_call_in_any_order(lab: Lab, order: tuple[int, ...]) -
     invariants(lab)
 
 
-def test_each_of_a_batch_has_what_is_its_own(lab: Lab) -> None:
+def test_each_job_of_a_batch_gets_its_own_values(lab: Lab) -> None:
     made = [
         ("a", "app.task", "[[1],{}]", '{"max_attempts":2}'),
         ("b", "app.task", "[[22],{}]", '{"max_attempts":3}'),
@@ -132,7 +132,7 @@ def test_each_of_a_batch_has_what_is_its_own(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_neither_is_one_of_a_task_that_has_no_name(lab: Lab) -> None:
+def test_a_job_with_an_unusable_task_name_takes_the_slow_path(lab: Lab) -> None:
     lab.add("a", "b")
     lab.redis.hset(lab.keys.job("a"), "task", "two words")
     lab.redis.hdel(lab.keys.job("b"), "task")
@@ -141,7 +141,7 @@ def test_neither_is_one_of_a_task_that_has_no_name(lab: Lab) -> None:
     assert entries(lab) == [f"{job.call}:{job.id}" for job in jobs]
 
 
-def test_progress_is_counted_by_the_end(lab: Lab) -> None:
+def test_progress_counts_towards_the_seq_of_the_end(lab: Lab) -> None:
     lab.add("a", "b")
     a, b = lab.claim(jobs=2).jobs
     assert lab.store.progress("c1", "b", b.lease, "{}")
@@ -152,7 +152,7 @@ def test_progress_is_counted_by_the_end(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_who_begins_to_wait_while_it_runs_is_told(lab: Lab) -> None:
+def test_a_caller_that_begins_to_wait_during_the_run_is_told(lab: Lab) -> None:
     lab.add("a")
     job = lab.take()
     told = lab.redis.pubsub(ignore_subscribe_messages=True)
@@ -165,7 +165,7 @@ def test_who_begins_to_wait_while_it_runs_is_told(lab: Lab) -> None:
     assert message["data"] == "completed"
 
 
-def test_who_is_made_to_follow_it_while_it_runs_is_told(lab: Lab) -> None:
+def test_a_job_that_becomes_a_follower_during_the_run_is_notified(lab: Lab) -> None:
     lab.add("a")
     job = lab.take()
     lab.store.enqueue([NewJob("b", "default", "app.task", PAYLOAD, after="wait a")])
@@ -175,7 +175,7 @@ def test_who_is_made_to_follow_it_while_it_runs_is_told(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_hash_deleted_by_hand_is_a_lost_lease_and_comes_not_back(lab: Lab) -> None:
+def test_a_hash_deleted_by_hand_is_a_lost_lease_and_is_not_recreated(lab: Lab) -> None:
     lab.add("a", "b")
     jobs = lab.claim(jobs=2).jobs
     lab.redis.delete(lab.keys.job("a"))
@@ -204,7 +204,7 @@ def test_a_list_deleted_by_hand_costs_no_result(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_an_entry_that_somebody_else_wrote_is_not_trusted(lab: Lab) -> None:
+def test_an_entry_written_by_another_program_is_not_trusted(lab: Lab) -> None:
     lab.add("a")
     job = lab.take()
     lab.redis.lset(lab.keys.child_processing("c1"), 0, f"{job.call}:a ? default app.task")
@@ -213,7 +213,7 @@ def test_an_entry_that_somebody_else_wrote_is_not_trusted(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("order", ["bac", "cab", "c", "ca", "aab", "abcc"])
-def test_any_order_will_do(lab: Lab, order: str) -> None:
+def test_outcomes_may_come_in_any_order(lab: Lab, order: str) -> None:
     lab.add("a", "b", "c")
     jobs = {job.id: job for job in lab.claim(jobs=3).jobs}
     codes = lab.finish(*(outcome(jobs[name]) for name in order))
@@ -224,7 +224,7 @@ def test_any_order_will_do(lab: Lab, order: str) -> None:
 
 
 @pytest.mark.parametrize("at", range(4))
-def test_another_verdict_may_come_between(lab: Lab, at: int) -> None:
+def test_another_outcome_may_come_between(lab: Lab, at: int) -> None:
     lab.add(*"abcd")
     jobs = lab.claim(jobs=4).jobs
     verdicts = ["retrying" if at == place else "completed" for place in range(4)]
@@ -233,7 +233,7 @@ def test_another_verdict_may_come_between(lab: Lab, at: int) -> None:
     invariants(lab)
 
 
-def test_the_first_of_two_verdicts_counts(lab: Lab) -> None:
+def test_the_first_of_two_outcomes_counts(lab: Lab) -> None:
     lab.add("a")
     job = lab.take()
     assert lab.finish(outcome(job), outcome(job, "failed")) == [1, FinishCode.REPEATED]
@@ -241,7 +241,7 @@ def test_the_first_of_two_verdicts_counts(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_an_earlier_life_of_the_same_id_is_not_taken_for_it(lab: Lab) -> None:
+def test_an_entry_of_an_earlier_job_with_the_same_id_is_not_used(lab: Lab) -> None:
     lab.add("a")
     stale = lab.take()
     lab.finish(outcome(stale))

@@ -1,4 +1,5 @@
-"""The final states: whatever their length, an id is added, found and removed in a few commands."""
+"""The lists of finished jobs: however long they are, an id is added, found and removed with few
+commands."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ STATUSES = pytest.mark.parametrize("status", FINISHED)
 
 
 def grow(lab: Lab, status: str, jobs: int) -> None:
-    """Older ids, of which nobody asks anything."""
+    """Older ids that nothing asks for."""
     key = getattr(lab.keys.queue("default"), status)
     if jobs:
         lab.redis.zadd(key, {f"older{n}": n for n in range(jobs)})
@@ -43,10 +44,10 @@ def commands(lab: Lab, act: Act) -> dict[str, int]:
         *((status, lambda lab: lab.store.delete(["a", "b"])) for status in FINISHED),
     ],
 )
-def test_removing_by_name_takes_the_same_commands_whatever_the_length(
+def test_removing_by_id_takes_the_same_commands_whatever_the_length(
     lab: Lab, status: str, act: Act
 ) -> None:
-    """And none of them looks through all of it."""
+    """None of the commands searches the whole list."""
     took = []
     for length in (0, 1000):
         lab.redis.flushdb()
@@ -60,8 +61,8 @@ def test_removing_by_name_takes_the_same_commands_whatever_the_length(
     assert not took[0].keys() & LINEAR
 
 
-def test_no_script_looks_through_a_list_for_an_id() -> None:
-    """But for what one child holds, which is no more than a batch."""
+def test_no_script_searches_a_list_for_an_id() -> None:
+    """The only exception is the list of what one child holds, which is no longer than a batch."""
     searching = re.compile(r"'(LREM|LPOS|LINSERT)', (\w+)")
     found = {
         match for verb in scripts.names() for match in searching.findall(scripts.load(verb).source)
@@ -87,7 +88,7 @@ def test_the_newest_end_comes_first_and_ids_decide_within_a_millisecond(
     invariants(lab)
 
 
-def test_an_order_from_the_oldest_end_is_not_moved_by_what_ends_meanwhile(lab: Lab) -> None:
+def test_an_action_on_the_oldest_jobs_is_not_affected_by_jobs_that_end_meanwhile(lab: Lab) -> None:
     lab.end("a", "b", "c", verdict="failed")
     taken = []
     for n in range(3):
@@ -112,8 +113,8 @@ def test_a_job_that_ends_again_has_its_new_end(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_what_stays_goes_behind_the_newest_and_is_met_once(lab: Lab) -> None:
-    """Also when all of them ended in the same millisecond, in which the order is carried out."""
+def test_jobs_that_stay_move_behind_the_newest_and_are_visited_once(lab: Lab) -> None:
+    """Even if all of them ended in the same millisecond as the bulk action."""
     workflow = LabWorkflow(lab, {0: [], 1: []})
     workflow.push()
     lab.finish(*[outcome(job, "failed", ERROR) for job in lab.claim(jobs=2).jobs])

@@ -1,4 +1,4 @@
-"""Index sets: kept by the verbs that move jobs (lab.py checks them everywhere), and read."""
+"""Index sets: maintained by the verbs that move jobs (lab.py checks them everywhere), and read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNFINISHED = frozenset(Status) - FINAL
 
 
 def options(job_id: str = "", **tags: str) -> str:
-    """What the options of a job say when its task and these tags are indexed."""
+    """The options of a job when its task and these tags are indexed."""
     names = ["task", *(f"tags.{name}" for name in tags)]
     return dumps({"index": index_of(names, "app.task", job_id, tags), "tags": flatten_tags(tags)})
 
@@ -34,7 +34,7 @@ def found(lab: Lab, limit: int = 100, statuses: Any = UNFINISHED, **tags: str) -
 
 
 def made(n: int) -> str:
-    """An id as the library makes it, the n-th millisecond."""
+    """An id as the library generates it, in the n-th millisecond."""
     return f"job_{1_700_000_000_000 + n}_abcdefghij_0"
 
 
@@ -58,7 +58,7 @@ def test_values_of_any_kind(lab: Lab, text: str) -> None:
 
 @pytest.mark.parametrize("value", ['"index":"task:forged"', '","index":"x'])
 @pytest.mark.parametrize("name", ["index", "redact", "tags"])
-def test_tags_can_not_look_like_options(lab: Lab, name: str, value: str) -> None:
+def test_tags_cannot_look_like_options(lab: Lab, name: str, value: str) -> None:
     lab.add("a", options=dumps({"tags": flatten_tags({name: value})}))
     assert lab.queries.job("a").tags == {name: value}
     assert lab.events("a")[0]["args"] == "[[],{}]"
@@ -89,7 +89,7 @@ def test_an_unfinished_job_is_found_wherever_it_is(
 
 
 @pytest.mark.parametrize("verdict", ["completed", "failed", "cancelled", "retrying", "queued"])
-def test_a_finished_job_is_not(lab: Lab, verdict: str) -> None:
+def test_a_finished_job_is_not_found(lab: Lab, verdict: str) -> None:
     lab.add("a", options=options())
     job = lab.take()
     assert found(lab, statuses={Status.PROCESSING}) == ["a"]
@@ -98,7 +98,7 @@ def test_a_finished_job_is_not(lab: Lab, verdict: str) -> None:
     invariants(lab)
 
 
-def test_one_that_kills_its_workers_and_one_that_is_cleared(lab: Lab) -> None:
+def test_a_poisoned_job_and_a_cleared_job_are_not_found(lab: Lab) -> None:
     lab.add("poison", options=options())
     for _ in range(3):
         lab.take("dead")
@@ -111,7 +111,7 @@ def test_one_that_kills_its_workers_and_one_that_is_cleared(lab: Lab) -> None:
     assert found(lab) == []
 
 
-def test_jobs_of_a_workflow_and_what_its_end_calls_for(lab: Lab) -> None:
+def test_jobs_of_a_workflow_and_its_callback_are_found(lab: Lab) -> None:
     workflow = LabWorkflow(
         lab, {0: [], 1: [0], 2: [0]}, options=options(), complete_task="app.task",
         complete_payload="[[],{}]", complete_options=options(),
@@ -123,7 +123,7 @@ def test_jobs_of_a_workflow_and_what_its_end_calls_for(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_job_of_which_the_hash_is_gone_is_left_out(lab: Lab) -> None:
+def test_a_job_whose_hash_is_gone_is_left_out(lab: Lab) -> None:
     lab.add("a", "b", options=options())
     lab.redis.delete(lab.keys.job("a"))
     assert found(lab) == ["b"]

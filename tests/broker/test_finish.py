@@ -1,4 +1,4 @@
-"""finish: every verdict, fencing, repeats, and what one call settles and claims together."""
+"""finish: every outcome, fencing, repeats, and what one call finishes and claims together."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_failed(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_retrying_spends_an_attempt_and_waits(lab: Lab) -> None:
+def test_retrying_uses_an_attempt_and_waits(lab: Lab) -> None:
     lab.add("a")
     assert lab.finish(outcome(lab.take(), "retrying", ERROR, "2500")) == [1]
     stored = lab.job("a")
@@ -59,7 +59,7 @@ def test_retrying_spends_an_attempt_and_waits(lab: Lab) -> None:
     assert lab.events("a")[-1]["attempt"] == 2
 
 
-def test_delayed_spends_no_attempt(lab: Lab) -> None:
+def test_delayed_uses_no_attempt(lab: Lab) -> None:
     lab.add("a")
     for delays in ("1", "2"):
         assert lab.finish(outcome(lab.take(), "delayed", ERROR, "100")) == [1]
@@ -73,7 +73,7 @@ def test_delayed_spends_no_attempt(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_queued_hands_back_to_the_head_and_spends_nothing(lab: Lab) -> None:
+def test_queued_releases_to_the_head_and_uses_no_attempt(lab: Lab) -> None:
     lab.add("a", "b")
     first = lab.take()
     assert lab.pop_token()
@@ -104,7 +104,7 @@ def test_cancelled(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_an_error_of_an_attempt_before_goes_when_a_job_completes(lab: Lab) -> None:
+def test_the_error_of_an_earlier_attempt_is_removed_when_a_job_completes(lab: Lab) -> None:
     lab.add("a")
     lab.finish(outcome(lab.take(), "retrying", ERROR, "1"))
     lab.advance(1)
@@ -168,7 +168,7 @@ def _finished_by_another(lab: Lab) -> tuple[ClaimedJob, str]:
     return stale
 
 
-def _handed_back_and_taken_again(lab: Lab) -> tuple[ClaimedJob, str]:
+def _released_and_claimed_again(lab: Lab) -> tuple[ClaimedJob, str]:
     job = lab.take("c1")
     lab.finish(outcome(job, "queued"))
     lab.take("c1")
@@ -184,13 +184,13 @@ def _requeued_since(lab: Lab) -> tuple[ClaimedJob, str]:
 
 STALE = [
     _another_child, _wrong_lease, _reaped, _reaped_and_taken_by_another, _finished_by_another,
-    _handed_back_and_taken_again, _requeued_since,
+    _released_and_claimed_again, _requeued_since,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
 @pytest.mark.parametrize("make", STALE, ids=lambda make: make.__name__.strip("_"))
-def test_a_stale_writer_is_told_and_changes_nothing(
+def test_a_stale_writer_is_refused_and_changes_nothing(
     lab: Lab, make: Callable[[Lab], tuple[ClaimedJob, str]], verdict: str
 ) -> None:
     lab.add("a", "other")
@@ -209,7 +209,9 @@ def test_an_unknown_job_is_a_lost_lease(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
-def test_a_repeat_of_ones_own_write_is_success_and_changes_nothing(lab: Lab, verdict: str) -> None:
+def test_repeating_the_childs_own_write_succeeds_and_changes_nothing(
+    lab: Lab, verdict: str
+) -> None:
     lab.add("a")
     job = lab.take()
     assert lab.finish(outcome(job, verdict)) == [FinishCode.ACCEPTED]
@@ -226,7 +228,7 @@ def test_the_same_outcome_twice_in_one_call_counts_once(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_good_and_stale_outcomes_of_a_batch_are_settled_by_themselves(lab: Lab) -> None:
+def test_valid_and_stale_outcomes_of_a_batch_are_handled_separately(lab: Lab) -> None:
     lab.add("a", "b", "c")
     a, b, c = lab.claim(jobs=3).jobs
     stale = b._replace(lease=b.lease + 1)
@@ -239,7 +241,7 @@ def test_good_and_stale_outcomes_of_a_batch_are_settled_by_themselves(lab: Lab) 
 # -- the child's list
 
 
-def test_only_what_was_settled_leaves_the_childs_list(lab: Lab) -> None:
+def test_only_finished_jobs_leave_the_childs_list(lab: Lab) -> None:
     lab.add(*"abcde")
     jobs = {job.id: job for job in lab.claim(jobs=5).jobs}
     lab.finish(*[outcome(jobs[name]) for name in "ab"])
@@ -282,7 +284,7 @@ def test_finish_and_claim_in_one_call(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_resent_call_accepts_its_finishes_and_brings_the_same_jobs(lab: Lab) -> None:
+def test_a_resent_call_accepts_its_finishes_and_returns_the_same_jobs(lab: Lab) -> None:
     lab.add("a", "b", "c", "d")
     claim_request = ClaimRequest("c1", ("default",))
     a, b = lab.claim(jobs=2).jobs
@@ -298,18 +300,18 @@ def test_a_resent_call_accepts_its_finishes_and_brings_the_same_jobs(lab: Lab) -
     invariants(lab)
 
 
-def test_a_resent_call_that_wants_no_jobs_brings_those_that_it_claimed(lab: Lab) -> None:
+def test_a_resent_call_that_wants_no_jobs_returns_those_that_it_claimed(lab: Lab) -> None:
     lab.add("a", "b")
     claim_request = ClaimRequest("c1", ("default",))
     _, first = lab.store.finish(claim_request, 9, [], 1)
     assert lab.store.finish(claim_request, 9, [], 0, resent=True) == ([], first)
     assert lab.store.finish(claim_request, 10, [], 0, resent=True)[1].jobs == []
-    assert lab.store.finish(claim_request, 10, [], 1)[1].jobs == []  # it comes late
+    assert lab.store.finish(claim_request, 10, [], 1)[1].jobs == []  # it arrives late
     assert lab.held() == ["9:a"]
     invariants(lab)
 
 
-def test_what_is_handed_back_can_be_claimed_in_the_same_call(lab: Lab) -> None:
+def test_a_released_job_can_be_claimed_in_the_same_call(lab: Lab) -> None:
     lab.add("a", "b")
     a = lab.take()
     _, claim = lab.store.finish(ClaimRequest("c1", ("default",)), 9, [outcome(a, "queued")], 2)
@@ -318,7 +320,7 @@ def test_what_is_handed_back_can_be_claimed_in_the_same_call(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_recovered_job_is_claimed_once_the_last_other_is_settled(lab: Lab) -> None:
+def test_a_recovered_job_is_claimed_once_the_last_other_is_finished(lab: Lab) -> None:
     lab.add("bad")
     lab.take("dead")
     lab.store.reap("dead", None)
@@ -338,7 +340,7 @@ def test_a_hundred_outcomes_of_several_queues_and_a_hundred_claims(lab: Lab) -> 
     assert len(jobs) == 100
     codes, claim = lab.store.finish(claim_request, 999, [outcome(job) for job in jobs], 100)
     assert codes == [1] * 100
-    assert len(claim.jobs) == 99  # one had come with the first
+    assert len(claim.jobs) == 99  # one had come with the first claim
     invariants(lab)
 
 
@@ -373,7 +375,7 @@ def test_outcomes_of_a_queue_with_a_key_of_another_type_are_to_be_sent_again(
     invariants(lab)
 
 
-def test_what_can_not_be_reported_keeps_no_suspect_of_another_queue_waiting(lab: Lab) -> None:
+def test_an_outcome_that_cannot_be_reported_delays_no_suspect_of_another_queue(lab: Lab) -> None:
     lab.add("a", queue="broken")
     job = lab.take(queues=["broken"])
     lab.add("suspect")
@@ -384,7 +386,7 @@ def test_what_can_not_be_reported_keeps_no_suspect_of_another_queue_waiting(lab:
     assert [job.id for job in claim.jobs] == ["suspect"]
 
 
-def test_a_job_key_of_another_type_stops_no_other_outcome(lab: Lab) -> None:
+def test_a_job_key_of_another_type_does_not_stop_other_outcomes(lab: Lab) -> None:
     lab.add("a", "b")
     a, b = lab.claim(jobs=2).jobs
     lab.redis.delete(lab.keys.job("a"))
@@ -394,7 +396,7 @@ def test_a_job_key_of_another_type_stops_no_other_outcome(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("detail", ["", "soon"])
-def test_a_delay_that_is_none_means_at_once(lab: Lab, detail: str) -> None:
+def test_an_invalid_delay_means_at_once(lab: Lab, detail: str) -> None:
     lab.add("a")
     job = lab.take()
     assert lab.finish(Outcome("a", job.lease, job.call, "retrying", ERROR, detail)) == [1]
@@ -403,7 +405,7 @@ def test_a_delay_that_is_none_means_at_once(lab: Lab, detail: str) -> None:
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
-def test_a_full_redis_lets_finishes_through(lab: Lab, verdict: str) -> None:
+def test_finishes_work_on_a_full_redis(lab: Lab, verdict: str) -> None:
     lab.add("a", "b")
     job = lab.take()
     with lab.full():
@@ -425,7 +427,7 @@ def test_only_small_bodies_travel_inline(
     assert len(lab.job("a")[field]) == size
 
 
-def test_seq_rises_by_one_a_transition(lab: Lab) -> None:
+def test_seq_rises_by_one_per_transition(lab: Lab) -> None:
     lab.add("a", when="+10")
     lab.advance(10)
     lab.finish(outcome(lab.take(), "retrying", ERROR, "10"))
@@ -447,10 +449,8 @@ def test_seq_rises_by_one_a_transition(lab: Lab) -> None:
 
 @pytest.mark.parametrize("priority", [0, 3])
 @pytest.mark.parametrize(("detail", "order"), [("head", "aab"), ("tail", "aba"), ("", "aab")])
-def test_a_job_that_is_handed_back_spends_nothing(
-    lab: Lab, priority: int, detail: str, order: str
-) -> None:
-    """``head`` and ``tail``: it has run for a while, which its history keeps."""
+def test_a_released_job_uses_no_attempt(lab: Lab, priority: int, detail: str, order: str) -> None:
+    """``head`` and ``tail``: it has run for a while, which its history records."""
     lab.add("a", "b", priority=priority)
     job = lab.take()
     assert lab.finish(outcome(job, "queued", "", detail)) == [1]

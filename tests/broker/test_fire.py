@@ -1,4 +1,4 @@
-"""fire: a schedule moves on and its job is created, both once."""
+"""fire: a schedule advances and its job is created, both once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_due_time_gets_its_job(lab: Lab) -> None:
     invariants(lab, tokens=False)
 
 
-def test_sent_again_it_does_nothing(lab: Lab) -> None:
+def test_a_resent_call_does_nothing(lab: Lab) -> None:
     define(lab, definition())
     schedule = read(lab)
     call = (schedule, FIRST, FIRST + MINUTE, FIRST)
@@ -45,7 +45,7 @@ def test_sent_again_it_does_nothing(lab: Lab) -> None:
     assert lab.dump() == before
 
 
-def test_a_job_whose_unique_key_another_has_is_left_out(lab: Lab) -> None:
+def test_a_job_whose_unique_key_belongs_to_another_is_skipped(lab: Lab) -> None:
     define(lab, definition(unique="k until_finished - -"))
     assert (fire(lab, FIRST), fire(lab, FIRST + MINUTE)) == (1, 2)
     assert read(lab).last_job == job_id(FIRST)
@@ -55,7 +55,7 @@ def test_a_job_whose_unique_key_another_has_is_left_out(lab: Lab) -> None:
     invariants(lab, tokens=False)
 
 
-def test_a_schedule_that_went_back_in_time_creates_no_job_twice(lab: Lab) -> None:
+def test_a_schedule_that_redis_rewound_creates_no_job_twice(lab: Lab) -> None:
     """Redis lost its last writes to the schedule, but not the job."""
     define(lab, definition())
     fire(lab, FIRST)
@@ -65,7 +65,7 @@ def test_a_schedule_that_went_back_in_time_creates_no_job_twice(lab: Lab) -> Non
     assert read(lab).next_ms == FIRST + MINUTE
 
 
-def test_leaders_at_the_same_time_make_one_job(lab: Lab) -> None:
+def test_simultaneous_leaders_create_one_job(lab: Lab) -> None:
     define(lab, definition())
     schedule = read(lab)
 
@@ -93,14 +93,14 @@ def test_due_times_without_a_job_are_counted(lab: Lab) -> None:
     assert lab.ids("queued") == []
 
 
-def test_a_schedule_without_an_end_to_come_stops(lab: Lab) -> None:
+def test_a_schedule_without_further_due_times_stops(lab: Lab) -> None:
     define(lab, definition())
     assert lab.store.fire(read(lab), FIRST, None, FIRST) == 1
     assert read(lab).next_ms is None
     assert lab.store.promote([]).schedule_ms == -1
 
 
-def test_one_that_was_changed_or_paused_meanwhile_is_left_alone(lab: Lab) -> None:
+def test_a_schedule_changed_or_paused_meanwhile_is_left_alone(lab: Lab) -> None:
     define(lab, definition())
     old = read(lab)
     define(lab, definition(task="app.other"))
@@ -114,7 +114,7 @@ def test_one_that_was_changed_or_paused_meanwhile_is_left_alone(lab: Lab) -> Non
 
 
 @pytest.mark.parametrize("place", ["queued", "processing", "retrying"])
-def test_a_run_is_left_out_while_the_previous_one_goes_on(lab: Lab, place: str) -> None:
+def test_a_run_is_skipped_while_the_previous_one_is_running(lab: Lab, place: str) -> None:
     define(lab, definition(schedule=Every("1m", overlap="skip")))
     fire(lab, FIRST)
     if place != "queued":
@@ -151,7 +151,7 @@ def test_a_unique_run_waits_for_the_end_of_the_cancelled_one(lab: Lab) -> None:
     define(lab, definition(schedule=overlap, unique="k until_finished - -"))
     fire(lab, FIRST)
     running = lab.take()
-    for at in (1, 2):  # the second one replaces the first, which still waits
+    for at in (1, 2):  # the second one replaces the first, which is still waiting
         assert fire(lab, FIRST + at * MINUTE) == 1
         assert lab.status(job_id(FIRST + at * MINUTE)) == "waiting"
     assert lab.status(job_id(FIRST + MINUTE)) == "cancelled"
@@ -171,13 +171,13 @@ def test_jitter_schedules_the_job_later(lab: Lab) -> None:
     assert lab.store.promote([]).moved == 1
 
 
-def test_conditions_of_the_job_travel(lab: Lab) -> None:
+def test_conditions_of_the_job_are_passed_on(lab: Lab) -> None:
     define(lab, definition(lane="l1"))
     fire(lab, FIRST)
     assert lab.job(job_id(FIRST))["lane"] == "l1"
 
 
-def test_a_run_whose_unique_key_is_taken_is_left_out(lab: Lab) -> None:
+def test_a_run_whose_unique_key_is_taken_is_skipped(lab: Lab) -> None:
     define(lab, definition(unique="k until_finished - -"))
     assert fire(lab, FIRST) == 1
     assert fire(lab, FIRST + MINUTE) == 2

@@ -1,5 +1,5 @@
-"""Random jobs that wait for random others, under random verbs: law 1 holds after every step, and at
-rest everybody has started exactly when those it waits for say so."""
+"""Random jobs wait for random others, under random verbs: law 1 holds after every step, and once
+everything has settled, exactly those jobs have started whose parents allow it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Play:
                 assert self.lab.finish(settled, child=child) == [2]
 
     def check_results(self, name: str) -> None:
-        """A job that runs finds what its parents returned, whatever was deleted."""
+        """A running job finds what its parents returned, whatever was deleted."""
         policy, parents = self.parents[name]
         results = self.lab.workflows.parent_results(name)
         assert list(results) == parents
@@ -87,7 +87,7 @@ class Play:
         self.chance.choice([*verbs, self.crash, self.advance])()
 
     def rest(self) -> None:
-        """Everybody runs to the end, and what was left for later is done."""
+        """All jobs run to the end, and deferred work is done."""
         for _ in range(500):
             more = self.lab.store.advance()
             jobs = self.lab.claim("z", 50).jobs
@@ -98,7 +98,7 @@ class Play:
         raise AssertionError("it never comes to rest")
 
     def check(self) -> None:
-        """What waits has a reason to, and what ended had none."""
+        """Every waiting job has a reason to wait, and no ended job had one."""
         for name in self.there:
             policy, parents = self.parents[name]
             statuses = [self.lab.status(parent) for parent in parents]
@@ -107,7 +107,7 @@ class Play:
                 assert any(s in ("failed", "cancelled", "waiting") for s in statuses), name
                 assert policy == "wait" or not is_over, (name, policy, statuses)
             elif status == "completed" and policy == "wait" and name not in self.retried:
-                # Its parents had completed when it started; they may have gone since.
+                # Its parents had completed when it started; they may be gone since.
                 assert all(s in (None, "completed") for s in statuses), (name, statuses)
 
 

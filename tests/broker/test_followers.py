@@ -1,4 +1,4 @@
-"""Those who wait for a job: a key that somebody has put in their place stops nobody else."""
+"""Followers of a job: a foreign key in their place stops no other job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def theirs(lab: Lab, key: str) -> None:
 
 
 @pytest.mark.parametrize("verdict", ["completed", "failed", "cancelled"])
-def test_followers_of_another_type_stop_no_end(lab: Lab, verdict: str) -> None:
+def test_followers_of_another_type_do_not_stop_the_end_of_a_job(lab: Lab, verdict: str) -> None:
     lab.add("a", "b", "c")
     jobs = lab.claim(jobs=3).jobs
     lab.add("fol", after="skip b")
@@ -32,7 +32,7 @@ def test_followers_of_another_type_stop_no_end(lab: Lab, verdict: str) -> None:
     assert lab.redis.get(lab.keys.followers("b")) == "theirs"
     assert list(lab.advancing()) == []
     lab.advance(20_000)
-    assert lab.store.prune("default", verdict, 0, 0)[0] == 3  # nobody waits for it
+    assert lab.store.prune("default", verdict, 0, 0)[0] == 3  # no job waits for it
     assert lab.store.cancel(["fol"]) == [1]
     assert lab.redis.llen(lab.keys.pending_writes) == 0
 
@@ -42,7 +42,9 @@ WIDE = {0: [], 1: [], **{n: [0] for n in range(2, 123)}}
 
 @pytest.mark.parametrize("policy", ["fail", "skip"])
 @pytest.mark.parametrize("verdict", ["completed", "failed"])
-def test_dependants_of_another_type_stop_no_end(lab: Lab, verdict: str, policy: str) -> None:
+def test_dependants_of_another_type_do_not_stop_the_end_of_a_job(
+    lab: Lab, verdict: str, policy: str
+) -> None:
     workflow = LabWorkflow(lab, WIDE, on_fail={0: policy})
     workflow.push_all()
     workflow.advance()
@@ -62,7 +64,7 @@ def test_dependants_of_another_type_stop_no_end(lab: Lab, verdict: str, policy: 
     invariants(lab)
 
 
-def test_dependants_of_another_type_let_a_job_go(lab: Lab) -> None:
+def test_dependants_of_another_type_do_not_prevent_deletion(lab: Lab) -> None:
     workflow = LabWorkflow(lab, {0: [], 1: [0], 2: [0]})
     workflow.push()
     workflow.run_one("failed")
@@ -75,7 +77,7 @@ def test_dependants_of_another_type_let_a_job_go(lab: Lab) -> None:
     assert lab.redis.get(lab.keys.dependants(workflow.job(0))) == "theirs"
 
 
-def test_a_push_names_dependants_of_another_type_and_makes_nothing(lab: Lab) -> None:
+def test_a_push_names_dependants_of_another_type_and_creates_nothing(lab: Lab) -> None:
     workflow = LabWorkflow(lab, WIDE)
     theirs(lab, lab.keys.dependants(workflow.job(0)))
     before = lab.dump()

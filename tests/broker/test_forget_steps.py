@@ -9,7 +9,7 @@ from .test_step import remembered, with_step
 
 
 @pytest.mark.parametrize("verdict", ["failed", "cancelled"])
-def test_they_are_forgotten_and_no_longer_counted(lab: Lab, verdict: str) -> None:
+def test_steps_are_forgotten_and_no_longer_counted(lab: Lab, verdict: str) -> None:
     lab.finish(outcome(with_step(lab), verdict, ERROR))
     assert lab.store.forget_steps(["a"]) == [1]
     assert remembered(lab) == {}
@@ -18,7 +18,7 @@ def test_they_are_forgotten_and_no_longer_counted(lab: Lab, verdict: str) -> Non
     invariants(lab)
 
 
-def test_a_job_that_goes_on_keeps_them(lab: Lab) -> None:
+def test_a_job_that_continues_keeps_its_steps(lab: Lab) -> None:
     with_step(lab)
     lab.add("b")
     before = lab.dump()

@@ -1,4 +1,4 @@
-"""Results that a gather holds count as bytes of finished jobs for as long as they are there."""
+"""The results held by a gather count as bytes of finished jobs for as long as they exist."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .lab import Lab, invariants
 
 SIZE = 100_000
 BODY = '"' + "r" * (SIZE - 2) + '"'
-LATER = 20_000  # ms; behind the resend window
+LATER = 20_000  # ms; after the resend window
 
 
 def failed(lab: Lab, verdict: str = "failed", **options: Any) -> Query:
-    """A gather of three listeners whose follow-up has failed after two of them."""
+    """A gather of three listeners whose follow-up failed after two of them."""
     query = Query(lab, "abc", threshold=2, **options)
     query.start()
     query.run_one(body=BODY)
@@ -30,7 +30,7 @@ def failed(lab: Lab, verdict: str = "failed", **options: Any) -> Query:
 
 
 def counted(lab: Lab, queue: str = "default") -> int:
-    """How many results of that size the bytes of finished jobs have."""
+    """How many results of that size are counted among the bytes of finished jobs."""
     invariants(lab)
     return lab.meta(queue).get("finished_bytes", 0) // SIZE
 
@@ -40,13 +40,13 @@ def test_they_count_while_the_gather_collects(lab: Lab) -> None:
     query.start()
     for count in (1, 2):
         query.run_one(body=BODY)
-        assert counted(lab) == 2 * count  # of the listener, and what the gather holds
+        assert counted(lab) == 2 * count  # the listener's own result, and the gather's copy
     query.run_one("failed")
     assert query.state() == ("failed", "unreachable")
     assert counted(lab) == 2 + 2
 
 
-def test_they_count_no_more_when_they_have_expired(lab: Lab) -> None:
+def test_expired_results_no_longer_count(lab: Lab) -> None:
     query = Query(lab, "abc")
     query.start()
     query.run_one(body=BODY)
@@ -58,7 +58,7 @@ def test_they_count_no_more_when_they_have_expired(lab: Lab) -> None:
     assert counted(lab) == 3
 
 
-def test_they_count_until_their_time_to_live_is_over(lab: Lab) -> None:
+def test_they_count_until_their_ttl_is_over(lab: Lab) -> None:
     query = Query(lab, "a")
     query.start()
     query.run_one(body=BODY)
@@ -72,7 +72,7 @@ def test_they_count_until_their_time_to_live_is_over(lab: Lab) -> None:
     assert counted(lab) == 1
 
 
-def test_they_count_until_then_when_nothing_follows(lab: Lab) -> None:
+def test_without_a_follow_up_they_count_until_their_ttl(lab: Lab) -> None:
     query = Query(lab, "ab", failure=False)
     query.start()
     query.run_one(body=BODY)
@@ -88,7 +88,7 @@ def test_they_count_until_then_when_nothing_follows(lab: Lab) -> None:
     )  # its clock is not the one that the lab moves
     lab.advance(1)
     query.look()
-    assert query.is_known  # the other job may still run
+    assert query.is_known  # the other job may still be running
     assert counted(lab) == 2
     eventually(lambda: query.ttl_ms() == -2)
     lab.advance(200)
@@ -112,14 +112,14 @@ def test_they_count_before_a_retry_and_after_it(lab: Lab, verdict: str) -> None:
     assert counted(lab) == 2
 
 
-def test_results_that_come_later_count_too(lab: Lab) -> None:
+def test_later_results_also_count(lab: Lab) -> None:
     query = failed(lab)
     lab.store.reap("other", [])
     query.run_one(body=BODY)
     assert counted(lab) == 3 + 3
 
 
-def test_they_count_in_the_queue_of_what_follows(lab: Lab) -> None:
+def test_they_count_in_the_queue_of_the_follow_up(lab: Lab) -> None:
     query = Query(lab, "ab")
     fields = dict(zip(query.plan.fields[::2], query.plan.fields[1::2], strict=True))
     fields |= {"then_queue": "low", "failure_queue": "high"}
@@ -137,7 +137,7 @@ def test_they_count_in_the_queue_of_what_follows(lab: Lab) -> None:
     assert (counted(lab), counted(lab, "low"), counted(lab, "high")) == (1, 0, 0)
 
 
-def test_a_counter_that_is_of_a_wrong_type_stops_no_result(lab: Lab) -> None:
+def test_a_counter_of_the_wrong_type_stops_no_result(lab: Lab) -> None:
     query = Query(lab, "ab", queue="low")
     query.start()
     lab.redis.rpush(lab.keys.queue("low").meta, "mine")
@@ -153,7 +153,7 @@ def test_a_counter_that_is_of_a_wrong_type_stops_no_result(lab: Lab) -> None:
     assert lab.meta("low")["finished_bytes"] == 0
 
 
-def test_the_byte_cap_lets_them_go_with_the_job(lab: Lab) -> None:
+def test_the_byte_cap_removes_them_with_the_job(lab: Lab) -> None:
     query = failed(lab)
     lab.store.reap("other", [])
     query.run_one()
@@ -169,7 +169,7 @@ def test_the_byte_cap_lets_them_go_with_the_job(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("way", ["delete", "clear", "prune"])
-def test_they_go_when_that_job_is_let_go(lab: Lab, way: str) -> None:
+def test_they_are_removed_when_that_job_is_deleted(lab: Lab, way: str) -> None:
     query = failed(lab)
     lab.store.reap("other", [])
     query.run_one(body=BODY)
@@ -187,8 +187,8 @@ def test_they_go_when_that_job_is_let_go(lab: Lab, way: str) -> None:
     invariants(lab)
 
 
-def test_a_follow_up_that_has_completed_takes_nothing_along(lab: Lab) -> None:
-    """Its results have their time to live."""
+def test_a_completed_follow_up_does_not_take_the_results_with_it(lab: Lab) -> None:
+    """Its results remain until their TTL."""
     query = Query(lab, "a")
     query.start()
     query.run_one(body=BODY)
@@ -200,7 +200,7 @@ def test_a_follow_up_that_has_completed_takes_nothing_along(lab: Lab) -> None:
     assert counted(lab) == 1
 
 
-def test_they_count_no_more_when_they_went_before_the_job(lab: Lab) -> None:
+def test_results_removed_before_the_job_no_longer_count(lab: Lab) -> None:
     query = failed(lab)
     lab.store.reap("other", [])
     query.run_one()

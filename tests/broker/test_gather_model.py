@@ -1,5 +1,5 @@
 """Random gathers under random verbs: after every step law 1 holds, the results are those of the
-jobs that completed, and what follows is there once, in the way the gather has ended."""
+completed jobs, and the follow-up exists once, in the form in which the gather ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Play:
         self.chance = random.Random(seed)
         self.queries: list[Query] = []
         self.expired: set[str] = set()
-        self.let_go: set[str] = set()  # what followed was deleted
+        self.without_follow_up: set[str] = set()  # the follow-up was deleted
         self.reached: dict[str, tuple[str, str]] = {}
         self.checked: dict[str, list[Any]] = {}  # key -> the hashes of its gather
 
@@ -77,7 +77,7 @@ class Play:
         query = self.chance.choice(self.queries)
         for which in ("then", "failure"):
             if self.lab.store.delete([query.job(which)]) == [1]:
-                self.let_go.add(query.key)
+                self.without_follow_up.add(query.key)
 
     def later(self) -> None:
         self.lab.advance(self.chance.choice([1500, 1500, DELAY_MS]))
@@ -88,7 +88,7 @@ class Play:
         self.chance.choice([self.start, self.cancel, self.retry, *upkeep, *[self.work] * 5])()
 
     def rest(self) -> None:
-        """Nobody interferes any more; all that can run runs, and time passes."""
+        """No more interference: everything that can run runs, and time passes."""
         for _ in range(100):
             self.lab.advance(DELAY_MS)
             self.queries[0].look()
@@ -102,7 +102,7 @@ class Play:
         return [query for query in self.queries if query.is_known]
 
     def check(self) -> None:
-        """A gather whose hashes have not changed has been checked."""
+        """A gather whose hashes have not changed has already been checked."""
         dump, keys = invariants(self.lab, tokens=False), self.lab.keys
         known = [query for query in self.queries if keys.gather_plan(query.key) in dump]
         listed = {key for key, _ in dump.get(keys.gathers, ("zset", []))[1]}
@@ -138,7 +138,7 @@ class Play:
         follow = [which for which, its in {"then": then, "failure": failure}.items() if its]
         has_failure = "failure_task" in query.plan.fields
         expected = {"collecting": [], "released": ["then"]}
-        if query.key in self.let_go:
+        if query.key in self.without_follow_up:
             assert follow == []
         else:
             assert follow == expected.get(state[0], ["failure"] if has_failure else [])

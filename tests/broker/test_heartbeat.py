@@ -1,4 +1,4 @@
-"""heartbeat: renews leases, notes outages, tells what is lost or flagged."""
+"""heartbeat: renews leases, records outages, and reports what is lost or flagged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_gap_of_more_than_half_a_lease_is_an_outage(
     assert steady == (T0 + gap if interrupted else T0)
 
 
-def test_a_clock_that_goes_back_is_an_outage_and_prolongs_no_lease(lab: Lab) -> None:
+def test_a_clock_that_goes_back_is_an_outage_and_extends_no_lease(lab: Lab) -> None:
     lab.add("a")
     lab.store.heartbeat(["dead", "alive"])
     lab.taken("dead")
@@ -65,7 +65,7 @@ def test_a_field_deleted_by_hand_is_an_outage(lab: Lab, field: str) -> None:
     assert lab.store.heartbeat([]).interrupted is True
 
 
-def test_lapsed_leases_are_counted_whoever_had_them(lab: Lab) -> None:
+def test_all_expired_leases_are_counted(lab: Lab) -> None:
     lab.store.heartbeat(["theirs1", "theirs2", "mine"])
     lab.advance(15_000)
     assert lab.store.heartbeat([]).lapsed == 0  # to the millisecond
@@ -73,13 +73,13 @@ def test_lapsed_leases_are_counted_whoever_had_them(lab: Lab) -> None:
     assert lab.store.heartbeat(["mine"]).lapsed == 2
 
 
-def test_lost_jobs_and_pending_cancels_are_told(lab: Lab) -> None:
+def test_lost_jobs_and_pending_cancels_are_reported(lab: Lab) -> None:
     lab.add(*"abcdef")
     jobs = {job.id: job for job in lab.claim("c1", 6).jobs}
     running = [(job.id, "c1", job.lease) for job in jobs.values()]
     assert (lab.store.heartbeat(["c1"], running).lost) == []
     lab.store.cancel(["b", "c"])
-    lab.store.reap("c1", list("abcdef"))  # a, d, e, f go back; b and c end
+    lab.store.reap("c1", list("abcdef"))  # a, d, e, f are released; b and c end
     lab.taken("c2")
     beat = lab.store.heartbeat(["c1"], running)
     assert sorted(beat.lost) == list("abcdef")
@@ -87,7 +87,7 @@ def test_lost_jobs_and_pending_cancels_are_told(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_flag_is_told_until_the_job_has_ended(lab: Lab) -> None:
+def test_a_cancel_is_reported_until_the_job_has_ended(lab: Lab) -> None:
     lab.add("a", "b")
     running = [(job.id, "c1", job.lease) for job in lab.claim("c1", 2).jobs]
     lab.store.cancel(["b"])
@@ -125,7 +125,7 @@ def test_a_wrong_key_of_the_served_queues_stops_no_heartbeat(lab: Lab) -> None:
     assert dict(lab.queries.workers()) == {"c1": T0 + 15_000}
 
 
-def test_a_full_redis_lets_it_through(lab: Lab) -> None:
+def test_it_works_on_a_full_redis(lab: Lab) -> None:
     with lab.full():
         lab.store.heartbeat(["c1"])
     assert [child for child, _ in lab.queries.workers()] == ["c1"]
@@ -135,18 +135,18 @@ def role(child: str, *, sleeps: bool = False) -> list[RoleTerm]:
     return [RoleTerm("leader", child, 1000, sleeps)]
 
 
-def test_the_term_of_a_leader_that_sleeps_is_renewed(lab: Lab) -> None:
+def test_the_term_of_a_sleeping_leader_is_renewed(lab: Lab) -> None:
     lab.store.lead("a", 1000)
     for _ in range(5):
         lab.advance(900)
         assert lab.store.heartbeat([], roles=role("a", sleeps=True)).to_ask == []
         assert lab.store.lead("b", 1000) == 0
-    lab.advance(1001)  # a heartbeat came late, and nobody has taken the role
+    lab.advance(1001)  # a heartbeat was late, and no one has taken the role
     assert lab.store.heartbeat([], roles=role("a", sleeps=True)).to_ask == []
     assert lab.store.lead("b", 1000) == 0
 
 
-def test_one_that_does_not_sleep_has_to_show_itself_that_it_lives(lab: Lab) -> None:
+def test_a_leader_that_does_not_sleep_must_renew_its_own_term(lab: Lab) -> None:
     lab.store.lead("a", 1000)
     lab.advance(900)
     assert lab.store.heartbeat([], roles=role("a")).to_ask == []
@@ -155,7 +155,7 @@ def test_one_that_does_not_sleep_has_to_show_itself_that_it_lives(lab: Lab) -> N
     assert lab.store.lead("b", 1000) == 1
 
 
-def test_a_leader_that_sleeps_hears_that_it_leads_no_more(lab: Lab) -> None:
+def test_a_sleeping_leader_is_told_that_it_no_longer_leads(lab: Lab) -> None:
     lab.store.lead("b", 1000)
     assert lab.store.heartbeat([], roles=role("a", sleeps=True)).to_ask == ["leader"]
     assert lab.redis.hget(lab.keys.meta, "leader") == "b"
@@ -163,7 +163,7 @@ def test_a_leader_that_sleeps_hears_that_it_leads_no_more(lab: Lab) -> None:
     assert lab.store.heartbeat([], roles=role("a", sleeps=True)).to_ask == ["leader"]
 
 
-def test_who_does_not_lead_hears_of_a_vacant_role(lab: Lab) -> None:
+def test_a_child_that_does_not_lead_is_told_of_a_vacant_role(lab: Lab) -> None:
     assert lab.store.heartbeat([], roles=role("b")).to_ask == ["leader"]
     lab.store.lead("a", 1000)
     assert lab.store.heartbeat([], roles=role("b")).to_ask == []
@@ -171,13 +171,13 @@ def test_who_does_not_lead_hears_of_a_vacant_role(lab: Lab) -> None:
     assert lab.store.heartbeat([], roles=role("b")).to_ask == ["leader"]
 
 
-def test_a_term_from_before_the_clock_went_back_is_to_be_cut(lab: Lab) -> None:
+def test_a_term_from_before_the_clock_went_back_counts_as_vacant(lab: Lab) -> None:
     lab.store.lead("dead", 1000)
     lab.advance(-3_600_000)
     assert lab.store.heartbeat([], roles=role("b")).to_ask == ["leader"]
 
 
-def test_roles_stand_between_queues_and_jobs(lab: Lab) -> None:
+def test_roles_come_between_queues_and_jobs_in_the_arguments(lab: Lab) -> None:
     lab.store.lead("a", 1000)
     terms = [*role("a", sleeps=True), RoleTerm("bridge", "c", 1000, False)]
     beat = lab.store.heartbeat(["c1"], [("never", "c1", 1)], ["default"], roles=terms)
@@ -186,7 +186,7 @@ def test_roles_stand_between_queues_and_jobs(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("audit", ["", "final", "failed", "none"])
-def test_every_transition_shows_that_something_goes_on(lab: Lab, audit: str) -> None:
+def test_every_transition_changes_the_activity(lab: Lab, audit: str) -> None:
     seen = [lab.store.heartbeat(["c1"]).activity]
 
     def is_new() -> bool:
@@ -203,7 +203,7 @@ def test_every_transition_shows_that_something_goes_on(lab: Lab, audit: str) -> 
     assert not is_new()
 
 
-def test_a_continuation_shows_that_something_goes_on(lab: Lab) -> None:
+def test_a_continuation_changes_the_activity(lab: Lab) -> None:
     before = lab.store.heartbeat([]).activity
     lab.redis.hset(lab.keys.continuations, "t", "clear default queued 50 1")
     assert lab.store.heartbeat([]).activity != before
@@ -224,7 +224,7 @@ def test_a_wake_up_that_was_lost_is_repeated(lab: Lab) -> None:
     assert not lab.redis.exists(wake)  # nothing is left
 
 
-def test_a_paused_queue_wakes_nobody(lab: Lab) -> None:
+def test_a_paused_queue_wakes_no_one(lab: Lab) -> None:
     lab.add("a")
     lab.store.pause("default", True)
     lab.redis.delete(lab.keys.queue("default").wake)

@@ -1,4 +1,4 @@
-"""Fields that the hash of a run on the fast path implies, until another transition writes them."""
+"""Fields that the hash of a fast-path run implies, until another transition writes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def told(lab: Lab, job_id: str = "a") -> tuple[int, int]:
     return data.lease, data.seq
 
 
-def test_its_status_tells_both(lab: Lab) -> None:
+def test_the_status_implies_both_fields(lab: Lab) -> None:
     lab.add("a")
     assert (raw(lab), told(lab)) == ((None, None), (0, 1))
     job = lab.take()
@@ -35,7 +35,7 @@ def test_its_status_tells_both(lab: Lab) -> None:
 
 
 def released(lab: Lab) -> ClaimedJob:
-    """A run of a job that its parent in a workflow has released."""
+    """A run of a job that its workflow parent released."""
     workflow = LabWorkflow(lab, {0: [], 1: [0]})
     workflow.push()
     workflow.run_one()
@@ -84,7 +84,7 @@ RELEASED_FATES: dict[str, tuple[Fate, tuple[str, str]]] = {
 
 
 @pytest.mark.parametrize("fate", RELEASED_FATES)
-def test_whatever_else_becomes_of_a_released_job_writes_both(lab: Lab, fate: str) -> None:
+def test_any_other_transition_of_a_released_job_writes_both(lab: Lab, fate: str) -> None:
     bring_about, expected = RELEASED_FATES[fate]
     job = released(lab)
     bring_about(lab, job)
@@ -92,8 +92,8 @@ def test_whatever_else_becomes_of_a_released_job_writes_both(lab: Lab, fate: str
     invariants(lab, tokens=False)
 
 
-def test_a_watcher_of_version_0_1_0_hears_of_the_end_of_a_released_job(lab: Lab) -> None:
-    """Its script leaves the entry of a job alone that has `seq`."""
+def test_a_watcher_of_version_0_1_0_is_told_of_the_end_of_a_released_job(lab: Lab) -> None:
+    """Its script ignores entries of jobs that have `seq`."""
     job = released(lab)
     lab.redis.hset(lab.keys.job(job.id), "watched", "1")
     listener = lab.redis.pubsub(ignore_subscribe_messages=True)
@@ -107,7 +107,7 @@ def test_a_watcher_of_version_0_1_0_hears_of_the_end_of_a_released_job(lab: Lab)
 
 
 @pytest.mark.parametrize("fate", FATES)
-def test_whatever_else_becomes_of_it_writes_both(lab: Lab, fate: str) -> None:
+def test_any_other_transition_writes_both(lab: Lab, fate: str) -> None:
     bring_about, expected = FATES[fate]
     lab.add("a")
     bring_about(lab, lab.take())
@@ -116,7 +116,7 @@ def test_whatever_else_becomes_of_it_writes_both(lab: Lab, fate: str) -> None:
 
 
 @pytest.mark.parametrize("who", ["watch", "audit", "index"])
-def test_a_job_that_concerns_somebody_says_its_seq_from_the_beginning(lab: Lab, who: str) -> None:
+def test_a_job_that_others_observe_stores_its_seq_from_the_beginning(lab: Lab, who: str) -> None:
     lab.add(
         "a",
         audit="all" if who == "audit" else "",

@@ -1,4 +1,4 @@
-"""What jobs with lanes cost Redis, in commands."""
+"""The number of Redis commands that jobs with lanes cost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django_redisqueue.broker.commands import ClaimRequest
 from .lab import Lab, invariants, outcome
 
 EACH = "|c:t:{} c:t=9"
-OWN = 3  # HMGET and HSET of the job, and the lane's head
+OWN = 3  # HMGET and HSET for the job, and the lane's head
 
 
 def _commands(lab: Lab, act: Callable[[], object]) -> int:
@@ -59,13 +59,14 @@ def test_slots_of_many_jobs_are_not_scanned(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_many_jobs_come_to_an_empty_key_as_to_a_skip_list(lab: Lab) -> None:
+def test_many_jobs_are_added_to_an_empty_key_as_to_a_skip_list(lab: Lab) -> None:
     lab.add(*[f"j{n}" for n in range(40)], lane="|c:t: c:t=99")
     lab.redis.config_resetstat()
     jobs = lab.taken(jobs=40)
     keys = lab.keys.slots, lab.keys.queue("default").processing
     assert [lab.redis.zcard(key) for key in keys] == [len(jobs), 40]
-    assert "cmdstat_object|encoding" not in lab.redis.info("commandstats")  # none to turn
+    # none that must be converted
+    assert "cmdstat_object|encoding" not in lab.redis.info("commandstats")
     assert [lab.redis.object("encoding", key) for key in keys] == ["skiplist", "skiplist"]
 
 
@@ -74,9 +75,9 @@ def test_a_claim_of_many_lanes_counts_the_slots_of_all_at_once(lab: Lab) -> None
         lab.add(f"j{n}", lane=f"|c:t:{n % 20} c:t=2")
     assert len(lab.taken("c1", jobs=20)) == 20
     lab.redis.config_resetstat()
-    assert len(lab.taken("c2", jobs=64)) == 20  # the second of each lane
+    assert len(lab.taken("c2", jobs=64)) == 20  # the second job of each lane
     asked = lab.redis.info("commandstats")["cmdstat_zlexcount"]["calls"]
-    assert asked == 10  # 5 of 20 slots, and 10 of 40: from then on it is cheaper to read them all
+    assert asked == 10  # 5 of 20 slots, and 10 of 40: from then on, reading them all is cheaper
     invariants(lab)
 
 
@@ -89,7 +90,7 @@ def test_a_claim_of_few_lanes_does_not_read_the_slots_of_others(lab: Lab) -> Non
     assert lab.redis.info("commandstats")["cmdstat_zlexcount"]["calls"] == 4
 
 
-def test_aging_costs_a_queue_of_one_priority_next_to_nothing(lab: Lab) -> None:
+def test_aging_costs_a_queue_with_one_priority_almost_nothing(lab: Lab) -> None:
     for lanes, most in (([""], 0), (["", "a"], 6), (["a", "b|c:t: c:t=99"], 6)):
         costs = []
         for aging in (None, 1000):
@@ -103,7 +104,7 @@ def test_aging_costs_a_queue_of_one_priority_next_to_nothing(lab: Lab) -> None:
 
 
 def _turn_over(lab: Lab, jobs: int) -> int:
-    """Commands of a call that finishes so many jobs without lanes and claims so many."""
+    """The commands of a call that finishes this many jobs without lanes, and claims as many."""
     lab.redis.flushdb()
     lab.add(*[f"j{n}" for n in range(2 * jobs + 1)])
     first = lab.claim(jobs=jobs)
@@ -111,7 +112,7 @@ def _turn_over(lab: Lab, jobs: int) -> int:
     return _commands(lab, lambda: lab.store.finish(request, 9, done, jobs))
 
 
-def test_jobs_without_lanes_cost_no_more_than_before_there_were_lanes(lab: Lab) -> None:
+def test_jobs_without_lanes_cost_no_more_than_before_lanes_existed(lab: Lab) -> None:
     _turn_over(lab, 1)  # what only a first call costs
     assert _turn_over(lab, 1) <= 26
     assert _turn_over(lab, 2) <= 44

@@ -1,5 +1,5 @@
-"""Random verbs on jobs with lanes: what lanes.py checks holds after every step, no limit is ever
-exceeded, no window has more starts than its rate, and in the end every job has run."""
+"""Random verbs on jobs with lanes: the laws in lanes.py hold after every step, no limit is ever
+exceeded, no window has more starts than its rate allows, and in the end every job has run."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .lanes import check_limits
 from .planted import plant_bug
 
 QUEUES = ("x", "y")
-# Limits of one key each, one that all share, one that queues share, and none at all
+# Limits with one key each, a limit that all share, one shared by queues, and none at all
 LANES = [
     *[f"|c:t:{n} c:t=2" for n in range(3)],
     *[f"a{n}|c:t:{n}|c:all: c:t=2 c:all=3 s:a0=3" for n in range(3)],
     *[f"a{n} " for n in range(3)],
     *[f"|r:r:{n} r:r=4/10000000/2" for n in range(2)],
     "a1|c:all:|r:r:0 c:all=3 r:r=4/10000000/2",
-    *[f"|k:w:{n} k:w=2/2000" for n in range(2)],  # chunks: those that wait, and those that do not
+    *[f"|k:w:{n} k:w=2/2000" for n in range(2)],  # chunks: one that waits, and one that does not
     "a0|k:k:|c:all: k:k=3/0 c:all=3",
     "",
 ]
@@ -102,7 +102,7 @@ class Machine:
             child, job = found
             was_rated = [key for key in self.lanes[job.id].split(" ")[0].split("|") if "r:" in key]
             assert self.lab.store.release(child, [(job.id, job.lease)])[0] in (1, 3)
-            for key in was_rated:  # a token may come back; it counts as used here all the same
+            for key in was_rated:  # a token may be returned; here it still counts as used
                 starts = self.starts[key]
                 starts.remove(max(starts))
 

@@ -1,6 +1,6 @@
-"""Jobs with lanes: which of them a claim takes, and when the others come back.
+"""Jobs with lanes: which of them a claim takes, and when the others return.
 
-``REDISQUEUE_NOISY=100000`` gives the noisy neighbour of a quiet one so many jobs.
+``REDISQUEUE_NOISY=100000`` gives the noisy neighbour of a quiet share that many jobs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def test_no_more_than_the_limit_are_claimed(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_an_end_gives_its_slot_to_the_next(lab: Lab) -> None:
+def test_a_finished_jobs_slot_goes_to_the_next_job(lab: Lab) -> None:
     lab.add("a", "b", lane=ONE)
     job = lab.take()
     assert lab.taken("c2") == []
@@ -37,7 +37,7 @@ def test_an_end_gives_its_slot_to_the_next(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("verdict", ["completed", "failed", "retrying", "delayed", "cancelled"])
-def test_whatever_ends_a_run_frees_its_slot(lab: Lab, verdict: str) -> None:
+def test_every_end_of_a_run_frees_its_slot(lab: Lab, verdict: str) -> None:
     lab.add("a", "b", lane=ONE)
     job = lab.take()
     assert lab.taken("c2") == []
@@ -56,7 +56,7 @@ def test_a_slot_whose_holder_died_is_free_when_it_is_reaped(lab: Lab) -> None:
     assert lab.taken("c2", jobs=2) == ["a"]
 
 
-def test_a_job_handed_back_comes_first_again(lab: Lab) -> None:
+def test_a_released_job_is_first_again(lab: Lab) -> None:
     lab.add("a", "b", lane=ONE)
     job = lab.take()
     assert lab.store.release("c1", [(job.id, job.lease)]) == [1]
@@ -64,7 +64,7 @@ def test_a_job_handed_back_comes_first_again(lab: Lab) -> None:
 
 
 def test_a_stale_release_frees_nothing(lab: Lab) -> None:
-    """The old holder of a job reports after the job has a new one."""
+    """The old holder of a job reports after the job got a new one."""
     lab.add("a", "b", lane=ONE)
     old = lab.take()
     lab.store.reap("c1", ["a"])
@@ -74,7 +74,7 @@ def test_a_stale_release_frees_nothing(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_blocked_lane_blocks_no_other(lab: Lab) -> None:
+def test_a_blocked_lane_does_not_block_the_others(lab: Lab) -> None:
     lab.add("a", "b", lane=ONE)
     lab.add("c", lane="|c:t:2 c:t=1")
     assert lab.taken(jobs=8) == ["a", "c"]
@@ -102,7 +102,7 @@ def test_a_child_takes_no_lower_priority_than_it_may(lab: Lab) -> None:
 
 
 def test_all_limits_are_checked_before_one_is_taken(lab: Lab) -> None:
-    """A lane that came in vain because of its second limit gives way at the first."""
+    """A lane that was woken in vain, because of its second limit, gives way at the first."""
     both = "|c:t:1|c:all: c:t=1 c:all=1"
     lab.add("holder", lane="|c:t:1 c:t=1")
     lab.add("other", lane="|c:all: c:all=1")
@@ -118,7 +118,7 @@ def test_all_limits_are_checked_before_one_is_taken(lab: Lab) -> None:
 
 
 def test_a_limit_of_several_queues_with_one_paused(lab: Lab) -> None:
-    """A lane that nobody looks at keeps no slot from a lane of another queue."""
+    """A lane that is not looked at keeps no slot from a lane of another queue."""
     lab.add("x1", "x2", queue="x", lane=ONE)
     lab.add("y1", "y2", queue="y", lane=ONE)
     job = lab.take(queues=["x"])
@@ -132,7 +132,7 @@ def test_a_limit_of_several_queues_with_one_paused(lab: Lab) -> None:
     assert lab.taken("c2", queues=["x", "y"]) == ["y2"]
 
 
-def test_the_newest_number_holds(lab: Lab) -> None:
+def test_the_newest_number_applies(lab: Lab) -> None:
     lab.add("a", "b", "c", "d", lane=ONE)
     assert lab.taken(jobs=8) == ["a"]
     lab.add("e", lane="|c:t:1 c:t=3")
@@ -141,7 +141,7 @@ def test_the_newest_number_holds(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_more_lanes_wait_for_a_raised_limit_than_a_call_looks_at(lab: Lab) -> None:
+def test_more_lanes_wait_for_a_raised_limit_than_one_call_checks(lab: Lab) -> None:
     for n in range(250):
         lab.add(f"j{n}", lane=f"s{n}|c:all: c:all=1")
     lab.take()
@@ -204,7 +204,7 @@ def test_jobs_without_lanes_are_one_share(lab: Lab) -> None:
 
 @pytest.mark.parametrize("jobs", [7, 64])
 def test_a_quiet_share_is_not_starved(lab: Lab, jobs: int) -> None:
-    """The last of ten jobs starts within twenty starts of a noisy neighbour's."""
+    """The last of ten jobs starts within twenty starts of a noisy neighbour's jobs."""
     for at in range(0, NOISY, 1000):
         lab.add(*[f"n{n}" for n in range(at, at + 1000)], lane="noisy")
     assert len(lab.taken(jobs=64)) == 64
@@ -252,7 +252,7 @@ def test_a_wrong_type_refuses_the_enqueue(lab: Lab) -> None:
     lab.redis.delete(lab.keys.slots)
     lab.add("a", lane=ONE)
     lab.redis.set(lab.keys.slots, "theirs")
-    assert lab.taken() == []  # what is used is unknown, so nothing starts
+    assert lab.taken() == []  # how much is used is unknown, so nothing starts
 
 
 def test_a_suspect_in_a_lane_runs_alone(lab: Lab) -> None:
@@ -296,7 +296,7 @@ def test_a_conflict_discards_the_new_job(lab: Lab) -> None:
 
 
 def test_a_conflict_cancels_the_oldest(lab: Lab) -> None:
-    """First the one that runs, which is asked to stop; then those that wait."""
+    """First the running job, which is asked to stop; then the waiting ones."""
     lane = f"{ONE} !cancel_oldest"
     lab.add("a", lane=lane)
     job = lab.take()
@@ -325,13 +325,13 @@ def test_a_conflict_cancels_the_oldest_of_very_many(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_conflict_concerns_only_jobs_that_are_due(lab: Lab) -> None:
+def test_only_due_jobs_can_conflict(lab: Lab) -> None:
     lab.add("a", lane=f"{ONE} !discard")
     lab.add("b", lane=f"{ONE} !discard", when="+1000")
     assert lab.status("b") == "scheduled"
 
 
-def test_a_service_that_refuses_holds_its_rate(lab: Lab) -> None:
+def test_a_rate_limited_service_blocks_its_rate(lab: Lab) -> None:
     rate = "|r:r: r:r=6/60000000/1"
     lab.add("a", "b", lane=rate)
     job = lab.take()
@@ -346,7 +346,7 @@ def test_a_service_that_refuses_holds_its_rate(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_job_that_has_expired_gives_its_token_back(lab: Lab) -> None:
+def test_an_expired_job_returns_its_token(lab: Lab) -> None:
     lab.add("a", "b", lane="|r:r: r:r=1/60000000/1")
     job = lab.take()
     assert lab.taken() == []
@@ -359,7 +359,7 @@ def test_a_job_that_has_expired_gives_its_token_back(lab: Lab) -> None:
 
 
 def test_a_weight_multiplies_the_turns_of_a_share(lab: Lab) -> None:
-    """The weight as of now holds: that of the newest job, and one set for this share before it."""
+    """The current weight applies: an override for this share, or else that of the newest job."""
     weighed = "a s:a=3"
     lab.add(*[f"a{n}" for n in range(30)], lane=weighed)
     lab.add(*[f"b{n}" for n in range(30)], lane="b s:b=1")
@@ -369,7 +369,7 @@ def test_a_weight_multiplies_the_turns_of_a_share(lab: Lab) -> None:
     assert [name[0] for name in lab.taken("c2", jobs=12)].count("a") in (6, 7)
     lab.store.set_limit("s:a", "")
     lab.add("b30", lane="b s:b=3")
-    lab.add("a30", lane="a")  # of code without WEIGHTS
+    lab.add("a30", lane="a")  # from code without WEIGHTS
     assert [name[0] for name in lab.taken("c3", jobs=12)].count("a") in (3, 4)
     assert lab.redis.hgetall(lab.keys.limits) == {"s:b": "3", "weights": "1"}
     invariants(lab)
@@ -382,10 +382,10 @@ def test_shares_without_weights_store_nothing(lab: Lab) -> None:
 
 @pytest.mark.parametrize("aging", [None, 500])
 @pytest.mark.parametrize("share", ["a", "b"])
-def test_a_job_that_ends_in_a_claim_may_bring_another_into_its_lane(
+def test_a_job_that_ends_in_a_claim_may_add_another_to_its_lane(
     lab: Lab, share: str, aging: int | None
 ) -> None:
-    """The jobs of a workflow that is gone do not run; what waited for them does."""
+    """The jobs of a deleted workflow do not run; the jobs that waited for them do."""
     lab.store.set_aging({"default": aging})
     lane = "a|c:t: c:t=9"
     lab.add("flow_gone.1", lane=lane)

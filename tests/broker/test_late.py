@@ -1,5 +1,5 @@
-"""Calls that arrive after they were sent again: the network kept a sending back, its child gave it
-up, was answered the next time and went on. Nobody hears what such a call would claim."""
+"""Calls that arrive after they were sent again: the network delayed a copy, its child gave it up,
+got an answer to the next copy and continued. No one would receive what such a call claims."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .test_single_run import AS_BATCH
 
 
 class Ask(Protocol):
-    """One call for jobs, by one of the two verbs."""
+    """One call for jobs, with one of the two verbs."""
 
     def __call__(
         self, call: int, jobs: int = 1, child: str = "c1", *, resent: bool = False
@@ -69,7 +69,7 @@ def calls_of_scripts(lab: Lab, ask: Ask, call: int) -> list[str]:
 
 
 @pytest.mark.parametrize("late", [1, 2])
-def test_the_first_sending_claims_nothing_once_another_was_answered(
+def test_the_first_copy_claims_nothing_once_another_was_answered(
     lab: Lab, ask: Ask, late: int
 ) -> None:
     lab.add(*"abcd")
@@ -84,7 +84,9 @@ def test_the_first_sending_claims_nothing_once_another_was_answered(
     invariants(lab)
 
 
-def test_while_the_child_still_holds_what_it_was_given(lab: Lab, ask: Ask) -> None:
+def test_a_late_copy_claims_nothing_while_the_child_still_holds_its_jobs(
+    lab: Lab, ask: Ask
+) -> None:
     lab.add("a", "b")
     ask(1, resent=True)
     assert ask(1).jobs == []
@@ -109,8 +111,8 @@ def test_numbers_are_not_compared_as_text(lab: Lab, ask: Ask) -> None:
     assert ask(9).jobs == []
 
 
-def test_what_it_reports_is_settled_all_the_same(lab: Lab) -> None:
-    """Of a call that the child made again with other outcomes, or that only the late one tells."""
+def test_the_outcomes_of_a_late_call_are_still_accepted(lab: Lab) -> None:
+    """Whether the child made the call again with other outcomes, or only the late call has them."""
     lab.add(*"abcde")
     a, b, c = lab.claim(jobs=3, call=1).jobs
     finish(lab, 2, [outcome(a)], resent=True)
@@ -124,7 +126,7 @@ def test_what_it_reports_is_settled_all_the_same(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_what_it_hands_back_wakes_another_child(lab: Lab) -> None:
+def test_the_jobs_that_a_late_call_releases_wake_another_child(lab: Lab) -> None:
     lab.add("a")
     a = lab.take(call=1)
     finish(lab, 2, resent=True)
@@ -135,7 +137,7 @@ def test_what_it_hands_back_wakes_another_child(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_call_that_was_sent_again_still_brings_the_same_jobs(lab: Lab, ask: Ask) -> None:
+def test_a_resent_call_still_returns_the_same_jobs(lab: Lab, ask: Ask) -> None:
     lab.add(*"abcd")
     first = ask(5, 2)
     for _ in range(3):
@@ -144,8 +146,9 @@ def test_a_call_that_was_sent_again_still_brings_the_same_jobs(lab: Lab, ask: As
     assert ask(5, 2, resent=True) == first
 
 
-def test_of_two_that_were_sent_again_one_may_come_late(lab: Lab) -> None:
-    """The first and the third arrived; the second does when all they brought has ended."""
+def test_one_of_two_resent_copies_may_be_late(lab: Lab) -> None:
+    """The first and third copies arrived; the second arrives when everything that they returned has
+    ended."""
     lab.add("a", "b")
     a = lab.take(call=1)
     assert lab.taken(call=1, resent=True) == ["a"]
@@ -155,8 +158,8 @@ def test_of_two_that_were_sent_again_one_may_come_late(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_an_empty_answer_leaves_a_token_when_jobs_have_come(lab: Lab, ask: Ask) -> None:
-    """The second sending found nothing, and its answer was lost: the child is woken."""
+def test_an_empty_answer_leaves_a_token_when_jobs_have_arrived(lab: Lab, ask: Ask) -> None:
+    """The second copy found nothing, and its answer was lost: the child is woken."""
     assert ask(1, resent=True).jobs == []
     lab.add("a")
     assert lab.pop_token()
@@ -165,15 +168,15 @@ def test_an_empty_answer_leaves_a_token_when_jobs_have_come(lab: Lab, ask: Ask) 
     assert ids(ask(2)) == ["a"]
 
 
-def test_another_child_has_numbers_of_its_own(lab: Lab, ask: Ask) -> None:
+def test_every_child_has_its_own_numbers(lab: Lab, ask: Ask) -> None:
     lab.add("a", "b", "c")
     ask(8, resent=True)
     assert ids(ask(1, child="c2")) == ["b"]
     assert ids(ask(8, child="c11")) == ["c"]
 
 
-def test_workflows_go_on_beside_a_child_that_has_sent_a_call_again(lab: Lab, ask: Ask) -> None:
-    """What was left for later is done by claims, except by one that is late."""
+def test_workflows_continue_although_a_child_has_resent_a_call(lab: Lab, ask: Ask) -> None:
+    """Deferred work is done by claims, except by late ones."""
     lab.redis.rpush(lab.keys.pending_writes, "held:flow_none_0")
     ask(1, resent=True)
     assert not lab.redis.exists(lab.keys.pending_writes)
@@ -187,10 +190,10 @@ def test_workflows_go_on_beside_a_child_that_has_sent_a_call_again(lab: Lab, ask
     assert not lab.redis.exists(lab.keys.pending_writes)
 
 
-# -- the note of the number
+# -- the stored number of the call
 
 
-def test_it_goes_with_the_child(lab: Lab, ask: Ask) -> None:
+def test_the_number_is_removed_with_the_child(lab: Lab, ask: Ask) -> None:
     lab.add("a", "b")
     ask(7, resent=True)
     assert lab.redis.exists(lab.keys.resent("c1"))
@@ -199,7 +202,7 @@ def test_it_goes_with_the_child(lab: Lab, ask: Ask) -> None:
     assert ids(ask(1)) == ["a"]
 
 
-def test_it_stays_until_all_the_child_held_is_reaped(lab: Lab) -> None:
+def test_the_number_stays_until_everything_the_child_held_is_reaped(lab: Lab) -> None:
     lab.add(*[f"j{n}" for n in range(100)])
     lab.claim(jobs=100, call=1)
     lab.add("k0", "k1")
@@ -211,28 +214,28 @@ def test_it_stays_until_all_the_child_held_is_reaped(lab: Lab) -> None:
 
 
 def test_a_child_that_held_nothing_is_forgotten_with_its_lease(lab: Lab, ask: Ask) -> None:
-    """Or a call of the dead, sent again, would leave its number for ever."""
+    """Otherwise a dead child's call, sent again, would leave its number forever."""
     ask(1, resent=True)
     lab.steady()
     assert lab.store.reap().child == "c1"
     assert not lab.redis.exists(lab.keys.resent("c1"), lab.keys.workers)
 
 
-def test_it_does_not_shorten_a_lease(lab: Lab, ask: Ask) -> None:
+def test_storing_the_number_does_not_shorten_a_lease(lab: Lab, ask: Ask) -> None:
     lab.store.heartbeat(["c1"])
     lab.redis.zadd(lab.keys.workers, {"c1": lab.now + 99_000})
     ask(1, resent=True)
     assert lab.redis.zscore(lab.keys.workers, "c1") == lab.now + 99_000
 
 
-def test_a_full_redis_takes_it(lab: Lab, ask: Ask) -> None:
+def test_it_works_on_a_full_redis(lab: Lab, ask: Ask) -> None:
     lab.add("a", "b")
     with lab.full():
         assert ids(ask(1, resent=True)) == ["a"]
         assert ask(1).jobs == []
 
 
-def test_a_key_of_another_type_in_its_place_is_no_note(lab: Lab, ask: Ask) -> None:
+def test_a_key_of_another_type_in_its_place_is_ignored(lab: Lab, ask: Ask) -> None:
     lab.add("a", "b")
     lab.redis.rpush(lab.keys.resent("c1"), "theirs")
     assert ids(ask(1)) == ["a"]
@@ -240,7 +243,7 @@ def test_a_key_of_another_type_in_its_place_is_no_note(lab: Lab, ask: Ask) -> No
     assert ask(2).jobs == []
 
 
-def test_a_call_pays_nothing_for_it_as_long_as_its_child_sent_none_again(
+def test_the_number_costs_nothing_as_long_as_the_child_has_resent_no_call(
     lab: Lab, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.add("a", "b", "c", "d")

@@ -1,4 +1,4 @@
-"""lead: at most one leader, until it gives up or its lease ends."""
+"""lead: at most one leader, until it steps down or its lease ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django_redisqueue.exceptions import WrongKeyType
 from .lab import Lab
 
 
-def test_one_leads_until_its_lease_ends(lab: Lab) -> None:
+def test_a_leader_leads_until_its_lease_ends(lab: Lab) -> None:
     assert lab.store.lead("a", 1000) == 1
     assert lab.store.lead("b", 1000) == 0
     lab.advance(1000)
@@ -32,15 +32,16 @@ def test_giving_up_makes_room(lab: Lab) -> None:
     assert lab.store.lead("b", 1000) == 1
 
 
-def test_a_child_follows_a_dead_one_of_its_own_worker_at_once(lab: Lab) -> None:
+def test_a_child_succeeds_a_dead_one_of_its_own_worker_at_once(lab: Lab) -> None:
     assert lab.store.lead("w.m.1.5.2", 1000) == 1
-    assert lab.store.lead("w.m.1.6.2", 1000) == 0  # another worker's
+    assert lab.store.lead("w.m.1.6.2", 1000) == 0  # another worker's child
     assert lab.store.lead("w.m.1.5.3", 1000) == 1
-    assert lab.store.lead("w.m.1.5.2", 0) == 0  # the supervisor, for the dead one, and too late
+    # the supervisor acts for the dead child, but too late
+    assert lab.store.lead("w.m.1.5.2", 0) == 0
     assert lab.store.lead("w.m.1.6.2", 1000) == 0
 
 
-def test_nobody_gives_up_for_another(lab: Lab) -> None:
+def test_no_child_can_give_up_another_ones_lead(lab: Lab) -> None:
     lab.store.lead("a", 1000)
     before = lab.dump()
     assert lab.store.lead("b", 0) == 0
@@ -56,7 +57,7 @@ def test_a_term_deleted_by_hand_has_ended(lab: Lab) -> None:
 def test_a_clock_that_goes_back_does_not_keep_a_dead_leader(lab: Lab) -> None:
     lab.store.lead("dead", 1000)
     lab.advance(-3_600_000)
-    assert lab.store.lead("b", 1000) == 0  # it may live
+    assert lab.store.lead("b", 1000) == 0  # it may be alive
     lab.advance(1001)
     assert lab.store.lead("b", 1000) == 1
 
@@ -67,7 +68,7 @@ def test_a_key_of_another_type_is_named(lab: Lab) -> None:
         lab.store.lead("a", 1000)
 
 
-def test_a_full_redis_lets_it_through(lab: Lab) -> None:
+def test_it_works_on_a_full_redis(lab: Lab) -> None:
     with lab.full():
         assert lab.store.lead("a", 1000) == 1
 

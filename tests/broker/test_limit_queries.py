@@ -52,7 +52,7 @@ def test_a_limit_with_its_holders_and_who_waits(lab: Lab) -> None:
     assert queries(lab).parked_at("default", "|c:other:") == ""
 
 
-def test_a_number_of_its_own_beats_that_of_all(lab: Lab) -> None:
+def test_the_number_of_one_key_overrides_that_of_the_limit(lab: Lab) -> None:
     add(lab, STRIPE, "a")
     lab.take()
     lab.redis.hset(lab.keys.limits, mapping={"=c:stripe:42": "7", "set": "1"})
@@ -61,13 +61,13 @@ def test_a_number_of_its_own_beats_that_of_all(lab: Lab) -> None:
     assert queries(lab).states(["c:stripe:42"])[0].most is None
 
 
-def test_a_rate_that_nobody_waits_for(lab: Lab) -> None:
+def test_a_rate_without_waiting_jobs(lab: Lab) -> None:
     add(lab, "|r:api:7 r:api=2/60000000/1", "a")
     lab.take()
     ((state,), _) = page(lab)
     assert (state.name, state.parked, state.is_full) == ("api:7", 0, False)
     assert state.next_ms is not None
-    lab.redis.delete(lab.keys.tat("r:api:7"))  # it has expired: the bucket is full
+    lab.redis.delete(lab.keys.tat("r:api:7"))  # it has expired, so the bucket is full
     assert page(lab) == ([], "")
 
 
@@ -94,7 +94,7 @@ def test_a_slot_of_a_job_that_does_not_run_is_stuck(lab: Lab) -> None:
     assert state.used == 3
 
 
-def test_a_slot_that_is_given_back_meanwhile_is_not_stuck(
+def test_a_slot_that_is_freed_meanwhile_is_not_stuck(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(lab, STRIPE, "a")
@@ -145,5 +145,5 @@ def test_the_limits_with_the_most_parked_lanes(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("key", "name"), [("c:stripe:a%2Fb", "stripe:a/b"), ("r:app.t:", "app.t"), ("c:x:~", "x")]
 )
-def test_a_name_for_people(key: str, name: str) -> None:
+def test_limits_have_a_readable_name(key: str, name: str) -> None:
     assert limit_name(key) == name

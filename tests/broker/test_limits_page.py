@@ -1,4 +1,4 @@
-"""The timelines of docs/limits.md are what the queue in memory does (and Redis, where jobs run at
+"""The timelines in docs/limits.md show what the in-memory queue does (and Redis, where jobs run at
 the same time)."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def note(tenant: str, n: int) -> None:
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., Task]]:
-    """Registers a task with options; none of them is left behind."""
+    """Register a task with options; the task is removed afterwards."""
     SEEN.clear()
     known = dict(registry._tasks)
     numbers = iter(range(100))

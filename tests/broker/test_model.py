@@ -1,7 +1,7 @@
 """Random verbs against a plain Python model: laws 1 and 2 after every step.
 
-The model is told the same calls and predicts every reply; afterwards every job's hash and the order
-of every list must be what it says. A writer that the model calls stale must leave Redis untouched.
+The model gets the same calls and predicts every reply; afterwards every job's hash and the order of
+every list must be what it says. A writer that the model calls stale must leave Redis untouched.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .planted import plant_bug
 QUEUES = ("x", "y")
 CHILDREN = ("c1", "c2")
 VERDICTS = ("completed", "failed", "retrying", "delayed", "cancelled", "queued")
-# There the same examples every time, and no minutes spent on shrinking one.
+# In CI, use the same examples every time, and spend no minutes on shrinking one.
 IN_CI = "CI" in os.environ
 FINDING = [Phase.explicit, Phase.reuse, Phase.generate]
 BUDGET: dict[str, Any] = {
@@ -51,7 +51,7 @@ verdicts = st.sampled_from(VERDICTS)
 
 
 class Machine(RuleBasedStateMachine):
-    """Every rule is one verb, or time that passes."""
+    """Each rule is one verb, or lets time pass."""
 
     lab: Lab
 
@@ -60,10 +60,8 @@ class Machine(RuleBasedStateMachine):
         self.model = Model(QUEUES)
         self.names: list[str] = []
         self.call = 0
-        self.claimed: list[
-            tuple[str, ClaimedJob]
-        ] = []  # every claim ever handed out, with its child
-        # How to send a child's last call again; and one that was, as it was sent first.
+        self.claimed: list[tuple[str, ClaimedJob]] = []  # every claim ever made, with its child
+        # How to send a child's last call again; and a resent call, as it was first sent.
         self.last: dict[str, Callable[[bool], None]] = {}
         self.late: dict[str, Callable[[bool], None]] = {}
 
@@ -156,7 +154,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(child=children, wanted=st.integers(1, 4), order=orders, floor=floors)
     def claim(self, child: str, wanted: int, order: tuple[str, ...], floor: int) -> None:
-        """As a worker does it: with the wake token of a queue in hand."""
+        """As a worker does it: holding the wake token of a queue."""
         any(self.lab.pop_token(queue) for queue in order)
         claim_request, call = self._claim_request(child, order, floor)
         claim = self.lab.store.claim(claim_request, call, wanted)
@@ -169,7 +167,8 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self._held())
     @rule(some=st.lists(st.tuples(picks, verdicts), min_size=1, max_size=3), delay=picks)
     def finish(self, some: list[tuple[int, str]], delay: int) -> None:
-        """What children hold; the first one's child reports for all, and for others' in vain."""
+        """Report what children hold. The first job's child reports all of them; those of other
+        children are refused."""
         held = self._held()
         child = _pick(held, some[0][0])[0]
         outcomes = [_outcome(_pick(held, at)[1], verdict, delay) for at, verdict in some]
@@ -194,7 +193,8 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self._stale())
     @rule(at=picks, verdict=verdicts, child=st.none() | children)
     def write_what_is_stale(self, at: int, verdict: str, child: str | None) -> None:
-        """Claims that are over, by their own child or another: told so, and nothing is changed."""
+        """Report claims that are over, by their own child or another: they are refused, and nothing
+        changes."""
         holder, job = _pick(self._stale(), at)
         child = child or holder
         outcome, before = _outcome(job, verdict, 5), self.lab.dump()
@@ -207,7 +207,7 @@ class Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: self._held())
     @rule(at=picks, verdict=verdicts)
-    def write_what_was_handed_back(self, at: int, verdict: str) -> None:
+    def write_what_was_released(self, at: int, verdict: str) -> None:
         """By a child that may hold the job again, under another lease."""
         child, job = _pick(self._held(), at)
         self.release(at)
@@ -218,7 +218,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.last)
     @rule(at=picks)
     def send_the_last_call_again(self, at: int) -> None:
-        """Its reply was lost: it has no further effect, and brings what it brought."""
+        """Its reply was lost: the resent call has no further effect, and returns the same."""
         child = sorted(self.last)[at % len(self.last)]
         before = self.lab.dump()
         self.late[child] = self.last.pop(child)
@@ -229,7 +229,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.late)
     @rule(at=picks)
     def a_call_comes_after_it_was_sent_again(self, at: int) -> None:
-        """Another sending of it, which the network kept back: it claims nothing."""
+        """A copy of it that the network delayed arrives: it claims nothing."""
         before = self.lab.dump()
         child = sorted(self.late)[at % len(self.late)]
         self.late[child](False)
@@ -260,7 +260,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(alive=st.sets(children), beats=st.sampled_from([0, 1, 5, 5]))
     def lease_passes(self, alive: set[str], beats: int) -> None:
-        """Just over a lease, with or without its heartbeats; then somebody reaps."""
+        """Just over a lease passes, with or without its heartbeats; then expired children are
+        reaped."""
         for beat, ms in enumerate((4000, 4000, 4000, 3001, 0)):
             if beat < beats:
                 self.model.heartbeat(sorted(alive))
@@ -268,13 +269,13 @@ class Machine(RuleBasedStateMachine):
             self._advance(ms)
         self._reap_the_lapsed()
         before = self.lab.dump()
-        for queue in QUEUES:  # nothing is ever amiss here, for no key is deleted by hand
+        for queue in QUEUES:  # nothing is ever wrong here, because no key is deleted by hand
             assert self.lab.store.recover_orphans(queue, 0) == (0, [])
         assert self.lab.dump() == before
 
     @rule(child=children, started=st.none() | st.integers(0, 3))
     def reap_the_dead(self, child: str, started: int | None) -> None:
-        """``started``: how many of those it held, or nobody knows."""
+        """``started``: how many of the held jobs had started; None if that is unknown."""
         held = self.model.held.get(child, [])
         blamed = None if started is None else held[:started]
         reaped = self.lab.store.reap(child, blamed)
@@ -295,7 +296,7 @@ class Machine(RuleBasedStateMachine):
         assert dict(reaped.jobs) == self.model.reap(expected, None)
         self._forget_the_dead(expected)
 
-    # -- what takes several steps that random ones seldom make in a row
+    # -- sequences of steps that random verbs seldom produce
 
     @precondition(lambda self: self.last)
     @rule(at=picks, count=st.integers(1, 3))
@@ -312,14 +313,14 @@ class Machine(RuleBasedStateMachine):
 
     @rule(queue=queues, child=children)
     def what_has_waited_goes_first(self, queue: str, child: str) -> None:
-        """If nothing older waits: that depends on the option AGING."""
+        """Unless something older waits, which depends on the option AGING."""
         self.set_aging(queue, 500)
         self.enqueue(1, queue, 0, 0, 0)
         self._advance(5000)
         self.enqueue(1, queue, 2, 0, 0)
         self.claim(child, 1, (queue,), -100)
 
-    # More of what moves jobs: a rule is chosen as often as it has names.
+    # Aliases of verbs that move jobs: a rule is chosen as often as it has names.
     enqueue_more, enqueue_yet_more = enqueue, enqueue
     claim_more, claim_yet_more = claim, claim
     set_aging_more = set_aging
@@ -327,12 +328,12 @@ class Machine(RuleBasedStateMachine):
     write_more_that_is_stale = write_what_is_stale
     cancel_more_that_runs = cancel_what_runs
 
-    # -- what must hold
+    # -- laws
 
     @invariant()
     def every_job_is_in_one_place_and_redis_is_what_the_model_says(self) -> None:
         dump, keys, model = invariants(self.lab), self.lab.keys, self.model
-        for tombstone in model.tombs:  # they would go by the real clock
+        for tombstone in model.tombs:  # they would expire by the real clock
             assert keys.job(tombstone) in dump
             self.lab.redis.persist(keys.job(tombstone))
         for job in model.jobs.values():
@@ -486,14 +487,15 @@ BUGS = {
 }  # fmt: skip
 
 
-SEEDS = {"an outage is not noticed": 3}  # where 7 searches for long
+SEEDS = {"an outage is not noticed": 3}  # where 7 takes long to find anything
 
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_machine_finds_planted_bugs(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
-    """Without this, a model that looks at nothing would pass. The seeds find each soon."""
+    """Without this test, a model that checks nothing would pass. The seeds find each bug
+    quickly."""
     plant_bug(monkeypatch, *BUGS[bug])
     limits = settings(
         max_examples=1000, stateful_step_count=50,

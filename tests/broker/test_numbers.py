@@ -1,4 +1,4 @@
-"""Fields of a job that should be whole numbers, and that a hand has made something else."""
+"""Fields of a job that should be whole numbers, but were changed by hand."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def corrupt(lab: Lab, job_id: str, value: str, *fields: str) -> None:
 
 
 def told(lab: Lab, job_id: str) -> list[tuple[str, int, int]]:
-    """Its events, all of which are JSON with whole numbers."""
+    """Its events, which must all be JSON with whole numbers."""
     found = [(one["status"], one["attempt"], one["seq"]) for one in lab.events(job_id)]
     assert all(isinstance(number, int) for event in found for number in event[1:])
     return found
 
 
 @pytest.mark.parametrize("value", NONE)
-def test_numbers_that_are_none_stop_nobody(lab: Lab, value: str) -> None:
+def test_invalid_numbers_stop_no_job(lab: Lab, value: str) -> None:
     lab.add("z", "a", "b")
     corrupt(lab, "a", value, *FIELDS)
     claim = lab.claim(jobs=5)
@@ -39,7 +39,7 @@ def test_numbers_that_are_none_stop_nobody(lab: Lab, value: str) -> None:
 
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("value", [*NONE, "1.5"])
-def test_one_such_number_stops_nobody(lab: Lab, field: str, value: str) -> None:
+def test_a_single_invalid_number_stops_no_job(lab: Lab, field: str, value: str) -> None:
     lab.add("z", "a", "b")
     corrupt(lab, "a", "4", "seq")  # it has run before
     corrupt(lab, "a", value, field)
@@ -54,7 +54,7 @@ def test_one_such_number_stops_nobody(lab: Lab, field: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("value", [*NONE, "1.5"])
-def test_a_call_that_is_sent_again_gets_whole_numbers_too(lab: Lab, value: str) -> None:
+def test_a_resent_call_also_gets_whole_numbers(lab: Lab, value: str) -> None:
     lab.add("a", "b")
     lab.claim(jobs=2, call=5)
     corrupt(lab, "a", value, "attempts", "recoveries", "lease")
@@ -66,7 +66,7 @@ def test_a_call_that_is_sent_again_gets_whole_numbers_too(lab: Lab, value: str) 
 
 @pytest.mark.parametrize("value", NONE)
 @pytest.mark.parametrize("verdict", ["retrying", "delayed", "queued", "failed", "cancelled"])
-def test_they_stop_no_end_of_a_run(lab: Lab, verdict: str, value: str) -> None:
+def test_invalid_numbers_do_not_stop_the_end_of_a_run(lab: Lab, verdict: str, value: str) -> None:
     lab.add("a", "b", audit="all")
     corrupt(lab, "a", "1", "lease")
     a, b = lab.claim(jobs=2).jobs
@@ -85,7 +85,7 @@ def test_they_stop_no_end_of_a_run(lab: Lab, verdict: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("value", NONE)
-def test_they_stop_no_recovery(lab: Lab, value: str) -> None:
+def test_invalid_numbers_do_not_stop_a_recovery(lab: Lab, value: str) -> None:
     lab.add("a", "b")
     lab.claim(jobs=2)
     corrupt(lab, "a", value, "attempts", "recoveries", "seq", "lease")
@@ -96,7 +96,7 @@ def test_they_stop_no_recovery(lab: Lab, value: str) -> None:
 
 
 @pytest.mark.parametrize("value", NONE)
-def test_they_stop_nobody_who_waits(lab: Lab, value: str) -> None:
+def test_invalid_numbers_do_not_stop_waiting_jobs(lab: Lab, value: str) -> None:
     lab.add("p")
     lab.add("a", "b", after="wait p")
     corrupt(lab, "a", value, "waits", "attempts", "seq", "priority", "when")
@@ -106,7 +106,7 @@ def test_they_stop_nobody_who_waits(lab: Lab, value: str) -> None:
 
 
 @pytest.mark.parametrize("value", NONE)
-def test_they_stop_no_job_that_goes(lab: Lab, value: str) -> None:
+def test_invalid_numbers_do_not_stop_a_deletion(lab: Lab, value: str) -> None:
     lab.end("a", "b", "c", "d", verdict="failed")
     for job_id in "abcd":
         corrupt(lab, job_id, value, "bytes", "finished_ms", "until_ms", "generation", "seq")
@@ -119,7 +119,9 @@ def test_they_stop_no_job_that_goes(lab: Lab, value: str) -> None:
 
 
 @pytest.mark.parametrize("value", NONE)
-def test_a_workflow_that_is_over_or_paused_holds_them_back(lab: Lab, value: str) -> None:
+def test_an_ended_or_paused_workflow_holds_back_jobs_with_invalid_numbers(
+    lab: Lab, value: str
+) -> None:
     workflow = LabWorkflow(lab, {0: [], 1: []})
     workflow.push()
     corrupt(lab, workflow.job(0), value, "attempts", "seq")
@@ -131,7 +133,7 @@ def test_a_workflow_that_is_over_or_paused_holds_them_back(lab: Lab, value: str)
 
 
 @pytest.mark.parametrize("value", [*NONE, "1.5", str(2**63 - 1)])
-def test_counters_that_are_none_begin_anew(lab: Lab, value: str) -> None:
+def test_invalid_counters_restart(lab: Lab, value: str) -> None:
     meta, counters = lab.keys.queue("default").meta, ("tail", "head", "finished_bytes")
     totals = [
         f"{verb}_total" for verb in ("enqueued", "completed", "failed", "retried", "released")

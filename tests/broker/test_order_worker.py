@@ -1,4 +1,4 @@
-"""order_worker: what a worker is told, and what it says of itself."""
+"""order_worker: what a worker is told, and what it reports about itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_foreign_keys_do_not_stop_heartbeats(lab: Lab) -> None:
     assert lab.store.heartbeat([], worker=WORKER, report=REPORT.text()).order == "3 resume"
 
 
-def test_a_report_survives_the_way_through_redis() -> None:
+def test_a_report_survives_a_round_trip_through_redis() -> None:
     assert parse_report(REPORT.text()) == REPORT
     assert (REPORT.slots, REPORT.memory) == (6, 7)
     assert worker_of("w.m.1.2.33") == "w.m.1.2"
@@ -52,5 +52,5 @@ def test_a_report_survives_the_way_through_redis() -> None:
         REPORT.text().replace('["default"]', "[1]"),
     ],
 )  # fmt: skip
-def test_what_no_worker_has_written_is_no_report(text: str | None) -> None:
+def test_a_foreign_value_is_not_a_report(text: str | None) -> None:
     assert parse_report(text) is None

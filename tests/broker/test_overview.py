@@ -1,4 +1,4 @@
-"""What a monitor reads: counts, ages and rates of queues, and what each child runs."""
+"""What a monitor reads: counts, ages and rates of queues, and what each child is running."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_an_empty_queue(lab: Lab) -> None:
     assert lab.queries.overview([]) == []
 
 
-def test_numbers_that_a_hand_has_spoilt_hide_nothing_else(lab: Lab) -> None:
+def test_numbers_corrupted_by_hand_hide_nothing_else(lab: Lab) -> None:
     lab.add("a", "b")
     lab.take()
     lab.redis.hset(lab.keys.queue("default").meta, mapping={"failed_total": "?", "paused": "1.5"})
@@ -65,7 +65,7 @@ def test_each_queue_has_its_own_row(lab: Lab) -> None:
     assert abs(second.now_ms - (second.paused_ms or 0)) < 10_000
 
 
-def test_the_oldest_is_found_in_the_list_and_in_both_ends_of_the_priorities(lab: Lab) -> None:
+def test_the_oldest_job_is_found_in_the_list_and_at_both_ends_of_the_priorities(lab: Lab) -> None:
     lab.add("plain", "behind")
     set_age(lab, "plain", 100)
     assert 100_000 <= (look(lab).oldest_ms or 0) < 110_000
@@ -75,7 +75,7 @@ def test_the_oldest_is_found_in_the_list_and_in_both_ends_of_the_priorities(lab:
     assert 300_000 <= (look(lab).oldest_ms or 0) < 310_000
 
 
-def test_waiting_begins_when_a_job_comes_into_its_queue(lab: Lab) -> None:
+def test_waiting_begins_when_a_job_enters_its_queue(lab: Lab) -> None:
     lab.add("later", when="+100")
     lab.end("bad", verdict="failed", body='{"type":"E","message":"","traceback":""}')
     set_age(lab, "later", 86_400)
@@ -129,7 +129,7 @@ def overview_at(now_ms: int, **totals: int) -> QueueOverview:
     return QueueOverview("q", now_ms, {}, totals, None)
 
 
-def test_rates_count_what_came_and_what_ended() -> None:
+def test_rates_count_enqueued_and_ended_jobs() -> None:
     before = overview_at(0, enqueued=5, completed=4, failed=1)
     after = overview_at(2000, enqueued=25, requeued=2, completed=10, failed=4, cancelled=1)
     found = rates(before, after)
@@ -145,7 +145,7 @@ def test_rates_count_what_came_and_what_ended() -> None:
         (overview_at(0, enqueued=9), overview_at(1000, enqueued=1)),
     ],
 )
-def test_rates_over_no_time_or_over_lost_data_are_not_known(before: Any, after: Any) -> None:
+def test_rates_over_no_time_or_lost_data_are_unknown(before: Any, after: Any) -> None:
     assert rates(before, after) is None
 
 
@@ -156,7 +156,7 @@ def test_a_new_job_is_counted_once_however_often_it_is_sent(lab: Lab) -> None:
     assert (lab.meta()["enqueued_total"], lab.meta("low")["enqueued_total"]) == (3, 1)
 
 
-def test_what_each_child_runs_with_the_dead_first(lab: Lab) -> None:
+def test_running_jobs_of_each_child_with_the_dead_first(lab: Lab) -> None:
     lab.store.heartbeat(["alive"])
     lab.store.now_ms = round(time.time() * 1000) - 3_600_000
     lab.store.heartbeat(["dead"])
@@ -184,14 +184,14 @@ def test_a_child_that_claims_no_jobs_is_not_counted(lab: Lab) -> None:
     assert len(lab.queries.workers()) == 3, "each has a lease"
 
 
-def test_nobody_works(lab: Lab) -> None:
+def test_without_workers(lab: Lab) -> None:
     assert (lab.fleet().total, lab.fleet().children) == (0, [])
 
 
 def test_the_cost_is_a_fixed_number_of_round_trips(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the number of queues and children."""
+    """This holds for any number of queues and children."""
     lab.store.heartbeat([f"child{n}" for n in range(50)])
     for n in range(20):
         lab.add(f"job{n}", queue=f"q{n}")

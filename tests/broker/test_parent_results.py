@@ -1,5 +1,6 @@
-"""Results of parents: each stands once, with the parent, however many may read it; it stays as long
-as one of them may, is counted as every finished job, and only the byte cap takes it from them."""
+"""Results of parents: each is stored once, with the parent, however many jobs may read it. It stays
+as long as one of them may, counts like every finished job, and only the byte cap removes it
+earlier."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from .lab import ERROR, Lab, invariants, outcome
 from .workflows import LabWorkflow
 
 MB = 1_000_000
-LATER = 20_000  # ms; behind the resend window
+LATER = 20_000  # ms; after the resend window
 
 
 def result_of(size: int) -> str:
-    """JSON of so many bytes."""
+    """JSON of this many bytes."""
     return '"' + "r" * (size - 2) + '"'
 
 
@@ -58,7 +59,7 @@ def test_two_hundred_followers_share_one_result(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_job_after_many_that_have_completed_copies_nothing(lab: Lab) -> None:
+def test_a_job_with_many_completed_parents_copies_nothing(lab: Lab) -> None:
     names = [f"p{n}" for n in range(99)]
     lab.end(*names, body=result_of(MB // 10))
     before = used(lab)
@@ -80,7 +81,7 @@ def test_a_workflow_keeps_no_copies(lab: Lab) -> None:
     assert lab.meta()["finished_bytes"] > MB
 
 
-def test_they_are_read_a_megabyte_a_round_trip() -> None:
+def test_they_are_read_one_megabyte_per_round_trip() -> None:
     half = RESULTS_A_ROUND_TRIP // 2
     sizes = [half, half, 1, 3 * half, 1, 1]
     assert [sizes[part] for part in _batches(sizes)] == [
@@ -91,7 +92,7 @@ def test_they_are_read_a_megabyte_a_round_trip() -> None:
     ]
 
 
-# -- as long as somebody may read it
+# -- as long as a job may read it
 
 
 @pytest.mark.parametrize("verdict", ["failed", "cancelled", "retrying", "queued"])
@@ -114,7 +115,7 @@ def test_a_parent_stays_until_its_follower_has_completed(lab: Lab, verdict: str)
     invariants(lab)
 
 
-def test_a_parent_stays_until_its_failed_follower_is_let_go(lab: Lab) -> None:
+def test_a_parent_stays_until_its_failed_follower_is_deleted(lab: Lab) -> None:
     lab.end("p")
     lab.add("f", after="wait p")
     lab.finish(outcome(lab.take(), "failed", ERROR))
@@ -124,7 +125,7 @@ def test_a_parent_stays_until_its_failed_follower_is_let_go(lab: Lab) -> None:
     assert not list(lab.redis.scan_iter("*job:*"))
 
 
-def test_a_parent_without_a_result_is_kept_for_nobody(lab: Lab) -> None:
+def test_a_parent_without_a_result_is_not_kept(lab: Lab) -> None:
     lab.add("p", "q")
     first, second = lab.claim(jobs=2).jobs
     lab.add("f", after="wait p")
@@ -148,7 +149,7 @@ def test_parents_in_a_workflow_stay_until_all_of_it_has_completed(lab: Lab) -> N
     invariants(lab)
 
 
-def test_a_job_that_outlives_its_workflow_is_told_that_its_input_is_gone(lab: Lab) -> None:
+def test_a_job_that_outlives_its_workflow_learns_that_its_input_is_gone(lab: Lab) -> None:
     workflow = LabWorkflow(lab, {0: [], 1: [0], 2: []})
     workflow.push()
     assert workflow.run_one(body="1") == 0
@@ -162,9 +163,9 @@ def test_a_job_that_outlives_its_workflow_is_told_that_its_input_is_gone(lab: La
 
 
 @pytest.mark.parametrize("state", ["waiting", "deleted", "completed"])
-def test_a_run_that_redis_does_not_know_gets_no_results(lab: Lab, state: str) -> None:
-    """A failover took back that the parents have ended, or another run has completed, which lets
-    the results go: None is not what the parents returned."""
+def test_a_run_unknown_to_redis_gets_no_results(lab: Lab, state: str) -> None:
+    """A failover undid the end of the parents, or another run completed, which frees the results:
+    None would not be what the parents returned."""
     lab.add("p")
     lab.add("f", after="wait p")
     if state == "deleted":
@@ -180,7 +181,7 @@ def test_a_run_that_redis_does_not_know_gets_no_results(lab: Lab, state: str) ->
 # -- the byte cap
 
 
-def test_the_byte_cap_takes_what_nobody_needs_first(lab: Lab) -> None:
+def test_the_byte_cap_first_removes_results_that_no_job_needs(lab: Lab) -> None:
     lab.end("p", body=result_of(MB))
     lab.end("q", body=result_of(MB))
     lab.add("f", after="wait p")
@@ -191,7 +192,7 @@ def test_the_byte_cap_takes_what_nobody_needs_first(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_the_byte_cap_takes_what_is_needed_at_its_second_turn(lab: Lab) -> None:
+def test_the_byte_cap_removes_needed_results_in_a_second_pass(lab: Lab) -> None:
     lab.end("p", body=result_of(MB))
     lab.add("f", after="wait p")
     caps(lab, MB // 2)
@@ -206,7 +207,7 @@ def test_the_byte_cap_takes_what_is_needed_at_its_second_turn(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_the_byte_cap_takes_nothing_from_those_that_are_being_told(lab: Lab) -> None:
+def test_the_byte_cap_keeps_a_result_while_followers_are_being_notified(lab: Lab) -> None:
     lab.add("p")
     job = lab.take()
     for at in (0, 90):

@@ -1,4 +1,4 @@
-"""pause: claims stop, running jobs finish, resuming wakes a worker."""
+"""pause: claims stop, running jobs finish, and resuming wakes a worker."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from django_redisqueue.exceptions import WrongKeyType
 from .lab import T0, Lab, invariants, outcome
 
 
-def test_pausing_and_resuming_tell_whether_they_changed_anything(lab: Lab) -> None:
+def test_pausing_and_resuming_report_whether_they_changed_anything(lab: Lab) -> None:
     pause = lab.store.pause
     assert [pause("default", on) for on in (True, True, False, False)] == [True, False, True, False]
 
 
-def test_the_instant_is_stored_and_a_repeat_keeps_it(lab: Lab) -> None:
+def test_the_time_is_stored_and_a_repeat_keeps_it(lab: Lab) -> None:
     lab.store.pause("default", True)
     lab.advance(500)
     lab.store.pause("default", True)
@@ -35,7 +35,7 @@ def test_who_paused_is_stored_until_the_queue_is_resumed(lab: Lab) -> None:
     assert lab.redis.hget(key, "paused_by") is None
 
 
-def test_what_changed_is_in_the_history_newest_first(lab: Lab) -> None:
+def test_changes_are_in_the_history_newest_first(lab: Lab) -> None:
     lab.store.pause("default", True, "ann")
     lab.store.pause("default", True, "bob")
     lab.advance(500)
@@ -72,13 +72,13 @@ def test_resuming_leaves_a_token_when_there_is_work(lab: Lab, priority: int) -> 
     invariants(lab)
 
 
-def test_resuming_an_empty_queue_leaves_none(lab: Lab) -> None:
+def test_resuming_an_empty_queue_leaves_no_token(lab: Lab) -> None:
     lab.store.pause("default", True)
     lab.store.pause("default", False)
     assert lab.tokens() == 0
 
 
-def test_resuming_twice_mends_a_lost_token(lab: Lab) -> None:
+def test_resuming_twice_restores_a_lost_token(lab: Lab) -> None:
     lab.add("a")
     lab.pop_token()
     assert lab.store.pause("default", False) is False
@@ -95,6 +95,6 @@ def test_a_key_of_another_type_is_named_and_nothing_is_written(lab: Lab, name: s
     assert lab.dump() == before
 
 
-def test_a_full_redis_lets_it_through(lab: Lab) -> None:
+def test_it_works_on_a_full_redis(lab: Lab) -> None:
     with lab.full():
         assert lab.store.pause("default", True) is True

@@ -1,4 +1,4 @@
-"""pause_lanes: the jobs of one share or limit key of a queue wait, and the others go on."""
+"""pause_lanes: the jobs of one share or limit key of a queue wait, and the others continue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ONE = "|c:t:1 c:t=1"
 
 
 @pytest.mark.parametrize("key", ["s:gold", "c:t:1"])
-def test_its_jobs_wait_and_others_go_on(lab: Lab, key: str) -> None:
+def test_its_jobs_wait_and_others_continue(lab: Lab, key: str) -> None:
     lab.add("a", "b", lane="gold|c:t:1 c:t=2")
     lab.add("c", lane="|c:t:2 c:t=2")
     lab.add("plain")
@@ -71,7 +71,7 @@ def test_two_pauses_of_a_lane(lab: Lab) -> None:
 
 
 def test_many_lanes_are_resumed_in_steps(lab: Lab) -> None:
-    """If the caller dies between two of them, the audit finds the others."""
+    """If the caller dies between two of the steps, the audit finds the remaining lanes."""
     lab.store.pause_lanes("default", "s:gold", True)
     for n in range(250):
         lab.add(f"j{n}", lane=f"gold|c:t:{n} c:t=1")
@@ -112,7 +112,7 @@ def test_a_full_redis(lab: Lab) -> None:
         assert lab.store.pause_lanes("default", "s:gold", True)
 
 
-def test_a_wrong_type(lab: Lab) -> None:
+def test_a_key_of_the_wrong_type(lab: Lab) -> None:
     with (
         lab.broken("pauses") as words,
         pytest.raises(WrongKeyType, match=re.escape(words.replace("zset", "hash"))),

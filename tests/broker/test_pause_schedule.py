@@ -1,4 +1,4 @@
-"""pause_schedule: a schedule stops, and goes on with what is to come."""
+"""pause_schedule: a schedule stops, and resumes with its future due times."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .lab import Lab
 from .schedules import FIRST, MINUTE, define, definition, read, timer_is_awake
 
 
-def test_paused_it_is_not_due(lab: Lab) -> None:
+def test_a_paused_schedule_is_not_due(lab: Lab) -> None:
     define(lab, definition())
     assert lab.store.pause_schedule("report", True) == 1
     assert lab.store.pause_schedule("report", True) == 0
@@ -15,7 +15,7 @@ def test_paused_it_is_not_due(lab: Lab) -> None:
     assert read(lab).paused_ms == lab.now - 10 * MINUTE
 
 
-def test_resumed_it_goes_on_with_what_is_to_come(lab: Lab) -> None:
+def test_a_resumed_schedule_continues_with_future_due_times(lab: Lab) -> None:
     define(lab, definition())
     assert lab.store.pause_schedule("report", False) == 0
     lab.store.pause_schedule("report", True)
@@ -26,11 +26,11 @@ def test_resumed_it_goes_on_with_what_is_to_come(lab: Lab) -> None:
     assert timer_is_awake(lab)
 
 
-def test_an_unknown_one(lab: Lab) -> None:
+def test_an_unknown_schedule(lab: Lab) -> None:
     assert lab.store.pause_schedule("never", True) == -1
 
 
-def test_a_full_redis_lets_it_through(lab: Lab) -> None:
+def test_it_works_on_a_full_redis(lab: Lab) -> None:
     define(lab, definition())
     with lab.full():
         assert lab.store.pause_schedule("report", True) == 1

@@ -1,4 +1,4 @@
-"""One plain job is created by a path of its own, which leaves what create_jobs() leaves.
+"""A single plain job is created by its own path, which has the same result as create_jobs().
 
 Each case runs twice: once as it is, and once with that path shut.
 """
@@ -62,7 +62,8 @@ CASES: dict[str, Spoil] = {
 
 
 def _second(lab: Lab, spoil: Spoil) -> tuple[object, ...]:
-    """What a second job of a queue is answered with and leaves, after something was spoilt."""
+    """The reply to a second job of a queue and what the job leaves, after something was
+    corrupted."""
     lab.redis.flushdb()
     lab.add("first")
     spoil(lab)
@@ -77,7 +78,7 @@ def _second(lab: Lab, spoil: Spoil) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_plain_job_leaves_what_any_job_leaves(
+def test_a_plain_job_has_the_same_result_as_any_job(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     found = _second(lab, CASES[case])
@@ -85,7 +86,7 @@ def test_a_plain_job_leaves_what_any_job_leaves(
     assert found == _second(lab, CASES[case])
 
 
-def test_it_is_taken_back_when_the_stream_is_of_another_type(lab: Lab) -> None:
+def test_it_is_undone_when_the_stream_is_of_another_type(lab: Lab) -> None:
     lab.add("first")
     _replace(lambda lab: lab.keys.events)(lab)
     before = lab.dump()
@@ -94,8 +95,8 @@ def test_it_is_taken_back_when_the_stream_is_of_another_type(lab: Lab) -> None:
     assert lab.dump() == before
 
 
-def test_it_needs_no_look_at_the_trim_index(lab: Lab) -> None:
-    """Whose type another call tells, that adds an entry."""
+def test_it_does_not_read_the_trim_index(lab: Lab) -> None:
+    """Another call that adds an entry checks its type."""
     lab.add("first")
     _replace(lambda lab: lab.keys.trim_index)(lab)
     assert lab.add("a") == [True]

@@ -1,4 +1,4 @@
-"""progress: stored and told while the lease holds."""
+"""progress: stored and published while the lease is valid."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .lab import ERROR, Lab, invariants, outcome
 HALF = '{"done":1,"total":2,"note":"\\"half\\""}'
 
 
-def test_it_is_stored_and_told(lab: Lab) -> None:
+def test_it_is_stored_and_published(lab: Lab) -> None:
     lab.add("a")
     job = lab.take()
     assert lab.store.progress("c1", "a", job.lease, HALF) is True
@@ -32,7 +32,7 @@ def test_the_next_attempt_is_counted(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(("child", "lease"), [("c2", 1), ("c1", 0), ("c1", 2)])
-def test_a_stale_writer_is_told_and_changes_nothing(lab: Lab, child: str, lease: int) -> None:
+def test_a_stale_writer_is_refused_and_changes_nothing(lab: Lab, child: str, lease: int) -> None:
     lab.add("a")
     lab.take()
     before = lab.dump()
@@ -41,7 +41,7 @@ def test_a_stale_writer_is_told_and_changes_nothing(lab: Lab, child: str, lease:
 
 
 @pytest.mark.parametrize("verdict", ["completed", "retrying", "queued"])
-def test_a_job_that_no_longer_runs_takes_none(lab: Lab, verdict: str) -> None:
+def test_a_job_that_no_longer_runs_accepts_no_progress(lab: Lab, verdict: str) -> None:
     lab.add("a")
     job = lab.take()
     lab.finish(outcome(job, verdict))
@@ -51,7 +51,7 @@ def test_a_job_that_no_longer_runs_takes_none(lab: Lab, verdict: str) -> None:
     assert lab.dump() == before
 
 
-def test_thinned_tasks_tell_nothing(lab: Lab) -> None:
+def test_tasks_with_fewer_audit_events_publish_no_progress(lab: Lab) -> None:
     lab.add("a", audit="final")
     job = lab.take()
     assert lab.store.progress("c1", "a", job.lease, HALF) is True
@@ -70,7 +70,7 @@ def test_a_key_of_another_type_is_named(lab: Lab) -> None:
     assert lab.dump() == before
 
 
-def test_a_full_redis_lets_it_through(lab: Lab) -> None:
+def test_it_works_on_a_full_redis(lab: Lab) -> None:
     lab.add("a")
     job = lab.take()
     with lab.full():

@@ -1,4 +1,4 @@
-"""promote: due jobs move to the tail of their queue; the timer learns when to come back."""
+"""promote: due jobs move to the tail of their queue, and the timer learns when to run next."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from .lab import ERROR, Lab, invariants, outcome
 
 
-def test_what_is_due_moves_and_wakes_a_worker(lab: Lab) -> None:
+def test_due_jobs_move_and_wake_a_worker(lab: Lab) -> None:
     lab.add("later", when="+2000")
     lab.add("due", when="+1000")
     lab.advance(1000)
@@ -20,7 +20,7 @@ def test_what_is_due_moves_and_wakes_a_worker(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_retries_too_with_their_attempts(lab: Lab) -> None:
+def test_retries_move_too_with_their_attempts(lab: Lab) -> None:
     lab.add("a")
     lab.finish(outcome(lab.take(), "retrying", ERROR, "500"))
     lab.advance(500)
@@ -43,7 +43,7 @@ def test_nothing_to_do(lab: Lab) -> None:
     assert list(lab.dump()) == [lab.keys.queues]
 
 
-def test_due_jobs_leave_in_the_order_of_their_time_and_keep_their_priority(lab: Lab) -> None:
+def test_due_jobs_move_in_the_order_of_their_time_and_keep_their_priority(lab: Lab) -> None:
     lab.add("b", when="+20")
     lab.add("a", when="+10")
     lab.add("p", when="+30", priority=4)
@@ -52,7 +52,7 @@ def test_due_jobs_leave_in_the_order_of_their_time_and_keep_their_priority(lab: 
     assert lab.taken(jobs=3) == ["p", "a", "b"]
 
 
-def test_at_most_a_hundred_a_call_over_all_queues(lab: Lab) -> None:
+def test_at_most_a_hundred_per_call_over_all_queues(lab: Lab) -> None:
     lab.add(*[f"a{n}" for n in range(80)], queue="x", when="+5")
     lab.add(*[f"b{n}" for n in range(80)], queue="y", when="+5")
     lab.advance(5)
@@ -85,7 +85,7 @@ def test_a_second_call_changes_nothing(lab: Lab) -> None:
     assert lab.dump() == before
 
 
-def test_a_missing_hash_moves_on_to_the_claim_that_reports_it(lab: Lab) -> None:
+def test_a_job_without_a_hash_moves_on_and_the_claim_reports_it(lab: Lab) -> None:
     lab.add("gone", "b", when="+5")
     lab.redis.delete(lab.keys.job("gone"))
     lab.advance(5)
@@ -95,7 +95,7 @@ def test_a_missing_hash_moves_on_to_the_claim_that_reports_it(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("name", ["scheduled", "retrying", "queued", "priority", "wake", "meta"])
-def test_a_queue_with_a_key_of_another_type_stands_still_by_itself(lab: Lab, name: str) -> None:
+def test_only_a_queue_with_a_key_of_another_type_is_blocked(lab: Lab, name: str) -> None:
     for queue in ("first", "default", "last"):
         lab.add(queue, queue=queue, when="+5")
     lab.advance(5)
@@ -112,7 +112,7 @@ def test_a_queue_with_a_key_of_another_type_stands_still_by_itself(lab: Lab, nam
 
 
 def test_a_queue_that_is_not_named_is_served_too(lab: Lab) -> None:
-    """It was taken out of QUEUES, and has jobs yet."""
+    """It was removed from QUEUES, and still has jobs."""
     lab.add("a", queue="former", when="+5")
     lab.store.promote(["default"])
     lab.advance(5)
@@ -121,7 +121,7 @@ def test_a_queue_that_is_not_named_is_served_too(lab: Lab) -> None:
     assert lab.redis.smembers(lab.keys.queues) == {"default", "former"}
 
 
-def test_each_queue_has_its_share_of_a_call(lab: Lab) -> None:
+def test_each_queue_gets_its_share_of_a_call(lab: Lab) -> None:
     for n in range(5):
         lab.add(*[f"a{n}.{m}" for m in range(100)], queue="a", when="+5")
     lab.add("b", queue="b", when="+6")
@@ -134,7 +134,7 @@ def test_each_queue_has_its_share_of_a_call(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_of_more_queues_than_a_call_has_moves_those_go_first_that_were_due_first(lab: Lab) -> None:
+def test_of_very_many_queues_those_due_first_are_promoted_first(lab: Lab) -> None:
     for n in range(150):
         lab.add(f"j{n}", f"k{n}", queue=f"q{n}", when=f"+{1 + n}")
     lab.advance(200)
@@ -143,7 +143,7 @@ def test_of_more_queues_than_a_call_has_moves_those_go_first_that_were_due_first
     assert all(len(lab.ids("queued", f"q{n}")) == 2 for n in range(150))
 
 
-def test_a_full_redis_lets_it_through(lab: Lab) -> None:
+def test_it_works_on_a_full_redis(lab: Lab) -> None:
     lab.add("a", when="+5")
     lab.advance(5)
     with lab.full():

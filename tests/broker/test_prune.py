@@ -1,4 +1,4 @@
-"""prune: old finished jobs go, hash and id together, and never too early."""
+"""prune: old finished jobs are deleted, hash and id together, and never too early."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_byte_cap_overrides_every_promise_and_is_counted(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_what_was_due_anyway_is_not_counted_as_forced(lab: Lab) -> None:
+def test_jobs_that_were_due_anyway_are_not_counted_as_forced(lab: Lab) -> None:
     lab.store.settings = replace(lab.store.settings, finished_max_bytes=0)
     lab.end("a")
     lab.advance(WINDOW + 1)
@@ -91,7 +91,7 @@ def test_what_was_due_anyway_is_not_counted_as_forced(lab: Lab) -> None:
     assert "forced_total" not in lab.meta()
 
 
-def test_the_bytes_of_every_path_come_back_to_nothing(lab: Lab) -> None:
+def test_the_bytes_of_every_path_return_to_zero(lab: Lab) -> None:
     lab.end("done", payload='[["' + "x" * 3000 + '"],{}]', body='"' + "y" * 5000 + '"')
     lab.end("failed", verdict="failed", body=ERROR)
     lab.end("told", verdict="cancelled", body=ERROR)
@@ -136,7 +136,7 @@ def test_a_cancelled_id_that_lingers_leaves_a_tombstone_for_the_claim(lab: Lab) 
     assert lab.job("a") == {}
 
 
-def test_a_ghost_in_the_list_goes(lab: Lab) -> None:
+def test_an_id_without_a_hash_is_removed_from_the_list(lab: Lab) -> None:
     lab.end("a", "b")
     lab.redis.delete(lab.keys.job("a"))
     lab.advance(WINDOW + 1)
@@ -144,7 +144,7 @@ def test_a_ghost_in_the_list_goes(lab: Lab) -> None:
     assert lab.ids("completed") == []
 
 
-def test_an_id_that_has_no_business_in_the_list_keeps_its_hash(lab: Lab) -> None:
+def test_an_id_that_does_not_belong_in_the_list_keeps_its_hash(lab: Lab) -> None:
     lab.add("runs")
     lab.redis.zadd(lab.keys.queue("default").completed, {"runs": 1, "theirs": 2})
     lab.redis.set(lab.keys.job("theirs"), "theirs")
@@ -177,14 +177,14 @@ def test_a_key_of_another_type_is_named_and_nothing_is_written(lab: Lab, name: s
     assert lab.dump() == before
 
 
-def test_a_full_redis_lets_it_through(lab: Lab) -> None:
+def test_it_works_on_a_full_redis(lab: Lab) -> None:
     lab.end("a")
     lab.advance(WINDOW + 1)
     with lab.full():
         assert prune(lab, ttl_ms=0) == (1, 0, False)
 
 
-# -- behind the mirror's cursor
+# -- jobs that the mirror has not read yet
 
 
 def entry_of(lab: Lab, job_id: str, status: str) -> str:
@@ -198,7 +198,7 @@ def entry_of(lab: Lab, job_id: str, status: str) -> str:
 
 
 def finished_ms(lab: Lab, job_id: str, instant_ms: int) -> None:
-    """Let it have ended at that instant."""
+    """Act as if it had ended at that time."""
     lab.redis.hset(lab.keys.job(job_id), "finished_ms", instant_ms)
     key = getattr(lab.keys.queue("default"), str(lab.status(job_id)))
     lab.redis.zadd(key, {job_id: instant_ms}, xx=True)
@@ -211,9 +211,10 @@ def test_not_before_the_mirror_has_read_its_last_event(mirrored: Lab, status: st
     cursor = entry_of(mirrored, "a", "processing")
     cursor_ms = int(cursor.partition("-")[0])
     finished_ms(mirrored, "a", cursor_ms - 5000)
-    assert prune(mirrored, status, keep=0, ttl_ms=0) == (0, 0, False)  # nothing is read at all
+    # nothing has been read at all
+    assert prune(mirrored, status, keep=0, ttl_ms=0) == (0, 0, False)
     mirrored.store.trim(cursor, 10_000)
-    for before in (-1, 0, 1, 1000):  # a script's entries may be that much later than its clock
+    for before in (-1, 0, 1, 1000):  # a script's entries may be later than its clock by this much
         finished_ms(mirrored, "a", cursor_ms - before)
         assert prune(mirrored, status, keep=0, ttl_ms=0) == (0, 0, False)
     finished_ms(mirrored, "a", cursor_ms - 1001)
@@ -228,7 +229,7 @@ def test_a_mirror_at_the_end_has_read_everything(mirrored: Lab) -> None:
     assert prune(mirrored, keep=0, ttl_ms=0) == (1, 0, False)
 
 
-def test_a_stream_that_is_gone_holds_nothing_back(mirrored: Lab) -> None:
+def test_a_missing_stream_holds_nothing_back(mirrored: Lab) -> None:
     mirrored.end("a")
     mirrored.redis.delete(mirrored.keys.events)
     finished_ms(mirrored, "a", mirrored.queries.now_ms() - 1)
@@ -254,7 +255,7 @@ def test_the_byte_cap_overrides_the_mirror_too_and_is_counted(mirrored: Lab) -> 
     assert mirrored.meta()["forced_total"] == 1
 
 
-def test_without_a_mirror_nobody_is_waited_for(mirrored: Lab) -> None:
+def test_without_a_mirror_nothing_is_waited_for(mirrored: Lab) -> None:
     mirrored.end("a")
     finished_ms(mirrored, "a", mirrored.queries.now_ms() - 1)
     mirrored.store.settings = replace(mirrored.store.settings, mirror=False)
@@ -274,7 +275,7 @@ def test_a_failed_job_that_others_wait_for_stays_as_long_as_its_workflow(lab: La
     assert workflow.run_all() == [0, 1]
 
 
-def test_a_queue_that_has_left_the_settings_is_pruned_too(lab: Lab) -> None:
+def test_a_queue_removed_from_the_settings_is_pruned_too(lab: Lab) -> None:
     lab.end("a", queue="former")
     lab.end("b", "c")
     lab.advance(2 * 86_400_000)

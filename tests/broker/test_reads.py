@@ -1,5 +1,5 @@
-"""Reads of pages of ids, outlines and sorted sets: what they hold, what they cost, and that nothing
-is left out while members come and go."""
+"""Reads of pages of ids, outlines and sorted sets: what they contain, what they cost, and that
+nothing is skipped while members come and go."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY = "some_set"
 
 @pytest.fixture
 def mixed(lab: Lab) -> list[str]:
-    """Jobs of all priorities; the order in which they will run."""
+    """Adds jobs of all priorities; returns the order in which they will run."""
     for n in range(3):
         lab.add(f"plain{n}")
         lab.add(f"high{n}", priority=5)
@@ -31,7 +31,7 @@ def mixed(lab: Lab) -> list[str]:
 
 @pytest.mark.parametrize("start", range(10))
 @pytest.mark.parametrize("stop", range(10))
-def test_every_page_of_queued_ids_is_a_slice_of_the_order(
+def test_every_page_of_queued_ids_is_a_slice_of_the_whole_order(
     lab: Lab, mixed: list[str], start: int, stop: int
 ) -> None:
     if start <= stop:
@@ -70,7 +70,7 @@ def test_an_outline_has_all_but_result_and_options(lab: Lab) -> None:
     assert b.result is None
 
 
-def test_broken_and_missing_jobs_are_outlines_that_say_so(lab: Lab) -> None:
+def test_the_outlines_of_broken_and_missing_jobs_say_so(lab: Lab) -> None:
     lab.add("a", "b", "c")
     lab.redis.hset(lab.keys.job("a"), "payload", "{")
     lab.redis.delete(lab.keys.job("b"))
@@ -85,7 +85,7 @@ def test_broken_and_missing_jobs_are_outlines_that_say_so(lab: Lab) -> None:
 
 
 def values(*keys: str, is_strict: bool = False) -> Read[list[str | None]]:
-    """Reads one key after the other."""
+    """Reads one key after another."""
     found: list[str | None] = []
     for key in keys:
         command = ("GET", key)
@@ -94,7 +94,7 @@ def values(*keys: str, is_strict: bool = False) -> Read[list[str | None]]:
     return found
 
 
-def test_reads_together_take_as_many_round_trips_as_the_longest(
+def test_combined_reads_take_as_many_round_trips_as_the_longest(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.redis.mset({"a": 1, "b": 2})
@@ -106,7 +106,7 @@ def test_reads_together_take_as_many_round_trips_as_the_longest(
     assert run(lab.connection, together([])) == []
 
 
-def test_reads_together_are_strict_if_all_of_them_are(lab: Lab) -> None:
+def test_combined_reads_are_strict_if_all_of_them_are(lab: Lab) -> None:
     lab.redis.set("a", 1)
     lab.redis.lpush("wrong", "theirs")
     strict, others = values("a", "wrong", is_strict=True), values("wrong", "a")
@@ -117,7 +117,7 @@ def test_reads_together_are_strict_if_all_of_them_are(lab: Lab) -> None:
         )
 
 
-def test_the_server_says_what_it_is(lab: Lab) -> None:
+def test_the_server_reports_its_kind_and_version(lab: Lab) -> None:
     lab.add("a")
     found = lab.queries.server()
     assert found.name in ("Redis", "Valkey")
@@ -149,7 +149,7 @@ def walk(lab: Lab, count: int) -> list[list[str]]:
             return pages
 
 
-def test_every_member_once_whatever_the_scores(lab: Lab) -> None:
+def test_a_walk_visits_every_member_once_whatever_the_scores(lab: Lab) -> None:
     assert walk(lab, 3) == [[]]
     lab.redis.zadd(KEY, {"a": 5, "b": 5, "c c": 5, "d": 1_760_000_000_000, "e": float("inf")})
     lab.redis.zadd(KEY, {"f": float("inf")})
@@ -159,7 +159,7 @@ def test_every_member_once_whatever_the_scores(lab: Lab) -> None:
 
 
 def test_a_member_that_is_not_text_ends_a_page_like_any_other(lab: Lab) -> None:
-    """What follows is asked for in a URL, which cannot have its bytes."""
+    """The next page is requested in a URL, which cannot contain its bytes."""
     lab.redis.zadd(KEY, {b"a": 5, b"\xff\xfe1": 5, b"\xff\xfe2": 5})
     after = run(lab.connection, page_after(KEY, "", 2)).following
     assert after.isascii()
@@ -168,7 +168,7 @@ def test_a_member_that_is_not_text_ends_a_page_like_any_other(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("change", ["gone", "moved"])
-def test_a_page_goes_on_when_its_member_is_gone_or_has_moved(lab: Lab, change: str) -> None:
+def test_a_page_continues_when_its_member_is_gone_or_has_moved(lab: Lab, change: str) -> None:
     lab.redis.zadd(KEY, {"a": 1, "b": 2, "c": 3, "d": 4})
     after = run(lab.connection, page_after(KEY, "", 2)).following
     assert after == "2 b"
@@ -180,7 +180,7 @@ def test_a_page_goes_on_when_its_member_is_gone_or_has_moved(lab: Lab, change: s
     assert [member for member, _ in page.entries] == ["c", "d"]
 
 
-def test_among_equal_scores_a_page_goes_on_behind_a_member_that_is_gone(lab: Lab) -> None:
+def test_among_equal_scores_a_page_continues_after_a_member_that_is_gone(lab: Lab) -> None:
     names = [f"{n:02}" for n in range(20)]
     lab.redis.zadd(KEY, dict.fromkeys(names, 5) | {"first": 1, "last": 9})
     for gone in names:

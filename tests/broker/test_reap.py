@@ -1,4 +1,5 @@
-"""reap: what a dead child held goes back, poison is contained, outages blame nobody."""
+"""reap: the jobs of a dead child are returned, poison is contained, and outages are blamed on no
+job."""
 
 from __future__ import annotations
 
@@ -29,14 +30,16 @@ def test_started_jobs_are_recovered_and_others_released_in_their_order(lab: Lab)
     invariants(lab)
 
 
-def test_all_are_blamed_when_nobody_knows_what_had_started(lab: Lab) -> None:
+def test_all_jobs_are_blamed_when_it_is_unknown_which_had_started(lab: Lab) -> None:
     lab.add("a", "b")
     lab.claim(jobs=2)
     assert dict(lab.store.reap("c1").jobs) == {"a": "recovered", "b": "recovered"}
 
 
 @pytest.mark.parametrize("priority", [0, 9, -9])
-def test_they_go_to_the_head_of_their_band_and_leave_a_token(lab: Lab, priority: int) -> None:
+def test_recovered_jobs_go_to_the_head_of_their_band_and_leave_a_token(
+    lab: Lab, priority: int
+) -> None:
     lab.add("a", "b", "c", priority=priority)
     lab.claim(jobs=2)
     assert lab.pop_token()
@@ -46,7 +49,7 @@ def test_they_go_to_the_head_of_their_band_and_leave_a_token(lab: Lab, priority:
     invariants(lab)
 
 
-def test_no_attempt_is_spent(lab: Lab) -> None:
+def test_no_attempt_is_used(lab: Lab) -> None:
     lab.add("a")
     lab.take()
     lab.store.reap("c1", ["a"])
@@ -79,7 +82,7 @@ def test_the_old_holder_has_lost_its_lease(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("count", [99, 100, 101, 102, 200, 201])
-def test_a_large_list_goes_back_in_steps_and_in_order(lab: Lab, count: int) -> None:
+def test_a_large_list_is_returned_in_steps_and_in_order(lab: Lab, count: int) -> None:
     names = [f"j{n}" for n in range(count)]
     for at in range(0, count, 100):
         lab.add(*names[at : at + 100])
@@ -107,7 +110,7 @@ def _crash(lab: Lab, child: str = "c1") -> list[tuple[str, str]]:
     return list(lab.store.reap(child).jobs)
 
 
-def test_the_third_crash_alone_is_poison(lab: Lab) -> None:
+def test_a_third_crash_of_a_job_that_ran_alone_is_poison(lab: Lab) -> None:
     lab.add("a")
     assert [_crash(lab) for _ in range(3)] == [
         [("a", "recovered")], [("a", "recovered")], [("a", "poison")],
@@ -123,7 +126,7 @@ def test_the_third_crash_alone_is_poison(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_one_that_was_not_alone_is_given_another_chance_alone(lab: Lab) -> None:
+def test_a_job_that_was_not_alone_gets_another_run_alone(lab: Lab) -> None:
     lab.add("a", "b")
     lab.redis.hset(lab.keys.job("a"), "recoveries", 0)
     jobs = lab.claim(jobs=2).jobs
@@ -136,14 +139,14 @@ def test_one_that_was_not_alone_is_given_another_chance_alone(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_the_only_one_that_had_started_was_alone(lab: Lab) -> None:
+def test_the_only_job_that_had_started_counts_as_alone(lab: Lab) -> None:
     lab.add("a", "b")
     lab.claim(jobs=2)
     lab.redis.hset(lab.keys.job("a"), "recoveries", 2)
     assert dict(lab.store.reap("c1", ["a"]).jobs) == {"a": "poison", "b": "released"}
 
 
-def test_one_that_had_not_started_is_never_poison(lab: Lab) -> None:
+def test_a_job_that_had_not_started_is_never_poison(lab: Lab) -> None:
     lab.add("a")
     lab.take()
     lab.redis.hset(lab.keys.job("a"), "recoveries", 99)
@@ -151,7 +154,7 @@ def test_one_that_had_not_started_is_never_poison(lab: Lab) -> None:
     assert lab.job("a")["recoveries"] == "99"
 
 
-def test_the_last_of_many_does_not_seem_alone(lab: Lab) -> None:
+def test_the_last_of_many_jobs_does_not_count_as_alone(lab: Lab) -> None:
     for at in range(2):
         lab.add(*[f"{at}.{n}" for n in range(100)])
     lab.claim(jobs=100)
@@ -163,7 +166,7 @@ def test_the_last_of_many_does_not_seem_alone(lab: Lab) -> None:
     assert set(became.values()) == {"recovered"}
 
 
-# -- whose lease has lapsed (law 5)
+# -- whose lease has expired (law 5)
 
 
 def _hold(lab: Lab, child: str = "c1") -> None:
@@ -171,14 +174,14 @@ def _hold(lab: Lab, child: str = "c1") -> None:
     lab.take(child)
 
 
-def test_nothing_has_lapsed(lab: Lab) -> None:
+def test_nothing_has_expired(lab: Lab) -> None:
     _hold(lab)
     lab.steady(ms=15_000)
     reaped = lab.store.reap()
     assert (reaped.child, reaped.wait_ms) == ("", 0)
 
 
-def test_a_lapsed_child_is_reaped_by_anybody(lab: Lab) -> None:
+def test_any_reaper_reaps_a_child_with_an_expired_lease(lab: Lab) -> None:
     _hold(lab)
     lab.steady()
     reaped = lab.store.reap()
@@ -187,7 +190,7 @@ def test_a_lapsed_child_is_reaped_by_anybody(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_the_longest_lapsed_comes_first(lab: Lab) -> None:
+def test_the_lease_that_expired_first_is_reaped_first(lab: Lab) -> None:
     lab.store.heartbeat(["c2"])
     lab.advance(1000)
     lab.store.heartbeat(["c1"])
@@ -195,10 +198,10 @@ def test_the_longest_lapsed_comes_first(lab: Lab) -> None:
     assert [lab.store.reap().child for _ in range(3)] == ["c2", "c1", ""]
 
 
-def test_nobody_is_reaped_before_a_whole_lease_after_the_first_beat(lab: Lab) -> None:
+def test_no_child_is_reaped_before_a_whole_lease_after_the_first_heartbeat(lab: Lab) -> None:
     _hold(lab)
     lab.advance(20_000)
-    assert lab.store.reap().wait_ms == 15_000  # nobody has beaten at all
+    assert lab.store.reap().wait_ms == 15_000  # there has been no heartbeat at all
     lab.store.heartbeat([])
     assert lab.store.reap().wait_ms == 15_000
     lab.advance(5000)
@@ -213,9 +216,9 @@ def test_after_an_outage_a_whole_lease_passes_again(lab: Lab) -> None:
     _hold(lab)
     lab.steady()
     lab.store.heartbeat(["c1"])
-    lab.advance(30_000)  # Redis away for twice the lease
+    lab.advance(30_000)  # Redis down for twice the lease
     before = lab.dump()
-    assert lab.store.reap().wait_ms == 15_000  # even when the reaper comes before the first beat
+    assert lab.store.reap().wait_ms == 15_000  # even if the reap comes before the first heartbeat
     assert lab.dump() == before
     lab.store.heartbeat([])
     assert lab.store.reap().wait_ms == 15_000
@@ -240,8 +243,8 @@ def _beat_late(lab: Lab, *children: str, gap: int, beats: int) -> None:
         lab.store.heartbeat(children)
 
 
-def test_heartbeats_that_are_always_late_delay_reaping_but_do_not_prevent_it(lab: Lab) -> None:
-    """Each gap is over half a lease, so no whole lease ever passes without one."""
+def test_constantly_late_heartbeats_delay_reaping_but_do_not_prevent_it(lab: Lab) -> None:
+    """Each gap is longer than half a lease, so a whole lease never passes without one."""
     _hold(lab)
     lab.store.heartbeat(["alive"])
     _beat_late(lab, "alive", gap=9000, beats=6)
@@ -249,11 +252,11 @@ def test_heartbeats_that_are_always_late_delay_reaping_but_do_not_prevent_it(lab
     assert lab.status("a") == "processing"
     _beat_late(lab, "alive", gap=9000, beats=1)
     assert lab.store.reap().jobs == [("a", "recovered")]
-    assert lab.store.reap().child == ""  # the living one has kept its lease
+    assert lab.store.reap().child == ""  # the living child has kept its lease
     invariants(lab)
 
 
-def test_a_gap_of_over_a_lease_begins_the_long_wait_anew(lab: Lab) -> None:
+def test_a_gap_of_over_a_lease_restarts_the_long_wait(lab: Lab) -> None:
     _hold(lab)
     lab.store.heartbeat(["alive"])
     _beat_late(lab, "alive", gap=9000, beats=6)
@@ -263,7 +266,7 @@ def test_a_gap_of_over_a_lease_begins_the_long_wait_anew(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("field", ["run_id", "beat_ms", "steady_ms", "reached_ms"])
-def test_a_field_deleted_by_hand_delays_only(lab: Lab, field: str) -> None:
+def test_a_field_deleted_by_hand_only_causes_a_delay(lab: Lab, field: str) -> None:
     _hold(lab)
     lab.steady()
     lab.redis.hdel(lab.keys.meta, field)
@@ -285,7 +288,7 @@ def test_a_lease_deleted_by_hand_hides_no_named_child(lab: Lab) -> None:
 # -- refusals
 
 
-def test_a_missing_hash_is_passed_over(lab: Lab) -> None:
+def test_a_missing_hash_is_skipped(lab: Lab) -> None:
     lab.add("a", "b", "c")
     lab.claim(jobs=3)
     lab.redis.delete(lab.keys.job("a"), lab.keys.job("b"))
@@ -316,7 +319,7 @@ def test_jobs_of_a_queue_with_a_key_of_another_type_stay(lab: Lab, name: str) ->
 
 
 def test_jobs_whose_outcomes_are_still_to_be_reported_stay(lab: Lab) -> None:
-    """Those of a broken queue, which somebody mends before the dead child is reaped."""
+    """They belong to a broken queue, which is repaired before the dead child is reaped."""
     lab.add("a", "b")
     a, _ = lab.claim(jobs=2).jobs
     reaped = lab.store.reap("c1", ["b"], ["a"])
@@ -327,7 +330,7 @@ def test_jobs_whose_outcomes_are_still_to_be_reported_stay(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_child_whose_jobs_have_to_stay_keeps_no_other_from_being_reaped(lab: Lab) -> None:
+def test_a_child_whose_jobs_must_stay_does_not_keep_others_from_being_reaped(lab: Lab) -> None:
     lab.add("a", queue="sound")
     lab.add("b")
     lab.take("c1")
@@ -343,7 +346,7 @@ def test_a_child_whose_jobs_have_to_stay_keeps_no_other_from_being_reaped(lab: L
 
 
 @pytest.mark.parametrize("is_named", [False, True])
-def test_a_processing_list_of_another_type_keeps_no_job_from_being_recovered(
+def test_a_processing_list_of_another_type_does_not_prevent_recovery(
     lab: Lab, is_named: bool
 ) -> None:
     lab.add("a", "b")
@@ -363,7 +366,7 @@ def test_a_processing_list_of_another_type_keeps_no_job_from_being_recovered(
     invariants(lab)
 
 
-def test_many_jobs_that_have_to_stay_hide_no_others(lab: Lab) -> None:
+def test_many_jobs_that_must_stay_hide_no_others(lab: Lab) -> None:
     lab.add(*[f"b{n}" for n in range(100)])
     lab.add("a", queue="sound")
     lab.claim(jobs=100)
@@ -380,7 +383,7 @@ def test_many_jobs_that_have_to_stay_hide_no_others(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_full_redis_lets_it_through(lab: Lab) -> None:
+def test_it_works_on_a_full_redis(lab: Lab) -> None:
     lab.add("a", "b", priority=2)
     lab.claim(jobs=2)
     lab.redis.hset(lab.keys.job("a"), "recoveries", 2)

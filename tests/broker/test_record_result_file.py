@@ -1,5 +1,5 @@
-"""record_result_file: a file is recorded before it is written; fenced, and only for jobs whose
-results others read."""
+"""record_result_file: a file is recorded before it is written. The call is fenced, and only allowed
+for jobs whose results other jobs read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .lab import Lab, outcome
 from .workflows import LabWorkflow
 
 
-def test_a_file_is_noted_and_its_gather_kept_until_it_is_deleted(lab: Lab) -> None:
+def test_a_file_is_recorded_and_its_gather_kept_until_the_file_is_deleted(lab: Lab) -> None:
     query = Query(lab, "a")
     query.start()
     job = query.take()
@@ -55,7 +55,7 @@ def test_a_gather_that_is_over_is_refused(lab: Lab) -> None:
     assert lab.store.record_result_file(job.id, job.lease, "f") == -1
 
 
-def test_a_gather_whose_files_are_being_deleted_takes_no_more(lab: Lab) -> None:
+def test_a_gather_whose_files_are_being_deleted_accepts_no_more(lab: Lab) -> None:
     query = Query(lab, "ab", threshold=1)
     query.start()
     query.run_one("failed")
@@ -71,7 +71,7 @@ def test_a_gather_whose_files_are_being_deleted_takes_no_more(lab: Lab) -> None:
     assert lab.store.record_result_file(late.id, late.lease, "late") == -1
     query.finish(late)
     assert query.queries.files(query.key) == (query.id, ["f"])
-    assert query.data().done_count == 0  # its results went with it
+    assert query.data().done_count == 0  # its results are gone with it
     assert not lab.redis.exists(lab.keys.gathers)
 
 
@@ -93,7 +93,7 @@ def test_a_gather_with_a_running_listener_is_not_forgotten(lab: Lab) -> None:
     assert query.queries.closed(10) == [query.key]
 
 
-def test_a_full_redis_takes_it(lab: Lab) -> None:
+def test_it_works_on_a_full_redis(lab: Lab) -> None:
     query = Query(lab, "a")
     query.start()
     job = query.take()
@@ -117,7 +117,7 @@ def test_a_job_of_a_workflow_and_one_with_a_follower_may_have_files(lab: Lab) ->
     assert lab.store.record_result_file("parent", 7, "stale") == 0
 
 
-def test_a_file_is_abandoned_once_no_job_will_name_it(lab: Lab) -> None:
+def test_a_file_is_abandoned_once_no_job_can_name_it(lab: Lab) -> None:
     lab.add("p")
     lab.add("f", after="wait p")
 
@@ -126,7 +126,7 @@ def test_a_file_is_abandoned_once_no_job_will_name_it(lab: Lab) -> None:
 
     first = lab.take()
     lab.store.record_result_file("p", first.lease, "first")
-    assert abandoned() == []  # it runs
+    assert abandoned() == []  # it is running
     lab.store.reap("c1", ["p"])
     assert abandoned() == []  # it will run again
     second = lab.take()

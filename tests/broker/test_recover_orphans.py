@@ -1,4 +1,5 @@
-"""recover_orphans: finds processing jobs that no reap would, after keys were deleted by hand."""
+"""recover_orphans: finds processing jobs that no reap would find, after keys were deleted by
+hand."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ def test_a_living_childs_jobs_are_left_alone(lab: Lab) -> None:
     assert lab.dump() == before
 
 
-def test_a_job_whose_child_has_neither_list_nor_lease_is_taken_back(lab: Lab) -> None:
+def test_a_job_whose_child_has_neither_list_nor_lease_is_recovered(lab: Lab) -> None:
     lab.add("a")
     job = lab.take()
     lab.redis.delete(lab.keys.child_processing("c1"), lab.keys.workers)
@@ -52,7 +53,7 @@ def test_a_list_deleted_by_hand_does_not_matter_while_its_child_lives(lab: Lab) 
     invariants(lab)
 
 
-def test_a_lease_deleted_by_hand_is_given_again_for_its_child_to_renew(lab: Lab) -> None:
+def test_a_lease_deleted_by_hand_is_granted_again_for_its_child_to_renew(lab: Lab) -> None:
     lab.add("a")
     job = lab.take()
     lab.steady("c1")
@@ -75,7 +76,7 @@ def test_a_dead_child_whose_lease_was_deleted_is_reaped_a_lease_later(lab: Lab) 
     invariants(lab)
 
 
-def test_a_young_claim_is_left_alone(lab: Lab) -> None:
+def test_a_recent_claim_is_left_alone(lab: Lab) -> None:
     lab.steady()
     lab.add("a")
     lab.take()
@@ -86,7 +87,7 @@ def test_a_young_claim_is_left_alone(lab: Lab) -> None:
     assert lab.store.recover_orphans("default", 0)[1] == [("a", "c1", "recovered")]
 
 
-def test_nothing_is_taken_before_a_lease_has_passed_since_an_outage(lab: Lab) -> None:
+def test_nothing_is_recovered_before_a_lease_has_passed_since_an_outage(lab: Lab) -> None:
     lab.add("a")
     lab.take()
     lab.redis.delete(lab.keys.child_processing("c1"), lab.keys.workers)
@@ -124,7 +125,7 @@ def test_an_id_that_is_not_processing_leaves_the_list(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_any_number_with_the_same_claim_time_is_gone_through(lab: Lab) -> None:
+def test_any_number_of_jobs_with_the_same_claim_time_is_examined(lab: Lab) -> None:
     for at in range(4):
         lab.add(*[f"{at}.{n}" for n in range(100)])
         lab.claim("alive" if at % 2 else f"dead{at}", jobs=100)
@@ -155,7 +156,7 @@ def test_a_key_of_another_type_is_named_and_nothing_is_written(lab: Lab, name: s
     assert lab.dump() == before
 
 
-def test_a_full_redis_lets_it_through(lab: Lab) -> None:
+def test_it_works_on_a_full_redis(lab: Lab) -> None:
     lab.add("a")
     lab.take()
     lab.redis.delete(lab.keys.child_processing("c1"), lab.keys.workers)

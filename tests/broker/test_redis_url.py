@@ -1,4 +1,5 @@
-"""URLs of CONNECTION that cannot be read: refused by name, and no part of a password is shown."""
+"""URLs in CONNECTION that cannot be read are refused by name, without showing any part of a
+password."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ UNREADABLE = [
 
 
 @pytest.mark.parametrize("url", UNREADABLE)
-def test_a_url_that_can_not_be_read(settings: Any, url: str) -> None:
+def test_a_url_that_cannot_be_read(settings: Any, url: str) -> None:
     shown = f"{url.partition('://')[0]}://***"
     settings.REDISQUEUE = {"CONNECTION": {"URL": url}}
     with pytest.raises(ConfigurationError) as refusal:
@@ -122,7 +123,7 @@ def test_an_embedded_folder_is_absolute(settings: Any, folder: str) -> None:
     assert (message.id, message.msg) == ("django_redisqueue.E002", f"{refusal.value}.")
 
 
-def test_an_embedded_folder_is_no_place_for_a_password(settings: Any) -> None:
+def test_an_embedded_folder_must_not_contain_a_password(settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "embedded://:s3cret@localhost"}}
     with pytest.raises(
         ConfigurationError, match=r"'embedded://:\*\*\*@localhost'; write embedded:///"
@@ -141,12 +142,12 @@ def cache(location: Any, **options: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection is made, and not opened."""
+def unopened_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection is created, but not opened."""
     monkeypatch.setattr(AbstractConnection, "connect", lambda self: None)
 
 
-@pytest.mark.usefixtures("nobody_listens")
+@pytest.mark.usefixtures("unopened_address")
 def test_a_connection_does_not_read_the_version_of_redis_py_from_disk(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,7 +160,7 @@ def test_a_connection_does_not_read_the_version_of_redis_py_from_disk(
     assert reads == []
 
 
-@pytest.mark.usefixtures("nobody_listens")
+@pytest.mark.usefixtures("unopened_address")
 def test_a_caches_address_and_password(settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"CACHE": "jobs"}}
     settings.CACHES = cache("redis://shop:6379/1", PASSWORD="s3cret/x#?@")
@@ -177,7 +178,7 @@ def test_a_caches_address_and_password(settings: Any) -> None:
         get_redis_url()
 
 
-@pytest.mark.usefixtures("nobody_listens")
+@pytest.mark.usefixtures("unopened_address")
 @pytest.mark.parametrize(
     ("location", "options", "expected"),
     [
@@ -192,10 +193,10 @@ def test_a_caches_address_and_password(settings: Any) -> None:
         ("redis://shop", {"CONNECTION_POOL_KWARGS": {"db": 3}}, (3, None, None)),
     ],
 )
-def test_what_a_caches_options_say(
+def test_the_options_of_a_cache_are_used(
     settings: Any, location: Any, options: dict[str, Any], expected: tuple[Any, ...]
 ) -> None:
-    """As Django's own RedisCache and django-redis take them."""
+    """Django's own RedisCache and django-redis accept them in this form."""
     settings.REDISQUEUE = {"CONNECTION": {"CACHE": "jobs"}}
     settings.CACHES = cache(location, **options)
     connection: Any = get_redis_url().open(1, 1)
@@ -221,7 +222,7 @@ def test_the_query_does_not_override_what_a_queue_needs(
     assert job.status == "queued"
 
 
-def test_another_caches_unreadable_address_is_not_ours(settings: Any) -> None:
+def test_the_unreadable_address_of_another_cache_is_ignored(settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "redis://localhost/0"}}
     settings.CACHES = cache("redis://[::1/0")
     assert not [one for one in check_settings() if isinstance(one, Error)]
@@ -235,11 +236,11 @@ def test_no_enqueue_reads_the_url_again(
     tasks.noop.enqueue()
     producer_connection()
     with pytest.raises(TypeError):
-        bulk_connection()  # a connection of its own has a target of its own
+        bulk_connection()  # its own connection has its own target
 
 
 def test_an_announced_address_that_does_not_answer_is_named() -> None:
-    """Such as the internal one of a container."""
+    """Such as a container's internal address."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as stack:
         address = full.getsockname()
         for _ in range(2):  # the kernel drops what does not fit into the backlog

@@ -1,4 +1,4 @@
-"""release: unstarted jobs go back to the head of their queue, in the order they had."""
+"""release: unstarted jobs return to the head of their queue, in their former order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_order_stays(lab: Lab, priority: int) -> None:
     invariants(lab)
 
 
-def test_nothing_is_spent(lab: Lab) -> None:
+def test_no_attempt_is_used(lab: Lab) -> None:
     lab.add("a")
     lab.store.release("c1", held(lab.take()))
     again = lab.take()
@@ -50,7 +50,7 @@ def test_a_flagged_job_becomes_cancelled(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_repeat_is_success_and_changes_nothing(lab: Lab) -> None:
+def test_a_repeat_succeeds_and_changes_nothing(lab: Lab) -> None:
     lab.add("a", "b")
     jobs = lab.claim(jobs=2).jobs
     lab.store.release("c1", held(*jobs))
@@ -90,7 +90,7 @@ def test_a_job_of_a_queue_with_a_key_of_another_type_stays(lab: Lab, name: str) 
     invariants(lab)
 
 
-def test_a_full_redis_lets_it_through(lab: Lab) -> None:
+def test_it_works_on_a_full_redis(lab: Lab) -> None:
     lab.add("a", priority=3)
     job = lab.take()
     with lab.full():

@@ -1,4 +1,4 @@
-"""release_unique: a key is freed by hand."""
+"""release_unique: frees a key by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add(lab: Lab, name: str, mode: str = "until_finished - -") -> bool:
 
 
 @pytest.mark.parametrize("mode", ["until_finished - -", "for 100000 -", "once 100000 mark"])
-def test_a_new_job_takes_the_key_and_the_old_one_goes_on(lab: Lab, mode: str) -> None:
+def test_a_new_job_takes_the_key_and_the_old_one_continues(lab: Lab, mode: str) -> None:
     add(lab, "a", mode)
     assert lab.store.release_unique("k") == "a"
     assert lab.store.release_unique("k") == ""
@@ -28,7 +28,7 @@ def test_a_new_job_takes_the_key_and_the_old_one_goes_on(lab: Lab, mode: str) ->
     assert str(lab.redis.get(lab.keys.unique("k"))).startswith("b")
 
 
-def test_nobody_has_the_key(lab: Lab) -> None:
+def test_a_key_that_no_job_has(lab: Lab) -> None:
     assert lab.store.release_unique("k") == ""
     assert lab.dump() == {}
 
@@ -41,7 +41,7 @@ def test_a_full_redis(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("name", ["unique", "uniques", "unique_lifetimes"])
-def test_a_wrong_type(lab: Lab, name: str) -> None:
+def test_a_key_of_the_wrong_type(lab: Lab, name: str) -> None:
     key = lab.keys.unique("k") if name == "unique" else getattr(lab.keys, name)
     lab.redis.hset(key, "x", "1")
     with pytest.raises(RedisQueueError, match=re.escape(f"the key {key} holds a hash where a")):

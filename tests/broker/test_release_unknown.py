@@ -1,11 +1,11 @@
-"""release_unknown: claims that a living child does not know go back to the head of the queue."""
+"""release_unknown: claims unknown to a living child return to the head of the queue."""
 
 from __future__ import annotations
 
 from .lab import Lab, invariants, outcome
 
 
-def test_what_it_does_not_know_goes_back_in_order(lab: Lab) -> None:
+def test_unknown_claims_are_released_in_order(lab: Lab) -> None:
     lab.add(*"abcde")
     lab.claim(jobs=4)
     lab.advance(1)
@@ -18,7 +18,7 @@ def test_what_it_does_not_know_goes_back_in_order(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_what_was_claimed_since_stays(lab: Lab) -> None:
+def test_later_claims_stay(lab: Lab) -> None:
     lab.add("a", "b")
     lab.take()
     lab.advance(10)
@@ -37,7 +37,7 @@ def test_another_childs_jobs_and_ended_ones_are_left_alone(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_one_with_a_pending_cancel_is_cancelled(lab: Lab) -> None:
+def test_a_job_with_a_pending_cancel_is_cancelled(lab: Lab) -> None:
     lab.add("a")
     lab.take()
     lab.store.cancel(["a"])
@@ -55,7 +55,7 @@ def test_the_late_report_is_refused(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_hundred_a_call(lab: Lab) -> None:
+def test_a_hundred_per_call(lab: Lab) -> None:
     ids = [f"j{n}" for n in range(130)]
     lab.add(*ids[:100])
     lab.claim(jobs=100)
@@ -76,7 +76,7 @@ def test_a_job_whose_hash_is_gone_leaves_the_list(lab: Lab) -> None:
     assert lab.held() == []
 
 
-def test_a_full_redis_takes_it(lab: Lab) -> None:
+def test_it_works_on_a_full_redis(lab: Lab) -> None:
     lab.add("a")
     lab.take()
     with lab.full():

@@ -1,4 +1,4 @@
-"""remove_schedules: by those who define them."""
+"""remove_schedules: schedules are only removed by those who define them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .lab import Lab
 from .schedules import FIRST, SET, define, definition, fire, job_id
 
 
-def test_a_schedule_goes_and_its_jobs_stay(lab: Lab) -> None:
+def test_a_schedule_is_removed_and_its_jobs_stay(lab: Lab) -> None:
     define(lab, definition(), definition("other"))
     fire(lab, FIRST)
     assert lab.store.remove_schedules(SET, ["report", "never"]) == [1, 0]
@@ -33,7 +33,7 @@ def test_code_and_admin_leave_each_other_alone(lab: Lab) -> None:
     assert lab.store.remove_schedules("", ["admin", "code"]) == [1, -1]
 
 
-def test_a_full_redis_lets_it_through(lab: Lab) -> None:
+def test_it_works_on_a_full_redis(lab: Lab) -> None:
     define(lab, definition())
     with lab.full():
         assert lab.store.remove_schedules(SET, ["report"]) == [1]

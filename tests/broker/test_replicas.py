@@ -1,4 +1,4 @@
-"""WAIT_REPLICAS: what is accepted is on replicas, and what is not is an error or stays a row."""
+"""WAIT_REPLICAS: accepted jobs are on replicas; anything else is an error, or stays a row."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def replica(pair: tuple[RedisServer, RedisServer], settings: Any) -> Iterator[Re
     master, replica = pair
     client = master.client()
     client.flushall()
-    eventually(lambda: client.wait(1, 200) == 1)  # also after a test that has stopped it
+    eventually(lambda: client.wait(1, 200) == 1)  # even after a test that stopped it
     settings.REDISQUEUE = {"CONNECTION": {"URL": master.url}, "WAIT_REPLICAS": 1}
     yield replica
     replica.resume()
@@ -45,13 +45,13 @@ def replica(pair: tuple[RedisServer, RedisServer], settings: Any) -> Iterator[Re
 
 @pytest.fixture
 def deaf(replica: RedisServer) -> RedisServer:
-    """A replica that confirms nothing, while the master takes it for a good one."""
+    """A replica that confirms nothing, although the master believes it to be healthy."""
     tasks.noop.enqueue("before")
     replica.pause()
     return replica
 
 
-def test_what_is_accepted_is_there(replica: RedisServer) -> None:
+def test_an_accepted_job_is_on_the_replica(replica: RedisServer) -> None:
     copy = replica.client()
     for _ in range(50):
         job = tasks.noop.enqueue()
@@ -60,7 +60,7 @@ def test_what_is_accepted_is_there(replica: RedisServer) -> None:
         assert copy.exists(f"job_queue:{{0}}:job:{job.id}")
 
 
-def test_it_is_the_same_round_trip(
+def test_waiting_takes_no_additional_round_trip(
     replica: RedisServer, pair: tuple[RedisServer, RedisServer]
 ) -> None:
     tasks.noop.enqueue()
@@ -80,7 +80,7 @@ def test_it_is_the_same_round_trip(
     ],
     ids=["one", "many", "workflow"],
 )
-def test_too_few_replicas_are_an_error_inside_a_second(
+def test_too_few_replicas_are_an_error_within_a_second(
     deaf: RedisServer, act: Callable[[], object]
 ) -> None:
     watch = Stopwatch()
@@ -89,7 +89,7 @@ def test_too_few_replicas_are_an_error_inside_a_second(
     assert watch.seconds < 1
 
 
-def test_a_repeat_on_another_connection_is_no_confirmation(deaf: RedisServer) -> None:
+def test_a_repeat_on_another_connection_does_not_confirm_it(deaf: RedisServer) -> None:
     jobs = [NewJob("a", "default", "app.task", "{}")]
     for _ in range(2):
         connection = producer_connection()
@@ -103,8 +103,8 @@ def test_a_repeat_on_another_connection_is_no_confirmation(deaf: RedisServer) ->
 def test_the_mirror_begins_when_replicas_have_the_id_of_the_data(
     deaf: RedisServer,
 ) -> None:
-    """A master that a failover gave no id would be taken for another Redis."""
-    # It waits 0.6 s, which Redis ends on its next tick of 0.1 s.
+    """A master that a failover has given no id would be taken for another Redis."""
+    # It waits for 0.6 s; Redis ends the wait at its next tick of 0.1 s.
     scanner = Scanner(RedisConnection(get_redis_url(), 0.9, 2.0))
     for _ in range(2):
         with pytest.raises(
@@ -135,7 +135,7 @@ def test_an_error_of_the_script_comes_first(replica: RedisServer) -> None:
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_a_row_goes_when_replicas_have_its_job(
+def test_a_row_is_deleted_when_replicas_have_its_job(
     deaf: RedisServer, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(durability, "FSYNCED_MS", 0)

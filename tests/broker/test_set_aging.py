@@ -1,4 +1,4 @@
-"""set_aging: waiting counts as priority, in queues that have the option."""
+"""set_aging: in queues with this option, waiting raises a job's priority."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LANES = {
 
 
 def waited_ms(lab: Lab, lanes: tuple[str, str], low: int) -> int | None:
-    """Jobs of priority 5 arrive as fast as jobs end: after how many ms does one of a low priority
+    """Jobs of priority 5 arrive as fast as jobs end: after how many ms does a job of a low priority
     start? None: not within 5 s."""
     lab.add("low", priority=low, lane=lanes[1])
     lab.add("h0", "h1", priority=5, lane=lanes[0])
@@ -47,11 +47,11 @@ def test_a_low_priority_starts_although_higher_ones_keep_arriving(
     found = waited_ms(lab, LANES[which], low)
     due = 200 * (5 - low)
     assert found is not None
-    assert due <= found <= due + 400  # of those with the same instant and share one goes first
+    assert due <= found <= due + 400  # of those with the same time, one per share goes first
 
 
 @pytest.mark.parametrize("which", LANES)
-def test_without_aging_it_does_not(lab: Lab, which: str) -> None:
+def test_without_aging_it_does_not_start(lab: Lab, which: str) -> None:
     lab.store.set_aging({"other": 200})
     assert waited_ms(lab, LANES[which], 3) is None
 
@@ -75,7 +75,7 @@ def test_the_order_does_not_depend_on_the_size_of_a_claim(lab: Lab) -> None:
     assert orders[0] == sorted(instants, key=lambda name: (instants[name], -priorities[name]))
 
 
-def test_of_equal_instants_the_higher_priority_goes_first(lab: Lab) -> None:
+def test_at_equal_times_the_higher_priority_goes_first(lab: Lab) -> None:
     lab.store.set_aging({"default": SECOND})
     lab.add("zero", "next")
     lab.advance(2 * SECOND)
@@ -97,7 +97,7 @@ def test_a_child_takes_no_priority_below_its_own(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_what_comes_back_is_in_front_of_its_priority(lab: Lab) -> None:
+def test_a_returning_job_is_first_within_its_priority(lab: Lab) -> None:
     lab.store.set_aging({"default": SECOND})
     lab.add("a", "b", priority=1)
     job = lab.take()
@@ -107,7 +107,7 @@ def test_what_comes_back_is_in_front_of_its_priority(lab: Lab) -> None:
     assert lab.taken(jobs=8) == ["a", "b", "c"]
 
 
-def test_a_retry_and_a_requeue_wait_anew(lab: Lab) -> None:
+def test_a_retry_and_a_requeue_start_a_new_wait(lab: Lab) -> None:
     lab.store.set_aging({"default": SECOND})
     lab.add("retry", "again", "fresh", priority=1)
     first, second = lab.claim(jobs=2).jobs
@@ -119,7 +119,7 @@ def test_a_retry_and_a_requeue_wait_anew(lab: Lab) -> None:
     assert lab.taken(jobs=8) == ["fresh", "high", "retry", "again"]
 
 
-def test_it_changes_while_jobs_are_queued(lab: Lab) -> None:
+def test_aging_can_be_changed_while_jobs_are_queued(lab: Lab) -> None:
     lab.add("old0", "old1")
     lab.add("kept", lane="s")
     lab.advance(60 * SECOND)
@@ -140,11 +140,11 @@ def test_shares_take_their_turns_within_a_priority(lab: Lab) -> None:
     lab.add("plain0", "plain1")
     lab.add("vip", priority=50, lane="noisy")
     order = [name for _ in range(9) for name in lab.taken()]
-    assert order[:2] == ["noisy0", "vip"]  # its 50 steps are less than the 60 s of noisy0
+    assert order[:2] == ["noisy0", "vip"]  # its 50 steps are worth less than the 60 s of noisy0
     assert {"plain0", "plain1", "quiet0", "quiet1"} <= set(order[2:8])
 
 
-def test_one_that_must_run_alone_has_had_its_turn(lab: Lab) -> None:
+def test_a_job_that_must_run_alone_has_had_its_turn(lab: Lab) -> None:
     lab.store.set_aging({"default": 60 * SECOND})
     lab.add("suspect", priority=-1)
     lab.take()
@@ -159,7 +159,7 @@ def test_one_that_must_run_alone_has_had_its_turn(lab: Lab) -> None:
     assert lab.taken("c4", jobs=2) == ["suspect"]
 
 
-def test_many_priorities_are_bounded(lab: Lab) -> None:
+def test_the_cost_of_many_priorities_is_bounded(lab: Lab) -> None:
     lab.store.set_aging({"default": SECOND})
     for priority in range(-100, 101):
         lab.add(f"p{priority}", f"q{priority}", priority=priority)
@@ -177,7 +177,7 @@ def test_a_full_redis_and_a_wrong_type(lab: Lab) -> None:
     assert lab.store.set_aging({"default": SECOND, "other": None}) == 1
 
 
-def test_a_number_that_was_changed_by_hand_is_no_aging(lab: Lab) -> None:
+def test_an_aging_number_changed_by_hand_is_ignored(lab: Lab) -> None:
     lab.redis.hset(lab.keys.queue("default").meta, "aging", "theirs")
     lab.add("low")
     lab.advance(60 * SECOND)

@@ -1,4 +1,4 @@
-"""set_limit: the number of one limit key, or the weight of one share, by hand."""
+"""set_limit: overrides the number of one limit key, or the weight of one share, by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_raised_limit_starts_jobs_that_wait_for_it(lab: Lab) -> None:
     assert not lab.store.set_limit(KEY, "3")
 
 
-def test_it_beats_the_numbers_of_jobs_until_it_is_removed(lab: Lab) -> None:
+def test_it_overrides_the_numbers_of_jobs_until_it_is_removed(lab: Lab) -> None:
     lab.store.set_limit(KEY, "2")
     lab.add("a", "b", "c", "d", lane=ONE)
     first, second = lab.claim(jobs=8).jobs
@@ -43,7 +43,7 @@ def test_it_beats_the_numbers_of_jobs_until_it_is_removed(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_removed_limit_calls_lanes_if_that_of_jobs_is_higher(lab: Lab) -> None:
+def test_removing_an_override_wakes_lanes_if_the_jobs_number_is_higher(lab: Lab) -> None:
     lab.store.set_limit(KEY, "1")
     lab.add("a", "b", "c", lane=f"|{KEY} c:t=2")
     assert lab.taken(jobs=8) == ["a"]
@@ -98,7 +98,7 @@ def test_a_full_redis(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("name", ["limits", "slots", "waiting_limits", "due_limits", "timer"])
-def test_a_wrong_type(lab: Lab, name: str) -> None:
+def test_a_key_of_the_wrong_type(lab: Lab, name: str) -> None:
     lab.store.enqueue([NewJob("a", "default", "t", PAYLOAD, lane=ONE)])
     key = getattr(lab.keys, name)
     lab.redis.delete(key)

@@ -1,4 +1,4 @@
-"""Connections to shards, and the number of shards that the data has."""
+"""Connections to shards, and the recorded number of shards."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def socket_of(connection: RedisConnection) -> int:
     return found
 
 
-def test_what_is_made_from_a_connection_works_in_its_shard(
+def test_objects_created_from_a_connection_work_in_its_shard(
     redis: Redis, four: dict[str, Any]
 ) -> None:
     connection = worker_connection(3)
@@ -108,13 +108,13 @@ def test_a_wrong_url_among_several_is_named(settings: Any) -> None:
     assert message.msg.startswith("""REDISQUEUE["CONNECTION"]["URL"][1] is 'http://b'; it must""")
 
 
-def test_what_all_shards_answer(four: dict[str, Any]) -> None:
+def test_the_answers_of_all_shards(four: dict[str, Any]) -> None:
     answers = all_shards(lambda one: one.call("ECHO", one.shard))
     assert answers.complete() == ["0", "1", "2", "3"]
     assert answers.problem == ""
 
 
-def test_a_server_that_is_away_is_named_and_asked_once(
+def test_an_unavailable_server_is_named_and_asked_once(
     settings: Any, four: dict[str, Any], redis_server: RedisServer
 ) -> None:
     settings.REDISQUEUE = {**four, "CONNECTION": {"URL": [redis_server.url, NOBODY]}}
@@ -133,13 +133,13 @@ def test_a_server_that_is_away_is_named_and_asked_once(
         answers.complete()
 
 
-def test_nobody_answers(settings: Any, four: dict[str, Any]) -> None:
+def test_no_server_answers(settings: Any, four: dict[str, Any]) -> None:
     settings.REDISQUEUE = {**four, "CONNECTION": {"URL": NOBODY}}
     with pytest.raises(RedisUnavailable, match="nonexistent"):
         all_shards(lambda one: one.call("PING"))
 
 
-def test_an_error_of_another_kind_is_no_missing_shard(redis: Redis, four: dict[str, Any]) -> None:
+def test_other_errors_do_not_count_as_a_missing_shard(redis: Redis, four: dict[str, Any]) -> None:
     redis.set(Keys(four["PREFIX"], 1).meta, "theirs")
     with pytest.raises(WrongKeyType):
         all_shards(lambda one: one.call("HGET", Keys(four["PREFIX"], one.shard).meta, "x"))
@@ -155,7 +155,7 @@ def test_the_first_worker_records_the_number(redis: Redis, four: dict[str, Any])
     agree_on_shards(AllShards(worker_connection().at))
 
 
-def test_workers_that_start_at_once_agree_whatever_of_it_each_of_them_finds(
+def test_workers_that_start_at_once_agree_whatever_part_of_the_number_each_finds(
     redis: Redis, four: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shards may be on several servers, and a worker may die between any two of its writes."""
@@ -179,7 +179,7 @@ def test_workers_that_start_at_once_agree_whatever_of_it_each_of_them_finds(
         assert recorded(redis, four) == [b"4"] * 4
 
 
-def test_a_number_that_not_all_shards_have_yet_is_compared_as_any_other(
+def test_a_number_that_not_all_shards_have_yet_is_compared_like_any_other(
     settings: Any, redis: Redis, four: dict[str, Any], redis_server: RedisServer
 ) -> None:
     redis.hset(Keys(four["PREFIX"], 2).meta, "shards", "8?")
@@ -190,7 +190,7 @@ def test_a_number_that_not_all_shards_have_yet_is_compared_as_any_other(
     assert shards_command("--set") == "SHARDS is now 4; it was 4\n"
 
 
-def test_a_number_stays_unsure_while_a_shard_is_away(
+def test_a_number_stays_unconfirmed_while_a_shard_is_unavailable(
     settings: Any, redis: Redis, four: dict[str, Any], redis_server: RedisServer
 ) -> None:
     for shard in range(4):
@@ -224,7 +224,7 @@ def test_a_shard_that_was_emptied_is_refused(redis: Redis, four: dict[str, Any])
         agree_on_shards(AllShards(worker_connection().at))
 
 
-def test_a_shard_that_is_away_is_no_mismatch(
+def test_an_unavailable_shard_is_not_a_mismatch(
     settings: Any,
     redis: Redis,
     four: dict[str, Any],
@@ -241,8 +241,8 @@ def test_the_first_worker_waits_for_all_shards(
     four: dict[str, Any],
     redis_server: RedisServer,
 ) -> None:
-    """If it recorded the number in some of them, the next worker would take the others for
-    emptied ones."""
+    """If it recorded the number in only some of them, the next worker would take the others for
+    emptied shards."""
     settings.REDISQUEUE = {**four, "CONNECTION": {"URL": [redis_server.url, NOBODY]}}
     with pytest.raises(RedisUnavailable):
         agree_on_shards(AllShards(worker_connection().at))
@@ -279,7 +279,7 @@ def test_the_command_shows_every_shard(four: dict[str, Any], redis_server: Redis
     assert {line[8] for line in lines[1:]} == {redis_server.url}
 
 
-def test_the_command_names_a_shard_that_is_away(
+def test_the_command_names_an_unavailable_shard(
     settings: Any, four: dict[str, Any], redis_server: RedisServer
 ) -> None:
     settings.REDISQUEUE = {**four, "CONNECTION": {"URL": [redis_server.url, NOBODY]}}
@@ -292,7 +292,7 @@ def test_the_command_names_a_shard_that_is_away(
 @pytest.mark.parametrize(
     ("arguments", "text"), [(["--dry-run"], "nothing was changed"), (["--once"], "0 orphans")]
 )
-def test_reapqueue_does_its_work_in_the_other_shards_while_one_is_away(
+def test_reapqueue_works_in_the_other_shards_while_one_is_unavailable(
     settings: Any,
     four: dict[str, Any],
     redis_server: RedisServer,
@@ -306,7 +306,7 @@ def test_reapqueue_does_its_work_in_the_other_shards_while_one_is_away(
     assert out.getvalue().count(text) == 2
 
 
-def test_a_pass_of_reapqueue_asks_a_server_that_is_away_once(
+def test_a_pass_of_reapqueue_asks_an_unavailable_server_once(
     settings: Any, four: dict[str, Any], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.REDISQUEUE = {**four, "CONNECTION": {"URL": [NOBODY, redis_server.url]}}
@@ -346,13 +346,13 @@ def test_shrinking_waits_until_the_other_shards_are_empty(
     settings.REDISQUEUE = {**four, "SHARDS": 2}
     assert shards_command("--set") == "SHARDS is now 2; it was 4\n"
     agree_on_shards(AllShards(worker_connection().at))
-    assert get_job(job_id).status == "completed"  # an id leads to its shard as before
+    assert get_job(job_id).status == "completed"  # an id still leads to its shard
 
 
-def test_shrinking_takes_the_schedules_of_the_other_shards(
+def test_shrinking_removes_the_schedules_of_the_other_shards(
     redis: Redis, settings: Any, four: dict[str, Any]
 ) -> None:
-    """Workers with the former number, which would define them for ever, are old code now."""
+    """Workers with the former number, which would define them forever, now have old code."""
     agree_on_shards(AllShards(worker_connection().at))
     commands = Commands(worker_connection(3))
     former = ScheduleDeployment(commands, [definition("of_code", source=Source.CODE)])

@@ -1,4 +1,4 @@
-"""A single run is finished by a path of its own, which does what the path of a batch does.
+"""A single run is finished by its own path, which does the same as that of a batch.
 
 Each history here runs twice: once as it is, and once with every call of ``finish`` as a batch.
 Replies, messages and the whole keyspace must be the same.
@@ -30,8 +30,9 @@ History = Callable[[Lab], list[Any]]
 
 
 def _played(lab: Lab, history: History, *, loosely: bool = False) -> tuple[Any, ...]:
-    """What a history's calls reply, what clients hear, and the keyspace that it leaves; ``loosely``
-    when the batch takes the slow path, which writes the implied fields, and counts their bytes."""
+    """The replies to a history's calls, the messages that clients hear, and the resulting keyspace.
+    ``loosely`` applies when the batch takes the slow path, which writes the implied fields and
+    counts their bytes."""
     lab.redis.flushall()
     lab.call, lab.store.now_ms = 0, T0
     with lab.redis.pubsub(ignore_subscribe_messages=True) as pubsub:
@@ -56,7 +57,7 @@ def _loose(kind: str, value: Any) -> Any:
 
 
 def without_instants(kind: str, value: Any) -> tuple[str, Any]:
-    """A value without the ids of the stream's entries, which have Redis's own clock."""
+    """A value without the ids of the stream's entries, which depend on Redis's own clock."""
     if kind == "stream":
         return kind, [fields for _, fields in value]
     if kind == "list":
@@ -82,13 +83,13 @@ def _finish(
 
 
 def _used(lab: Lab) -> None:
-    """The queue and the stream have been used, and have one more job that a child holds."""
+    """The queue and the stream have been used, and contain one more job, which a child holds."""
     lab.end("first")
     lab.pop_token()
 
 
 def _is_single(lab: Lab) -> bool:
-    """Has the last call gone its own way? The batch begins with a DEL."""
+    """Whether the last call took the single path. The batch path begins with a DEL."""
     return calls(lab, "del") == 0
 
 
@@ -139,7 +140,7 @@ def _of_two_queues(lab: Lab) -> list[Any]:
 
 
 def _then_of_another(lab: Lab) -> list[Any]:
-    """The run that ended was of the last queue; the next job is of the first."""
+    """The finished run was from the last queue; the next job is from the first."""
     lab.end("first", queue="low")
     lab.add("a", queue="low")
     job = lab.take(queues=("low",))
@@ -157,7 +158,8 @@ def _with_more_in_another(lab: Lab) -> list[Any]:
 
 
 def _held_besides(held: int, at: int, jobs: int = 1) -> History:
-    """The child holds so many, as one whose jobs overlap does, and one of them has ended."""
+    """The child holds this many jobs, as a child whose jobs overlap does, and one of them has
+    ended."""
 
     def history(lab: Lab) -> list[Any]:
         _used(lab)
@@ -190,7 +192,7 @@ SINGLE: list[History] = [
 
 
 @pytest.mark.parametrize("history", [*SINGLE, *BESIDES])
-def test_a_single_run_leaves_what_a_batch_leaves(lab: Lab, history: History) -> None:
+def test_a_single_run_has_the_same_result_as_a_batch(lab: Lab, history: History) -> None:
     loosely = history in BESIDES
     expected = _played_as_batch(lab, history, loosely=loosely)
     assert not _is_single(lab)
@@ -215,7 +217,7 @@ def test_a_single_run_leaves_what_a_batch_leaves(lab: Lab, history: History) -> 
     invariants(lab, tokens=False)
 
 
-def test_it_costs_few_commands(lab: Lab) -> None:
+def test_it_takes_few_commands(lab: Lab) -> None:
     job = _usual(lab)
     lab.redis.config_resetstat()
     _finish(lab, outcome(job))
@@ -229,7 +231,7 @@ def test_it_costs_few_commands(lab: Lab) -> None:
 
 
 def _other_runs_alone(lab: Lab) -> list[Any]:
-    """The child holds a job that has run with a crash, so it may claim none besides."""
+    """The child holds a job that ran again after a crash, so it may not claim others besides."""
     _used(lab)
     lab.add("crashed")
     lab.take("dead")
@@ -253,7 +255,7 @@ def _resent(lab: Lab) -> list[Any]:
 
 
 def _overtaken(lab: Lab) -> list[Any]:
-    """The call is sent again before its first sending arrives."""
+    """The call is sent again before its first copy arrives."""
     job = _usual(lab)
     again = _finish(lab, outcome(job), resent=True)
     lab.call -= 1
@@ -261,7 +263,7 @@ def _overtaken(lab: Lab) -> list[Any]:
 
 
 def _lost(lab: Lab) -> list[Any]:
-    """The child holds another job than the one it reports, which another child holds."""
+    """The reported job is held by another child, and the reporting child holds a different job."""
     job = _usual(lab)
     lab.store.release("c1", [(job.id, job.lease)])
     return [lab.taken("c2"), lab.taken("c1"), _finish(lab, outcome(job))]
@@ -311,7 +313,7 @@ def _urgent(lab: Lab) -> list[Any]:
 
 
 def _crossing(lab: Lab) -> list[Any]:
-    """Its events pass a multiple of STEP, so the trim index gets an entry."""
+    """Its events cross a multiple of STEP, so the trim index gets an entry."""
     job = _usual(lab)
     lab.redis.hset(lab.keys.meta, "events", STEP - 2)
     return [_finish(lab, outcome(job))]
@@ -327,7 +329,7 @@ def _counter(value: str, name: str = "completed_total") -> History:
 
 
 def _many_run(lab: Lab) -> list[Any]:
-    """So many that their set turns into a skip list."""
+    """There are so many that their set turns into a skip list."""
     _used(lab)
     lab.add(*(f"job-{n}" for n in range(40)))
     for n in range(33):
@@ -361,7 +363,7 @@ UNUSUAL: list[History] = [
 
 
 @pytest.mark.parametrize("history", UNUSUAL)
-def test_what_is_unusual_takes_the_path_of_a_batch(lab: Lab, history: History) -> None:
+def test_unusual_calls_take_the_path_of_a_batch(lab: Lab, history: History) -> None:
     assert _played(lab, history) == _played_as_batch(lab, history)
 
 
@@ -395,7 +397,7 @@ def test_nothing_is_half_written_when_a_key_is_of_another_type(lab: Lab, key: st
 
 
 def _random_history(seed: int) -> History:
-    """Two children at one or two queues, with what may come between."""
+    """Two children on one or two queues, with random events in between."""
 
     def history(lab: Lab) -> list[Any]:
         chance, replies = random.Random(seed), []
@@ -463,7 +465,7 @@ def _do_any(lab: Lab, chance: random.Random, held: dict[str, list[Any]]) -> None
         lab.redis.delete(lab.keys.job(some[0].id))
 
 
-def test_any_history_leaves_the_same_on_both_paths(lab: Lab) -> None:
+def test_any_history_has_the_same_result_on_both_paths(lab: Lab) -> None:
     lab.redis.config_resetstat()
     for seed in range(40):
         history = _random_history(seed)

@@ -1,4 +1,5 @@
-"""start_gather: started in one step; and what becomes of it as its jobs end and time passes."""
+"""start_gather: a gather starts in one step; and what happens to it as its jobs end and time
+passes."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from .lab import ERROR, Lab, invariants, outcome
 NOTHING = ("collecting", "")
 
 
-def test_a_start_queues_a_job_for_every_listener(lab: Lab) -> None:
+def test_a_start_queues_one_job_per_listener(lab: Lab) -> None:
     query = Query(lab)
     assert query.start() == 1
     assert lab.ids("queued") == [query.job(n) for n in range(3)]
@@ -30,7 +31,7 @@ def test_a_start_queues_a_job_for_every_listener(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_so_many_are_listed_and_the_newest_stay(lab: Lab) -> None:
+def test_a_limited_number_of_gathers_is_listed_the_newest_ones(lab: Lab) -> None:
     lab.redis.zadd(lab.keys.newest_gathers, {f"old{n}": n + 1 for n in range(10_000)})
     query = Query(lab)
     query.start()
@@ -54,7 +55,7 @@ def test_a_key_in_use_is_refused(lab: Lab) -> None:
     assert lab.dump() == before
 
 
-def test_a_start_that_arrives_when_all_is_forgotten_starts_nothing(lab: Lab) -> None:
+def test_a_start_that_arrives_when_everything_is_forgotten_starts_nothing(lab: Lab) -> None:
     query = Query(lab, "a")
     query.start()
     query.run_one()
@@ -67,7 +68,7 @@ def test_a_start_that_arrives_when_all_is_forgotten_starts_nothing(lab: Lab) -> 
 
 
 @pytest.mark.parametrize("key", ["gather_plan", "gather", "gathers", "newest_gathers", "timer"])
-def test_a_key_of_a_wrong_type_is_named_and_nothing_is_made(lab: Lab, key: str) -> None:
+def test_a_key_of_the_wrong_type_is_named_and_nothing_is_created(lab: Lab, key: str) -> None:
     query = Query(lab)
     name = getattr(lab.keys, key)
     name = name(query.key) if callable(name) else name
@@ -90,7 +91,7 @@ def test_a_full_redis_refuses_a_start_but_no_result(lab: Lab) -> None:
     assert not lab.redis.exists(lab.keys.gather_plan("other"))
 
 
-def test_the_threshold_releases_what_follows_once(lab: Lab) -> None:
+def test_the_threshold_releases_the_follow_up_once(lab: Lab) -> None:
     query = Query(lab, threshold=2)
     query.start()
     query.run_one(body="[1]")
@@ -98,8 +99,8 @@ def test_the_threshold_releases_what_follows_once(lab: Lab) -> None:
     query.run_one(body='{"n":2}')
     assert query.state() == ("released", "")
     assert lab.ids("queued") == [query.job(2), query.job("then")]
-    assert query.ttl_ms() == -1  # they stay for it
-    query.run_one(body="3")  # a later one is kept, and fires nothing
+    assert query.ttl_ms() == -1  # they are kept for it
+    query.run_one(body="3")  # a later result is kept, and triggers nothing
     assert query.queries.results(query.key) == {"a": "[1]", "b": '{"n":2}', "c": "3"}
     assert (query.data().done_count, query.data().missing) == (3, ())
     assert lab.ids("queued") == [query.job("then")]
@@ -109,8 +110,8 @@ def test_the_threshold_releases_what_follows_once(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_a_run_that_redis_does_not_know_gets_no_key(lab: Lab) -> None:
-    """A master that was replaced may not know what follows, which runs by the new one's word."""
+def test_a_run_unknown_to_redis_gets_no_key(lab: Lab) -> None:
+    """A master that was replaced may not know the follow-up, which the new master has started."""
     query = Query(lab, "a")
     query.start()
     job = query.take()
@@ -123,7 +124,7 @@ def test_a_run_that_redis_does_not_know_gets_no_key(lab: Lab) -> None:
     assert query.queries.key_of(job.id) == "key-1"
 
 
-def test_what_follows_keeps_its_options(lab: Lab) -> None:
+def test_the_follow_up_keeps_its_options(lab: Lab) -> None:
     query = Query(
         lab, "a", queue="other", options='{"timeout_ms":5}', priority="7", audit="final",
     )  # fmt: skip
@@ -137,7 +138,7 @@ def test_what_follows_keeps_its_options(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_what_follows_later_is_scheduled(lab: Lab) -> None:
+def test_a_delayed_follow_up_is_scheduled(lab: Lab) -> None:
     query = Query(lab, "a", when="+5000")
     query.start()
     query.run_one()
@@ -153,8 +154,8 @@ def test_a_redelivered_result_counts_once(lab: Lab) -> None:
     assert query.data().done_count == 1
 
 
-def test_a_result_that_is_there_is_not_counted_again(lab: Lab) -> None:
-    """Also when Redis has gone back in time by a job, but not by its gather."""
+def test_a_stored_result_is_not_counted_again(lab: Lab) -> None:
+    """Even if Redis has gone back in time for a job, but not for its gather."""
     query = Query(lab)
     query.start()
     job = query.take()
@@ -187,7 +188,7 @@ def test_results_of_one_batch_release_once(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("way", ["fail", "cancel", "poison", "clear"])
-def test_a_loss_that_can_not_be_made_good_fails_it_at_once(lab: Lab, way: str) -> None:
+def test_a_loss_that_cannot_be_made_up_fails_the_gather_at_once(lab: Lab, way: str) -> None:
     query = Query(lab, threshold=2)
     query.start()
     query.run_one()
@@ -206,11 +207,11 @@ def test_a_loss_that_can_not_be_made_good_fails_it_at_once(lab: Lab, way: str) -
     assert query.data().missing == ("b", "c")
     assert query.job("failure") in lab.ids("queued")
     assert lab.status(query.job("then")) is None
-    assert query.ttl_ms() == -1  # for what follows
+    assert query.ttl_ms() == -1  # for the follow-up
     invariants(lab)
 
 
-def test_without_anything_that_follows_the_results_go_their_way(lab: Lab) -> None:
+def test_without_a_follow_up_the_results_just_expire(lab: Lab) -> None:
     query = Query(lab, "ab", failure=False)
     query.start()
     query.run_one()
@@ -220,7 +221,7 @@ def test_without_anything_that_follows_the_results_go_their_way(lab: Lab) -> Non
     assert 0 < query.ttl_ms() <= TTL_MS
 
 
-def test_a_listener_retried_by_hand_is_kept_and_fires_nothing(lab: Lab) -> None:
+def test_the_result_of_a_listener_retried_by_hand_is_kept_and_triggers_nothing(lab: Lab) -> None:
     query = Query(lab, "ab")
     query.start()
     query.run_one("failed")
@@ -239,20 +240,20 @@ def test_a_retry_by_hand_before_the_end_can_still_reach_it(lab: Lab) -> None:
     query.start()
     query.run_one("failed")
     lab.store.requeue([query.job(0)])
-    query.run_one("failed")  # b; a and c may still return
+    query.run_one("failed")  # b has failed; a and c may still return
     assert query.state() == NOTHING
     assert (query.run_one(), query.run_one()) == ("2", "0")
     assert query.state() == ("released", "")
 
 
-def test_an_attempt_that_is_retried_is_no_loss(lab: Lab) -> None:
+def test_a_retried_attempt_does_not_count_as_a_loss(lab: Lab) -> None:
     query = Query(lab, "a")
     query.start()
     query.run_one("retrying")
     assert query.state() == NOTHING
 
 
-def test_checks_run_out(lab: Lab) -> None:
+def test_a_gather_fails_after_its_last_check(lab: Lab) -> None:
     query = Query(lab, threshold=2)
     query.start()
     query.run_one()
@@ -274,7 +275,7 @@ def test_checks_run_out(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("ended_by", ["look", "result", "loss"])
-def test_results_that_are_gone_fail_it_and_are_not_made_anew(lab: Lab, ended_by: str) -> None:
+def test_lost_results_fail_the_gather_and_are_not_recreated(lab: Lab, ended_by: str) -> None:
     query = Query(lab)
     query.start()
     query.run_one()
@@ -297,18 +298,18 @@ def test_an_expiry_before_the_next_check_is_seen_in_time(lab: Lab) -> None:
     query.start()
     assert lab.redis.zscore(lab.keys.gathers, query.key) == lab.now + 1050
     lab.advance(1050)
-    query.look()  # Redis's own clock has not come so far: it is there yet
+    query.look()  # Redis's own clock is not that far: it still exists
     assert (query.state(), query.data().polls_left) == (NOTHING, 3)
     assert lab.redis.zscore(lab.keys.gathers, query.key) == lab.now - 1050 + DELAY_MS
 
 
-def test_it_is_forgotten_a_while_after_what_followed_has_run(lab: Lab) -> None:
+def test_a_gather_is_forgotten_a_while_after_its_follow_up_has_run(lab: Lab) -> None:
     query = Query(lab, "a")
     query.start()
     query.run_one()
     lab.advance(TTL_MS)
     query.look()
-    assert query.is_known  # what follows has not run
+    assert query.is_known  # the follow-up has not run
     assert query.ttl_ms() == -1
     assert query.run_one() == "then"
     assert 0 < query.ttl_ms() <= TTL_MS
@@ -320,7 +321,7 @@ def test_it_is_forgotten_a_while_after_what_followed_has_run(lab: Lab) -> None:
     assert Query(lab, name="1").start() == 1  # the key is free
 
 
-def test_results_wait_for_a_retry_by_hand_of_what_followed(lab: Lab) -> None:
+def test_results_wait_for_a_manual_retry_of_the_follow_up(lab: Lab) -> None:
     query = Query(lab, "a")
     query.start()
     query.run_one()
@@ -339,7 +340,7 @@ def test_results_wait_for_a_retry_by_hand_of_what_followed(lab: Lab) -> None:
     assert not query.is_known
 
 
-def test_what_followed_and_failed_is_forgotten_with_failed_jobs(lab: Lab) -> None:
+def test_a_gather_with_a_failed_follow_up_is_forgotten_with_failed_jobs(lab: Lab) -> None:
     query = Query(lab, "a")
     query.start()
     query.run_one()
@@ -349,7 +350,7 @@ def test_what_followed_and_failed_is_forgotten_with_failed_jobs(lab: Lab) -> Non
     assert (query.is_known, query.ttl_ms()) == (False, -2)
 
 
-def test_or_sooner_when_that_job_is_gone(lab: Lab) -> None:
+def test_a_gather_is_forgotten_sooner_when_its_follow_up_is_gone(lab: Lab) -> None:
     query = Query(lab, "a")
     query.start()
     query.run_one()
@@ -363,7 +364,7 @@ def test_or_sooner_when_that_job_is_gone(lab: Lab) -> None:
     assert (query.is_known, query.ttl_ms()) == (False, -2)
 
 
-def test_a_job_of_a_gather_before_tells_the_present_one_nothing(lab: Lab) -> None:
+def test_a_job_of_an_earlier_gather_does_not_affect_the_present_one(lab: Lab) -> None:
     old = Query(lab, "ab", threshold=1)
     old.start()
     lab.store.cancel([old.job(1)])
@@ -381,11 +382,11 @@ def test_a_job_of_a_gather_before_tells_the_present_one_nothing(lab: Lab) -> Non
 
 
 def outcome_of(job_id: str, job: dict[str, str]) -> Outcome:
-    """A verdict on a job that was claimed out of sight."""
+    """An outcome of a job that was claimed elsewhere."""
     return Outcome(job_id, int(job["lease"]), 1, "completed", '"old"')
 
 
-def test_a_plan_of_a_wrong_type_does_not_hold_up_the_jobs(lab: Lab) -> None:
+def test_a_plan_of_the_wrong_type_does_not_block_the_jobs(lab: Lab) -> None:
     query = Query(lab, "a")
     query.start()
     job = query.take()
@@ -398,7 +399,7 @@ def test_a_plan_of_a_wrong_type_does_not_hold_up_the_jobs(lab: Lab) -> None:
     assert not lab.redis.exists(lab.keys.gathers)
 
 
-def test_the_timer_is_told_when_to_look(lab: Lab) -> None:
+def test_the_timer_is_told_when_to_check(lab: Lab) -> None:
     assert lab.store.promote(["default"])[:2] == (0, -1)
     query = Query(lab)
     query.start()
@@ -406,7 +407,7 @@ def test_the_timer_is_told_when_to_look(lab: Lab) -> None:
     assert lab.store.promote(["default"])[:2] == (0, DELAY_MS)
 
 
-def test_many_that_fail_in_one_batch_are_looked_at_in_steps(lab: Lab) -> None:
+def test_many_that_fail_in_one_batch_are_checked_in_steps(lab: Lab) -> None:
     wide = [f"l{n}" for n in range(100)]
     queries = [Query(lab, wide, key=f"k{n}", name=str(n), threshold=100) for n in range(3)]
     for query in queries:

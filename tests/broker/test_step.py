@@ -1,4 +1,4 @@
-"""step: what a running job remembers until it ends, fenced like every write of a child."""
+"""step: what a running job remembers until it ends; fenced like every write of a child."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_it_is_stored_and_leaves_the_fast_path(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_only_the_run_that_holds_the_job_gets_them(lab: Lab) -> None:
-    """A master that was replaced may lack some: what was done would be done again."""
+def test_only_the_run_that_holds_the_job_gets_the_steps(lab: Lab) -> None:
+    """A former master may lack some of them, so that work would be repeated."""
     lab.finish(outcome(with_step(lab), "queued"))
     job, queries = lab.take(), StepQueries(lab.connection)
     assert queries.steps("c1", job.id, job.lease) == {"step:s": "1"}
@@ -76,7 +76,7 @@ def test_a_job_that_no_longer_runs_stores_none(lab: Lab, verdict: str) -> None:
 
 
 @pytest.mark.parametrize("verdict", ["retrying", "queued", "delayed"])
-def test_the_next_run_has_them(lab: Lab, verdict: str) -> None:
+def test_the_next_run_has_the_steps(lab: Lab, verdict: str) -> None:
     lab.finish(outcome(with_step(lab), verdict, ERROR, "1"))
     lab.advance(1)
     job = lab.take()
@@ -87,7 +87,7 @@ def test_the_next_run_has_them(lab: Lab, verdict: str) -> None:
 
 
 @pytest.mark.parametrize("verdict", ["failed", "cancelled"])
-def test_a_requeue_goes_on_from_them(lab: Lab, verdict: str) -> None:
+def test_a_requeue_continues_from_the_steps(lab: Lab, verdict: str) -> None:
     lab.finish(outcome(with_step(lab), verdict, ERROR))
     invariants(lab)
     assert lab.store.requeue(["a"]) == [1]
@@ -99,7 +99,7 @@ def test_a_requeue_goes_on_from_them(lab: Lab, verdict: str) -> None:
 
 @pytest.mark.parametrize("how", ["delete", "clear", "prune", "delete before the mirror"])
 @pytest.mark.parametrize("verdict", ["failed", "cancelled"])
-def test_they_go_with_the_job(lab: Lab, verdict: str, how: str) -> None:
+def test_the_steps_are_deleted_with_the_job(lab: Lab, verdict: str, how: str) -> None:
     lab.finish(outcome(with_step(lab), verdict, ERROR))
     if "before" not in how:
         lab.redis.delete(lab.keys.events)
@@ -115,7 +115,7 @@ def test_they_go_with_the_job(lab: Lab, verdict: str, how: str) -> None:
         assert lab.meta()["finished_bytes"] == 0
 
 
-def test_a_crash_and_a_cancel_keep_them(lab: Lab) -> None:
+def test_a_crash_and_a_cancel_keep_the_steps(lab: Lab) -> None:
     with_step(lab)
     lab.store.reap("c1", ["a"])
     assert remembered(lab) == {"step:s": "1"}
@@ -124,7 +124,7 @@ def test_a_crash_and_a_cancel_keep_them(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_all_of_a_job_together_are_capped(lab: Lab) -> None:
+def test_the_total_size_of_a_jobs_steps_is_capped(lab: Lab) -> None:
     job = with_step(lab)
     lab.store.settings = replace(lab.store.settings, max_result_bytes=300)
     before = lab.dump()
@@ -135,7 +135,7 @@ def test_all_of_a_job_together_are_capped(lab: Lab) -> None:
 
 
 def test_new_steps_forgive_recoveries(lab: Lab) -> None:
-    """A long job may be killed often, but not three times at the same place."""
+    """A long job may be killed often, but not three times at the same point."""
     lab.add("a")
     for n in range(10):
         job = lab.take()
@@ -159,7 +159,7 @@ def test_a_key_of_another_type_is_named(lab: Lab) -> None:
     assert lab.dump() == before
 
 
-def test_a_full_redis_lets_it_through(lab: Lab) -> None:
+def test_it_works_on_a_full_redis(lab: Lab) -> None:
     lab.add("a")
     job = lab.take()
     with lab.full():

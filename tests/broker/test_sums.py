@@ -1,4 +1,4 @@
-"""What all shards have together, and what is said when one of them is away."""
+"""What all shards have in total, and what is reported when one of them is unavailable."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def four(settings: Any, queue_settings: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def half_away(settings: Any, four: dict[str, Any], redis_server: RedisServer) -> None:
-    """The shards 1 and 3 are on a server that is away."""
+def half_down(settings: Any, four: dict[str, Any], redis_server: RedisServer) -> None:
+    """The shards 1 and 3 are on a server that is down."""
     settings.REDISQUEUE = {**four, "CONNECTION": {"URL": [redis_server.url, NOBODY]}}
 
 
 @pytest.fixture
 def hung(settings: Any, four: dict[str, Any], redis_server: RedisServer) -> Iterator[RedisServer]:
-    """The shards 1 and 3 are on a server that takes connections and does not answer."""
+    """The shards 1 and 3 are on a server that accepts connections and does not answer."""
     server = RedisServer()
     settings.REDISQUEUE = {**four, "CONNECTION": {"URL": [redis_server.url, server.url]}}
     server.pause()
@@ -81,7 +81,7 @@ def claim(shard: int, child: str, jobs: int = 1) -> list[str]:
 
 
 def fill(shards: int) -> None:
-    """Something of each kind in every shard."""
+    """Put something of each kind into every shard."""
     for shard in range(shards):
         enqueue(shard, unique=f"key{shard} until_finished - -")
         enqueue(shard)
@@ -90,7 +90,7 @@ def fill(shards: int) -> None:
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_several_shards_cost_the_round_trips_of_one(
+def test_several_shards_take_the_round_trips_of_one(
     redis: Redis,
     settings: Any,
     four: dict[str, Any],
@@ -107,7 +107,7 @@ def test_several_shards_cost_the_round_trips_of_one(
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_a_server_that_is_away_is_named(half_away: None, name: str) -> None:
+def test_an_unavailable_server_is_named(half_down: None, name: str) -> None:
     ask, _ = QUESTIONS[name]
     shards = AllShards()
     ask(shards)
@@ -147,7 +147,7 @@ def test_all_servers_are_asked_before_the_first_reply_is_read(
     assert len(made) == 1
 
 
-def test_nobody_answers(settings: Any, four: dict[str, Any]) -> None:
+def test_no_server_answers(settings: Any, four: dict[str, Any]) -> None:
     settings.REDISQUEUE = {**four, "CONNECTION": {"URL": NOBODY}}
     with pytest.raises(RedisUnavailable, match="nonexistent"):
         sums.stats(AllShards(), ["default"])
@@ -178,7 +178,7 @@ def test_counts_are_added_up(redis: Redis, four: dict[str, Any]) -> None:
     assert stats == {"default": default.counts, "mail": mail.counts}
 
 
-def test_a_pause_in_some_shard_is_one(redis: Redis, four: dict[str, Any]) -> None:
+def test_a_pause_in_one_shard_counts_as_a_pause(redis: Redis, four: dict[str, Any]) -> None:
     Commands(producer_connection(2)).pause("mail", True, "ann")
     default, mail = sums.overview(AllShards(), ["default", "mail"])
     assert (default.is_paused, mail.is_paused, mail.paused_by) == (False, True, "ann")
@@ -188,8 +188,8 @@ def test_a_pause_in_some_shard_is_one(redis: Redis, four: dict[str, Any]) -> Non
     assert (found.queue, found.name, found.by) == ("mail", "share gold", "bob")
 
 
-def test_a_shard_that_comes_back_is_no_rate(
-    settings: Any, redis: Redis, half_away: None, four: dict[str, Any], redis_server: RedisServer
+def test_a_shard_that_becomes_available_again_does_not_count_as_a_rate(
+    settings: Any, redis: Redis, half_down: None, four: dict[str, Any], redis_server: RedisServer
 ) -> None:
     (before,) = sums.overview(AllShards(), ["default"])
     settings.REDISQUEUE = four
@@ -204,7 +204,7 @@ def test_a_shard_that_comes_back_is_no_rate(
     assert rates(before, after) is None
 
 
-def test_a_child_is_one_in_all_shards(redis: Redis, four: dict[str, Any]) -> None:
+def test_a_child_counts_once_over_all_shards(redis: Redis, four: dict[str, Any]) -> None:
     fill(4)
     Commands(producer_connection(0)).heartbeat(["another"])
     found = sums.fleet(AllShards(), 10)
@@ -231,7 +231,7 @@ def test_pages_of_jobs_are_merged(redis: Redis, four: dict[str, Any]) -> None:
         sums.job_ids(AllShards(), "default", Status.QUEUED, 9_990, 10_000)
 
 
-def test_jobs_of_a_missing_shard_are_left_out(half_away: None) -> None:
+def test_jobs_of_a_missing_shard_are_left_out(half_down: None) -> None:
     shards = AllShards()
     assert sums.job_ids(shards, "default", Status.QUEUED, 0, 9) == []
     here, gone = enqueue(2), new_job_id(1)
@@ -239,7 +239,7 @@ def test_jobs_of_a_missing_shard_are_left_out(half_away: None) -> None:
 
 
 def walked(page: Callable[[str], tuple[Any, str]]) -> list[Any]:
-    """All rows, a page at a time."""
+    """All rows, read a page at a time."""
     rows: list[Any] = []
     after = ""
     for _ in range(100):

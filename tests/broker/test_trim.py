@@ -1,4 +1,4 @@
-"""trim: the mirror tells how far it has read; what lies behind goes, but for its own entry."""
+"""trim: the mirror reports how far it has read; older entries are trimmed, except its own entry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django_redisqueue.exceptions import RedisQueueError, WrongKeyType
 from .lab import Lab, long_id
 
 STEP = 100  # events from one milestone to the next
-dense_and_sparse = pytest.mark.parametrize("batch", [1, 7, 100])  # events an entry
+dense_and_sparse = pytest.mark.parametrize("batch", [1, 7, 100])  # events per entry
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def small_steps(lab: Lab) -> None:
 
 
 def add(lab: Lab, jobs: int, batch: int = 100, first: int = 0) -> list[str]:
-    """The ids of the entries, one an event."""
+    """Returns the ids of the entries, each with one event."""
     for at in range(first, first + jobs, batch):
         lab.add(*[long_id(n) for n in range(at, min(at + batch, first + jobs))])
     return stream(lab)
@@ -32,7 +32,7 @@ def stream(lab: Lab) -> list[str]:
 
 
 def tell(lab: Lab, entry: str, keep: int = 0) -> int:
-    """Tell of it until nothing goes; how many entries went."""
+    """Report the position until nothing more is trimmed; returns how many entries were."""
     total = gone = lab.store.trim(entry, keep)
     while gone:
         total += (gone := lab.store.trim(entry, keep))
@@ -44,12 +44,14 @@ def meta(lab: Lab, name: str) -> str | None:
 
 
 @dense_and_sparse
-def test_what_is_read_goes_and_the_cursors_entry_stays(lab: Lab, batch: int) -> None:
+def test_entries_that_were_read_are_trimmed_and_the_cursors_entry_stays(
+    lab: Lab, batch: int
+) -> None:
     entries = add(lab, 3000, batch)
     assert tell(lab, entries[-1]) > 0
     left = stream(lab)
     assert entries[-1] == left[-1]
-    assert len(left) <= 2 * STEP  # from the last milestone, and whole nodes of the stream
+    assert len(left) <= 2 * STEP  # from the last milestone on, and in whole nodes of the stream
     assert meta(lab, "mirror_position") == entries[-1]
 
 
@@ -63,7 +65,7 @@ def test_the_last_events_stay_for_live_readers(lab: Lab, batch: int) -> None:
 
 
 @dense_and_sparse
-def test_nothing_unread_goes_while_the_mirror_is_behind(lab: Lab, batch: int) -> None:
+def test_no_unread_entry_is_trimmed_while_the_mirror_is_behind(lab: Lab, batch: int) -> None:
     entries = add(lab, 3100, batch)
     gone = 0
     for at in range(0, 3100, 500):
@@ -75,7 +77,7 @@ def test_nothing_unread_goes_while_the_mirror_is_behind(lab: Lab, batch: int) ->
     assert gone > 0
 
 
-def test_a_cursor_within_what_stays_lets_nothing_go(lab: Lab) -> None:
+def test_a_cursor_within_the_kept_events_trims_nothing(lab: Lab) -> None:
     entries = add(lab, 1000)
     assert tell(lab, entries[150], keep=950) == 0
     assert stream(lab) == entries
@@ -90,7 +92,7 @@ def test_a_repeated_call_changes_nothing(lab: Lab) -> None:
     assert lab.dump() == before
 
 
-def test_a_cursor_that_goes_back_lets_nothing_go(lab: Lab) -> None:
+def test_a_cursor_that_goes_back_trims_nothing(lab: Lab) -> None:
     entries = add(lab, 1000)
     tell(lab, entries[700])
     left = stream(lab)
@@ -100,7 +102,7 @@ def test_a_cursor_that_goes_back_lets_nothing_go(lab: Lab) -> None:
 
 
 @dense_and_sparse
-def test_a_cursor_whose_entry_the_cap_has_trimmed_lets_nothing_go(lab: Lab, batch: int) -> None:
+def test_a_cursor_whose_entry_was_trimmed_by_the_cap_trims_nothing(lab: Lab, batch: int) -> None:
     lost, *_ = add(lab, 600, batch)
     lab.store.settings = replace(lab.store.settings, events_cap=500)
     entries = add(lab, 600, batch, 600)
@@ -109,7 +111,7 @@ def test_a_cursor_whose_entry_the_cap_has_trimmed_lets_nothing_go(lab: Lab, batc
     assert stream(lab) == entries
 
 
-def test_the_count_holds_behind_a_stream_that_was_deleted(lab: Lab) -> None:
+def test_the_count_is_right_after_the_stream_was_deleted(lab: Lab) -> None:
     add(lab, 1000)
     lab.redis.delete(lab.keys.events)
     entries = add(lab, 1000, first=1000)
@@ -146,7 +148,7 @@ def test_a_key_of_another_type_is_named_and_nothing_is_written(lab: Lab, name: s
     assert lab.dump() == before
 
 
-def test_a_full_redis_lets_it_through(lab: Lab) -> None:
+def test_it_works_on_a_full_redis(lab: Lab) -> None:
     entries = add(lab, 500)
     with lab.full():
         assert tell(lab, entries[-1]) > 0

@@ -1,4 +1,4 @@
-"""Unique keys in Redis: who has one, what a duplicate does, and how a key is let go."""
+"""Unique keys in Redis: which job has a key, what a duplicate does, and how a key is freed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def spec(mode: str, key: str = "k") -> str:
 
 
 def put(lab: Lab, name: str, mode: str, *, key: str = "k", **options: Any) -> str:
-    """Enqueue a job with a key; the id of the job that has it then."""
+    """Enqueue a job with a key; returns the id of the job that has it afterwards."""
     if mode == "replace":
         options.setdefault("when", "+10000")
     options.setdefault("payload", f'[["{name}"],{{}}]')
@@ -52,7 +52,7 @@ def put(lab: Lab, name: str, mode: str, *, key: str = "k", **options: Any) -> st
 
 
 def checked(lab: Lab) -> None:
-    """A key's job exists and has not ended, or the key lasts for a time of its own."""
+    """A key's job exists and has not ended, or the key lasts for its own time."""
     dump = invariants(lab, tokens=False)
     prefix = f"{lab.keys.base}unique:"
     keys = {key.removeprefix(prefix): dump[key][1] for key in dump if key.startswith(prefix)}
@@ -92,8 +92,8 @@ def test_a_second_job_with_the_key_is_the_first(lab: Lab, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_sending_it_again_has_one_effect(lab: Lab, mode: str) -> None:
-    """Also when the first job has ended in between."""
+def test_resending_a_call_has_no_further_effect(lab: Lab, mode: str) -> None:
+    """Even if the first job has ended in between."""
     put(lab, "a", mode)
     assert put(lab, "a", mode) == "a"
     assert put(lab, "b", mode) == "a"
@@ -122,7 +122,7 @@ for n in range(250):
 
 
 def test_a_thousand_producers_race_for_one_key(lab: Lab, redis_server: RedisServer) -> None:
-    """In four processes, which begin together."""
+    """In four processes, which start together."""
     where = {
         "REDISQUEUE_TEST_URL": redis_server.url,
         "REDISQUEUE_TEST_SETTINGS": json.dumps({"PREFIX": lab.store.settings.prefix}),
@@ -143,13 +143,13 @@ def test_a_thousand_producers_race_for_one_key(lab: Lab, redis_server: RedisServ
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_decision_is_one_script(lab: Lab, mode: str) -> None:
-    """So a producer that is killed leaves all of it or nothing: there are no two steps."""
+    """So a producer that is killed leaves all of it or nothing: there are not two steps."""
     before = lab.redis.info("commandstats")["cmdstat_evalsha"]["calls"]
     put(lab, "a", mode)
     put(lab, "b", mode)
     start(lab, "a")
     calls = lab.redis.info("commandstats")["cmdstat_evalsha"]["calls"] - before
-    assert calls == 4  # two of enqueue, promote, claim
+    assert calls == 4  # two of enqueue, promote and claim
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -180,14 +180,14 @@ def test_until_started_outlives_a_claim_that_started_nothing(lab: Lab) -> None:
 
 @pytest.mark.parametrize("verdict", ["retrying", "delayed", "queued"])
 @pytest.mark.parametrize("mode", ["until_finished", "keep_last"])
-def test_a_job_that_comes_back_keeps_its_key(lab: Lab, mode: str, verdict: str) -> None:
+def test_a_returning_job_keeps_its_key(lab: Lab, mode: str, verdict: str) -> None:
     put(lab, "a", mode)
     lab.finish(outcome(start(lab, "a"), verdict, ERROR))
     assert put(lab, "b", mode) == "a"
     assert owner(lab) == "a"
 
 
-# -- how a key is let go
+# -- how a key is freed
 
 
 def complete(lab: Lab) -> None:
@@ -276,8 +276,8 @@ def test_no_key_outlives_its_job(lab: Lab, mode: str, end: Callable[[Lab], None]
     assert owner(lab) == "b"
 
 
-def test_the_end_of_its_workflow(lab: Lab) -> None:
-    """Cancelled with it, cleaned up with it, or skipped with its parent."""
+def test_the_end_of_its_workflow_frees_the_key(lab: Lab) -> None:
+    """The job is cancelled or cleaned up with the workflow, or skipped because of its parent."""
     for end in ("cancel", "clean"):
         workflow = LabWorkflow(lab, {0: [], 1: [0]}, name=end)
         workflow.jobs[1] = workflow.jobs[1]._replace(unique=spec("until_finished"))
@@ -307,13 +307,13 @@ def test_a_lasting_key_outlives_its_job(lab: Lab, end: Callable[[Lab], None]) ->
 
 
 @pytest.mark.parametrize("end", [cancel, stop, clear])
-def test_a_cancelled_job_lets_go_of_a_lasting_key(lab: Lab, end: Callable[[Lab], None]) -> None:
+def test_a_cancelled_job_frees_a_lasting_key(lab: Lab, end: Callable[[Lab], None]) -> None:
     put(lab, "a", "for")
     end(lab)
     assert put(lab, "b", "for") == "b"
 
 
-def test_lasting_keys_do_not_pile_up(lab: Lab) -> None:
+def test_lasting_keys_do_not_accumulate(lab: Lab) -> None:
     for n in range(10):
         put(lab, f"j{n}", "for", key=f"k{n}")
     lab.advance(HOUR)
@@ -323,7 +323,7 @@ def test_lasting_keys_do_not_pile_up(lab: Lab) -> None:
     assert 0 < lab.redis.pttl(lab.keys.unique("l0")) <= HOUR
 
 
-def test_an_older_owner_does_not_take_the_key_along(lab: Lab) -> None:
+def test_the_end_of_an_older_owner_does_not_free_the_key(lab: Lab) -> None:
     put(lab, "a", "until_started")
     job = start(lab, "a")
     put(lab, "b", "until_started")
@@ -334,7 +334,7 @@ def test_an_older_owner_does_not_take_the_key_along(lab: Lab) -> None:
 # -- newer arguments
 
 
-def test_replace_waits_for_quiet_but_not_for_ever(lab: Lab) -> None:
+def test_replace_waits_for_quiet_but_not_forever(lab: Lab) -> None:
     put(lab, "a", "replace")
     for n in range(1, 9):
         lab.advance(9_000)
@@ -358,8 +358,8 @@ def test_the_newer_arguments_are_an_event(lab: Lab) -> None:
     assert lab.job("a")["options"] == '{"tags":{"x":"1"}}'
 
 
-def test_newer_arguments_come_with_their_own_limits(lab: Lab) -> None:
-    """Of a job that is not in its queue yet; one that is stays in its lane."""
+def test_newer_arguments_bring_their_own_limits(lab: Lab) -> None:
+    """This applies to a job that is not in its queue yet; a queued job stays in its lane."""
     put(lab, "a", "replace", lane="s|c:x: c:x=1")
     put(lab, "b", "replace", lane="s|c:y: c:y=1")
     assert lab.job("a")["lane"] == "s|c:y: c:y=1"
@@ -379,7 +379,7 @@ def test_a_job_in_its_queue_keeps_its_place(lab: Lab, mode: str, priority: int) 
     assert (job.id, job.payload) == ("a", '[["b"],{}]')
 
 
-def test_replace_while_it_runs_makes_a_successor(lab: Lab) -> None:
+def test_replace_while_it_runs_creates_a_successor(lab: Lab) -> None:
     put(lab, "a", "replace")
     job = start(lab, "a")
     assert put(lab, "b", "replace") == "b"
@@ -391,7 +391,7 @@ def test_replace_while_it_runs_makes_a_successor(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("verdict", ["retrying", "delayed", "queued"])
-def test_what_has_a_successor_does_not_run_after_it(lab: Lab, verdict: str) -> None:
+def test_a_job_with_a_successor_does_not_run_after_it(lab: Lab, verdict: str) -> None:
     put(lab, "a", "replace")
     job = start(lab, "a")
     put(lab, "b", "replace")
@@ -401,7 +401,7 @@ def test_what_has_a_successor_does_not_run_after_it(lab: Lab, verdict: str) -> N
     checked(lab)
 
 
-def test_a_crash_does_not_bring_older_arguments_back(lab: Lab) -> None:
+def test_a_crash_does_not_restore_older_arguments(lab: Lab) -> None:
     put(lab, "a", "replace")
     start(lab, "a")
     put(lab, "b", "replace")
@@ -411,8 +411,8 @@ def test_a_crash_does_not_bring_older_arguments_back(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("how", ["retrying", "queued", "crash"])
-def test_nor_when_its_successor_has_run_already(lab: Lab, how: str) -> None:
-    """It ran for so long, or its worker was silent."""
+def test_older_arguments_do_not_return_after_the_successor_has_run(lab: Lab, how: str) -> None:
+    """It ran for a long time, or its worker was silent."""
     put(lab, "a", "replace")
     job = start(lab, "a")
     put(lab, "b", "replace")
@@ -428,7 +428,7 @@ def test_nor_when_its_successor_has_run_already(lab: Lab, how: str) -> None:
     checked(lab)
 
 
-def test_one_that_is_requeued_by_hand_runs_like_any_other(lab: Lab) -> None:
+def test_a_job_requeued_by_hand_runs_like_any_other(lab: Lab) -> None:
     put(lab, "a", "replace")
     job = start(lab, "a")
     put(lab, "b", "replace")
@@ -439,7 +439,7 @@ def test_one_that_is_requeued_by_hand_runs_like_any_other(lab: Lab) -> None:
     assert lab.status("a") == "retrying"
 
 
-def test_without_a_successor_it_is_tried_again(lab: Lab) -> None:
+def test_without_a_successor_it_is_retried(lab: Lab) -> None:
     put(lab, "a", "replace")
     job = start(lab, "a")
     put(lab, "b", "replace")
@@ -448,7 +448,7 @@ def test_without_a_successor_it_is_tried_again(lab: Lab) -> None:
     assert lab.status("a") == "retrying"
 
 
-def test_newer_arguments_for_a_failed_attempt_begin_anew(lab: Lab) -> None:
+def test_newer_arguments_for_a_failed_attempt_restart_the_job(lab: Lab) -> None:
     put(lab, "a", "replace")
     lab.finish(outcome(start(lab, "a"), "retrying", ERROR))
     assert put(lab, "b", "replace") == "a"
@@ -486,7 +486,7 @@ def test_keep_last_is_started_by_any_end(lab: Lab, end: Callable[[Lab], None]) -
     assert owner(lab) == "b"
 
 
-def test_the_key_goes_back_when_the_last_is_cancelled(lab: Lab) -> None:
+def test_the_key_returns_to_the_running_job_when_the_last_is_cancelled(lab: Lab) -> None:
     put(lab, "a", "keep_last")
     job = start(lab, "a")
     put(lab, "b", "keep_last")
@@ -509,7 +509,7 @@ def test_the_last_does_not_wait_for_a_job_that_is_gone(lab: Lab) -> None:
 
 
 def test_bytes_of_finished_jobs(lab: Lab) -> None:
-    """``invariants`` compares the sum; the text of the key counts."""
+    """``invariants`` compares the sum; the key's text counts."""
     put(lab, "a", "until_finished", key="k" * 300)
     put(lab, "b", "until_finished", key="k")
     for job in lab.claim(jobs=2).jobs:
@@ -522,7 +522,7 @@ def test_bytes_of_finished_jobs(lab: Lab) -> None:
 # -- verbs that must not decide about a key
 
 
-def test_requeue_takes_the_key_again_if_it_is_free(lab: Lab) -> None:
+def test_requeue_reacquires_the_key_if_it_is_free(lab: Lab) -> None:
     put(lab, "a", "until_finished")
     fail(lab)
     assert lab.store.requeue(["a"]) == [1]
@@ -601,20 +601,20 @@ def test_another_body_with_the_same_key_is_refused(lab: Lab) -> None:
 
 
 def test_two_keys_of_one_job(lab: Lab) -> None:
-    """The request's key leads to the job that the task's key has led to, also when it is over."""
+    """The request's key leads to the job that the task's key led to, even when that has ended."""
     put(lab, "a", "until_finished")
     both = f"{spec('once', 'request')} {spec('until_finished')}"
     new = NewJob("b", "default", "t", PAYLOAD, unique=both)
     assert lab.store.enqueue([new]) == [False]
     complete(lab)
     lab.advance(60_000)
-    lab.redis.delete(lab.keys.job("b"))  # its id leads to the other job only for a while
+    lab.redis.delete(lab.keys.job("b"))  # for a while only, its id leads to the other job
     again = NewJob("c", "default", "t", PAYLOAD, unique=both)
     assert lab.store.enqueue([again]) == [False]
     assert again.owner == "a"
 
 
-# -- reading, bad data
+# -- reading, invalid data
 
 
 def test_a_page_of_keys(lab: Lab) -> None:
@@ -636,7 +636,7 @@ def test_a_page_of_keys(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("name", ["unique", "uniques", "unique_lifetimes"])
-def test_a_key_of_a_wrong_type_is_named_before_anything_is_written(lab: Lab, name: str) -> None:
+def test_a_key_of_the_wrong_type_is_named_before_anything_is_written(lab: Lab, name: str) -> None:
     key = lab.keys.unique("k") if name == "unique" else getattr(lab.keys, name)
     lab.redis.hset(key, "x", "1")
     before = lab.dump()
@@ -647,7 +647,7 @@ def test_a_key_of_a_wrong_type_is_named_before_anything_is_written(lab: Lab, nam
 
 
 @pytest.mark.parametrize("name", ["unique", "uniques", "unique_lifetimes"])
-def test_a_key_of_a_wrong_type_does_not_stop_the_end_of_a_job(lab: Lab, name: str) -> None:
+def test_a_key_of_the_wrong_type_does_not_stop_the_end_of_a_job(lab: Lab, name: str) -> None:
     put(lab, "a", "for")
     put(lab, "b", "keep_last", key="k2")
     for key in (lab.keys.unique("k2"),) if name == "unique" else (getattr(lab.keys, name),):
@@ -658,7 +658,7 @@ def test_a_key_of_a_wrong_type_does_not_stop_the_end_of_a_job(lab: Lab, name: st
 
 
 @pytest.mark.parametrize("mode", ["until_finished", "keep_last"])
-def test_a_full_redis_lets_go_of_keys_and_releases_the_last(lab: Lab, mode: str) -> None:
+def test_a_full_redis_frees_keys_and_releases_the_last(lab: Lab, mode: str) -> None:
     put(lab, "a", mode)
     job = lab.take()
     put(lab, "b", mode)

@@ -1,5 +1,5 @@
-"""Random jobs with unique keys under random verbs: after every step each key is held by a living
-job, no two jobs that one key rules out exist, and no older arguments run after newer ones."""
+"""Random jobs with unique keys under random verbs: after every step, each key belongs to a living
+job, no two jobs exist that a key rules out, and no older arguments run after newer ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VERDICTS = ["completed"] * 4 + ["failed", "cancelled", "queued", "retrying", "de
 
 
 class Play:
-    """Jobs of five keys, one for each mode, driven by chance; their payloads are numbers."""
+    """Jobs with five keys, one for each mode, driven by chance; their payloads are numbers."""
 
     def __init__(self, lab: Lab, seed: int) -> None:
         self.lab = lab
@@ -81,7 +81,7 @@ class Play:
         if self.ids:
             job_id = self.chance.choice(self.ids)
             found = self.lab.job(job_id)
-            if self.lab.store.requeue([job_id]) == [1]:  # on demand, also older arguments run
+            if self.lab.store.requeue([job_id]) == [1]:  # on request, older arguments run too
                 self.run.pop(found["unique"].split()[0], None)
 
     def pass_time(self) -> None:
@@ -135,7 +135,7 @@ def test_random_verbs(lab: Lab, seed: int) -> None:
 
 @pytest.mark.parametrize("mode", ["replace", "last"])
 def test_the_last_arguments_are_never_lost(lab: Lab, mode: str) -> None:
-    """Without cancels, whatever crashes: the newest arguments run, and run last."""
+    """Without cancels and whatever crashes: the newest arguments run, and run last."""
     for seed in range(5):
         play = Play(lab, seed)
         play.chance.choice = _only(play.chance, mode)  # type: ignore[method-assign]

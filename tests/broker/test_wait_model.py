@@ -1,4 +1,5 @@
-"""Random verbs and jobs that wait for events, against the model: one place after every step."""
+"""Random verbs and jobs that wait for events, against the model: after every step each job is in
+one place."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from .test_model import BUDGET, QUEUES, Machine, _pick, picks
 
 
 class WaitModel(Model):
-    """Jobs that are parked until an event; ``waits``: (id, event) -> since when."""
+    """Jobs that are parked until an event; ``waits``: (id, event) -> since when they wait."""
 
     def __init__(self) -> None:
         super().__init__(QUEUES)
@@ -23,7 +24,7 @@ class WaitModel(Model):
 
     def park(self, child: str, job_id: str, event: str, due: int) -> int:
         job = self.jobs[job_id]
-        job.forgiven = job.recoveries  # for the wait was noted
+        job.forgiven = job.recoveries  # because the wait was recorded
         self.held[child].remove(job_id)
         if job.is_flagged:
             self._end(job, "cancelled")
@@ -35,7 +36,7 @@ class WaitModel(Model):
         return 1
 
     def wake(self, event: str) -> int:
-        """How many jobs go on."""
+        """Returns how many jobs continue."""
         woken = 0
         found = sorted((since, job_id) for (job_id, e), since in self.waits.items() if e == event)
         for _, job_id in found:
@@ -66,12 +67,12 @@ class WaitModel(Model):
 
 
 def _event(number: int) -> str:
-    """Every third is that of an approval."""
+    """Every third event is that of an approval."""
     return f"approval:e{number}" if number % 3 == 0 else f"e{number}"
 
 
 class WaitMachine(Machine):
-    """The machine of the verbs, and two rules for waits."""
+    """The state machine of the verbs, with two rules for waits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +91,7 @@ class WaitMachine(Machine):
         event = _event(self.events)
         store = self.lab.store
         reply = store.check_wait(child, job.id, job.lease, event, ms, sleeps=False)
-        if reply.state is not WaitState.GOES_ON:  # it has had this event, or missed it
+        if reply.state is not WaitState.GOES_ON:  # it has received this event, or missed it
             self.model.jobs[job.id].forgiven = self.model.jobs[job.id].recoveries
             self.model.waits.pop((job.id, event), None)
             return
@@ -121,7 +122,7 @@ class WaitMachine(Machine):
     def send_event(self, at: int) -> None:
         event = _event(max(1, self.events - at))
         assert self.lab.store.send_event(event, "1", 60_000) == self.model.wake(event)
-        self.lab.redis.delete(self.lab.keys.event(event))  # it would go by the real clock
+        self.lab.redis.delete(self.lab.keys.event(event))  # it would expire by the real clock
 
     park_more, park_yet_more, send_more_events = park, park, send_event
 

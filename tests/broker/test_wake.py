@@ -1,4 +1,4 @@
-"""Waiting for the shards of several servers at once."""
+"""Waiting for shards on several servers at once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def waiting(server: RedisServer) -> set[str]:
 
 
 def own_tokens(servers: list[RedisServer]) -> int:
-    """How many tokens of the child are left."""
+    """How many of the child's own tokens are left."""
     return sum(len(server.client().keys("*:child:w1:c1:wake")) for server in servers)
 
 
@@ -65,7 +65,7 @@ def test_a_wait_that_times_out_keeps_its_connections(
 def test_it_waits_in_a_process_with_very_many_open_files(
     servers: list[RedisServer], wait: WakeWait
 ) -> None:
-    """Such as a child with a thousand async jobs: select() cannot watch descriptors over 1023."""
+    """Such as a child with a thousand async jobs: select() cannot watch descriptors above 1023."""
     with ExitStack() as stack:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if hard != resource.RLIM_INFINITY and hard < 2 * FD_SETSIZE:
@@ -79,7 +79,7 @@ def test_it_waits_in_a_process_with_very_many_open_files(
         assert wait.wait(QUEUES, 30) == [1]
 
 
-def test_a_long_wait_asks_now_and_then_whether_it_goes_on(
+def test_a_long_wait_checks_now_and_then_whether_to_continue(
     servers: list[RedisServer], wait: WakeWait
 ) -> None:
     answers = [True, True, False]
@@ -89,10 +89,10 @@ def test_a_long_wait_asks_now_and_then_whether_it_goes_on(
     assert wait.wait(QUEUES, 30) == [1]
 
 
-def test_a_long_wait_ends_soon_if_a_server_does_not_wait(
+def test_a_long_wait_ends_soon_if_a_server_is_not_waiting(
     servers: list[RedisServer], wait: WakeWait
 ) -> None:
-    """Its tokens would wake nobody."""
+    """Tokens on that server would wake no one."""
     asked = []
 
     def cut_off() -> bool:
@@ -127,10 +127,10 @@ def test_waits_that_tokens_end_keep_their_connections(
     assert [waiting(server) for server in servers] == first
 
 
-def test_a_token_that_comes_as_the_wait_ends_is_not_lost(
+def test_a_token_that_arrives_as_the_wait_ends_is_not_lost(
     servers: list[RedisServer], wait: WakeWait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its job would wait until another one comes."""
+    """Its job would otherwise wait until another one arrives."""
     look, shards = wake._wait_for_any, [0]
 
     def then_enqueue(*arguments: Any) -> Any:
@@ -142,7 +142,7 @@ def test_a_token_that_comes_as_the_wait_ends_is_not_lost(
     enqueue(1)
     monkeypatch.setattr(wake, "_wait_for_any", then_enqueue)
     assert wait.wait(QUEUES, 30) == [1, 0]
-    # The pop had ended by itself, so the child's token ends the next one, and is gone.
+    # The pop had ended on its own, so the child's token ends the next one, and is gone.
     assert wait.wait(QUEUES, 30) == []
     assert own_tokens(servers) == 0
 
@@ -155,7 +155,7 @@ def test_a_token_that_ended_no_pop_expires(servers: list[RedisServer], wait: Wak
     assert 0 < servers[0].client().pttl(key) <= 10_000
 
 
-def test_a_pop_that_is_cut_off_as_it_is_ended_leaves_no_reply_to_another_command(
+def test_a_pop_that_is_cut_off_as_it_is_ended_leaves_no_reply_for_another_command(
     servers: list[RedisServer], wait: WakeWait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     push = _WakeConnection.push_own
@@ -174,7 +174,7 @@ def test_a_pop_that_is_cut_off_as_it_is_ended_leaves_no_reply_to_another_command
 def test_a_server_whose_writes_are_paused_survives(
     servers: list[RedisServer], wait: WakeWait
 ) -> None:
-    """It would crash from CLIENT UNBLOCK."""
+    """CLIENT UNBLOCK would crash it."""
     paused = servers[0].client()
     paused.client_pause(600_000, all=False)
     found: list[int] = []
@@ -186,7 +186,7 @@ def test_a_server_whose_writes_are_paused_survives(
     assert paused.ping()
 
 
-def test_waits_for_a_timer_send_one_command_a_minute(servers: list[RedisServer]) -> None:
+def test_waits_for_a_timer_send_one_command_per_minute(servers: list[RedisServer]) -> None:
     connection, client = blocking_connection(), servers[0].client(decode_responses=True)
     with client.monitor() as monitor:
         for _ in range(3):

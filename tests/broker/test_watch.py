@@ -1,4 +1,4 @@
-"""watch: whoever waits for a job hears of its end."""
+"""watch: a caller that waits for a job is told of its end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _messages(lab: Lab, job_id: str, act: Callable[[], object]) -> list[str]:
         return found
 
 
-def test_the_present_status_is_told(lab: Lab) -> None:
+def test_the_current_status_is_returned(lab: Lab) -> None:
     lab.add("a")
     assert lab.store.watch("a") == "queued"
     lab.finish(outcome(lab.take()))
@@ -29,13 +29,13 @@ def test_the_present_status_is_told(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_an_unknown_job_is_not_made(lab: Lab) -> None:
+def test_an_unknown_job_is_not_created(lab: Lab) -> None:
     assert lab.store.watch("never") == ""
     assert lab.dump() == {}
 
 
 @pytest.mark.parametrize("verdict", ["completed", "failed", "cancelled"])
-def test_the_end_of_a_watched_job_is_told_once(lab: Lab, verdict: str) -> None:
+def test_the_end_of_a_watched_job_is_published_once(lab: Lab, verdict: str) -> None:
     lab.add("a")
     lab.store.watch("a")
 
@@ -48,7 +48,7 @@ def test_the_end_of_a_watched_job_is_told_once(lab: Lab, verdict: str) -> None:
     assert _messages(lab, "a", run) == [verdict]
 
 
-def test_a_job_that_nobody_watches_tells_nothing(lab: Lab) -> None:
+def test_an_unwatched_job_publishes_nothing(lab: Lab) -> None:
     assert _messages(lab, "a", lambda: lab.end("a")) == []
 
 
@@ -69,7 +69,7 @@ def _poison(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("end", "status"), [(_cancel, "cancelled"), (_clear, "cancelled"), (_poison, "failed")]
 )
-def test_every_verb_that_ends_a_job_tells(
+def test_every_verb_that_ends_a_job_publishes_it(
     lab: Lab, end: Callable[[Lab], None], status: str
 ) -> None:
     lab.add("a")
@@ -77,12 +77,12 @@ def test_every_verb_that_ends_a_job_tells(
     assert _messages(lab, "a", lambda: end(lab)) == [status]
 
 
-def test_a_key_of_another_type_is_not_known(lab: Lab) -> None:
+def test_a_key_of_another_type_counts_as_unknown(lab: Lab) -> None:
     lab.redis.set(lab.keys.job("a"), "theirs")
     assert lab.store.watch("a") == ""
 
 
-def test_a_full_redis_lets_it_through(lab: Lab) -> None:
+def test_it_works_on_a_full_redis(lab: Lab) -> None:
     lab.add("a")
     with lab.full():
         assert lab.store.watch("a") == "queued"

@@ -1,4 +1,4 @@
-"""Commands that are encoded by hand are the bytes that hiredis makes of them."""
+"""Manually encoded commands have the same bytes as hiredis makes of them."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ for ms in range(1, 40, 2):
 
 
 @pytest.mark.parametrize("text", ["", "a", "é", "\U0001f600", "a\r\nb", "\udcff", "x" * 70_000])
-def test_a_head_and_its_bulks_are_one_command(text: str) -> None:
+def test_a_head_and_its_bulk_strings_are_one_command(text: str) -> None:
     head = packed_head(("EVALSHA", "a" * 40, 1, "key", "", 500_000), 2)
     assert head + bulk(text) + known_bulk("b") == packed(
         ("EVALSHA", "a" * 40, 1, "key", "", 500_000, text, "b")
     )
 
 
-def test_a_count_may_get_another_digit() -> None:
+def test_a_count_may_gain_a_digit() -> None:
     assert packed_head(("A", "b"), 8).startswith(b"*10\r\n$1\r\nA\r\n")
 
 
 @pytest.mark.parametrize("encode", ["packed(command)", "connection.pack_command(*command)"])
-def test_a_timeout_that_comes_while_numbers_are_encoded_crashes_nothing(
+def test_a_timeout_while_numbers_are_encoded_does_not_crash(
     encode: str, redis_server: RedisServer
 ) -> None:
     script = Script(INTERRUPTED.format(encode=encode), REDISQUEUE_TEST_URL=redis_server.url)

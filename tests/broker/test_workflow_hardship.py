@@ -1,6 +1,6 @@
-"""Workflows of more than one call and more than one step, under random verbs: while they are being
-pushed, told and cleaned up, jobs are cancelled, retried and waited for by others. Nothing starts
-before its parents, and nobody is left waiting."""
+"""Workflows of more than one call and more than one step, under random verbs: while they are
+pushed, notified and cleaned up, jobs are cancelled, retried and followed by others. Nothing starts
+before its parents, and no job is left waiting."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ ENDED = ("completed", "failed", "cancelled")
 
 
 class HardPlay(Play):
-    """Drives workflows of 100 to 300 jobs, and jobs outside that wait for theirs."""
+    """Drives workflows of 100 to 300 jobs, and jobs outside that wait for them."""
 
     def __init__(self, lab: Lab, seed: int) -> None:
         super().__init__(lab, seed)
-        self.pushed = 0  # jobs of the last workflow that are there
+        self.pushed = 0  # the existing jobs of the last workflow
         self.cleaned: set[str] = set()
         self.followers: list[str] = []
         self.on_fail: dict[str, dict[int, str]] = {}
-        self.running: list[ClaimedJob] = []  # by the child "slow", across the steps of others
+        self.running: list[ClaimedJob] = []  # by the child "slow", during the steps of other calls
 
     # -- what happens
 
     def push(self) -> None:
-        """The next call of the last workflow, or the first of another."""
+        """The next call of the last workflow, or the first call of another."""
         if not self.workflows or self.pushed >= len(self.workflows[-1].jobs):
             parents = self.parents()
             on_fail = {n: self.chance.choice(self.policies) for n in parents}
@@ -53,7 +53,7 @@ class HardPlay(Play):
             self.pushed = len(workflow.jobs)
 
     def parents(self) -> dict[int, list[int]]:
-        """Wide behind one job, and together again; or any."""
+        """A fan-out from one job that joins again, or anything."""
         size = self.chance.randint(101, 300)
         if self.chance.random() < 0.5:
             wide = {0: [], 1: [0], **{n: [1] for n in range(2, size)}}
@@ -64,7 +64,7 @@ class HardPlay(Play):
         }
 
     def ids(self, *statuses: str) -> list[str]:
-        """The jobs of one workflow, those of a status."""
+        """The jobs of one workflow, or those with a status."""
         return self.of(self.chance.choice(self.workflows), *statuses)
 
     def having(self, jobs: list[str], *statuses: str) -> list[str]:
@@ -81,14 +81,14 @@ class HardPlay(Play):
             self.ended[job.id] += end == "completed"
 
     def start(self) -> None:
-        """Some jobs run on while other things happen."""
+        """Some jobs keep running while other things happen."""
         jobs = self.lab.claim("slow", self.chance.choice([1, 5])).jobs
         for job in jobs:
             self.is_due(job.id)
         self.running += jobs
 
     def stop(self) -> None:
-        """They end, are put off, are handed back, or are lost with their child."""
+        """They end, are delayed or released, or are lost with their child."""
         way = self.chance.choice(
             ["completed", "failed", "retrying", "release", "release_unknown", "reap"]
         )
@@ -107,8 +107,8 @@ class HardPlay(Play):
         self.running = []
 
     def is_due(self, job_id: str) -> None:
-        """Its workflow is there to stay, and its parents are done with, unless it was itself sent
-        back by hand."""
+        """Its workflow has not been cleaned up, and its parents are done, unless the job itself was
+        requeued by hand."""
         workflow_id, _, number = job_id.rpartition(".")
         assert workflow_id not in self.cleaned, job_id
         if workflow_id not in self.on_fail or "generation" in self.lab.job(job_id):
@@ -133,7 +133,7 @@ class HardPlay(Play):
             self.lab.add(self.followers[-1], after=f"{policy} {self.chance.choice(found)}")
 
     def clean(self) -> None:
-        """The first steps, and what comes back behind them."""
+        """The first steps of a clean-up, and jobs that return behind them."""
         runs = {job.id.rpartition(".")[0] for job in self.running}
         workflow = self.chance.choice(
             [workflow for workflow in self.workflows if workflow.id in runs] or self.workflows
@@ -153,7 +153,7 @@ class HardPlay(Play):
         self.chance.choice(verbs)()
 
     def finish_all(self) -> None:
-        """All is pushed, and what can be retried is, until nothing is left to do."""
+        """Everything is pushed, and what can be retried is retried, until nothing is left to do."""
         self.stop()
         while self.pushed < len(self.workflows[-1].jobs):
             self.push()
@@ -170,7 +170,7 @@ class HardPlay(Play):
         raise AssertionError("it never comes to an end")
 
     def open(self) -> list[LabWorkflow]:
-        """Those that a retry may take up."""
+        """Those that a retry may resume."""
         left = [workflow for workflow in self.workflows if workflow.id not in self.cleaned]
         return [workflow for workflow in left if workflow.data().status != "cancelled"]
 

@@ -1,5 +1,5 @@
 """Random workflows under random verbs: law 1 and the counts hold after every step, every job that
-can run runs once, and callbacks come once a generation."""
+can run runs once, and callbacks run once per generation."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Play:
         )()  # fmt: skip
 
     def rest(self) -> None:
-        """Nobody interferes any more: everything released, and run without failures."""
+        """No more interference: everything is released, and runs without failures."""
         for workflow in self.workflows:
             self.lab.store.control_workflow(workflow.id, "release")
         for _ in range(1000):
@@ -102,7 +102,7 @@ class Play:
         raise AssertionError("it never comes to rest")
 
     def check(self) -> None:
-        """A workflow whose hashes have not changed has been checked."""
+        """A workflow whose hashes have not changed has already been checked."""
         dump = invariants(self.lab, tokens=False)
         for workflow in self.workflows:
             hashes = workflow.hashes(dump)

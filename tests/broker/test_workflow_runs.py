@@ -1,4 +1,4 @@
-"""First runs of a workflow's jobs on the fast path: their entries, and their ends."""
+"""First runs of a workflow's jobs on the fast path: their entries and their ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .lab import PAYLOAD, Lab, invariants, outcome
 from .workflows import LabWorkflow
 
 DIAMOND = {0: [], 1: [0], 2: [0], 3: [1, 2]}
-BYTES = 444 + len(PAYLOAD)  # of a root, but for its result
+BYTES = 444 + len(PAYLOAD)  # of a root, except for its result
 MORE = 3 * 23  # of a released job: its fields seq, waits and after
 
 
@@ -33,7 +33,7 @@ def pushed(lab: Lab, **options: object) -> LabWorkflow:
 
 
 def running(lab: Lab, n: int) -> tuple[LabWorkflow, ClaimedJob]:
-    """The run of a diamond's root (0), or of one that it releases (1)."""
+    """The run of a diamond's root (0), or of a job that it releases (1)."""
     workflow = pushed(lab)
     if n:
         workflow.run_one()
@@ -42,7 +42,7 @@ def running(lab: Lab, n: int) -> tuple[LabWorkflow, ClaimedJob]:
     return workflow, job
 
 
-def test_an_entry_tells_all_that_the_end_of_the_run_needs(lab: Lab) -> None:
+def test_an_entry_has_everything_that_the_end_of_the_run_needs(lab: Lab) -> None:
     workflow = pushed(lab)
     for count, expected in (
         (1, [f"@2.1.2 {BYTES}+"]),
@@ -60,8 +60,8 @@ def test_an_entry_tells_all_that_the_end_of_the_run_needs(lab: Lab) -> None:
     assert workflow.counts() == {"total": 4, "completed": 4}
 
 
-def test_a_root_that_was_released_has_a_number_more(lab: Lab) -> None:
-    """A workflow of several calls is created waiting, and then started."""
+def test_a_released_root_has_a_seq_that_is_higher_by_one(lab: Lab) -> None:
+    """A workflow of several calls is created as waiting, and then started."""
     small, large = LabWorkflow(lab, {0: []}), LabWorkflow(lab, {0: [], 1: []}, name="1")
     large.push_batch(0, 1, first=True)
     large.push_batch(1, 2, last=True)
@@ -88,7 +88,7 @@ def test_each_event_and_each_hash_has_its_number(lab: Lab) -> None:
     assert then == ["", "", "", None]
 
 
-def test_a_batch_of_ends_costs_few_commands(lab: Lab) -> None:
+def test_a_batch_of_ends_takes_few_commands(lab: Lab) -> None:
     workflow = LabWorkflow(lab, {0: [], **{n: [0] for n in range(1, 9)}, 9: range(1, 9)})
     workflow.push()
     workflow.run_one()
@@ -96,8 +96,8 @@ def test_a_batch_of_ends_costs_few_commands(lab: Lab) -> None:
     lab.redis.config_resetstat()
     assert lab.finish(*map(outcome, jobs)) == [FinishCode.ACCEPTED] * 8
     assert calls(lab, "hstrlen", "object", "hget", "hincrby") == [0, 0, 0, 3]
-    assert calls(lab, "hmget") == [1 + 1]  # the workflow, and once what they release
-    assert calls(lab, "hexists") == [8]  # whether somebody watches
+    assert calls(lab, "hmget") == [1 + 1]  # the workflow, and once the jobs that they release
+    assert calls(lab, "hexists") == [8]  # whether anyone watches
     assert calls(lab, "hset", "hdel", "lpush") == [8 + 1 + 1, 0, 1]
     assert lab.ids("queued") == [workflow.job(9)]
     invariants(lab)
@@ -115,7 +115,7 @@ def test_all_that_one_call_releases_enters_the_queue_in_order(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1])
-def test_who_begins_to_wait_while_it_runs_is_told(lab: Lab, n: int) -> None:
+def test_a_caller_that_begins_to_wait_during_the_run_is_told(lab: Lab, n: int) -> None:
     _, job = running(lab, n)
     told = lab.redis.pubsub(ignore_subscribe_messages=True)
     told.subscribe(f"{lab.keys.base}done:{job.id}")
@@ -129,7 +129,7 @@ def test_who_begins_to_wait_while_it_runs_is_told(lab: Lab, n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1])
-def test_who_is_made_to_follow_it_while_it_runs_is_told(lab: Lab, n: int) -> None:
+def test_a_job_that_becomes_a_follower_during_the_run_is_notified(lab: Lab, n: int) -> None:
     _, job = running(lab, n)
     lab.store.enqueue([NewJob("b", "default", "app.task", PAYLOAD, after=f"wait {job.id}")])
     lab.finish(outcome(job))
@@ -138,7 +138,7 @@ def test_who_is_made_to_follow_it_while_it_runs_is_told(lab: Lab, n: int) -> Non
 
 
 @pytest.mark.parametrize("n", [0, 1])
-def test_progress_is_counted_by_the_end(lab: Lab, n: int) -> None:
+def test_progress_counts_towards_the_seq_of_the_end(lab: Lab, n: int) -> None:
     _, job = running(lab, n)
     assert lab.store.progress("c1", job.id, job.lease, "{}")
     assert lab.finish(outcome(job)) == [FinishCode.ACCEPTED]
@@ -165,7 +165,7 @@ def test_another_outcome_ends_its_first_run(lab: Lab, n: int, verdict: str) -> N
 
 
 @pytest.mark.parametrize("n", [0, 1])
-def test_a_hash_deleted_by_hand_comes_not_back(lab: Lab, n: int) -> None:
+def test_a_hash_deleted_by_hand_is_not_recreated(lab: Lab, n: int) -> None:
     workflow, job = running(lab, n)
     lab.redis.delete(lab.keys.job(job.id))
     assert lab.finish(outcome(job)) == [FinishCode.LEASE_LOST]
@@ -176,7 +176,7 @@ def test_a_hash_deleted_by_hand_comes_not_back(lab: Lab, n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1])
-def test_a_repeat_is_known(lab: Lab, n: int) -> None:
+def test_a_repeat_is_recognised(lab: Lab, n: int) -> None:
     workflow, job = running(lab, n)
     assert lab.finish(outcome(job), outcome(job)) == [FinishCode.ACCEPTED, FinishCode.REPEATED]
     assert lab.finish(outcome(job)) == [FinishCode.REPEATED]
@@ -204,7 +204,7 @@ def test_its_workflow_may_be_controlled_while_it_runs(lab: Lab, n: int, order: s
 
 
 def test_a_held_job_is_not_claimed_with_others(lab: Lab) -> None:
-    """The first of two workflows is paused when both have queued jobs."""
+    """The first of two workflows is paused while both have queued jobs."""
     first = pushed(lab)
     second = LabWorkflow(lab, DIAMOND, name="1")
     second.push()
@@ -215,7 +215,7 @@ def test_a_held_job_is_not_claimed_with_others(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_jobs_with_options_of_their_own_are_released_each_in_its_way(lab: Lab) -> None:
+def test_jobs_with_their_own_options_are_released_accordingly(lab: Lab) -> None:
     workflow = LabWorkflow(lab, {0: [], **{n: [0] for n in range(1, 7)}})
     plain = workflow.jobs[1]
     changes = ({"priority": 5}, {"when": "+1000"}, {"audit": "final"}, {"lane": "one"},
@@ -241,7 +241,7 @@ def test_jobs_with_options_of_their_own_are_released_each_in_its_way(lab: Lab) -
     invariants(lab)
 
 
-def test_one_with_a_priority_waits_for_all_parents_that_a_call_completes(lab: Lab) -> None:
+def test_a_job_with_a_priority_waits_for_all_parents_that_a_call_completes(lab: Lab) -> None:
     workflow = LabWorkflow(lab, DIAMOND)
     workflow.jobs[3] = workflow.jobs[3]._replace(priority=5)
     workflow.push()
@@ -251,7 +251,7 @@ def test_one_with_a_priority_waits_for_all_parents_that_a_call_completes(lab: La
     invariants(lab)
 
 
-def test_one_whose_queue_was_changed_by_hand_stays_with_its_child(lab: Lab) -> None:
+def test_a_job_whose_queue_was_changed_by_hand_stays_with_its_child(lab: Lab) -> None:
     _, job = running(lab, 1)
     lab.store.watch(job.id)  # so that its end takes the slow path
     lab.redis.hset(lab.keys.job(job.id), "queue", "low")
@@ -260,7 +260,7 @@ def test_one_whose_queue_was_changed_by_hand_stays_with_its_child(lab: Lab) -> N
         assert lab.held() == [f"{job.call}:{job.id}"]
 
 
-def test_one_whose_queue_is_broken_is_released_later(lab: Lab) -> None:
+def test_a_job_whose_queue_is_broken_is_released_later(lab: Lab) -> None:
     workflow = LabWorkflow(lab, DIAMOND)
     workflow.jobs[1] = workflow.jobs[1]._replace(queue="low")
     workflow.push()
@@ -273,7 +273,7 @@ def test_one_whose_queue_is_broken_is_released_later(lab: Lab) -> None:
     invariants(lab)
 
 
-def test_one_call_notifies_a_hundred_and_leaves_the_others_for_later(lab: Lab) -> None:
+def test_one_call_notifies_a_hundred_and_defers_the_others(lab: Lab) -> None:
     workflow = LabWorkflow(
         lab, {0: [], 1: [], 2: [], **{n: [n % 3] for n in range(3, 123)}, 123: range(3, 123)}
     )
@@ -314,7 +314,7 @@ def test_the_results_of_parents_are_marked(lab: Lab) -> None:
     assert sorted(marks) == ["r:0", "r:2"]
 
 
-def test_a_run_without_an_entry_of_its_own_takes_the_slow_path(lab: Lab) -> None:
+def test_a_run_without_its_own_entry_takes_the_slow_path(lab: Lab) -> None:
     workflow = pushed(lab)
     for _ in DIAMOND:
         job = lab.take()
@@ -327,7 +327,7 @@ def test_a_run_without_an_entry_of_its_own_takes_the_slow_path(lab: Lab) -> None
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("length", [10, 100])
 def test_its_bytes_are_those_of_the_slow_path(lab: Lab, length: int, *, wide: bool) -> None:
-    """But for `then`, which the slow path counts although it is about to go."""
+    """Except for `then`, which the slow path counts although it is about to be removed."""
     middle = range(1, 41 if wide else 3)
     found = []
     for name in "01":

@@ -1,4 +1,4 @@
-"""What must hold of unique keys, in the whole keyspace after every step."""
+"""The laws of unique keys, over the whole keyspace, after every step."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MODES = {
 
 
 def check_uniques(lab: Lab, dump: dict[str, Any]) -> None:
-    """Each key is held by a living job, and no two jobs that it rules out exist."""
+    """Each key is held by a living job, and no two jobs exist that it rules out."""
     prefix, jobs_at = lab.keys.unique(""), lab.keys.job("")
     owners = {key.removeprefix(prefix): dump[key][1] for key in dump if key.startswith(prefix)}
     listed = {key for key, _ in dump.get(lab.keys.uniques, ("", []))[1]}
     assert owners.keys() <= listed
-    # Redis expires what is lasting by its own clock.
+    # Redis expires lasting keys by its own clock.
     assert {key.rstrip("0123456789") for key in listed - owners.keys()} <= {"lasting"}
     living: dict[str, list[dict[str, str]]] = {key: [] for key in owners}
     for key, (kind, job) in dump.items():
@@ -38,9 +38,9 @@ def check_uniques(lab: Lab, dump: dict[str, Any]) -> None:
 
 
 def _check_rivals(mode: str, jobs: list[dict[str, str]], owner: str | None) -> None:
-    """What one key rules out."""
+    """Checks what one key rules out."""
     waiting = [job for job in jobs if job["status"] == "waiting"]
-    # What has begun, and is parked, is followed by another as one that runs is.
+    # A job that has begun and is parked may have a successor, like one that runs.
     idle = [
         job for job in jobs if job["status"] != "processing" and "s" not in job.get("watched", "")
     ]

@@ -1,4 +1,4 @@
-"""Workflows by hand, for the tests of their verbs."""
+"""Workflows created by hand, for the tests of their verbs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDE = 100
 
 
 class LabWorkflow:
-    """A workflow of jobs 0, 1, ... with their parents; every job is a no-op of one queue."""
+    """A workflow of jobs 0, 1, ... with their parents; every job is a no-op in one queue."""
 
     def __init__(
         self,
@@ -73,14 +73,15 @@ class LabWorkflow:
     # -- running
 
     def run_one(self, verdict: str = "completed", body: str = "null") -> int:
-        """Claim and settle the next job, which must be one of this workflow; its number."""
+        """Claim and finish the next job, which must belong to this workflow; returns its number."""
         job = self.lab.take("runner")
         settled = outcome(job, verdict, ERROR if verdict == "failed" else body)
         assert self.lab.finish(settled, child="runner") == [1]
         return int(job.id.removeprefix(f"{self.id}."))
 
     def run_all(self) -> list[int]:
-        """Until the queue is dry; the numbers of the jobs in the order they ran."""
+        """Run until the queue is empty; returns the numbers of the jobs in the order in which they
+        ran."""
         ran = []
         for _ in range(10_000):
             jobs = self.lab.claim("runner", 50).jobs
@@ -113,12 +114,12 @@ class LabWorkflow:
         return self.lab.statuses([self.job(n) for n in sorted(self.parents)])
 
     def hashes(self, dump: dict[str, Any]) -> list[Any]:
-        """The workflow and its jobs, in a dump of all keys."""
+        """The hashes of the workflow and its jobs, in a dump of all keys."""
         names = [self.lab.keys.job(self.job(n)) for n in self.parents]
         return [dump.get(name) for name in (self.lab.keys.workflow(self.id), *names)]
 
     def check_counts(self, statuses: Sequence[str | None]) -> None:
-        """The counts are those of the jobs; those that ended still count when they are deleted."""
+        """The counts match the jobs; ended jobs still count after they are deleted."""
         found, data = Counter(status for status in statuses if status), self.data()
         assert (data.waiting, data.processing) == (found["waiting"], found["processing"]), self.id
         assert data.queued == found["queued"] + found["retrying"] + found["scheduled"], self.id

@@ -25,7 +25,7 @@ except ImportError:
     sync_api = None  # type: ignore[assignment]
 
 SESSION = django_settings.SESSION_COOKIE_NAME
-# The first is Chromium without its windows, which needs two thirds of the CPU.
+# The first is Chromium's headless shell, which needs two thirds of the CPU.
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 
@@ -40,7 +40,7 @@ def unavailable() -> str:
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
-    """One Chromium for all tests of this folder. Where CI is set it has to be there."""
+    """One Chromium for all tests of this folder. It is required if CI is set."""
     why = unavailable()
     if why and os.environ.get("CI"):
         pytest.fail(f"CI wants the browser tests, but {why}")
@@ -49,7 +49,7 @@ def browser() -> Iterator[Any]:
     program = next(filter(None, map(shutil.which, PROGRAMS)))
     options = ["--no-sandbox"] if os.geteuid() == 0 else []
     with pytest.MonkeyPatch.context() as patch:
-        # Playwright has a loop running in this thread, in which no test code runs.
+        # Playwright runs a loop in this thread, in which no test code runs.
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         with sync_api.sync_playwright() as playwright:
             started = playwright.chromium.launch(executable_path=program, args=options)
@@ -65,8 +65,8 @@ def redisqueue(queue_settings: dict[str, Any], settings: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def under_way() -> Iterator[list[object]]:
-    """A mark for each request that the site is answering."""
+def open_requests() -> Iterator[list[object]]:
+    """Contains a mark for each request that the site is processing."""
     marks: list[object] = []
 
     def begins(**_: Any) -> None:
@@ -84,7 +84,7 @@ def under_way() -> Iterator[list[object]]:
 
 @pytest.fixture(scope="package")
 def page(browser: Any) -> Iterator[Any]:
-    """One page for all tests of this folder: the first load of a new one costs a second of CPU."""
+    """One page for all tests of this folder: the first load of a new page costs a second of CPU."""
     context = browser.new_context()
     context.set_default_timeout(10_000)
     yield context.new_page()
@@ -93,7 +93,7 @@ def page(browser: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def hand(redisqueue: None) -> Iterator[Hand]:
-    """A worker by hand on the queue ``default``."""
+    """A ``Hand`` on the queue ``default``: a worker that the test operates itself."""
     made = Hand()
     yield made
     made.close()
@@ -104,11 +104,11 @@ def visitor(
     page: Any,
     redisqueue: None,
     live_server: Any,
-    under_way: list[object],
+    open_requests: list[object],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Visitor]:
-    """Somebody who may do everything and is logged in. What a page must not do fails the test:
-    dialogs, errors in scripts, violations of the content security policy."""
+    """A logged-in user who may do everything. The test fails if a page shows a dialog, has an error
+    in a script, or violates the content security policy."""
     monkeypatch.setattr(pages, "POLL", 250)
     client = Client()
     client.force_login(User.objects.create_superuser("ada", password="secret"))
@@ -120,7 +120,7 @@ def visitor(
     made = Visitor(page, live_server.url)
     yield made
     made.leave()
-    eventually(lambda: not under_way)  # a poll would hold tables that are about to be emptied
+    eventually(lambda: not open_requests)  # a poll would lock tables that are about to be emptied
     assert made.complaints == []
 
 

@@ -63,17 +63,17 @@ def test_the_badge_turns_red_with_the_health_strip(visitor: Visitor, hand: Hand)
     assert badge.evaluate("badge => getComputedStyle(badge).color") == "rgb(186, 33, 33)"
 
 
-def test_polls_wait_for_the_last_answer(visitor: Visitor) -> None:
-    """A slow server is not asked by two at a time."""
+def test_polls_wait_for_the_previous_answer(visitor: Visitor) -> None:
+    """A slow server never gets two requests at a time."""
     visitor.go("overview")
-    under_way, most = [0], [0]
+    open_requests, most = [0], [0]
 
     def slow(route: Any) -> None:
-        under_way[0] += 1
-        most[0] = max(most[0], under_way[0])
+        open_requests[0] += 1
+        most[0] = max(most[0], open_requests[0])
         visitor.page.wait_for_timeout(300)
         route.continue_()
-        under_way[0] -= 1
+        open_requests[0] -= 1
 
     visitor.page.route("**/dashboard/live/**", slow)
     with visitor.page.expect_response("**/dashboard/live/**"):
@@ -84,7 +84,7 @@ def test_polls_wait_for_the_last_answer(visitor: Visitor) -> None:
     visitor.page.unroute_all(behavior="wait")
 
 
-def test_a_server_that_is_away_is_reported_and_comes_back(visitor: Visitor) -> None:
+def test_a_server_that_is_down_is_reported_until_it_is_back(visitor: Visitor) -> None:
     visitor.go("overview")
     visitor.sees("Live", "#drq-state")
     visitor.page.route("**/dashboard/live/**", lambda route: route.abort())
@@ -108,7 +108,7 @@ def test_a_failed_job_is_retried(visitor: Visitor, hand: Hand) -> None:
 
 
 def known_error(job_id: str, text: str = "no good") -> None:
-    """What the mirror knows of a failed job and its error."""
+    """What the mirror knows about a failed job and its error."""
     now = timezone.now()
     JobRecord.objects.create(
         id=job_id, task=text, queue="default", status="failed", payload="[[],{}]", enqueued_at=now,
@@ -184,7 +184,7 @@ def test_a_worker_is_watched_and_told_to_be_quiet(visitor: Visitor, worker: Star
     assert width <= 390
 
 
-def test_all_that_match_are_retried_by_a_worker(
+def test_all_matching_jobs_are_retried_by_a_worker(
     visitor: Visitor, hand: Hand, worker: StartWorker
 ) -> None:
     tasks.noop.enqueue_many([("retry me",)] * 1050)
@@ -226,7 +226,7 @@ def test_some_are_selected_and_deleted(visitor: Visitor, hand: Hand) -> None:
 def test_a_selection_stays_while_the_list_changes(
     visitor: Visitor, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes by ids: rows come above it, and it goes to the next page."""
+    """The selection is by id, although rows are added above it and it moves to the next page."""
     monkeypatch.setattr(queue_page, "SIZE", 3)
     tasks.noop.enqueue_many([(n,) for n in range(6)])
     visitor.go("queue", "default", "failed").sees("No failed jobs.")
@@ -249,7 +249,7 @@ def test_a_selection_stays_while_the_list_changes(
     assert later[1] in visitor.page.content()
 
 
-def test_a_queue_is_paused_and_goes_on(visitor: Visitor) -> None:
+def test_a_queue_is_paused_and_resumed(visitor: Visitor) -> None:
     visitor.go("overview")
     visitor.click("Pause low")
     visitor.sees("paused", "tr[data-queue=low]")
@@ -259,7 +259,7 @@ def test_a_queue_is_paused_and_goes_on(visitor: Visitor) -> None:
     assert not JobQueue("low").is_paused
 
 
-def test_a_share_is_paused_after_a_confirmation_and_goes_on(visitor: Visitor) -> None:
+def test_a_share_is_paused_after_a_confirmation_and_resumed(visitor: Visitor) -> None:
     visitor.go("limits")
     form = visitor.page.get_by_role("form", name="Pause a share or a limit")
     form.get_by_label("Share").fill("acme")
@@ -291,7 +291,7 @@ XSS = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
 @pytest.fixture
 def poisoned(hand: Hand) -> str:
-    """The payload in everything that comes from outside; the id of a job."""
+    """Puts the payload into everything that comes from outside; returns the id of a job."""
     keys, connection = Keys(hand.store.keys.prefix), worker_connection()
     running = tasks.noop.enqueue(
         XSS,
@@ -325,7 +325,7 @@ def poisoned(hand: Hand) -> str:
     return failed.id
 
 
-def test_what_comes_from_outside_is_shown_as_text(visitor: Visitor, poisoned: str) -> None:
+def test_content_from_outside_is_shown_as_text(visitor: Visitor, poisoned: str) -> None:
     visitor.go("overview")
     pages: list[tuple[tuple[object, ...], str]] = [
         (("overview",), ""),
@@ -346,7 +346,7 @@ def test_what_comes_from_outside_is_shown_as_text(visitor: Visitor, poisoned: st
     for page, query in pages:
         visitor.go(*page, query=query)  # type: ignore[arg-type]
         if page[0] in ("overview", "job", "queue"):
-            visitor.sees("Live", "#drq-state")  # an answer of the live part has come, too
+            visitor.sees("Live", "#drq-state")  # an update of the live part has arrived, too
         assert XSS in visitor.page.locator("body").inner_text() or XSS in str(
             visitor.page.eval_on_selector_all("input", "all => all.map(one => one.value)")
         ), page
@@ -355,13 +355,13 @@ def test_what_comes_from_outside_is_shown_as_text(visitor: Visitor, poisoned: st
         )
         assert visitor.page.evaluate(f"{injected}.length") == 0, page
     visitor.go("queue", "default", "failed", query=f"?text={XSS[:4]}")
-    visitor.sees("Live", "#drq-state")  # an answer that comes during a click may move its target
+    visitor.sees("Live", "#drq-state")  # an update that arrives during a click may move its target
     visitor.page.get_by_label("All failed jobs that match").check()
     visitor.click("Delete")
     visitor.sees(f"“{XSS[:4]}” in arguments or error")
 
 
-def test_a_queue_that_is_not_there_is_not_found(visitor: Visitor) -> None:
+def test_an_unknown_queue_is_not_found(visitor: Visitor) -> None:
     visitor.go("overview")
     response = visitor.page.goto(f"{visitor.base}/admin/django_redisqueue/jobrecord/queues/{XSS}/")
     assert response is not None
@@ -376,7 +376,7 @@ PAGES = [
 ]  # fmt: skip
 
 
-def test_pages_fit_a_phone_and_name_what_they_have(visitor: Visitor, hand: Hand) -> None:
+def test_pages_fit_a_phone_and_label_their_content(visitor: Visitor, hand: Hand) -> None:
     with correlate("r" * 128):
         tasks.noop.enqueue("a long argument " * 20)
     job_id = hand.fail_one("a long message " * 40)

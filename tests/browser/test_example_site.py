@@ -1,4 +1,4 @@
-"""The example's pages in a browser: a job and a report are followed to their end, and not by
+"""The example's pages in a browser: a job and a report are followed to their end without
 reloading."""
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def database_of(site: Site) -> AbstractContextManager[str]:
 
 @pytest.fixture
 def page(browser: Any, site: Site) -> Iterator[Any]:
-    """A page of Playwright's on the site; what it complains of fails the test."""
+    """A Playwright page on the site; any error on it fails the test."""
     context = browser.new_context(base_url=site.found(r"The site: +(\S+)"))
     context.set_default_timeout(20_000)
     made = context.new_page()
@@ -107,7 +107,7 @@ def test_the_reports_page_shows_the_change_and_an_outage(
 ) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": f"embedded://{site.folder}/redis"}}
     queue = JobQueue("default")
-    queue.pause()  # so that the report is not ready before the page is there
+    queue.pause()  # so that the report is not ready before the page is loaded
     page.goto("/reports/")
     held: list[Any] = []
     page.route("**/reports/states", lambda route: held.append(route))  # noqa: PLW0108

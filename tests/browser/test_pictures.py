@@ -1,4 +1,4 @@
-"""The pictures of the documentation: pages with the jobs of a shop (``make pictures``)."""
+"""The pictures in the documentation: pages with the jobs of a shop (``make pictures``)."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def send_receipt(order: int) -> None:
 
 
 def hour_of_figures() -> None:
-    """An hour of throughput with a rush in its middle."""
+    """An hour of throughput with a rush in the middle."""
     now = timezone.now()
     for ago in range(60):
-        passed = now.second / 60 if ago == 0 else 1  # of this minute
+        passed = now.second / 60 if ago == 0 else 1  # for the current minute
         jobs = round(passed * (60 + 4 * (30 - abs(30 - ago)) + ago % 7))
         wait, run = list[int](), list[int]()
         for n in range(jobs):
@@ -65,7 +65,7 @@ def hour_of_figures() -> None:
 
 
 def shop(hand: Hand) -> tuple[str, str]:
-    """The ids of a job that failed and of a workflow that is under way."""
+    """The ids of a failed job and of a running workflow."""
     hand.claim_request = ClaimRequest(CHILD, ("default", "low"))
     hour_of_figures()
     charge.enqueue_many([(order,) for order in range(1040, 1044)])
@@ -88,7 +88,7 @@ def shop(hand: Hand) -> tuple[str, str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where pictures go: the folder that ``make pictures`` names."""
+    """Where the pictures are saved: the folder that ``make pictures`` names."""
     return Path(os.environ.get("REDISQUEUE_PICTURES") or tmp_path)
 
 

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def site(redisqueue: dict[str, Any], redis_server: RedisServer, tmp_path: Path) -> Iterator[str]:
-    """Uvicorn on a database of its own; the address."""
+    """Uvicorn with its own database; yields the address."""
     pytest.importorskip("uvicorn")
     own = {name: value for name, value in redisqueue.items() if name != "CONNECTION"}
     variables = {

@@ -68,7 +68,7 @@ def view(visitor: Visitor) -> list[float]:
     )
 
 
-def test_the_graph_is_moved_and_zoomed_and_stays_so(visitor: Visitor, hand: Hand) -> None:
+def test_the_graph_keeps_its_position_and_zoom(visitor: Visitor, hand: Hand) -> None:
     workflow = fan()
     visitor.go("workflow", workflow.id)
     visitor.sees("Live", "#drq-state")
@@ -132,7 +132,7 @@ def test_the_list_leads_to_it_and_is_live(visitor: Visitor, hand: Hand) -> None:
     visitor.expect(rows).to_contain_text(f"{workflow.id}.3")
 
 
-def test_it_reads_on_a_phone_and_without_a_script(browser: Any, visitor: Visitor) -> None:
+def test_it_can_be_read_on_a_phone_and_without_scripts(browser: Any, visitor: Visitor) -> None:
     workflow = fan()
     visitor.go("overview")
     state = visitor.page.context.storage_state()

@@ -8,7 +8,7 @@ from tests.dashboard.site import address
 
 
 class Visitor:
-    """Clicks and looks; ``page`` is Playwright's."""
+    """Clicks and reads; ``page`` is a Playwright page."""
 
     def __init__(self, page: Any, base: str) -> None:
         self.page = page
@@ -23,7 +23,7 @@ class Visitor:
             page.on(event, listener)
 
     def leave(self) -> None:
-        """Leave the page as the next visitor expects it: blank, with nobody listening."""
+        """Leave the page as the next visitor expects it: blank, and without listeners."""
         self.page.unroute_all(behavior="wait")
         self.page.goto("about:blank")
         for event, listener in self._listeners.items():
@@ -38,7 +38,7 @@ class Visitor:
             self.complaints.append(message.text)
 
     def log_in(self) -> Visitor:
-        """By the admin's own form, which leads on to the page that was asked for."""
+        """Log in with the admin's own form, which leads to the requested page."""
         self.go("overview")
         self.page.fill("#id_username", "ada")
         self.page.fill("#id_password", "secret")
@@ -52,7 +52,7 @@ class Visitor:
         return self
 
     def click(self, name: str, *, exact: bool = False) -> None:
-        """A button of that name, once the page has had its first update, which may move it."""
+        """Click a button with this name, after the page's first update, which may move it."""
         self.expect("#drq-state[data-state=off]").to_have_count(0)
         self.page.get_by_role("button", name=name, exact=exact).first.click()
 
@@ -65,18 +65,18 @@ class Visitor:
         self.expect(".messagelist").to_contain_text(text)
 
     def expect(self, found: Any) -> Any:
-        """Playwright's assertions on a locator or a selector; they wait while a page loads."""
-        from playwright.sync_api import expect  # may be missing, as conftest.py says
+        """Playwright's assertions about a locator or a selector; they wait while a page loads."""
+        from playwright.sync_api import expect  # may be missing, as conftest.py explains
 
         expect.set_options(timeout=10_000)
         return expect(self.page.locator(found) if isinstance(found, str) else found)
 
     def count(self, queue: str, status: str) -> Any:
-        """The cell of the overview."""
+        """A count in the overview."""
         return self.page.locator(f"tr[data-queue={queue}] a[data-status={status}]")
 
     def mark(self) -> None:
-        """Whether the page is still the same one is what ``is_marked`` tells."""
+        """Mark the page; ``is_marked`` tells whether it is still the same one."""
         self.page.evaluate("window.marked = true")
 
     def is_marked(self) -> bool:

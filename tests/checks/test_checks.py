@@ -40,7 +40,7 @@ from ..broker.test_connection_errors import answering
 
 
 def found(number: str, messages: list[CheckMessage]) -> CheckMessage:
-    """The one message of that id; it has a hint."""
+    """The only message with this id; it must have a hint."""
     (message,) = [one for one in messages if one.id == f"django_redisqueue.{number}"]
     assert message.hint
     assert isinstance(message, Error if number[0] == "E" else Warning)
@@ -49,7 +49,7 @@ def found(number: str, messages: list[CheckMessage]) -> CheckMessage:
 
 @pytest.fixture(autouse=True)
 def registered_by_apps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the tasks of tests.app: other test modules have some for queues that are not there."""
+    """Only the tasks of tests.app: other test modules have tasks for queues that do not exist."""
     mine = {
         name: known
         for name, known in registry._tasks.items()
@@ -141,7 +141,7 @@ OF_RETENTION = [
 
 
 @pytest.mark.parametrize(("keys", "wrong", "words"), OF_RETENTION, ids=str)
-def test_wrong_retention_is_named_where_it_stands(
+def test_an_invalid_retention_is_named_with_its_setting(
     settings: Any, keys: tuple[str, ...], wrong: Any, words: str
 ) -> None:
     for key in keys:
@@ -163,7 +163,7 @@ def test_wrong_retention_is_named_where_it_stands(
         ({"URL": "redis+cluster://host/1"}, "a Redis Cluster has only database 0"),
     ],
 )
-def test_a_connection_that_leads_nowhere(settings: Any, connection: Any, words: str) -> None:
+def test_an_invalid_connection(settings: Any, connection: Any, words: str) -> None:
     settings.REDISQUEUE = {"CONNECTION": connection}
     assert words in found("E002", check_settings()).msg
 
@@ -207,14 +207,14 @@ def test_a_database_shared_with_a_cache(settings: Any, url: str, cache: Any) -> 
 
 
 @pytest.mark.parametrize(("url", "cache"), APART, ids=str)
-def test_databases_apart(settings: Any, url: str, cache: Any) -> None:
+def test_separate_databases(settings: Any, url: str, cache: Any) -> None:
     settings.DEBUG = True
     settings.REDISQUEUE = {"CONNECTION": {"URL": url}}
     settings.CACHES = {"default": cache}
     assert check_settings() == []
 
 
-def test_a_cache_may_be_lent_to_the_queue_but_not_the_default_one(settings: Any) -> None:
+def test_a_cache_may_share_its_server_with_the_queue_but_not_the_default_one(settings: Any) -> None:
     settings.CACHES = {
         "default": redis_cache("redis://localhost/0"), "jobs": redis_cache("redis://localhost/1"),
     }  # fmt: skip
@@ -228,7 +228,7 @@ def for_nobody() -> None:
     pass
 
 
-def test_a_task_for_a_queue_that_is_not_there(settings: Any) -> None:
+def test_a_task_for_an_unknown_queue(settings: Any) -> None:
     settings.REDISQUEUE = {}
     task(queue_name="defualt", aliases=["tests.another"])(for_nobody)
     message = found("W004", check_settings())
@@ -237,7 +237,7 @@ def test_a_task_for_a_queue_that_is_not_there(settings: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["REDIS_QUEUE", "REDISQUEUES", "DJANGO_REDISQUEUE"])
-def test_a_misspelt_name_of_the_setting(settings: Any, name: str) -> None:
+def test_a_misspelt_setting(settings: Any, name: str) -> None:
     del settings.REDISQUEUE
     setattr(settings, name, {})
     message = found("W030", check_settings())
@@ -276,7 +276,7 @@ def for_a_limit() -> None:
     pass
 
 
-def test_a_task_with_a_limit_that_is_not_there(settings: Any) -> None:
+def test_a_task_with_an_unknown_limit(settings: Any) -> None:
     settings.REDISQUEUE = {"LIMITS": {"stripe": {"concurrency": 5}}}
     task(concurrency=Limit("stirpe"), name="tests.for_a_limit")(for_a_limit)
     message = found("W028", check_settings())
@@ -302,7 +302,7 @@ def test_an_embedded_server_in_production(
     assert check_settings() == [], "tests turn it off"
     monkeypatch.setattr(local, "is_in_test_run", lambda: False)
     assert "embedded Redis" in found("W006", check_settings()).msg
-    assert list(tmp_path.iterdir()) == []  # looking started nothing
+    assert list(tmp_path.iterdir()) == []  # checking started nothing
 
 
 def test_another_runworker(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,7 +325,7 @@ def test_another_runworker(settings: Any, tmp_path: Path, monkeypatch: pytest.Mo
     ],
     ids=str,
 )
-def test_no_time_zones_with_aware_instants(settings: Any, on: Any, words: str, off: str) -> None:
+def test_aware_times_without_use_tz(settings: Any, on: Any, words: str, off: str) -> None:
     both = {"MIRROR": False, "OUTBOX": False}
     settings.REDISQUEUE = {**both, **dict.fromkeys(on, True)}
     assert check_settings() == []
@@ -369,7 +369,7 @@ def ids(messages: list[CheckMessage]) -> set[str]:
 
 @pytest.fixture
 def ask(settings: Any) -> Callable[[str], list[CheckMessage]]:
-    """What the network checks say of the Redis at a URL."""
+    """What the network checks say about the Redis at this URL."""
 
     def check(url: str) -> list[CheckMessage]:
         settings.REDISQUEUE = {"CONNECTION": {"URL": url}}
@@ -382,10 +382,10 @@ def test_a_good_redis(
     ask: Callable[[str], list[CheckMessage]], fresh_server: Callable[..., RedisServer]
 ) -> None:
     messages = ask(fresh_server().url)
-    assert ids(messages) <= {"W014"}  # the server of the machine may be an old one
+    assert ids(messages) <= {"W014"}  # this machine may have an old server
 
 
-def test_a_queue_that_has_left_the_settings_with_jobs_in_it(
+def test_a_queue_with_jobs_that_was_removed_from_the_settings(
     ask: Callable[[str], list[CheckMessage]],
     fresh_server: Callable[..., RedisServer],
     settings: Any,
@@ -402,7 +402,7 @@ def test_a_queue_that_has_left_the_settings_with_jobs_in_it(
     assert "W019" not in ids(ask(server.url))
 
 
-def test_a_redis_that_is_set_up_wrongly(
+def test_a_misconfigured_redis(
     ask: Callable[[str], list[CheckMessage]],
     fresh_server: Callable[..., RedisServer],
     settings: Any,
@@ -419,7 +419,7 @@ def test_a_redis_that_is_set_up_wrongly(
     assert "no append-only file" in found("W016", messages).msg
 
 
-def test_a_redis_that_is_away_or_refuses(
+def test_a_redis_that_is_down_or_refuses(
     ask: Callable[[str], list[CheckMessage]], fresh_server: Callable[..., RedisServer]
 ) -> None:
     (message,) = ask("unix:///nonexistent.sock")
@@ -507,7 +507,7 @@ def test_fewer_replicas_than_an_enqueue_waits_for(settings: Any, there: str, too
         assert f'{there} of the 2 replicas of REDISQUEUE["WAIT_REPLICAS"]' in message.msg
 
 
-def test_missing_fields_of_info_are_no_problem() -> None:
+def test_missing_fields_of_info_are_not_a_problem() -> None:
     for check in (_role, _eviction, _persistence, _replicas):
         assert list(check({}, HERE)) == []
 
@@ -515,7 +515,7 @@ def test_missing_fields_of_info_are_no_problem() -> None:
 def limited(tenant: str, user: str) -> None: ...
 
 
-def test_a_task_that_several_shards_would_have_to_decide_about(
+def test_a_task_with_conditions_in_several_shards(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "_tasks", {})

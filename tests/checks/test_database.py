@@ -1,4 +1,4 @@
-"""The checks that ask the database, and the page that lists all checks."""
+"""The checks that query the database, and the page that lists all checks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ids(messages: list[CheckMessage]) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _no_tasks_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their exactly_once tasks would need databases, too."""
+    """The exactly_once tasks of other tests would need databases, too."""
     monkeypatch.setattr(readiness, "task_names", list)
     monkeypatch.setattr(local, "_tasks", list)
 
@@ -39,7 +39,7 @@ def _no_tasks_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 def sqlite(
     tmp_path: Path, django_db_setup: None, django_db_blocker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., None]]:
-    """Makes the alias ``default`` an SQLite file of the test's own, with these OPTIONS."""
+    """Makes the alias ``default`` an SQLite file for this test, with these OPTIONS."""
     own = connections["default"]
 
     def make(
@@ -65,7 +65,7 @@ def test_a_good_database(sqlite: Callable[..., None], settings: Any) -> None:
     assert check_database() == []
 
 
-def test_tables_that_are_missing(sqlite: Callable[..., None], settings: Any) -> None:
+def test_missing_tables(sqlite: Callable[..., None], settings: Any) -> None:
     sqlite(migrated=False)
     settings.REDISQUEUE = {"MIRROR": False}
     assert check_database() == []  # nothing would use them
@@ -90,7 +90,7 @@ class NotHere:
 def test_tables_that_a_router_forbids(
     sqlite: Callable[..., None], settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Django calls the database migrated, nevertheless."""
+    """Django nevertheless calls the database migrated."""
     settings.DATABASE_ROUTERS = [NotHere()]
     sqlite(**GOOD)
     settings.REDISQUEUE = MIRROR
@@ -108,7 +108,7 @@ def test_tables_that_a_router_forbids(
     assert check_database() == []
 
 
-def test_a_database_that_is_away(sqlite: Callable[..., None], settings: Any) -> None:
+def test_a_database_that_is_down(sqlite: Callable[..., None], settings: Any) -> None:
     settings.REDISQUEUE = MIRROR
     sqlite(migrated=False, name="/nonexistent/db.sqlite3")
     (message,) = check_database()
@@ -119,7 +119,7 @@ def test_a_database_that_is_away(sqlite: Callable[..., None], settings: Any) -> 
 def test_a_database_that_ends_between_two_checks(
     sqlite: Callable[..., None], settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that starts just then must not end: it waits for its tables."""
+    """A worker that starts at that moment must not end: it waits for its tables."""
 
     def end() -> None:
         monkeypatch.setattr(local, "table_problem", lambda alias, _: f"no answer of {alias!r}")
@@ -164,10 +164,10 @@ def test_a_project_without_a_database(
     assert 'REDISQUEUE["MIRROR"]' in str(message.hint)
 
 
-def test_a_mirror_that_stands_still(sqlite: Callable[..., None], settings: Any) -> None:
+def test_a_mirror_that_has_stopped(sqlite: Callable[..., None], settings: Any) -> None:
     settings.REDISQUEUE = MIRROR
     sqlite(**GOOD)
-    for shard in range(2):  # whose server is the same: it is named once
+    for shard in range(2):  # both aliases have the same server, which is named once
         MirrorState.objects.create(shard=shard, problem="this is another Redis than before")
     (message,) = check_database()
     assert message.id == "django_redisqueue.E021"
@@ -233,7 +233,7 @@ def made_in_the_code() -> set[str]:
                 kind = {"make_error": "E", "make_warning": "W"}.get(node.func.id)
                 if kind and isinstance(node.args[0], ast.Constant):
                     found.add(f"django_redisqueue.{kind}{node.args[0].value:03}")
-            elif isinstance(node, ast.keyword) and node.arg == "id":  # of a check made elsewhere
+            elif isinstance(node, ast.keyword) and node.arg == "id":  # of a check created elsewhere
                 value = node.value.value if isinstance(node.value, ast.Constant) else ""
                 found |= set(re.findall(r"^django_redisqueue\.[EW]\d{3}$", str(value)))
     return found

@@ -1,4 +1,4 @@
-"""``redisqueue_doctor``: every problem once, with its remedy, and the exit code."""
+"""``redisqueue_doctor``: every problem once, with a remedy, and the exit code."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ pytestmark = pytest.mark.django_db(databases=["default", "other"])
 
 @pytest.fixture(autouse=True)
 def silenced(settings: Any, queue_settings: dict[str, Any]) -> None:
-    """What is true of every Redis and database of the suite."""
+    """Silences what is true of every Redis and database of the suite."""
     ids = ("W004", "W014", "W016", "W022")
     settings.SILENCED_SYSTEM_CHECKS = [f"django_redisqueue.{one}" for one in ids]
     settings.REDISQUEUE = {**queue_settings, "MIRROR": True}
 
 
 def run(*arguments: str) -> tuple[str, str]:
-    """What it writes, and the error that it ends with; '' if there is none."""
+    """Its output, and the error with which it ends, or ''."""
     out = StringIO()
     try:
         call_command("redisqueue_doctor", *arguments, stdout=out)
@@ -80,7 +80,7 @@ def test_wrong_settings(settings: Any) -> None:
     assert "did you mean 'LEASE'?" in text
 
 
-def test_redis_is_away(settings: Any) -> None:
+def test_redis_is_down(settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "redis://127.0.0.1:1/0"}, "MIRROR": True}
     text, error = run()
     assert "no answer" in text

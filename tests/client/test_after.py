@@ -1,4 +1,4 @@
-"""``using(after=...)``: jobs that wait for jobs which exist already, as an application sees it."""
+"""``using(after=...)``: jobs that wait for existing jobs, as an application sees it."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ in_transactions = pytest.mark.django_db(transaction=True, databases=["default", 
 
 
 def results_of(job_id: str) -> dict[str, Any]:
-    """What its parents have returned, as a worker reads it."""
+    """What its parents returned, as a worker reads it."""
     connection = producer_connection(shard_of_id(job_id))
     return WorkflowQueries(connection).parent_results(job_id)
 
 
-def test_a_job_starts_when_those_it_waits_for_have_completed(hand: Hand) -> None:
+def test_a_job_starts_when_its_parents_have_completed(hand: Hand) -> None:
     first, second = tasks.noop.enqueue(), tasks.noop.enqueue()
     last = gathered.using(after=[first, second.id]).enqueue()
     assert last.status == "waiting"
@@ -60,7 +60,7 @@ def test_a_job_starts_when_those_it_waits_for_have_completed(hand: Hand) -> None
     assert hand.complete_one() == last.id
 
 
-def test_one_job_is_a_list_of_one(hand: Hand) -> None:
+def test_a_single_job_counts_as_a_list_of_one(hand: Hand) -> None:
     first = tasks.noop.enqueue()
     hand.complete_one()
     assert tasks.noop.using(after=first).enqueue().status == "queued"
@@ -95,17 +95,19 @@ def test_the_policy_is_the_childs(hand: Hand, policy: Any) -> None:
         ),
     ],
 )
-def test_what_is_no_job_is_refused(after: Any, error: type[Exception], words: str) -> None:
+def test_a_parent_that_is_not_a_job_is_refused(
+    after: Any, error: type[Exception], words: str
+) -> None:
     with pytest.raises(error, match=words):
         tasks.noop.using(after=after)
 
 
-def test_what_is_no_policy_is_refused() -> None:
+def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(InvalidOption, match="must be one of wait, skip, go_on, not 'fail'"):
         tasks.noop.using(on_parent_failure="fail")
 
 
-def test_a_parent_that_is_not_known_is_named_and_nothing_is_written(
+def test_an_unknown_parent_is_named_and_nothing_is_written(
     key_count: Callable[[], int],
 ) -> None:
     with pytest.raises(ParentNotFound, match=r"noop was to wait for job job_9, which is"):
@@ -127,7 +129,7 @@ def test_a_job_of_a_workflow_takes_its_parents_from_add() -> None:
         Workflow().add(tasks.noop.using(after=first))
 
 
-def test_a_job_waits_for_one_of_a_workflow(hand: Hand) -> None:
+def test_a_job_waits_for_a_job_of_a_workflow(hand: Hand) -> None:
     with Workflow() as workflow:
         first = workflow.add(tasks.noop)
         workflow.add(tasks.noop, after=first)
@@ -137,12 +139,12 @@ def test_a_job_waits_for_one_of_a_workflow(hand: Hand) -> None:
     assert results_of(outside.id) == {first.id: 5}
 
 
-def test_those_that_wait_for_a_cleared_job_end(hand: Hand) -> None:
+def test_jobs_that_wait_for_a_cleared_job_end(hand: Hand) -> None:
     first = tasks.noop.enqueue()
     hand.fail_one()
     child = tasks.noop.using(after=first).enqueue()
     assert JobQueue().clear("failed") == 1
-    hand.claim()  # workers take up what was left for later
+    hand.claim()  # workers do the deferred work
     with pytest.raises(JobFailed, match="is cancelled"):
         child.wait(timeout=5)
 
@@ -179,7 +181,7 @@ def test_a_child_that_does_not_wait_for_the_commit_is_refused() -> None:
 
 
 def relay(times: int = 1) -> None:
-    """What maintenance does with rows that have become old."""
+    """What maintenance does with rows that are old enough."""
     with all_stores() as stores:
         roles = [Relay(store, "default") for store in stores]
         for _ in range(times):
@@ -226,7 +228,7 @@ def test_through_the_outbox(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @in_transactions
-def test_redis_was_away_when_the_parent_committed(
+def test_redis_was_down_when_the_parent_committed(
     hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The child waits in the outbox until the relay has sent its parent."""
@@ -268,7 +270,7 @@ def test_in_memory_a_failed_parent(policy: str, status: str) -> None:
         assert tasks.noop.using(after=first, on_parent_failure=policy).enqueue().status == status
 
 
-def test_in_memory_a_retry_brings_back_what_waits() -> None:
+def test_in_memory_a_retry_revives_waiting_jobs() -> None:
     with capture_jobs() as jobs:
         first = tasks.noop.enqueue()
         child = tasks.noop.using(after=first).enqueue(7)

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.usefixtures("queue_settings")
 
 @contextmanager
 def refused(kind: type[RedisQueueError], *words: str) -> Iterator[None]:
-    """The block raises ``kind`` with a message that holds all the words."""
+    """The block raises ``kind`` with a message that contains all the words."""
     with pytest.raises(kind) as caught:
         yield
     for word in words:
@@ -53,7 +53,7 @@ def refused(kind: type[RedisQueueError], *words: str) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def nothing_is_written(redis: Redis, request: pytest.FixtureRequest) -> Iterator[None]:
     yield
-    if "keys" not in request.fixturenames:  # those tests write what is wrong by hand
+    if "keys" not in request.fixturenames:  # those tests write invalid values by hand
         assert redis.keys() == []
 
 
@@ -81,7 +81,7 @@ IDS = [repr(type(value).__name__) for value, *_ in UNSERIALISABLE]
 
 
 @pytest.mark.parametrize(("value", "what", "remedy"), UNSERIALISABLE, ids=IDS)
-def test_an_argument_that_can_not_travel(value: Any, what: str, remedy: str) -> None:
+def test_an_argument_that_cannot_travel(value: Any, what: str, remedy: str) -> None:
     with refused(InvalidArguments, "tests.app.tasks.noop", what, remedy):
         tasks.noop.enqueue(value)
     with refused(InvalidArguments, "tests.app.tasks.noop", what, remedy):
@@ -104,7 +104,7 @@ def test_the_argument_is_named() -> None:
 
 
 @pytest.mark.parametrize("key", [1, None, True, 1.5, (1,)], ids=repr)
-def test_a_dict_key_that_is_no_string(key: Any) -> None:
+def test_a_dict_key_that_is_not_a_string(key: Any) -> None:
     with refused(InvalidArguments, f"has the key {key!r}", "JSON keys are strings", repr(str(key))):
         tasks.noop.enqueue({"a": {key: 1}})
 
@@ -114,7 +114,7 @@ def test_a_dict_key_that_cannot_be_shown() -> None:
         tasks.noop.enqueue({10**5000: 1})
 
 
-def test_a_queryset_is_no_argument() -> None:
+def test_a_queryset_as_an_argument() -> None:
     with refused(InvalidArguments, "argument 1", "QuerySet"):
         tasks.noop.enqueue(Counter.objects.all())
 
@@ -164,7 +164,7 @@ def test_an_unknown_queue() -> None:
     with refused(UnknownQueue, "'nowhere'", "has: default"):
         tasks.noop.using(queue_name="nowhere")
     with refused(UnknownQueue, "'low'"):
-        low.enqueue()  # its decorator names a queue that these settings do not have
+        low.enqueue()  # its decorator names a queue that is missing from these settings
     with refused(UnknownQueue, "'low'"):
         low.enqueue_many([(1,)])
 
@@ -177,13 +177,13 @@ def test_an_unknown_task_name() -> None:
 
 
 @pytest.mark.parametrize("thing", [print, None, 3, tasks.bump])
-def test_add_job_of_what_is_no_task(thing: Any) -> None:
+def test_add_job_with_something_other_than_a_task(thing: Any) -> None:
     with refused(InvalidTask, "a registered name or a function decorated with @task"):
         JobQueue().add_job(thing)
 
 
 @pytest.mark.parametrize("value", [101, -101, 1.5, 5.0, "5", True, float("nan")], ids=repr)
-def test_a_priority_that_is_none(value: Any) -> None:
+def test_an_invalid_priority(value: Any) -> None:
     with refused(InvalidOption, "a whole number from -100 to 100", "larger first", repr(value)):
         tasks.noop.using(priority=value)
     with refused(InvalidOption, "priority must be"):
@@ -196,7 +196,7 @@ def test_a_naive_datetime_under_use_tz() -> None:
 
 
 @pytest.mark.parametrize("value", ["soon", -1, timedelta(seconds=-1), float("inf"), True, object()])
-def test_a_run_after_that_is_no_time(value: Any) -> None:
+def test_a_run_after_that_is_not_a_time(value: Any) -> None:
     with refused(InvalidOption, "run_after, unless a datetime, must be"):
         tasks.noop.using(run_after=value)
 
@@ -213,12 +213,12 @@ CHICAGO = ZoneInfo("America/Chicago")
     ],
     ids=["last", "zone", "first", "instant", "delay", "digits", "timedelta"],
 )  # fmt: skip
-def test_a_run_after_where_dates_end(value: Any) -> None:
+def test_a_run_after_at_the_end_of_the_calendar(value: Any) -> None:
     with refused(InvalidOption, "run_after", "a hundred years"):
         tasks.noop.using(run_after=value)
 
 
-def test_a_naive_run_after_where_dates_end(settings: Any) -> None:
+def test_a_naive_run_after_at_the_end_of_the_calendar(settings: Any) -> None:
     settings.USE_TZ = False
     settings.TIME_ZONE = "America/Chicago"
     for value in (datetime.max, datetime.min):
@@ -313,7 +313,7 @@ NAN, ENDLESSLY = float("nan"), float("inf")
         (10**10, "must be a duration of at most a hundred years, not 10000000000"),
     ],
 )
-def test_a_backoff_of_no_duration(name: str, value: Any, words: str) -> None:
+def test_a_backoff_without_a_valid_duration(name: str, value: Any, words: str) -> None:
     with refused(InvalidOption, f"Backoff({name}=...) {words}"):
         Backoff(**{name: value})
 
@@ -322,7 +322,7 @@ def test_a_backoff_of_no_duration(name: str, value: Any, words: str) -> None:
     "value", ["2", None, True, -1, 1e7, NAN, ENDLESSLY, timedelta(1)], ids=repr
 )
 @pytest.mark.parametrize(("name", "bounds"), [("factor", "1 to 1000000"), ("jitter", "0 to 1")])
-def test_a_backoff_of_no_number(name: str, bounds: str, value: Any) -> None:
+def test_a_backoff_that_is_not_a_number(name: str, bounds: str, value: Any) -> None:
     words = f"Backoff({name}=...) must be a number from {bounds}, not {value!r}"
     with refused(InvalidOption, words):
         Backoff(**{name: value})
@@ -351,7 +351,7 @@ def test_a_bad_queue_name_or_id(value: Any) -> None:
         get_job,
     ],
 )
-def test_a_value_that_can_not_be_shown_or_is_very_long(refuse: Callable[[Any], Any]) -> None:
+def test_a_value_that_cannot_be_shown_or_is_very_long(refuse: Callable[[Any], Any]) -> None:
     with refused(RedisQueueError, "a value of int that cannot be shown"):
         refuse(10**5000)
     with pytest.raises(RedisQueueError) as caught:
@@ -369,7 +369,7 @@ def test_a_page_out_of_range(start: Any, stop: Any) -> None:
 
 
 @pytest.mark.parametrize("limit", ["3", True, 1.5, -1, float("nan"), [1]], ids=repr)
-def test_a_limit_that_is_no_number(limit: Any) -> None:
+def test_a_limit_that_is_not_a_number(limit: Any) -> None:
     with refused(InvalidOption, "limit must be a whole number from 0 to", repr(limit)):
         JobQueue().clear("failed", limit=limit)
 
@@ -486,7 +486,7 @@ def test_a_generator_would_run_nothing(function: Any) -> None:
         task(function)
 
 
-# --- what is wrong in Redis -----------------------------------------------------------------------
+# --- invalid data in Redis ------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -495,7 +495,7 @@ def keys(queue_settings: dict[str, Any]) -> Keys:
 
 
 @pytest.mark.parametrize("name", ["queued", "wake"])
-def test_a_queue_key_of_a_wrong_type(redis: Redis, keys: Keys, name: str) -> None:
+def test_a_queue_key_of_the_wrong_type(redis: Redis, keys: Keys, name: str) -> None:
     key = getattr(keys.queue("default"), name)
     redis.set(key, "mine")
     with refused(WrongKeyType, key, "holds a string where a list belongs", "PREFIX"):
@@ -505,7 +505,7 @@ def test_a_queue_key_of_a_wrong_type(redis: Redis, keys: Keys, name: str) -> Non
     assert list(redis.scan_iter()) == [key.encode()]
 
 
-def test_the_event_stream_of_a_wrong_type(redis: Redis, keys: Keys) -> None:
+def test_the_event_stream_of_the_wrong_type(redis: Redis, keys: Keys) -> None:
     redis.rpush(keys.events, "mine")
     with refused(WrongKeyType, keys.events, "holds a list where a stream belongs"):
         tasks.noop.enqueue()
@@ -513,7 +513,7 @@ def test_the_event_stream_of_a_wrong_type(redis: Redis, keys: Keys) -> None:
 
 
 @pytest.mark.parametrize("option", [{"priority": 3}, {"run_after": 60}], ids=str)
-def test_a_sorted_set_of_a_wrong_type(redis: Redis, keys: Keys, option: dict[str, int]) -> None:
+def test_a_sorted_set_of_the_wrong_type(redis: Redis, keys: Keys, option: dict[str, int]) -> None:
     name = "priority" if "priority" in option else "scheduled"
     key = getattr(keys.queue("default"), name)
     redis.set(key, "mine")
@@ -565,7 +565,7 @@ def test_a_corrupt_hash_is_named_and_hides_no_other_job(
         assert word in broken.problem
 
 
-def test_a_job_key_that_is_no_hash(redis: Redis, keys: Keys) -> None:
+def test_a_job_key_that_is_not_a_hash(redis: Redis, keys: Keys) -> None:
     jobs = tasks.noop.enqueue_many([(1,), (2,)])
     redis.set(keys.job(jobs[0].id), "mine")
     with refused(CorruptJob, jobs[0].id, "does not hold a job"):
@@ -583,7 +583,7 @@ def test_a_hash_that_is_gone_is_shown(redis: Redis, keys: Keys) -> None:
     assert broken == UnreadableJob(job.id, "its hash is gone")
 
 
-def test_bytes_that_are_no_text_do_not_break_a_page(redis: Redis, keys: Keys) -> None:
+def test_bytes_that_are_not_text_do_not_break_a_page(redis: Redis, keys: Keys) -> None:
     job = tasks.noop.enqueue(1)
     redis.hset(keys.job(job.id), "payload", b'[["\xff"],{}]')
     (shown,) = JobQueue().get_jobs("queued")

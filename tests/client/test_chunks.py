@@ -97,7 +97,7 @@ NOT_CHUNKS: list[tuple[Callable[[], object], str]] = [
 
 
 @pytest.mark.parametrize(("make", "words"), NOT_CHUNKS)
-def test_what_is_no_chunk_is_told(make: Callable[[], Any], words: str) -> None:
+def test_an_invalid_chunk_is_reported(make: Callable[[], Any], words: str) -> None:
     with pytest.raises(InvalidOption) as caught:
         make()(by_names.func)
     assert words in str(caught.value)
@@ -129,7 +129,7 @@ BAD_TASKS: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("func", "options", "words"), BAD_TASKS)
-def test_a_function_that_cannot_be_a_chunk_task_is_told(
+def test_a_function_that_cannot_be_a_chunk_task_is_reported(
     func: Callable[..., Any], options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises((InvalidTask, InvalidOption)) as caught:

@@ -1,4 +1,4 @@
-"""Enqueueing outside a transaction: what lands in Redis, and that ids decide."""
+"""Enqueueing outside a transaction: what is stored in Redis, and that ids decide."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_aenqueue() -> None:
 
 
 @pytest.mark.one_server("looks at its server's clients and commands")
-def test_enqueue_many_keeps_order_and_goes_in_scripts_of_100(redis: Redis) -> None:
+def test_enqueue_many_keeps_the_order_and_sends_100_jobs_per_script(redis: Redis) -> None:
     redis.config_resetstat()
     jobs = tasks.noop.enqueue_many([(n,) for n in range(250)])
 
@@ -105,7 +105,7 @@ def test_enqueue_many_keeps_order_and_goes_in_scripts_of_100(redis: Redis) -> No
     assert script_calls(redis) == 3
 
 
-def test_enqueue_many_of_nothing_is_nothing(key_count: Callable[[], int]) -> None:
+def test_enqueue_many_without_calls_does_nothing(key_count: Callable[[], int]) -> None:
     assert tasks.noop.enqueue_many([]) == []
     assert key_count() == 0
 
@@ -114,7 +114,7 @@ def test_enqueue_many_of_nothing_is_nothing(key_count: Callable[[], int]) -> Non
 def test_enqueue_many_splits_by_size_too(redis: Redis) -> None:
     redis.config_resetstat()
     tasks.noop.enqueue_many([("x" * 200_000,) for _ in range(10)])
-    assert script_calls(redis) == 3  # 1 MB a call at the most
+    assert script_calls(redis) == 3  # at most 1 MB per call
     assert JobQueue().get_stats()["queued"] == 10
 
 
@@ -128,7 +128,7 @@ def test_add_job_takes_a_name_or_a_task() -> None:
     assert queue.get_stats()["queued"] == 3
 
 
-def test_the_same_enqueue_sent_twice_makes_one_job() -> None:
+def test_the_same_enqueue_sent_twice_creates_one_job() -> None:
     job = NewJob(new_job_id(), "default", "tests.app.tasks.noop", "[[1],{}]")
     transport().enqueue([job])
     transport().enqueue([job])
@@ -160,7 +160,7 @@ def test_ids_are_sorted_by_time_and_unique() -> None:
     assert stamps == sorted(stamps)
 
 
-def test_a_job_is_deleted_from_under_its_handle(redis: Redis) -> None:
+def test_a_job_is_deleted_while_a_handle_exists(redis: Redis) -> None:
     job = tasks.noop.enqueue()
     redis.flushdb()
     with pytest.raises(LookupError, match=f"no job {job.id} in Redis"):
@@ -168,7 +168,8 @@ def test_a_job_is_deleted_from_under_its_handle(redis: Redis) -> None:
 
 
 def script_calls(redis: Redis) -> int:
-    """EVALSHA and EVAL since the last CONFIG RESETSTAT; a script new to the server counts once."""
+    """EVALSHA and EVAL calls since the last CONFIG RESETSTAT; a script that is new to the server
+    counts once."""
     stats = redis.info("commandstats")
     return sum(
         stats.get(f"cmdstat_{name}", {}).get("calls", 0)

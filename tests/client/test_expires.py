@@ -1,4 +1,4 @@
-"""Jobs that expire: which do not run, from when their time counts, and what has started in time."""
+"""Jobs that expire: which do not run, when their time starts, and which have started in time."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def alert_slowly(context: Any, price: int) -> None:
 
 
 def age(redis: Redis, job: Job, ms: int = 2 * MINUTE, field: str = "enqueued_ms") -> None:
-    """Let an instant of the job be earlier."""
+    """Move a time of the job into the past."""
     redis.hincrby(keys_with(job.id).job(job.id), field, -ms)
 
 
@@ -86,7 +86,7 @@ def ended(job: Job) -> tuple[str, str]:
     return job.status.value, job.reason
 
 
-# --- what does not run ----------------------------------------------------------------------------
+# --- jobs that do not run -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [alert, alert_async, alert_many], ids=repr)
@@ -114,7 +114,7 @@ def test_a_requeue_runs_it_after_all(redis: Redis) -> None:
     assert SEEN == [1]
 
 
-def test_an_instant_of_one_call() -> None:
+def test_a_fixed_time_for_one_call() -> None:
     now = timezone.now()
     late = tasks.noop.using(expires=now - timedelta(seconds=5)).enqueue()
     early = tasks.noop.using(expires=now + timedelta(minutes=5)).enqueue()
@@ -134,11 +134,11 @@ def test_a_workflow_treats_it_as_cancelled(redis: Redis) -> None:
     assert (ended(other)[0], SEEN) == ("completed", [3])
 
 
-# --- what has started in time ---------------------------------------------------------------------
+# --- jobs that started in time --------------------------------------------------------------------
 
 
 def starts(hand: Hand, job: Job) -> bool:
-    """Whether a worker that claims the job now looks at its time."""
+    """Whether a worker that claims the job now would check its time."""
     (claimed,) = hand.claim()
     assert claimed.id == job.id
     queries = WorkflowQueries(hand.store_of(job.id).connection, get_settings())
@@ -154,7 +154,7 @@ def starts(hand: Hand, job: Job) -> bool:
 def test_a_job_that_has_started_does_not_expire(
     hand: Hand, verdict: str, body: str, detail: str
 ) -> None:
-    """It is retried, was over a rate, goes on after a sleep, or was handed back in the middle."""
+    """It is being retried, was over a rate, continues after a sleep, or was released half way."""
     job = alert.enqueue(1)
     hand.settle(hand.claim_one(), verdict, body, detail)
     assert starts(hand, job)
@@ -169,7 +169,7 @@ def test_a_recovered_job_does_not_expire(hand: Hand) -> None:
 
 @pytest.mark.parametrize(("verdict", "body"), [("queued", ""), ("delayed", "{}")])
 def test_a_job_that_was_only_claimed_expires(hand: Hand, verdict: str, body: str) -> None:
-    """Its worker handed it back, or does not know its task."""
+    """Its worker released it, or does not know its task."""
     job = alert.enqueue(1)
     hand.settle(hand.claim_one(), verdict, body, "0" if body else "")
     assert not starts(hand, job)
@@ -186,7 +186,7 @@ def test_a_retry_and_a_sleep_end_after_the_time() -> None:
     assert SEEN == [1, 2, 1, 2, "on"]
 
 
-# --- from when the time counts --------------------------------------------------------------------
+# --- when the time starts -------------------------------------------------------------------------
 
 
 def test_it_counts_from_the_end_of_the_last_parent(redis: Redis) -> None:
@@ -274,7 +274,7 @@ def test_wrong_values(value: Any, words: str) -> None:
         tasks.noop.using(expires=value)
 
 
-def test_a_task_has_no_instant() -> None:
+def test_a_task_cannot_have_a_fixed_time() -> None:
     with pytest.raises(InvalidOption, match="expires must be seconds, a timedelta, or a text"):
         task(expires=timezone.now())(alert.func)  # type: ignore[call-overload]
 
@@ -294,7 +294,7 @@ def test_a_replaced_job_that_would_expire_before_it_is_due() -> None:
     assert alert.using(unique=For("1h")).enqueue(1).status == "queued"
 
 
-def test_other_jobs_cost_nothing_more(hand: Hand) -> None:
+def test_other_jobs_cost_nothing_extra(hand: Hand) -> None:
     tasks.noop.enqueue()
     tasks.noop.using(max_attempts=2, tags={"expires": "+1"}).enqueue()
     with patch.object(WorkflowQueries, "waited_since") as asked:

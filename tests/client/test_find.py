@@ -24,7 +24,7 @@ ALL = ["task", "workflow", "tags.tenant"]
 
 @pytest.fixture(autouse=True)
 def indexed(queue_settings: dict[str, Any], settings: Any) -> Callable[[list[str]], None]:
-    """Index these; at first all that can be."""
+    """Index these properties; initially, all that can be indexed."""
 
     def index(names: list[str]) -> None:
         settings.REDISQUEUE = {**queue_settings, "INDEXED": names}
@@ -47,7 +47,7 @@ def test_a_job_shows_its_tags() -> None:
     assert tasks.noop.enqueue().tags == {}
 
 
-def test_tags_of_a_later_using_replace_those_before() -> None:
+def test_tags_of_a_later_using_replace_earlier_ones() -> None:
     assert of_tenant("1").using(tags={"zone": "eu"}).enqueue().tags == {"zone": "eu"}
     assert of_tenant("1").using(priority=3).enqueue().tags == {"tenant": "1"}
 
@@ -73,7 +73,7 @@ def test_a_task_that_redacts_keeps_its_tags_and_its_secrets() -> None:
         ({f"t{n}": "1" for n in range(11)}, "a job has at most 10 tags, not 11"),
     ],
 )
-def test_what_is_no_tag_is_refused(tags: Any, words: str) -> None:
+def test_an_invalid_tag_is_refused(tags: Any, words: str) -> None:
     with pytest.raises(InvalidOption) as caught:
         tasks.noop.using(tags=tags)
     assert words in str(caught.value)
@@ -93,14 +93,14 @@ def test_what_is_no_tag_is_refused(tags: Any, words: str) -> None:
         ([1], "has 1"),
     ],
 )
-def test_what_can_not_be_indexed_is_named(value: Any, words: str) -> None:
+def test_a_property_that_cannot_be_indexed_is_named(value: Any, words: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         load({"INDEXED": value})
     assert words in str(caught.value)
     assert str(caught.value).startswith('REDISQUEUE["INDEXED"]')
 
 
-def test_without_the_setting_jobs_are_as_they_were(
+def test_without_the_setting_jobs_are_unchanged(
     indexed: Callable[[list[str]], None], redis: Any
 ) -> None:
     indexed([])
@@ -168,7 +168,7 @@ def test_after_the_commit_and_not_after_a_rollback() -> None:
         ({"status": "queued"}, "this app in INSTALLED_APPS, migrate)"),
     ],
 )  # fmt: skip
-def test_what_nobody_can_answer_says_what_to_do(query: Any, words: str) -> None:
+def test_an_unanswerable_query_says_what_to_do(query: Any, words: str) -> None:
     with pytest.raises(NotIndexed) as caught:
         find_jobs(**query)
     assert words in str(caught.value)
@@ -191,12 +191,12 @@ def test_what_nobody_can_answer_says_what_to_do(query: Any, words: str) -> None:
         ({"limit": 1001}, InvalidOption, "not 1001"),
     ],
 )
-def test_what_is_no_query_is_refused(query: Any, error: type[Exception], words: str) -> None:
+def test_an_invalid_query_is_refused(query: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         find_jobs(**query)
 
 
-def test_in_memory_all_is_found() -> None:
+def test_in_memory_everything_can_be_found() -> None:
     with capture_jobs() as jobs:
         first, second = of_tenant("1").enqueue(), of_tenant("2").enqueue()
         jobs.drain()

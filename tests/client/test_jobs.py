@@ -1,4 +1,4 @@
-"""A job's handle: reading it anew, waiting for its end, cancelling and requeueing it."""
+"""A job's handle: refreshing it, waiting for its end, cancelling and requeueing it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def at_once(act: Callable[[], object]) -> Iterator[None]:
 
 
 def once_watched(redis: Redis, job: Job, act: Callable[[], object]) -> Callable[[], None]:
-    """``act``, but only once somebody waits for the job."""
+    """Run ``act``, but only once a caller waits for the job."""
 
     def do() -> None:
         end = time.monotonic() + 5
@@ -118,10 +118,10 @@ def test_await_result_is_woken_by_the_end(redis: Redis, hand: Hand) -> None:
         assert asyncio.run(job.await_result(timeout=10)) == 7
 
 
-def test_await_result_reads_a_large_result_outside_of_the_event_loop(
+def test_await_result_reads_a_large_result_outside_the_event_loop(
     redis: Redis, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @async_unsafe  # as a storage that keeps files in the database
+    @async_unsafe  # like a storage that keeps files in the database
     def read(name: str) -> str:
         return f"from {name}"
 
@@ -132,7 +132,7 @@ def test_await_result_reads_a_large_result_outside_of_the_event_loop(
 
 
 def test_await_result_leaves_the_threads_of_the_loop_to_others(redis: Redis, hand: Hand) -> None:
-    """Those may be what it waits for: async jobs of one child share an event loop."""
+    """Those threads may run what it waits for: the async jobs of one child share an event loop."""
     jobs = tasks.noop.enqueue_many([()] * 3)
 
     async def wait_for_all() -> list[object]:
@@ -145,14 +145,14 @@ def test_await_result_leaves_the_threads_of_the_loop_to_others(redis: Redis, han
     assert asyncio.run(wait_for_all()) == [None] * 3
 
 
-def test_wait_for_what_has_ended_returns_at_once(hand: Hand) -> None:
+def test_wait_for_an_ended_job_returns_at_once(hand: Hand) -> None:
     job = tasks.noop.enqueue()
     hand.complete_one("3")
     assert job.wait(timeout=0) == 3
     assert job.wait() == 3
 
 
-def test_wait_tells_of_a_failure_and_of_a_cancel(redis: Redis, hand: Hand) -> None:
+def test_wait_reports_a_failure_and_a_cancel(redis: Redis, hand: Hand) -> None:
     failed, cancelled = tasks.noop.enqueue(), tasks.noop.enqueue()
     with (
         at_once(once_watched(redis, failed, lambda: hand.fail_one("no luck"))),
@@ -175,7 +175,7 @@ def test_wait_ends_at_its_timeout(hand: Hand, timeout: float) -> None:
     assert watch.seconds < 1
 
 
-def test_wait_with_a_timeout_that_is_none(hand: Hand) -> None:
+def test_wait_with_an_invalid_timeout(hand: Hand) -> None:
     with pytest.raises(InvalidOption, match=r"timeout must be seconds, .* not 'long'"):
         tasks.noop.enqueue().wait(timeout="long")  # type: ignore[arg-type]
 
@@ -206,7 +206,7 @@ def test_cancel_before_while_and_after_it_runs(hand: Hand) -> None:
 
     running = tasks.noop.enqueue()
     claimed = hand.claim_one()
-    assert claimed.id == running.id  # the cancelled one is not handed out
+    assert claimed.id == running.id  # the cancelled job is not claimed
     assert running.cancel() is True
     assert running.status is Status.PROCESSING
     assert running.data.cancel_ms is not None
@@ -221,7 +221,7 @@ def test_cancel_before_while_and_after_it_runs(hand: Hand) -> None:
     assert JobQueue().get_stats()["cancelled"] == 3
 
 
-def test_requeue_gives_all_attempts_again(hand: Hand) -> None:
+def test_requeue_restores_all_attempts(hand: Hand) -> None:
     job = tasks.noop.enqueue()
     hand.fail_one()
     job.requeue()

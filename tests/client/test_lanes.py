@@ -1,4 +1,4 @@
-"""Limits and shares where they are written, and the lanes of jobs."""
+"""Limits and shares as they are written, and the lanes of jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Register = Callable[..., Task]
 
 @pytest.fixture
 def register(monkeypatch: pytest.MonkeyPatch) -> Register:
-    """Registers tasks for one test, which has no others."""
+    """Registers tasks for one test; there are no others."""
     monkeypatch.setattr(registry, "_tasks", {})
     return lambda func, **options: task(**options)(func)
 
@@ -112,7 +112,7 @@ def test_a_redacted_value_is_readable_nowhere(register: Register) -> None:
 
 
 def test_a_redacted_value_cannot_be_guessed(register: Register, settings: Any) -> None:
-    """Its hash is shown on pages; whoever tries all card numbers must not find it."""
+    """Its hash is shown on pages; an attacker who tries all card numbers must not find it."""
     made = register(pay, concurrency=Limit(1, key="card"), redact=("card",))
     lane = lane_of(made, 1, card="4711")
     assert lane == lane_of(made, 2, card="4711")
@@ -143,7 +143,7 @@ def test_a_lane_is_read_back() -> None:
         (lambda: Rate("stripe", "1m"), "takes its window and burst from REDISQUEUE"),
     ],
 )
-def test_what_limits_refuse(make: Callable[[], object], message: str) -> None:
+def test_limits_refuse_invalid_values(make: Callable[[], object], message: str) -> None:
     with pytest.raises(InvalidOption, match=message):
         make()
 
@@ -166,7 +166,9 @@ def test_what_limits_refuse(make: Callable[[], object], message: str) -> None:
         ({"concurrency": (Limit(1), Limit(2))}, "has the same limit twice"),
     ],
 )
-def test_what_tasks_refuse(register: Register, options: dict[str, Any], message: str) -> None:
+def test_tasks_refuse_invalid_limits(
+    register: Register, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InvalidOption, match=message):
         register(pay, **options)
 
@@ -188,7 +190,7 @@ def fails(*_: Any, **__: Any) -> Any:
         ),
     ],
 )
-def test_what_an_enqueue_refuses(
+def test_an_enqueue_refuses_invalid_keys(
     register: Register, settings: Any, options: dict[str, Any], error: Any, message: str
 ) -> None:
     settings.REDISQUEUE = {"LIMITS": {"stripe": {"concurrency": 5}}}
@@ -197,7 +199,7 @@ def test_what_an_enqueue_refuses(
         made.s(1).new_job()
 
 
-def test_the_result_of_a_parent_is_no_key(register: Register) -> None:
+def test_the_result_of_a_parent_cannot_be_a_key(register: Register) -> None:
     made = register(pay, fair_by="tenant_id")
     with pytest.raises(InvalidOption, match="result of its parent, which is not known until"):
         made.s().taking_result().new_job()
@@ -219,13 +221,13 @@ def test_the_result_of_a_parent_is_no_key(register: Register) -> None:
         ({"a": {"concurrency": 5, "burst": 2}}, "burst belongs to a rate"),
     ],
 )
-def test_what_the_setting_refuses(limits: object, message: str) -> None:
+def test_the_setting_refuses_invalid_limits(limits: object, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         load({"LIMITS": limits})
 
 
 @pytest.mark.parametrize("weight", [0, 101, 1.5, "3"])
-def test_what_weights_refuse(weight: object) -> None:
+def test_weights_refuse_invalid_values(weight: object) -> None:
     with pytest.raises(ConfigurationError, match=r'"WEIGHTS"\]\[.gold.\] must be a whole number'):
         load({"WEIGHTS": {"gold": weight}})
 

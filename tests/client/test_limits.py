@@ -1,4 +1,4 @@
-"""Numbers of limits and weights that are set by hand."""
+"""Limits and weights that are overridden by hand."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_a_share_is_paused_by_its_values_or_as_it_is_shown(
         (f"50%~{'0a' * 16}", "was cut at an unknown place; pass the value itself"),
     ],
 )
-def test_a_share_that_cannot_be(make: Callable[..., Task], share: Any, words: str) -> None:
+def test_an_impossible_share(make: Callable[..., Task], share: Any, words: str) -> None:
     registry._tasks.clear()
     make(fair_by=COMPOSITE)
     with capture_jobs():

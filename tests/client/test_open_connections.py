@@ -1,4 +1,4 @@
-"""Which database connections an enqueue looks at: those that Django's own list has."""
+"""Which database connections an enqueue checks: those in Django's own list."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def djangos() -> Sequence[BaseDatabaseWrapper]:
 
 
 @pytest.mark.django_db(databases=["default", "other"])
-def test_they_are_djangos_own_in_a_thread() -> None:
+def test_they_are_the_connections_of_django_in_a_thread() -> None:
     assert list(open_connections()) == djangos() != []
 
     def in_another() -> tuple[int, bool]:
@@ -49,7 +49,7 @@ def test_a_connection_that_replaces_another_is_found() -> None:
 
 
 @pytest.mark.django_db
-def test_they_are_djangos_own_where_asgiref_keeps_them_elsewhere(
+def test_they_are_the_connections_of_django_where_asgiref_keeps_them_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(enqueue, "_thread_storage", lambda: None)

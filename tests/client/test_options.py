@@ -1,4 +1,4 @@
-"""Options of a task and of one call: what they become."""
+"""Options of a task and of one call, and their effects."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_using_makes_a_copy_and_adds_up() -> None:
     assert second.using(timeout=0).enqueue().data.options["timeout_ms"] == 0
 
 
-def test_none_leaves_an_option_as_it_is() -> None:
+def test_none_leaves_an_option_unchanged() -> None:
     fixed = tasks.noop.using(priority=5, run_after=60)
     same = fixed.using(priority=None, run_after=None, queue_name=None, timeout=None)
     job = same.enqueue()
@@ -66,11 +66,11 @@ def test_every_priority_is_kept(priority: int) -> None:
     ],
     ids=repr,
 )  # fmt: skip
-def test_only_a_timeout_of_zero_is_none(value: Any, milliseconds: int) -> None:
+def test_only_a_timeout_of_zero_means_no_timeout(value: Any, milliseconds: int) -> None:
     assert tasks.noop.using(timeout=value).call_options["timeout_ms"] == milliseconds
 
 
-def test_the_longest_duration_there_is_can_be_timed() -> None:
+def test_the_longest_possible_duration_can_be_timed() -> None:
     assert tasks.noop.using(timeout=MAX_DURATION).call_options["timeout_ms"] == 1000 * MAX_DURATION
     signal.setitimer(signal.ITIMER_REAL, MAX_DURATION)
     assert signal.setitimer(signal.ITIMER_REAL, 0)[0] > MAX_DURATION - 60
@@ -91,7 +91,7 @@ def test_a_delay_counts_from_the_enqueue_by_the_clock_of_redis(value: Any) -> No
     assert job.run_after - job.enqueued_at == timedelta(minutes=1)
 
 
-def test_an_instant_is_kept_to_the_millisecond() -> None:
+def test_a_time_is_kept_to_the_millisecond() -> None:
     instant = datetime(2100, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
     job = tasks.noop.using(run_after=instant).enqueue()
     assert job.run_after == instant
@@ -99,7 +99,7 @@ def test_an_instant_is_kept_to_the_millisecond() -> None:
     assert tasks.noop.using(run_after=local).enqueue().run_after == instant
 
 
-def test_an_instant_beyond_all_dates_is_shown_as_one_in_any_zone() -> None:
+def test_a_time_beyond_all_dates_can_be_shown_in_any_zone() -> None:
     for far_ms in (10**400, 253_402_300_800_000, -(10**400), -62_135_596_800_001):
         shown = from_ms(far_ms)
         assert shown is not None
@@ -108,7 +108,7 @@ def test_an_instant_beyond_all_dates_is_shown_as_one_in_any_zone() -> None:
     assert from_ms(1_000) == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
 
 
-def test_an_instant_that_has_passed_is_now() -> None:
+def test_a_time_in_the_past_means_now() -> None:
     long_ago = timezone.now() - timedelta(days=9)
     assert tasks.noop.using(run_after=long_ago).enqueue().status is Status.QUEUED
     assert tasks.noop.using(run_after=0).enqueue().status is Status.QUEUED
@@ -129,7 +129,7 @@ def test_a_scheduled_job_is_claimed_when_it_is_due(hand: Hand) -> None:
     assert [claimed.id for claimed in hand.claim()] == [job.id]
 
 
-def test_call_options_travel_to_the_worker(hand: Hand) -> None:
+def test_call_options_reach_the_worker(hand: Hand) -> None:
     tasks.noop.using(max_attempts=7, timeout=timedelta(seconds=2)).enqueue()
     assert json.loads(hand.claim_one().options) == {"max_attempts": 7, "timeout_ms": 2000}
 
@@ -185,7 +185,7 @@ def test_audit_thins_events_at_the_source(
     assert seen == {"all": 6, "final": 2, "failed": 1, "none": 0}[audit]
 
 
-def test_settings_are_read_lazily_and_anew_after_a_change(
+def test_settings_are_read_lazily_and_again_after_a_change(
     settings: Any, queue_settings: dict[str, Any]
 ) -> None:
     assert get_settings().lease_ms == 15_000

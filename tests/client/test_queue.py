@@ -48,13 +48,13 @@ def test_stats_count_every_status(hand: Hand) -> None:
     tasks.noop.enqueue(8).cancel()
 
     counts = queue.get_stats()
-    # The id of the cancelled one stays in its list until a claim discards it, but is not counted.
+    # The cancelled job's id stays in its list until a claim discards it, but it is not counted.
     assert counts == stats(
         queued=3, processing=1, completed=1, failed=1, cancelled=1, scheduled=1, retrying=1
     )
 
 
-def test_clearing_reaches_what_stands_behind_cancelled_ids(hand: Hand) -> None:
+def test_clearing_reaches_the_jobs_behind_cancelled_ids(hand: Hand) -> None:
     for _ in range(3):
         tasks.noop.enqueue().cancel()
     tasks.noop.enqueue()
@@ -63,7 +63,7 @@ def test_clearing_reaches_what_stands_behind_cancelled_ids(hand: Hand) -> None:
 
 
 def test_a_cancelled_job_that_was_cleared_is_not_found(hand: Hand) -> None:
-    """Its id still stands in the queue's list, and a repeated enqueue may still come."""
+    """Its id is still in the queue's list, and its enqueue may still be repeated."""
     job = tasks.noop.enqueue()
     job.cancel()
     assert JobQueue().clear("cancelled") == 1
@@ -82,7 +82,7 @@ def test_stats_are_one_round_trip(redis: Redis, hand: Hand) -> None:
     assert redis.info("stats")["total_reads_processed"] - before == 2  # and this INFO
 
 
-def test_pages_of_queued_jobs_are_in_the_order_they_will_run(hand: Hand) -> None:
+def test_pages_of_queued_jobs_are_in_the_order_of_execution(hand: Hand) -> None:
     for n, priority in enumerate([0, -10, 10, 0, 10, -10, 0]):
         tasks.noop.using(priority=priority).enqueue(n)
     order = [2, 4, 0, 3, 6, 1, 5]
@@ -152,7 +152,7 @@ def test_clear_cancels_jobs_that_wait_for_their_turn(hand: Hand) -> None:
     assert hand.claim() == []
 
 
-def test_clear_and_requeue_all_go_on_in_steps_of_100(redis: Redis, hand: Hand) -> None:
+def test_clear_and_requeue_all_proceed_in_steps_of_100(redis: Redis, hand: Hand) -> None:
     jobs = tasks.noop.enqueue_many([(n,) for n in range(250)])
     queue = JobQueue()
     for _ in range(3):
@@ -169,7 +169,7 @@ def test_clear_and_requeue_all_go_on_in_steps_of_100(redis: Redis, hand: Hand) -
 
 
 @pytest.mark.parametrize(("act", "status"), [("clear", "cancelled"), ("requeue_all", "queued")])
-def test_what_a_caller_leaves_half_done_is_done(
+def test_what_a_caller_leaves_half_done_is_completed(
     act: str, status: str, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks.noop.enqueue_many([(n,) for n in range(120)])
@@ -239,7 +239,7 @@ def test_queues_do_not_mix(settings: Any, queue_settings: dict[str, Any]) -> Non
     assert {job.queue_name for job in (own, moved, added)} == {"low"}
     assert JobQueue("low").get_stats() == stats(queued=3)
     assert JobQueue("default").get_stats() == stats(queued=1)
-    # The task low has priority -5, so it comes last.
+    # The task low has priority -5, so its job is last.
     assert [job.id for job in hand.claim(9)] == [moved.id, added.id, own.id]
     hand.close()
 

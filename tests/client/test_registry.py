@@ -1,4 +1,5 @@
-"""Only registered tasks run: how they are found, the names they keep, and which calls they take."""
+"""Only registered tasks run: how they are found, the names they keep, and which calls they
+accept."""
 
 from __future__ import annotations
 
@@ -27,13 +28,13 @@ pytestmark = pytest.mark.usefixtures("queue_settings")
 
 @pytest.fixture(autouse=True)
 def same_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is forgotten."""
+    """Tasks that a test registers are removed afterwards."""
     monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
 
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a module with one task, ``found_here``, that no app has."""
+    """The name of a module with one task, ``found_here``, that belongs to no app."""
     (tmp_path / "strange_place.py").write_text(
         "from django_redisqueue import task\n\n@task\ndef found_here():\n    return 1\n"
     )
@@ -53,7 +54,7 @@ def test_tasks_modules_of_apps_are_found() -> None:
     assert registry.task_names() == sorted(registry.task_names())
 
 
-def test_the_package_has_tasks_of_its_own_but_its_modules_are_not_looked_at_for_others() -> None:
+def test_the_package_has_its_own_tasks_but_its_modules_are_not_searched_for_others() -> None:
     own = [name for name in registry.task_names() if name.startswith("django_redisqueue.")]
     assert own == [
         f"django_redisqueue.{name}"
@@ -75,7 +76,7 @@ def test_an_app_that_is_one_module_has_no_tasks_module(
     assert registry.discover() == []
 
 
-def test_a_broken_tasks_module_is_not_passed_over(
+def test_a_broken_tasks_module_is_not_skipped(
     settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken_place.py").write_text("import there_is_no_such_module\n")
@@ -89,7 +90,7 @@ def test_a_broken_tasks_module_is_not_passed_over(
     ("name", "missing"),
     [("tests.client.no_jobs", "tests.client.no_jobs"), ("no_app.jobs", "no_app")],
 )
-def test_a_module_that_is_not_there(settings: Any, name: str, missing: str) -> None:
+def test_a_missing_module(settings: Any, name: str, missing: str) -> None:
     settings.REDISQUEUE = {"TASK_MODULES": [name]}
     with pytest.raises(ConfigurationError) as caught:
         registry.discover()
@@ -195,7 +196,7 @@ def test_the_message_shows_no_value() -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_what_fits_is_taken() -> None:
+def test_fitting_arguments_are_accepted() -> None:
     with_context.enqueue(1)
     with_context.enqueue(n=1, shift=2)
     tasks.add.enqueue(1, b=2)
@@ -224,7 +225,7 @@ def _takes_more(x: int, /, *rest: int) -> None: ...
         (_takes_more, (), {"x": 1}, False),
     ],
 )
-def test_it_is_as_python_has_it(
+def test_arguments_are_checked_as_python_does(
     func: Callable[..., None], args: tuple[int, ...], kwargs: dict[str, int], fits: bool
 ) -> None:
     parameters = accepted_parameters(func)

@@ -1,4 +1,4 @@
-"""Schedules that the code defines: by the decorator and by settings."""
+"""Schedules defined by code: by the decorator and by settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Register = Callable[..., Task]
 
 @pytest.fixture
 def register(monkeypatch: pytest.MonkeyPatch) -> Register:
-    """Registers tasks for one test, which has no others."""
+    """Registers tasks for one test; there are no others."""
     monkeypatch.setattr(registry, "_tasks", {})
     return lambda func, **options: task(**options)(func)
 
@@ -41,7 +41,7 @@ def only() -> ScheduleDefinition:
     return found
 
 
-def test_a_task_that_runs_by_itself(register: Register) -> None:
+def test_a_task_that_runs_periodically(register: Register) -> None:
     made = register(report, cron="0 4 * * *", queue_name="default", priority=5)
     found = only()
     assert (found.name, found.source, found.error) == (made.name, Source.CODE, "")
@@ -97,7 +97,9 @@ def test_a_setting_replaces_the_schedule_of_its_name(register: Register, setting
     assert only().schedule == Every("2h")
 
 
-def test_what_cannot_run_has_an_error_and_a_check(register: Register, settings: Any) -> None:
+def test_a_schedule_that_cannot_run_has_an_error_and_a_check(
+    register: Register, settings: Any
+) -> None:
     register(needs, name="app.needs")
     settings.REDISQUEUE = {
         "SCHEDULES": {
@@ -117,7 +119,7 @@ def test_what_cannot_run_has_an_error_and_a_check(register: Register, settings: 
     assert "The schedule 'calls' does not run: app.needs cannot be called" in messages[0].msg
 
 
-def test_a_set_is_known_by_what_it_defines(register: Register) -> None:
+def test_a_set_is_identified_by_its_definitions(register: Register) -> None:
     register(report, every="1h")
     digest = set_digest(code_schedules())
     assert digest == set_digest(code_schedules())
@@ -125,7 +127,9 @@ def test_a_set_is_known_by_what_it_defines(register: Register) -> None:
     assert digest != set_digest(code_schedules())
 
 
-def test_a_task_that_needs_arguments_cannot_run_by_itself(register: Register) -> None:
+def test_a_task_that_needs_arguments_cannot_run_periodically_without_them(
+    register: Register,
+) -> None:
     with pytest.raises(InvalidOption, match=r"it takes \(amount\); give them defaults, or name"):
         register(needs, every="1h")
     with pytest.raises(InvalidOption, match="has both cron= and every="):

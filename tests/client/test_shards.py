@@ -1,4 +1,4 @@
-"""Where jobs, workflows, gathers and schedules go with several shards."""
+"""Where jobs, workflows, gathers and schedules are stored with several shards."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ NOBODY = "unix:///nonexistent/redis.sock"
 def four(
     settings: Any, queue_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, Any]:
-    """Four shards on the shared server; tasks of one test."""
+    """Four shards on the shared server, and tasks for one test."""
     settings.REDISQUEUE = {
         **queue_settings,
         "SHARDS": SHARDS,
@@ -90,7 +90,7 @@ def shard(job: Job | Workflow) -> int:
 
 
 def tenant_in(wanted: int) -> str:
-    """A value whose shard is this."""
+    """A value that belongs to this shard."""
     return next(text for text in map(str, range(1000)) if shard_of_key(text, SHARDS) == wanted)
 
 
@@ -112,7 +112,7 @@ def test_a_spread_queue_goes_to_all_shards_in_turn() -> None:
     assert found == [(found[0] + n) % SHARDS for n in range(8)]
 
 
-def test_many_jobs_of_a_call_go_to_a_shard_by_the_hundred() -> None:
+def test_many_jobs_of_a_call_are_distributed_by_the_hundred() -> None:
     jobs = tasks.noop.using(queue_name="hot").enqueue_many([(n,) for n in range(250)])
     shards = [shard(job) for job in jobs]
     assert [len(set(shards[at : at + 100])) for at in (0, 100, 200)] == [1, 1, 1]
@@ -120,8 +120,8 @@ def test_many_jobs_of_a_call_go_to_a_shard_by_the_hundred() -> None:
     assert JobQueue("hot").get_stats()["queued"] == 250
 
 
-def test_jobs_of_one_key_meet_in_its_shard() -> None:
-    """Whatever their tasks, queues and kinds of limits are."""
+def test_all_jobs_of_a_key_are_in_its_shard() -> None:
+    """Regardless of their tasks, queues and kinds of limits."""
     first = made(concurrency=Limit(1, key="tenant"), queue_name="mail")
     second = task(name="tests.other", rate=Rate("stripe", key="who"), queue_name="hot")(ship)
     for n in range(6):
@@ -149,7 +149,7 @@ def test_chunks_fill_in_one_shard() -> None:
     assert {shard(mail.enqueue(tenant=t)) for t in "abcd"} == {shard_of_key("mail", SHARDS)}
 
 
-def test_equal_unique_keys_meet() -> None:
+def test_equal_unique_keys_are_in_the_same_shard() -> None:
     unique = made(unique="until_finished", unique_by="tenant")
     for n in range(6):
         job = unique.enqueue(f"t{n}", 1)
@@ -193,7 +193,7 @@ SEVERAL_SHARDS = [
 
 
 @pytest.mark.parametrize(("options", "words"), SEVERAL_SHARDS, ids=[w for _, w in SEVERAL_SHARDS])
-def test_what_would_be_decided_in_several_shards(
+def test_conditions_that_belong_to_several_shards_are_refused(
     settings: Any, options: dict[str, Any], words: str
 ) -> None:
     refused = made(**options)
@@ -217,7 +217,7 @@ def test_what_would_be_decided_in_several_shards(
         {"concurrency": Limit(1), "unique": "until_finished", "unique_by": "order"},
     ],
 )
-def test_what_is_decided_in_one_shard(options: dict[str, Any]) -> None:
+def test_conditions_that_belong_to_one_shard_are_accepted(options: dict[str, Any]) -> None:
     assert get_job(made(**options).enqueue("acme", 1).id).args == ("acme", 1)
 
 
@@ -375,7 +375,7 @@ def test_an_event_goes_to_every_shard(redis: Redis, four: dict[str, Any]) -> Non
 
 
 def limited_jobs(count: int) -> list[Job]:
-    """Jobs of one queue, in turn in each shard."""
+    """Jobs of one queue, in each shard in turn."""
     limited = made(concurrency=Limit(9, key="tenant"), queue_name="mail")
     return [limited.enqueue(tenant_in(n % SHARDS), n) for n in range(count)]
 
@@ -384,7 +384,7 @@ def test_stats_and_pages_are_those_of_all_shards() -> None:
     jobs = limited_jobs(8)
     queue = JobQueue("mail")
     assert queue.get_stats()["queued"] == 8
-    found = queue.get_jobs("queued")  # the first of each shard, then the second of each
+    found = queue.get_jobs("queued")  # the first job of each shard, then the second of each
     assert {job.id for job in found[:4]} == {job.id for job in jobs[:4]}
     assert {job.id for job in found[4:]} == {job.id for job in jobs[4:]}
     assert [job.id for job in queue.get_jobs("queued", 2, 4)] == [job.id for job in found[2:5]]
@@ -397,7 +397,7 @@ def test_stats_and_pages_are_those_of_all_shards() -> None:
     assert {job.status for job in map(get_job, [jobs[0].id, jobs[1].id])} == {"queued"}
 
 
-def test_finished_jobs_of_all_shards_come_newest_first() -> None:
+def test_finished_jobs_of_all_shards_are_listed_newest_first() -> None:
     jobs = limited_jobs(8)
     for job in jobs:
         job.cancel()
@@ -413,7 +413,7 @@ def _redis_ms() -> int:
     return int(seconds) * 1000 + int(micros) // 1000
 
 
-def test_a_page_far_behind() -> None:
+def test_a_page_at_a_large_offset() -> None:
     with pytest.raises(
         InvalidOption, match="the first 10,000 jobs of a list can be read, not 10000"
     ):
@@ -501,12 +501,12 @@ def test_a_schedule_moves_with_its_queue() -> None:
         assert found.job.queue == queue
 
 
-# Servers that are away
+# Servers that are unavailable
 
 
 @pytest.fixture
 def half(settings: Any, four: dict[str, Any], redis_server: RedisServer) -> None:
-    """Shards 0 and 2 are on the shared server, 1 and 3 nowhere."""
+    """Shards 0 and 2 are on the shared server; 1 and 3 are unreachable."""
     settings.REDISQUEUE = {**four, "CONNECTION": {"URL": [redis_server.url, NOBODY]}}
 
 
@@ -526,7 +526,7 @@ def test_other_jobs_wait_for_their_shard(half: None) -> None:
         limited.enqueue(tenant_in(1))
 
 
-def test_a_server_that_hangs_holds_up_one_enqueue_a_second(
+def test_a_hanging_server_delays_one_enqueue_per_second(
     half: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, asked = 1000.0, list[int]()
@@ -568,7 +568,7 @@ def test_after_a_lost_reply_the_job_goes_nowhere_else(
 
 
 def test_a_known_id_goes_nowhere_else(half: None) -> None:
-    """An id that was given out inside a transaction stays."""
+    """An id that was returned inside a transaction stays valid."""
     new = tasks.noop.using(queue_name="hot")._new_job((), {})
     while shard_of_id(new.id) in (0, 2):
         new = tasks.noop.using(queue_name="hot")._new_job((), {})
@@ -577,11 +577,11 @@ def test_a_known_id_goes_nowhere_else(half: None) -> None:
         enqueue.submit((new,), enqueue.DeliveryMode(False, False))
 
 
-def test_sums_and_verbs_of_a_queue_are_never_false(half: None) -> None:
+def test_sums_and_verbs_of_a_queue_are_never_wrong(half: None) -> None:
     queue = JobQueue("mail")
     for ask in (queue.get_stats, queue.pause, lambda: queue.get_jobs("queued")):
         with pytest.raises(RedisUnavailable, match="nonexistent"):
             ask()
-    assert queue.is_paused  # two of four shards are enough to know
+    assert queue.is_paused  # two of the four shards are enough to know
     with pytest.raises(RedisUnavailable, match="nonexistent"):
         queue.clear("queued")

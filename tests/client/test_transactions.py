@@ -1,4 +1,4 @@
-"""Law 9: no job is in Redis before its transaction has committed, on any path, unless asked to."""
+"""Law 9: by default, no path puts a job into Redis before its transaction has committed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = [
 
 
 def queued() -> list[Any]:
-    """The first argument of every queued job, next out first."""
+    """The first argument of every queued job, the next to run first."""
     jobs = JobQueue().get_jobs("queued", 0, 99)
     return [job.args[0] for job in jobs if isinstance(job, Job)]
 
@@ -59,10 +59,10 @@ def test_a_job_waits_for_the_commit(key_count: Callable[[], int]) -> None:
 
 
 @pytest.mark.parametrize("aliases", [["default"], BOTH])
-def test_a_commit_hook_that_raises_before_ours_keeps_no_job_from_being_sent(
+def test_a_commit_hook_that_raises_before_ours_does_not_prevent_sending(
     aliases: list[str],
 ) -> None:
-    """Django skips the hooks behind it."""
+    """Django skips the hooks that follow."""
     called: list[str] = []
 
     def fail() -> None:
@@ -87,10 +87,8 @@ def test_a_commit_hook_that_raises_before_ours_keeps_no_job_from_being_sent(
     assert called == ["first", "second"]
 
 
-def test_a_commit_hook_that_enqueues_in_a_transaction_and_raises_keeps_no_job_from_being_sent() -> (
-    None
-):
-    """Its own transaction is committed or rolled back while the jobs behind it still wait."""
+def test_a_commit_hook_that_enqueues_in_a_transaction_and_raises_does_not_prevent_sending() -> None:
+    """Its own transaction is committed or rolled back while the jobs after it are still waiting."""
 
     def commit(number: int) -> None:
         with transaction.atomic():
@@ -115,7 +113,7 @@ def test_a_commit_hook_that_enqueues_in_a_transaction_and_raises_keeps_no_job_fr
 
 
 def test_a_robust_hook_stays_robust(caplog: pytest.LogCaptureFixture) -> None:
-    """Django names it in the log, and calls the hooks behind it."""
+    """Django names it in the log, and calls the following hooks."""
     called: list[str] = []
 
     def fail() -> None:
@@ -130,7 +128,7 @@ def test_a_robust_hook_stays_robust(caplog: pytest.LogCaptureFixture) -> None:
     assert "fail in on_commit()" in caplog.text
 
 
-def test_a_callback_that_raises_keeps_no_workflow_from_being_sent() -> None:
+def test_a_callback_that_raises_does_not_prevent_sending_a_workflow() -> None:
     """Such as a receiver of Django's signal ``task_enqueued``."""
 
     @transaction.atomic
@@ -179,10 +177,10 @@ def test_a_hook_that_raises_before_the_last_commit_sends_nothing() -> None:
 
 @pytest.mark.parametrize("outbox", [False, True])
 @pytest.mark.parametrize("submit", [tasks.noop.enqueue, lambda: chain(tasks.noop).push()])
-def test_wrong_settings_are_told_while_the_transaction_can_be_rolled_back(
+def test_wrong_settings_are_reported_while_the_transaction_can_be_rolled_back(
     settings: Any, submit: Callable[[], object], outbox: bool
 ) -> None:
-    """Behind the commit there would be nobody left to keep the job."""
+    """After the commit, no one would be left to keep the job."""
     url = "redis://:s3cret/x@shop"
     settings.REDISQUEUE = {**settings.REDISQUEUE, "CONNECTION": {"URL": url}, "OUTBOX": outbox}
 
@@ -198,7 +196,7 @@ def test_wrong_settings_are_told_while_the_transaction_can_be_rolled_back(
 
 
 @pytest.mark.parametrize("verb", ["refresh", "cancel", "requeue", "wait"])
-def test_nothing_can_be_asked_of_a_job_before_the_commit(verb: str) -> None:
+def test_a_job_cannot_be_queried_before_the_commit(verb: str) -> None:
     with transaction.atomic():
         job = tasks.noop.enqueue()
         with pytest.raises(
@@ -233,7 +231,7 @@ def test_a_rollback_leaves_nothing_on_every_path(
     assert key_count() == 0
 
 
-def test_a_savepoint_rolled_back_takes_only_its_own_jobs() -> None:
+def test_rolling_back_a_savepoint_only_discards_its_own_jobs() -> None:
     with transaction.atomic():
         tasks.noop.enqueue("before")
         with rolled_back():
@@ -242,7 +240,7 @@ def test_a_savepoint_rolled_back_takes_only_its_own_jobs() -> None:
             tasks.noop.enqueue("kept savepoint")
         tasks.noop.enqueue("after")
     assert queued() == ["before", "kept savepoint", "after"]
-    assert lost.is_deferred  # for ever: its transaction never commits
+    assert lost.is_deferred  # forever: its transaction never commits
 
 
 def test_an_inner_commit_does_not_send() -> None:
@@ -257,7 +255,7 @@ def test_an_inner_commit_does_not_send() -> None:
 
 
 @pytest.mark.one_server("looks at its server's clients and commands")
-def test_all_enqueues_of_a_transaction_go_in_one_round_trip(redis: Redis) -> None:
+def test_all_enqueues_of_a_transaction_are_sent_in_one_round_trip(redis: Redis) -> None:
     with transaction.atomic():
         for n in range(40):
             tasks.noop.enqueue(n)
@@ -286,7 +284,7 @@ def test_a_hook_may_enqueue_again() -> None:
     assert queued() == [1, 2, "from a hook"]
 
 
-def test_a_hook_may_open_a_transaction_of_its_own() -> None:
+def test_a_hook_may_open_its_own_transaction() -> None:
     def again() -> None:
         with transaction.atomic():
             tasks.noop.enqueue("inner")
@@ -325,7 +323,7 @@ def test_two_databases_in_any_commit_order(first: str, second: str) -> None:
 
 
 @pytest.mark.parametrize("failing", BOTH)
-def test_two_databases_of_which_one_rolls_back(failing: str, key_count: Callable[[], int]) -> None:
+def test_two_databases_one_of_which_rolls_back(failing: str, key_count: Callable[[], int]) -> None:
     holding = next(alias for alias in BOTH if alias != failing)
     with rolled_back(holding), rolled_back(failing):
         tasks.noop.enqueue()
@@ -338,7 +336,7 @@ def test_two_databases_of_which_one_rolls_back(failing: str, key_count: Callable
 
 @pytest.mark.parametrize("outbox", [False, True])
 def test_a_transaction_that_the_application_commits_by_hand(outbox: bool) -> None:
-    """Django calls no hook at its commit, and refuses on_commit() in it, too."""
+    """Django calls no hook at its commit, and refuses on_commit() in it as well."""
     add = tasks.noop.using(outbox=outbox)
     transaction.set_autocommit(False)
     try:
@@ -397,7 +395,7 @@ def without_redis(settings: Any, queue_settings: dict[str, Any]) -> None:
 
 @pytest.mark.usefixtures("without_redis")
 @pytest.mark.parametrize("alias", BOTH)
-def test_what_redis_does_not_take_after_the_commit_is_put_into_the_outbox(
+def test_jobs_that_redis_does_not_accept_after_the_commit_go_into_the_outbox(
     alias: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[str] = []
@@ -446,7 +444,7 @@ def test_rolled_back_transactions_leave_no_memory_behind() -> None:
         with rolled_back():
             tasks.noop.enqueue()
     with warnings.catch_warnings(action="ignore", category=ResourceWarning):
-        gc.collect()  # also what earlier tests have left
+        gc.collect()  # including what earlier tests left
     assert len(_hooks.get(connections["default"], [])) <= 1
 
 
@@ -468,7 +466,7 @@ class InTestCase(TestCase):
         assert len(callbacks) == 2
         assert queued() == [1, 2]
 
-    def test_what_was_there_before_the_capture_is_not_sent(self) -> None:
+    def test_jobs_from_before_the_capture_are_not_sent(self) -> None:
         with transaction.atomic():
             before = tasks.noop.enqueue("before")
         with self.captureOnCommitCallbacks(execute=True), transaction.atomic():

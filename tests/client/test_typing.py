@@ -1,4 +1,4 @@
-"""The type checker of a user checks calls of tasks, and their options."""
+"""A user's type checker checks calls of tasks, and their options."""
 
 import os
 import re
@@ -17,7 +17,7 @@ MESSAGE = re.compile(r"calls\.py:(\d+): error: (.*)")
 
 
 def test_calls_are_checked_against_the_function(tmp_path: Path) -> None:
-    """As in a project that has installed the package, with none of its own settings."""
+    """As in a project that has the package installed, without its own settings for the checker."""
     shutil.copy(CALLS, tmp_path / "calls.py")
     (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\n")
     done = subprocess.run(
@@ -44,6 +44,6 @@ def test_calls_are_checked_against_the_function(tmp_path: Path) -> None:
 
 
 def test_type_checkers_know_every_option() -> None:
-    called_otherwise = {"takes_context", "chunk"}  # parameters of @task of their own
+    called_otherwise = {"takes_context", "chunk"}  # their own parameters of @task
     assert {*TaskKeywords.__annotations__} == {*TASK_CHECKS, "name", "aliases"} - called_otherwise
     assert {*CallKeywords.__annotations__} == {*CALL_CHECKS}

@@ -84,7 +84,7 @@ def test_double_click(hand: Hand) -> None:
         (lambda a, b: f"{a} {b % 2}", [((1, 2), {}), ((1, 4), {})], ((1, 3), {})),
     ],
 )
-def test_what_makes_the_key(hand: Hand, by: Any, same: list[Any], other: Any) -> None:
+def test_the_parts_of_the_key(hand: Hand, by: Any, same: list[Any], other: Any) -> None:
     unique = tasks.add.using(unique="until_finished", unique_by=by)
     first, second = (unique.enqueue(*args, **kwargs) for args, kwargs in same)
     assert second.is_duplicate
@@ -93,7 +93,7 @@ def test_what_makes_the_key(hand: Hand, by: Any, same: list[Any], other: Any) ->
     assert not unique.enqueue(*args, **kwargs).is_duplicate
 
 
-def test_defaults_count_as_arguments_and_tasks_have_keys_of_their_own(hand: Hand) -> None:
+def test_defaults_count_as_arguments_and_tasks_have_separate_keys(hand: Hand) -> None:
     assert once.enqueue() == once.enqueue(None) == once.enqueue(x=None)
     assert not tasks.fail.using(unique="until_finished").enqueue(None).is_duplicate
 
@@ -108,11 +108,11 @@ def test_a_text_of_any_kind_becomes_one_word(hand: Hand) -> None:
 
 @task(unique="until_finished", redact=("card",))
 def charge(customer: int, card: str) -> None:
-    """Its card is a secret."""
+    """Its card is secret."""
 
 
 def test_a_key_does_not_reveal_redacted_arguments(hand: Hand) -> None:
-    """Nobody can guess a short secret by hashing all of them."""
+    """An attacker cannot find a short secret by hashing all candidates."""
     job = charge.enqueue(1, "4711")
     plain = charge.uniqueness
     assert plain is not None
@@ -136,7 +136,7 @@ def test_the_text_of_a_callable_does_not_reveal_them_either(hand: Hand) -> None:
     assert "4711" not in str(raised.value)
 
 
-def test_a_call_turns_it_off(hand: Hand) -> None:
+def test_a_call_can_turn_it_off(hand: Hand) -> None:
     first = once.enqueue(1)
     assert once.using(unique=False).enqueue(1).id != first.id
     assert once.using(priority=3).enqueue(1) == first
@@ -196,7 +196,7 @@ def test_options_that_make_no_sense(wrong: Callable[[], Any], message: str) -> N
         (lambda x: "\ud800", "must return a string of 1 to 200 characters"),
     ],
 )
-def test_a_callable_that_makes_no_key(hand: Hand, by: Any, message: str) -> None:
+def test_a_callable_that_returns_no_valid_key(hand: Hand, by: Any, message: str) -> None:
     with pytest.raises(InvalidOption, match=message):
         tasks.noop.using(unique="until_finished", unique_by=by).enqueue(0)
     assert hand.claim() == []
@@ -274,10 +274,10 @@ def test_two_in_one_transaction(hand: Hand) -> None:
 
 @in_transactions
 @pytest.mark.parametrize("mirrored", [True, False])
-def test_a_row_of_a_duplicate_ends_well(
+def test_a_row_of_a_duplicate_is_handled(
     hand: Hand, settings: Any, queue_settings: Any, monkeypatch: Any, mirrored: bool
 ) -> None:
-    """The process dies after the commit; the relay sends the row, and needs no record of it."""
+    """The process dies after the commit. The relay sends the row, and needs no record of it."""
     settings.REDISQUEUE = {**queue_settings, "MIRROR": mirrored}
     first = once.enqueue(1)
     monkeypatch.setattr(RedisTransport, "enqueue", lambda *_: 1 / 0)
@@ -309,7 +309,7 @@ def test_cancelling_a_row_leaves_the_other_job_alone(hand: Hand, monkeypatch: An
 
 
 @pytest.mark.one_shard("workflows of several shards share no call")
-def test_one_that_is_refused_holds_up_no_other_of_its_call(hand: Hand) -> None:
+def test_a_refused_workflow_does_not_block_the_rest_of_its_call(hand: Hand) -> None:
     workflows = [Workflow() for _ in range(5)]
     for workflow in workflows:
         workflow.add(tasks.noop, 0)
@@ -342,7 +342,7 @@ def test_a_workflow_is_refused_as_a_whole(hand: Hand) -> None:
 
 
 def test_the_jobs_with_keys_are_in_the_first_call(hand: Hand) -> None:
-    """So that a large workflow is refused before anything is written, too."""
+    """So that a large workflow is also refused before anything is written."""
     once.enqueue(1)
     workflow = Workflow()
     for n in range(150):
@@ -385,7 +385,7 @@ def test_a_key_that_needs_the_result_of_a_parent(hand: Hand) -> None:
 def test_a_workflow_after_a_commit_waits_in_the_outbox(
     hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody is left to handle the error, and nothing is lost."""
+    """No caller is left to handle the error, and nothing is lost."""
     held = once.enqueue(1)
     with transaction.atomic():
         workflow = Workflow()
@@ -403,7 +403,7 @@ def test_a_workflow_after_a_commit_waits_in_the_outbox(
 # -- requeue, reading, releasing
 
 
-def test_requeue_names_who_has_the_key(hand: Hand) -> None:
+def test_requeue_names_the_job_that_has_the_key(hand: Hand) -> None:
     first = once.enqueue(1)
     first.cancel()
     second = once.enqueue(1)
@@ -441,7 +441,7 @@ def test_the_keys_are_listed_and_released(hand: Hand) -> None:
     assert len(unique_keys()) == 1
 
 
-def test_redis_is_away(settings: Any, queue_settings: Any) -> None:
+def test_redis_is_down(settings: Any, queue_settings: Any) -> None:
     settings.REDISQUEUE = {**queue_settings, "CONNECTION": {"URL": "redis://127.0.0.1:1/0"}}
     with pytest.raises(RedisUnavailable):
         unique_keys()

@@ -1,4 +1,5 @@
-"""JSON: what is read can be written again by every encoder, and all else is a ValueError."""
+"""JSON: every value that is read can be written again by every encoder; anything else is a
+ValueError."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")  
 
 
 def is_safe(value: object) -> bool:
-    """What PostgreSQL, a browser and an indenting encoder ask for."""
+    """What PostgreSQL, a browser and an indenting encoder require."""
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
     return text.encode().decode() == text
 
@@ -42,7 +43,7 @@ def is_safe(value: object) -> bool:
 @example(text="[[\udcff],{}]")
 @example(text='[["\udcff"],{}]')
 @example(text=f"[[{'1' * 5000}],{{}}]")
-def test_what_is_read_can_be_written(decode: Callable[[str], Any], text: str) -> None:
+def test_values_that_are_read_can_be_written(decode: Callable[[str], Any], text: str) -> None:
     try:
         value = decode(text)
     except ValueError:
@@ -64,17 +65,17 @@ def test_what_is_read_can_be_written(decode: Callable[[str], Any], text: str) ->
     ],
     ids=repr,
 )
-def test_what_can_not_be_read_says_why(text: str, reason: str) -> None:
+def test_unreadable_text_is_refused_with_a_reason(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         loads(text)
 
 
 @pytest.mark.parametrize("text", ['"\\ud83d\\ude00"', '"\\\\ud800"', '"é"', nested(READ_DEPTH)])
-def test_what_only_looks_strange_is_read(text: str) -> None:
+def test_unusual_but_valid_text_is_read(text: str) -> None:
     assert loads(text) == json.loads(text)
 
 
-def test_what_is_written_at_the_edge_is_read(settings: Any) -> None:
+def test_values_written_at_the_limits_are_read(settings: Any) -> None:
     settings.REDISQUEUE = {}
     value = json.loads(nested(MAX_DEPTH))
     assert decode_payload(encode_payload([value], {"a": value}, 9999, "t")) == (
@@ -88,7 +89,7 @@ def test_what_is_written_at_the_edge_is_read(settings: Any) -> None:
 
 
 @pytest.mark.parametrize("args", [(), (1, -2, 10**30), (True, 1), (1.5, 2)])
-def test_integers_alone_are_written_as_all_arguments_are(args: tuple[Any, ...]) -> None:
+def test_arguments_of_only_integers_are_written_like_all_others(args: tuple[Any, ...]) -> None:
     assert encode_payload(args, {}, 1000, "app.task") == dumps([args, {}])
 
 

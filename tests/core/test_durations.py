@@ -1,4 +1,4 @@
-"""A duration is written the same way wherever one is taken."""
+"""Durations have the same format wherever they are accepted."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ PLACES: dict[str, tuple[Callable[[Any], object], object]] = {
 
 @pytest.mark.parametrize("value", [90, 90.0, timedelta(seconds=90), "90s", "1m30s"], ids=repr)
 @pytest.mark.parametrize("place", PLACES)
-def test_every_form_is_taken_everywhere(place: str, value: object) -> None:
+def test_every_form_is_accepted_everywhere(place: str, value: object) -> None:
     read, expected = PLACES[place]
     assert read(value) == expected
 
 
 @pytest.mark.parametrize("value", [90, timedelta(seconds=90), "90s"], ids=repr)
-def test_settings_take_every_form(value: object, settings: Any) -> None:
+def test_settings_accept_every_form(value: object, settings: Any) -> None:
     assert of_settings(value, settings) == 90_000
 
 
-def test_commands_take_seconds_and_texts() -> None:
+def test_commands_accept_seconds_and_text() -> None:
     assert [seconds(text) for text in ("90", "90.0", "90s", "1m30s", "0s")] == [90, 90, 90, 90, 0]
 
 
@@ -62,11 +62,11 @@ def test_an_error_with_a_delay_shows_it_as_written() -> None:
     "value",
     ["", "5", "5 m", "m", "-5m", "1.5h", "5M", "5m\n", "٥m", "5y", "1h 30m"],
 )
-def test_a_text_that_is_no_duration(value: str) -> None:
+def test_text_that_is_not_a_duration(value: str) -> None:
     with pytest.raises(InvalidOption, match='such as "90s", "5m" or "1h30m", not '):
         to_ms(value, "timeout")
     with pytest.raises(InvalidOption, match="timeout"):
-        task(timeout=value)(test_a_text_that_is_no_duration)
+        task(timeout=value)(test_text_that_is_not_a_duration)
 
 
 def test_bounds() -> None:

@@ -57,7 +57,7 @@ PACKAGE = f"{django_redisqueue.__path__[0]}/client/tasks.py"
         ([], ""),
     ],
 )
-def test_the_frame_is_the_last_of_the_applications_own(
+def test_the_frame_is_the_last_one_in_the_applications_code(
     frames: list[tuple[str, str]], expected: str
 ) -> None:
     assert own_frame(trace(*frames)) == expected

@@ -1,4 +1,5 @@
-"""Ids are unique, whatever an application does to the module ``random``; which shard has what."""
+"""Ids are unique, whatever an application does to the module ``random``; and which shard they
+belong to."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ print(new_job_id().split("_")[2], flush=True)
 @pytest.mark.parametrize(
     "make", [new_job_id, new_workflow_id, new_gather_id, lambda: manual_job_id("nightly")]
 )
-def test_a_seed_of_the_application_repeats_no_id(make: Callable[[], str]) -> None:
+def test_a_seed_set_by_the_application_repeats_no_id(make: Callable[[], str]) -> None:
     def random_part() -> str:
         random.seed(42)
         return make().split("_")[-2]
@@ -67,18 +68,18 @@ def test_the_hash_is_that_of_redis_cluster() -> None:
 
 
 def test_tags_never_change() -> None:
-    """Data lies under them."""
+    """Existing data is stored under them."""
     assert [tag(n) for n in range(8)] == ["0", "1li", "2xa", "3fg", "4ow", "5pj", "6io", "7ys"]
     assert crc16(" ".join(map(tag, range(MAX_SHARDS)))) == 36214
 
 
-def test_no_two_shards_meet_in_a_slot() -> None:
+def test_no_two_shards_share_a_slot() -> None:
     assert len({slot(tag(n)) for n in range(MAX_SHARDS)}) == MAX_SHARDS
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 6, 8, 12])
 def test_shards_spread_evenly_over_nodes(nodes: int) -> None:
-    """However many shards there are, no node has two more than another."""
+    """However many shards there are, the numbers of two nodes never differ by two or more."""
     counts = Counter(dict.fromkeys(range(nodes), 0))
     for shard in range(MAX_SHARDS):
         counts[slot(tag(shard)) * nodes // SLOTS] += 1

@@ -1,4 +1,4 @@
-"""No value makes the parsing raise, and what it returns fits its column."""
+"""No value makes the parsing raise, and every returned value fits its column."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ANYTHING = st.recursive(
         "5\n", "9" * 5000, None, True, 1.5, float("nan"), float("inf"), b"5", [], {}, "0x5",
     ],
 )  # fmt: skip
-def test_what_is_no_whole_number_within_bounds(value: Any) -> None:
+def test_values_that_are_not_whole_numbers_within_bounds(value: Any) -> None:
     assert int_or_none(value, 0, MAX_INT32) is None
 
 
@@ -50,7 +50,7 @@ def test_whole_numbers(value: Any, found: int) -> None:
     assert int_or_none(value, 0, MAX_INT32) == found
 
 
-def test_a_text_that_fits_is_the_same_object() -> None:
+def test_text_that_fits_is_returned_unchanged() -> None:
     value = "Zürich " * 5
     assert text_or_none(value, 40) is value
     assert text_or_none("a\0b\ud800c", 9) == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}c"
@@ -65,7 +65,7 @@ def test_a_text_that_fits_is_the_same_object() -> None:
 
 
 @pytest.mark.parametrize("value", ["[" * 100_000, "[1]", "{", "", None, '{"a":' * 100_000])
-def test_what_is_no_mapping(value: Any) -> None:
+def test_values_that_are_not_mappings(value: Any) -> None:
     assert object_or_none(value) is None
 
 
@@ -93,7 +93,7 @@ def test_why_a_number_cannot_be_read(value: str, problem: str) -> None:
     ("value", "found"),
     [("12", 12), ("-12", -12), ("9" * 5000, LAST_MS), (str(-(2**62)), FIRST_MS)],
 )
-def test_an_instant_beyond_every_calendar(value: str, found: int) -> None:
+def test_a_time_beyond_every_calendar(value: str, found: int) -> None:
     assert parse_instant_ms(value) == found
     with pytest.raises(ValueError, match="invalid literal"):
         parse_instant_ms(f"{value}.5")

@@ -1,4 +1,4 @@
-"""When schedules are due, also where clocks change, and what happens to missed due times."""
+"""When schedules are due, even where clocks change, and what happens to missed due times."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def test_each_day_of_a_year_has_its_run(zone: str) -> None:
         assert len(days) == len(set(days)) == 365
 
 
-def test_wherever_it_is_asked_from_the_due_times_are_the_same() -> None:
-    """Also from within a repeated hour, where the time of day does not tell the instant."""
+def test_the_due_times_do_not_depend_on_the_starting_point() -> None:
+    """Even within a repeated hour, where the time of day is ambiguous."""
     for zone in ("Europe/Berlin", "Australia/Lord_Howe"):
         cron = Cron("*/20 1,2 * * *", timezone=zone)
         fixed = Cron("10,50 1,2 * * *", timezone=zone)
@@ -104,14 +104,14 @@ def test_every_does_not_drift() -> None:
     assert every.after(ms("2025-03-30T01:30")) == ms("2025-03-30T03:00")
 
 
-# -- due times that were missed
+# -- missed due times
 
 
 @pytest.mark.parametrize(
     ("misfire", "run", "missed"),
     [("once", [60], 12), ("skip", [60], 12), ("all", list(range(0, 65, 5)), 0)],
 )
-def test_after_an_hour_away(misfire: str, run: list[int], missed: int) -> None:
+def test_after_an_hour_without_workers(misfire: str, run: list[int], missed: int) -> None:
     cron = Cron("*/5 * * * *", misfire=misfire)
     cursor = cron.after(T0) or 0
     for seconds in (1, 59):
@@ -120,7 +120,7 @@ def test_after_an_hour_away(misfire: str, run: list[int], missed: int) -> None:
         assert (due.next_ms, due.missed) == (cursor + 65 * MINUTE, missed)
 
 
-def test_skip_leaves_out_what_is_late() -> None:
+def test_skip_omits_late_due_times() -> None:
     cron = Cron("*/5 * * * *", misfire="skip")
     cursor = cron.after(T0) or 0
     due = cron.due_runs(cursor, cursor + HOUR + 2 * MINUTE)
@@ -143,7 +143,7 @@ def test_up_to_a_minute_late_is_on_time(misfire: str) -> None:
     assert due.missed == 0
 
 
-def test_years_away_are_not_counted_one_by_one() -> None:
+def test_due_times_of_missed_years_are_not_counted_one_by_one() -> None:
     due = Every("1s").due_runs(1000, T0)
     assert list(due.run_ms) == [T0]
     assert due.missed == 366 * 86_400 - 1
@@ -221,7 +221,7 @@ def test_timing_tells_when_the_due_times_change() -> None:
     assert own.in_zone("UTC") == own
 
 
-def test_ids_tell_schedule_and_due_time() -> None:
+def test_ids_contain_the_schedule_and_the_due_time() -> None:
     job_id = check_job_id(periodic_job_id("shop.tasks.report", T0))
     assert job_id == periodic_job_id("shop.tasks.report", T0)
     assert job_id.startswith(periodic_prefix("shop.tasks.report"))

@@ -1,4 +1,4 @@
-"""No name, text or error that comes from elsewhere makes more than one plain line of the log."""
+"""No name, text or error from outside produces more than one plain line in the log."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from ..worker.parts import claimed
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of hostile texts
 
 generated = settings(max_examples=60)
-#: `` key=value``, the value as it is or as ``repr`` shows it.
+#: `` key=value``, with the value unchanged or as ``repr`` shows it.
 PAIR = re.compile(r""" (\w+)=(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^ ='"]*)""")
 BAD = "ok\n2026-01-01 INFO forged \x1b[2J\r\u2028\u202e\udcff\x00"
 
 
 @pytest.fixture
 def written() -> Iterator[io.StringIO]:
-    """What a plain handler writes: each record begins with ``> ``."""
+    """The output of a plain handler: each record begins with ``> ``."""
     out = io.StringIO()
     handler = logging.StreamHandler(out)
     handler.setFormatter(logging.Formatter("> %(message)s"))
@@ -49,7 +49,7 @@ def written() -> Iterator[io.StringIO]:
 
 
 def lines(out: io.StringIO) -> list[str]:
-    """What was written since the last call; it is fit for every terminal."""
+    """The output since the last call; it must be safe for every terminal."""
     found = out.getvalue().removesuffix("\n").split("\n")
     out.seek(0)
     out.truncate()
@@ -68,7 +68,7 @@ def test_whatever_is_logged_is_one_line(written: io.StringIO, text: str, number:
 
 
 @pytest.mark.parametrize("name", LOGGERS)
-def test_a_traceback_can_not_pass_for_a_record(written: io.StringIO, name: str) -> None:
+def test_a_traceback_cannot_be_mistaken_for_a_record(written: io.StringIO, name: str) -> None:
     try:
         raise ValueError(BAD)
     except ValueError:
@@ -99,7 +99,7 @@ def test_the_line_of_a_job_that_failed(
     assert len([each for each in lines(written) if each.startswith("> ")]) == 1
 
 
-def test_what_is_harmless_stays_what_it_is() -> None:
+def test_harmless_text_is_unchanged() -> None:
     error, record = ValueError("plain"), logging.makeLogRecord({})
     record.args = (error, 5, "text", 10**30)
     SanitizingFilter().filter(record)
@@ -112,12 +112,12 @@ def test_every_logger_of_the_package_is_guarded() -> None:
     for path in folder.rglob("*.py"):
         code = path.read_text(encoding="utf-8")
         if "getLogger" not in code and "logger" not in code:
-            continue  # to parse it would take a hundred times as long
+            continue  # parsing it would take a hundred times as long
         for node in ast.walk(ast.parse(code)):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "getLogger":
                 (name,) = node.args
                 names.add(name.value if isinstance(name, ast.Constant) else path.name)
-            # What stands in the text itself would pass by the filter.
+            # Anything in the text itself would bypass the filter.
             if isinstance(node, ast.Call) and getattr(node.func, "value", None) is not None:
                 owner = getattr(node.func.value, "id", "")  # type: ignore[attr-defined]
                 if owner == "logger" and node.args and isinstance(node.args[0], ast.JoinedStr):

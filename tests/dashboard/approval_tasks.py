@@ -10,7 +10,7 @@ from tests.app.tasks import bump
 
 def _refund(context: Any) -> dict[str, str]:
     context.step("draft", bump, "draft")
-    bump("again")  # in an exactly_once job this is rolled back when it parks
+    bump("again")  # in an exactly_once job, this is rolled back when it parks
     decision = context.approval(
         "refund", permission="auth.add_group", timeout="3d", question="Refund 42?"
     )

@@ -17,13 +17,13 @@ APP = "django_redisqueue"
 
 @pytest.fixture
 def redisqueue(queue_settings: dict[str, Any], settings: Any) -> None:
-    """Two queues, and a mirror that some test fills by hand."""
+    """Two queues, and a mirror that some tests fill by hand."""
     settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}, "MIRROR": True}
 
 
 @pytest.fixture
 def hand(redisqueue: None) -> Iterator[Hand]:
-    """A worker by hand on the queue ``default``."""
+    """A ``Hand`` on the queue ``default``: a worker that the test operates itself."""
     made = Hand()
     yield made
     made.close()
@@ -31,7 +31,7 @@ def hand(redisqueue: None) -> Iterator[Hand]:
 
 @pytest.fixture
 def staff(db: None) -> Callable[..., User]:
-    """Makes a user of the admin with these permissions of job records."""
+    """Creates an admin user with these permissions on job records."""
 
     def make(*permissions: str, name: str = "ada") -> User:
         user = User.objects.create_user(name, password="secret", is_staff=True)
@@ -45,7 +45,7 @@ def staff(db: None) -> Callable[..., User]:
 
 @pytest.fixture
 def site(redisqueue: None, staff: Callable[..., User]) -> Site:
-    """A browser without a screen, logged in as somebody who may do everything."""
+    """A browser without a screen, logged in as a user who may do everything."""
     client = Client()
     user = staff(
         "view_jobrecord",
@@ -62,5 +62,5 @@ def site(redisqueue: None, staff: Callable[..., User]) -> Site:
 
 @pytest.fixture(autouse=True)
 def _quiet_requests(caplog: pytest.LogCaptureFixture) -> None:
-    """403 and 404 are what some tests ask for."""
+    """Some tests expect 403 and 404."""
     caplog.set_level(logging.CRITICAL, "django.request")

@@ -30,7 +30,7 @@ class Site:
         return response.content.decode()
 
     def text(self, name: str, /, *args: object, **query: object) -> str:
-        """A page without tags, its white space as single spaces."""
+        """A page without tags, with all white space as single spaces."""
         text = re.sub(r"<(script|style).*?</\1>", "", self.get(name, *args, **query), flags=re.S)
         return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
 
@@ -40,7 +40,7 @@ class Site:
         return response.json()
 
     def post(self, name: str, /, *args: object, **fields: object) -> str:
-        """Send a form; the messages of the page that comes next, or the page that asks."""
+        """Send a form; returns the messages of the next page, or the confirmation page."""
         response = self.client.post(address(name, *args), fields, follow=True)
         assert response.status_code == 200, response.content.decode()[:2000]
         text = response.content.decode()
@@ -54,6 +54,6 @@ def plain(text: str) -> str:
 
 
 def logged() -> list[tuple[str, str]]:
-    """(what it was done to, what), oldest first."""
+    """(object, action) of each log entry, oldest first."""
     entries = LogEntry.objects.order_by("pk")
     return [(entry.object_repr, entry.change_message) for entry in entries]

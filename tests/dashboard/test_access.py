@@ -39,7 +39,7 @@ def logged_in(user: User, **options: Any) -> Client:
 
 
 def assert_names(response: Any, permission: str) -> None:
-    """The answer is a page that names the missing permission."""
+    """The reply is a page that names the missing permission."""
     assert response.status_code == 403
     text = response.content.decode()
     assert f"the permission django_redisqueue.{permission}" in text.replace("<code>", "")
@@ -57,14 +57,16 @@ def test_pages_of_records_name_the_missing_permission(
         assert_names(client.get(f"{url}job_1/change/"), "view_jobrecord")
 
 
-def test_a_refusal_reads_nothing_of_redis(staff: Callable[..., User], settings: Any) -> None:
+def test_a_refused_request_reads_nothing_from_redis(
+    staff: Callable[..., User], settings: Any
+) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "redis://localhost:1/0"}}
     client = logged_in(staff("retry_job", name="bob"))
     assert_names(client.get(address("overview")), "view_jobrecord")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page[0])
-def test_pages_are_for_staff_that_may_view_jobs(
+def test_pages_are_only_for_staff_who_may_view_jobs(
     staff: Callable[..., User], redisqueue: None, page: tuple[str, ...]
 ) -> None:
     url = address(*page)
@@ -130,7 +132,9 @@ def test_cancelling_needs_its_permission(staff: Callable[..., User], redisqueue:
     assert job.status == "cancelled"
 
 
-def test_actions_need_the_right_to_see_jobs_too(staff: Callable[..., User], failed: str) -> None:
+def test_actions_also_need_the_permission_to_view_jobs(
+    staff: Callable[..., User], failed: str
+) -> None:
     client = logged_in(staff(*(ALL - {"view_jobrecord"})))
     assert client.post(address("act_on_job", failed), {"verb": "retry"}).status_code == 403
     assert get_job(failed).status == "failed"
@@ -148,7 +152,7 @@ def test_every_post_needs_a_csrf_token(
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_nothing_is_done_by_get(staff: Callable[..., User], failed: str, number: int) -> None:
+def test_get_requests_change_nothing(staff: Callable[..., User], failed: str, number: int) -> None:
     _, page, form = everything(failed)[number]
     client = logged_in(staff(*ALL))
     response = client.get(address(*page), form)
@@ -157,7 +161,7 @@ def test_nothing_is_done_by_get(staff: Callable[..., User], failed: str, number:
     assert get_job(failed).status == "failed"
 
 
-def test_buttons_are_shown_to_those_who_may_press_them(
+def test_buttons_are_only_shown_to_users_who_may_press_them(
     staff: Callable[..., User], failed: str
 ) -> None:
     pages = [address("overview"), address("queue", "default", "failed"), address("job", failed)]

@@ -24,7 +24,7 @@ LIST = ("act_on_list", "default", "failed")
 
 
 def failed(hand: Hand, count: int, message: str = "boom") -> list[str]:
-    """Fail so many jobs, with the arguments 0, 1, ...; their ids."""
+    """Fail this many jobs, with the arguments 0, 1, ...; returns their ids."""
     tasks.noop.enqueue_many([(f"no {n}",) for n in range(count)])
     return [hand.fail_one(message) for _ in range(count)]
 
@@ -86,14 +86,14 @@ def test_enqueue_a_copy(site: Site, hand: Hand) -> None:
         ("", "'' is not an action; use one of retry, run_now, cancel, delete"),
     ],
 )
-def test_what_makes_no_sense_is_a_message(site: Site, hand: Hand, verb: str, message: str) -> None:
+def test_an_impossible_action_is_a_message(site: Site, hand: Hand, verb: str, message: str) -> None:
     (job_id,) = failed(hand, 1)
     assert site.post("act_on_job", job_id, verb=verb) == message
     assert counts(failed=1)
     assert logged() == []
 
 
-def test_a_copy_of_a_task_that_is_not_known_is_a_message(site: Site, redis: Any) -> None:
+def test_a_copy_for_an_unknown_task_is_a_message(site: Site, redis: Any) -> None:
     job = tasks.noop.enqueue()
     key = next(key for key in redis.scan_iter() if job.id.encode() in key)
     redis.hset(key, "task", "shop.tasks.gone")
@@ -161,15 +161,15 @@ def test_bad_input_is_a_message_and_changes_nothing(
 
 
 @pytest.mark.parametrize("page", [("default", "strange"), ("unknown", "failed"), ("<b>", "failed")])
-def test_what_does_not_exist_is_not_found(site: Site, page: tuple[str, str]) -> None:
+def test_a_missing_object_is_not_found(site: Site, page: tuple[str, str]) -> None:
     site.get("queue", *page, code=404)
 
 
-# -- all that match
+# -- all matching jobs
 
 
 def confirm(site: Site, **fields: Any) -> str:
-    """Ask for all, and confirm as the page's form does."""
+    """Request the action for all, and confirm as the page's form does."""
     page = site.post(*LIST, scope="all", **fields)
     assert "are you sure?" in page
     before = page.partition('name="before_ms" value="')[2].partition('"')[0]
@@ -194,7 +194,7 @@ def test_numbers_in_forms_have_no_separators(
     assert 'name="filter" value="1234"' in site.get("queue", "default", "failed")
 
 
-def test_retry_all_that_match(site: Site, hand: Hand) -> None:
+def test_retry_all_matching(site: Site, hand: Hand) -> None:
     failed(hand, 12)
     assert confirm(site, verb="retry", text="no 1") == "3 jobs sent back to the queue."  # 1 10 11
     assert counts(queued=3, failed=9)
@@ -203,7 +203,7 @@ def test_retry_all_that_match(site: Site, hand: Hand) -> None:
     ]
 
 
-def test_a_confirmation_promises_no_number_of_those_that_match(site: Site, hand: Hand) -> None:
+def test_a_confirmation_does_not_state_the_number_of_matches(site: Site, hand: Hand) -> None:
     failed(hand, 12)
     page = site.post(*LIST, scope="all", verb="retry", text="no 1")
     assert "The list has 12 jobs now." in page
@@ -212,7 +212,7 @@ def test_a_confirmation_promises_no_number_of_those_that_match(site: Site, hand:
     assert "Retry 12 jobs</button>" in site.post(*LIST, scope="all", verb="retry")
 
 
-def test_delete_all_that_match_a_task(site: Site, hand: Hand) -> None:
+def test_delete_all_matching_a_task(site: Site, hand: Hand) -> None:
     failed(hand, 2)
     tasks.add.enqueue(1, 2)
     hand.fail_one()
@@ -220,7 +220,7 @@ def test_delete_all_that_match_a_task(site: Site, hand: Hand) -> None:
     assert counts(failed=2)
 
 
-def test_cancel_all_that_wait_whatever_their_priority(site: Site, redisqueue: None) -> None:
+def test_cancel_all_waiting_whatever_their_priority(site: Site, redisqueue: None) -> None:
     for n, priority in enumerate([0, 5, -5, 0]):
         tasks.noop.using(priority=priority).enqueue(n)
     page = site.post("act_on_list", "default", "queued", verb="cancel", scope="all")
@@ -234,7 +234,7 @@ def test_cancel_all_that_wait_whatever_their_priority(site: Site, redisqueue: No
     assert counts(cancelled=4, queued=1)
 
 
-def test_jobs_that_come_after_the_confirmation_are_left_alone(site: Site, hand: Hand) -> None:
+def test_jobs_that_arrive_after_the_confirmation_are_left_alone(site: Site, hand: Hand) -> None:
     failed(hand, 2)
     page = site.post(*LIST, verb="delete", scope="all")
     before = page.partition('name="before_ms" value="')[2].partition('"')[0]

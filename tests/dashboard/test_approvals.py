@@ -1,4 +1,5 @@
-"""Approvals: asked by a job, decided once in the admin by one who may; then the job goes on."""
+"""Approvals: requested by a job, decided once in the admin by an authorised user; then the job
+continues."""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ def decide(client: Client, row: Approval, decision: str, comment: str = "") -> s
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_job_asks_and_goes_on_when_one_who_may_approves(
+def test_a_job_asks_and_continues_once_an_authorised_user_approves(
     jobs: InMemoryQueue, boss: Any, task: Any
 ) -> None:
     job, row = asked(jobs, task)
@@ -126,7 +127,7 @@ def test_a_rejection_is_an_error_that_is_not_retried(jobs: InMemoryQueue, boss: 
     assert not Counter.objects.filter(name="refund").exists()
 
 
-def test_one_who_may_not_is_refused(jobs: InMemoryQueue, clerk: Any) -> None:
+def test_an_unauthorised_user_is_refused(jobs: InMemoryQueue, clerk: Any) -> None:
     job, row = asked(jobs)
     page = client_of(clerk).get(f"{LIST}{row.pk}/change/").content.decode()
     assert "Only users with the permission auth.add_group may decide." in page
@@ -149,7 +150,7 @@ def test_one_who_may_not_is_refused(jobs: InMemoryQueue, clerk: Any) -> None:
 
 
 class LaggingReplica:
-    """A router that reads approvals from a copy."""
+    """A router that reads approvals from a replica."""
 
     def db_for_read(self, model: type[Model], **_: Any) -> str | None:
         return "other" if model is Approval else None
@@ -158,7 +159,7 @@ class LaggingReplica:
         return "default"
 
 
-def test_a_decision_is_read_where_it_was_written(
+def test_a_decision_is_read_from_the_database_it_was_written_to(
     jobs: InMemoryQueue, boss: Any, settings: Any
 ) -> None:
     job, row = asked(jobs)
@@ -190,7 +191,7 @@ def test_without_time_zones_it_can_expire_too(
     assert other.error.type.endswith(".EventTimeout")
 
 
-def test_a_permission_that_nobody_can_have_is_an_error(jobs: InMemoryQueue, settings: Any) -> None:
+def test_a_nonexistent_permission_is_an_error(jobs: InMemoryQueue, settings: Any) -> None:
     job = approval_tasks.ask_nobody.enqueue()
     jobs.run_due()
     job.refresh()
@@ -216,7 +217,7 @@ def test_only_posts_of_the_buttons_decide(jobs: InMemoryQueue, boss: Any) -> Non
     assert row.status == "pending"
 
 
-def test_of_two_clicks_one_wins(jobs: InMemoryQueue, boss: Any) -> None:
+def test_only_one_of_two_clicks_wins(jobs: InMemoryQueue, boss: Any) -> None:
     _, row = asked(jobs)
     twin = Approval.objects.get()
     row.decide(boss, approved=True)
@@ -227,7 +228,9 @@ def test_of_two_clicks_one_wins(jobs: InMemoryQueue, boss: Any) -> None:
     assert LogEntry.objects.count() == 0
 
 
-def test_who_decides_for_a_job_that_has_ended_is_told_so(jobs: InMemoryQueue, boss: Any) -> None:
+def test_a_decision_for_an_ended_job_is_refused_with_a_reason(
+    jobs: InMemoryQueue, boss: Any
+) -> None:
     job, row = asked(jobs)
     job.cancel()
     page = client_of(boss).get(f"{LIST}{row.pk}/change/").content.decode()
@@ -252,7 +255,7 @@ def test_several_at_once(jobs: InMemoryQueue, boss: Any) -> None:
     assert LogEntry.objects.count() == 2
 
 
-def test_it_expires_with_the_wait_and_is_asked_anew_after_a_requeue(
+def test_it_expires_with_the_wait_and_is_asked_again_after_a_requeue(
     jobs: InMemoryQueue, boss: Any
 ) -> None:
     job, row = asked(jobs)
@@ -294,7 +297,7 @@ def test_a_row_past_its_time_cannot_be_decided(jobs: InMemoryQueue, boss: Any) -
     assert not row.is_open
 
 
-def test_a_run_that_asks_again_sends_a_lost_event_again(jobs: InMemoryQueue, boss: Any) -> None:
+def test_a_run_that_asks_again_resends_a_lost_event(jobs: InMemoryQueue, boss: Any) -> None:
     job, _ = asked(jobs)
     Approval.objects.update(status="approved", decided_by="boss")
     jobs.hashes[job.id]["status"] = "queued"  # as after a crash
@@ -320,7 +323,9 @@ def test_without_a_permission_those_who_may_change_approvals_decide(boss: Any, c
         ({"name": ""}, StepError, "the name of an approval must be text of 1 to 100"),
     ],
 )
-def test_wrong_use_is_named(options: dict[str, Any], kind: type[Exception], words: str) -> None:
+def test_incorrect_use_is_reported(
+    options: dict[str, Any], kind: type[Exception], words: str
+) -> None:
     context: JobContext = run()
     name = options.pop("name", "refund")
     with pytest.raises(kind, match=words):
@@ -330,7 +335,7 @@ def test_wrong_use_is_named(options: dict[str, Any], kind: type[Exception], word
 # -- with Redis
 
 
-def test_the_decision_survives_a_process_that_dies_behind_its_commit(
+def test_the_decision_survives_a_process_that_dies_after_its_commit(
     boss: Any, redis_server: Any, settings: Any
 ) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": redis_server.url}}
@@ -405,7 +410,7 @@ def test_a_job_that_is_requeued_meanwhile_keeps_its_approval(closer: ApprovalClo
     assert (row.status, len(calls)) == ("pending", 2)
 
 
-def test_closing_goes_on_from_page_to_page(
+def test_closing_continues_from_page_to_page(
     closer: ApprovalCloser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "APPROVALS_PER_PASS", 2)

@@ -1,4 +1,4 @@
-"""Actions on a whole list: which jobs they apply to, and that performing one twice is harmless."""
+"""Actions on a whole list: which jobs they apply to, and that repeating one is harmless."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ Run = Callable[[Job], tuple[Any, list[tuple[float, float, str]]]]
 
 
 def on(*_: int) -> bool:
-    """Go on."""
+    """Continue."""
     return True
 
 
 def acted(action: BulkAction, on_progress: OnProgress) -> int:
-    """Perform an action; on how many jobs it acted."""
+    """Perform an action; returns on how many jobs it acted."""
     return sum(bulk.perform(action, on_progress).complete())
 
 
 def now(hand: Hand) -> int:
-    """An instant that is over, so that what comes next is later."""
+    """A time that has passed, so that whatever follows is later."""
     queries = Queries(hand.connection)
     found = queries.now_ms()
     eventually(lambda: queries.now_ms() > found)
@@ -82,10 +82,10 @@ def test_an_action_performed_twice_leaves_new_failures_alone(hand: Hand) -> None
 
 
 @pytest.mark.parametrize("verb", [CANCEL, RETRY, DELETE])
-def test_jobs_that_came_later_stay_while_the_others_go(
+def test_jobs_that_arrive_later_stay_while_the_others_are_processed(
     hand: Hand, monkeypatch: pytest.MonkeyPatch, verb: Verb
 ) -> None:
-    """Workers claim the jobs, or somebody deletes them, between two calls of the action."""
+    """Workers claim the jobs, or another action deletes them, between two calls of the action."""
     status = Status.QUEUED if verb is CANCEL else Status.FAILED
 
     def make(argument: str) -> list[str]:
@@ -139,7 +139,7 @@ def test_a_cancel_is_noticed_between_two_steps(hand: Hand) -> None:
 @pytest.mark.parametrize(
     ("verb", "which"), [(RETRY, JobFilter()), (RETRY, JobFilter(text="1")), (CANCEL, JobFilter())]
 )
-def test_the_progress_ends_at_the_whole(hand: Hand, verb: Verb, which: JobFilter) -> None:
+def test_the_progress_ends_at_the_total(hand: Hand, verb: Verb, which: JobFilter) -> None:
     if verb is RETRY:
         fail(hand, *range(130))
     else:
@@ -169,7 +169,7 @@ def test_running_jobs_are_asked_to_stop_except_the_one_that_asks(hand: Hand) -> 
     assert flagged == [False, True, True]
 
 
-def test_scheduled_jobs_that_came_later_but_are_due_sooner_do_not_hide_the_others(
+def test_scheduled_jobs_that_arrive_later_but_are_due_sooner_do_not_hide_the_others(
     hand: Hand,
 ) -> None:
     for seconds in (600, 700):
@@ -205,7 +205,7 @@ def test_a_job_performs_an_action_and_reports_progress(hand: Hand, run: Run) -> 
 
 @pytest.fixture
 def run(hand: Hand) -> Run:
-    """Claim a job of the package itself and run it here, as a worker would."""
+    """Claim one of the package's own jobs and run it here, as a worker would."""
 
     def do(job: Job) -> tuple[Any, list[tuple[float, float, str]]]:
         assert hand.claim_one().id == job.id
@@ -226,7 +226,7 @@ def run(hand: Hand) -> Run:
 
 
 def test_the_pages_of_the_snapshot_overlap(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What leaves the list between two pages moves the rest up: none may be passed over."""
+    """Jobs that leave the list between two pages move the rest up: none may be skipped."""
     monkeypatch.setattr(bulk, "PAGE", 50)
     monkeypatch.setattr(bulk, "OVERLAP", 10)
     ids = fail(hand, *range(180))[::-1]

@@ -1,4 +1,4 @@
-"""A page costs the same queries and round trips, whether there are ten rows or a thousand."""
+"""A page costs the same number of queries and round trips for ten rows and for a thousand."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ PAGES: list[tuple[Page, dict[str, object]]] = [
     (("workflow", "flow_1_0"), {"status": "failed"}),
 ]
 UNIQUE = "until_finished - -"
-# At the most: two of the queries are the session and the user, and four of the round trips are made
-# only while lanes are parked.
+# Upper limits: two of the queries are for the session and the user, and four of the round trips are
+# only made while lanes are parked.
 QUERIES, TRIPS = 16, 14
 
 
@@ -83,7 +83,7 @@ def cost(
     def measure(page: Page, query: dict[str, object]) -> tuple[int, int]:
         with round_trips(monkeypatch) as made, CaptureQueriesContext(connection) as queries:
             site.get(*page, **query)
-        # Django opens a savepoint for what may fail within the test's own transaction.
+        # Django opens a savepoint for statements that may fail within the test's own transaction.
         asked = [query for query in queries if "SAVEPOINT" not in query["sql"]]
         return len(asked), len(made)
 
@@ -91,7 +91,7 @@ def cost(
 
 
 def limits(store: Commands, numbers: range) -> None:
-    """A limit for each number, with a slot that is stuck and a parked lane."""
+    """A limit for each number, with a stuck slot and a parked lane."""
     keys = store.keys
     for n in numbers:
         store.connection.pipeline(
@@ -121,7 +121,7 @@ def gathers(store: Commands, numbers: range) -> None:
 
 
 def fill(hand: Hand, first: int, last: int) -> None:
-    """Failed and queued jobs, workers that run some, records, events and rollups."""
+    """Failed and queued jobs, workers that run some of them, records, events and rollups."""
     store = Commands(hand.connection)
     numbers = range(first, last)
     tasks.noop.enqueue_many([(n,) for n in numbers])
@@ -173,11 +173,11 @@ def fill(hand: Hand, first: int, last: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_page_costs_the_same_whatever_there_is(
+def test_the_cost_of_a_page_does_not_depend_on_the_number_of_rows(
     site: Site, hand: Hand, cost: Callable[[Page, dict[str, object]], tuple[int, int]]
 ) -> None:
-    fill(hand, 0, 60)  # more than a page, so that both times there is a next one
-    site.get("overview")  # content types and scripts are known from now on
+    fill(hand, 0, 60)  # more than a page, so that there is a next page both times
+    site.get("overview")  # content types and scripts are cached from now on
     small = [cost(*page) for page in PAGES]
     fill(hand, 60, 1000)
     large = [cost(*page) for page in PAGES]
@@ -190,13 +190,13 @@ def test_a_page_costs_the_same_whatever_there_is(
         assert after[1] <= TRIPS, (page, query)
 
 
-def test_nothing_is_counted(site: Site, redisqueue: None) -> None:
+def test_no_page_counts_rows(site: Site, redisqueue: None) -> None:
     for page, query in PAGES:
         if page[0] in ("jobrecord_changelist", "workflows"):
             with CaptureQueriesContext(connection) as queries:
                 site.get(*page, **query)
             found = [each["sql"] for each in queries if "COUNT(" in each["sql"]]
-            # The health report counts the outbox, but no more than some rows of it.
+            # The health report counts the outbox, but only a limited number of its rows.
             assert not [sql for sql in found if f"LIMIT {OUTBOX_ROWS}" not in sql]
 
 

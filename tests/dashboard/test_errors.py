@@ -1,4 +1,4 @@
-"""The pages of errors: what they list, filter and show, and what becomes of a group's jobs."""
+"""The pages of errors: what they list, filter and show, and what happens to a group's jobs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def mirror() -> None:
 
 
 def fail(hand: Hand, message: str, kind: str = "ValueError", how: str = "failed") -> str:
-    """Let the next job end so; its id."""
+    """Make the next job end like this; returns its id."""
     job = hand.claim_one()
     delay = "1000000" if how == "retrying" else ""
     hand.settle(job, how, encode_error(kind, message, TRACE, 9999), delay)
@@ -141,7 +141,7 @@ def test_its_failed_jobs_are_retried_in_every_queue_and_shard(site: Site, both: 
     assert [JobQueue(name).get_stats()["queued"] for name in ("default", "low")] == [2, 1]
     assert get_job(others).status == "failed"
     assert logged() == [(f"error {group.pk}", "Retry its failed jobs: 3 jobs")]
-    again = fail(both, "order 5")  # before the mirror knows of any of it
+    again = fail(both, "order 5")  # before the mirror knows about any of it
     told = site.post(*page, verb="retry", confirmed="yes", before_ms=before[1])
     assert told == "0 jobs sent back to the queue."
     assert get_job(again).status == "failed"
@@ -206,7 +206,9 @@ def test_each_action_needs_its_permission(
     assert ErrorGroup.objects.get(pk=pk).silenced_at is None
 
 
-def test_what_cannot_be_done_is_said_on_the_page(site: Site, known: dict[str, ErrorGroup]) -> None:
+def test_an_impossible_action_is_explained_on_the_page(
+    site: Site, known: dict[str, ErrorGroup]
+) -> None:
     page = ("act_on_error", known["ValueError"].pk)
     assert "'burn' is not an action" in site.post(*page, verb="burn")
     assert "does not apply to failed jobs" in site.post(*page, verb="cancel")

@@ -79,7 +79,7 @@ def test_what_is_not_a_format_or_a_filter_is_explained(site: Site, redisqueue: N
 
 
 @pytest.mark.django_db(transaction=True)
-def test_under_asgi_it_is_sent_while_it_is_read(site: Site, hand: Hand) -> None:
+def test_under_asgi_the_file_is_streamed(site: Site, hand: Hand) -> None:
     tasks.noop.enqueue("x")
 
     async def ask() -> list[Any]:

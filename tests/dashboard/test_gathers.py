@@ -1,4 +1,5 @@
-"""The pages of gathers: the list, and one with its parts, its first failure and its timeline."""
+"""The pages of gathers: the list, and a gather with its parts, its first failure and its
+timeline."""
 
 from __future__ import annotations
 
@@ -36,13 +37,14 @@ def test_the_page_of_a_gather_follows_it_to_its_end(site: Site, hand: Hand) -> N
     assert "Results 0 of 3, 2 needed" in words
     assert "Missing accounts funds users" in words
     assert "No known job has started." in words
-    failed = hand.fail_one("no funds <b>")  # funds: its priority is highest
+    failed = hand.fail_one("no funds <b>")  # funds: its priority is the highest
     hand.complete_one("[42,1]")
     page = site.get("gather", "report-42")
     assert "First failure: tests.client.gather.tasks.funds" in plain(page)
     assert "ValueError : no funds <b>" in plain(page)
     assert "1 of 3 jobs completed, 1 failed" in plain(page)
-    assert page.count(f'href="{address("job", failed)}"') == 3  # on top, timeline and parts
+    # at the top, in the timeline and among the parts
+    assert page.count(f'href="{address("job", failed)}"') == 3
     assert len(rows(page)) == 3
     assert re.search(r"failed, waited [\d.]+ m?s, ran [\d.]+ m?s", plain(page))
     hand.complete_one("2")
@@ -55,7 +57,7 @@ def test_the_page_of_a_gather_follows_it_to_its_end(site: Site, hand: Hand) -> N
 
 
 def start_at(n: int, **options: object) -> Gather:
-    """One with the key ``g<n>``, started ``n`` ms after the first."""
+    """A gather with the key ``g<n>``, started ``n`` ms after the first."""
     gather = start(f"g{n}", **options)
     connection = connection_of(gather.id)
     connection.call("ZADD", GatherQueries(connection).keys.newest_gathers, 1000 + n, gather.key)
@@ -135,7 +137,7 @@ def test_the_search_box_finds_gathers(site: Site, hand: Hand) -> None:
         assert found["Location"] == address("gather", gather.key)
         connection = connection_of(gather.id)
         connection.call("DEL", GatherQueries(connection).keys.newest_gathers)
-    assert "Gather report-42" in site.text("search", q="report-42")  # of the version before
+    assert "Gather report-42" in site.text("search", q="report-42")  # from the previous version
     assert "Gather" not in site.text("search", q="report-4").replace("Gathers", "")
     for unknown in ("gather_1_none_0", "gather_1_none_99", "gather_x"):
         assert f"with {unknown} in arguments or error" in site.text("search", q=unknown)
@@ -146,7 +148,7 @@ def test_a_job_of_a_gather_links_to_it(site: Site, hand: Hand) -> None:
     assert f'<a href="{address("gather", "report-42")}">report-42</a>' in site.get("job", job.id)
 
 
-def test_what_is_not_there_or_cannot_be_read(site: Site, redisqueue: None) -> None:
+def test_missing_and_unreadable_gathers(site: Site, redisqueue: None) -> None:
     gather = start("spoilt")
     connection = connection_of(gather.id)
     connection.call("HSET", GatherQueries(connection).keys.gather_plan("spoilt"), "status", "?")
@@ -165,7 +167,7 @@ def test_without_redis_the_pages_say_so(site: Site, settings: Any) -> None:
     assert "Redis does not answer, and gathers have no record." in answer.content.decode()
 
 
-def test_only_staff_that_may_view_jobs_see_gathers(
+def test_only_staff_who_may_view_jobs_see_gathers(
     site: Site, staff: Callable[..., User], redisqueue: None
 ) -> None:
     site.client.force_login(staff("retry_job", name="bob"))

@@ -1,4 +1,4 @@
-"""The drawing of a graph: layers, boxes that like jobs share, and graphs that are too large."""
+"""The drawing of a graph: layers, boxes shared by similar jobs, and graphs that are too large."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def drawn(nodes: list[WorkflowNode]) -> Drawing:
     return found
 
 
-def test_a_job_stands_right_of_all_that_it_waits_for() -> None:
-    """However long the ways are: the longest counts."""
+def test_a_job_is_to_the_right_of_all_its_parents() -> None:
+    """However long the paths are: the longest counts."""
     layers = layers_of({0: [], 1: [0], 2: [1], 3: [0, 2], 4: []})
     assert layers == {0: 0, 1: 1, 2: 2, 3: 3, 4: 0}
 
@@ -52,13 +52,13 @@ def test_a_cycle_in_corrupt_data_is_drawn() -> None:
     assert len(drawn([node(0, 1), node(1, 0), node(2, 77)]).boxes) == 3
 
 
-def test_a_box_comes_near_to_its_parents() -> None:
+def test_a_box_is_close_to_its_parents() -> None:
     nodes = [node(n) for n in range(4)] + [node(4, 3), node(5, 2), node(6, 1), node(7, 0)]
     y = {box.number: box.y for box in drawn(nodes).boxes}
     assert [y[7], y[6], y[5], y[4]] == [y[0], y[1], y[2], y[3]]
 
 
-def test_many_that_are_alike_share_a_box() -> None:
+def test_many_similar_jobs_share_a_box() -> None:
     wide = [node(n, 0, status="completed" if n <= 100 else "queued") for n in range(1, 301)]
     nodes = [node(0, status="completed"), *wide, node(301, *range(1, 301), task="app.end")]
     found = drawn(nodes)
@@ -81,7 +81,7 @@ def test_jobs_behind_different_boxes_do_not_share_one() -> None:
     assert sorted(box.count for box in drawn(nodes).boxes) == [1, 1, 150, 150]
 
 
-def test_up_to_two_hundred_have_a_box_each() -> None:
+def test_up_to_two_hundred_jobs_have_separate_boxes() -> None:
     assert not drawn([node(n) for n in range(200)]).is_folded
     assert drawn([node(n) for n in range(201)]).is_folded
 

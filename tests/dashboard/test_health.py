@@ -1,4 +1,4 @@
-"""The health strip: on every page, in live answers, and with links to where the trouble is."""
+"""The health strip: on every page, in live updates, and with links to the cause of the trouble."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_every_page_has_the_strip(site: Site, redisqueue: None) -> None:
         text = site.get(*page)
         assert "No worker is alive, and 2 jobs wait for one." in plain(text), page
         assert 'data-finding="no_worker"' in text
-        assert 'role="alert"' not in text  # it has durations: each change would be read aloud
+        assert 'role="alert"' not in text  # it contains durations: each change would be read aloud
         if page[0] != "jobrecord_changelist":
             assert 'id="drq-state" role="status" data-state="off" data-level="error"' in text
 
@@ -43,7 +43,7 @@ def test_nothing_is_shown_when_nothing_is_wrong(site: Site, hand: Hand) -> None:
     [(("overview_live",), {}), (("queue", "low", "queued"), {"live": 1}),
      (("workflows",), {"live": 1})],
 )  # fmt: skip
-def test_live_answers_bring_the_strip_and_the_level(
+def test_live_updates_contain_the_strip_and_the_level(
     site: Site, hand: Hand, page: tuple[str, ...], query: dict[str, Any]
 ) -> None:
     hand.store.heartbeat(["c1"], (), ["default"])
@@ -81,12 +81,12 @@ def test_who_paused_a_queue_and_when(site: Site, hand: Hand, redis: Any) -> None
     assert "low paused 3 h ago by ada 0" in words
 
 
-def test_a_name_cannot_bring_markup(site: Site, redisqueue: None) -> None:
+def test_a_name_cannot_inject_markup(site: Site, redisqueue: None) -> None:
     JobQueue("low").pause(by="<script>alert(1)</script>")
     assert "<script>alert" not in site.get("overview")
 
 
-def test_what_is_only_worth_knowing_is_on_the_overview(site: Site, settings: Any) -> None:
+def test_findings_of_the_level_info_are_on_the_overview(site: Site, settings: Any) -> None:
     settings.REDISQUEUE = {**settings.REDISQUEUE, "MIRROR": False}
     assert 'drq-notice info"' in site.get("overview")
     assert "drq-notice" not in site.get("queue", "low", "queued")

@@ -1,4 +1,4 @@
-"""Every page answers whatever a hash, a stream or a row contains, and shows the data around it."""
+"""Every page works whatever a hash, a stream or a row contains, and shows the data around it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def api(site: Site, path: str, code: int = 200) -> Any:
 
 @pytest.fixture
 def failed(site: Site, hand: Hand) -> list[str]:
-    """Three failed jobs; the one in the middle is to be corrupted."""
+    """Three failed jobs, of which the middle one will be corrupted."""
     jobs = tasks.noop.enqueue_many([("first",), ("corrupt",), ("last",)])
     for _ in jobs:
         hand.fail_one()
@@ -244,8 +244,8 @@ def test_a_corrupt_record(site: Site, redis: Redis, fields: Mapping[str, str], d
     assert {"job_1_first_0", "job_1_last_0"} <= set(found)
 
 
-def test_a_record_whose_id_no_address_can_have(site: Site) -> None:
-    """Whoever writes events into Redis decides on the ids of records."""
+def test_a_record_whose_id_cannot_be_in_a_url(site: Site) -> None:
+    """Any writer of events in Redis controls the ids of records."""
     rows.record("job_1/2", task="app.a")
     rows.record("job_12", task="app.b")
     for flow in ("flow_1/2", "flow_12"):
@@ -361,7 +361,7 @@ ASKED = ["a\0b", "1.a\0b", "a/b", "\ud800", "é\u202e\r\n", "x" * 5000]
 
 
 @pytest.mark.slow
-def test_whatever_is_asked_for_on_postgresql(on_postgres: object, site: Site) -> None:
+def test_any_query_parameters_on_postgresql(on_postgres: object, site: Site) -> None:
     base = "/admin/django_redisqueue"
     for text in ASKED:
         asked = quote(text, safe="", errors="surrogatepass")

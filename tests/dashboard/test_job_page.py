@@ -30,7 +30,7 @@ from .site import Site, address, logged
 
 @task(unique="until_finished")
 def once(x: int) -> None:
-    """Has a unique key of its own."""
+    """Has its own unique key."""
 
 
 TRACEBACK = """Traceback (most recent call last):
@@ -43,7 +43,7 @@ ValueError: no
 """
 
 
-def test_a_traceback_s_own_frames_are_told_apart() -> None:
+def test_the_frames_of_the_application_are_distinguished_in_a_traceback() -> None:
     parts = list(traceback_parts(TRACEBACK + "  + Exception Group\n  | File is no frame\n"))
     assert "".join(part.text for part in parts).startswith(TRACEBACK)
     (own,) = [part.text for part in parts if part.is_own]
@@ -64,7 +64,7 @@ def mirror() -> None:
 
 
 def attempts(site: Site, job_id: str) -> list[str]:
-    """The sections of the attempts as text, the newest first."""
+    """The sections of the attempts as text, newest first."""
     page = site.get("job", job_id)
     found = re.findall(r'<details class="drq-attempt".*?</details>', page, re.S)
     return [" ".join(re.sub(r"<[^>]*>", " ", each).split()) for each in found]
@@ -129,7 +129,7 @@ def test_progress_is_folded_in_the_history(site: Site, redisqueue: None) -> None
     assert words.index("4 of 5") < words.index("1 of 5")
 
 
-def test_arguments_have_the_names_of_parameters_and_are_indented(site: Site) -> None:
+def test_arguments_have_their_parameter_names_and_are_indented(site: Site) -> None:
     job = tasks.noop.enqueue({"b": [1]})
     page = site.get("job", job.id)
     assert '<th scope="row">x</th>' in page
@@ -162,7 +162,7 @@ def test_until_when_a_job_may_start(site: Site, hand: Hand) -> None:
     assert "JobExpired : no worker claimed it" in words
 
 
-def test_links_to_all_that_a_job_belongs_to(site: Site, hand: Hand) -> None:
+def test_links_to_everything_a_job_belongs_to(site: Site, hand: Hand) -> None:
     PeriodicJob.objects.create(name="nightly", task=tasks.noop.name, every="1h")
 
     name = "host.machine.1.2.worker3"
@@ -241,7 +241,7 @@ def test_a_copy_with_changed_arguments_keeps_the_options(site: Site, original: s
         (json.dumps(["x" * 2_000_000, 1]), "{}", "MAX_PAYLOAD_BYTES"),
     ],
 )
-def test_what_cannot_be_enqueued_is_explained_and_kept(
+def test_an_error_in_the_form_is_explained_and_the_input_kept(
     site: Site, original: str, args: str, kwargs: str, error: str
 ) -> None:
     page = site.client.post(address("copy_job", original), {"args": args, "kwargs": kwargs})

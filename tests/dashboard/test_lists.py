@@ -37,7 +37,7 @@ def run_now(site: Site, status: str, **fields: Any) -> str:
 # -- run now
 
 
-def test_one_and_some_jobs_run_now(site: Site, hand: Hand) -> None:
+def test_one_job_and_several_jobs_run_now(site: Site, hand: Hand) -> None:
     first, second, third = later()
     assert site.post("act_on_job", first, verb="run_now") == "The job was moved into the queue."
     assert run_now(site, "scheduled", id=[second]) == "1 job moved into the queue."
@@ -53,7 +53,7 @@ def test_one_and_some_jobs_run_now(site: Site, hand: Hand) -> None:
     assert "the action 'run_now' does not apply" in run_now(site, "queued", id=[third])
 
 
-def test_a_parked_job_says_why_it_does_not_run_now(site: Site, hand: Hand) -> None:
+def test_the_message_says_why_a_parked_job_cannot_run_now(site: Site, hand: Hand) -> None:
     job = tasks.noop.enqueue()
     hand.settle(hand.claim_one(), "parked", "paid:42", "")
     assert "run_now" not in site.get("job", job.id)
@@ -62,7 +62,7 @@ def test_a_parked_job_says_why_it_does_not_run_now(site: Site, hand: Hand) -> No
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_all_that_match_run_now(
+def test_all_matching_jobs_run_now(
     site: Site, hand: Hand, at_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later(60)
@@ -102,7 +102,7 @@ def test_the_oldest_wait_and_the_pauses_of_a_queue(site: Site, hand: Hand) -> No
     assert [words.count(f"{what} by ada") for what in ("Pause", "Resume")] == [2, 1]
 
 
-def test_pauses_by_whomever_are_in_the_history(site: Site, redisqueue: None) -> None:
+def test_pauses_from_every_source_are_in_the_history(site: Site, redisqueue: None) -> None:
     queue = JobQueue()
     queue.pause()
     queue.resume(by="a deploy <b>")
@@ -209,7 +209,7 @@ def test_a_tag_may_have_the_name_of_a_method_of_a_dict(site: Site, redisqueue: N
 # -- the charts of a queue
 
 
-def test_a_queue_has_charts_of_its_own_jobs(site: Site, redisqueue: None) -> None:
+def test_a_queue_has_charts_of_only_its_jobs(site: Site, redisqueue: None) -> None:
     ago = timezone.now() - timedelta(minutes=90)
     for queue, completed in (("default", 6), ("low", 1)):
         Rollup.objects.create(minute=ago, queue=queue, task="a.b", completed=completed)
@@ -227,7 +227,7 @@ def test_the_charts_and_the_filter_of_a_queue_keep_each_other(
     tasks.noop.enqueue_many([("x",), ("x",)])
     page = html.unescape(site.get("queue", "default", "queued", span="7d", text="x"))
     assert '<a href="/admin/django_redisqueue/jobrecord/queues/default/queued/' in page
-    assert "?span=1h&text=x" in page  # another time
+    assert "?span=1h&text=x" in page  # another time range
     assert '<input type="hidden" name="span" value="7d">' in page  # another filter
     (following,) = re.findall(r'href="[^"]*\?(.*?)" rel="next"', page)
     assert {"text=x", "span=7d"} < set(following.split("&"))

@@ -1,4 +1,4 @@
-"""Rollup rows as series and percentiles, and their folding."""
+"""Rollup rows as series and percentiles, and how they are folded."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_every_span_has_its_points_and_takes_one_query(
 def test_the_last_point_has_the_rate_of_the_time_that_has_passed(
     name: str, second: int, minutes: float | None
 ) -> None:
-    """Otherwise each chart would end with a fall."""
+    """Otherwise every chart would end with a drop."""
     row(0, completed=28)
     row(20, completed=100)
     columns = make_charts(figures(SPANS[name], NOW.replace(second=second)))["columns"]
@@ -75,7 +75,7 @@ def test_the_last_point_has_the_rate_of_the_time_that_has_passed(
     assert max(filter(None, columns["completed"][:-1])) == (100 if name == "1h" else 10)
 
 
-def test_tasks_have_totals_and_figures_of_their_own(
+def test_tasks_have_totals_and_their_own_figures(
     django_assert_num_queries: DjangoAssertNumQueries,
 ) -> None:
     row(1, completed=1, failed=2)
@@ -129,11 +129,11 @@ def test_folding_makes_fewer_rows_and_changes_no_chart() -> None:
     while compact(NOW):
         pass
     assert {name: everything(name) for name in SPANS} == before
-    # 2 hours of every 7th minute, a day of ten minutes, the rest by the hour; twice.
+    # 2 hours with every 7th minute, a day in steps of ten minutes, and the rest by the hour; twice.
     assert Rollup.objects.count() < 2 * (18 + 6 * 25 + 24) < rows
 
 
-def test_what_comes_late_joins_the_row_that_was_folded() -> None:
+def test_late_rows_are_merged_into_the_folded_row() -> None:
     row(3 * 60, completed=1)
     row(3 * 60 + 1, completed=2)
     while compact(NOW):
@@ -155,7 +155,7 @@ def test_a_call_folds_a_bounded_number_of_rows(monkeypatch: pytest.MonkeyPatch) 
     assert sum(each.completed for each in Rollup.objects.all()) == 10
 
 
-def test_the_oldest_hour_that_is_folded_is_a_whole_one() -> None:
+def test_the_oldest_folded_hour_is_complete() -> None:
     week = 8 * 24 * 60
     row(week + 34, completed=1)  # at 12:00, of which eight days ago was 12:34
     row(week - 6, completed=2)
@@ -164,10 +164,10 @@ def test_the_oldest_hour_that_is_folded_is_a_whole_one() -> None:
     assert Rollup.objects.get().completed == 3
 
 
-def test_what_is_folded_already_costs_one_query_for_each_step(
+def test_already_folded_rows_cost_one_query_per_step(
     monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
-    """Not one of its rows is read, and SQLite stays unlocked."""
+    """None of its rows is read, and SQLite stays unlocked."""
     for n in range(20):
         row(34 + 3 * 60, task=f"t{n}")
     seen: list[datetime] = []

@@ -33,7 +33,7 @@ from .site import Site, address, plain
 
 
 def row(site: Site, queue: str = "default") -> str:
-    """A queue's row, in words."""
+    """A queue's row, as text."""
     text = site.get("overview")
     return plain(text.partition(f'<tr data-queue="{queue}">')[2].partition("</tr>")[0])
 
@@ -86,7 +86,7 @@ def test_rates_come_from_two_samples(site: Site, hand: Hand) -> None:
         (0.0, 2.0, 1, "−2", "not emptying"),
     ],
 )
-def test_a_queue_says_when_it_will_be_empty(
+def test_a_queue_shows_when_it_will_be_empty(
     arrived: float, ended: float, paused_ms: int | None, net: str, drained: str
 ) -> None:
     queue = QueueOverview("q", 1, {"queued": 10}, {}, paused_ms)
@@ -116,7 +116,7 @@ def test_an_eviction_policy_that_loses_jobs_is_an_error(site: Site, redis: Any) 
     )
 
 
-def test_a_queue_that_stands_still_is_an_error(site: Site, redis: Any) -> None:
+def test_a_blocked_queue_is_an_error(site: Site, redis: Any) -> None:
     key = Keys(get_settings().prefix).queue("low").retrying
     redis.set(key, "theirs")
     try:
@@ -126,7 +126,7 @@ def test_a_queue_that_stands_still_is_an_error(site: Site, redis: Any) -> None:
     assert f"Queue low is blocked: {key} should have another type" in words
 
 
-def test_a_queue_that_has_left_the_settings_is_reported(site: Site) -> None:
+def test_a_queue_removed_from_the_settings_is_reported(site: Site) -> None:
     store = Commands(worker_connection())
     store.enqueue([NewJob("job_1", "former", "a.task", "[[],{}]")])
     store.connection.close()
@@ -173,15 +173,15 @@ def test_how_many_events_are_kept(site: Site, hand: Hand) -> None:
     ("name", "query"),
     [("overview", {}), ("tasks", {}), ("jobrecord_changelist", {"since": "2026-01-31 14:30"})],
 )
-def test_without_time_zones_a_page_still_answers(
+def test_without_time_zones_a_page_still_works(
     site: Site, settings: Any, name: str, query: Any
 ) -> None:
-    """Then there is no mirror, and most databases refuse aware instants."""
+    """Without them there is no mirror, and most databases refuse aware times."""
     settings.USE_TZ = False
     assert site.text(name, **query)
 
 
-def test_without_redis_the_page_still_answers(site: Site, settings: Any) -> None:
+def test_without_redis_the_page_still_works(site: Site, settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent/redis.sock"}}
     words = site.text("overview")
     assert "Redis at unix:///nonexistent/redis.sock does not answer" in words
@@ -242,7 +242,7 @@ def test_charts_as_figures_and_columns(site: Site) -> None:
     assert "Last 1 hour" in site.get("overview", span="<script>")
 
 
-def test_attempts_that_are_made_again_are_in_the_figures_the_chart_and_the_row(site: Site) -> None:
+def test_retried_attempts_are_in_the_figures_the_chart_and_the_row(site: Site) -> None:
     ago = timezone.now() - timedelta(minutes=2)
     Rollup.objects.create(minute=ago, queue="default", task="a", completed=6, retried=4)
     found = site.json("overview_charts", span="1h")
@@ -257,7 +257,7 @@ def test_attempts_that_are_made_again_are_in_the_figures_the_chart_and_the_row(s
 
 
 def place(passed: int) -> str:
-    """The place behind so many plain jobs of the queue ``default``."""
+    """The position after so many plain jobs of the queue ``default``."""
     return queue_page.parse_place("").behind([shard_of()] * passed).text
 
 
@@ -295,8 +295,8 @@ def test_the_counts_and_the_list_are_live(site: Site, hand: Hand) -> None:
     assert "1 job of the 1 searched" in plain(found)
 
 
-def test_a_list_does_not_have_what_was_cancelled(site: Site, redisqueue: None) -> None:
-    """Its id stays in the list of Redis until a claim drops it."""
+def test_a_list_does_not_contain_cancelled_jobs(site: Site, redisqueue: None) -> None:
+    """Its id stays in Redis's list until a claim drops it."""
     job, other = tasks.noop.enqueue("x"), tasks.noop.enqueue("y")
     job.cancel()
     text = site.get("queue", "default", "queued")
@@ -323,7 +323,7 @@ def test_filters(site: Site, hand: Hand) -> None:
     ).replace("&#x27;", "'").replace("Since", "since")
 
 
-def test_a_filter_looks_at_a_bounded_slice_and_offers_to_go_on(
+def test_a_filter_searches_a_bounded_slice_and_offers_to_continue(
     site: Site, redisqueue: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_page, "SCANNED", 20)
@@ -339,7 +339,7 @@ def test_a_filter_looks_at_a_bounded_slice_and_offers_to_go_on(
     assert "Go on" not in last
 
 
-def test_an_unreadable_job_is_a_row_that_says_so(site: Site, hand: Hand, redis: Any) -> None:
+def test_an_unreadable_job_has_a_row_that_says_so(site: Site, hand: Hand, redis: Any) -> None:
     broken, fine = tasks.noop.enqueue_many([("a",), ("b",)])
     redis.hset(hand.store.keys.job(broken.id), "payload", "{nonsense")
     words = site.text("queue", "default", "queued")
@@ -356,10 +356,10 @@ def test_an_unreadable_job_is_a_row_that_says_so(site: Site, hand: Hand, redis: 
 # -- a job
 
 
-def test_an_instant_where_dates_end_takes_down_no_page(
+def test_a_time_at_the_end_of_the_calendar_breaks_no_page(
     site: Site, hand: Hand, redis: Any, settings: Any
 ) -> None:
-    settings.TIME_ZONE = "Pacific/Kiritimati"  # the first to be in the year 10000
+    settings.TIME_ZONE = "Pacific/Kiritimati"  # the first time zone to reach the year 10000
     job = tasks.noop.using(run_after=60).enqueue()
     for far in ("253402300800000", "9" * 30):
         redis.hset(hand.store.keys.job(job.id), "due_ms", far)
@@ -399,7 +399,7 @@ def record(job_id: str = "job_1", **values: Any) -> JobRecord:
     )  # fmt: skip
 
 
-def test_a_job_that_redis_has_let_go_is_shown_from_its_record(site: Site) -> None:
+def test_a_job_deleted_from_redis_is_shown_from_its_record(site: Site) -> None:
     record()
     for n, (status, detail) in enumerate(
         [
@@ -433,7 +433,7 @@ def test_an_unreadable_record_says_so(site: Site) -> None:
     assert "cannot be copied" in site.post("act_on_job", "job_1", verb="copy")
 
 
-def test_a_workflow_s_job_leads_to_its_parents_and_children(site: Site, redisqueue: None) -> None:
+def test_a_workflow_job_links_to_its_parents_and_children(site: Site, redisqueue: None) -> None:
     with Workflow() as workflow:
         first, second = workflow.add(tasks.noop, 1), workflow.add(tasks.noop, 2)
         last = workflow.add(tasks.noop, 3, after=[first, second])
@@ -444,14 +444,14 @@ def test_a_workflow_s_job_leads_to_its_parents_and_children(site: Site, redisque
     assert f'href="{address("job", last.id)}"' in site.get("job", second.id)
 
 
-def test_a_job_outside_workflows_leads_to_those_it_waits_for(site: Site, redisqueue: None) -> None:
+def test_a_job_outside_workflows_links_to_its_parents(site: Site, redisqueue: None) -> None:
     first = tasks.noop.enqueue()
     last = tasks.noop.using(after=first).enqueue()
     assert f"Dependencies Comes after {first.id}" in site.text("job", last.id)
     assert f"Waited for by {last.id}" in site.text("job", first.id)
 
 
-def test_a_job_s_tags_are_shown_from_redis_and_from_the_mirror(
+def test_the_tags_of_a_job_are_shown_from_redis_and_from_the_mirror(
     site: Site, redisqueue: None
 ) -> None:
     job = tasks.noop.using(tags={"tenant": "4 & 2"}).enqueue()
@@ -462,7 +462,7 @@ def test_a_job_s_tags_are_shown_from_redis_and_from_the_mirror(
     assert "Tag zone eu" in site.text("job", "job_1")
 
 
-def test_many_that_wait_for_one_job_are_shown_up_to_a_hundred(site: Site, redisqueue: None) -> None:
+def test_up_to_a_hundred_followers_of_a_job_are_shown(site: Site, redisqueue: None) -> None:
     with Workflow() as workflow:
         first = workflow.add(tasks.noop)
         for _ in range(130):
@@ -470,12 +470,12 @@ def test_many_that_wait_for_one_job_are_shown_up_to_a_hundred(site: Site, redisq
     assert site.get("job", first.id).count("<dd><a ") == 101, "and its queue"
 
 
-def test_a_job_nobody_knows_is_not_found(site: Site) -> None:
+def test_an_unknown_job_is_not_found(site: Site) -> None:
     site.get("job", "job_never", code=404)
     site.get("job", "<b>", code=404)
 
 
-def test_what_is_redacted_is_shown_nowhere_and_copied_nevertheless(site: Site, hand: Hand) -> None:
+def test_redacted_values_are_shown_nowhere_but_still_copied(site: Site, hand: Hand) -> None:
     job = tasks.noop.enqueue("4111-1111")
     options = '{"redact":[0]}'
     hand.connection.call("HSET", hand.store.keys.job(job.id), "options", options)
@@ -490,8 +490,8 @@ def test_what_is_redacted_is_shown_nowhere_and_copied_nevertheless(site: Site, h
     assert "the arguments are redacted" in site.post("act_on_job", "job_1", verb="copy")
 
 
-def test_a_record_s_own_page_is_its_job_s(site: Site) -> None:
-    """By the addresses that the admin makes of ids, such as those of its recent actions."""
+def test_the_page_of_a_record_is_that_of_its_job(site: Site) -> None:
+    """At the URLs that the admin builds from ids, such as those of its recent actions."""
     record(id="job_1_26")
     base = f"{address('jobrecord_changelist')}{quote('job_1_26')}"
     response = site.client.get(f"{base}/change/")
@@ -505,7 +505,7 @@ def test_the_app_index_leads_to_the_dashboard(site: Site) -> None:
     assert address("overview") in response.content.decode()
 
 
-def test_the_admin_lists_the_dashboard_for_who_may_see_it(
+def test_the_admin_lists_the_dashboard_for_users_who_may_see_it(
     site: Site, staff: Callable[..., User]
 ) -> None:
     entry = f'<a href="{address("dashboard_changelist")}">Queues and jobs</a>'

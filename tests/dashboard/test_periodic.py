@@ -43,12 +43,12 @@ def periodic(redisqueue: None, staff: Callable[..., User]) -> Site:
 
 @pytest.fixture
 def commit(django_capture_on_commit_callbacks: Any) -> Commit:
-    """A block at the end of which transactions commit."""
+    """A block at whose end transactions commit."""
     return lambda: django_capture_on_commit_callbacks(execute=True)
 
 
 def in_redis(name: str) -> ScheduleData:
-    """The schedule; it is in one shard only."""
+    """The schedule, which is in only one shard."""
     with all_stores() as stores:
         read = [ScheduleQueries(store.connection).schedule(name) for store in stores]
     (found,) = filter(None, read)
@@ -67,12 +67,12 @@ def make(commit: Commit, **fields: Any) -> PeriodicJob:
 
 
 def _send(site: Site, path: str, form: dict[str, str]) -> None:
-    """Send a form that is fine."""
+    """Send a valid form."""
     response = site.client.post(f"/admin/django_redisqueue/periodicjob/{path}/", form)
     assert response.status_code == 302, response.content.decode()
 
 
-def test_a_row_is_made_changed_and_deleted(periodic: Site, commit: Commit) -> None:
+def test_a_row_is_created_changed_and_deleted(periodic: Site, commit: Commit) -> None:
     with commit():
         _send(periodic, "add", FORM)
     found = in_redis("adding")
@@ -105,7 +105,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("fields", "field", "message"), WRONG)
-def test_what_cannot_run_is_refused_at_its_field(
+def test_an_invalid_schedule_is_refused_at_its_field(
     periodic: Site, fields: dict[str, str], field: str, message: str
 ) -> None:
     page = periodic.post("periodicjob_add", **{**FORM, **fields})
@@ -222,7 +222,7 @@ def test_permissions(redisqueue: None, staff: Callable[..., User], commit: Commi
     assert names_in_redis() == ["adding"]
 
 
-def test_redis_away_is_said_and_nothing_is_lost(
+def test_when_redis_is_down_a_message_says_so_and_nothing_is_lost(
     periodic: Site, commit: Commit, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)

@@ -27,7 +27,7 @@ MINUTE = 60_000
 
 @pytest.fixture
 def hand(redisqueue: None) -> Iterator[Hand]:
-    """In shard 0, where invented ids are looked for."""
+    """A ``Hand`` in shard 0, where made-up ids are looked for."""
     made = Hand(home=0)
     yield made
     made.close()
@@ -38,7 +38,7 @@ def own(hand: Hand, job_id: str, *keys: str, mode: str = "until_finished - -") -
     hand.store.enqueue([NewJob(job_id, "default", "app.pay", "[[],{}]", unique=unique)])
 
 
-def test_each_limit_with_its_holders_and_who_waits(site: Site, hand: Hand) -> None:
+def test_each_limit_with_its_holders_and_waiting_jobs(site: Site, hand: Hand) -> None:
     assert "No job holds a limit or waits for one." in site.text("limits")
     lanes = ["|c:stripe:a%2Fb c:stripe=2"] * 4 + ["|r:api: r:api=2/60000000/1"] * 2
     hand.store.enqueue(
@@ -99,7 +99,7 @@ def test_releasing_needs_its_permission(staff: Callable[..., User], hand: Hand) 
     assert "job_1" in Site(client).text("unique_keys")
 
 
-def test_pages_of_keys_go_on_behind_the_last_one(site: Site, hand: Hand) -> None:
+def test_pages_of_keys_continue_after_the_last_one(site: Site, hand: Hand) -> None:
     hand.store.now_ms = 1_760_000_000_000
     for n in range(120):
         own(hand, f"job_{n:03}", f"key{n:03}")
@@ -117,7 +117,7 @@ def test_pages_of_keys_go_on_behind_the_last_one(site: Site, hand: Hand) -> None
 
 @pytest.fixture
 def schedules(hand: Hand) -> Commands:
-    """One that runs, one that is paused, one that has an error, and one that is late."""
+    """A running schedule, a paused one, one with an error, and a late one."""
     now_ms = int(hand.connection.call("TIME")[0]) * 1000
     cron = Cron("0 4 * * *", timezone="Asia/Tokyo")
     admin: dict[str, Any] = {"source": Source.ADMIN}
@@ -177,7 +177,7 @@ def test_the_page_of_a_job_says_why_it_does_not_run(site: Site, hand: Hand) -> N
     assert "It waits for a free worker." in site.text("job", "job_2")
 
 
-def test_the_page_of_a_job_has_its_keys_and_what_it_remembers(site: Site, hand: Hand) -> None:
+def test_the_page_of_a_job_has_its_keys_and_its_steps(site: Site, hand: Hand) -> None:
     own(hand, "job_1", "k", "<l>")
     hand.store.release_unique("k")
     steps = hand.store.keys.steps("job_1")
@@ -237,7 +237,7 @@ def park(hand: Hand, job_id: str, event: str, due: str = "") -> None:
     hand.settle(hand.claim_one(), "parked", event, due)
 
 
-def test_what_jobs_wait_for(staff: Callable[..., User], hand: Hand) -> None:
+def test_waits_of_jobs(staff: Callable[..., User], hand: Hand) -> None:
     client = Client()
     client.force_login(staff("view_jobrecord", "view_approval"))
     site = Site(client)
@@ -273,7 +273,9 @@ def test_waits_are_paged(site: Site, hand: Hand) -> None:
     assert "job_50" not in plain(page)
 
 
-def test_approvals_are_for_those_who_may_see_them(staff: Callable[..., User], hand: Hand) -> None:
+def test_approvals_are_only_shown_to_users_who_may_see_them(
+    staff: Callable[..., User], hand: Hand
+) -> None:
     park(hand, "job_1", "approval:job_1:refund")
     Approval.objects.create(
         job_id="job_1", name="refund", task="t", queue="q", permission="a.b", question="Of 42?"
@@ -286,7 +288,7 @@ def test_approvals_are_for_those_who_may_see_them(staff: Callable[..., User], ha
     assert "Approve" not in text
 
 
-# -- numbers and pauses by hand
+# -- overrides and pauses
 
 
 @task(concurrency=Limit(5, key="tenant"), fair_by="tenant", name="tests.limited")
@@ -300,7 +302,7 @@ def change(site: Site, verb: str, **fields: str) -> str:
     return site.post("change_limit", verb=verb, confirmed="yes", **fields)
 
 
-def test_a_number_is_set_by_hand_and_removed(site: Site, hand: Hand) -> None:
+def test_a_limit_is_overridden_and_restored(site: Site, hand: Hand) -> None:
     limited.enqueue("acme")
     hand.claim_one()
     assert "tests.limited:acme 1 of 5 job" in site.text("limits")
@@ -322,7 +324,7 @@ def test_a_number_is_set_by_hand_and_removed(site: Site, hand: Hand) -> None:
     ]  # fmt: skip
 
 
-def test_a_share_and_a_limit_are_paused_and_go_on(site: Site, hand: Hand) -> None:
+def test_a_share_and_a_limit_are_paused_and_resumed(site: Site, hand: Hand) -> None:
     limited.enqueue("acme")
     change(site, "pause", share="acme", queue="default")
     change(site, "pause", limit="tests.limited", key="x", queue="default")
@@ -357,7 +359,7 @@ def test_a_share_and_a_limit_are_paused_and_go_on(site: Site, hand: Hand) -> Non
     ],
 )
 @pytest.mark.parametrize("confirmed", ["no", "yes"])
-def test_a_wrong_change_is_said(
+def test_an_invalid_change_is_explained(
     site: Site, fields: dict[str, str], words: str, confirmed: str
 ) -> None:
     assert words in site.post("change_limit", confirmed=confirmed, **fields)

@@ -1,4 +1,4 @@
-"""Pages of records: keys instead of counts, and slices where no index helps."""
+"""Pages of records: cursors instead of counts, and slices where no index helps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db
 
 
 def fill(count: int, **fields: Any) -> list[str]:
-    """Records a second apart, three of each at one instant; their ids, newest first."""
+    """Records one second apart, three with each time; returns their ids, newest first."""
     start = JobRecord.objects.count()
     rows = [
         JobRecord(**{
@@ -126,7 +126,7 @@ def ms(seconds: float) -> int:
     return round((BEGIN.timestamp() + seconds) * 1000)
 
 
-def test_a_slice_says_how_far_it_looked(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
+def test_a_slice_says_how_far_it_searched(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     monkeypatch.setattr(module, "SLICE", 30)
     fill(60)
     found = search(RecordQuery(JobFilter(text="order 0")))
@@ -138,7 +138,7 @@ def test_a_slice_says_how_far_it_looked(monkeypatch: pytest.MonkeyPatch, site: S
     assert pages(RecordQuery(JobFilter(text='order 0"'))) == ["job_00000"]
 
 
-def test_ids_by_their_beginning() -> None:
+def test_ids_by_prefix() -> None:
     fill(130)
     fill(1, id="job%_x")
     assert pages(RecordQuery(prefix="job_0012")) == [f"job_{n:05}" for n in range(129, 119, -1)]

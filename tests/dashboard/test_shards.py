@@ -1,4 +1,4 @@
-"""The pages with several shards: of one server, and of two of which one does not answer."""
+"""The pages with several shards: on one server, and on two, one of which does not answer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def other_server() -> Iterator[RedisServer]:
 def other(
     redisqueue: None, other_server: RedisServer, settings: Any, queue_settings: dict[str, Any]
 ) -> Iterator[RedisServer]:
-    """A second server, with the shards 1 and 3."""
+    """A second server, with shards 1 and 3."""
     url = queue_settings["CONNECTION"]["URL"]
     settings.REDISQUEUE |= {"CONNECTION": {"URL": [url, other_server.url]}}
     settings.REDISQUEUE = dict(settings.REDISQUEUE)
@@ -59,7 +59,7 @@ def other(
 
 @pytest.fixture
 def hands(redisqueue: None) -> Iterator[list[Hand]]:
-    """One that claims in each shard."""
+    """A ``Hand`` that claims in each shard."""
     made = [Hand("default", "hot") for _ in range(SHARDS)]
     for shard, hand in enumerate(made):
         hand.stores = [Commands(hand.connection.at(shard))]
@@ -69,7 +69,7 @@ def hands(redisqueue: None) -> Iterator[list[Hand]]:
 
 
 def spread(count: int) -> list[str]:
-    """The ids of jobs of the queue ``hot``, in turn in each shard."""
+    """The ids of jobs of the queue ``hot``, in each shard in turn."""
     ids = [new_job_id(n % SHARDS) for n in range(count)]
     for n, job_id in enumerate(ids):
         job = NewJob(job_id, "hot", tasks.noop.name, f"[[{n}],{{}}]")
@@ -78,7 +78,7 @@ def spread(count: int) -> list[str]:
 
 
 def fail_all(hands: list[Hand], count: int) -> list[str]:
-    """So many jobs fail, one in each shard in turn."""
+    """Make this many jobs fail, in each shard in turn."""
     spread(count)
     return [hands[n % SHARDS].fail_one(f"no {n}") for n in range(count)]
 
@@ -90,7 +90,7 @@ def ids_on(text: str) -> list[str]:
 # A queue's list
 
 
-def test_a_list_has_the_jobs_of_all_shards_page_by_page(
+def test_a_list_contains_the_jobs_of_all_shards_page_by_page(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_page, "SIZE", 5)
@@ -107,12 +107,12 @@ def test_a_list_has_the_jobs_of_all_shards_page_by_page(
     assert "11 to 12" in text
 
 
-def test_finished_jobs_of_all_shards_come_newest_first(site: Site, hands: list[Hand]) -> None:
+def test_finished_jobs_of_all_shards_are_listed_newest_first(site: Site, hands: list[Hand]) -> None:
     failed = fail_all(hands, 8)
     assert ids_on(site.get("queue", "hot", "failed")) == failed[::-1]
 
 
-def test_a_server_that_is_down_is_named_and_the_jobs_of_others_are_shown(
+def test_a_server_that_is_down_is_named_and_the_jobs_of_the_others_are_shown(
     site: Site, other: RedisServer
 ) -> None:
     jobs = spread(8)
@@ -123,7 +123,7 @@ def test_a_server_that_is_down_is_named_and_the_jobs_of_others_are_shown(
     assert other.url.removeprefix("unix://").split("?")[0] in text
 
 
-def test_a_filter_looks_at_all_shards(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filter_searches_all_shards(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_page, "CHUNK", 3)
     jobs = spread(10)
     text = site.get("queue", "hot", "queued", text="7")
@@ -132,7 +132,7 @@ def test_a_filter_looks_at_all_shards(site: Site, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("start", ["1.2", "x.0.0.0", "1.2.3.4.5", "7"])
-def test_a_place_of_another_number_of_shards_is_the_begin(site: Site, start: str) -> None:
+def test_a_position_from_another_number_of_shards_restarts_the_list(site: Site, start: str) -> None:
     (job_id,) = spread(1)
     assert ids_on(site.get("queue", "hot", "queued", start=start)) == [job_id]
 
@@ -151,7 +151,7 @@ def test_a_job_and_its_page_are_in_its_shard(site: Site, hands: list[Hand]) -> N
 
 
 def put_policies() -> None:
-    """A limit, a unique key, a schedule and a job that sleeps in each shard."""
+    """In each shard: a limit, a unique key, a schedule and a sleeping job."""
     for shard in range(SHARDS):
         job_id = new_job_id(shard)
         commands = Commands(connection_of(job_id))
@@ -178,7 +178,7 @@ def table(site: Site, name: str, **query: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "mark"), PAGES.items())
-def test_policies_are_those_of_all_shards_and_a_dead_one_is_named(
+def test_policies_cover_all_shards_and_a_dead_one_is_named(
     site: Site, other: RedisServer, name: str, mark: str
 ) -> None:
     put_policies()
@@ -218,7 +218,7 @@ def test_the_overview_has_a_line_for_each_server_that_answers(
     assert re.search(r"hot 0 workers 4\b", text)
 
 
-def test_several_shards_cost_the_round_trips_of_one(
+def test_several_shards_take_the_round_trips_of_one(
     site: Site, redisqueue: None, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_policies()

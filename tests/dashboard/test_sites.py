@@ -34,7 +34,7 @@ urlpatterns = [path("backstage/", own_site.urls)]
 
 
 @pytest.mark.urls(__name__)
-def test_a_site_of_ones_own_has_all_pages_under_its_name(
+def test_a_custom_site_has_all_pages_under_its_name(
     redisqueue: None, staff: Callable[..., User]
 ) -> None:
     job = tasks.noop.enqueue()
@@ -62,7 +62,7 @@ def test_english_runs_from_left_to_right_in_an_admin_that_does_not(site: Site) -
         text = site.get("overview")
     assert '<html lang="he" dir="rtl"' in text
     assert text.partition('<div lang="en" dir="ltr">')[2].count("<h1>") == 1
-    assert ">Home<" not in text  # Django knows the word
+    assert ">Home<" not in text  # Django has a translation of this word
 
 
 def luminance(colour: str) -> float:
@@ -71,7 +71,7 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_coloured_words_have_the_contrast_that_wcag_asks_for() -> None:
+def test_coloured_words_have_the_contrast_required_by_wcag() -> None:
     style = (ROOT / "django_redisqueue/static/django_redisqueue/dashboard.css").read_text()
     schemes = re.findall(r"{([^{}]*--drq-red-bg:[^{}]*)}", style)
     assert len(schemes) == 3
@@ -112,7 +112,7 @@ def test_the_package_works_without_the_admin() -> None:
     assert (name, loaded) == ("django_redisqueue.bulk", "[]")
 
 
-def test_a_page_asks_for_events_only_where_they_cost_no_thread(site: Site) -> None:
+def test_a_page_only_requests_events_where_they_cost_no_thread(site: Site) -> None:
     assert '"stream": ""' in site.get("overview")
 
 

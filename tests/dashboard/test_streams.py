@@ -31,7 +31,7 @@ def port(on_postgres: PostgresServer, queue_settings: dict[str, Any]) -> Iterato
 
 @contextmanager
 def opened(port: int, *users: User) -> Iterator[list[OpenStream]]:
-    """A stream of the overview for each of them."""
+    """A stream of the overview for each of these users."""
     with ExitStack() as stack:
         streams = [page_stream(port, user, address("overview_stream")) for user in users]
         for stream in streams:
@@ -40,7 +40,7 @@ def opened(port: int, *users: User) -> Iterator[list[OpenStream]]:
 
 
 def sessions() -> int:
-    """Connections to this database besides this one."""
+    """The number of other connections to this database."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity"
@@ -61,7 +61,7 @@ def test_open_streams_hold_no_connection(port: int) -> None:
             assert "drq-queues" in stream.data()["fragments"]
         assert stream_limiter.open_streams == len(streams) == 20
         for _ in range(3):
-            eventually(lambda: sessions() <= 1)  # of the one that looks just now
+            eventually(lambda: sessions() <= 1)  # of the stream that is reading just now
             for stream in streams:
                 stream.data()
 
@@ -73,10 +73,10 @@ def test_streams_that_read_at_the_same_time_share_an_overview(redisqueue: None, 
     assert first.queues[0].rates is None
     tasks.noop.enqueue()
     later = shared.get(max_age=0)
-    assert later.queues[0].rates is not None  # since the first look
+    assert later.queues[0].rates is not None  # since the first reading
 
 
-def test_a_user_has_so_many_streams_and_the_page_polls_then(
+def test_a_user_has_a_limited_number_of_streams_then_the_page_polls(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "STREAMS_A_USER", 2)
@@ -97,7 +97,7 @@ def test_a_user_has_so_many_streams_and_the_page_polls_then(
 
 @pytest.fixture
 def no_figures() -> Iterator[None]:
-    """Every query of the charts' table fails."""
+    """Make every query on the charts' table fail."""
 
     def fail(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
         if "django_redisqueue_rollup" in sql:
@@ -122,7 +122,7 @@ def test_a_page_whose_charts_cannot_be_read_shows_the_queues(site: Site, no_figu
 def test_a_stream_ends_when_the_database_does_not_answer(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its page comes back, and tells that the server does not answer."""
+    """Its page reconnects, and reports that the server does not answer."""
     with opened(port, _user("ada")) as (stream,):
         stream.data()
 

@@ -41,7 +41,7 @@ def test_a_task_has_its_figures_of_all_queues(site: Site) -> None:
 
 
 def test_tasks_are_sorted_filtered_and_paged(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that only other processes know are there, too."""
+    """Including tasks that only other processes know."""
     monkeypatch.setattr(tasks_page, "SIZES", dict.fromkeys(tasks_page.SIZES, 2))
     for n in range(5):
         rollup(5, f"zz.{n}", failed=n)
@@ -104,6 +104,6 @@ def test_without_redis_the_mirror_still_knows_the_tasks(
     assert "The mirror is off, so there are no new figures." in site.text("tasks")
 
 
-def test_a_line_leaves_out_what_is_not_known() -> None:
+def test_a_row_omits_unknown_values() -> None:
     assert line([]) == line([0, 0, None]) == ""
     assert line([0, 4, None, 2]) == "0.0,23.0 40.0,1.0 120.0,12.0"

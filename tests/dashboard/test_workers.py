@@ -1,4 +1,4 @@
-"""The page of workers: a row each, opened to its children, and what can be told to one."""
+"""The page of workers: a row for each, which opens to its children, and the orders for a worker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def report(state: str = "running", queues: Sequence[str] = ("default",)) -> str:
 
 
 def beat(worker: str, text: str = "", children: Sequence[object] = (1, 2)) -> list[str]:
-    """A heartbeat to all shards; what each told the worker."""
+    """Send a heartbeat to all shards; returns the orders for the worker from each."""
     with all_stores() as stores:
         ids = [f"{worker}.{n}" for n in children]
         return [one.heartbeat(ids, worker=worker, report=text).order for one in stores]
@@ -42,7 +42,7 @@ def rows(site: Site, **query: object) -> list[str]:
     return [plain(row) for row in found]
 
 
-def test_a_worker_with_what_it_says_and_what_its_children_run(site: Site, hand: Hand) -> None:
+def test_a_worker_with_its_report_and_the_jobs_of_its_children(site: Site, hand: Hand) -> None:
     beat(BOX, report(), (1, 2, "maintenance3"))
     hand.claim_request = workers_page_claim(hand, f"{BOX}.1")
     tasks.noop.enqueue()
@@ -64,8 +64,8 @@ def workers_page_claim(hand: Hand, child: str) -> Any:
     return type(hand.claim_request)(child, hand.claim_request.queues)
 
 
-def test_a_worker_that_says_nothing(site: Site) -> None:
-    """One of an older version, or one that Redis has forgotten."""
+def test_a_worker_without_a_report(site: Site) -> None:
+    """A worker of an older version, or one that Redis has forgotten."""
     beat(BOX)
     assert rows(site) == ["box-1 pid 41 alive – 0 – –"]
     assert "Alive 1" in site.text("workers")
@@ -90,7 +90,7 @@ def test_dead_workers_come_first_page_by_page(
     assert "No worker matches." in site.text("workers", q="nobody")
 
 
-def test_a_worker_is_told_to_stop_once_somebody_has_confirmed(site: Site) -> None:
+def test_a_worker_is_told_to_stop_once_a_user_has_confirmed(site: Site) -> None:
     beat(BOX, report())
     asked = site.post("order_worker", worker=BOX, order="stop")
     assert f"This will tell worker {BOX} to finish its running jobs" in plain(asked)
@@ -130,12 +130,12 @@ def test_a_worker_is_offered_what_suits_its_state(
         ("x y", "quiet", "'x y' is not the id of a worker"),
     ],
 )
-def test_what_cannot_be_told(site: Site, worker: str, order: str, text: str) -> None:
+def test_invalid_orders(site: Site, worker: str, order: str, text: str) -> None:
     assert site.post("order_worker", worker=worker, order=order, confirmed="yes") == text
     assert logged() == []
 
 
-def test_who_may_not_control_workers_sees_no_buttons(site: Site, staff: Any) -> None:
+def test_users_who_may_not_control_workers_see_no_buttons(site: Site, staff: Any) -> None:
     beat(BOX, report())
     site.client.force_login(staff("view_jobrecord", name="bob"))
     assert len(rows(site)) == 1
@@ -143,7 +143,7 @@ def test_who_may_not_control_workers_sees_no_buttons(site: Site, staff: Any) -> 
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "\xff" * 10, report().replace("web", "\ud800")])
-def test_what_something_else_has_written_is_no_report(site: Site, hand: Hand, text: str) -> None:
+def test_a_foreign_value_is_not_a_report(site: Site, hand: Hand, text: str) -> None:
     beat(BOX, text.encode("utf-8", "replace").decode())
     assert rows(site)[0].startswith("box-1 pid 41")
 

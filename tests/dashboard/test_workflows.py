@@ -1,4 +1,4 @@
-"""The pages of workflows: the list, one workflow with its graph, and what can be done to it."""
+"""The pages of workflows: the list, a workflow with its graph, and the actions on it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ALL = {"view_jobrecord", "retry_job", "cancel_job", "pause_queue", "clear_queue"
 
 
 def fan(width: int = 2, name: str = "nightly") -> Workflow:
-    """One job, ``width`` behind it, and one behind these."""
+    """One job, ``width`` jobs that depend on it, and one that depends on all of these."""
     with Workflow(name) as workflow:
         first = workflow.add(tasks.noop, "first")
         middle = [workflow.add(tasks.noop, n, after=first) for n in range(width)]
@@ -47,7 +47,7 @@ def recorded(workflow_id: str, status: str = "completed", **fields: Any) -> Work
 
 
 def boxes(site: Site, workflow_id: str) -> list[tuple[str, str]]:
-    """(status by its colour, status by its text) of each box."""
+    """(status by colour, status by text) of each box."""
     found = re.findall(
         r'class="drq-box (\w+)".*?drq-box-status">([^<]*)<', site.get("workflow", workflow_id), re.S
     )
@@ -74,7 +74,7 @@ def test_the_page_shows_counts_and_the_graph(site: Site, hand: Hand) -> None:
     assert "<title>Job 3: tests.app.tasks.add, waiting, 1, 2</title>" in text
 
 
-def test_boxes_say_what_their_jobs_do_and_the_first_failure_is_quoted(
+def test_boxes_show_what_their_jobs_do_and_the_first_failure_is_quoted(
     site: Site, hand: Hand
 ) -> None:
     workflow = fan()
@@ -109,7 +109,7 @@ def test_the_numbers_of_drawings_have_no_separators(site: Site, settings: Any) -
     assert 'width="1000"' in bars
 
 
-def test_a_fan_out_is_one_box_until_each_is_asked_for(site: Site, redisqueue: None) -> None:
+def test_a_fan_out_is_one_box_until_it_is_unfolded(site: Site, redisqueue: None) -> None:
     workflow = fan(12)
     assert [text for _, text in boxes(site, workflow.id)] == ["queued", "12 × waiting", "waiting"]
     assert "One box per job" in site.text("workflow", workflow.id)
@@ -117,8 +117,8 @@ def test_a_fan_out_is_one_box_until_each_is_asked_for(site: Site, redisqueue: No
     assert page.count('class="drq-box waiting"') == 13
 
 
-def test_the_timeline_of_jobs_that_redis_has_let_go(site: Site) -> None:
-    """Records have no parents, so each waits from its enqueueing on."""
+def test_the_timeline_of_jobs_deleted_from_redis(site: Site) -> None:
+    """Records have no parents, so each job counts as waiting from its enqueueing on."""
     now = timezone.now()
     recorded("flow_1_0", total=2, completed=2)
     for n in range(2):
@@ -174,7 +174,7 @@ def test_the_jobs_page_by_page(
     assert f"{address('workflow', workflow.id)}?start=3" in site.get("workflow", workflow.id)
 
 
-def test_jobs_that_redis_has_let_go_come_from_their_records(
+def test_jobs_deleted_from_redis_are_read_from_their_records(
     site: Site, hand: Hand, redis: Any
 ) -> None:
     workflow = fan()
@@ -220,12 +220,12 @@ def test_an_unfinished_workflow_that_is_gone_is_reported(site: Site) -> None:
     assert "failed lost" in words
 
 
-def test_a_workflow_that_nobody_knows(site: Site) -> None:
+def test_an_unknown_workflow_is_not_found(site: Site) -> None:
     site.get("workflow", "flow_1_x_0", code=404)
     site.get("workflow", "no such form", code=404)
 
 
-def test_a_large_one_is_folded_and_a_larger_one_is_not_drawn(
+def test_a_large_graph_is_folded_and_a_larger_one_is_not_drawn(
     site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workflow = fan(300)
@@ -257,7 +257,7 @@ def test_the_callbacks_of_its_end(site: Site, hand: Hand) -> None:
     assert f"Callback {workflow.id}.complete0 queued" in site.text("workflow", workflow.id)
 
 
-def test_only_what_changes_is_sent_again(site: Site, hand: Hand) -> None:
+def test_only_changes_are_sent_again(site: Site, hand: Hand) -> None:
     workflow = fan()
     answer = site.json("workflow", workflow.id, live=1)["fragments"]
     assert list(answer) == ["drq-health", *(f"drq-{part}" for part in PARTS)]
@@ -331,12 +331,12 @@ def test_the_list_by_status_and_name(site: Site) -> None:
 
 
 @pytest.mark.parametrize("query", [{}, {"status": "failed"}, {"name": "a"}])
-def test_the_list_goes_on_by_key(
+def test_the_list_continues_by_key(
     site: Site, monkeypatch: pytest.MonkeyPatch, query: dict[str, str]
 ) -> None:
     monkeypatch.setattr(workflows_page, "LIST_SIZE", 2)
     now = timezone.now()
-    for n in range(7):  # three of them in the same instant
+    for n in range(7):  # three of them at the same time
         recorded(f"flow_{n}_x_0", "failed", name="a", made_at=now + timedelta(seconds=n // 3))
     seen, text = [], site.get("workflows", **query)
     for _ in range(10):
@@ -364,7 +364,7 @@ def test_the_admins_own_addresses_lead_there(site: Site) -> None:
     assert changed["Location"] == address("workflow", "flow_1_26_0")
 
 
-# -- what can be done
+# -- actions
 
 
 def test_pause_release_cancel_and_clean_up(site: Site, hand: Hand) -> None:
@@ -398,7 +398,7 @@ def test_pause_release_cancel_and_clean_up(site: Site, hand: Hand) -> None:
     )
 
 
-def test_what_failed_is_retried(site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_jobs_are_retried(site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
     with Workflow("w") as workflow:
         for n in range(5):
             workflow.add(tasks.noop, n, on_failure="go_on")
@@ -426,7 +426,7 @@ VERBS = [
 
 
 @pytest.mark.parametrize(("verb", "permission"), VERBS)
-def test_each_needs_its_permission_a_post_and_a_token(
+def test_each_action_needs_its_permission_a_post_and_a_token(
     staff: Callable[..., User], hand: Hand, verb: str, permission: str
 ) -> None:
     with Workflow("w") as workflow:

@@ -1,4 +1,4 @@
-"""The pages that users read, and what stands in them: code blocks, headings, links."""
+"""The pages that users read, and their contents: code blocks, headings, links."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Block:
 
 
 def blocks(language: str, page: Path | None = None) -> list[Block]:
-    """All blocks in a language, of all pages or of one."""
+    """All blocks in a language, on all pages or on one."""
     pages = PAGES if page is None else [page]
     return [block for one in pages for block in all_blocks(one) if block.language == language]
 
 
 def all_blocks(page: Path) -> Iterator[Block]:
-    """The blocks of a page, in the order of reading."""
+    """The blocks of a page, in reading order."""
     text = page.read_text(encoding="utf-8")
     for found in _BLOCK.finditer(text):
         indent = len(found[1])
@@ -45,12 +45,12 @@ def all_blocks(page: Path) -> Iterator[Block]:
 
 
 def prose(page: Path) -> str:
-    """The page without its blocks of code."""
+    """The page without its code blocks."""
     return _BLOCK.sub("", page.read_text(encoding="utf-8"))
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of its headings, as GitHub and MkDocs make them."""
+    """The anchors of its headings, as GitHub and MkDocs generate them."""
     return {_anchor(heading) for heading in _HEADING.findall(prose(page))}
 
 

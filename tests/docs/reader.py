@@ -60,12 +60,12 @@ class Reader:
             "__name__": "shop.tasks",
             "_assert_claim": assert_claim,
             "settings": settings,
-            "cleanup": self.cleanup,  # of what a prelude has changed
+            "cleanup": self.cleanup,  # of what a prelude changed
         }
         self.space["parts"] = self._parts = list[Job]()  # jobs that run parts of the page
         self._runner = asyncio.Runner()
         self._own = dict(settings.REDISQUEUE)
-        self._problems = run_checks()  # of what other tests have left in this process
+        self._problems = run_checks()  # of what other tests left in this process
 
     def read(self) -> None:
         with kept_logging(), self._runner, self.cleanup:
@@ -118,7 +118,7 @@ class Reader:
         work()
 
     def _apply(self, name: str, value: Any) -> None:
-        """What the page has assigned to a setting takes effect."""
+        """Apply what the page assigned to a setting."""
         if name == "REDISQUEUE":
             self._own |= {**value, "CONNECTION": self._own["CONNECTION"]}
             load({**self._own, **value})
@@ -145,7 +145,7 @@ def compile_part(tree: ast.Module, block: Block) -> CodeType:
 
 
 class Claims(ast.NodeTransformer):
-    """Lets each expression whose line ends with ``# value`` assert that it has this value."""
+    """Makes each expression whose line ends with ``# value`` assert that it has this value."""
 
     def __init__(self, block: Block) -> None:
         self._block = block
@@ -164,7 +164,7 @@ def assert_claim(value: object, claim: str, place: str) -> None:
 
 
 def filled(value: Any, before: Any) -> Any:
-    """``value`` with what was there before in place of its ``...``."""
+    """``value`` with the previous contents in place of its ``...``."""
     if isinstance(value, list) and ... in value:
         at, rest = value.index(...), [one for one in before if one not in value]
         return [*value[:at], *rest, *value[at + 1 :]]
@@ -175,7 +175,7 @@ def filled(value: Any, before: Any) -> Any:
 
 
 def claims(line: str) -> Iterator[Any]:
-    """The value that the comment at the end of this line names, if it names one."""
+    """The value in the comment at the end of this line, if it is one."""
     comment = line.partition("  # ")[2]
     for text in (comment, comment.partition(":")[0]):
         with suppress(SyntaxError, ValueError):
@@ -189,7 +189,7 @@ def _waits(tree: ast.AST) -> bool:
 
 
 def _assigned(tree: ast.Module) -> Iterator[str]:
-    """The names that a block assigns, also those of which it changes an item."""
+    """The names that a block assigns, including those whose items it changes."""
     for node in tree.body:
         if isinstance(node, ast.Assign):
             target = node.targets[0]
@@ -214,7 +214,7 @@ def _failures() -> list[str]:
 
 @contextmanager
 def kept_logging() -> Iterator[None]:
-    """What a page configures of logging ends with the block."""
+    """A page's configuration of logging is undone at the end of the block."""
     loggers = [logging.getLogger(name) for name in LOGGERS]
     before = [(one.handlers[:], one.filters[:], one.level, one.propagate) for one in loggers]
     try:

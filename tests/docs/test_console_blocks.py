@@ -1,4 +1,4 @@
-"""Every line of the console blocks runs here, or is of a program that another test runs."""
+"""Every line of the console blocks runs here, or belongs to a program that another test runs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tests.simulator import __main__ as simulator
 from tests.support.imports import OWN, ROOT
 
 from .pages import blocks
-from .test_python_blocks import TUTORIAL, as_it_was
+from .test_python_blocks import TUTORIAL, restored_registries
 
-__all__ = ["as_it_was"]
+__all__ = ["restored_registries"]
 
 # Commands that run until they are stopped, unless they have one of these options, and commands of
-# the example project; and the tests that run them.
+# the example project, with the tests that run them.
 ELSEWHERE = {
     "runworker": (set[str](), "tests/worker/test_commands.py"),
     "queuemonitor": ({"--once"}, "tests/monitor/test_live.py"),
@@ -56,7 +56,7 @@ class Line:
 
 
 def lines() -> Iterator[Line]:
-    """All lines but the tutorial's, which tests/example/test_tutorial.py follows."""
+    """All lines except the tutorial's, which tests/example/test_tutorial.py follows."""
     for block in blocks("console"):
         if block.page != TUTORIAL:
             text = re.sub(r"\\\n", lambda _: "  ", block.text)
@@ -70,7 +70,7 @@ def send_invoice(invoice: int) -> None: ...
 
 
 class Console:
-    """Runs lines, each in the way of its program."""
+    """Runs lines, each in the way its program needs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
@@ -109,7 +109,7 @@ class Console:
         except CommandError as error:
             code = error.returncode
             out.write(str(error))
-        # The doctor warns of the Redis of the tests, which writes nothing to its disk.
+        # The doctor warns about the tests' Redis, which does not write to disk.
         assert code == (name == "redisqueue_doctor" and "WARNING" in arguments), out.getvalue()
         if "--json" in arguments:
             json.loads(out.getvalue())
@@ -152,7 +152,7 @@ class Console:
 
 
 @pytest.fixture
-def shop(as_it_was: None) -> None:
+def shop(restored_registries: None) -> None:
     task(api=True, name="shop.tasks.send_invoice")(_send_invoice)
     task(unique="until_finished", name=send_invoice.name)(send_invoice.func)
 
@@ -177,6 +177,6 @@ def test_lines_of_a_console_run(
 
 
 def test_no_command_is_missing() -> None:
-    """A test that runs what this one does not is there."""
+    """Every test that runs what this one does not exists."""
     for name, (_, where) in ELSEWHERE.items():
         assert name in Path(ROOT / where).read_text(encoding="utf-8"), where

@@ -1,4 +1,4 @@
-"""Blocks in other languages than Python and console: parsed, and held against the code."""
+"""Blocks in languages other than Python and console: parsed, and compared with the code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.imports import OWN, PAGE, ROOT
 
 from .pages import PAGES, Block, all_blocks, blocks
 
-# Each language, and what runs or parses its blocks.
+# Each language, and the test that runs or parses its blocks.
 LANGUAGES = {
     "python": "tests/docs/test_python_blocks.py",
     "console": "tests/docs/test_console_blocks.py",
@@ -42,7 +42,8 @@ LANGUAGES = {
 }
 PROBE = "django_redisqueue.worker.probe"
 INSTRUCTIONS = {"FROM", "WORKDIR", "COPY", "RUN", "CMD", "HEALTHCHECK"}
-STREAM = "docs/internals/mirror.md"  # the page that shows a few entries, with … for what is long
+# The page that shows a few entries, with … in place of long values.
+STREAM = "docs/internals/mirror.md"
 
 
 def test_every_block_is_run_or_parsed() -> None:
@@ -58,13 +59,13 @@ def test_every_block_is_run_or_parsed() -> None:
 
 
 @pytest.mark.parametrize("language", sorted(LANGUAGES))
-def test_the_test_of_a_language_is_there(language: str) -> None:
+def test_the_test_for_each_language_exists(language: str) -> None:
     assert blocks(language)
     assert language in (ROOT / LANGUAGES[language]).read_text(encoding="utf-8")
 
 
 def command_lines(block: Block) -> Iterator[list[str]]:
-    """What the block lets a shell, an init or an orchestrator run."""
+    """What the block makes a shell, an init system or an orchestrator run."""
     match block.language:
         case "yaml":
             for document in yaml.safe_load_all(block.text):
@@ -107,7 +108,7 @@ def test_deployments_run_what_exists(language: str, tmp_path: Path) -> None:
             if "runworker" in words:
                 at = words.index("--heartbeat-file") + 1
                 heartbeats.add(words[at])
-                words[at] = str(tmp_path / "worker.json")  # its folder has to be there
+                words[at] = str(tmp_path / "worker.json")  # its folder must exist
                 parser.parse_args(words[words.index("runworker") + 1 :])
             elif PROBE in " ".join(words):
                 probed |= set(re.findall(rf"{PROBE} (\S+)", " ".join(words)))
@@ -118,7 +119,7 @@ def test_deployments_run_what_exists(language: str, tmp_path: Path) -> None:
             assert probed <= heartbeats, f"{block}: the probe reads another file"
 
 
-def test_a_worker_has_longer_to_stop_than_it_gives_its_jobs() -> None:
+def test_a_worker_has_more_time_to_stop_than_it_gives_its_jobs() -> None:
     parser = load_command_class(OWN, "runworker").create_parser("manage.py", "runworker")
     grace = parser.get_default("grace")
     text = "".join(block.text for language in ("yaml", "ini") for block in blocks(language))
@@ -129,7 +130,7 @@ def test_a_worker_has_longer_to_stop_than_it_gives_its_jobs() -> None:
     for block in blocks("ini"):
         assert _ini(block)["Service"]["KillMode"] == "mixed", (
             block
-        )  # children end by their supervisor
+        )  # children are ended by their supervisor
 
 
 def _json(page: str) -> tuple[Block, dict[str, Any]]:
@@ -138,7 +139,7 @@ def _json(page: str) -> tuple[Block, dict[str, Any]]:
 
 
 @pytest.mark.django_db
-def test_the_error_of_the_api_is_the_documented_one(queue_settings: dict[str, Any]) -> None:
+def test_the_error_of_the_api_is_as_documented(queue_settings: dict[str, Any]) -> None:
     client = Client()
     client.force_login(get_user_model().objects.create_superuser("ada"))
     body = {"task": api_tasks.open_task.name, "priority": 1000}
@@ -151,13 +152,13 @@ def test_the_error_of_the_api_is_the_documented_one(queue_settings: dict[str, An
 
 @pytest.mark.one_shard("one connection hears of its workflow")
 @pytest.mark.one_server("on a cluster the channel has another name")
-def test_the_message_of_a_workflow_is_the_documented_one(
+def test_the_message_of_a_workflow_is_as_documented(
     redis: Redis, queue_settings: dict[str, Any], settings: Any
 ) -> None:
     settings.REDISQUEUE = {**queue_settings, "PREFIX": DEFAULT_PREFIX}  # is in no channel's name
     listener = redis.pubsub(ignore_subscribe_messages=True)
     listener.subscribe("job_status:workflows")
-    listener.get_message(timeout=5)  # that it has subscribed
+    listener.get_message(timeout=5)  # the reply to its subscription
     with Workflow("nightly") as flow:
         flow.add(tasks.noop)
     work()
@@ -172,7 +173,7 @@ def test_the_message_of_a_workflow_is_the_documented_one(
     }, block
 
 
-def test_redis_takes_the_commands(redis: Redis) -> None:
+def test_redis_accepts_the_commands(redis: Redis) -> None:
     for block in blocks("redis"):
         for line in block.text.splitlines():
             words = shlex.split(line)

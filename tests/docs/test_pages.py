@@ -1,4 +1,5 @@
-"""What there is, is on a page: options, flags, signals, permissions; and links lead somewhere."""
+"""Everything that exists is documented: options, flags, signals, permissions. And links lead
+somewhere."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def test_every_permission_is_documented() -> None:
 
 
 def test_the_readme_has_the_rates_of_the_comparison() -> None:
-    """To two digits: those of no-op jobs, with an append-only file."""
+    """Rounded to two digits: the rates of no-op jobs, with an append-only file."""
     page = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
     table = page.partition("\nAppend-only file:\n\n")[2].partition("\n\n")[0].splitlines()[2:]
     rates = {row.split()[1]: row.split("|")[3].strip(" *") for row in table}
@@ -68,7 +69,7 @@ def test_the_readme_has_the_rates_of_the_comparison() -> None:
 
 
 def test_every_path_of_the_package_exists() -> None:
-    """Those of modules: a logger or a task has the package's name and one more."""
+    """Paths of modules: a logger or a task has the package's name and one more component."""
     paths = {*re.findall(rf"\b{OWN}(?:\.\w+){{2,}}", ALL_TEXT)}
     assert paths
     missing = []

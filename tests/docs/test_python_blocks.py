@@ -17,14 +17,14 @@ from tests.support.imports import OWN, ROOT
 from .pages import PAGES, blocks
 from .reader import PRELUDES, Reader, prelude_of
 
-# A reader of the tutorial makes a project: tests/example/test_tutorial.py follows it.
+# Readers of the tutorial create a project: tests/example/test_tutorial.py does what they do.
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 READ = [page for page in PAGES if blocks("python", page) and page != TUTORIAL]
 
 
 @pytest.fixture
-def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The tasks, listeners and receivers of a page end with the test."""
+def restored_registries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The tasks, listeners and receivers of a page are removed after the test."""
     known = dict(registry._tasks)
     for name in known:
         if not name.startswith(f"{OWN}."):
@@ -39,7 +39,7 @@ def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name, made in list(registry._tasks.items()):
         if name.startswith("shop.") or made.func.__module__ == "shop.tasks":
             del registry._tasks[name]
-    registry._tasks.update(known)  # beside those of modules that were first imported meanwhile
+    registry._tasks.update(known)  # as well as those of modules first imported meanwhile
 
 
 @pytest.mark.slow
@@ -47,7 +47,7 @@ def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
 @pytest.mark.parametrize("page", READ, ids=lambda page: prelude_of(page).stem)
 def test_python_blocks_run(
-    page: Path, queue_settings: dict[str, Any], as_it_was: None, settings: Any
+    page: Path, queue_settings: dict[str, Any], restored_registries: None, settings: Any
 ) -> None:
     Reader(page, settings).read()
 

@@ -1,4 +1,4 @@
-"""docs/python-api.md names everything that a job and a queue offer, and every error."""
+"""docs/python-api.md names everything that jobs and queues offer, and every error."""
 
 from __future__ import annotations
 

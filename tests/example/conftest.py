@@ -9,5 +9,5 @@ __all__ = ["empty_sqlite", "play", "stage"]
 
 @pytest.fixture(autouse=True)
 def prices_of_a_month(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a year take most of the time in which makereportdata makes data for a test."""
+    """The prices of a year take up most of the time that makereportdata needs for a test."""
     monkeypatch.setattr(seeding, "TRADING_DAYS", seeding.TRADING_DAYS[-21:])

@@ -1,6 +1,6 @@
-"""Lets a worker's child die by SIGKILL at the steps of a report, as often as a folder has tokens
-for that step: files ``<step>.<n>``, which move to ``spent``. Every merge dies while there is a file
-``poison``.
+"""Makes a worker's child die by SIGKILL at the steps of a report, as many times as a folder has
+tokens for that step: files ``<step>.<n>``, which move to ``spent``. Every merge dies while a file
+``poison`` exists.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ write, sweep = downloads._write, downloads._sweep
 def deadly_write(record: Any, lines: Any) -> tuple[str, int]:
     if (GRAVES / "poison").exists():
         os.kill(os.getpid(), signal.SIGKILL)
-    die_at("joined")  # nothing is written
+    die_at("joined")  # nothing has been written
     if any(GRAVES.glob("within.*")):
         record.file.storage.save(f"{record.folder}/part.csv", ContentFile(b"user,na"))
-        die_at("within")  # a part of a file is there
+        die_at("within")  # part of a file exists
     written = write(record, lines)
-    die_at("written")  # the file is there, the record does not know of it
+    die_at("written")  # the file exists, but the record does not know about it
     return written
 
 
 def deadly_sweep(record: Any) -> None:
     die_at("ready")  # the record does
     sweep(record)
-    die_at("swept")  # all is done but the job's report
+    die_at("swept")  # everything is done except the job's report
 
 
 downloads._write = deadly_write

@@ -1,4 +1,4 @@
-"""Counts the entries of .po files line by line, with no help from the code under test."""
+"""Counts the entries of .po files line by line, without the code under test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ LINE = re.compile(r'(?:(?P<keyword>msg\w+(?:\[\d+\])?)\s+)?"(?P<text>.*)"$')
 
 
 def plain_count(file: Path) -> Counter[str]:
-    """How many entries are translated, fuzzy and untranslated; header and obsolete ones apart."""
+    """The numbers of translated, fuzzy and untranslated entries; the header and obsolete entries
+    are excluded."""
     counts = Counter(translated=0, fuzzy=0, untranslated=0)
     for block in re.split(r"\n\s*\n", file.read_text(encoding="utf-8")):
         fields = read_fields(block)

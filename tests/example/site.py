@@ -24,8 +24,8 @@ MANAGE = Path(__file__).parents[2] / "example_project" / "manage.py"
 
 
 def copy_tables(migrated: Path, folder: Path) -> None:
-    """Put the suite's migrated database, whose apps include the example's, where the example has
-    its own: to make its tables takes seconds of CPU."""
+    """Copy the suite's migrated database, whose apps include the example's, to where the example
+    keeps its own: creating its tables takes seconds of CPU."""
     shutil.copy(migrated / "default.sqlite3", folder / "db.sqlite3")
 
 
@@ -49,7 +49,7 @@ class Visitor:
         return self._read(urllib.request.Request(self.site + path, data))
 
     def refused(self, path: str) -> tuple[int, str]:
-        """The status and text of an answer that is an error."""
+        """The status and text of an error response."""
         with pytest.raises(urllib.error.HTTPError) as caught:
             self.get(path)
         with caught.value as answer:
@@ -63,8 +63,8 @@ class Visitor:
 
 
 class Site:
-    """``manage.py site``; what it printed is in ``output``. ``migrated``: of its database's tables,
-    which it makes itself otherwise."""
+    """``manage.py site``, whose output is in ``output``. ``migrated``: whether its database already
+    has its tables, which it otherwise creates itself."""
 
     def __init__(self, folder: Path, *arguments: str, migrated: Path | None = None) -> None:
         self.folder = folder
@@ -98,7 +98,7 @@ class Site:
         return match[1]
 
     def wait_until_it_answers(self, url: str) -> None:
-        """Until its front page is there; an error of the page is raised at once."""
+        """Wait until its front page works; an error on the page is raised at once."""
 
         def answers() -> bool:
             try:
@@ -106,7 +106,7 @@ class Site:
                     return bool(answer.read())
             except urllib.error.HTTPError:
                 raise
-            except urllib.error.URLError:  # it does not listen yet
+            except urllib.error.URLError:  # it is not listening yet
                 return False
 
         eventually(answers, 20, why=lambda: self.output)

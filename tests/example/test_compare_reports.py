@@ -1,4 +1,4 @@
-"""``comparereports``: the same report in both ways, by a worker of its own."""
+"""``comparereports``: the same report in both ways, by its own worker."""
 
 from __future__ import annotations
 

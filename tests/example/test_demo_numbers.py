@@ -1,5 +1,5 @@
-"""The example's numbers are those of a plain loop over the same files, function by function and
-in what the demo prints."""
+"""The example's numbers equal those of a plain loop over the same files, in each function and in
+the demo's output."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from .site import copy_tables
 
 DJANGO = Path(django.__file__).parent
 MANAGE = Path(__file__).parents[2] / "example_project" / "manage.py"
-SECONDS = 600  # more than any demo takes, however busy the machine is
+SECONDS = 600  # longer than any demo takes, however busy the machine is
 WAITING = "import signal; signal.pause()"
 
 
@@ -91,7 +91,7 @@ def test_count_tells_the_states_apart(tmp_path: Path) -> None:
         "",
     ],
 )
-def test_measure_refuses_what_is_no_catalogue_of_django(path: str) -> None:
+def test_measure_refuses_files_outside_django(path: str) -> None:
     with pytest.raises(ValueError, match="not the path of a catalogue inside the django package"):
         measure(path)
 
@@ -161,7 +161,7 @@ def test_ranking() -> None:
 
 
 def fake_job(*statuses: str) -> Any:
-    """A job that is in the next of ``statuses`` at each refresh, and stays in the last."""
+    """A job that has the next of ``statuses`` after each refresh, and keeps the last."""
     job = SimpleNamespace(id="job_1_a_0", status="queued", attempts=1)
     rest = list(statuses)
 
@@ -173,7 +173,7 @@ def fake_job(*statuses: str) -> Any:
 
 
 def watch_beside(program: str, timeout: float, *jobs: Any) -> str:
-    """Watch ``jobs`` while ``program`` runs in place of the worker; return what was printed."""
+    """Watch ``jobs`` while ``program`` runs in place of the worker; returns the output."""
     out = StringIO()
     queue: Any = SimpleNamespace(get_stats=lambda: Counter(queued=1))
     with tempfile.TemporaryFile() as log:
@@ -207,11 +207,11 @@ def test_jobs_that_do_not_finish_in_time_are_named() -> None:
         watch_beside(WAITING, 0.2, fake_job("completed"), fake_job("processing"))
 
 
-def test_retries_are_the_tries_made_anew() -> None:
+def test_retries_are_the_repeated_attempts() -> None:
     jobs = [fake_job("completed"), fake_job("completed"), fake_job("failed"), fake_job("failed")]
     for job, attempts in zip(jobs, (0, 1, 3, 0), strict=True):
         job.refresh()
-        job.attempts = attempts  # spent ones: those that raised
+        job.attempts = attempts  # spent attempts are those that raised
     assert Run(jobs).retries() == 3
 
 
@@ -222,7 +222,7 @@ def test_retries_are_the_tries_made_anew() -> None:
 def demo_environment(
     tmp_path_factory: pytest.TempPathFactory, migrated: Path
 ) -> Iterator[dict[str, str]]:
-    """The environment of a demo with a Redis and a database of its own."""
+    """The environment of a demo with its own Redis and database."""
     folder = tmp_path_factory.mktemp("demo")
     copy_tables(migrated, folder)
     yield {
@@ -261,7 +261,7 @@ def run_demo(environment: dict[str, str]) -> str:
 
 
 def expected_rows(counted: dict[str, Counter[str]]) -> tuple[list[str], list[str]]:
-    """The rows of both tables, spaces joined, from the plain loop's numbers."""
+    """The rows of both tables, with single spaces, from the plain loop's numbers."""
     sums: dict[str, Counter[str]] = {}
     for path, numbers in counted.items():
         language = path.split("/")[-3]
@@ -300,7 +300,8 @@ def check_report(out: str, counted: dict[str, Counter[str]]) -> None:
 
 @pytest.fixture(scope="module")
 def interrupted(demo_environment: dict[str, str]) -> tuple[int, str, int]:
-    """A demo that got Ctrl-C amid its jobs: its exit status, its errors, the worker's pid."""
+    """A demo that received Ctrl-C during its jobs: its exit status, its errors, and the worker's
+    pid."""
     with start_demo(demo_environment) as demo:
         assert demo.stdout is not None
         found = re.search(r"pid (\d+)", demo.stdout.readline())
@@ -321,8 +322,8 @@ def test_an_interrupted_demo_stops_its_worker(interrupted: tuple[int, str, int])
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("interrupted")
-def test_the_next_prints_the_numbers_of_a_plain_loop_and_counts_its_own_jobs(
+def test_the_next_demo_prints_the_numbers_of_a_plain_loop_and_counts_its_own_jobs(
     demo_environment: dict[str, str], counted: dict[str, Counter[str]]
 ) -> None:
-    """The interrupted one has completed jobs too, and left jobs in the queue."""
+    """The interrupted demo completed jobs too, and left jobs in the queue."""
     check_report(run_demo(demo_environment), counted)

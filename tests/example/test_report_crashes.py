@@ -1,4 +1,4 @@
-"""Reports by real workers that die at every step: each is made once, and whole."""
+"""Reports by real workers that die at every step: each is created once, and complete."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ MODULES = ["example_project.reports.tasks", "tests.example.killer"]
 
 @pytest.fixture
 def graves(play: Play, tmp_path: Path, settings: Any) -> Path:
-    """The folder of the killer, on a stage whose database has users, with results of users that are
-    too large for Redis."""
+    """The killer's folder, on a stage whose database has users, and whose results of users are too
+    large for Redis."""
     made = tmp_path / "graves"
     (made / "spent").mkdir(parents=True)
     media = str(tmp_path / "media")
@@ -56,7 +56,7 @@ def under_way(stage: Stage, record: FileDownloadRecord) -> None:
 
 
 def check(stage: Stage, records: list[FileDownloadRecord], jobs: int = 4) -> None:
-    """Each is ready, its one file whole; every one of its jobs was accepted once."""
+    """Each is ready, and its only file complete; each of its jobs was accepted once."""
     expected = [list(map(str, line)) for line in plain_join()]
     assert len(expected) > USERS / 2
     stage.until_done(jobs * len(records), timeout=60)
@@ -92,7 +92,7 @@ def test_killed_at_each_step(play: Play, graves: Path, tmp_path: Path) -> None:
     assert len(large) >= REPORTS, "no result went through the storage"
 
 
-def test_a_site_that_dies_behind_its_commit(play: Play, graves: Path) -> None:
+def test_a_site_that_dies_after_its_commit(play: Play, graves: Path) -> None:
     stage = play.stage
     stage.configure(TASK_MODULES=[*MODULES, "tests.outbox.quick"])
     ask = "from example_project.reports.tasks import request_report; request_report()"
@@ -101,7 +101,7 @@ def test_a_site_that_dies_behind_its_commit(play: Play, graves: Path) -> None:
     assert stage.stats()["queued"] == 0
     stage.worker("--processes", "1")
     eventually(lambda: ended([record]), 30, why=stage.report)
-    stage.until_done(5)  # the outbox starts the gather by a job
+    stage.until_done(5)  # the outbox starts the gather with a job
     check(stage, [record], jobs=5)
 
 
@@ -109,8 +109,8 @@ def test_a_site_that_dies_behind_its_commit(play: Play, graves: Path) -> None:
 def test_killed_at_random(play: Play, graves: Path) -> None:
     """Children, and the supervisor now and then, while reports are asked for all the time.
 
-    A kill may fall between two jobs, the more often the faster they are: it goes on until
-    enough of them were hit.
+        A kill may fall between two jobs, the more often the faster they are, so this continues
+    until enough jobs were hit.
     """
     stage, chance = play.stage, random.Random(4)
     worker = stage.worker("--processes", "3").wait_until_up(4)
@@ -125,14 +125,16 @@ def test_killed_at_random(play: Play, graves: Path) -> None:
         else:
             under_way(stage, records[-1])
             child = chance.choice(eventually(lambda worker=worker: worker.children))
-            with suppress(ProcessLookupError):  # it has just ended by itself
+            with suppress(ProcessLookupError):  # it has just ended on its own
                 os.kill(child, signal.SIGKILL)
     eventually(lambda: ended(records), 60, why=stage.report)
     assert stage.count("recovered_total") > 5, "hardly any job was hit"
     check(stage, records)
 
 
-def test_a_merge_that_always_dies_is_told_and_its_retry_delivers(play: Play, graves: Path) -> None:
+def test_a_merge_that_always_dies_is_reported_and_its_retry_delivers(
+    play: Play, graves: Path
+) -> None:
     stage = play.stage
     stage.configure(MAX_RECOVERIES=3, MIRROR=True)
     (graves / "poison").touch()

@@ -1,4 +1,4 @@
-"""``makereportdata``, and that the report over its rows is the one that plain SQL makes."""
+"""``makereportdata``, and that the report on its rows equals the result of plain SQL."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make(**options: Any) -> str:
 
 
 def everything() -> list[list[tuple[Any, ...]]]:
-    """All rows of all tables, without those ids that the database gives."""
+    """All rows of all tables, without the ids that the database assigns."""
     from_column = {Booking: 1, Trade: 1, Price: 1}
     return [
         [row[from_column.get(table, 0) :] for row in table.objects.order_by("pk").values_list()]  # type: ignore[attr-defined]
@@ -50,7 +50,7 @@ def joined() -> list[Line]:
 
 
 @pytest.mark.django_db
-def test_the_same_seed_makes_the_same_rows_in_place_of_the_old_ones() -> None:
+def test_the_same_seed_replaces_the_rows_with_the_same_ones() -> None:
     told = make(users=200, seed=7)
     first = everything()
     assert f"{sum(map(len, first)):,} rows in " in told
@@ -78,14 +78,15 @@ def test_a_realistic_spread() -> None:
 @pytest.mark.django_db
 def test_ibans_have_their_check_digits() -> None:
     make(users=50)
-    assert seeding.iban("DE", 370400440532013000) == "DE89370400440532013000"  # a well-known one
+    # a well-known example
+    assert seeding.iban("DE", 370400440532013000) == "DE89370400440532013000"
     for account in Account.objects.all():
         turned = account.iban[4:] + account.iban[:4]
         assert int("".join(str(int(letter, 36)) for letter in turned)) % 97 == 1
 
 
 @pytest.mark.django_db
-def test_keep_leaves_what_is_there() -> None:
+def test_keep_leaves_existing_rows() -> None:
     make(users=20)
     assert make(users=30, keep=True) == ""
     assert User.objects.count() == 20
@@ -143,7 +144,7 @@ def test_by_hand() -> None:
     first.bookings.create(day=date(2026, 1, 1), cents=500)
     first.bookings.create(day=date(2026, 1, 3), cents=900)
     second.bookings.create(day=date(2026, 1, 2), cents=-700)
-    # 10 units over the fall of 20 cents, of which 4 are gone before the rise of 5.
+    # 10 units during the fall of 20 cents, 4 of which are sold before the rise of 5.
     ada.trades.create(fund=fund, day=date(2026, 1, 2), units=10, cents=1100)
     ada.trades.create(fund=fund, day=date(2026, 1, 3), units=-4, cents=-360)
     ada.trades.create(fund=other, day=date(2026, 1, 1), units=3, cents=30)
@@ -169,7 +170,7 @@ def test_by_hand() -> None:
 
 
 @pytest.mark.django_db
-def test_rows_come_back_from_json_as_they_were() -> None:
+def test_rows_survive_a_round_trip_through_json() -> None:
     make(users=50)
     for kind, rows in (
         (UserRow, query_users()),
@@ -186,7 +187,7 @@ def test_euros(cents: int, text: str) -> None:
     assert euros(cents) == text
 
 
-def test_csv_is_read_back_as_it_was_written() -> None:
+def test_csv_survives_a_round_trip() -> None:
     out = StringIO(newline="")
     line = Line(
         1,

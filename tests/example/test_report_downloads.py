@@ -1,4 +1,4 @@
-"""A report's file and its record: one whole file, whatever runs twice or dies in between."""
+"""A report's file and its record: one complete file, whatever runs twice or dies in between."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def lines(number: int, name: str = "Zoë") -> list[Line]:
 
 
 def content(record: FileDownloadRecord) -> list[list[str]]:
-    """The lines of its file, after a look that there is no other one."""
+    """The lines of its file, after checking that there is no other file."""
     record.refresh_from_db()
     (only,) = record.file.storage.listdir(record.folder)[1]
     assert record.file.name == f"{record.folder}/{only}"
@@ -45,7 +45,7 @@ def content(record: FileDownloadRecord) -> list[list[str]]:
     return list(csv.reader(StringIO(text, newline="")))[1:]
 
 
-def test_the_file_is_there_and_the_record_says_so(record: FileDownloadRecord) -> None:
+def test_the_file_exists_and_the_record_says_so(record: FileDownloadRecord) -> None:
     assert deliver(record, lines(3)) == 3
     assert content(record) == [list(map(str, line)) for line in lines(3)]
     assert (record.status, record.rows, record.problem) == ("ready", 3, "")
@@ -62,7 +62,7 @@ def test_a_second_run_changes_nothing(record: FileDownloadRecord) -> None:
     assert len(content(record)) == 3
 
 
-def test_of_two_at_once_the_first_to_commit_counts(record: FileDownloadRecord) -> None:
+def test_of_two_simultaneous_runs_the_first_to_commit_counts(record: FileDownloadRecord) -> None:
     twin = FileDownloadRecord.objects.get(pk=record.pk)
 
     def slow() -> Iterator[Line]:
@@ -73,7 +73,7 @@ def test_of_two_at_once_the_first_to_commit_counts(record: FileDownloadRecord) -
     assert {row[1] for row in content(record)} == {"quick"}
 
 
-def test_what_a_dead_run_left_goes_when_the_report_is_ready(
+def test_remains_of_a_dead_run_are_deleted_when_the_report_is_ready(
     record: FileDownloadRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     half = record.file.storage.save(f"{record.folder}/half.csv", ContentFile("user,"))
@@ -87,14 +87,14 @@ def test_what_a_dead_run_left_goes_when_the_report_is_ready(
     assert len(content(record)) == 3
 
 
-def test_another_records_files_stay(record: FileDownloadRecord) -> None:
+def test_the_files_of_other_records_stay(record: FileDownloadRecord) -> None:
     other = FileDownloadRecord.objects.create()
     deliver(other, lines(1))
     deliver(record, lines(2))
     assert (len(content(other)), len(content(record))) == (1, 2)
 
 
-def test_a_run_that_raises_leaves_the_record_as_it_is(record: FileDownloadRecord) -> None:
+def test_a_run_that_raises_leaves_the_record_unchanged(record: FileDownloadRecord) -> None:
     def broken() -> Iterator[Line]:
         yield from lines(2)
         raise OSError("no space left on device")

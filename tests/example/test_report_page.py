@@ -1,4 +1,4 @@
-"""The page where a report is asked for, by a test client."""
+"""The page on which reports are requested, with a test client."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def client(settings: Any, tmp_path: Path) -> Client:
 
 @pytest.fixture
 def data(client: Client) -> None:
-    """Thirty users, with all that a report is made of."""
+    """Thirty users, with everything that a report is made of."""
     call_command("makereportdata", users=30, stdout=StringIO())
 
 
@@ -58,7 +58,7 @@ def states(client: Client) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("data")
-def test_a_report_is_asked_for_made_and_downloaded(client: Client, jobs: InMemoryQueue) -> None:
+def test_a_report_is_requested_created_and_downloaded(client: Client, jobs: InMemoryQueue) -> None:
     assert client.post("/reports/", follow=True).redirect_chain == [("/reports/", 302)]
     (state,) = states(client)
     assert (state["status"], state["ended"], state["url"]) == ("requested", False, "")
@@ -103,7 +103,7 @@ def test_without_users_it_says_what_to_do(client: Client) -> None:
     assert not FileDownloadRecord.objects.exists()
 
 
-def test_what_redis_refuses_is_said_and_leaves_no_record(
+def test_an_error_of_redis_is_shown_and_leaves_no_record(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse() -> None:
@@ -130,7 +130,7 @@ def test_a_source_that_fails_for_good_is_named(
     assert "funds" in state["note"].partition("Missing: ")[2]
 
 
-def test_redis_away_leaves_the_page_with_what_the_database_knows(
+def test_without_redis_the_page_shows_what_the_database_knows(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(key: str) -> None:
@@ -141,7 +141,7 @@ def test_redis_away_leaves_the_page_with_what_the_database_knows(
     assert [(state["status"], state["note"]) for state in states(client)] == [("requested", "")]
 
 
-def test_a_report_that_the_queue_has_lost_has_an_end(client: Client) -> None:
+def test_a_report_lost_by_the_queue_ends(client: Client) -> None:
     waits, lost, late = (FileDownloadRecord.objects.create() for _ in range(3))
     before = timezone.now() - views.LOST_AFTER - timedelta(seconds=1)
     FileDownloadRecord.objects.exclude(pk=waits.pk).update(requested_at=before)
@@ -155,14 +155,16 @@ def test_a_report_that_the_queue_has_lost_has_an_end(client: Client) -> None:
     assert {state["id"]: state["status"] for state in states(client)}[str(late.pk)] == "ready"
 
 
-def test_a_report_in_the_works_is_not_lost_however_long_it_takes(client: Client) -> None:
+def test_a_report_in_progress_is_not_declared_lost_however_long_it_takes(client: Client) -> None:
     client.post("/reports/")
     FileDownloadRecord.objects.update(requested_at=timezone.now() - timedelta(days=1))
     (state,) = states(client)
     assert (state["status"], state["note"]) == ("requested", "0 of 3 sources answered")
 
 
-def test_a_merge_that_failed_for_good_is_told_unless_the_report_is_ready(client: Client) -> None:
+def test_a_merge_that_failed_for_good_is_reported_unless_the_report_is_ready(
+    client: Client,
+) -> None:
     record, other = (FileDownloadRecord.objects.create() for _ in range(2))
     deliver(other, joined())
     for one in (record, other):
@@ -188,7 +190,7 @@ def test_a_failed_report_says_why(client: Client) -> None:
     assert 'data-status="failed"' in page
 
 
-def test_only_what_is_ready_can_be_downloaded(client: Client) -> None:
+def test_only_finished_reports_can_be_downloaded(client: Client) -> None:
     record = FileDownloadRecord.objects.create()
     assert client.get(f"/reports/{record.pk}.csv").status_code == 404
     assert client.get(f"/reports/{uuid4()}.csv").status_code == 404

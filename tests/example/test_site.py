@@ -42,7 +42,7 @@ def visitor(site: Site) -> Visitor:
 
 
 def measured(language: str) -> dict[str, dict[str, int]]:
-    """The numbers of a language by path, by a plain loop."""
+    """The numbers of a language by path, from a plain loop."""
     files = DJANGO.glob(f"**/locale/{language}/LC_MESSAGES/*.po")
     return {file.relative_to(DJANGO).as_posix(): dict(plain_count(file)) for file in files}
 
@@ -68,12 +68,12 @@ def test_the_front_page_enqueues_a_job_and_follows_it_to_its_end(visitor: Visito
     assert last["done"] == last["total"] == len(counted)
     assert {state["done"] for state in seen} - {0, len(counted)}, "it was seen on its way"
     page = visitor.get(f"/?job={job_id}")
-    assert "data-url" not in page  # nothing to follow any more
+    assert "data-url" not in page  # nothing left to follow
     assert page.count('<th scope="row">') == len(counted)
 
 
 @pytest.mark.slow
-def test_the_page_has_no_inline_script_and_its_files_are_there(visitor: Visitor) -> None:
+def test_the_page_has_no_inline_script_and_its_files_exist(visitor: Visitor) -> None:
     page = visitor.get("/")
     assert re.findall(r"<script(?! src)", page) == []
     assert not re.search(r"<style| style=| on\w+=", page)
@@ -82,7 +82,7 @@ def test_the_page_has_no_inline_script_and_its_files_are_there(visitor: Visitor)
 
 
 @pytest.mark.slow
-def test_what_is_not_there_is_said(visitor: Visitor) -> None:
+def test_missing_objects_are_reported(visitor: Visitor) -> None:
     assert visitor.refused("/?job=job_1_aaaaaaaaaa_0")[0] == 404
     assert "There is no such job." in visitor.refused("/?job=%3Cscript%3E")[1]
     code, text = visitor.refused("/progress/job_1_aaaaaaaaaa_0")
@@ -105,7 +105,7 @@ def test_the_printed_password_opens_the_admin_and_its_dashboard(
 
 
 @pytest.mark.slow
-def test_a_port_that_is_taken_is_said_and_leaves_nothing_behind(
+def test_a_port_in_use_is_reported_and_leaves_nothing_behind(
     site: Site, visitor: Visitor, tmp_path: Path
 ) -> None:
     taken = Site(tmp_path, "--address", visitor.site.removeprefix("http://"))
@@ -119,7 +119,7 @@ def test_a_port_that_is_taken_is_said_and_leaves_nothing_behind(
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_site_and_its_worker(tmp_path: Path) -> None:
-    """A site that has made its tables itself."""
+    """A site that has created its tables itself."""
     site = Site(tmp_path, "--address", f"127.0.0.1:{free_port()}")
     try:
         worker = int(site.found(r"pid (\d+)"))

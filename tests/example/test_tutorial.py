@@ -1,4 +1,4 @@
-"""docs/tutorial.md, done as it says: its commands and files, in order, in a fresh folder."""
+"""docs/tutorial.md, followed literally: its commands and files, in order, in a new folder."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Reader:
         assert done.returncode == 0, self.said[-1]
 
     def _start(self, words: list[str]) -> None:
-        """In another terminal; what ran there before is stopped with Ctrl-C."""
+        """In another terminal; whatever ran there before is stopped with Ctrl-C."""
         name = words[2]
         if name == "runserver":
             words += ["--noreload", str(self.port)]
@@ -106,7 +106,7 @@ class Reader:
 
 @pytest.fixture
 def reader() -> Iterator[Reader]:
-    # Not tmp_path: the path of Redis's socket may have 104 bytes.
+    # Not tmp_path: the path of Redis's socket may have at most 104 bytes.
     folder = Path(tempfile.mkdtemp(prefix="drq-tutorial-", dir="/tmp"))
     made = Reader(folder)
     yield made
@@ -116,7 +116,7 @@ def reader() -> Iterator[Reader]:
 
 
 def page_of(reader: Reader, *path: str) -> str:
-    """A page of the admin, after a login."""
+    """A page of the admin, after logging in."""
     site = f"http://127.0.0.1:{reader.port}"
     jar = CookieJar()
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))

@@ -1,2 +1,2 @@
-"""The gauntlet: real workers, every verb, a seeded plan of faults, and a ledger outside Redis and
-the database that is asked at the end whether each promise was kept. ``make gauntlet`` runs it."""
+"""The gauntlet: real workers, every verb and a seeded plan of faults. At the end, a ledger outside
+Redis and the database shows whether each promise was kept. ``make gauntlet`` runs it."""

@@ -1,4 +1,4 @@
-"""Run workers through a plan of faults, and ask a ledger whether every promise was kept.
+"""Run workers through a plan of faults, and check in a ledger whether every promise was kept.
 
 Exit code 0: every promise was kept; 1: one was broken; 3: a fault never fired, so the run says
 nothing.
@@ -96,9 +96,9 @@ def drive(deployment: Deployment, chosen: list[str], options: argparse.Namespace
     # These need Django to be set up.
     from . import report
     from .evidence import collect
+    from .fault_runner import Length
     from .ledger import read_file
-    from .run import Gauntlet, give_back
-    from .strikers import Length
+    from .run import Gauntlet, delete_finished
     from .verdict import judge, never_accepted, promises_of
 
     begun = time.monotonic()
@@ -119,7 +119,7 @@ def drive(deployment: Deployment, chosen: list[str], options: argparse.Namespace
     servers = [server.client(**reading) for server in deployment.servers]
     found = collect(read_file(deployment.ledger), servers, place.keys)
     if options.memory and not course.problem:
-        found.left = give_back(deployment, servers)
+        found.left = delete_finished(deployment, servers)
     asked = promises_of(place.on, memory=options.memory, clock_jumps=place.clock_jumps)
     rulings = judge(found, asked)
     missing = [*course.missing(chosen), *never_accepted(found)]

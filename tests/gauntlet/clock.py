@@ -1,5 +1,5 @@
-"""Clocks that jump: a library that is built here stands between a process and the system's clock.
-The program itself and the marks of the ledger have the true time."""
+"""Clocks that jump: a preloaded library, built here, stands between a process and the system's
+clock. The main program and the marks in the ledger keep the true time."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from tests.support.cluster import ClusterNode
 from tests.support.servers import RedisServer
 
 SOURCE = Path(__file__).with_name("moved_clock.c")
-TOLERANCE = 0.05  # s between asking Redis for the time and looking at the clock here
+TOLERANCE = 0.05  # s between asking Redis for the time and reading the clock here
 
 
 def missing() -> str:
-    """Why no clock can jump here; "" if it can."""
+    """Why no clock can jump here, or "" if one can."""
     if sys.platform != "linux":
         return "only on Linux can a library be preloaded that moves the clock"
     return "" if shutil.which("cc") else "there is no C compiler (cc), which builds what moves it"
 
 
 class MovedClock:
-    """The clock of processes that start with its ``environment``: ``ahead`` by so many seconds."""
+    """The clock of processes that start with its ``environment``. It is ``ahead`` of the true time
+    by that many seconds."""
 
     def __init__(self, folder: Path) -> None:
         self.ahead = 0.0
@@ -46,13 +47,13 @@ class MovedClock:
         return {"LD_PRELOAD": str(self._library), "MOVED_CLOCK": str(self._offset)}
 
     def jump(self, ahead: float) -> None:
-        """Move the clock at once, to a whole number of ms from the true time."""
+        """Set the offset from the true time at once, rounded to whole ms."""
         self.ahead = round(ahead, 3)
         with self._offset.open("r+b") as file, mmap.mmap(file.fileno(), 8) as mapped:
             mapped[:] = struct.pack("=q", round(self.ahead * 1000) * 1_000_000)
 
     def moves(self, pid: int) -> bool:
-        """Whether a process has this clock."""
+        """Whether a process uses this clock."""
         try:
             return str(self._library) in Path(f"/proc/{pid}/maps").read_text()
         except OSError:
@@ -60,7 +61,7 @@ class MovedClock:
 
 
 class MovedClockServer(RedisServer):
-    """Its clock stays moved when it starts again."""
+    """A server whose clock stays moved when it restarts."""
 
     _clock: MovedClock | None = None
 
@@ -73,7 +74,7 @@ class MovedClockServer(RedisServer):
         super().launch(*command, env={**os.environ, **self.clock.environment}, **who)
 
     def shows(self) -> bool:
-        """Whether Redis answers, soon enough, with the time that it should have."""
+        """Whether Redis answers, soon enough, with the time that it should show."""
         try:
             with Redis.from_url(self.url) as client:
                 seconds, microseconds = client.time()
@@ -83,4 +84,4 @@ class MovedClockServer(RedisServer):
 
 
 class MovedClockNode(MovedClockServer, ClusterNode):
-    """A node of a cluster."""
+    """A cluster node with a movable clock."""

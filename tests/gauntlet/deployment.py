@@ -1,4 +1,5 @@
-"""What the faults strike: servers, a proxy, workers, a bridge and producers, all real processes."""
+"""What the faults hit: servers, a proxy, workers, a bridge and producers, all of them real
+processes."""
 
 from __future__ import annotations
 
@@ -25,17 +26,17 @@ from . import ledger
 from .clock import MovedClock, MovedClockNode, MovedClockServer
 
 DUE = "tests.gauntlet.tasks.due"
-GRACE = 3  # s for running jobs when a worker is told to stop
+GRACE = 3  # s that running jobs get when a worker is told to stop
 WORKERS, PROCESSES = 2, 2
 PRODUCERS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where it runs: ``on`` is ``redis``, ``sentinel`` or ``cluster``; ``database`` ``postgresql``
-    or ``sqlite``; ``lease`` in seconds. With several ``shards`` jobs go to all in turns. On
-    ``redis``, so many ``servers`` have the shards in turn. Where clocks jump, each server, each
-    worker and each producer has its own."""
+    """Where the run takes place. ``on`` is ``redis``, ``sentinel`` or ``cluster``; ``database`` is
+    ``postgresql`` or ``sqlite``; ``lease`` is in seconds. With several ``shards``, jobs go to each
+    shard in turn. On ``redis``, ``servers`` is the number of servers over which the shards are
+    distributed in turn. Where clocks jump, each server, worker and producer has its own clock."""
 
     on: str = "redis"
     database: str = "postgresql"
@@ -46,14 +47,14 @@ class Place:
 
     @property
     def keys(self) -> list[Keys]:
-        """Those of each shard."""
+        """The keys of each shard."""
         return [Keys(shard=shard) for shard in range(self.shards)]
 
     @property
     def settings(self) -> dict[str, Any]:
         found: dict[str, Any] = {
             "TASK_MODULES": ["tests.gauntlet.tasks"],
-            # Not an option of the task, which tests of other things would have, too.
+            # Not an option of the task: tests of other things would inherit it.
             "SCHEDULES": {
                 DUE: {"task": DUE, "every": ledger.EVERY, "misfire": "all"},
             },
@@ -63,7 +64,7 @@ class Place:
             "LEASE": self.lease,
             "HEARTBEAT": self.lease / 4,
             "MAX_RECOVERIES": 1000,  # a random kill must not count as poison
-            "EVENTS_CAP": 50_000_000,  # the verdict compares all that is there
+            "EVENTS_CAP": 50_000_000,  # the verdict compares everything
             "KEEP_COMPLETED": 50_000_000,
             "KEEP_FAILED": 50_000_000,
             "FINISHED_MAX_BYTES": 1 << 34,
@@ -76,7 +77,7 @@ class Place:
 
 
 class Worker(WorkerProcess):
-    """A worker or bridge that knows its name, and its clock if that may jump."""
+    """A worker or bridge that knows its name, and its clock if that can jump."""
 
     def __init__(
         self, name: str, *arguments: str, clock: MovedClock | None = None, **options: Any
@@ -88,7 +89,8 @@ class Worker(WorkerProcess):
 
 
 class Producer:
-    """A process that feeds; started again after a kill, with the same clock if that may jump."""
+    """A process that calls the verbs. After a kill it is restarted with the same clock, if that can
+    jump."""
 
     def __init__(
         self, number: int, seed: int, variables: dict[str, str], log: Path,
@@ -114,16 +116,16 @@ class Producer:
             )
 
     def kill(self) -> int:
-        """Kill it and start another; the pid that is dead."""
+        """Kill it and start another. Returns the pid of the killed process."""
         pid = self.pid
         self.end()
         self.process = self._launch()
         return pid
 
     def stop(self) -> None:
-        """SIGTERM: it ends after its present call. Raises RuntimeError if it failed before."""
+        """SIGTERM: it ends after its current call. Raises RuntimeError if it had failed before."""
         self.process.terminate()
-        if self.process.wait(60) not in (0, -signal.SIGTERM):  # it may have started just now
+        if self.process.wait(60) not in (0, -signal.SIGTERM):  # it may have only just started
             raise RuntimeError(f"a producer failed\n{self._log.read_text()}")
 
     def end(self) -> None:
@@ -132,7 +134,7 @@ class Producer:
 
 
 class Deployment:
-    """Everything in one folder; gone with ``close``."""
+    """Everything in one folder, removed by ``close``."""
 
     def __init__(self, folder: Path, place: Place, seed: int) -> None:
         self.folder, self.place, self.seed = folder, place, seed
@@ -168,7 +170,7 @@ class Deployment:
             )
             self.urls = [self.cluster.url]
         else:
-            # What a reply confirms is on disk, so no kill may lose it.
+            # What a reply confirms is on disk, so no kill can lose it.
             self._servers = [
                 self._stack.enter_context(server(appendonly=True, appendfsync="always"))
                 for _ in range(self.place.servers)
@@ -176,7 +178,7 @@ class Deployment:
             self.proxies = [self._stack.enter_context(Proxy(one.address)) for one in self._servers]
             self.urls = [redis_url(proxy.address) for proxy in self.proxies]
         if self.place.database == "postgresql":
-            # A commit that was confirmed has reached the kernel, which no kill of a process undoes.
+            # A confirmed commit has reached the kernel; killing a process cannot undo it.
             self.postgres = self._stack.enter_context(PostgresServer(synchronous_commit="on"))
             self.database = self.postgres.new_database()
             self._where = {"REDISQUEUE_TEST_DATABASES": json.dumps({"default": self.database})}
@@ -185,7 +187,7 @@ class Deployment:
             migrate(**self._where)
 
     def server(self, shard: int = 0) -> RedisServer:
-        """The server that has the jobs of a shard now."""
+        """The server that currently holds the jobs of a shard."""
         if self.fleet is not None:
             return self.fleet.master
         if self.cluster is not None:
@@ -193,7 +195,7 @@ class Deployment:
         return self._servers[shard % len(self._servers)]
 
     def proxy(self, shard: int) -> Proxy:
-        """The proxy before the server of a shard."""
+        """The proxy in front of a shard's server."""
         return self.proxies[shard % len(self.proxies)]
 
     def url(self, shard: int) -> str:
@@ -202,7 +204,7 @@ class Deployment:
 
     @property
     def servers(self) -> list[RedisServer]:
-        """Those that have jobs now."""
+        """The servers that currently hold jobs."""
         return list(dict.fromkeys(map(self.server, range(self.place.shards))))
 
     @property
@@ -222,7 +224,8 @@ class Deployment:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment of the processes, and of this program while it reads."""
+        """The environment of the processes, and of this program while it reads from Redis and the
+        database."""
         return {
             "REDISQUEUE_TEST_SETTINGS": json.dumps(self.settings),
             **self._where,
@@ -242,7 +245,8 @@ class Deployment:
         ]
 
     def start_worker(self, name: str = "") -> Worker:
-        """A new name is a new machine: it cannot tell whether the worker before it is dead."""
+        """A new name stands for a new machine: it cannot tell whether the previous worker is
+        dead."""
         self._named += 1
         name = name or f"w{self._named}"
         return self._process(
@@ -273,7 +277,7 @@ class Deployment:
         folder.mkdir()
         return MovedClock(folder)
 
-    def everybody(self) -> Iterator[Worker]:
+    def all_workers(self) -> Iterator[Worker]:
         yield from self.workers
         yield self.bridge
 
@@ -282,10 +286,10 @@ class Deployment:
             producer.stop()
 
     def stop_workers(self) -> None:
-        """An orderly end of all; raises AssertionError unless it is one."""
-        for process in self.everybody():
+        """Stop all workers in order. Raises AssertionError if one does not end cleanly."""
+        for process in self.all_workers():
             process.term()
-        for process in self.everybody():
+        for process in self.all_workers():
             process.wait(60)
 
     def close(self) -> None:

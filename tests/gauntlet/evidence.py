@@ -1,4 +1,4 @@
-"""Everything that the verdict looks at, read once, when all processes have stopped."""
+"""Everything that the verdict examines, read once, after all processes have stopped."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ Keyspace = dict[str, tuple[str, Any]]
 
 
 class Event(NamedTuple):
-    """An event of a job as the mirror has it: ``at`` in ms; ``ahead``: by how many ms the clock of
-    the one Redis was ahead of the true time; ``era``: how often it had jumped. One that is
-    ``reconciled`` was made up from the job's hash."""
+    """An event of a job as stored in the mirror. ``at`` is in ms; ``ahead``: how many ms the clock
+    of the single Redis was ahead of the true time; ``era``: how often it had jumped by then. A
+    ``reconciled`` event was reconstructed from the job's hash."""
 
     seq: int
     status: str
@@ -50,32 +50,32 @@ class Event(NamedTuple):
 
     @property
     def at_redis(self) -> int:
-        """The instant by Redis's clock, in ms."""
+        """The time by Redis's clock, in ms."""
         return self.at + self.ahead
 
 
 @dataclass(slots=True)
 class Evidence:
-    """The ledger, Redis and the database. ``expiring``: keys with an end of their own."""
+    """The contents of the ledger, Redis and the database. ``expiring``: keys with a TTL."""
 
     ledger: Ledger
     keyspace: Keyspace = field(default_factory=dict)
     expiring: set[str] = field(default_factory=set)
     stories: dict[str, list[Event]] = field(default_factory=dict)  # by job
     counters: dict[str, int] = field(default_factory=dict)  # what jobs did in the database
-    differences: list[str] = field(default_factory=list)  # of the mirror and Redis
+    differences: list[str] = field(default_factory=list)  # between the mirror and Redis
     outbox: int = 0  # rows
     left: dict[str, int] = field(default_factory=dict)  # bytes by key, once all jobs are deleted
     shards: Sequence[Keys] = (Keys(),)
 
     @property
     def keys(self) -> Keys:
-        """Those of the first shard."""
+        """The keys of the first shard."""
         return self.shards[0]
 
     @property
     def jobs(self) -> dict[str, dict[str, str]]:
-        """The hashes of jobs by id; not those that only remember an id."""
+        """The hashes of jobs by id, without those that only remember an id."""
         starts = tuple(keys.job("") for keys in self.shards)
         return {
             key.rpartition(":")[2]: value
@@ -84,7 +84,7 @@ class Evidence:
         }
 
     def status(self, job_id: str) -> str:
-        """The last that the mirror heard of it."""
+        """The last status that reached the mirror."""
         story = self.stories.get(job_id)
         return story[-1].status if story else "unheard of"
 
@@ -106,16 +106,17 @@ def collect(ledger: Ledger, servers: Iterable[Redis], shards: Sequence[Keys]) ->
 
 
 class RedisClock:
-    """Tells how far ahead the clock of the one Redis was when it wrote an event."""
+    """Tells how far ahead the clock of the single Redis was when it wrote an event."""
 
     def __init__(self, jumps: Sequence[Jump]) -> None:
         self._jumps = jumps
         self._ahead = [0, *(jump.ahead for jump in jumps)]
 
     def read(self, shard: int, place: Place, at_ms: int) -> tuple[int, int]:
-        """The number of jumps before the event at this place, and ms ahead. Of an event between the
-        two looks at the end of the stream, what it says itself, ``at_ms``, tells which clock it is
-        by: the former one showed only the instants from the first look to the jump."""
+        """The number of jumps before the event at this position, and how many ms the clock was
+        ahead. An event between the two readings of the stream's end may belong to either clock; its
+        own ``at_ms`` decides, because the old clock only showed times from the first reading to the
+        jump."""
         era = bisect_left([jump.before[shard] for jump in self._jumps], place)
         if era:
             jump = self._jumps[era - 1]
@@ -156,7 +157,7 @@ def read_keyspace(redis: Redis) -> tuple[Keyspace, set[str]]:
                 value = entries(redis, name)
             if ms > 0:
                 expiring.add(name)
-            if ms != -2 and value not in (None, []):  # else it has expired meanwhile
+            if ms != -2 and value not in (None, []):  # otherwise it has expired meanwhile
                 found[name] = (kind, shaped(kind, value))
     return found, expiring
 
@@ -167,7 +168,7 @@ def reader(kind: str, name: str) -> tuple[Any, ...]:
 
 
 def ask(redis: Redis, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """The raw answers, as a script gets them."""
+    """The raw replies, as a script sees them."""
     pipeline = redis.pipeline(transaction=False)
     for command in commands:
         pipeline.execute_command("EVAL", RAW, 0, *command)
@@ -178,6 +179,6 @@ RAW = "local found = redis.call(unpack(ARGV)); return type(found) == 'table' and
 
 
 def call_of(job: dict[str, str]) -> str:
-    """The call of a producer that a job belongs to, by its arguments; "" for a periodic one."""
+    """The producer's call that a job belongs to, from its arguments; "" for a periodic job."""
     args, kwargs = json.loads(job["payload"])
     return str(args[0] if args else kwargs.get("call", ""))

@@ -1,5 +1,5 @@
-"""The faults. Each is a method that strikes, makes sure that it has struck, lasts, and heals; it
-returns the processes that it stopped or killed."""
+"""The faults. Each is a method that injects the fault, makes sure that it took effect, lets it
+last, and repairs it. It returns the processes that it stopped or killed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.worker.processes import eventually, is_alive
 from . import ledger
 from .deployment import Deployment, Place, Producer, Worker
 from .ledger import Tail
-from .plan import Strike
+from .plan import PlannedFault
 
 BRIEF = (0.3, 2.0)  # s
 SLOW_MS = (5.0, 80.0)  # in each direction
@@ -35,7 +35,7 @@ UNREPORTED = "Redis does not answer; unreported jobs are recovered when their le
 SHORTEST_JUMP = 0.2  # s
 HOUR = 3600.0  # s
 
-# What may strike side by side: within one of these, faults strike one after the other.
+# Which faults may overlap. Within one of these groups, they happen one after another.
 CHILDREN = ("job_child_killed", "helper_killed", "child_frozen")
 WORKERS = (
     "supervisor_killed", "machine_died", "supervisor_frozen", "worker_frozen", "deployed",
@@ -62,11 +62,11 @@ Found = TypeVar("Found")
 
 
 class UnknownFault(ValueError):
-    """A fault was asked for that cannot strike in this place."""
+    """A fault was requested that cannot be injected in this place."""
 
 
 def choose(place: Place, only: str = "") -> list[str]:
-    """The names of the faults that can strike in a place, or of these with commas between them.
+    """The names of the faults that can be injected in a place, or those given, separated by commas.
     Raises UnknownFault."""
     clock = CLOCK if place.clock_jumps else ()
     there = sorted((*ANYWHERE, *ON[place.on], *ON[place.database], *clock))
@@ -80,9 +80,9 @@ def choose(place: Place, only: str = "") -> list[str]:
 
 
 class Faults:
-    """Each fault takes its strike, whose ``pick`` chooses the victim and whose ``share`` the
-    length. Those of different parts of the deployment may strike at the same time: a victim that
-    is gone is replaced by another, and what cannot be seen while Redis is away is seen later."""
+    """Each method gets its planned fault: ``pick`` chooses the victim and ``share`` the length.
+    Faults in different parts of the deployment may overlap: if a victim is gone, another one is
+    chosen, and what cannot be observed while Redis is down is observed later."""
 
     def __init__(self, deployment: Deployment, tail: Tail) -> None:
         self._deployment = deployment
@@ -93,126 +93,130 @@ class Faults:
         self._furthest_jump = 3 * lease  # s
         self._signalling = Lock()
 
-    def strike(self, strike: Strike) -> Pids:
-        """Let the fault of this name strike."""
-        fault: Callable[[Strike], Pids] = getattr(self, strike.fault)
-        return fault(strike)
+    def inject(self, planned: PlannedFault) -> Pids:
+        """Inject the planned fault."""
+        fault: Callable[[PlannedFault], Pids] = getattr(self, planned.fault)
+        return fault(planned)
 
     # -- workers
 
-    def job_child_killed(self, strike: Strike) -> Pids:
+    def job_child_killed(self, planned: PlannedFault) -> Pids:
         """SIGKILL a process that runs jobs."""
-        return self._kill_child(strike, of_jobs=True)
+        return self._kill_child(planned, of_jobs=True)
 
-    def helper_killed(self, strike: Strike) -> Pids:
-        """SIGKILL a process that runs none: maintenance, or the bridge of a worker."""
-        return self._kill_child(strike, of_jobs=False)
+    def helper_killed(self, planned: PlannedFault) -> Pids:
+        """SIGKILL a process that runs no jobs: maintenance, or the bridge of a worker."""
+        return self._kill_child(planned, of_jobs=False)
 
-    def supervisor_killed(self, strike: Strike) -> Pids:
-        """SIGKILL a supervisor; its children end with it. The next of its name takes over."""
-        return self._replace(strike, same_name=True)
+    def supervisor_killed(self, planned: PlannedFault) -> Pids:
+        """SIGKILL a supervisor; its children end with it. The next worker of the same name takes
+        over."""
+        return self._replace(planned, same_name=True)
 
-    def machine_died(self, strike: Strike) -> Pids:
-        """SIGKILL a worker with all its processes; its jobs come back when their leases lapse."""
-        return self._replace(strike, same_name=False)
+    def machine_died(self, planned: PlannedFault) -> Pids:
+        """SIGKILL a worker with all its processes; its jobs return when their leases expire."""
+        return self._replace(planned, same_name=False)
 
-    def child_frozen(self, strike: Strike) -> Pids:
+    def child_frozen(self, planned: PlannedFault) -> Pids:
         """SIGSTOP one process of a worker, for up to more than a lease."""
 
         def freeze() -> Pids:
-            return self._freeze([self._pick(strike, self._children())], self._up_to_a_lapse, strike)
+            return self._freeze(
+                [self._pick(planned, self._children())], self._up_to_a_lapse, planned
+            )
 
         return eventually(freeze)
 
-    def supervisor_frozen(self, strike: Strike) -> Pids:
-        """SIGSTOP a supervisor: its children go on, while their leases lapse."""
-        worker = self._worker(strike)
-        self._freeze([worker.pid], self._lapse, strike)
+    def supervisor_frozen(self, planned: PlannedFault) -> Pids:
+        """SIGSTOP a supervisor: its children keep running while their leases expire."""
+        worker = self._worker(planned)
+        self._freeze([worker.pid], self._lapse, planned)
         return [worker.pid, *worker.children]
 
-    def worker_frozen(self, strike: Strike) -> Pids:
-        """SIGSTOP all of a worker, for longer than its leases."""
-        worker = self._worker(strike)
+    def worker_frozen(self, planned: PlannedFault) -> Pids:
+        """SIGSTOP all processes of a worker, for longer than its leases."""
+        worker = self._worker(planned)
         pids = [worker.pid, *(process.pid for process in worker.tree())]
-        return self._freeze(pids, self._lapse, strike)
+        return self._freeze(pids, self._lapse, planned)
 
-    def deployed(self, strike: Strike) -> Pids:
-        """SIGTERM a worker, and start the next one beside it."""
-        at, workers = self._at(strike), self._deployment.workers
+    def deployed(self, planned: PlannedFault) -> Pids:
+        """SIGTERM a worker, and start its successor at the same time."""
+        at, workers = self._at(planned), self._deployment.workers
         former, workers[at] = workers[at], self._deployment.start_worker()
-        eventually(lambda: former.children)  # it may have started just now, and hear no signal yet
+        eventually(lambda: former.children)  # it may have only just started
         pids = [former.pid, *former.children]
         former.term()
         code = former.wait(60)
-        # Side by side with this, Redis may be away for longer than a worker waits to report.
+        # If this overlapped with other faults, Redis might be down for longer than a worker waits
+        # to report.
         is_cut_off = code == 1 and UNREPORTED in former.output
         assert code == 0 or is_cut_off, f"a worker that stopped ended with {code}\n{former.output}"
         return pids
 
-    def bridge_killed(self, strike: Strike) -> Pids:
+    def bridge_killed(self, planned: PlannedFault) -> Pids:
         """SIGKILL ``bridgeevents``, and start it again."""
         former = self._deployment.bridge
         former.kill()
         self._deployment.bridge = self._deployment.start_bridge()
         return [former.pid]
 
-    def producer_killed(self, strike: Strike) -> Pids:
+    def producer_killed(self, planned: PlannedFault) -> Pids:
         """SIGKILL a producer, and start another."""
-        return [self._pick(strike, self._deployment.producers).kill()]
+        return [self._pick(planned, self._deployment.producers).kill()]
 
     # -- one Redis
 
-    def redis_killed(self, strike: Strike) -> Pids:
+    def redis_killed(self, planned: PlannedFault) -> Pids:
         """SIGKILL Redis, and start it again."""
-        server = self._server(strike)
+        server = self._server(planned)
         server.kill()
-        self._last(BRIEF, strike)
+        self._wait_out(BRIEF, planned)
         server.start()
         return []
 
-    def redis_restarted(self, strike: Strike) -> Pids:
+    def redis_restarted(self, planned: PlannedFault) -> Pids:
         """SIGTERM Redis, and start it again."""
-        self._server(strike).restart()
+        self._server(planned).restart()
         return []
 
-    def redis_frozen(self, strike: Strike) -> Pids:
-        """SIGSTOP Redis: connections stay, and nothing is answered."""
-        return self._freeze([self._server(strike).pid], self._up_to_a_lapse, strike)[:0]
+    def redis_frozen(self, planned: PlannedFault) -> Pids:
+        """SIGSTOP Redis: connections stay open, and nothing is answered."""
+        return self._freeze([self._server(planned).pid], self._up_to_a_lapse, planned)[:0]
 
-    def memory_full(self, strike: Strike) -> Pids:
-        """Redis has reached maxmemory, and refuses what takes memory."""
-        keys = self._keys(strike)
+    def memory_full(self, planned: PlannedFault) -> Pids:
+        """Redis has reached maxmemory, and refuses commands that need memory."""
+        keys = self._keys(planned)
         with self._deployment.server(keys.shard).client() as client:
             client.config_set("maxmemory", 1)
             eventually(lambda: FULL in refusal(client, keys))
-            self._last(BRIEF, strike)
+            self._wait_out(BRIEF, planned)
             client.config_set("maxmemory", 0)
             eventually(lambda: not refusal(client, keys))
         return []
 
-    def save_failing(self, strike: Strike) -> Pids:
+    def save_failing(self, planned: PlannedFault) -> Pids:
         """Redis cannot write its snapshot, as on a full disk, and refuses every write."""
-        with self._server(strike).save_failing():
-            self._last(BRIEF, strike)
+        with self._server(planned).save_failing():
+            self._wait_out(BRIEF, planned)
         return []
 
     # -- the network
 
-    def replies_dropped(self, strike: Strike) -> Pids:
-        """Redis does what the next calls ask for, and their replies are lost."""
-        proxy = self._proxy(strike)
+    def replies_dropped(self, planned: PlannedFault) -> Pids:
+        """Redis executes the next calls, but their replies are lost."""
+        proxy = self._proxy(planned)
         before = proxy.dropped
-        proxy.drop_replies(1 + round(9 * strike.share), matching=b"EVALSHA")
+        proxy.drop_replies(1 + round(9 * planned.share), matching=b"EVALSHA")
         eventually(lambda: proxy.dropped > before)
         return []
 
-    def replies_delayed(self, strike: Strike) -> Pids:
+    def replies_delayed(self, planned: PlannedFault) -> Pids:
         """A slow network."""
-        proxy = self._proxy(strike)
+        proxy = self._proxy(planned)
         low, high = SLOW_MS
-        proxy.delay_ms = low + (high - low) * strike.share
+        proxy.delay_ms = low + (high - low) * planned.share
         time.sleep(BRIEF[1])  # the length of the fault
-        with Redis.from_url(self._url(strike)) as client:
+        with Redis.from_url(self._url(planned)) as client:
             client_id(client)  # connects
 
             def is_slow() -> bool:
@@ -223,108 +227,108 @@ class Faults:
         proxy.delay_ms = 0
         return []
 
-    def connections_cut(self, strike: Strike) -> Pids:
+    def connections_cut(self, planned: PlannedFault) -> Pids:
         """All connections to Redis are closed at once."""
-        eventually(self._proxy(strike).cut)
+        eventually(self._proxy(planned).cut)
         return []
 
-    def partitioned(self, strike: Strike) -> Pids:
-        """Connections stay open, and nothing passes."""
-        proxy = self._proxy(strike)
+    def partitioned(self, planned: PlannedFault) -> Pids:
+        """Connections stay open, and nothing passes through them."""
+        proxy = self._proxy(planned)
         proxy.black_hole()
-        with Redis.from_url(self._url(strike), socket_timeout=0.2) as client:
-            eventually(self._server(strike).answers)
+        with Redis.from_url(self._url(planned), socket_timeout=0.2) as client:
+            eventually(self._server(planned).answers)
             assert not client_id(client), "something has passed"
-        self._last(self._up_to_a_lapse, strike)
+        self._wait_out(self._up_to_a_lapse, planned)
         proxy.black_hole(False)
         return []
 
     # -- Sentinel
 
-    def master_killed(self, strike: Strike) -> Pids:
+    def master_killed(self, planned: PlannedFault) -> Pids:
         """SIGKILL the master, wait for the promotion, and start it again."""
         return self._change_master(RedisServer.kill, RedisServer.start)
 
-    def master_frozen(self, strike: Strike) -> Pids:
-        """SIGSTOP the master until another is promoted: then it comes back with its old data."""
+    def master_frozen(self, planned: PlannedFault) -> Pids:
+        """SIGSTOP the master until a replica is promoted: then it resumes with its old data."""
         return self._change_master(RedisServer.pause, RedisServer.resume)
 
-    def failed_over(self, strike: Strike) -> Pids:
+    def failed_over(self, planned: PlannedFault) -> Pids:
         """SENTINEL FAILOVER, as an operator asks for it."""
         return self._change_master(lambda _: self._fleet.fail_over(), lambda _: None)
 
-    def replica_killed(self, strike: Strike) -> Pids:
+    def replica_killed(self, planned: PlannedFault) -> Pids:
         """SIGKILL a replica, and start it again."""
         master = self._fleet.master
-        replica = self._pick(strike, [one for one in self._fleet.servers if one is not master])
+        replica = self._pick(planned, [one for one in self._fleet.servers if one is not master])
         replica.kill()
-        self._last(BRIEF, strike)
+        self._wait_out(BRIEF, planned)
         replica.start()
         replica.follow(master)
         return []
 
-    def sentinel_killed(self, strike: Strike) -> Pids:
+    def sentinel_killed(self, planned: PlannedFault) -> Pids:
         """SIGKILL a sentinel, and start it again."""
-        sentinel = self._pick(strike, self._fleet.sentinels)
+        sentinel = self._pick(planned, self._fleet.sentinels)
         sentinel.end(signal.SIGKILL)
-        self._last(BRIEF, strike)
+        self._wait_out(BRIEF, planned)
         sentinel.start()
         return []
 
     # -- Redis Cluster
 
-    def owner_killed(self, strike: Strike) -> Pids:
-        """SIGKILL a master that has jobs, have its replica take over, and start it again."""
-        number = self._slot(strike)
+    def owner_killed(self, planned: PlannedFault) -> Pids:
+        """SIGKILL a master that holds jobs, have its replica take over, and start it again."""
+        number = self._slot(planned)
         former = self._cluster.owner(number)
         self._cluster.kill_owner(number)
-        self._last(BRIEF, strike)
+        self._wait_out(BRIEF, planned)
         former.start()
         self._cluster.wait_until_whole()
         return []
 
-    def owner_cut_off(self, strike: Strike) -> Pids:
-        """A master that has jobs no longer hears the others, which have given its slots to
-        its replica; clients still reach it, and it accepts writes."""
-        with self._cluster.cut_off(self._slot(strike)):
-            self._last(BRIEF, strike)
+    def owner_cut_off(self, planned: PlannedFault) -> Pids:
+        """A master that holds jobs no longer hears the others, which have given its slots to its
+        replica. Clients can still reach it, and it accepts writes."""
+        with self._cluster.cut_off(self._slot(planned)):
+            self._wait_out(BRIEF, planned)
         self._cluster.wait_until_whole()
         return []
 
-    def owner_failed_over(self, strike: Strike) -> Pids:
+    def owner_failed_over(self, planned: PlannedFault) -> Pids:
         """CLUSTER FAILOVER, as an operator asks for it."""
-        self._cluster.promote(self._slot(strike))
+        self._cluster.promote(self._slot(planned))
         self._cluster.wait_until_whole()
         return []
 
-    def slot_moved(self, strike: Strike) -> Pids:
+    def slot_moved(self, planned: PlannedFault) -> Pids:
         """The slot of a shard moves to another master, with its keys."""
-        with self._cluster.moving(self._slot(strike)):
-            self._last(BRIEF, strike)
+        with self._cluster.moving(self._slot(planned)):
+            self._wait_out(BRIEF, planned)
         self._cluster.wait_until_whole()
         return []
 
     # -- the database
 
-    def database_crashed(self, strike: Strike) -> Pids:
+    def database_crashed(self, planned: PlannedFault) -> Pids:
         """PostgreSQL ends at once, as in a crash, and starts again."""
         server = self._postgres
         server.stop()
-        self._last(BRIEF, strike)
+        self._wait_out(BRIEF, planned)
         server.start()
         return []
 
-    def database_cut(self, strike: Strike) -> Pids:
+    def database_cut(self, planned: PlannedFault) -> Pids:
         """PostgreSQL ends every connection, as an administrator or a failover does."""
         eventually(lambda: self._postgres.terminate(self._deployment.database["NAME"]))
         return []
 
     # -- the clock
 
-    def clock_jumped(self, strike: Strike) -> Pids:
+    def clock_jumped(self, planned: PlannedFault) -> Pids:
         """The clock of a Redis jumps to up to three leases before or after the true time."""
-        server = self._pick(strike, self._deployment.clocked_servers)
-        ahead = self._furthest_jump * (2 * strike.share - 1)
+        server = self._pick(planned, self._deployment.clocked_servers)
+        ahead = self._furthest_jump * (2 * planned.share - 1)
         if abs(ahead - server.clock.ahead) < SHORTEST_JUMP:
             ahead += 2 * SHORTEST_JUMP
         before_ms, before = self._ends(server)
@@ -340,47 +344,47 @@ class Faults:
         return []
 
     def _ends(self, server: RedisServer) -> tuple[int, list[ledger.Place]]:
-        """What the one Redis says: its time in ms, and the ends of all streams. The verdict asks
-        nothing by the clocks of several servers."""
+        """The time of the single Redis in ms, and the ends of all its streams. With several servers
+        there is nothing to record: the verdict compares no times by their clocks."""
         if self._deployment.place.on != "redis":
             return 0, []
         streams = [keys.events for keys in self._deployment.place.keys]
         return eventually(lambda: ends_of(server, streams))
 
-    def worker_clock_jumped(self, strike: Strike) -> Pids:
-        """The clock of a worker, or of the bridge, jumps to up to an hour before or after the true
+    def worker_clock_jumped(self, planned: PlannedFault) -> Pids:
+        """The clock of a worker or of the bridge jumps to up to an hour before or after the true
         time."""
 
-        return self._move_clock(strike, lambda: list(self._deployment.everybody()))
+        return self._move_clock(planned, lambda: list(self._deployment.all_workers()))
 
-    def producer_clock_jumped(self, strike: Strike) -> Pids:
+    def producer_clock_jumped(self, planned: PlannedFault) -> Pids:
         """The clock of a producer jumps to up to an hour before or after the true time."""
-        return self._move_clock(strike, lambda: self._deployment.producers)
+        return self._move_clock(planned, lambda: self._deployment.producers)
 
     def _move_clock(
-        self, strike: Strike, processes: Callable[[], Sequence[Worker | Producer]]
+        self, planned: PlannedFault, processes: Callable[[], Sequence[Worker | Producer]]
     ) -> Pids:
         def jump() -> bool:
-            process = self._pick(strike, processes())
+            process = self._pick(planned, processes())
             assert process.clock is not None
             if not process.clock.moves(process.pid):
                 return False
-            process.clock.jump(HOUR * (2 * strike.share - 1))
+            process.clock.jump(HOUR * (2 * planned.share - 1))
             return True
 
         eventually(jump)
-        return []  # nobody was stopped
+        return []  # no process was stopped
 
     # -- how
 
-    def _server(self, strike: Strike) -> RedisServer:
-        return self._deployment.server(self._keys(strike).shard)
+    def _server(self, planned: PlannedFault) -> RedisServer:
+        return self._deployment.server(self._keys(planned).shard)
 
-    def _proxy(self, strike: Strike) -> Proxy:
-        return self._deployment.proxy(self._keys(strike).shard)
+    def _proxy(self, planned: PlannedFault) -> Proxy:
+        return self._deployment.proxy(self._keys(planned).shard)
 
-    def _url(self, strike: Strike) -> str:
-        return self._deployment.url(self._keys(strike).shard)
+    def _url(self, planned: PlannedFault) -> str:
+        return self._deployment.url(self._keys(planned).shard)
 
     @property
     def _postgres(self) -> PostgresServer:
@@ -397,18 +401,18 @@ class Faults:
         assert self._deployment.cluster is not None
         return self._deployment.cluster
 
-    def _keys(self, strike: Strike) -> Keys:
-        """Those of the shard that it strikes."""
-        return self._pick(strike, self._deployment.place.keys)
+    def _keys(self, planned: PlannedFault) -> Keys:
+        """The keys of the shard that the fault affects."""
+        return self._pick(planned, self._deployment.place.keys)
 
-    def _slot(self, strike: Strike) -> int:
-        return slot(tag(self._keys(strike).shard))
+    def _slot(self, planned: PlannedFault) -> int:
+        return slot(tag(self._keys(planned).shard))
 
-    def _at(self, strike: Strike) -> int:
-        return self._pick(strike, range(len(self._deployment.workers)))
+    def _at(self, planned: PlannedFault) -> int:
+        return self._pick(planned, range(len(self._deployment.workers)))
 
-    def _worker(self, strike: Strike) -> Worker:
-        return self._deployment.workers[self._at(strike)]
+    def _worker(self, planned: PlannedFault) -> Worker:
+        return self._deployment.workers[self._at(planned)]
 
     def _children(self, of_jobs: bool | None = None) -> Pids:
         def look() -> Pids:
@@ -420,18 +424,18 @@ class Faults:
         return eventually(look)
 
     @staticmethod
-    def _pick(strike: Strike, victims: Sequence[Found]) -> Found:
-        return victims[min(int(strike.pick * len(victims)), len(victims) - 1)]
+    def _pick(planned: PlannedFault, victims: Sequence[Found]) -> Found:
+        return victims[min(int(planned.pick * len(victims)), len(victims) - 1)]
 
     @staticmethod
-    def _last(bounds: tuple[float, float], strike: Strike) -> None:
-        """The length of the fault."""
+    def _wait_out(bounds: tuple[float, float], planned: PlannedFault) -> None:
+        """Wait for the length of the fault."""
         low, high = bounds
-        time.sleep(low + (high - low) * strike.share)
+        time.sleep(low + (high - low) * planned.share)
 
-    def _kill_child(self, strike: Strike, *, of_jobs: bool) -> Pids:
+    def _kill_child(self, planned: PlannedFault, *, of_jobs: bool) -> Pids:
         def kill() -> Pids:
-            child = find(self._pick(strike, self._children(of_jobs)))
+            child = find(self._pick(planned, self._children(of_jobs)))
             if child is None or not is_alive(child):
                 return []
             child.kill()
@@ -440,8 +444,8 @@ class Faults:
 
         return eventually(kill)
 
-    def _replace(self, strike: Strike, *, same_name: bool) -> Pids:
-        at, workers = self._at(strike), self._deployment.workers
+    def _replace(self, planned: PlannedFault, *, same_name: bool) -> Pids:
+        at, workers = self._at(planned), self._deployment.workers
         former = workers[at]
         pids = [former.pid, *former.children]
         former.kill()
@@ -449,16 +453,16 @@ class Faults:
         workers[at] = self._deployment.start_worker(former.name if same_name else "")
         return pids
 
-    def _freeze(self, pids: Pids, bounds: tuple[float, float], strike: Strike) -> Pids:
-        """Those that were there; nothing is frozen unless the first one was."""
-        with self._signalling:  # else another fault could resume what is not yet seen to stand
+    def _freeze(self, pids: Pids, bounds: tuple[float, float], planned: PlannedFault) -> Pids:
+        """Freeze the processes that still exist, but none of them unless the first one does."""
+        with self._signalling:  # else another fault could resume one before it is seen to stop
             frozen = [process for pid in pids if (process := find(pid)) and is_alive(process)]
             if not frozen or frozen[0].pid != pids[0]:
                 return []
             for process in frozen:
                 signal_if_there(process, signal.SIGSTOP)
             eventually(lambda: all(map(is_frozen, frozen)))
-        self._last(bounds, strike)
+        self._wait_out(bounds, planned)
         with self._signalling:
             for process in reversed(frozen):  # the supervisor last, so that it notices nothing
                 signal_if_there(process, signal.SIGCONT)
@@ -476,7 +480,7 @@ class Faults:
 
 
 def ends_of(server: RedisServer, streams: Sequence[str]) -> tuple[int, list[ledger.Place]] | None:
-    """The time of a server in ms, and the places behind the last event of each stream; None when
+    """The time of a server in ms, and the positions behind the last event of each stream; None if
     it does not answer."""
     try:
         with Redis.from_url(server.url, decode_responses=True, socket_timeout=10) as client:
@@ -504,12 +508,12 @@ def signal_if_there(process: psutil.Process, number: signal.Signals) -> None:
 
 
 def is_frozen(process: psutil.Process) -> bool:
-    """True also when it has ended."""
+    """True also when the process has ended."""
     return not is_alive(process) or bool(process.status() == psutil.STATUS_STOPPED)
 
 
 def refusal(client: Redis, keys: Keys) -> str:
-    """What Redis says to a write in this shard; "" when it accepts it."""
+    """The error with which Redis refuses a write in this shard, or "" if it accepts it."""
     probe = keys.base + "probe"
     try:
         client.set(probe, 1)
@@ -520,7 +524,7 @@ def refusal(client: Redis, keys: Keys) -> str:
 
 
 def client_id(client: Redis) -> int:
-    """The number of its connection; 0 when nothing answers."""
+    """The number of its connection; 0 if Redis does not answer."""
     try:
         return int(client.client_id())
     except RedisError:

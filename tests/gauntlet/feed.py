@@ -1,5 +1,5 @@
-"""A producer calls every verb in turns. Before each call it writes into the ledger what it is about
-to ask for, and after it what it was answered."""
+"""A producer that calls every verb in turn. Before each call it records in the ledger what it is
+about to request, and afterwards the answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from . import tasks
 from .ledger import write
 
 PAUSE = 0.02  # s between two calls
-BACKLOG = 400  # with more unfinished jobs it waits: the faults are the test, not the load
+BACKLOG = 400  # with more unfinished jobs than this it waits: the test is about faults, not load
 KEYS = ("a", "b", "c")
 DELAY = 0.4  # s
 FAR = 3600.0  # s: the delay of a job that is cancelled
@@ -43,8 +43,8 @@ Answer = dict[str, Any]
 
 
 class Feed:
-    """Each of KINDS is a method: it takes the name of the call, and returns the ids of its jobs and
-    whatever the verdict needs besides."""
+    """Each of KINDS is a method that takes the name of the call, and returns the ids of its jobs
+    and whatever else the verdict needs."""
 
     def __init__(self, number: int, seed: int) -> None:
         self._prefix = f"p{number}-{os.getpid()}"
@@ -54,7 +54,7 @@ class Feed:
         self.stopping = False
 
     def run(self) -> None:
-        """Until SIGTERM."""
+        """Run until SIGTERM."""
         for kind in self._kinds():
             if self.stopping:
                 break
@@ -62,8 +62,8 @@ class Feed:
             time.sleep(PAUSE)
 
     def _kinds(self) -> Iterator[str]:
-        """Every kind in each round, in an order of its own; between rounds it lets workers catch
-        up, and gives what waits its event."""
+        """Yields every kind once per round, in random order. Between rounds it lets workers catch
+        up, and sends the events that jobs wait for."""
         while True:
             yield from self._dice.sample(KINDS, len(KINDS))
             while self._events and not self.stopping and send_its_event(self._events[0]):
@@ -121,12 +121,12 @@ class Feed:
 
     def cancelled(self, call: str) -> Answer:
         job = tasks.plain.using(run_after=FAR).enqueue(call)
-        while True:  # else it would be in the way at the end
+        while True:  # otherwise it would delay the end of the run
             try:
                 job.cancel()
             except AWAY:
                 time.sleep(0.1)
-            except JobNotFound:  # the verdict will say so
+            except JobNotFound:  # the verdict will report it
                 break
             else:
                 break
@@ -203,7 +203,7 @@ def ids(*jobs: Job) -> Answer:
 
 
 def send_its_event(call: str) -> bool:
-    """Send the event for which the job of this call waits; False while Redis is away."""
+    """Send the event that the job of this call waits for; False while Redis is down."""
     try:
         send_event(f"gauntlet:{call}", {"call": call})
     except RedisQueueError:

@@ -1,4 +1,4 @@
-"""What was asked for and what was done, in a file outside Redis and the database.
+"""What was requested and what was done, in a file outside Redis and the database.
 
 Producers, jobs and the program itself append to one file, a line of JSON each. A line is one write
 to a file that is open for appending, so lines never mix, and a kill leaves a whole line or none.
@@ -20,12 +20,12 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 EVERY = 2  # s between two due times of the schedule
-# Of the environment: where the file is; the true time when the monotonic clock was at 0, in ns.
+# Environment variables: where the file is; the true time when the monotonic clock was at 0, in ns.
 VARIABLE, CLOCK = "GAUNTLET_LEDGER", "GAUNTLET_CLOCK"
 
 
 def now_ns() -> int:
-    """The true time, in ns, also in a worker whose clock has jumped."""
+    """The true time in ns, even in a worker whose clock has jumped."""
     zero = os.environ.get(CLOCK)
     return time.time_ns() if zero is None else int(zero) + time.monotonic_ns()
 
@@ -50,24 +50,25 @@ def running(kind: str, call: str, job: str, **fields: Any) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Call:
-    """A call of a producer. ``answer`` is None while nobody knows whether it was accepted."""
+    """A call of a producer. ``answer`` is None while it is unknown whether it was accepted."""
 
     id: str
     kind: str
     begun: int  # ns
-    answer: dict[str, Any] | None = None  # what the producer was given
-    error: str = ""  # it was refused
+    answer: dict[str, Any] | None = None  # what the producer got back
+    error: str = ""  # why it was refused
     ended: int = 0
 
     @property
     def jobs(self) -> list[str]:
-        """Ids that the producer was given."""
+        """The ids that the producer got back."""
         return list(self.answer["jobs"]) if self.answer else []
 
 
 @dataclass(slots=True)
 class Run:
-    """A run of a job by its own marks. ``end`` is 0 if it raised, or its process died."""
+    """A run of a job, from the marks that the job itself wrote. ``end`` is 0 if it raised, or if
+    its process died."""
 
     kind: str
     call: str
@@ -80,7 +81,7 @@ class Run:
 
 @dataclass(slots=True)
 class Fault:
-    """A fault that struck; ``pids`` are the processes that it stopped or killed."""
+    """A fault that took effect. ``pids`` are the processes that it stopped or killed."""
 
     name: str
     begun: int  # ns
@@ -93,9 +94,9 @@ Place = tuple[int, int]  # of an event in its stream
 
 @dataclass(slots=True)
 class Jump:
-    """From ``at`` (ns) on the clock of the one Redis was ``ahead`` of the true time by so many ms.
-    ``before`` and ``after``: the ends of all shards' streams when they were read just then;
-    ``before_ms``: what the clock said at the first reading."""
+    """From ``at`` (ns) on, the clock of the single Redis was ``ahead`` of the true time by that
+    many ms. ``before`` and ``after``: the ends of all shards' streams, read immediately before and
+    after the jump. ``before_ms``: the clock's time at the first reading."""
 
     at: int
     ahead: int
@@ -105,8 +106,8 @@ class Jump:
 
 
 class Recovery(NamedTuple):
-    """In seconds: how long a fault lasted; the longest time from its begin to its end and beyond in
-    which no job ended; how long after its end a job had started and ended."""
+    """In seconds: how long the fault lasted; the longest time without a job ending, from the
+    fault's start until work resumed; how long after the fault's end a job had started and ended."""
 
     lasted: float
     stall: float
@@ -115,7 +116,7 @@ class Recovery(NamedTuple):
 
 @dataclass(slots=True)
 class Ledger:
-    """The file, read."""
+    """The parsed file."""
 
     calls: dict[str, Call] = field(default_factory=dict)
     runs: dict[str, list[Run]] = field(default_factory=lambda: defaultdict(list))  # by call
@@ -135,7 +136,7 @@ class Ledger:
         ]
 
     def recoveries(self) -> Iterator[tuple[Fault, Recovery]]:
-        """How long each fault kept everybody from work."""
+        """How long each fault kept all workers from making progress."""
         whole = sorted((run.start, run.end) for run in self.all_runs if run.end)
         ends = sorted(end for _, end in whole)
         for fault in self.faults:
@@ -201,7 +202,7 @@ def read_file(path: Path) -> Ledger:
 
 
 class Tail:
-    """What the ledger says while it grows; for any thread."""
+    """What the ledger contains while it grows; safe to use from any thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -209,11 +210,11 @@ class Tail:
         self._reading = Lock()
         self.workers: set[int] = set()  # processes that have run jobs
         self.ended = 0  # runs
-        self.newest = 0  # when the youngest run that has ended began, in ns
+        self.newest = 0  # when the most recently started run that has ended began, in ns
         self._begun: dict[tuple[int, str], int] = {}
 
     def poll(self) -> None:
-        """Read what was appended."""
+        """Read what was appended since the last call."""
         with self._reading, self._path.open("rb") as file:
             file.seek(self._at)
             lines = file.read().split(b"\n")

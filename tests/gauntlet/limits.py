@@ -1,14 +1,14 @@
-"""When runs held what, by their own marks.
+"""When runs held which slots, according to their own marks.
 
 A job holds its slot from its claim until its end is reported, or until Redis takes it from a child
 that is dead or silent. Its marks are made in between, so runs that overlap by their marks held
-slots at the same time, and no allowance is needed. A run without an end held its slot until Redis
-took the job away. One whose child was stopped or cut off for longer than a lease goes on when the
-child is back: its slot is somebody else's by then, which no lease can prevent. Such a run counts
-until Redis took it away, and only if a fault explains it.
+slots at the same time, and no tolerance is needed. A run without an end held its slot until Redis
+took the job away. If a child was stopped or cut off for longer than a lease, its run continues when
+the child is back, although another job has its slot by then; no lease can prevent that. Such a run
+counts until Redis took the job away, and only if a fault explains it.
 
-A start counts for a rate at the instant of its claim, and its mark comes later: later by more for
-one than for another, so marks may be closer together than the claims were. So the marks tell which
+A start counts towards a rate at the time of its claim. Its mark comes later, with a delay that
+varies, so marks may be closer together than their claims. Therefore the marks only tell which
 claims became starts, and the event of the claim tells when.
 """
 
@@ -26,7 +26,8 @@ NS = 1_000_000  # in a ms
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A run from its start until it let go, in ns. ``problem``: what cannot be explained."""
+    """A run from its start until it released its slot, in ns. ``problem``: what no fault
+    explains."""
 
     start: int
     end: int
@@ -49,7 +50,7 @@ def holdings(runs: Iterable[Run], found: Evidence) -> Iterator[Holding]:
 
 
 def claim_of(run: Run, found: Evidence) -> tuple[Event | None, Event | None]:
-    """The event of the claim under which it started, and the one that followed."""
+    """The event of the claim under which the run started, and the event after it."""
     story = found.stories.get(run.job, [])
     earlier = [
         at
@@ -63,7 +64,8 @@ def claim_of(run: Run, found: Evidence) -> tuple[Event | None, Event | None]:
 
 
 def is_explained(claim_ms: int, taken_ms: int, found: Evidence) -> bool:
-    """Whether a fault silenced somebody while the job was held, or shortly before it was taken."""
+    """Whether a fault silenced a process while the job was held, or shortly before it was taken
+    away."""
     return any(
         fault.begun // NS <= taken_ms and fault.ended // NS >= claim_ms
         for fault in found.ledger.faults
@@ -71,7 +73,7 @@ def is_explained(claim_ms: int, taken_ms: int, found: Evidence) -> bool:
 
 
 def most_at_once(held: Sequence[Holding]) -> int:
-    """How many held at the same time at the most."""
+    """The highest number held at the same time."""
     changes = [(one.start, 1) for one in held] + [(one.end, -1) for one in held]
     count = most = 0
     for _, change in sorted(changes):
@@ -81,8 +83,8 @@ def most_at_once(held: Sequence[Holding]) -> int:
 
 
 def claims(runs: Iterable[Run], found: Evidence) -> list[list[int]]:
-    """When the claims were made that became starts, in ms, in order: a list for each stretch
-    between two jumps of Redis's clock. A jump over a rate's window fills its bucket."""
+    """The times of the claims that became starts, in ms, in order: one list for each period between
+    two jumps of Redis's clock. A jump over a rate's window refills its bucket."""
     events = ((run.job, claim_of(run, found)[0]) for run in runs)
     starts: dict[int, set[tuple[str, int]]] = defaultdict(set)
     for job, event in events:

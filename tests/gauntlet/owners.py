@@ -1,5 +1,5 @@
-"""Who owns each key that is left when nothing runs any more: a key without an owner would stay for
-ever, and so would what it stands for."""
+"""Finds the owner of each key that is left when nothing runs any more. A key without an owner would
+stay forever, and so would whatever it stands for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.history import FINAL
 
 from .evidence import Keyspace
 
-# Keys that there is one of each, and which nothing that has ended is in.
+# Keys that exist once per shard and contain nothing once everything has ended.
 EMPTY_AT_REST = {
     "pending_writes", "slots", "waiting_limits", "waiting_chunks", "changed_limits",
     "continuations", "result_files", "closed_gathers",
@@ -26,14 +26,14 @@ OF_A_QUEUE = {*FINAL, "wake", "meta", "passes", "pauses", "pause_history", "dele
 
 
 def is_permanent(name: str) -> bool:
-    """Whether a key, without its prefix, exists for as long as its queue or its schedule does."""
+    """Whether a key (without its prefix) exists for as long as its queue or schedule does."""
     queue, _, what = name.removeprefix("q:").partition(":")
     is_of_a_queue = bool(queue) and name.startswith("q:") and what in OF_A_QUEUE
     return name in ONE_OF_EACH or is_of_a_queue or name.startswith("schedule:")
 
 
 class Owners:
-    """``orphans`` of one keyspace."""
+    """Finds the ``orphans`` of one keyspace."""
 
     def __init__(self, keyspace: Keyspace, expiring: set[str], keys: Keys) -> None:
         self._keyspace = keyspace
@@ -44,7 +44,8 @@ class Owners:
             for name in ("workflows", "gathers", "schedules", "uniques", "workers")
         }
         self._queues = keyspace.get(keys.queues, ("set", set()))[1]
-        # The name of a key behind the prefix, and whether it has an owner, given what matched.
+        # The pattern of a key's name without its prefix, and whether the key has an owner, given
+        # the matched groups.
         self._rules: list[tuple[str, Callable[..., bool]]] = [
             (r"job:([^:]+)", self._owns_job),
             (r"job:([^:]+):(?:then|followers)", lambda job: self._keys.job(job) in keyspace),
@@ -53,13 +54,13 @@ class Owners:
             (r"gather:([^:]+)(?::plan)?", lambda name: name in self._members["gathers"]),
             (r"schedule:(.+)", lambda name: name in self._members["schedules"]),
             (r"unique:(.+)", lambda name: name in self._members["uniques"]),
-            # A worker that lives reaps this child once its lease has lapsed.
+            # A live worker reaps this child once its lease has expired.
             (r"child:([^:]+):resent", lambda child: child in self._members["workers"]),
             (r"steps:([^:]+)", lambda job: self._status(job) in ("failed", "cancelled")),
         ]
 
     def orphans(self) -> Iterator[str]:
-        """The keys that nobody owns, each with its type."""
+        """The keys without an owner, each with its type."""
         base = self._keys.base
         for key, (kind, _) in self._keyspace.items():
             if key in self._expiring:
@@ -77,7 +78,7 @@ class Owners:
         return False
 
     def _owns_job(self, job_id: str) -> bool:
-        """A finished job is in the list of its queue and status, from which it is pruned."""
+        """A finished job is in the list of its queue and status, from which it will be pruned."""
         job = self._job(job_id)
         status = "deleted" if "deleted" in job else job.get("status", "")
         if status not in OF_A_QUEUE:

@@ -1,4 +1,4 @@
-"""Which fault strikes when: drawn from the seed alone, so the same seed gives the same plan."""
+"""Which fault happens when: drawn from the seed alone, so the same seed gives the same plan."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ GAPS = (0.03, 0.25)  # leases between the end of a fault and the next one
 
 
 @dataclass(frozen=True, slots=True)
-class Strike:
-    """One fault. ``pick``, from 0 to 1, chooses its victim, and ``share`` its length between the
-    shortest and the longest of its kind."""
+class PlannedFault:
+    """One planned fault. ``pick``, from 0 to 1, chooses its victim, and ``share`` its length,
+    between the shortest and the longest of its kind."""
 
     number: int
     round: int
-    gap: float  # leases before it strikes
+    gap: float  # leases before it is injected
     fault: str
     pick: float
     share: float
@@ -24,8 +24,8 @@ class Strike:
 
 def make_plan(
     seed: int | str, faults: Sequence[str], gaps: tuple[float, float] = GAPS
-) -> Iterator[Strike]:
-    """Rounds without end. Each has every fault once, in an order of its own: none is left out.
+) -> Iterator[PlannedFault]:
+    """Endless rounds. Each contains every fault once, in random order, so none is left out.
     ``gaps``: the shortest and the longest."""
     dice, number, round_ = random.Random(seed), 0, 0
     while True:
@@ -33,4 +33,4 @@ def make_plan(
         for fault in dice.sample(sorted(faults), len(faults)):
             number += 1
             gap, pick, share = dice.uniform(*gaps), dice.random(), dice.random()
-            yield Strike(number, round_, gap, fault, pick, share)
+            yield PlannedFault(number, round_, gap, fault, pick, share)

@@ -21,8 +21,8 @@ def exit_code(course: Course, rulings: Sequence[Ruling], missing: Sequence[str])
 
 
 def table(course: Course, chosen: Sequence[str], ledger: Ledger) -> Iterator[str]:
-    """A line for each fault. ``stall``: the longest time in which no job ended; ``back``: how long
-    after the end of the fault a job had started and ended."""
+    """One line per fault. ``stall``: the longest time in which no job ended; ``back``: how long
+    after the fault's end a job had started and ended."""
     by_name: dict[str, list[Recovery]] = defaultdict(list)
     for fault, recovery in ledger.recoveries():
         by_name[fault.name].append(recovery)
@@ -42,7 +42,7 @@ def row(found: Sequence[Recovery]) -> str:
 
 
 def load(found: Evidence) -> Iterator[str]:
-    """How much was asked for, and what became of it."""
+    """How much was requested, and what became of it."""
     calls = found.ledger.calls.values()
     kinds = Counter(call.kind for call in found.ledger.accepted())
     refused = sum(bool(call.error) for call in calls)

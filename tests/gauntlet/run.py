@@ -1,4 +1,4 @@
-"""One run: load, faults by the plan, and an orderly end after which nothing moves any more."""
+"""One run: load, faults by the plan, and an orderly end after which nothing changes any more."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from tests.worker.processes import eventually
 
 from . import ledger, tasks
 from .deployment import Deployment
+from .fault_runner import RECOVERY, FaultRunner, Length, plans
 from .feed import send_its_event
 from .ledger import Tail
-from .strikers import RECOVERY, Length, Strikers, plans
 
 WARM_UP = 50  # runs before the first fault
-REST = 120.0  # s within which all that was accepted must have ended
+REST = 120.0  # s within which everything accepted must have ended
 UNFINISHED = ("queued", "processing", "waiting", "scheduled", "retrying")
 QUEUE = "default"
 
 
 @dataclass(slots=True)
 class Course:
-    """What happened. ``problem``: why it could not go on."""
+    """What happened. ``problem``: why the run could not continue."""
 
     fired: Counter[str] = field(default_factory=Counter)
     problem: str = ""
 
     def missing(self, chosen: list[str]) -> list[str]:
-        """The faults that never fired: they make a run void."""
+        """The faults that never took effect: they make a run void."""
         return [name for name in chosen if not self.fired[name]]
 
 
 class Gauntlet:
-    """``run`` drives a deployment through a plan."""
+    """``run`` takes a deployment through a plan."""
 
     def __init__(
         self, deployment: Deployment, chosen: list[str], say: Callable[[str], None]
@@ -55,24 +55,24 @@ class Gauntlet:
         self._chosen = chosen
         self._say = say
         self._tail = Tail(deployment.ledger)
-        self._strikers = Strikers(deployment, self._tail, say, self._logs)
+        self._runner = FaultRunner(deployment, self._tail, say, self._logs)
 
     def run(self, length: Length, *, side_by_side: bool = False) -> Course:
-        get_settings()  # the workers' own: refused here and now, if they are wrong
-        course = Course(self._strikers.fired)
+        get_settings()  # the workers' own settings: if they are wrong, they fail here and now
+        course = Course(self._runner.fired)
         made = plans(self._deployment.seed, self._chosen, side_by_side=side_by_side)
         self._deployment.start()
         try:
             eventually(lambda: self._ended() >= WARM_UP, RECOVERY, why=self._logs)
-            self._strikers.strike(list(made.values()), length)
+            self._runner.run(list(made.values()), length)
             self._come_to_rest()
             self._deployment.stop_workers()
-        except (AssertionError, RuntimeError) as error:  # of a wait that was too long
+        except (AssertionError, RuntimeError) as error:  # from a wait that took too long
             course.problem = str(error)
         return course
 
     def _logs(self) -> str:
-        return "\n".join(process.output[-3000:] for process in self._deployment.everybody())
+        return "\n".join(process.output[-3000:] for process in self._deployment.all_workers())
 
     def _ended(self) -> int:
         self._tail.poll()
@@ -81,7 +81,7 @@ class Gauntlet:
     # -- the end
 
     def _come_to_rest(self) -> None:
-        """Stop asking for more, and wait until everything has ended and is mirrored."""
+        """Stop producing, and wait until everything has ended and is mirrored."""
         self._say("faults are over; waiting until all jobs have ended")
         self._deployment.stop_producers()
         for call in ledger.read_file(self._deployment.ledger).calls.values():
@@ -94,7 +94,7 @@ class Gauntlet:
 
 
 def unrest(link: RedisConnection) -> str:
-    """What has not come to its end yet; "" if everything has."""
+    """What has not ended yet; "" if everything has."""
     try:
         pause_the_schedule()
         cancel_the_abandoned()
@@ -112,27 +112,28 @@ def unrest(link: RedisConnection) -> str:
 
 
 def pause_the_schedule() -> None:
-    """As the admin does: the row, which maintenance makes in its time, is the truth."""
+    """Pause it as the admin does: through the row, which is authoritative once maintenance has
+    created it."""
     PeriodicJob.objects.filter(name=tasks.due.name).update(is_enabled=False)
     schedules.pause(tasks.due.name, True)
 
 
 def cancel_the_abandoned() -> None:
-    """Cancel jobs with an hour's delay whose producer was killed before it could."""
+    """Cancel the jobs delayed by an hour whose producer was killed before it could cancel them."""
     for job in JobQueue(QUEUE).get_jobs("scheduled", 0, 99):
         due = job.run_after if isinstance(job, Job) else None
         if due is not None and due.timestamp() > time.time() + 600:
             job.cancel()
 
 
-# What grows with the work but has an end of its own: the stream keeps its last 10,000 events, the
-# ids of rows are remembered for an hour, a gather's results for their time to live.
+# Keys that grow with the work but are bounded: the stream keeps its last 10,000 events, the ids of
+# rows are remembered for an hour, and a gather's results for their TTL.
 PASSING = ("events", "outbox", "gather")
 
 
-def give_back(deployment: Deployment, servers: Sequence[Redis]) -> dict[str, int]:
-    """Delete all finished jobs, give maintenance the time to tidy up, and stop it. Returns what is
-    left, in bytes by key, but for PASSING and what expires."""
+def delete_finished(deployment: Deployment, servers: Sequence[Redis]) -> dict[str, int]:
+    """Delete all finished jobs, give maintenance time to clean up, and stop it. Returns what is
+    left, as bytes by key, except PASSING and keys that expire."""
     for status in FINAL:
         JobQueue(QUEUE).clear(status)
     worker, shards = deployment.start_worker(), deployment.place.keys

@@ -1,4 +1,4 @@
-"""The jobs of the gauntlet. Each run marks its start and its end in the ledger."""
+"""The jobs of the gauntlet. Each run marks its start and end in the ledger."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RATE, WINDOW_MS, BURST = 5, 500, 2
 TOPIC = "gauntlet"
 LISTENERS = 2
 SOON = Backoff(base=0.1, jitter=0)
-# For tasks that need the database: an attempt fails while it is away.
+# For tasks that need the database: attempts fail while it is down.
 PATIENT: dict[str, Any] = {"max_attempts": 1000, "backoff": Backoff(base=0.2, factor=1)}
 
 
@@ -80,7 +80,7 @@ def newest(context: Any, call: str, key: str, number: int) -> None:
 
 @task(takes_context=True, exactly_once=True, **PATIENT)
 def counted(context: Any, call: str) -> None:
-    """Raises its counter, and enqueues a job that raises another."""
+    """Increments its counter, and enqueues a job that increments another."""
     with running("exactly_once", call, context.job.id):
         bump(call)
         counted_too.enqueue(f"{call}+")
@@ -94,7 +94,8 @@ def counted_too(context: Any, call: str) -> None:
 
 @task(takes_context=True, **PATIENT)
 def long_work(context: Any, call: str) -> Any:
-    """Two steps, one with a transaction, a sleep and an event that the producer sends."""
+    """Two steps, one of them with a transaction, then a sleep, and an event that the producer
+    sends."""
     with running("steps", call, context.job.id):
         context.step("first", len, call)
         context.step("book", bump, call, atomic=True)
@@ -112,7 +113,7 @@ def in_chunks(context: Any, items: list[ChunkItem]) -> None:
 
 @task(takes_context=True)
 def part(context: Any, call: str, name: str) -> str:
-    """A job of a workflow; it notes what it got from its parents."""
+    """A job of a workflow; it records what it received from its parents."""
     got = sorted(str(result) for result in context.parent_results.values())
     with running("workflow", call, context.job.id, part=name, parents=got):
         pass

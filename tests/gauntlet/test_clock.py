@@ -1,4 +1,4 @@
-"""The clock of a server jumps, and everybody else's does not."""
+"""Only the server's clock jumps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .clock import MovedClockServer, missing
         ("darwin", "/usr/bin/cc", "only on Linux can a library be preloaded that moves the clock"),
     ],
 )
-def test_it_is_said_why_no_clock_can_jump(
+def test_missing_says_why_no_clock_can_jump(
     monkeypatch: pytest.MonkeyPatch, platform: str, compiler: str | None, said: str
 ) -> None:
     monkeypatch.setattr(sys, "platform", platform)
@@ -30,7 +30,7 @@ def test_it_is_said_why_no_clock_can_jump(
 
 
 @pytest.mark.skipif(bool(missing()), reason=missing())
-def test_a_server_s_clock_jumps_and_stays_so_when_it_starts_again() -> None:
+def test_a_servers_clock_jumps_and_keeps_its_offset_after_a_restart() -> None:
     with MovedClockServer() as server:
         client = server.client()
         eventually(server.shows)

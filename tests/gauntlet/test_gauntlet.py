@@ -1,4 +1,4 @@
-"""A short run of the gauntlet, as anybody runs it."""
+"""A short run of the gauntlet, started from the command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.warm import ROOT
 
 from .clock import missing
 
-# None of these makes a lease lapse, and the lease is long: a busy machine does not, either.
+# None of these lets a lease expire, and the lease is long, so that a busy machine does not either.
 FAULTS = (
     "job_child_killed", "supervisor_killed", "redis_killed", "replies_dropped", "connections_cut",
     "producer_killed", "deployed",
@@ -57,13 +57,13 @@ def test_an_unknown_fault_is_refused_by_name() -> None:
     assert "there is no fault comet here; there are: bridge_killed, child_frozen, " in run.stderr
 
 
-def test_no_clock_jumps_unless_it_is_asked_for() -> None:
+def test_clock_faults_need_the_clock_jumps_option() -> None:
     run = gauntlet(*SHORT, "--faults", "clock_jumped,worker_clock_jumped")
     assert run.returncode == 2
     assert "there is no fault clock_jumped, worker_clock_jumped here" in run.stderr
 
 
-def test_the_mirror_needs_a_database_that_is_there() -> None:
+def test_an_unknown_database_is_refused() -> None:
     run = gauntlet("--database", "oracle")
     assert run.returncode == 2
     assert "invalid choice: 'oracle'" in run.stderr

@@ -1,4 +1,4 @@
-"""The verdict finds what is planted: each promise, broken once in an otherwise sound history."""
+"""The verdict detects each broken promise, planted once in an otherwise sound history."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from .verdict import (
 T0 = 1_700_000_000_000  # ms
 
 
-class Tale:
-    """Calls, runs and events, told line by line at a clock of its own."""
+class History:
+    """Builds a history of calls, runs and events, line by line, with its own clock."""
 
     def __init__(self) -> None:
         self.now = T0
@@ -90,145 +90,145 @@ class Tale:
         return found
 
 
-def a_tale() -> Tale:
-    """A little of everything, as it should be."""
-    tale = Tale()
-    tale.call("one", "plain", "j1")
-    tale.runs("j1", "one")
-    tale.call("once", "exactly_once", "j2")
-    tale.runs("j2", "once", "exactly_once", "counted")
-    tale.runs("j3", "once+", "exactly_once", "counted_too")
-    tale.call("undone", "rolled_back")
+def a_sound_history() -> History:
+    """A small sound history with some of everything."""
+    history = History()
+    history.call("one", "plain", "j1")
+    history.runs("j1", "one")
+    history.call("once", "exactly_once", "j2")
+    history.runs("j2", "once", "exactly_once", "counted")
+    history.runs("j3", "once+", "exactly_once", "counted_too")
+    history.call("undone", "rolled_back")
     for n in range(4):
-        tale.call(f"l{n}", "limited", f"l{n}")
-        tale.runs(f"l{n}", f"l{n}", "limited", limit="all")
+        history.call(f"l{n}", "limited", f"l{n}")
+        history.runs(f"l{n}", f"l{n}", "limited", limit="all")
     for n in range(6):
-        tale.call(f"r{n}", "rated", f"r{n}")
-        tale.now += 200
-        tale.runs(f"r{n}", f"r{n}", "rated")
-    tale.call("u1", "unique", "u1", duplicate=False)
-    tale.event("u1", "queued")
-    tale.call("u2", "unique", "u1", duplicate=True)
-    tale.starts("u1", "u1", "unique", limit="a")
-    tale.ends("u1", "u1")
-    tale.hash("u1", "u1", "unique")
-    tale.call("n1", "newest", "n1", duplicate=False, key="a", number=1)
-    tale.runs("n1", "n1", "newest", key="a", number=1)
-    tale.call("flow", "workflow", "f.0")
-    tale.runs("f.0", "flow", "workflow", "part", part="top", parents=[])
-    tale.runs("f.c", "flow", "callback", "ended")
+        history.call(f"r{n}", "rated", f"r{n}")
+        history.now += 200
+        history.runs(f"r{n}", f"r{n}", "rated")
+    history.call("u1", "unique", "u1", duplicate=False)
+    history.event("u1", "queued")
+    history.call("u2", "unique", "u1", duplicate=True)
+    history.starts("u1", "u1", "unique", limit="a")
+    history.ends("u1", "u1")
+    history.hash("u1", "u1", "unique")
+    history.call("n1", "newest", "n1", duplicate=False, key="a", number=1)
+    history.runs("n1", "n1", "newest", key="a", number=1)
+    history.call("flow", "workflow", "f.0")
+    history.runs("f.0", "flow", "workflow", "part", part="top", parents=[])
+    history.runs("f.c", "flow", "callback", "ended")
     for n in range(3):
-        tale.runs(f"s{n}", "schedule", "schedule", "due", due=str(100.0 + 2 * n))
-        tale.hashes[f"s{n}"]["payload"] = "[[],{}]"
-    return tale
+        history.runs(f"s{n}", "schedule", "schedule", "due", due=str(100.0 + 2 * n))
+        history.hashes[f"s{n}"]["payload"] = "[[],{}]"
+    return history
 
 
 def broken(found: Evidence) -> dict[str, list[str]]:
-    """The promises that are broken, with what contradicts them."""
+    """The broken promises, with the evidence against each."""
     return {one.promise: one.shown for one in judge(found, ONE_REDIS) if one.count}
 
 
 def test_a_sound_history_keeps_every_promise() -> None:
-    assert broken(a_tale().evidence()) == {}
+    assert broken(a_sound_history().evidence()) == {}
 
 
-def lost(tale: Tale) -> None:
-    tale.call("gone", "plain", "gone")
+def lost(history: History) -> None:
+    history.call("gone", "plain", "gone")
 
 
-def unfinished(tale: Tale) -> None:
-    tale.call("stuck", "plain", "stuck")
-    tale.event("stuck", "queued", "processing")
+def unfinished(history: History) -> None:
+    history.call("stuck", "plain", "stuck")
+    history.event("stuck", "queued", "processing")
 
 
-def failed(tale: Tale) -> None:
-    tale.call("bad", "plain", "bad")
-    tale.event("bad", "queued")
-    tale.starts("bad", "bad")
-    tale.event("bad", "failed")
+def failed(history: History) -> None:
+    history.call("bad", "plain", "bad")
+    history.event("bad", "queued")
+    history.starts("bad", "bad")
+    history.event("bad", "failed")
 
 
-def ended_twice(tale: Tale) -> None:
-    tale.event("j1", "completed")
+def ended_twice(history: History) -> None:
+    history.event("j1", "completed")
 
 
-def a_gap(tale: Tale) -> None:
-    del tale.stories["j1"][1]
+def a_gap(history: History) -> None:
+    del history.stories["j1"][1]
 
 
-def never_ran(tale: Tale) -> None:
-    tale.lines = [line for line in tale.lines if line.get("job") != "j1"]
+def never_ran(history: History) -> None:
+    history.lines = [line for line in history.lines if line.get("job") != "j1"]
 
 
-def unasked(tale: Tale) -> None:
-    tale.runs("odd", "nobody")
+def unasked(history: History) -> None:
+    history.runs("odd", "nobody")
 
 
-def rolled_back(tale: Tale) -> None:
-    tale.runs("undone", "undone")
+def rolled_back(history: History) -> None:
+    history.runs("undone", "undone")
 
 
-def early(tale: Tale) -> None:
-    tale.call("later", "delayed", "later")
-    tale.event("later", "scheduled")
-    tale.runs("later", "later")
+def early(history: History) -> None:
+    history.call("later", "delayed", "later")
+    history.event("later", "scheduled")
+    history.runs("later", "later")
 
 
-def before_its_parents(tale: Tale) -> None:
-    tale.runs("f.3", "flow", "workflow", "part", part="end", parents=["left"])
+def before_its_parents(history: History) -> None:
+    history.runs("f.3", "flow", "workflow", "part", part="end", parents=["left"])
 
 
-def a_callback_fails(tale: Tale) -> None:
-    tale.hashes["f.c"]["status"] = "failed"
+def a_callback_fails(history: History) -> None:
+    history.hashes["f.c"]["status"] = "failed"
 
 
-def two_callbacks(tale: Tale) -> None:
-    tale.runs("f.d", "flow", "callback", "ended")
+def two_callbacks(history: History) -> None:
+    history.runs("f.d", "flow", "callback", "ended")
 
 
-def over_the_limit(tale: Tale) -> None:
+def over_the_limit(history: History) -> None:
     for n in range(4):
-        tale.call(f"m{n}", "limited", f"m{n}")
-        tale.event(f"m{n}", "queued")
-        tale.starts(f"m{n}", f"m{n}", "limited", pid=20 + n, limit="all")
+        history.call(f"m{n}", "limited", f"m{n}")
+        history.event(f"m{n}", "queued")
+        history.starts(f"m{n}", f"m{n}", "limited", pid=20 + n, limit="all")
     for n in range(4):
-        tale.ends(f"m{n}", f"m{n}", pid=20 + n)
-        tale.hash(f"m{n}", f"m{n}", "limited")
+        history.ends(f"m{n}", f"m{n}", pid=20 + n)
+        history.hash(f"m{n}", f"m{n}", "limited")
 
 
-def taken_from_the_living(tale: Tale) -> None:
-    tale.call("m", "limited", "m")
-    tale.event("m", "queued")
-    tale.starts("m", "m", "limited", limit="all")
-    tale.event("m", "queued")
-    tale.starts("m", "m", "limited", pid=11, limit="all")
-    tale.line("end", 10, kind="", call="m", job="m")
-    tale.ends("m", "m", pid=11)
-    tale.hash("m", "m", "limited")
+def taken_from_the_living(history: History) -> None:
+    history.call("m", "limited", "m")
+    history.event("m", "queued")
+    history.starts("m", "m", "limited", limit="all")
+    history.event("m", "queued")
+    history.starts("m", "m", "limited", pid=11, limit="all")
+    history.line("end", 10, kind="", call="m", job="m")
+    history.ends("m", "m", pid=11)
+    history.hash("m", "m", "limited")
 
 
-def too_fast(tale: Tale) -> None:
+def too_fast(history: History) -> None:
     for n in range(6):
-        tale.call(f"q{n}", "rated", f"q{n}")
-        tale.now += 50
-        tale.runs(f"q{n}", f"q{n}", "rated")
+        history.call(f"q{n}", "rated", f"q{n}")
+        history.now += 50
+        history.runs(f"q{n}", f"q{n}", "rated")
 
 
-def a_duplicate_of_the_dead(tale: Tale) -> None:
-    tale.call("u3", "unique", "u1", duplicate=True)
+def a_duplicate_of_the_dead(history: History) -> None:
+    history.call("u3", "unique", "u1", duplicate=True)
 
 
-def the_last_write_is_lost(tale: Tale) -> None:
-    tale.call("n2", "newest", "n1", duplicate=True, key="a", number=2)
+def the_last_write_is_lost(history: History) -> None:
+    history.call("n2", "newest", "n1", duplicate=True, key="a", number=2)
 
 
-def due_twice(tale: Tale) -> None:
-    tale.runs("again", "schedule", "schedule", "due", due="102.0")
-    tale.hashes["again"]["payload"] = "[[],{}]"
+def due_twice(history: History) -> None:
+    history.runs("again", "schedule", "schedule", "due", due="102.0")
+    history.hashes["again"]["payload"] = "[[],{}]"
 
 
-def not_due(tale: Tale) -> None:
-    tale.lines = [line for line in tale.lines if line.get("job") != "s1"]
+def not_due(history: History) -> None:
+    history.lines = [line for line in history.lines if line.get("job") != "s1"]
 
 
 @pytest.mark.parametrize(
@@ -257,11 +257,11 @@ def not_due(tale: Tale) -> None:
     ],
 )
 def test_what_breaks_a_promise_is_found(
-    plant: Callable[[Tale], None], promise: str, said: str
+    plant: Callable[[History], None], promise: str, said: str
 ) -> None:
-    tale = a_tale()
-    plant(tale)
-    found = broken(tale.evidence())
+    history = a_sound_history()
+    plant(history)
+    found = broken(history.evidence())
     assert promise in found, found
     assert said in "\n".join(found[promise])
 
@@ -332,34 +332,34 @@ def a_resend_that_is_kept(found: Evidence) -> None:
         (a_held_job, "every_key_has_an_owner", "job_queue:{0}:child:c:processing (list)"),
     ],
 )
-def test_what_redis_and_the_database_contradict_is_found(
+def test_contradictions_in_redis_and_the_database_are_found(
     plant: Callable[[Evidence], None], promise: str, said: str
 ) -> None:
-    found = a_tale().evidence()
+    found = a_sound_history().evidence()
     plant(found)
     assert said in "\n".join(broken(found)[promise])
 
 
 def test_a_key_that_expires_needs_no_owner() -> None:
-    found = a_tale().evidence()
+    found = a_sound_history().evidence()
     an_orphan(found)
     found.expiring.add(found.keys.unique("key"))
     assert broken(found) == {}
 
 
-def test_a_child_whose_lease_runs_owns_what_it_sent_again() -> None:
-    found = a_tale().evidence()
+def test_a_child_with_a_lease_owns_its_resent_calls() -> None:
+    found = a_sound_history().evidence()
     a_resend_that_is_kept(found)
     found.keyspace[found.keys.workers] = ("zset", [("c", 1.0)])
     assert broken(found) == {}
 
 
 def test_a_fault_explains_why_a_job_was_taken_from_its_child() -> None:
-    tale = a_tale()
-    begun = tale.now
-    taken_from_the_living(tale)
-    found = tale.evidence()
-    found.ledger.faults.append(Fault("child_frozen", begun * NS, tale.now * NS, [10]))
+    history = a_sound_history()
+    begun = history.now
+    taken_from_the_living(history)
+    found = history.evidence()
+    found.ledger.faults.append(Fault("child_frozen", begun * NS, history.now * NS, [10]))
     assert broken(found) == {}
 
 
@@ -379,18 +379,18 @@ def test_a_fault_that_never_fired_makes_the_run_void() -> None:
 
 
 def test_a_verb_that_was_never_accepted_makes_the_run_void() -> None:
-    said = never_accepted(a_tale().evidence())
+    said = never_accepted(a_sound_history().evidence())
     assert "steps (a call)" in said
     assert "plain (a call)" not in said
 
 
-def test_how_long_a_fault_kept_everybody_from_work() -> None:
-    tale = Tale()
+def test_how_long_a_fault_kept_all_workers_from_working() -> None:
+    history = History()
     for name in "abc":
-        tale.call(name, "plain", name)
-        tale.runs(name, name)
-        tale.now += 1000
-    found = tale.evidence()
+        history.call(name, "plain", name)
+        history.runs(name, name)
+        history.now += 1000
+    found = history.evidence()
     begun = found.ledger.runs["b"][0].end - 1
     found.ledger.faults.append(Fault("redis_killed", begun, begun + 500 * NS, []))
     ((_, recovery),) = found.ledger.recoveries()
@@ -399,7 +399,7 @@ def test_how_long_a_fault_kept_everybody_from_work() -> None:
     assert recovery.back == pytest.approx(0.507, abs=0.001)
 
 
-def test_a_run_that_could_not_go_on_has_not_passed() -> None:
+def test_a_run_that_could_not_continue_has_not_passed() -> None:
     course = Course(problem="no job ran")
     assert report.exit_code(course, [], []) == report.BROKEN
 
@@ -410,15 +410,15 @@ def test_the_same_seed_gives_the_same_plan() -> None:
         return [next(plan) for _ in range(30)]
 
     assert first(7) == first(7) != first(8)
-    assert {strike.fault for strike in first(7) if strike.round == 4} == {"a", "b", "c"}
+    assert {planned.fault for planned in first(7) if planned.round == 4} == {"a", "b", "c"}
 
 
-def test_a_line_of_the_ledger_that_says_nothing_known_is_refused() -> None:
+def test_an_unknown_line_in_the_ledger_is_refused() -> None:
     with pytest.raises(ValueError, match="a line of the ledger says 'odd'"):
         read(['{"what": "odd", "at": 1, "pid": 1}'])
 
 
-def test_where_clocks_jump_delays_are_asked_for_by_redis_s_clock() -> None:
+def test_where_clocks_jump_delays_are_checked_by_the_clock_of_redis() -> None:
     assert promises_of("redis") == ONE_REDIS
     jumping = promises_of("redis", clock_jumps=True, memory=False)
     assert len(jumping) == len(ONE_REDIS) - 1
@@ -428,39 +428,39 @@ def test_where_clocks_jump_delays_are_asked_for_by_redis_s_clock() -> None:
 
 @pytest.mark.parametrize(("waited_ms", "said"), [(400, []), (399, ["later", "399 ms"])])
 def test_a_delay_by_the_clock_of_redis(waited_ms: int, said: list[str]) -> None:
-    """The clock has jumped ahead meanwhile, so the true wait was short."""
-    tale = a_tale()
-    tale.call("later", "delayed", "later")
-    at = tale.now
-    tale.stories["later"] = [
+    """The clock jumped ahead in between, so the true wait was shorter."""
+    history = a_sound_history()
+    history.call("later", "delayed", "later")
+    at = history.now
+    history.stories["later"] = [
         Event(1, "scheduled", at), Event(2, "queued", at + 100, ahead=waited_ms - 100, era=1)
     ]  # fmt: skip
-    told = list(no_job_falls_due_early(tale.evidence()))
+    told = list(no_job_falls_due_early(history.evidence()))
     assert len(told) == bool(said)
     assert all(word in told[0] for word in said)
 
 
-def test_a_rate_is_asked_for_between_two_jumps() -> None:
-    tale = a_tale()
-    too_fast(tale)
-    for story in tale.stories.values():
+def test_a_rate_is_only_checked_between_two_jumps() -> None:
+    history = a_sound_history()
+    too_fast(history)
+    for story in history.stories.values():
         story[:] = [event._replace(era=event.at % 2) for event in story]
-    assert "rates_hold" not in broken(tale.evidence())
+    assert "rates_hold" not in broken(history.evidence())
 
 
 @pytest.mark.parametrize(
     ("place", "at_ms", "era"),
     [
-        ((100, 999), T0 + 5, 0),  # before the first look
-        ((101, 0), T0 + 9, 0),  # between both looks, by the former clock
+        ((100, 999), T0 + 5, 0),  # before the first reading
+        ((101, 0), T0 + 9, 0),  # between both readings, by the old clock
         ((101, 0), T0 + 5010, 1),
         ((105, 0), T0 + 5020, 1),
         ((201, 0), T0 + 13_998, 1),
-        ((201, 0), T0 + 5021, 2),  # the clock is back at what it has shown long before
+        ((201, 0), T0 + 5021, 2),  # the clock is back at a time that it had shown long before
         ((205, 0), T0 + 5021, 2),
     ],
 )
-def test_the_place_of_an_event_tells_by_which_clock_it_is(
+def test_the_position_of_an_event_tells_which_clock_it_is_by(
     place: tuple[int, int], at_ms: int, era: int
 ) -> None:
     jumps = [

@@ -1,4 +1,5 @@
-"""Whether each promise was kept. Each promise is a function that yields what contradicts it."""
+"""Checks whether each promise was kept. Each promise is a function that yields what contradicts
+it."""
 
 from __future__ import annotations
 
@@ -25,14 +26,14 @@ PARENTS = {
     "parent": [], "child": ["parent"], "top": [], "left": ["top"], "right": ["top"],
     "end": ["left", "right"],
 }  # fmt: skip
-# Those whose call raises a counter, and by which names.
+# The kinds whose calls raise a counter, and the suffixes of the counters' names.
 COUNTED = {"exactly_once": ("", "+"), "steps": ("",), "outbox": ("",)}
 LEFT_BYTES = 64 * 1024  # in each shard
 SHOWN = 5  # contradictions of one promise that are printed
 
 
 def nothing_is_lost(found: Evidence) -> Iterator[str]:
-    """Every accepted job has ended as it had to."""
+    """Every accepted job has ended with the expected status."""
     for call in found.ledger.accepted():
         want = EXPECTED.get(call.kind, "completed")
         for job in call.jobs:
@@ -41,7 +42,7 @@ def nothing_is_lost(found: Evidence) -> Iterator[str]:
 
 
 def nothing_completes_unrun(found: Evidence) -> Iterator[str]:
-    """Every completed job has run to its end, by its own marks."""
+    """Every completed job has run to its end, according to its own marks."""
     ended = {run.job for run in found.ledger.all_runs if run.end}
     for job, hash_ in found.jobs.items():
         if hash_["status"] == "completed" and job not in ended:
@@ -49,7 +50,7 @@ def nothing_completes_unrun(found: Evidence) -> Iterator[str]:
 
 
 def each_job_ends_once(found: Evidence) -> Iterator[str]:
-    """The events of each job are a walk to one end, without a gap."""
+    """The events of each job lead to one end, without a gap."""
     for job, story in found.stories.items():
         wrong = flaw((event.seq, event.status) for event in story)
         if wrong or len(found.ends(job)) > 1:
@@ -79,7 +80,8 @@ def no_job_runs_early(found: Evidence) -> Iterator[str]:
 
 
 def no_job_falls_due_early(found: Evidence) -> Iterator[str]:
-    """The same where clocks jump: by Redis's own, a job with a delay leaves its list after it."""
+    """The same where clocks jump, by Redis's own clock: a delayed job only leaves its list after
+    its delay."""
     for call in found.ledger.accepted("delayed"):
         for before, after in pairwise(found.stories.get(call.jobs[0], ())):
             is_next = after.seq == before.seq + 1 and not (before.reconciled or after.reconciled)
@@ -97,7 +99,8 @@ def dependants_that_ran_early(found: Evidence) -> Iterator[str]:
 
 
 def workflows_and_gathers_end_once(found: Evidence) -> Iterator[str]:
-    """A workflow has one callback, which completes, and a gather one that has all results."""
+    """A workflow has one callback, which completes; a gather has one callback, which has all
+    results."""
     by_call: dict[str, Counter[str]] = defaultdict(Counter)
     for hash_ in found.jobs.values():
         name, status = hash_["task"].rpartition(".")[2], hash_["status"]
@@ -114,7 +117,8 @@ def workflows_and_gathers_end_once(found: Evidence) -> Iterator[str]:
 
 
 def effects_happen_once(found: Evidence) -> Iterator[str]:
-    """What exactly_once jobs, atomic steps and transactions with the outbox did, they did once."""
+    """The effects of exactly_once jobs, atomic steps and transactions with the outbox happened
+    once."""
     for call in found.ledger.calls.values():
         for suffix in COUNTED.get(call.kind, ()):
             done = found.counters.get(call.id + suffix, 0)
@@ -125,14 +129,15 @@ def effects_happen_once(found: Evidence) -> Iterator[str]:
 
 
 def the_mirror_is_redis(found: Evidence) -> Iterator[str]:
-    """Every job in Redis has its record, and they agree; the outbox has been emptied."""
+    """Every job in Redis has its record, and the two agree; the outbox has been emptied."""
     yield from found.differences
     if found.outbox:
         yield f"{found.outbox} rows are left in the outbox"
 
 
 def limits_hold(found: Evidence) -> Iterator[str]:
-    """By the jobs' own marks no limit was exceeded, and no unique job ran beside its like."""
+    """According to the jobs' own marks, no limit was exceeded, and no two jobs with the same unique
+    key ran at the same time."""
     by_limit: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in found.ledger.all_runs:
         if "limit" in run.marks:
@@ -155,7 +160,7 @@ def rates_hold(found: Evidence) -> Iterator[str]:
 
 
 def unique_keys_hold(found: Evidence) -> Iterator[str]:
-    """A duplicate was answered with a job that had not ended; the last arguments were run."""
+    """Every duplicate was answered with a job that had not ended; the newest arguments were run."""
     for call in found.ledger.accepted("unique"):
         assert call.answer is not None
         ends = found.ends(call.jobs[0])
@@ -176,7 +181,7 @@ def unique_keys_hold(found: Evidence) -> Iterator[str]:
 
 
 def schedules_fire_once(found: Evidence) -> Iterator[str]:
-    """Each due time between the first and the last has one job."""
+    """Each due time between the first and the last has exactly one job."""
     jobs: dict[float, set[str]] = defaultdict(set)
     for run in found.ledger.runs["schedule"]:
         jobs[float(run.marks["due"])].add(run.job)
@@ -192,7 +197,7 @@ def schedules_fire_once(found: Evidence) -> Iterator[str]:
 
 
 def every_key_has_an_owner(found: Evidence) -> Iterator[str]:
-    """No key is left that nobody would ever delete, and each id is in one place."""
+    """No key is left that nothing would ever delete, and each id is in one place."""
     rest = dict(found.keyspace)
     for keys in found.shards:
         own = {key: rest.pop(key) for key in found.keyspace if key.startswith(keys.base)}
@@ -205,13 +210,13 @@ def every_key_has_an_owner(found: Evidence) -> Iterator[str]:
 
 
 def _failed_line(error: AssertionError) -> str:
-    """The assertion that failed: outside of pytest it has no text of its own."""
+    """The assertion that failed: outside pytest its message is empty."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{frame.name}: {frame.line}"
 
 
 def memory_is_given_back(found: Evidence) -> Iterator[str]:
-    """Once all finished jobs are deleted, only what a new Redis has, too, is left."""
+    """Once all finished jobs are deleted, only what a fresh Redis also has is left."""
     for key in found.left:
         if not is_permanent(key.partition("}:")[2]):
             yield f"{key} is left when all jobs are deleted"
@@ -220,9 +225,9 @@ def memory_is_given_back(found: Evidence) -> Iterator[str]:
         yield f"{size} bytes are left when all jobs are deleted: {found.left}"
 
 
-# A failover may undo a claim or a finish that no replica had. What follows from that is not asked:
-# behind Sentinel, where one of two replicas confirms and the other one may be promoted, and on a
-# cluster, where each master has one.
+# A failover may undo a claim or a finish that no replica had received. Promises that this can break
+# are not checked behind Sentinel, where one of two replicas confirms and the other may be promoted,
+# nor on a cluster, where each master has only one replica.
 ONE_REDIS: list[Promise] = [
     nothing_is_lost, nothing_completes_unrun, each_job_ends_once, nothing_runs_unasked,
     no_job_runs_early, workflows_and_gathers_end_once, effects_happen_once, the_mirror_is_redis,
@@ -238,19 +243,20 @@ CLUSTER = [
 ]  # fmt: skip
 PROMISES = {"redis": ONE_REDIS, "sentinel": SENTINEL, "cluster": CLUSTER}
 MEMORY = memory_is_given_back
-# One compares Redis's clock with the true time: what is asked instead where clocks jump.
+# This promise compares Redis's clock with the true time; where clocks jump, another one replaces
+# it.
 BY_THE_CLOCK = {no_job_runs_early: no_job_falls_due_early}
 
 
 def promises_of(on: str, *, memory: bool = True, clock_jumps: bool = False) -> list[Promise]:
-    """What is asked of a run."""
+    """The promises that are checked for a run."""
     asked = [promise for promise in PROMISES[on] if memory or promise is not MEMORY]
     return [BY_THE_CLOCK.get(promise, promise) for promise in asked] if clock_jumps else asked
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """A promise, and what contradicts it: the first few, and how many there are."""
+    """A promise, and what contradicts it: the first few contradictions, and their number."""
 
     promise: str
     shown: list[str]
@@ -258,13 +264,13 @@ class Ruling:
 
 
 def never_accepted(found: Evidence) -> list[str]:
-    """The kinds of calls of which none was accepted: nothing can be said about them."""
+    """The kinds of calls none of which was accepted: nothing can be said about them."""
     accepted = {call.kind for call in found.ledger.accepted()}
     return [f"{kind} (a call)" for kind in KINDS if kind not in accepted]
 
 
 def judge(found: Evidence, promises: Iterable[Promise] = ONE_REDIS) -> list[Ruling]:
-    """Ask every promise."""
+    """Check every promise."""
     rulings = []
     for promise in promises:
         contradictions = promise(found)

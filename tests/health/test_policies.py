@@ -1,4 +1,4 @@
-"""What may be wrong with limits and schedules."""
+"""What can be wrong with limits and schedules."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_schedule_that_is_due_and_does_not_fire(hand: Hand) -> None:
 
 @pytest.fixture
 def parked(hand: Hand) -> Hand:
-    """A limit with one slot, its holder, and a lane that waits."""
+    """A limit with one slot, its holder, and a waiting lane."""
     for name in ("job_1", "job_2"):
         lane = "|c:stripe:42 c:stripe=1"
         hand.store.enqueue([NewJob(name, "default", "t", "[[],{}]", lane=lane)])

@@ -1,4 +1,5 @@
-"""The findings: each appears with its cause, names it with a remedy, and goes with it."""
+"""The findings: each appears with its cause, is described with a remedy, and disappears with the
+cause."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def report() -> HealthReport:
 
 
 def found(finding_id: str) -> str:
-    """The sentence and the remedy of the finding; '' if there is none."""
+    """The sentence and the remedy of the finding, or '' if there is none."""
     texts = [f"{each.text} {each.remedy}" for each in report().findings if each.id == finding_id]
     return " ".join(texts)
 
@@ -54,7 +55,7 @@ def serve(hand: Hand, *queues: str) -> None:
 
 
 def test_nothing_is_wrong(hand: Hand) -> None:
-    assert (ids(), report().level) == ([], "ok")  # nobody works, and there is no work
+    assert (ids(), report().level) == ([], "ok")  # there are no workers, and there is no work
     serve(hand, "default", "low")
     tasks.noop.enqueue()
     assert (ids(), report().level) == ([], "ok")
@@ -83,14 +84,16 @@ def test_a_worker_that_has_died_serves_no_longer_than_its_lease(hand: Hand, redi
         f"({child})." in found("workers_lapsed")  # fmt: skip
 
 
-def test_many_lapsed_children_are_counted_and_few_are_named(hand: Hand, redis: Redis) -> None:
+def test_many_children_with_expired_leases_are_counted_and_a_few_named(
+    hand: Hand, redis: Redis
+) -> None:
     redis.zadd(hand.store.keys.workers, {f"dead{n}": 1 for n in range(6)})
     words = found("workers_lapsed")
     assert words.startswith("The leases of 6 children of workers have expired: dead")
     assert "(dead0, dead1, dead2, …)" in words
 
 
-def test_a_queue_that_nobody_serves(hand: Hand) -> None:
+def test_an_unserved_queue(hand: Hand) -> None:
     serve(hand, "default")
     assert ids() == []  # it is empty
     tasks.noop.using(queue_name="low").enqueue()
@@ -103,7 +106,7 @@ def test_a_queue_that_nobody_serves(hand: Hand) -> None:
     assert ids() == []
 
 
-def test_what_workers_of_an_older_version_serve_is_not_known(hand: Hand) -> None:
+def test_queues_served_by_workers_of_an_older_version_are_unknown(hand: Hand) -> None:
     serve(hand)
     tasks.noop.enqueue()
     assert ids() == []
@@ -119,7 +122,7 @@ def test_the_oldest_job_waits_too_long(hand: Hand, redis: Redis) -> None:
     assert "low" not in words, "it has no threshold"
 
 
-def test_a_paused_queue_says_since_when_and_by_whom(hand: Hand, redis: Redis) -> None:
+def test_a_paused_queue_is_reported_with_time_and_user(hand: Hand, redis: Redis) -> None:
     serve(hand, "default")
     low = JobQueue("low")
     assert low.pause(by="ann")
@@ -137,7 +140,7 @@ def test_a_paused_queue_says_since_when_and_by_whom(hand: Hand, redis: Redis) ->
     assert " by " not in found("queue_paused")
 
 
-def test_a_name_of_who_pauses_must_be_text(hand: Hand) -> None:
+def test_the_name_of_the_pausing_user_must_be_text(hand: Hand) -> None:
     with pytest.raises(InvalidOption, match="by must be a name, not 7"):
         JobQueue().pause(by=7)  # type: ignore[arg-type]
 
@@ -174,7 +177,7 @@ def test_wrong_thresholds_are_named(wrong: dict[str, Any], words: str) -> None:
 
 
 @pytest.mark.one_server("changes its server's state")
-def test_what_is_wrong_with_redis_and_its_keys(hand: Hand, redis: Redis) -> None:
+def test_problems_of_redis_and_its_keys(hand: Hand, redis: Redis) -> None:
     serve(hand, "default", "low")
     redis.set(hand.store.keys.queue("low").failed, "theirs")
     assert "Queue low is blocked: " in found("queue_broken")
@@ -196,7 +199,7 @@ def test_keys_of_another_type_hide_nothing_else(hand: Hand, redis: Redis) -> Non
     assert "no_worker" in ids()
 
 
-def test_redis_is_away(hand: Hand, settings: Any) -> None:
+def test_redis_is_down(hand: Hand, settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent/redis.sock"}}
     assert "Redis at unix:///nonexistent/redis.sock does not answer" in found("redis_away")
     assert ids() == ["redis_away"], "nothing is said of what is not known"
@@ -230,7 +233,7 @@ def test_the_outbox(hand: Hand) -> None:
     assert "A job has waited in the outbox of database default for 5 m" in found("outbox_stuck")
 
 
-def test_refused_rows_of_the_outbox_hide_no_job_that_waits(hand: Hand) -> None:
+def test_refused_rows_of_the_outbox_hide_no_waiting_job(hand: Hand) -> None:
     for n in range(150):
         row = {"queue": "q", "task": "t", "payload": "[]", "problem": "no"}
         OutboxJob.objects.create(id=f"r{n}", **row)
@@ -241,7 +244,7 @@ def test_refused_rows_of_the_outbox_hide_no_job_that_waits(hand: Hand) -> None:
     assert "A job has waited in the outbox of database default for 5 m" in found("outbox_stuck")
 
 
-def test_a_database_that_cannot_be_read_hides_nothing_else(
+def test_an_unreadable_database_hides_nothing_else(
     hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -255,7 +258,7 @@ def test_a_database_that_cannot_be_read_hides_nothing_else(
     assert "no_worker" in known
 
 
-def test_an_outbox_that_cannot_be_read_hides_no_other(hand: Hand) -> None:
+def test_an_unreadable_outbox_does_not_hide_the_others(hand: Hand) -> None:
     def fail(*_: object) -> None:
         raise OperationalError("disk full")
 
@@ -278,7 +281,7 @@ def test_the_worst_comes_first(hand: Hand) -> None:
 
 
 @pytest.mark.one_server("a pipeline for each server")
-def test_it_costs_the_same_whatever_there_is(
+def test_the_cost_does_not_depend_on_the_amount_of_data(
     hand: Hand, settings: Any, monkeypatch: pytest.MonkeyPatch, django_assert_max_num_queries: Any
 ) -> None:
     trips: list[int] = []

@@ -1,4 +1,4 @@
-"""Why a job does not run: a sentence for each cause."""
+"""Why a job does not run: one sentence for each cause."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_job_in_a_queue(hand: Hand, redis: Redis) -> None:
     assert why(job.id) == ""
 
 
-def test_a_queue_that_stands_still(hand: Hand, redis: Redis) -> None:
+def test_a_blocked_queue(hand: Hand, redis: Redis) -> None:
     job = tasks.noop.enqueue()
     redis.set(hand.store.keys.queue("default").failed, "theirs")
     assert why(job.id).startswith("Its queue is blocked")
@@ -117,7 +117,7 @@ def test_chunks(hand: Hand) -> None:
          rf"It has waited for the approval refund for {FOR}; it has no timeout\."),
     ],
 )  # fmt: skip
-def test_a_job_that_is_to_run_later(
+def test_a_job_that_is_due_later(
     hand: Hand, redis: Redis, fields: dict[str, Any], sentence: str
 ) -> None:
     add(hand, "job_1", when=f"+{2 * HOUR}")
@@ -164,7 +164,7 @@ def test_workflows(hand: Hand, redis: Redis) -> None:
     assert why(second) == f"Its workflow {workflow.id} is gone."
 
 
-def test_without_redis_nothing_is_said(hand: Hand) -> None:
+def test_without_redis_no_cause_is_given(hand: Hand) -> None:
     job = tasks.noop.enqueue()
     assert why_not_running(job.data, None, producer_connection()) == ""
 
@@ -178,7 +178,7 @@ def test_a_job_in_the_outbox(hand: Hand, settings: Any) -> None:
         )
 
 
-def test_a_cause_that_cannot_be_read_is_said(hand: Hand, redis: Redis) -> None:
+def test_a_cause_that_cannot_be_read_is_reported(hand: Hand, redis: Redis) -> None:
     first = tasks.noop.enqueue()
     job = tasks.noop.using(after=first).enqueue()
     data = get_job(job.id).data

@@ -7,7 +7,7 @@ import pytest
 from django_redisqueue.metrics import histograms
 
 
-def test_a_bucket_holds_what_is_over_the_bound_before_and_up_to_its_own() -> None:
+def test_a_bucket_contains_values_above_the_previous_bound_and_up_to_its_own() -> None:
     assert histograms.bucket(-5) == histograms.bucket(0) == histograms.bucket(1) == 0
     for place, bound in enumerate(histograms.BOUNDS):
         assert histograms.bucket(bound) == place
@@ -16,7 +16,7 @@ def test_a_bucket_holds_what_is_over_the_bound_before_and_up_to_its_own() -> Non
 
 
 @pytest.mark.parametrize("q", [0.5, 0.95, 0.99])
-def test_a_percentile_is_at_most_a_quarter_off(q: float) -> None:
+def test_a_percentile_is_off_by_at_most_a_quarter(q: float) -> None:
     choose = random.Random(4)
     durations = sorted(choose.lognormvariate(5, 2) + 5 for _ in range(5000))
     counts: list[int] = []
@@ -36,11 +36,11 @@ def test_the_ends_of_a_histogram() -> None:
     assert histograms.percentile([1], 2) == histograms.BOUNDS[-1]
 
 
-def test_a_sum_counts_both_whatever_their_lengths() -> None:
+def test_a_sum_counts_both_regardless_of_length() -> None:
     assert histograms.merge([1, 2, 3], [4]) == histograms.merge([4], [1, 2, 3]) == [5, 2, 3]
 
 
-def test_the_text_of_a_row_comes_back() -> None:
+def test_the_text_of_a_row_can_be_read_back() -> None:
     assert histograms.encode([]) == ""
     assert histograms.decode("") == []
     assert histograms.decode(histograms.encode([0, 7, 1])) == [0, 7, 1]

@@ -38,7 +38,7 @@ Scrape = dict[tuple[str, ...], float]
 
 
 def scrape() -> Scrape:
-    """(name, values by the names of their labels) -> value, as Prometheus would read it."""
+    """(name, values by label name) -> value, as Prometheus would read it."""
     registry = CollectorRegistry(auto_describe=True)
     registry.register(Collector())
     text = generate_latest(registry).decode()
@@ -85,7 +85,7 @@ def test_queues(hand: Hand, redis: Redis, queue_settings: dict[str, Any]) -> Non
     assert totals["jobs_failed_total"] == totals["jobs_cancelled_total"] == 1
     assert totals["jobs_recovered_total"] == totals["jobs_released_total"] == 0
     assert found["up", "redis"] == found["up", "outbox"] == 1
-    assert ("up", "mirror") not in found  # it is off
+    assert ("up", "mirror") not in found  # it is switched off
 
 
 def test_policies(hand: Hand, redis: Redis) -> None:
@@ -117,7 +117,9 @@ def test_policies(hand: Hand, redis: Redis) -> None:
     assert 0 <= found["limit_oldest_seconds", limit] < 60
 
 
-def test_a_limit_a_tenant_makes_no_series_a_tenant(hand: Hand, redis: Redis) -> None:
+def test_one_limit_per_tenant_does_not_create_one_series_per_tenant(
+    hand: Hand, redis: Redis
+) -> None:
     low = hand.store.keys.queue("low")
     for n in range(40):
         redis.zadd(hand.store.keys.waiting_limits, {f"c:l:{n} low": 0, f"r:l:{n} low": 0})
@@ -128,9 +130,7 @@ def test_a_limit_a_tenant_makes_no_series_a_tenant(hand: Hand, redis: Redis) -> 
     assert found["limits_waited_for",] == 80
 
 
-def test_a_queue_that_stands_still_is_named(
-    hand: Hand, redis: Redis, queue_settings: dict[str, Any]
-) -> None:
+def test_a_blocked_queue_is_named(hand: Hand, redis: Redis, queue_settings: dict[str, Any]) -> None:
     tasks.noop.enqueue()
     key = keys_of().queue("low").retrying
     redis.set(key, "theirs")
@@ -222,7 +222,7 @@ def test_the_outbox_of_each_database(hand: Hand) -> None:
     assert found["outbox_oldest_seconds", "other"] == 0
 
 
-def test_an_outbox_that_cannot_be_read_hides_no_other(hand: Hand) -> None:
+def test_an_unreadable_outbox_does_not_hide_the_others(hand: Hand) -> None:
     def fail(*_: object) -> None:
         raise OperationalError("disk full")
 
@@ -233,7 +233,7 @@ def test_an_outbox_that_cannot_be_read_hides_no_other(hand: Hand) -> None:
     assert ("outbox_jobs", "other", "waiting") not in found
 
 
-def test_a_scrape_does_not_fail_when_redis_is_away(settings: Any) -> None:
+def test_a_scrape_does_not_fail_when_redis_is_down(settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent.sock"}, "MIRROR": True}
     found = scrape()
     assert (found["up", "redis"], found["up", "mirror"], found["up", "outbox"]) == (0, 0, 1)
@@ -262,7 +262,7 @@ def test_several_shards_are_added_up_and_a_missing_one_is_named(
     assert ("jobs_enqueued_total", "default") not in found, "a counter must not fall"
 
 
-def test_the_collector_is_registered_once_and_asks_nothing_until_it_is_scraped(
+def test_the_collector_is_registered_once_and_idle_until_it_is_scraped(
     settings: Any, django_assert_num_queries: Any
 ) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent.sock"}}
@@ -283,8 +283,8 @@ def test_the_cost_does_not_grow_with_jobs(
         list(collector.collect())
 
 
-def test_the_docs_list_every_metric_and_no_other(mirrored: Hand, settings: Any) -> None:
-    settings.REDISQUEUE = {**settings.REDISQUEUE, "SHARDS": 2}  # which have a metric of their own
+def test_the_docs_list_exactly_the_existing_metrics(mirrored: Hand, settings: Any) -> None:
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "SHARDS": 2}  # which have their own metric
     names = set()
     for family in Collector().collect():
         names.add(family.name + ("_total" if family.type == "counter" else ""))

@@ -18,14 +18,15 @@ from .mirrored_shard import MirroredShard
 
 __all__ = ["stage"]
 
-# The bridge settles the outboxes of all aliases; ``other`` is in memory beside PostgreSQL, too.
+# The bridge processes the outboxes of all aliases; ``other`` stays in memory, even next to
+# PostgreSQL.
 ALL_ALIASES = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 IN_MEMORY = pytest.param("sqlite", marks=ALL_ALIASES)
 
 
 @pytest.fixture(params=[IN_MEMORY, pytest.param("postgresql", marks=ALL_ALIASES)])
 def database(request: pytest.FixtureRequest) -> str:
-    """Real transactions in the alias ``default``, on each database."""
+    """Real transactions in the alias ``default``, on each kind of database."""
     if request.param != "sqlite":
         request.getfixturevalue("on_postgres")
     name: str = request.param
@@ -34,13 +35,13 @@ def database(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def mirrored(queue_settings: dict[str, Any], settings: Any) -> None:
-    """Settings with a mirror, and a shard of the test's own."""
+    """Settings with a mirror, and a shard for this test only."""
     settings.REDISQUEUE = {**queue_settings, "MIRROR": True}
 
 
 @pytest.fixture
 def shard(mirrored: None, redis_server: RedisServer, database: str) -> Iterator[MirroredShard]:
-    """A shard that the test drives by hand, and a bridge."""
+    """A shard that the test operates directly, and a bridge."""
     made = MirroredShard(Lab(redis_server))
     yield made
     made.close()
@@ -54,7 +55,7 @@ def processes(
     tmp_path: Path,
     django_db_blocker: Any,
 ) -> Iterator[MirrorProcesses]:
-    """A stage whose processes mirror into a database of their own, which the test reads too."""
+    """A stage whose processes mirror into their own database, which the test reads too."""
     server = None
     if request.param == "sqlite":
         shutil.copy(migrated / "default.sqlite3", tmp_path / "default.sqlite3")
@@ -67,5 +68,5 @@ def processes(
         yield made
         made.close()
     if server is not None:
-        stage.end_workers()  # else one might write into the database when it has been emptied
+        stage.end_workers()  # otherwise one might write into the database after it was emptied
         server.drop(entry)

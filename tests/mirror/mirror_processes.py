@@ -39,7 +39,7 @@ def sqlite_entry(path: Path) -> dict[str, Any]:
 
 
 class MirrorProcesses(MirroredShard):
-    """Shards whose bridges are processes, on Redis's clock."""
+    """Shards on Redis's clock, whose bridges are processes."""
 
     def __init__(
         self, stage: Stage, entry: dict[str, Any], postgres: PostgresServer | None = None
@@ -64,7 +64,7 @@ class MirrorProcesses(MirroredShard):
         return process
 
     def is_heard(self) -> bool:
-        """True while a bridge sleeps on its subscription."""
+        """Whether a bridge is sleeping on its subscription."""
         channel = self.lab.keys.status_channel
         if isinstance(self.stage.servers, ClusterNodes):
             return self.stage.servers.listeners(channel) > 0
@@ -104,13 +104,14 @@ class MirrorProcesses(MirroredShard):
         eventually(at_the_end, timeout, every=0.05, why=self.stage.report)
 
     def until_known(self, shards: int) -> None:
-        """Wait until the mirror knows as many shards, and has looked for what was there before."""
+        """Wait until the mirror knows this many shards, and has looked for the jobs that existed
+        before."""
         known = MirrorState.objects.exclude(incarnation="").filter(unreconciled=False)
         eventually(lambda: known.count() == shards, why=self.stage.report)
 
     def until_equal(self, timeout: float = PATIENCE, *, keeps_lost: bool = False) -> None:
-        """Wait until the mirror has each job as Redis has it. ``keeps_lost``: and jobs that it read
-        because a replica had them, but not the one that was promoted."""
+        """Wait until every job in the mirror agrees with Redis. ``keeps_lost``: the mirror may also
+        keep jobs that it read because a replica had them, although the promoted one did not."""
 
         def wrong() -> list[str]:
             found = differences(job_hashes(self.lab))
@@ -139,7 +140,7 @@ def migrate(processes: MirrorProcesses, *target: str) -> None:
 
 
 @contextmanager
-def database_away(processes: MirrorProcesses) -> Iterator[None]:
+def database_down(processes: MirrorProcesses) -> Iterator[None]:
     """Make PostgreSQL end all connections and refuse new ones."""
     server, name = processes.postgres, processes.entry["NAME"]
     assert server is not None

@@ -1,4 +1,4 @@
-"""A shard that tests drive by hand, a bridge on it, and checks that compare both sides."""
+"""A shard that tests operate directly, a bridge on it, and checks that compare both sides."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MirroredShard:
         self.lab.close()
 
     def mirror(self, bridge: Bridge | None = None) -> None:
-        """Apply all events that are there."""
+        """Apply all available events."""
         bridge = bridge or self.bridge
         while bridge.run_once():
             pass
@@ -97,7 +97,8 @@ def _outcome(job_id: str) -> tuple[str, str, str]:
 
 
 def check_events(lab: Lab) -> None:
-    """The history is the streams (their first parts may have been trimmed), each event once."""
+    """The history equals the streams (whose first parts may have been trimmed), with each event
+    once."""
     for keys in all_keys():
         _check_events(keys, written(lab.redis, keys.events))
 
@@ -145,7 +146,7 @@ def job_hashes(lab: Lab) -> dict[str, dict[str, str]]:
 
 
 def differences(jobs: Mapping[str, dict[str, str]]) -> Iterator[str]:
-    """How the records differ from these hashes of jobs, by their ids."""
+    """How the records differ from these job hashes, which are keyed by id."""
     records = {record.id: record for record in JobRecord.objects.iterator()}
     for job_id in records.keys() ^ jobs.keys():
         yield f"{job_id} is only in {'the mirror' if job_id in records else 'Redis'}"

@@ -1,4 +1,4 @@
-"""Divides by ten the lease of a bridge, and the time between two tries to have it."""
+"""Divides by ten the lease of a bridge, and the time between two attempts to get it."""
 
 from __future__ import annotations
 

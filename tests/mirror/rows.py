@@ -1,4 +1,4 @@
-"""Rows of the mirror made by hand."""
+"""Rows of the mirror, created by hand."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_a_failed_commit_changes_nothing(
     shard.assert_complete()
 
 
-def test_a_bridge_that_was_overtaken_writes_nothing(shard: MirroredShard) -> None:
+def test_an_overtaken_bridge_writes_nothing(shard: MirroredShard) -> None:
     shard.run_jobs(10)
     slow, fast = Bridge(get_settings()), Bridge(get_settings())
     assert slow.run_once()
@@ -99,7 +99,7 @@ def test_a_bridge_that_was_overtaken_writes_nothing(shard: MirroredShard) -> Non
     fast.connection.close()
 
 
-@only_on_postgresql  # SQLite in memory has one connection; two processes on a file: test_role.py
+@only_on_postgresql  # in memory SQLite has one connection; on a file: test_role.py
 def test_two_bridges_at_once(shard: MirroredShard) -> None:
     shard.run_jobs(3000)
     bridges = [Bridge(get_settings(), page=100) for _ in range(2)]
@@ -124,7 +124,7 @@ def test_two_bridges_at_once(shard: MirroredShard) -> None:
     shard.assert_complete()
 
 
-def test_an_entry_that_is_no_event_is_left_out_and_logged(
+def test_an_entry_that_is_not_an_event_is_left_out_and_logged(
     shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
     lab = shard.lab
@@ -152,7 +152,7 @@ def test_invalid_unicode_is_left_out_and_logged(
     assert "jobId is" in state.fault
 
 
-def test_an_event_that_the_database_refuses_is_left_out_alone(
+def test_only_an_event_that_the_database_refuses_is_left_out(
     shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
     lab = shard.lab
@@ -169,7 +169,7 @@ def test_an_event_that_the_database_refuses_is_left_out_alone(
     assert state.fault_at is not None
 
 
-def test_of_an_entry_only_what_the_database_refuses_is_left_out(
+def test_only_the_refused_events_of_an_entry_are_left_out(
     shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
     lab = shard.lab
@@ -197,7 +197,7 @@ def test_of_an_entry_only_what_the_database_refuses_is_left_out(
     assert JobEvent.objects.count() == 21
 
 
-def test_an_entry_that_is_no_event_is_logged_once(
+def test_an_entry_that_is_not_an_event_is_logged_once(
     shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
     shard.lab.add("a")
@@ -275,7 +275,7 @@ def test_the_identity_is_checked_at_the_start_and_after_an_error(shard: Mirrored
 def test_a_wait_for_a_lock_of_a_migration_ends_before_the_watchdog_ends_the_process(
     shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connection would wait on, and each new process would add one."""
+    """Otherwise its connection would keep waiting, and each new process would add another."""
     monkeypatch.setattr(bridge_module, "LOCK_WAIT", "50ms")
     shard.run_jobs(1)
     other = connection.get_new_connection(connection.get_connection_params())

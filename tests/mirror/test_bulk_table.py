@@ -1,4 +1,4 @@
-"""Values come out of the database as they went in, whatever they hold."""
+"""Values are read from the database as they were written, whatever they contain."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NASTY = [
 ]
 
 
-def test_rows_without_anything_special_go_as_they_are() -> None:
+def test_rows_without_special_characters_are_sent_unchanged() -> None:
     assert copy_text([["a", 1, None], ["", -2, "b c"]]) == f"a\t1\t{NULL}\n\t-2\tb c\n"
 
 
@@ -40,7 +40,7 @@ def test_a_value_is_never_taken_for_a_separator(value: str) -> None:
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_records_come_out_as_they_went_in(shard: MirroredShard) -> None:
+def test_records_are_read_as_they_were_written(shard: MirroredShard) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
     table, instants = BulkTable(JobRecord, "default"), instant_adapter("default")
     defaults: dict[str, Any] = {

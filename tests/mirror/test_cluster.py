@@ -35,7 +35,7 @@ def stage(cluster: ClusterNodes, tmp_path: Path, settings: Any) -> Iterator[Stag
 
 
 def add_workflow(book: str, name: str) -> Workflow:
-    """Three jobs side by side, and one behind them."""
+    """Three parallel jobs, and one that depends on them."""
     workflow = Workflow(name)
     with workflow:
         parts = [workflow.add(tasks.run.s(book, f"{name}.{n}")) for n in range(3)]

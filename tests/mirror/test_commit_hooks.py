@@ -1,4 +1,4 @@
-"""What follows a commit: trimming the stream, sending signals, deleting old rows."""
+"""What happens after a commit: trimming the stream, sending signals, deleting old rows."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from .rows import record
 
 @pytest.fixture
 def full_shard(shard: MirroredShard, settings: Any) -> MirroredShard:
-    """A shard on Redis's own clock, and a bridge with all that belongs to it. The stream goes by
-    a hundredth of its cap at a time."""
+    """A shard on Redis's own clock, and a bridge with everything that belongs to it. The stream is
+    trimmed by a hundredth of its cap at a time."""
     shard.bridge.close()
     settings.REDISQUEUE = {**settings.REDISQUEUE, "EVENTS_CAP": 100 * STEP}
     shard.lab.store.settings = get_settings()
@@ -115,7 +115,7 @@ def _now(shard: MirroredShard) -> int:
 # -- signals
 
 
-def test_signals_follow_what_the_bridge_has_committed(full_shard: MirroredShard) -> None:
+def test_signals_follow_the_commits_of_the_bridge(full_shard: MirroredShard) -> None:
     heard: list[tuple[str, str]] = []
 
     def receiver(record: JobRecord, **_: Any) -> None:
@@ -169,7 +169,7 @@ def test_a_bridge_killed_between_commit_and_signals_sends_them_after_its_restart
 # -- a Redis that was emptied, with real processes
 
 
-def test_a_worker_goes_on_without_its_mirror_until_redis_is_accepted(
+def test_a_worker_continues_without_its_mirror_until_redis_is_accepted(
     processes: MirrorProcesses,
 ) -> None:
     processes.worker("--processes", "1").wait_until_up(3)

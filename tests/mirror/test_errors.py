@@ -55,7 +55,7 @@ def test_failures_and_retried_attempts_count_in_one_group(shard: MirroredShard) 
     shard.assert_complete()
 
 
-def test_of_failures_in_the_same_millisecond_the_last_of_the_stream_is_shown(
+def test_of_failures_in_the_same_millisecond_the_last_in_the_stream_is_shown(
     shard: MirroredShard,
 ) -> None:
     shard.lab.add("a", "b")
@@ -73,7 +73,7 @@ def test_of_failures_in_the_same_millisecond_the_last_of_the_stream_is_shown(
     assert shard.record("a").error == group.error
 
 
-def test_an_event_that_comes_again_counts_once(shard: MirroredShard) -> None:
+def test_a_repeated_event_counts_once(shard: MirroredShard) -> None:
     shard.lab.add("a")
     fail(shard, "a", body("no"), "retrying")
     shard.mirror()
@@ -104,7 +104,7 @@ def test_the_group_of_a_record_is_that_of_its_last_error(shard: MirroredShard) -
 
 
 def test_a_large_error_that_was_replaced_counts_for_the_next(shard: MirroredShard) -> None:
-    """The stream does not carry it, and the job's hash has only the last one."""
+    """The stream does not carry it, and the job's hash only has the last one."""
     shard.lab.add("a", "b")
     fail(shard, "a", body("first", size=2000), "retrying")
     fail(shard, "b", body("first", size=2000), "retrying")
@@ -135,7 +135,7 @@ def test_beyond_the_bound_a_task_has_one_more_group(
 
 
 def test_rows_that_shards_share_are_inserted_in_one_order(shard: MirroredShard) -> None:
-    """Whatever the order of their events, so that two bridges never wait for each other."""
+    """In whatever order their events come, so that two bridges never wait for each other."""
     for task in ("app.b", "app.c", "app.a"):
         shard.lab.store.enqueue([NewJob(task, "default", task, "[[],{}]")])
         fail(shard, task, body("no"))
@@ -145,7 +145,7 @@ def test_rows_that_shards_share_are_inserted_in_one_order(shard: MirroredShard) 
     ]  # fmt: skip
 
 
-def test_old_groups_are_deleted_and_may_come_again(shard: MirroredShard) -> None:
+def test_old_groups_are_deleted_and_may_recur(shard: MirroredShard) -> None:
     shard.lab.add("a", "b")
     fail(shard, "a", body("no"))
     shard.mirror()
@@ -170,7 +170,7 @@ def test_the_failed_jobs_of_a_group_are_found_by_an_index(shard: MirroredShard) 
     assert "TEMP B-TREE" not in plan
 
 
-def test_what_a_task_redacts_is_in_no_group(shard: MirroredShard) -> None:
+def test_values_redacted_by_a_task_are_in_no_group(shard: MirroredShard) -> None:
     shard.lab.add("a")
     error = describe(ValueError("card s3cret refused"), 1000, ["s3cret"])
     fail(shard, "a", error)

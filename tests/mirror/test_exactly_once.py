@@ -1,4 +1,4 @@
-"""Each signal is sent exactly once, by processes that are killed and by two at once."""
+"""Each signal is sent exactly once, by processes that are killed and by two simultaneous ones."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MIRROR_SCRIPT = RECEIVER + 'call_command("bridgeevents", "--once")'
 SIGNAL_SCRIPT = RECEIVER + 'print("ready", flush=True)\nwhile SignalDelivery().run_once(60): pass'
 
 #: Where it dies: in a receiver that has written its row, between the receivers and the commit, and
-#: between the commit and the sending of what was enqueued.
+#: between the commit and the sending of enqueued jobs.
 MOMENTS = {
     "inside": "die()",
     "before the commit": "connection.commit = die",
@@ -74,7 +74,7 @@ def jobs_of_receivers(processes: MirrorProcesses) -> list[str]:
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_killed_and_restarted_it_sends_each_signal_once(
+def test_a_killed_and_restarted_bridge_sends_each_signal_once(
     processes: MirrorProcesses, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay, "GRACE", timedelta(0))
@@ -90,7 +90,7 @@ def test_killed_and_restarted_it_sends_each_signal_once(
     workflow.push()
     workflow.run_all()
     assert run(processes, workflow.id, end) == -signal.SIGKILL
-    # Jobs and workflows do not keep an order among each other: some jobs may still be to come.
+    # Jobs and workflows are not ordered relative to each other: some jobs may still be missing.
     assert (workflow.id in counted(), set(counted().values())) == (has_happened, {1})
 
     assert run(processes, "nobody") == 0
@@ -100,11 +100,11 @@ def test_killed_and_restarted_it_sends_each_signal_once(
     assert len(queued) == len(set(queued)) == len(names)
 
 
-def test_two_that_send_at_once_send_each_signal_once(processes: MirrorProcesses) -> None:
+def test_two_simultaneous_bridges_send_each_signal_once(processes: MirrorProcesses) -> None:
     processes.stage.configure(QUEUES={"default": {}, "told": {}})
     ids = [
         job_id for job_id in processes.run_jobs(150) if not job_id.endswith("7")
-    ]  # else it has failed
+    ]  # otherwise it has failed
     assert processes.ended(processes.once())[0] == 0
     MirrorState.objects.update(signalled=0)
     text = SIGNAL_SCRIPT.format(victim="", end="pass")

@@ -1,4 +1,4 @@
-"""Whatever Redis holds, the mirror goes on, and all other records are right."""
+"""Whatever Redis contains, the mirror continues, and all other records are correct."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def encoded(value: object) -> bytes:
 
 
 def add_entry(shard: MirroredShard, *fields: object) -> None:
-    """An entry of the stream, as a producer of another make would write it."""
+    """An entry of the stream as another producer would write it."""
     shard.lab.redis.execute_command("XADD", shard.lab.keys.events, "*", *map(encoded, fields))
 
 
@@ -105,8 +105,8 @@ def test_an_event_without_a_status_is_left_out(shard: MirroredShard, said: str) 
     assert (state().left_out, state().incomplete) == (2, 0)
 
 
-def test_a_hash_that_somebody_has_changed(shard: MirroredShard) -> None:
-    """Its numbers come back in events, and what an event lacks is read from it."""
+def test_a_hash_changed_by_hand(shard: MirroredShard) -> None:
+    """Its numbers return in events, and what an event lacks is read from the hash."""
     lab = shard.lab
     lab.add("odd")
     lab.finish(outcome(lab.take(), "queued"))
@@ -143,7 +143,7 @@ def test_events_with_generated_content(
     for at, (changed, beside) in enumerate(told):
         try:
             add_job_event(shard, f"odd{at}", {**EVENT, **changed}, beside)
-        except TypeError:  # bytes: no JSON
+        except TypeError:  # bytes: not JSON
             add_entry(shard, ":alike", f"{{{changed}", f"odd{at}", beside)
         shard.lab.add(f"good{at}")
     add_entry(
@@ -208,7 +208,7 @@ def test_the_mirror_accepts_any_id_of_the_data(shard: MirroredShard, name: bytes
         assert shard.record(job_id).status == "queued"
 
 
-def test_one_wrong_instant_does_not_read_all_rollups_in_between(
+def test_one_wrong_time_does_not_read_all_rollups_in_between(
     shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_job_event(shard, "odd", {**EVENT, "timestamp": -60_000_000_000_000})
@@ -239,13 +239,13 @@ def test_a_corrupt_rollup_costs_no_events(shard: MirroredShard) -> None:
     assert Rollup.objects.get().enqueued == 2
 
 
-# -- what a transaction can take
+# -- the limits of a transaction
 
 
 def test_a_page_is_bounded_by_the_bytes_that_it_reads_from_hashes(
     shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And so is a reconcile."""
+    """The same holds for a reconcile."""
     monkeypatch.setattr(writer_module, "MAX_BODY_BYTES", 10_000)
     read: list[int] = []
     shard.bridge.close()
@@ -289,7 +289,7 @@ def spy_on(events: Any, read: list[int], monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(events, "bodies", spy)
 
 
-def test_what_the_stream_carries_is_read_in_bounded_parts(
+def test_the_stream_is_read_in_bounded_parts(
     shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other writers may add larger entries."""
@@ -308,12 +308,12 @@ def test_what_the_stream_carries_is_read_in_bounded_parts(
     assert JobRecord.objects.count() == 30
 
 
-# -- what the database says
+# -- errors of the database
 
 
 @contextmanager
 def raising(state: str, job_id: str = "odd") -> Iterator[None]:
-    """PostgreSQL answers with this SQLSTATE to the record of a job."""
+    """PostgreSQL answers with this SQLSTATE when the record of a job is written."""
     table = JobRecord._meta.db_table
     with connection.cursor() as cursor:
         cursor.execute(
@@ -343,10 +343,10 @@ def mirror_on(shard: MirroredShard, tries: int) -> int:
 
 @on_postgresql
 @pytest.mark.parametrize(("code", "errors"), [("54000", 0), ("22003", 0), ("XX000", 9)])
-def test_one_event_that_is_too_much_is_left_out(
+def test_an_event_that_exceeds_a_limit_is_left_out(
     shard: MirroredShard, code: str, errors: int
 ) -> None:
-    """At once when the database blames its values, else when it takes another write."""
+    """At once if the database blames its values, otherwise once it accepts another write."""
     shard.lab.add(*(f"a{n}" for n in range(25)), "odd", *(f"b{n}" for n in range(25)))
     with raising(code):
         assert mirror_on(shard, 30) == errors or errors
@@ -357,9 +357,7 @@ def test_one_event_that_is_too_much_is_left_out(
 
 @on_postgresql
 @pytest.mark.parametrize("code", ["53100", "40001", "55P03", "57014", "25006", "42501"])
-def test_nothing_is_left_out_while_the_database_is_not_well(
-    shard: MirroredShard, code: str
-) -> None:
+def test_nothing_is_left_out_while_the_database_is_unwell(shard: MirroredShard, code: str) -> None:
     shard.lab.add("a", "odd", "b")
     with raising(code):
         assert mirror_on(shard, 12) == 12
@@ -406,7 +404,7 @@ def test_the_cause_of_an_error_of_postgresql(
     assert error_cause(raised.value, "default") is cause
 
 
-def test_a_record_that_the_database_refuses_stops_no_reconcile(shard: MirroredShard) -> None:
+def test_a_record_that_the_database_refuses_does_not_stop_a_reconcile(shard: MirroredShard) -> None:
     shard.lab.store.now_ms = None
     shard.lab.add("a", "odd", "b")
     shard.lab.redis.delete(shard.lab.keys.events)

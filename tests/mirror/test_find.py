@@ -1,4 +1,4 @@
-"""find_jobs from the mirror: finished jobs, and what is not indexed."""
+"""find_jobs from the mirror: finished jobs, and properties that are not indexed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def found(**query: Any) -> list[str]:
     return [job.id for job in find_jobs(**query)]
 
 
-def test_tags_reach_the_record_and_are_found_there(shard: MirroredShard) -> None:
+def test_tags_are_stored_in_the_record_and_found_there(shard: MirroredShard) -> None:
     lab = shard.lab
     lab.end("a", options=options(tenant="42", zone="eu"))
     lab.add("b", options=options(tenant="42"))
@@ -45,7 +45,7 @@ def test_tags_reach_the_record_and_are_found_there(shard: MirroredShard) -> None
     assert (job.result, dict(job.tags)) == ("ok", {"tenant": "42", "zone": "eu"})
 
 
-def test_correlation_ids_reach_the_record(shard: MirroredShard) -> None:
+def test_correlation_ids_are_stored_in_the_record(shard: MirroredShard) -> None:
     lab = shard.lab
     for name, more in {
         "a": {}, "tagged": {"tags": ["correlation_id", "x"]}, "big": {"index": "y" * 2000},
@@ -84,7 +84,7 @@ def test_values_are_taken_literally(shard: MirroredShard, text: str) -> None:
     assert found(tags={"name": text}) == ["this"]
 
 
-def test_letters_in_large_and_small_are_not_the_same(shard: MirroredShard) -> None:
+def test_searches_are_case_sensitive(shard: MirroredShard) -> None:
     record("large", tags='{"name":"A"}')
     record("small", tags='{"name":"a"}')
     assert found(tags={"name": "a"}) == ["small"]
@@ -99,7 +99,7 @@ def test_the_newest_come_first_and_no_more_than_asked_for(shard: MirroredShard) 
     assert found(queue="default") == []
 
 
-def test_a_record_that_can_not_be_read_is_left_out(shard: MirroredShard) -> None:
+def test_a_record_that_cannot_be_read_is_left_out(shard: MirroredShard) -> None:
     record("broken", payload="{")
     record("full_shard", payload="[[],{}]")
     assert found(task="app.task") == ["full_shard"]

@@ -80,7 +80,7 @@ def test_a_retry_and_its_error(shard: MirroredShard) -> None:
     shard.assert_complete()
 
 
-def test_a_failed_job_requeued_moves_on(shard: MirroredShard) -> None:
+def test_a_requeued_failed_job_moves_on(shard: MirroredShard) -> None:
     lab = shard.lab
     lab.end("a", verdict="failed", body=ERROR)
     shard.mirror()
@@ -183,8 +183,8 @@ def test_a_large_body_whose_hash_is_gone_leaves_the_field(
     assert len(shard.record("b").payload) > 3000
 
 
-def test_an_error_of_a_later_attempt_is_not_taken_for_an_earlier_ones(shard: MirroredShard) -> None:
-    """The hash is further on than the last event of the page."""
+def test_the_error_of_a_later_attempt_is_not_taken_for_an_earlier_one(shard: MirroredShard) -> None:
+    """The hash is ahead of the last event of the page."""
     lab = shard.lab
     lab.add("a")
     for word in ("first", "second"):
@@ -200,7 +200,7 @@ def test_an_error_of_a_later_attempt_is_not_taken_for_an_earlier_ones(shard: Mir
 
 
 def test_audit_levels(shard: MirroredShard) -> None:
-    """Except at level ``all``, the first event is the end of the job."""
+    """Except at the level ``all``, the first event is the end of the job."""
     lab = shard.lab
     lab.add("f", audit="final", priority=3, payload="[[5],{}]")
     lab.advance(100)
@@ -226,7 +226,7 @@ def test_rollups_count_and_time(shard: MirroredShard) -> None:
         job = lab.take()
         lab.advance(400)
         lab.finish(outcome(job))
-        shard.mirror()  # rows that there are grow
+        shard.mirror()  # existing rows grow
     lab.add("r")
     lab.finish(outcome(lab.take(), "retrying", ERROR, "60000"))
     lab.store.cancel(["r"])
@@ -254,7 +254,7 @@ def test_a_job_requeued_while_another_parent_has_not_ended(shard: MirroredShard)
 
 
 def test_newer_arguments_for_a_job_that_has_failed(shard: MirroredShard) -> None:
-    """It starts anew."""
+    """It starts over."""
     lab = shard.lab
     replaces = {"unique": "k replace 1000 60000", "when": "+1000"}
     lab.add("a", **replaces)

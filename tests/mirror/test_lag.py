@@ -1,4 +1,5 @@
-"""What health knows of the mirror: how many events are unread and how old, and its problem."""
+"""What health knows about the mirror: how many events are unread and how old they are, and its
+problem."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def test_the_age_is_that_of_the_oldest_unread(full_shard: MirroredShard) -> None
     assert 59_000 <= unread(full_shard).oldest_ms <= 70_000
     MirrorState.objects.create(shard=0, position=f"{seconds * 1000 - 60_000}-0")
     assert 19_000 <= unread(full_shard).oldest_ms <= 30_000
-    assert unread(full_shard).events is None  # nobody has counted
+    assert unread(full_shard).events is None  # not counted yet
 
 
 def test_a_problem_is_shown(full_shard: MirroredShard) -> None:

@@ -1,4 +1,5 @@
-"""A reconcile is bounded, may be interrupted or overtaken, and loses no job too early."""
+"""A reconcile is bounded, may be interrupted or overtaken, and never declares a job lost too
+early."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ from .mirrored_shard import MirroredShard, check_records, counts
 
 @pytest.fixture
 def full_shard(shard: MirroredShard, monkeypatch: pytest.MonkeyPatch) -> Iterator[MirroredShard]:
-    """A shard on Redis's own clock, whose mirror is to be reconciled in small steps."""
+    """A shard on Redis's own clock, whose mirror is reconciled in small steps."""
     monkeypatch.setattr(reconcile, "RECORDS_PER_STEP", 3)
     monkeypatch.setattr(scan, "KEYS_A_PAGE", 10)
     shard.bridge.close()
@@ -46,7 +47,7 @@ def full_shard(shard: MirroredShard, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 def begin(shard: MirroredShard) -> tuple[Reconciler, Cursor]:
-    """Mirror everything; then raise the epoch and make a reconcile due, outside the bridge."""
+    """Mirror everything, then raise the epoch and make a reconcile due, outside the bridge."""
     shard.mirror()
     state = MirrorState.objects.get()
     MirrorState.objects.update(epoch=state.epoch + 1, unreconciled=True)
@@ -55,7 +56,7 @@ def begin(shard: MirroredShard) -> tuple[Reconciler, Cursor]:
 
 
 def steps(reconciler: Reconciler, cursor: Cursor) -> int:
-    """Steps until it is done; returns their number."""
+    """Take steps until it is done; returns their number."""
     count = 0
     while reconciler(cursor):
         count += 1
@@ -63,7 +64,7 @@ def steps(reconciler: Reconciler, cursor: Cursor) -> int:
     return count
 
 
-def test_every_status_is_brought_to_what_redis_says(full_shard: MirroredShard) -> None:
+def test_every_status_is_brought_in_line_with_redis(full_shard: MirroredShard) -> None:
     lab = full_shard.lab
     lab.add("completes", "fails", "cancelled", "runs", "retries", "released", "stays")
     full_shard.mirror()
@@ -85,16 +86,16 @@ def test_every_status_is_brought_to_what_redis_says(full_shard: MirroredShard) -
     assert JobRecord.objects.get(pk="completes").attempts == 1
     numbers = {"completes": 3, "fails": 4, "runs": 2, "released": 3, "stays": 1, "later": 1}
     assert dict(JobRecord.objects.filter(pk__in=numbers).values_list("pk", "seq")) == numbers
-    assert full_shard.statuses("stays") == ["queued"]  # what is in step is left alone
+    assert full_shard.statuses("stays") == ["queued"]  # records that agree are left alone
     assert JobRecord.objects.get(pk="stays").epoch == 0
-    assert counts()["completed"] == 1  # charts have what the gap hid
+    assert counts()["completed"] == 1  # charts show what the gap hid
 
 
 @pytest.mark.parametrize("other", [{"reason": "cleaned"}, {"finished_ms": 4_000_000_000_000}])
-def test_another_end_under_the_same_number_is_found(
+def test_a_different_end_with_the_same_seq_is_found(
     full_shard: MirroredShard, other: dict[str, str | int]
 ) -> None:
-    """A failover took back the end that the mirror has, and the job has ended in another way."""
+    """A failover undid the end that the mirror has, and the job ended differently."""
     lab = full_shard.lab
     lab.add("a", "same")
     lab.finish(*[outcome(job, "cancelled", ERROR) for job in lab.claim(jobs=2).jobs])
@@ -116,7 +117,9 @@ def test_it_is_bounded_and_done_once(full_shard: MirroredShard) -> None:
     check_records(full_shard.lab)
 
 
-def test_interrupted_it_starts_again_and_changes_nothing_twice(full_shard: MirroredShard) -> None:
+def test_an_interrupted_reconcile_restarts_and_changes_nothing_twice(
+    full_shard: MirroredShard,
+) -> None:
     ids = [f"gone{n}" for n in range(10)]
     full_shard.lab.add(*ids)
     reconciler, cursor = begin(full_shard)
@@ -129,15 +132,16 @@ def test_interrupted_it_starts_again_and_changes_nothing_twice(full_shard: Mirro
     assert JobEvent.objects.filter(status="failed").count() == 10
 
 
-def test_no_job_is_lost_before_its_end_has_been_read(full_shard: MirroredShard) -> None:
-    """It ends and is deleted just when the reconciler looks."""
+def test_no_job_is_declared_lost_before_its_end_has_been_read(full_shard: MirroredShard) -> None:
+    """It ends and is deleted just when the reconciler looks at it."""
     full_shard.lab.add("a", "b")
     reconciler, cursor = begin(full_shard)
     for job in full_shard.lab.claim(jobs=2).jobs:
         full_shard.lab.finish(outcome(job))
     full_shard.lab.redis.delete(full_shard.lab.keys.job("a"), full_shard.lab.keys.job("b"))
     for _ in range(50):
-        assert reconciler(cursor) is True  # it waits for what was in the stream to be read
+        # it waits until the events that were in the stream have been read
+        assert reconciler(cursor) is True
     assert set(JobRecord.objects.values_list("status", flat=True)) == {"queued"}
     page = full_shard.bridge.events.read(cursor.position)
     cursor = full_shard.bridge.writer.write(page.events, cursor, page.last)
@@ -145,7 +149,7 @@ def test_no_job_is_lost_before_its_end_has_been_read(full_shard: MirroredShard) 
     assert set(JobRecord.objects.values_list("status", flat=True)) == {"completed"}
 
 
-def test_no_job_is_lost_that_an_outbox_sends_again(full_shard: MirroredShard) -> None:
+def test_no_job_is_declared_lost_that_an_outbox_sends_again(full_shard: MirroredShard) -> None:
     full_shard.lab.add("stored", "gone")
     OutboxJob.objects.using("other").create(id="stored", queue="q", task="t", payload="[[],{}]")
     reconciler, cursor = begin(full_shard)
@@ -178,7 +182,7 @@ def test_a_missing_job_is_looked_for_again_after_reading_to_the_end(
     assert full_shard.record("a").status == "completed"
 
 
-def test_no_job_is_lost_that_moves_between_the_two_looks(
+def test_no_job_is_declared_lost_that_moves_between_the_two_looks(
     full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full_shard.lab.add("a")
@@ -191,7 +195,7 @@ def test_no_job_is_lost_that_moves_between_the_two_looks(
         looks.append(list(ids))
         if len(looks) == 1:
             found = knows(self, ids)
-            JobRecord.objects.update(seq=7)  # the bridge has read of it meanwhile
+            JobRecord.objects.update(seq=7)  # the bridge has read its event meanwhile
             return found
         return knows(self, ids)
 
@@ -202,7 +206,7 @@ def test_no_job_is_lost_that_moves_between_the_two_looks(
 
 
 def before_the_first_page(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Acts after the reconcile has begun and before it sees the first job."""
+    """Does something after the reconcile has begun and before it sees the first job."""
     page, calls = scan.Scanner.page, []
 
     def late(self: Any, at: str) -> Any:
@@ -220,7 +224,7 @@ def test_a_job_enqueued_meanwhile_is_left_to_its_events(
     reconciler, cursor = begin(full_shard)
     before_the_first_page(monkeypatch, lambda: full_shard.lab.add("new"))
     for _ in range(50):
-        assert reconciler(cursor) is True  # it waits for what is in the stream to be read
+        assert reconciler(cursor) is True  # it waits until the events in the stream have been read
     assert not JobRecord.objects.exists()
     assert not Rollup.objects.exists()
     full_shard.mirror()
@@ -228,7 +232,7 @@ def test_a_job_enqueued_meanwhile_is_left_to_its_events(
     assert counts()["enqueued"] == 1
 
 
-def test_a_job_that_goes_on_meanwhile_is_left_to_its_events(
+def test_a_job_that_continues_meanwhile_is_left_to_its_events(
     full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full_shard.lab.add("a", "b")
@@ -298,7 +302,7 @@ def test_a_job_that_has_moved_in_this_epoch_is_left_to_its_events(
     check_records(full_shard.lab)
 
 
-def test_a_job_before_a_begin_that_failed_is_left_to_its_events(
+def test_a_job_that_moved_before_a_failed_start_is_left_to_its_events(
     full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = full_shard.lab
@@ -311,17 +315,18 @@ def test_a_job_before_a_begin_that_failed_is_left_to_its_events(
         with pytest.raises(RedisUnavailable):
             reconciler(cursor)
     for _ in range(50):
-        assert reconciler(cursor) is True  # it waits for what is in the stream to be read
+        # it waits until the events that were in the stream have been read
+        assert reconciler(cursor) is True
     assert not JobRecord.objects.exists()
     full_shard.mirror()
     assert full_shard.statuses("unread") == ["queued"]
     assert counts()["enqueued"] == 1
 
 
-def test_on_a_new_connection_it_starts_again(
+def test_on_a_new_connection_it_restarts(
     full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may lead to another server, which has other cursors."""
+    """The connection may lead to another server, which has other cursors."""
     full_shard.run_jobs(100)
     reconciler, cursor = begin(full_shard)
     page, pages = scan.Scanner.page, []
@@ -351,7 +356,7 @@ def test_another_bridge_overtakes_it(full_shard: MirroredShard) -> None:
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Acts after a write has read what it needs and before it begins."""
+    """Does something after a write has read what it needs and before it begins."""
     wait, calls = SqliteThrottle.wait, []
 
     def late(self: SqliteThrottle) -> None:
@@ -363,7 +368,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> Non
     monkeypatch.setattr(SqliteThrottle, "wait", late)
 
 
-def test_of_two_that_reconcile_at_once_one_writes(
+def test_of_two_simultaneous_reconciles_only_one_writes(
     full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full_shard.lab.add("gone", "unseen")
@@ -380,7 +385,7 @@ def test_of_two_that_reconcile_at_once_one_writes(
     assert not MirrorState.objects.get().unreconciled
 
 
-def test_what_another_has_just_lost_is_not_lost_again(
+def test_a_job_just_declared_lost_by_another_is_not_declared_lost_again(
     full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full_shard.lab.add("gone")
@@ -392,7 +397,7 @@ def test_what_another_has_just_lost_is_not_lost_again(
     assert full_shard.statuses("gone") == ["queued", "failed"]
 
 
-def test_a_new_epoch_in_between_begins_it_anew(full_shard: MirroredShard) -> None:
+def test_a_new_epoch_in_between_restarts_it(full_shard: MirroredShard) -> None:
     full_shard.run_jobs(50)
     reconciler, cursor = begin(full_shard)
     for _ in range(5):
@@ -421,7 +426,7 @@ def test_audit_levels_are_kept_and_foreign_keys_left_alone(full_shard: MirroredS
     }  # fmt: skip
 
 
-def test_a_job_whose_key_is_somebody_elses_is_lost(full_shard: MirroredShard) -> None:
+def test_a_job_whose_key_holds_a_foreign_value_is_lost(full_shard: MirroredShard) -> None:
     full_shard.lab.add("a", "b")
     reconciler, cursor = begin(full_shard)
     full_shard.lab.redis.delete(full_shard.lab.keys.job("a"))
@@ -431,7 +436,7 @@ def test_a_job_whose_key_is_somebody_elses_is_lost(full_shard: MirroredShard) ->
     assert not MirrorState.objects.get().unreconciled
 
 
-def test_what_is_lost_is_told_of_like_any_event(full_shard: MirroredShard) -> None:
+def test_a_lost_job_is_signalled_like_any_event(full_shard: MirroredShard) -> None:
     full_shard.lab.add("a")
     reconciler, cursor = begin(full_shard)
     full_shard.lab.redis.delete(full_shard.lab.keys.job("a"))
@@ -443,9 +448,9 @@ def test_what_is_lost_is_told_of_like_any_event(full_shard: MirroredShard) -> No
     assert f"{event.entry_ms}-{event.entry_no}" == MirrorState.objects.get().position
 
 
-def test_what_is_older_than_the_retention_does_not_come_back(full_shard: MirroredShard) -> None:
-    """Redis may keep a failed job, or an ended workflow, for longer than the database its record.
-    Written again, its signals would be sent again."""
+def test_records_older_than_the_retention_do_not_return(full_shard: MirroredShard) -> None:
+    """Redis may keep a failed job or an ended workflow for longer than the database keeps its
+    record. If it were written again, its signals would be sent again."""
     lab = full_shard.lab
     flows = [LabWorkflow(lab, {0: []}, name=name, ttl_ms="0") for name in ("old", "young")]
     for flow in flows:

@@ -1,4 +1,4 @@
-"""The mirror notices what Redis has lost, follows it, and stands still before a strange one."""
+"""The mirror notices what Redis has lost, follows it, and stops when it finds a foreign Redis."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .mirrored_shard import MirroredShard, check_records
 
 @pytest.fixture
 def full_shard(shard: MirroredShard) -> Iterator[MirroredShard]:
-    """A shard on Redis's own clock, and a bridge with all that belongs to it."""
+    """A shard on Redis's own clock, and a bridge with everything that belongs to it."""
     shard.bridge.close()
     shard.lab.store.now_ms = None
     shard.bridge = make_bridge(get_settings(), page=100)
@@ -52,21 +52,23 @@ def statuses() -> dict[str, str]:
 
 
 def is_in_step(shard: MirroredShard) -> None:
-    """Every record is as Redis has the job, and nothing is left to reconcile."""
+    """Whether every record agrees with Redis, and nothing is left to reconcile."""
     check_records(shard.lab)
     assert not state().unreconciled
     assert state().problem == ""
 
 
 def trim_all(lab: Lab) -> None:
-    """As EVENTS_CAP would with a burst, but at once: all but the last entry."""
+    """Trim all but the last entry, as EVENTS_CAP would do in a burst, but at once."""
     lab.redis.xtrim(lab.keys.events, maxlen=1, approximate=False)
 
 
-# -- a Redis is given a name
+# -- a Redis gets an id
 
 
-def test_a_new_mirror_takes_what_it_finds_and_names_it(full_shard: MirroredShard) -> None:
+def test_a_new_mirror_accepts_the_redis_it_finds_and_gives_it_an_id(
+    full_shard: MirroredShard,
+) -> None:
     full_shard.run_jobs(20)
     full_shard.mirror()
     assert len(state().incarnation) == 32
@@ -115,7 +117,7 @@ def test_an_emptied_redis_is_not_followed_until_it_is_accepted(
     assert list(JobRecord.objects.order_by("pk").values()) == before
     assert state().position == position
     assert "reapqueue --accept-redis" in state().problem
-    assert "stands still" not in caplog.text  # whoever drives the bridge logs the first error
+    assert "stands still" not in caplog.text  # the caller of the bridge logs the first error
     monkeypatch.setattr(redis_identity, "LOG_INTERVAL", 0.0)
     with pytest.raises(WrongRedis):
         full_shard.mirror()
@@ -147,7 +149,7 @@ def test_a_redis_of_another_installation_is_not_followed(full_shard: MirroredSha
     assert state().incarnation != "f" * 32
 
 
-def test_a_lost_job_that_comes_again_lives_again(full_shard: MirroredShard) -> None:
+def test_a_lost_job_that_reappears_is_alive_again(full_shard: MirroredShard) -> None:
     full_shard.lab.add("a")
     full_shard.lab.take()
     full_shard.mirror()
@@ -156,7 +158,7 @@ def test_a_lost_job_that_comes_again_lives_again(full_shard: MirroredShard) -> N
     full_shard.bridge.close()
     full_shard.mirror()
     assert full_shard.record("a").reason == "lost"
-    full_shard.lab.add("a")  # an outbox has it still
+    full_shard.lab.add("a")  # an outbox still has it
     full_shard.mirror()
     record = full_shard.record("a")
     assert (record.status, record.reason, record.error, record.finished_at) == (
@@ -168,7 +170,7 @@ def test_a_lost_job_that_comes_again_lives_again(full_shard: MirroredShard) -> N
 # -- trimmed past the cursor
 
 
-def test_a_gap_is_counted_said_and_reconciled(
+def test_a_gap_is_counted_reported_and_reconciled(
     full_shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
     full_shard.lab.add("ends", "fails", "waits", "requeued")
@@ -192,7 +194,7 @@ def test_a_gap_is_counted_said_and_reconciled(
     assert state().gaps == 1
 
 
-def test_a_job_with_events_in_a_gap_and_behind_it(full_shard: MirroredShard) -> None:
+def test_a_job_with_events_in_a_gap_and_after_it(full_shard: MirroredShard) -> None:
     """Later events do not repeat when it began, or how often it was requeued."""
     lab = full_shard.lab
     lab.end("again", verdict="failed", body=ERROR)
@@ -238,7 +240,7 @@ def test_a_job_whose_end_was_in_the_gap_and_is_gone_from_redis_is_lost(
 # -- back in time
 
 
-def test_an_entry_of_the_same_name_that_says_something_else_is_another(
+def test_an_entry_with_the_same_id_but_other_content_is_noticed(
     full_shard: MirroredShard,
 ) -> None:
     full_shard.lab.add("a")
@@ -251,14 +253,15 @@ def test_an_entry_of_the_same_name_that_says_something_else_is_another(
         full_shard.lab.redis.execute_command("XADD", full_shard.lab.keys.events, name, *fields)
     full_shard.mirror()
     assert (state().epoch, state().gaps) == (1, 0)
-    assert full_shard.statuses("b") == ["queued", "failed"]  # in truth Redis does not know it: lost
+    # in reality Redis does not know the job: it is lost
+    assert full_shard.statuses("b") == ["queued", "failed"]
 
 
 @pytest.fixture
 def own(
     fresh_server: Callable[..., RedisServer], database: str, settings: Any
 ) -> Iterator[tuple[MirroredShard, RedisServer]]:
-    """A shard on a server of its own, which writes its data when it is told to."""
+    """A shard on its own server, which saves its data when told to."""
     server = fresh_server(appendonly=False, dbfilename="dump.rdb")
     settings.REDISQUEUE = {"CONNECTION": {"URL": server.url}, "PREFIX": "own", "MIRROR": True}
     shard = MirroredShard(Lab(server))
@@ -270,7 +273,7 @@ def own(
 
 
 @pytest.mark.parametrize("goes_on", [False, True], ids=["at once", "after new events"])
-def test_redis_that_failed_over_to_an_older_copy(
+def test_a_redis_that_failed_over_to_an_older_copy(
     own: tuple[MirroredShard, RedisServer], goes_on: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     shard, server = own
@@ -282,7 +285,7 @@ def test_redis_that_failed_over_to_an_older_copy(
     assert job.id == "rewound"
     shard.mirror()
     lab.redis.save()
-    # What the copy does not have:
+    # What the copy lacks:
     lab.store.cancel(["waits"])
     lab.finish(outcome(job), child="c8")
     shard.run_jobs(40, "unsaved")
@@ -296,7 +299,7 @@ def test_redis_that_failed_over_to_an_older_copy(
     server.start()
     lab.connection.close()
     shard.bridge.close()
-    if goes_on:  # the new history is longer than the old one before anybody looks
+    if goes_on:  # the new history is longer than the old one before the mirror looks at it
         shard.run_jobs(200, "new")
         assert shard.bridge.events.last() > read  # type: ignore[operator]
     shard.mirror()
@@ -306,21 +309,23 @@ def test_redis_that_failed_over_to_an_older_copy(
     assert shard.record("rewound").result == ""
     assert shard.record("waits").status == ("completed" if goes_on else "queued")
     assert (shard.record("lost").status, shard.record("lost").reason) == ("failed", "lost")
-    assert shard.record("unsaved0").status == "completed"  # it did, as far as anybody knows
+    assert shard.record("unsaved0").status == "completed"  # as far as can be known, it did
     shard.run_jobs(20, "after")
     shard.mirror()
     JobRecord.objects.filter(pk__startswith="unsaved").delete()
     JobRecord.objects.filter(pk="lost").delete()
     is_in_step(shard)
     stream = len(lab.written())
-    assert JobEvent.objects.filter(epoch=1, seq__gt=0).count() < stream  # not all was read again
+    # not everything was read again
+    assert JobEvent.objects.filter(epoch=1, seq__gt=0).count() < stream
 
 
 @pytest.mark.parametrize("unsaved", [0, 20])
-def test_a_copy_of_before_the_id_was_given_gets_it_again(
+def test_a_copy_older_than_the_id_gets_the_id_again(
     own: tuple[MirroredShard, RedisServer], unsaved: int
 ) -> None:
-    """It is known by the events that were read. (Without any, it would be an emptied Redis.)"""
+    """It is recognised by the events that were read. (Without any, it would be an emptied
+    Redis.)"""
     shard, server = own
     shard.run_jobs(20)
     shard.lab.redis.save()
@@ -337,7 +342,7 @@ def test_a_copy_of_before_the_id_was_given_gets_it_again(
     shard.mirror()
     assert shard.lab.redis.hget(shard.lab.keys.meta, "incarnation") == given == state().incarnation
     assert (state().epoch, state().gaps) == (1 if unsaved else 0, 0)
-    JobRecord.objects.filter(pk__startswith="unsaved").delete()  # they ended, as far as is known
+    JobRecord.objects.filter(pk__startswith="unsaved").delete()  # as far as is known, they ended
     is_in_step(shard)
 
 
@@ -377,13 +382,13 @@ def test_an_older_database_reads_again_what_the_stream_still_has(full_shard: Mir
     assert (state().epoch, state().gaps) == (0, 0)
 
 
-def test_an_older_database_behind_a_trimmed_stream_converges(full_shard: MirroredShard) -> None:
+def test_an_older_database_with_a_trimmed_stream_converges(full_shard: MirroredShard) -> None:
     full_shard.lab.add("a", "b")
     full_shard.mirror()
     old = snapshot()
     full_shard.lab.finish(outcome(full_shard.lab.take()))
     full_shard.run_jobs(60, "k")
-    full_shard.lab.end("last")  # of which the last entry tells, and of no other
+    full_shard.lab.end("last")  # of which only the last entry remains
     full_shard.mirror()
     full_shard.bridge.close()
     restore(old)
@@ -395,11 +400,11 @@ def test_an_older_database_behind_a_trimmed_stream_converges(full_shard: Mirrore
     is_in_step(full_shard)
     after = full_shard.lab.dump()
     for dump in (before, after):
-        dump.pop(full_shard.lab.keys.meta)  # where the mirror's cursor stands
-    assert after == before  # nothing was run again, nothing enqueued
+        dump.pop(full_shard.lab.keys.meta)  # where the mirror's cursor is
+    assert after == before  # no job ran again, none was enqueued
 
 
-def test_an_older_database_of_before_an_accepted_redis_stands_still_again(
+def test_a_database_older_than_an_accepted_redis_stops_the_mirror_again(
     full_shard: MirroredShard,
 ) -> None:
     full_shard.run_jobs(3)
@@ -428,7 +433,7 @@ def restore(tables: Tables) -> None:
         model.objects.bulk_create(model(**row) for row in rows)
 
 
-def test_start_is_where_nothing_was_read(full_shard: MirroredShard) -> None:
+def test_the_start_position_means_that_nothing_was_read(full_shard: MirroredShard) -> None:
     full_shard.mirror()
     assert parse_position(state().position) == START
     assert state().incarnation
@@ -466,9 +471,7 @@ def test_reapqueue_has_nothing_to_accept_without_a_mirror(
         reapqueue()
 
 
-def test_reapqueue_says_that_the_tables_are_missing(
-    full_shard: MirroredShard, database: str
-) -> None:
+def test_reapqueue_reports_missing_tables(full_shard: MirroredShard, database: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE django_redisqueue_mirrorstate RENAME TO hidden")
     try:

@@ -1,4 +1,4 @@
-"""WAIT_REPLICAS: the mirror shows only what replicas have, so that no failover takes it back."""
+"""WAIT_REPLICAS: the mirror shows only what replicas have, so that no failover can undo it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def bridge(
 
 
 def mirror(bridge: Bridge) -> int:
-    """Apply all events that are there; the number of records."""
+    """Apply all available events; returns the number of records."""
     while bridge.run_once():
         pass
     return JobRecord.objects.count()
@@ -72,7 +72,7 @@ def test_an_event_that_no_replica_has_waits(
 def test_a_master_without_replicas_does_not_take_events_back(
     bridge: Bridge, pair: tuple[RedisServer, RedisServer]
 ) -> None:
-    """It may have been replaced: what it lacks, the new one has."""
+    """The master may have been replaced: the new one has what it lacks."""
     master, replica = pair
     replica.pause()
     stream, redis = Keys().events, master.client()

@@ -1,4 +1,4 @@
-"""Retention: what is old goes, in bounded steps; what is young or has not finished stays."""
+"""Retention: old rows are deleted in bounded steps; recent or unfinished ones stay."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def everything() -> list[RetentionRule]:
 
 
 def run(settings: Settings = SETTINGS) -> int:
-    """All steps there are; how many."""
+    """Take all steps; returns their number."""
     made = Retention(settings, everything)
     steps = 1
     while made.run_once(NOW):
@@ -62,7 +62,7 @@ def ended(job_id: str, days_ago: float, *, began: float = 20, status: str = "com
     record(job_id, status, enqueued_at=NOW - began * DAY, finished_at=NOW - days_ago * DAY)
 
 
-def test_records_that_ended_before_it_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_ended_before_the_limit_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "ROWS_PER_STEP", 2)
     for status in ("completed", "failed", "cancelled"):
         ended(f"old.{status}", 10.001, status=status)
@@ -75,7 +75,7 @@ def test_records_that_ended_before_it_go(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(ids()) == 3 + 5 + 1
 
 
-def test_workflows_that_ended_before_it_go_and_their_events() -> None:
+def test_workflows_that_ended_before_the_limit_are_deleted_with_their_events() -> None:
     for name, days, ended_at in (
         ("old", 10.001, NOW - 10.001 * DAY), ("young", 9.999, NOW - 9.999 * DAY), ("runs", 99, None)
     ):  # fmt: skip
@@ -88,7 +88,7 @@ def test_workflows_that_ended_before_it_go_and_their_events() -> None:
     assert [one.workflow_id for one in WorkflowEvent.objects.all()] == ["young"]
 
 
-def test_events_rollups_and_receipts_too() -> None:
+def test_events_rollups_and_receipts_are_deleted_too() -> None:
     for name, days in (("old", 10.001), ("young", 9.999)):
         then = NOW - days * DAY
         event(name, at=then, entry_ms=round(then.timestamp() * 1000))
@@ -110,8 +110,8 @@ def test_a_receipt_outlives_a_short_retention() -> None:
     assert (ids(), ids(Receipt)) == (set(), {"recent"})
 
 
-def test_receipts_go_without_time_zones_too(settings: Any) -> None:
-    """exactly_once needs neither the mirror nor the outbox, which do not work so (E008)."""
+def test_receipts_are_deleted_without_time_zones_too(settings: Any) -> None:
+    """exactly_once needs neither the mirror nor the outbox, which do not work that way (E008)."""
     settings.USE_TZ = False
     settings.TIME_ZONE = "Asia/Kolkata"
     for name, days in (("recent", 6.9), ("old", 7.1)):
@@ -128,7 +128,7 @@ def test_the_longest_retention_ends_before_dates_begin() -> None:
     assert ids() == {"a"}
 
 
-def test_zero_keeps_everything_for_ever() -> None:
+def test_zero_keeps_everything_forever() -> None:
     ended("a", 1000, began=2000)
     with CaptureQueriesContext(connection) as queries:
         assert run(replace(SETTINGS, audit_retention_ms=0)) == 1
@@ -136,11 +136,12 @@ def test_zero_keeps_everything_for_ever() -> None:
     assert len(queries) == 0
 
 
-def test_it_goes_on_where_it_stood_and_begins_again_at_the_end(
+def test_it_continues_where_it_stopped_and_restarts_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(retention, "ROWS_PER_STEP", 10)
-    for n in range(25):  # they all stay: a walk that began anew each time would not get past them
+    # all of them stay: a walk that restarted each time would never get past them
+    for n in range(25):
         record(f"runs{n}", "processing", enqueued_at=NOW - 100 * DAY)
     ended("last", 11, began=50)
     made = Retention(SETTINGS, everything)
@@ -154,7 +155,7 @@ def test_it_goes_on_where_it_stood_and_begins_again_at_the_end(
 
 
 def test_a_step_sorts_no_more_than_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it would take the longer, the more rows are left: SQLite says so in its plan."""
+    """Otherwise it would take longer the more rows are left; SQLite shows this in its plan."""
     monkeypatch.setattr(retention, "ROWS_PER_STEP", 1)
     ended("a", 20), ended("b", 20), event(NOW - 20 * DAY), event(NOW - 20 * DAY)
     with CaptureQueriesContext(connection) as queries:
@@ -222,7 +223,7 @@ def test_an_alias_without_our_tables_is_left_alone(caplog: pytest.LogCaptureFixt
     assert caplog.records == []
 
 
-def test_a_receiver_of_every_deletion_brings_no_results_into_memory() -> None:
+def test_a_receiver_of_every_deletion_loads_no_results_into_memory() -> None:
     """Such as a search engine's: Django then reads the rows before it deletes them."""
     deleted: list[str] = []
 
@@ -241,7 +242,7 @@ def test_a_receiver_of_every_deletion_brings_no_results_into_memory() -> None:
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_a_database_that_fails_is_logged_and_tried_again(
+def test_a_database_that_fails_is_logged_and_retried(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended("a", 11)
@@ -262,7 +263,7 @@ def test_a_database_that_fails_is_logged_and_tried_again(
 
 
 def peak_of(step: Callable[[], bool]) -> tuple[bool, int]:
-    """What a step returns, and the most memory it takes; to trace it is slow."""
+    """What a step returns, and its peak memory; tracing it is slow."""
     tracemalloc.start()
     try:
         return step(), tracemalloc.get_traced_memory()[1]
@@ -279,7 +280,8 @@ def test_200_000_rows_at_constant_memory_in_short_transactions() -> None:
     later = "strftime('%%Y-%%m-%%d %%H:%%M:%%f000', enqueued_at, (n / 1e3) || ' seconds')"
     other = {'"id"': "'j' || n", '"enqueued_at"': later}
     values = [other.get(name, name) for name in names]
-    with connection.cursor() as cursor:  # of Django, the rows would take longer than the test
+    # creating the rows through Django would take longer than the test
+    with connection.cursor() as cursor:
         cursor.execute(
             f"INSERT INTO {JobRecord._meta.db_table} ({', '.join(names)}) "
             "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers LIMIT %s) "
@@ -290,7 +292,7 @@ def test_200_000_rows_at_constant_memory_in_short_transactions() -> None:
     blocks = sys.getallocatedblocks()
     going = True
     while going:
-        began = time.process_time()  # SQLite works in this process, and nobody else counts
+        began = time.process_time()  # SQLite runs in this process, and no other counts
         if steps % 20:
             going = made.run_once(NOW)
         else:

@@ -1,4 +1,4 @@
-"""The bridge as a process: it survives what happens to it, to Redis and to the database."""
+"""The bridge as a process: it survives its own faults, and those of Redis and the database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.stopwatch import Stopwatch
 from tests.worker import tasks
 from tests.worker.processes import eventually, holds_for
 
-from .mirror_processes import MirrorProcesses, database_away, migrate
+from .mirror_processes import MirrorProcesses, database_down, migrate
 from .mirrored_shard import check_events
 
 on_postgresql = pytest.mark.parametrize("processes", ["postgresql"], indirect=True)
@@ -49,7 +49,7 @@ def test_without_a_mirror_there_is_no_bridge(processes: MirrorProcesses) -> None
 
 
 @on_sqlite
-def test_burst_ends_behind_the_last_event(processes: MirrorProcesses) -> None:
+def test_burst_ends_after_the_last_event(processes: MirrorProcesses) -> None:
     app_tasks.noop.enqueue_many([()] * 3000)
     worker = processes.worker("--processes", "2", "--burst")
     assert worker.wait(40) == 0, worker.output
@@ -59,8 +59,9 @@ def test_burst_ends_behind_the_last_event(processes: MirrorProcesses) -> None:
 
 @pytest.mark.slow
 @on_sqlite
-def test_processes_that_are_stopped_are_replaced(processes: MirrorProcesses) -> None:
-    """On the only worker, so that nobody else could take over what exists once."""
+def test_stopped_processes_are_replaced(processes: MirrorProcesses) -> None:
+    """Tested on the only worker, so that no other one can take over the roles of which there is
+    one."""
     processes.stage.alter("quick_watchdog")
     worker = processes.worker("--processes", "1").wait_until_up(3)
     processes.stage.ended(tasks.run.enqueue(processes.stage.book, "before"))
@@ -81,7 +82,7 @@ def test_processes_that_are_stopped_are_replaced(processes: MirrorProcesses) -> 
 
 @on_postgresql
 def test_maintenance_whose_database_hangs_is_replaced(processes: MirrorProcesses) -> None:
-    """The process leads meanwhile, so nobody else would relay, and its connection may be dead."""
+    """The process leads meanwhile, so no other process would relay; its connection may be dead."""
     processes.stage.alter("quick_hang")
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(f"LOCK TABLE {OutboxJob._meta.db_table}")
@@ -98,7 +99,8 @@ def test_maintenance_whose_database_hangs_is_replaced(processes: MirrorProcesses
 def test_a_stopped_worker_mirrors_how_its_jobs_ended(processes: MirrorProcesses) -> None:
     worker = processes.worker("--processes", "1").wait_until_up(3)
     job = tasks.run_then_sleep.enqueue(processes.stage.book, "slow", 1.0)
-    eventually(lambda: processes.stage.runs()["slow"])  # begun: what is only claimed is handed back
+    # started: jobs that are only claimed are released
+    eventually(lambda: processes.stage.runs()["slow"])
     worker.term()
     assert worker.wait() == 0, worker.output
     assert processes.record(job.id).status == "completed"
@@ -124,7 +126,7 @@ def test_a_killed_bridge_is_replaced(processes: MirrorProcesses) -> None:
     worker = processes.worker("--processes", "1").wait_until_up(3)
     eventually(processes.is_heard)
     before = set(worker.children)
-    for pid in worker.children[-1:]:  # the last that was forked
+    for pid in worker.children[-1:]:  # the most recently forked process
         subprocess.run(["kill", "-9", str(pid)], check=True)
     eventually(lambda: set(worker.children) - before, why=lambda: worker.output)
     processes.run_jobs(50)
@@ -162,7 +164,7 @@ def test_two_bridges_at_once(processes: MirrorProcesses) -> None:
 
 
 @on_sqlite
-def test_once_says_why_it_can_not(processes: MirrorProcesses) -> None:
+def test_once_reports_why_it_cannot_run(processes: MirrorProcesses) -> None:
     processes.stage.configure(MIRROR=False)
     _, said = processes.ended(processes.once())
     assert 'REDISQUEUE["MIRROR"] is False' in said
@@ -182,7 +184,7 @@ def test_redis_is_restarted_under_it(processes: MirrorProcesses) -> None:
     processes.run_jobs(100, "after")
     processes.until_mirrored()
     said = [line for line in bridge.output.splitlines() if "trying again until it goes" in line]
-    # Of each shard once a problem: cut off, and then refused.
+    # For each shard, once per problem: cut off, and then refused.
     assert len(said) == len(set(said)) <= 2 * get_settings().shards
     eventually(lambda: "goes on after" in bridge.output, why=lambda: bridge.output)
     bridge.term()
@@ -191,7 +193,7 @@ def test_redis_is_restarted_under_it(processes: MirrorProcesses) -> None:
 
 @pytest.mark.one_server("looks at its server's clients and commands")
 @on_sqlite
-def test_a_lost_subscription_is_made_again(processes: MirrorProcesses) -> None:
+def test_a_lost_subscription_is_renewed(processes: MirrorProcesses) -> None:
     processes.bridge_process()
     for n in range(3):
         processes.lab.redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
@@ -203,7 +205,7 @@ def test_a_lost_subscription_is_made_again(processes: MirrorProcesses) -> None:
 @pytest.mark.one_server("changes its server's state")
 @on_sqlite
 def test_cut_off_for_reading_too_slowly(processes: MirrorProcesses) -> None:
-    """The buffer of a subscriber that does not read overflows, and Redis drops it."""
+    """The buffer of a subscriber that does not read overflows, and Redis disconnects it."""
     processes.lab.redis.config_set("client-output-buffer-limit", "pubsub 32kb 32kb 1")
     bridge = processes.bridge_process()
     bridge.process.send_signal(signal.SIGSTOP)
@@ -216,11 +218,11 @@ def test_cut_off_for_reading_too_slowly(processes: MirrorProcesses) -> None:
 
 
 @on_postgresql
-def test_the_database_is_away_for_a_while(processes: MirrorProcesses) -> None:
+def test_the_database_is_down_for_a_while(processes: MirrorProcesses) -> None:
     bridge = processes.bridge_process()
     processes.run_jobs(10, "before")
     processes.until_mirrored()
-    with database_away(processes):
+    with database_down(processes):
         processes.run_jobs(10, "meanwhile")
         eventually(
             lambda: "trying again until it goes" in bridge.output, 30, why=bridge.log.read_text
@@ -245,7 +247,7 @@ def test_unapplied_migrations_are_waited_for(processes: MirrorProcesses) -> None
 
 
 @on_sqlite
-def test_another_follows_a_dead_bridge(processes: MirrorProcesses) -> None:
+def test_another_bridge_succeeds_a_dead_one(processes: MirrorProcesses) -> None:
     processes.stage.configure(TASK_MODULES=["tests.mirror.quick_lease"])
     first = processes.bridge_process()
     second = processes.worker(command="bridgeevents")
@@ -257,7 +259,7 @@ def test_another_follows_a_dead_bridge(processes: MirrorProcesses) -> None:
     assert watch.seconds < FOLLOWED / 10 + 1  # the last is for the work itself
 
 
-def test_a_dead_bridge_is_followed_within_20_s() -> None:
+def test_a_dead_bridge_is_succeeded_within_20_s() -> None:
     assert FOLLOWED < 20
     assert role.RENEW < role.LEASE_MS / 1000
 

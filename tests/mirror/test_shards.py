@@ -42,7 +42,7 @@ def enqueue(shard: int, jobs: int) -> list[NewJob]:
 
 
 def run(shard: int, jobs: int) -> None:
-    """Claim and complete as many jobs."""
+    """Claim and complete this many jobs."""
     connection = worker_connection(shard)
     store, request = Commands(connection), ClaimRequest("c1", ("default",))
     claimed = store.claim(request, 1, jobs).jobs
@@ -60,7 +60,7 @@ def mirror(shard: int) -> None:
 
 @pytest.mark.usefixtures("shards")
 def test_each_shard_has_a_cursor_and_keeps_the_records_of_others() -> None:
-    """The first pass of a shard reconciles all of its records with Redis."""
+    """The first pass of a shard reconciles all its records with Redis."""
     ids = [job.id for shard in range(SHARDS) for job in enqueue(shard, 4)]
     for shard in (*range(SHARDS), *range(SHARDS)):
         mirror(shard)
@@ -74,7 +74,7 @@ def test_each_shard_has_a_cursor_and_keeps_the_records_of_others() -> None:
 
 
 @pytest.mark.usefixtures("shards")
-def test_a_lost_shard_loses_its_own_jobs_only() -> None:
+def test_a_lost_shard_only_loses_its_own_jobs() -> None:
     kept, lost = enqueue(0, 2), enqueue(2, 2)
     for shard in (0, 2):
         mirror(shard)
@@ -109,7 +109,7 @@ def test_signals_are_sent_once_by_the_bridge_of_the_shard() -> None:
 
 @pytest.mark.usefixtures("mirrored", "on_postgres")
 def test_a_signal_is_not_overtaken_by_those_of_another_shard(settings: Any) -> None:
-    """A bridge that was suspended in its transaction has a successor already."""
+    """A bridge that was suspended in its transaction already has a successor."""
     settings.REDISQUEUE = {**settings.REDISQUEUE, "SHARDS": SHARDS}
     heard: list[str] = []
     slow, fast = new_job_id(0), new_job_id(1)
@@ -178,7 +178,7 @@ def test_the_relay_of_a_shard_sends_its_own_rows() -> None:
 
 @pytest.mark.usefixtures("shards")
 def test_a_worker_that_knows_one_shard_leaves_rows_of_new_shards_alone(settings: Any) -> None:
-    """It would send them to its own shard, where it refuses them."""
+    """It would send them to its own shard, which refuses them."""
     jobs = [
         NewJob(new_job_id(shard), "default", "app.task", "[[],{}]", stored=True)
         for shard in range(SHARDS)

@@ -1,4 +1,5 @@
-"""Receivers run in one transaction with the cursor, and what happens when they break it."""
+"""Receivers run in one transaction with the cursor, and what happens when they break that
+transaction."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def alone(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Disconnects the receivers of the example project."""
     for signal in JOB_SIGNALS.values():
         monkeypatch.setattr(signal, "receivers", [])
-    monkeypatch.setattr(signal_delivery, "PASS_SECONDS", 60)  # one pass tells all, however slow
+    # one pass sends all signals, however slow
+    monkeypatch.setattr(signal_delivery, "PASS_SECONDS", 60)
     state()
 
 
@@ -61,7 +63,7 @@ def count(name: str) -> None:
 
 
 def first(event: JobEvent, **_: Any) -> None:
-    """A receiver that writes a row of its own."""
+    """A receiver that writes its own row."""
     count(f"first {event.job_id}")
 
 
@@ -87,7 +89,7 @@ def is_caught_up() -> bool:
 # -- the cursor
 
 
-def test_the_cursor_only_goes_forward_and_tells_who_was_first() -> None:
+def test_the_cursor_only_goes_forward_and_decides_who_was_first() -> None:
     cursor = SignalCursor(JOB_SOURCE, "default", 0)
     assert (cursor.advance(5), cursor.advance(5), cursor.advance(4)) == (True, False, False)
     assert (cursor.read(), signalled()) == (5, 5)
@@ -118,7 +120,7 @@ def test_a_receiver_works_in_the_transaction_that_moves_the_cursor() -> None:
     assert not connection.in_atomic_block
 
 
-def test_a_receiver_that_ends_the_process_rolls_back_the_one_before() -> None:
+def test_a_receiver_that_ends_the_process_rolls_back_the_previous_one() -> None:
     def leave(**_: Any) -> None:
         raise SystemExit
 
@@ -128,7 +130,7 @@ def test_a_receiver_that_ends_the_process_rolls_back_the_one_before() -> None:
     assert (counted(), signalled()) == ({}, 0)
 
 
-def test_an_async_receiver_works_in_it_too() -> None:
+def test_an_async_receiver_works_in_the_transaction_too() -> None:
     seen: list[bool] = []
 
     async def writes(event: JobEvent, **_: Any) -> None:
@@ -143,7 +145,7 @@ def test_an_async_receiver_works_in_it_too() -> None:
 
 
 class Elsewhere:
-    """A router that puts the mirror into another database than everything else."""
+    """A router that puts the mirror into a different database from everything else."""
 
     def db_for_read(self, model: type[Model], **_: Any) -> str | None:
         return "other" if model._meta.app_label == "django_redisqueue" else None
@@ -173,7 +175,7 @@ def test_the_transaction_is_in_the_mirrors_database(
     assert redis.llen(keys_of().queue("default").queued) == 1
 
 
-# -- receivers that spoil it
+# -- receivers that break the transaction
 
 
 def lets_an_error_out(**_: Any) -> None:
@@ -195,7 +197,7 @@ def asks_for_a_rollback(**_: Any) -> None:
         transaction.set_rollback(True)
 
 
-def rolls_back_by_itself(**_: Any) -> None:
+def calls_rollback(**_: Any) -> None:
     if connection.in_atomic_block:
         with connection.cursor() as cursor:
             cursor.execute("ROLLBACK")
@@ -230,8 +232,8 @@ def test_a_broken_transaction_affects_no_other_receiver_and_no_event(
 
 
 @on_postgresql
-@pytest.mark.parametrize("spoil", [swallows_one_of_raw_sql, rolls_back_by_itself])
-def test_a_transaction_that_django_does_not_know_to_be_broken(
+@pytest.mark.parametrize("spoil", [swallows_one_of_raw_sql, calls_rollback])
+def test_a_broken_transaction_that_django_believes_to_be_valid(
     spoil: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     event("a")
@@ -243,7 +245,7 @@ def test_a_transaction_that_django_does_not_know_to_be_broken(
     assert caplog.text.count(BROKEN) == 2
 
 
-def test_the_one_that_let_the_error_out_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_receiver_that_raised_the_error_is_named(caplog: pytest.LogCaptureFixture) -> None:
     event("a")
     with listening(first, lets_an_error_out, last):
         SignalDelivery().run_once()
@@ -307,7 +309,7 @@ def test_a_receiver_without_a_name_that_raises_does_not_end_the_bridge(
     assert "ZeroDivisionError" in caplog.text
 
 
-# -- the connection goes
+# -- the connection is lost
 
 
 def again(delivery: SignalDelivery) -> None:
@@ -339,7 +341,7 @@ def test_after_a_lost_connection_the_signal_is_sent_later(on_postgres: PostgresS
 
 @on_postgresql
 @pytest.mark.parametrize("how", ["closes", "terminates"])
-def test_a_receiver_that_always_loses_the_connection_stops_nothing(
+def test_a_receiver_that_always_loses_the_connection_does_not_stop_the_others(
     how: str, on_postgres: PostgresServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     def loses_it(**_: Any) -> None:
@@ -360,7 +362,7 @@ def test_a_receiver_that_always_loses_the_connection_stops_nothing(
 
 
 @on_postgresql
-def test_a_reply_to_commit_that_is_lost_repeats_nothing(
+def test_a_lost_reply_to_commit_repeats_nothing(
     on_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def loses_the_reply(**_: Any) -> None:
@@ -385,7 +387,7 @@ def test_a_reply_to_commit_that_is_lost_repeats_nothing(
 # -- after the commit
 
 
-def test_hooks_that_raise_harm_neither_the_bridge_nor_other_hooks(
+def test_hooks_that_raise_affect_neither_the_bridge_nor_other_hooks(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     called: list[str] = []
@@ -422,12 +424,12 @@ def test_enqueued_jobs_are_rows_of_the_transaction_and_are_sent_once(
     with listening(enqueues, *([spoil] if spoil else [])):
         SignalDelivery().run_once()
     queued = redis.llen(keys_of().queue("default").queued)
-    sent_alone = spoil is not None  # outside of a transaction, and without the outbox
+    sent_alone = spoil is not None  # outside a transaction, and without the outbox
     assert (queued, OutboxJob.objects.count()) == (1, 0 if sent_alone else 1)
     assert rows == ([1] if spoil is None else [1, 0])
 
 
-# -- on SQLite others want to write, too
+# -- on SQLite, other writers need the lock
 
 
 def test_it_makes_room_for_other_writers_but_not_for_slow_receivers(

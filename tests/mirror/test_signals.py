@@ -1,4 +1,4 @@
-"""Each status has a signal, sent after the commit and in order, also when receivers raise."""
+"""Each status has a signal, sent after the commit and in order, even if receivers raise."""
 
 from __future__ import annotations
 
@@ -50,11 +50,12 @@ def mirror_state() -> None:
 
 
 @pytest.fixture(autouse=True)
-def nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_example_receivers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disconnects the receivers of the example project."""
     for signal in JOB_SIGNALS.values():
         monkeypatch.setattr(signal, "receivers", [])
-    monkeypatch.setattr(signal_delivery, "PASS_SECONDS", 60)  # one pass tells all, however slow
+    # one pass sends all signals, however slow
+    monkeypatch.setattr(signal_delivery, "PASS_SECONDS", 60)
 
 
 def signalled() -> int:
@@ -96,7 +97,7 @@ def test_in_order_once_and_over_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_few_records_are_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A result may have a megabyte."""
+    """A result may be a megabyte."""
     monkeypatch.setattr(signal_delivery, "RECORDS_PER_QUERY", 3)
     sizes: list[int] = []
     in_bulk = QuerySet.in_bulk
@@ -114,7 +115,7 @@ def test_few_records_are_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
     assert sizes == [3, 3, 3, 1]
 
 
-def test_an_unreadable_detail_is_no_progress_report() -> None:
+def test_an_unreadable_detail_is_not_a_progress_report() -> None:
     event("a", "processing")
     JobEvent.objects.update(detail='{"progress":' + "[" * 100_000)
     with listening(*JOB_SIGNALS.values()) as heard:
@@ -209,7 +210,7 @@ def test_without_receivers_nothing_is_read(
 
 
 @pytest.mark.one_shard("with several, the end of a page is read in a transaction")
-def test_nothing_new_costs_two_queries(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+def test_two_queries_find_nothing_new(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     event("a")
     with listening(job_queued) as heard:
         SignalDelivery().run_once()
@@ -219,10 +220,10 @@ def test_nothing_new_costs_two_queries(django_assert_num_queries: DjangoAssertNu
 
 
 @pytest.mark.one_shard("with several, the end of a page is read in a transaction")
-def test_events_without_receivers_move_the_cursor_once_a_page(
+def test_events_without_receivers_move_the_cursor_once_per_page(
     django_assert_max_num_queries: DjangoAssertNumQueries,
 ) -> None:
-    # Ids go on over all tests of a process, and many of them in between cost a query.
+    # Ids increase over all tests of a process, and skipping many of them costs a query.
     state(signalled=event("before").id)
     for n in range(100):
         event(f"j{n}", "processing")
@@ -260,5 +261,5 @@ def test_the_cursor_never_goes_back() -> None:
     with listening(job_queued, to=overtaken):
         SignalDelivery().run_once()
     assert signalled() == far
-    SignalDelivery().run_once()  # nobody listens, and it stands further on than the last event
+    SignalDelivery().run_once()  # there are no listeners, and it is further on than the last event
     assert signalled() == far

@@ -37,7 +37,8 @@ LATER = ("scheduled", "retrying")
 
 
 class Producer(threading.Thread):
-    """Enqueues, cancels, requeues, clears and pauses, until told to stop; what it did is kept."""
+    """Enqueues, cancels, requeues, clears and pauses until told to stop; what it did is
+    recorded."""
 
     def __init__(self, book: str, number: int, seed: int, stop: threading.Event) -> None:
         super().__init__()
@@ -145,7 +146,7 @@ def kill_children(workers: list[WorkerProcess], seed: int) -> int:
 @pytest.mark.parametrize("processes", ["sqlite"], indirect=True)
 def test_every_verb_at_once(processes: MirrorProcesses) -> None:
     seed = int(os.environ.get("REDISQUEUE_TEST_SEED", random.randrange(10**6)))
-    print(f"REDISQUEUE_TEST_SEED={seed}")  # pytest shows it when the test fails
+    print(f"REDISQUEUE_TEST_SEED={seed}")  # pytest shows it if the test fails
     processes.stage.configure(
         QUEUES={name: {} for name in QUEUES}, MAX_RECOVERIES=1000, EVENTS_CAP=10_000_000
     )
@@ -161,7 +162,7 @@ def test_every_verb_at_once(processes: MirrorProcesses) -> None:
     at_rest(processes)
     processes.until_at_the_end(60)
     accepted = {name: job.id for producer in made for name, job in producer.jobs.items()}
-    assert len(accepted) > 100  # some 3,000, or fewer on a busy machine
+    assert len(accepted) > 100  # about 3,000, or fewer on a busy machine
     print(f"{len(accepted)} jobs, {killed} children killed")
     stories = read_stories()
     assert stories.keys() == set(accepted.values())
@@ -204,7 +205,7 @@ def last(story: list[JobEvent]) -> str:
 
 
 def check_places(processes: MirrorProcesses, stories: dict[str, list[JobEvent]]) -> None:
-    """An id is in the list of its status, once, or was cleared from it; and nowhere else."""
+    """An id is in the list of its status, once, or was cleared from it; and in no other list."""
     redis = processes.lab.redis
     listed: Counter[str] = Counter()
     for keys, name, status in product(all_keys(), QUEUES, FINAL):
@@ -226,8 +227,8 @@ def check_places(processes: MirrorProcesses, stories: dict[str, list[JobEvent]])
 def check_runs(
     processes: MirrorProcesses, accepted: dict[str, str], stories: dict[str, list[JobEvent]]
 ) -> None:
-    """A job ran at least once for each end that only a run has, and never without a claim that
-    tells of it and was not handed back: no run is silent."""
+    """A job ran at least once for each end that only a run produces, and never without a claim that
+    its events show and that was not released: no run is silent."""
     runs = processes.stage.runs()
     assert runs.keys() <= accepted.keys()
     for name, job_id in accepted.items():
@@ -241,7 +242,7 @@ def check_runs(
 
 
 def recoveries(story: list[JobEvent]) -> int:
-    """How often the job was taken back from a child that died while it ran."""
+    """How often the job was recovered from a child that died while it ran."""
     total = before = 0
     for event in story:
         detail = json.loads(event.detail or "{}")
@@ -259,7 +260,7 @@ def check_counters(
         counted = sum(processes.stage.count(f"{status}_total", name) for name in QUEUES)
         assert counted == ends[status], status
     assert sum(processes.stage.count("enqueued_total", name) for name in QUEUES) == len(stories)
-    for name in QUEUES:  # maintenance may prune between two of these looks
+    for name in QUEUES:  # maintenance may prune between these two reads
         eventually(
             lambda name=name: (
                 processes.stage.count("finished_bytes", name) == size_of(processes, name)
@@ -271,7 +272,7 @@ def check_counters(
 
 
 def size_of(processes: MirrorProcesses, queue: str) -> int:
-    """The bytes of a queue's finished jobs, as their hashes have them."""
+    """The bytes of a queue's finished jobs, according to their hashes."""
     redis = processes.lab.redis
     listed = [
         keys.job(job_id)

@@ -1,5 +1,5 @@
-"""Jobs of gathers, of schedules and with unique keys are ordinary records; so are jobs that are
-deleted before the mirror has read their events."""
+"""Jobs of gathers and schedules, and jobs with unique keys, are ordinary records; so are jobs that
+are deleted before the mirror has read their events."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONG = "x" * 2000  # too large for the stream
 REPLACE = "k replace 10000 60000"
 
 
-def test_a_result_in_a_file_is_read_back_when_redis_has_let_its_job_go(
+def test_a_result_in_a_file_is_read_after_redis_has_deleted_its_job(
     shard: MirroredShard, settings: Any, tmp_path: Path
 ) -> None:
     settings.MEDIA_ROOT = str(tmp_path)
@@ -75,7 +75,7 @@ def put(shard: MirroredShard, name: str, text: str, options: str = "") -> None:
 @pytest.mark.parametrize("text", ["short", LONG])
 @pytest.mark.parametrize("between", [True, False])
 def test_newer_arguments(shard: MirroredShard, text: str, between: bool) -> None:
-    """Also those that are too large for the event."""
+    """Including those that are too large for the event."""
     put(shard, "a", "first", '{"tags":["n","1"]}')
     if between:
         shard.mirror()

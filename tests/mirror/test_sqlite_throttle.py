@@ -1,4 +1,4 @@
-"""On SQLite the bridge leaves the file to other writers for most of the time, if there are any."""
+"""On SQLite, the bridge leaves the file to other writers most of the time, if there are any."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def file(tmp_path: Path, django_db_blocker: Any) -> Iterator[Path]:
 
 
 class StoppedClock:
-    """Stands in for ``time``: only the test moves it, and sleeps are noted and skipped."""
+    """Stands in for ``time``: only the test advances it, and sleeps are recorded and skipped."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -68,11 +68,11 @@ def test_it_waits_four_times_as_long_as_it_held_the_lock(file: Path, clock: Stop
     write(file)
     throttle.wait()
     throttle.record(0.1)
-    throttle.wait()  # others may come again
+    throttle.wait()  # others may return
     assert clock.naps == pytest.approx([2.0, 0.4])
 
 
-def test_time_that_has_passed_counts(file: Path, clock: StoppedClock) -> None:
+def test_time_spent_elsewhere_counts(file: Path, clock: StoppedClock) -> None:
     throttle = SqliteThrottle("default")
     throttle.wait()
     write(file)

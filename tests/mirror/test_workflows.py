@@ -45,7 +45,7 @@ FAN = {0: (), 1: (0,), 2: (0,), 3: (1, 2)}
 
 @pytest.fixture
 def full_shard(shard: MirroredShard, monkeypatch: pytest.MonkeyPatch) -> Iterator[MirroredShard]:
-    """A shard on Redis's own clock, and a bridge with all that belongs to it."""
+    """A shard on Redis's own clock, and a bridge with everything that belongs to it."""
     monkeypatch.setattr(reconcile, "RECORDS_PER_STEP", 3)
     shard.bridge.close()
     shard.lab.store.now_ms = None
@@ -105,7 +105,7 @@ def test_pause_and_release_are_a_flag(shard: MirroredShard) -> None:
     assert shard.workflow_statuses(workflow.id) == ["running", "paused", "running"]
 
 
-def test_a_paused_workflow_that_fails_and_is_taken_up_again_is_still_paused(
+def test_a_paused_workflow_that_fails_and_is_retried_is_still_paused(
     shard: MirroredShard,
 ) -> None:
     workflow = LabWorkflow(shard.lab, {0: (), 1: ()}, name="1")
@@ -124,7 +124,7 @@ def test_a_paused_workflow_that_fails_and_is_taken_up_again_is_still_paused(
     assert shard.workflow_statuses(workflow.id) == ["running", "paused", "failed", "running"]
 
 
-def test_a_cleaned_workflow_has_its_counts_for_good(shard: MirroredShard) -> None:
+def test_a_cleaned_workflow_keeps_its_counts(shard: MirroredShard) -> None:
     workflow = LabWorkflow(shard.lab, FAN, name="1")
     workflow.push()
     workflow.run_one()
@@ -209,7 +209,7 @@ def test_a_full_page_with_events_of_workflows_is_not_the_end(
     bridge.close()
 
 
-def test_an_entry_that_is_no_event_of_a_workflow_is_left_out(
+def test_an_entry_that_is_not_a_workflow_event_is_left_out(
     shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
     strange = ['{"workflowId":"flow_x_0","status":"dancing"}', "[]", "no JSON"]
@@ -247,9 +247,7 @@ def test_a_name_that_is_too_long_affects_no_other_workflow(
         ((2, 0, 0), False),
     ],
 )
-def test_what_is_older_than_what_is_known_changes_nothing(
-    order: tuple[int, int, int], moves: bool
-) -> None:
+def test_an_older_event_changes_nothing(order: tuple[int, int, int], moves: bool) -> None:
     counts = WorkflowCounts(generation=0, total=1, completed=1, failed=0, cancelled=0)
     event = WorkflowStreamEvent(
         (5, 0), "flow_1_0", WorkflowTransition.COMPLETED, 5, 1, "", counts, False
@@ -295,7 +293,7 @@ def begin_anew(shard: MirroredShard) -> None:
     shard.bridge.close()
 
 
-def test_a_record_that_agrees_stays_as_it_is(full_shard: MirroredShard) -> None:
+def test_a_record_that_agrees_is_unchanged(full_shard: MirroredShard) -> None:
     workflow = LabWorkflow(full_shard.lab, FAN, name="1")
     workflow.push()
     full_shard.mirror()
@@ -329,7 +327,7 @@ def test_a_workflow_that_redis_does_not_know_is_lost(
     assert "4 workflows lost" in caplog.text
 
 
-def test_none_is_lost_that_an_outbox_sends_again(full_shard: MirroredShard) -> None:
+def test_no_workflow_is_declared_lost_that_an_outbox_sends_again(full_shard: MirroredShard) -> None:
     workflow = LabWorkflow(full_shard.lab, FAN, name="1")
     workflow.push()
     full_shard.mirror()
@@ -342,7 +340,7 @@ def test_none_is_lost_that_an_outbox_sends_again(full_shard: MirroredShard) -> N
     assert not JobRecord.objects.filter(reason="lost").exists()
 
 
-def test_none_is_lost_before_its_end_has_been_read(
+def test_no_workflow_is_declared_lost_before_its_end_has_been_read(
     full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends and is cleaned up between the walk's look at Redis and its look at the records."""
@@ -363,7 +361,8 @@ def test_none_is_lost_before_its_end_has_been_read(
 
     monkeypatch.setattr(reconcile.WorkflowReconciler, "unfinished_pages", late)
     for _ in range(50):
-        assert reconciler(cursor) is True  # it waits for what was in the stream to be read
+        # it waits until the events that were in the stream have been read
+        assert reconciler(cursor) is True
     assert (full_shard.workflow(workflow.id).status, looks) == ("running", [workflow.id])
     read = full_shard.bridge.events.read(cursor.position)
     steps(
@@ -387,7 +386,7 @@ def test_a_cursor_on_a_workflows_entry_is_recognised(full_shard: MirroredShard) 
     full_shard.bridge.close()
     full_shard.mirror()
     assert MirrorState.objects.get().epoch == 0
-    # Redis goes back in time, and something else now stands there.
+    # Redis goes back in time, and another entry is now in its place.
     key, (*_, event) = full_shard.lab.keys.events, full_shard.lab.written()
     assert event.place == last
     full_shard.lab.redis.delete(key)
@@ -401,7 +400,7 @@ def test_a_cursor_on_a_workflows_entry_is_recognised(full_shard: MirroredShard) 
 # -- signals
 
 
-def test_every_step_but_two_has_its_signal() -> None:
+def test_all_statuses_but_two_have_a_signal() -> None:
     assert set(WorkflowTransition) - set(WORKFLOW_SIGNALS) == {
         WorkflowTransition.BUILDING, WorkflowTransition.CLEANED,
     }  # fmt: skip
@@ -442,8 +441,8 @@ def test_a_receiver_that_raises_is_logged_with_the_workflow(
 
 
 @pytest.mark.slow
-def test_a_sleeping_bridge_hears_of_a_workflow_alone(processes: MirrorProcesses) -> None:
-    """Pausing one tells of no job; the bridge would look by itself only after 30 s."""
+def test_a_workflow_event_alone_wakes_a_sleeping_bridge(processes: MirrorProcesses) -> None:
+    """Pausing a workflow changes no job; otherwise the bridge would only look after 30 s."""
     workflow = LabWorkflow(processes.lab, {0: ()}, name="1")
     workflow.push()
     processes.bridge_process()
@@ -453,7 +452,7 @@ def test_a_sleeping_bridge_hears_of_a_workflow_alone(processes: MirrorProcesses)
     assert processes.workflow(workflow.id).is_paused
 
 
-def test_of_two_that_reconcile_at_once_one_loses_a_workflow(
+def test_of_two_simultaneous_reconciles_only_one_declares_a_workflow_lost(
     full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workflow = LabWorkflow(full_shard.lab, FAN, name="1")

@@ -16,6 +16,7 @@ from .processes import MonitorHarness
 def harness(
     fresh_server: Callable[..., RedisServer], tmp_path: Path, settings: Any
 ) -> Iterator[MonitorHarness]:
-    """A Redis that may go away, a worker by hand, and monitors that end with the test."""
+    """A Redis that may go down, a worker that the test operates, and monitors that end with the
+    test."""
     with ExitStack() as stack:
         yield MonitorHarness(fresh_server(), settings, stack)

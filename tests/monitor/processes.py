@@ -1,4 +1,4 @@
-"""``queuemonitor`` as a process of its own, on a terminal or on a pipe."""
+"""``queuemonitor`` as a separate process, on a terminal or a pipe."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ WITHOUT_RICH = (
 
 
 def environment(url: str) -> dict[str, str]:
-    size = ("COLUMNS", "LINES")  # the terminal's own is meant
+    size = ("COLUMNS", "LINES")  # the size of the terminal itself is meant
     found = commands.environment(TERM="xterm-256color", REDISQUEUE_TEST_URL=url)
     return {name: value for name, value in found.items() if name not in size}
 
 
 class Monitor:
-    """The command's process; what it writes is collected as it comes."""
+    """The command's process; its output is collected as it arrives."""
 
     def __init__(self, *arguments: str, url: str, terminal: bool, rich: bool, size: Size) -> None:
         self._reader, writer = pty.openpty() if terminal else os.pipe()
@@ -61,7 +61,7 @@ class Monitor:
         while True:
             try:
                 data = os.read(self._reader, 65536)
-            except OSError:  # Linux says so when a terminal's other end is closed
+            except OSError:  # Linux raises this when a terminal's other end is closed
                 return
             if not data:
                 return
@@ -73,11 +73,11 @@ class Monitor:
 
     @property
     def last_screen(self) -> str:
-        """What was drawn last, each drawing begins at home."""
+        """The last drawing; each begins at the home position."""
         return self.output.rpartition("\x1b[H")[2]
 
     def lines(self) -> list[str]:
-        """Of the last screen, as they are seen."""
+        """The lines of the last screen, as a user sees them."""
         return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.last_screen).splitlines()
 
     def press(self, keys: str) -> None:
@@ -85,21 +85,21 @@ class Monitor:
         os.write(self._reader, keys.encode())
 
     def terminal_modes(self) -> Any:
-        """How its terminal treats keys."""
+        """How its terminal handles keys."""
         return termios.tcgetattr(self._reader)
 
     def documents(self) -> list[dict[str, Any]]:
-        """The whole lines so far, as JSON."""
+        """The complete lines so far, as JSON."""
         return [json.loads(line) for line in self.output.splitlines(keepends=True) if "\n" in line]
 
     def until(self, *words: str, timeout: float = PATIENCE) -> None:
-        """Wait until it has written all these."""
+        """Wait until it has written all of these."""
         eventually(
             lambda: all(word in self.output for word in words), timeout, why=lambda: self.output
         )
 
     def until_drawn(self, *words: str, timeout: float = PATIENCE) -> None:
-        """Wait until the last screen has all these."""
+        """Wait until the last screen contains all of these."""
         eventually(
             lambda: all(word in self.last_screen for word in words),
             timeout,
@@ -107,7 +107,7 @@ class Monitor:
         )
 
     def signal(self, number: signal.Signals) -> int:
-        """Send it, and wait for the end; the exit code."""
+        """Send it, and wait for the end; returns the exit code."""
         self.process.send_signal(number)
         return self.wait()
 
@@ -124,7 +124,8 @@ class Monitor:
 
 
 class MonitorHarness:
-    """A server of the test's own with a worker by hand; ``change`` is pytest-django's settings."""
+    """A server for the test, with a worker that the test operates; ``change`` is pytest-django's
+    settings."""
 
     def __init__(self, server: RedisServer, change: Any, stack: ExitStack) -> None:
         change.REDISQUEUE = {"CONNECTION": {"URL": server.url}}
@@ -142,7 +143,8 @@ class MonitorHarness:
         return made
 
     def shell(self, command: str) -> subprocess.Popen[str]:
-        """A pipeline that begins with a management command; its code is that of whoever failed."""
+        """Run a pipeline that begins with a management command; its exit code is that of the
+        failing part."""
         return subprocess.Popen(
             ["bash", "-o", "pipefail", "-c", f"{sys.executable} -m django {command}"],
             cwd=commands.ROOT,

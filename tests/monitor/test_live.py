@@ -1,4 +1,4 @@
-"""``queuemonitor`` live: on a terminal, on a pipe, with Redis going away and coming back."""
+"""``queuemonitor`` live: on a terminal, on a pipe, and while Redis goes down and returns."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_screen_shows_what_happens_and_leaves_a_clean_terminal(
     assert "Traceback" not in monitor.output
 
 
-def test_the_screen_says_when_redis_goes_and_comes_back(harness: MonitorHarness) -> None:
+def test_the_screen_shows_when_redis_goes_down_and_returns(harness: MonitorHarness) -> None:
     monitor = harness.monitor("--interval", "0.2", terminal=True)
     monitor.until_drawn("default")
     harness.server.kill()
@@ -72,7 +72,7 @@ def test_the_screen_says_when_redis_goes_and_comes_back(harness: MonitorHarness)
     ids: list[str] = []
 
     def one_is_drawn() -> bool:
-        """The channel is a hint: what happens before it is subscribed again is not shown."""
+        """The channel is only a hint: what happens before it is subscribed again is not shown."""
         ids.append(tasks.noop.enqueue().id)
         return any(job_id in monitor.last_screen for job_id in ids)
 
@@ -112,7 +112,7 @@ def test_eighty_columns_are_enough(harness: MonitorHarness) -> None:
     assert re.search(rf" noop +{running.id} +\S", screen), screen
 
 
-def test_a_small_screen_holds_the_most_important(
+def test_a_small_screen_shows_the_most_important_lines(
     harness: MonitorHarness, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["default", *(f"queue-{n:02}" for n in range(20))]
@@ -191,7 +191,7 @@ def test_a_pipe_gets_plain_lines(harness: MonitorHarness) -> None:
     monitor.until("does not answer (", "; trying again")
     harness.server.start()
     monitor.until("Redis answers again; events in between were not received")
-    assert monitor.output.count("; trying again") <= 3  # said once, not at every try
+    assert monitor.output.count("; trying again") <= 3  # reported once, not at every attempt
     assert monitor.signal(signal.SIGTERM) == 0
     assert "\x1b" not in monitor.output
     assert "Traceback" not in monitor.output
@@ -233,7 +233,7 @@ def test_json_lines(harness: MonitorHarness) -> None:
     assert "\x1b" not in monitor.output
 
 
-def test_events_of_all_shards_go_on_while_a_server_is_away(
+def test_events_of_all_shards_continue_while_a_server_is_down(
     harness: MonitorHarness,
     fresh_server: Callable[..., RedisServer],
     settings: Any,
@@ -261,7 +261,7 @@ def test_events_of_all_shards_go_on_while_a_server_is_away(
     assert monitor.signal(signal.SIGTERM) == 0
 
 
-def test_only_the_queues_asked_for(harness: MonitorHarness) -> None:
+def test_only_the_requested_queues(harness: MonitorHarness) -> None:
     monitor = harness.monitor("--json", "--interval", "0.2")
     eventually(monitor.documents)
     other = {"jobId": "job_1_a_0", "status": "queued", "queue": "other", "task": "a"}
@@ -283,19 +283,19 @@ def test_a_reader_that_goes_away_ends_it_quietly(harness: MonitorHarness) -> Non
     assert (shell.returncode, len(out.splitlines()), errors) == (0, 1, "")
 
 
-@pytest.mark.one_shard  # whose look is counted
-def test_an_idle_monitor_asks_redis_little_and_a_busy_one_no_more_than_it_may(
+@pytest.mark.one_shard  # its reads are counted
+def test_an_idle_monitor_makes_few_requests_and_a_busy_one_stays_within_its_limit(
     harness: MonitorHarness,
 ) -> None:
     def looks() -> int:
-        """Each look counts the living children, and the schedules that are stopped."""
+        """Each read counts the living children, and the stopped schedules."""
         stats = harness.redis.info("commandstats")
         return int(stats.get("cmdstat_zcount", {}).get("calls", 0)) // 2
 
     monitor = harness.monitor("--json", "--interval", "0.5")
     eventually(monitor.documents)
     watch, before = Stopwatch(), looks()
-    time.sleep(2.0)  # what is measured is this very time
+    time.sleep(2.0)  # this test measures exactly this time
     assert looks() - before <= 1 + watch.elapsed // IDLE
 
     def has_looked_again() -> bool:
@@ -304,4 +304,4 @@ def test_an_idle_monitor_asks_redis_little_and_a_busy_one_no_more_than_it_may(
 
     watch, before = Stopwatch(), looks()
     eventually(has_looked_again, every=0.001)
-    assert watch.elapsed > 3.5 * 0.5  # of five looks the first may have come late
+    assert watch.elapsed > 3.5 * 0.5  # the first of five reads may have been late

@@ -123,7 +123,7 @@ def test_nobody_works(queue_settings: dict[str, Any]) -> None:
     assert "no worker is alive: start one with manage.py runworker" in monitor()
 
 
-def test_without_redis_it_says_so(settings: Any) -> None:
+def test_without_redis_it_raises_a_clear_error(settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent/redis.sock"}}
     with pytest.raises(CommandError, match=r"/nonexistent/redis.sock does not answer"):
         monitor()

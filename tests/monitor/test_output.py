@@ -25,11 +25,11 @@ from django_redisqueue.monitor.views import duration, line, parse, rate
         (17, "17"),
     ],
 )
-def test_what_a_terminal_would_act_on_is_escaped(text: Any, shown: str) -> None:
+def test_control_characters_are_escaped(text: Any, shown: str) -> None:
     assert sanitize(text) == shown
 
 
-def test_a_long_text_is_cut() -> None:
+def test_a_long_text_is_truncated() -> None:
     assert sanitize("x" * 500, 10) == "x" * 10 + "…"
 
 
@@ -91,7 +91,7 @@ def test_an_event_in_a_line() -> None:
         {"queue": ["low"], "workerId": {}, "progress": {"done": [10**400]}},
     ],
 )
-def test_no_field_of_an_event_reaches_the_terminal_as_it_is(more: dict[str, Any]) -> None:
+def test_no_field_of_an_event_reaches_the_terminal_unescaped(more: dict[str, Any]) -> None:
     assert shown(**more).isprintable()
 
 

@@ -27,7 +27,7 @@ class Play:
         self.server = server  #: PostgreSQL, or None
 
     def run(self, code: str, *, redis: str = "", kill: int = 0, **settings: Any) -> None:
-        """Run code in a process of its own, which has Django ready; it ends by signal ``kill``."""
+        """Run code in a separate process with Django set up; it ends by the signal ``kill``."""
         setup = "import os, signal\nfrom tests.outbox.tasks import *\n"
         script = self.stage.script(setup + code, redis=redis, **settings)
         code_of_exit = script.wait()
@@ -64,6 +64,6 @@ def play(
             stack.enter_context(as_database(alias, entry))
         yield Play(stage, server)
     if server is not None:
-        stage.end_workers()  # else one might write into a database when it has been emptied
+        stage.end_workers()  # otherwise one might write into a database after it was emptied
         for entry in entries.values():
             server.drop(entry)

@@ -1,5 +1,5 @@
-"""Makes a worker's child die by SIGKILL behind the commit of an exactly_once job: once before it
-sends what the job has enqueued, and once before it reports. It notes that in a folder."""
+"""Makes a worker's child die by SIGKILL after the commit of an exactly_once job: once before it
+sends what the job enqueued, and once before it reports. It records that in a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""As ``quick``, at a Redis whose disk is slow: no row goes meanwhile."""
+"""Like ``quick``, but with a Redis whose disk is slow: meanwhile no row is deleted."""
 
 from __future__ import annotations
 

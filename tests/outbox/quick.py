@@ -1,4 +1,4 @@
-"""Makes the relay of a worker look often, for the tests that wait for it."""
+"""Makes a worker's relay run often, for tests that wait for it."""
 
 from __future__ import annotations
 

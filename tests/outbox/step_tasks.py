@@ -38,7 +38,7 @@ def once_with_steps(context: Any, name: str) -> list[int]:
 
 @task(takes_context=True, exactly_once=True, max_attempts=2, backoff=Backoff(base=0, jitter=0))
 def once_and_again(context: Any, name: str) -> int:
-    """Its first run raises after a step and another row, which alone is rolled back."""
+    """Its first run raises after a step and another row; only that row is rolled back."""
     value = context.step("first", bump, name)
     bump(f"{name}-second")
     if context.attempt == 1:

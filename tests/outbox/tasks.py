@@ -73,14 +73,14 @@ def count_and_enqueue(name: str) -> int:
 
 @task(exactly_once=True)
 def slow_once(folder: str, name: str, seconds: float) -> int:
-    """Leaves a row of its own in each run, and sleeps with the transaction open."""
+    """Adds its own row in each run, and sleeps with the transaction open."""
     n = trace(folder, name)
     Counter.objects.create(name=f"{name}-{n}")
     time.sleep(seconds)
     return n
 
 
-@task(exactly_once=True, timeout=1)  # enough for a first connection to the database
+@task(exactly_once=True, timeout=1)  # enough for the first connection to the database
 def late_once(folder: str, name: str) -> int:
     n = trace(folder, name)
     Counter.objects.create(name=f"{name}-{n}")
@@ -94,30 +94,30 @@ def bad_result_once(name: str) -> object:
     return object()
 
 
-@task(exactly_once=True, timeout=1)  # enough for a first connection to the database
+@task(exactly_once=True, timeout=1)  # enough for the first connection to the database
 def slow_hook_once(name: str) -> int:
-    """Its time runs out behind its commit."""
+    """Its timeout passes after its commit."""
     transaction.on_commit(lambda: time.sleep(2))
     return bump(name)
 
 
 @task(exactly_once=True, timeout=1)
 def endless_hook_once(name: str) -> int:
-    """Hangs behind its commit until its process is killed."""
+    """Hangs after its commit until its process is killed."""
     transaction.on_commit(lambda: time.sleep(60))
     return bump(name)
 
 
 @task(exactly_once=True)
 def bad_hook_once(name: str) -> int:
-    """Its work commits, and then a hook of the application raises."""
+    """Its work commits, and then one of the application's hooks raises."""
     transaction.on_commit(lambda: 1 / 0)
     return bump(name)
 
 
 @task(exactly_once=True)
 def cut_off_once(name: str) -> int:
-    """Loses its connection between its work and the commit, as by a failover of PostgreSQL."""
+    """Loses its connection between its work and the commit, as in a failover of PostgreSQL."""
     value = bump(name)
     with connection.cursor() as cursor, suppress(OperationalError):
         cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
@@ -125,7 +125,7 @@ def cut_off_once(name: str) -> int:
 
 
 def die_once(folder: str, name: str) -> None:
-    """SIGKILL this process, unless one has died of that name before."""
+    """SIGKILL this process, unless a process has already died under this name."""
     try:
         os.close(os.open(Path(folder) / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
     except FileExistsError:

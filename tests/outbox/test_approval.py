@@ -1,4 +1,5 @@
-"""A job asks, and a person decides in another process: the outbox carries the decision to it."""
+"""A job asks, and a person decides in another process: the outbox carries the decision to the
+job."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from .conftest import MODULES, Play
 
 
 @pytest.mark.parametrize("play", ["sqlite"], indirect=True)
-def test_the_job_goes_on(play: Play) -> None:
+def test_the_job_continues(play: Play) -> None:
     stage = play.stage
     stage.configure(TASK_MODULES=[*MODULES, "tests.dashboard.approval_tasks"])
     boss = User.objects.create_superuser("boss")

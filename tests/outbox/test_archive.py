@@ -1,4 +1,4 @@
-"""Results outlive Redis: a job that retention has let go is answered from the mirror."""
+"""Results outlive Redis: a job that retention has deleted is read from the mirror."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def record(**fields: Any) -> JobRecord:
     )
 
 
-def test_all_that_is_known_of_a_completed_job() -> None:
+def test_a_completed_job_has_all_its_fields() -> None:
     record()
     job = get_job(JOB)
     assert (job.task_name, job.queue_name, job.status, job.priority) == (
         "a.b", "mail", "completed", -3,
     )  # fmt: skip
     assert (job.args, job.kwargs, job.result) == ((1, "[redacted]"), {"c": [2]}, {"pages": 3})
-    assert (job.attempts, job.data.generation, job.data.seq) == (1, 1, 9)  # one was spent
+    assert (job.attempts, job.data.generation, job.data.seq) == (1, 1, 9)  # one attempt was used
     assert job.enqueued_at == job.started_at == job.finished_at == AT
     assert job.progress is not None
     assert job.progress.note == "n"
@@ -74,7 +74,7 @@ def test_all_that_is_known_of_a_completed_job() -> None:
     assert asyncio.run(job.await_result(timeout=1)) == {"pages": 3}
 
 
-def test_a_failed_one() -> None:
+def test_a_failed_job() -> None:
     record(
         status="failed", result="", reason="timeout",
         error=encode_error("builtins.ValueError", "boom", "Traceback", 999),
@@ -89,7 +89,7 @@ def test_a_failed_one() -> None:
         asyncio.run(Job(JOB).await_result(timeout=1))
 
 
-def test_what_has_not_ended_is_waited_for() -> None:
+def test_a_job_that_has_not_ended_is_waited_for() -> None:
     record(status="processing", result="")
     with pytest.raises(WaitTimeout, match=r"had not finished after 0\.05 s"):
         Job(JOB).wait(timeout=0.05)
@@ -112,7 +112,7 @@ ASKS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
-def test_an_error_on_an_event_loop_names_what_to_call_there(ask: Callable[[], object]) -> None:
+def test_an_error_on_an_event_loop_names_the_async_method(ask: Callable[[], object]) -> None:
     record()
 
     async def wrong() -> None:
@@ -122,13 +122,13 @@ def test_an_error_on_an_event_loop_names_what_to_call_there(ask: Callable[[], ob
         asyncio.run(wrong())
 
 
-def test_what_stands_in_redis_goes_before_the_mirror(hand: Hand) -> None:
+def test_redis_takes_precedence_over_the_mirror(hand: Hand) -> None:
     job = tasks.noop.enqueue("fresh")
     record(id=job.id)
     assert (get_job(job.id).status, get_job(job.id).args) == ("queued", ("fresh",))
 
 
-def test_steering_it_is_not_possible_any_more() -> None:
+def test_it_can_no_longer_be_controlled() -> None:
     record()
     for act in (Job(JOB).cancel, Job(JOB).requeue):
         with pytest.raises(JobNotFound, match="retention has removed it"):
@@ -148,21 +148,21 @@ def test_without_a_mirror_or_its_table(
         get_job(JOB)
 
 
-def test_an_unknown_one_is_not_found() -> None:
+def test_an_unknown_archived_job_is_not_found() -> None:
     record()
     for ask in (lambda: get_job("job_1_other00000_0"), Job("job_1_other00000_0").wait):
         with pytest.raises(JobNotFound, match="no job job_1_other00000_0 in Redis"):
             ask()
 
 
-def test_a_record_that_can_not_be_read() -> None:
+def test_a_record_that_cannot_be_read() -> None:
     record(payload="[1")
     with pytest.raises(CorruptJob, match=f"job {JOB} cannot be read"):
         get_job(JOB)
 
 
-@pytest.mark.parametrize("length", [1, 2000])  # inline in the event, and too long for it
-def test_redacted_arguments_come_redacted_into_the_mirror(length: int, redis: Redis) -> None:
+@pytest.mark.parametrize("length", [1, 2000])  # inline in the event, and too long for that
+def test_redacted_arguments_are_redacted_in_the_mirror(length: int, redis: Redis) -> None:
     secret = "4111-CARD" * length
     job = charge.enqueue(7, secret, note="seen" * length)
     mirror()
@@ -183,7 +183,7 @@ def test_a_job_in_the_outbox_is_shown_redacted(
 
 
 def test_a_whole_life(redis: Redis, hand: Hand) -> None:
-    """Enqueued, run, mirrored, and let go by Redis."""
+    """Enqueued, run, mirrored, and deleted by Redis."""
     job = tasks.add.enqueue(1, b=2)
     hand.complete_one("3")
     mirror()

@@ -1,5 +1,4 @@
-"""What a page for an error under DEBUG, an error tracker and a stored error show of redacted
-arguments: nothing."""
+"""What DEBUG error pages, error trackers and stored errors show of redacted arguments: nothing."""
 
 from __future__ import annotations
 
@@ -74,7 +73,7 @@ WAYS: list[Callable[[], object]] = [
 
 
 @pytest.mark.parametrize("way", range(len(WAYS)))
-def test_redis_is_away(way: int, settings: Any) -> None:
+def test_redis_is_down(way: int, settings: Any) -> None:
     settings.REDISQUEUE = AWAY
     assert_hidden(page(WAYS[way]), "RedisUnavailable")
 
@@ -95,7 +94,7 @@ REFUSED: list[Callable[[int], object]] = [
 
 @pytest.mark.parametrize("way", range(len(REFUSED)))
 @pytest.mark.parametrize("card", range(len(CARDS)))
-def test_an_argument_is_refused(queue_settings: Any, way: int, card: int) -> None:
+def test_a_refused_argument(queue_settings: Any, way: int, card: int) -> None:
     assert_hidden(page(lambda: REFUSED[way](card)), "argument")
 
 
@@ -128,7 +127,7 @@ def test_the_api(queue_settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_hidden(page(enqueue), "no room")
 
 
-def test_a_hidden_text_is_a_text() -> None:
+def test_a_hidden_text_is_still_a_str() -> None:
     hidden = Hidden(SECRET)
     assert hidden == SECRET
     assert json.dumps(hidden) == json.dumps(SECRET)
@@ -156,20 +155,20 @@ def test_an_error_of_the_job_is_stored_without_them(queue_settings: Any) -> None
     assert "4111" not in resolution.body
 
 
-def test_what_a_job_brings_is_found_at_its_places() -> None:
+def test_the_redacted_values_of_a_job_are_found_at_their_places() -> None:
     assert secrets_in(["a", "long text"], {"k": [5000, 1.25, None, "é\n1"]}, [1, "k", 7, "no"]) == [
         "long text", "1.25", "5000", "é\\n1", "é\n1",
     ]  # fmt: skip
 
 
-def test_the_result_of_a_parent_moves_the_places() -> None:
-    """An argument behind the parent's result is still the one that is named."""
+def test_the_result_of_a_parent_shifts_the_places() -> None:
+    """An argument after the parent's result is still the named one."""
     signature = tasks.charge.s(SECRET).taking_result()
     assert json.loads(signature.new_job().options)["redact"] == [0]
     assert SECRET not in repr(signature)
 
 
-def test_postgresql_takes_a_hidden_text(on_postgres: object, queue_settings: Any) -> None:
+def test_postgresql_accepts_a_hidden_text(on_postgres: object, queue_settings: Any) -> None:
     with transaction.atomic():
         job = tasks.charge.using(outbox=True).enqueue(1, SECRET)
     assert OutboxJob.objects.get(pk=job.id).payload == json.dumps([[1, SECRET], {}]).replace(

@@ -45,22 +45,22 @@ def test_killed_after_the_commit_and_before_the_report_a_hundred_times(
     assert sorted(job.result for job in jobs) == list(range(1, KILLS + 1))
 
 
-def test_what_it_enqueues_commits_with_it_or_not_at_all(play: Play, tmp_path: Path) -> None:
+def test_enqueued_jobs_commit_with_it_or_not_at_all(play: Play, tmp_path: Path) -> None:
     stage = play.stage
     job = tasks.fail_once.enqueue(stage.book, "work")
     stage.worker("--processes", "1")
-    stage.until_done(2)  # itself and the job of its second run
+    stage.until_done(2)  # itself, and the job of its second run
     job.refresh()
     assert (job.attempts, job.result) == (1, 1)
     assert (value("work"), value("work-later")) == (1, 1)
     assert stage.runs()["work"] == 2
-    assert OutboxJob.objects.count() <= 1  # of the job of the second run, until it is settled
+    assert OutboxJob.objects.count() <= 1  # that of the second run's job, until it is safe
 
 
-def test_a_job_enqueued_by_a_job_that_is_killed_behind_its_commit(
+def test_a_job_enqueued_by_a_job_that_is_killed_after_its_commit(
     play: Play, tmp_path: Path
 ) -> None:
-    """Once before what it has enqueued is sent, and once before it reports."""
+    """Once before it sends what it enqueued, and once before it reports."""
     stage, graves = play.stage, tmp_path / "graves"
     graves.mkdir()
     stage.environment["REDISQUEUE_TEST_GRAVES"] = str(graves)
@@ -72,8 +72,8 @@ def test_a_job_enqueued_by_a_job_that_is_killed_behind_its_commit(
     assert (value("n"), value("n-later")) == (10, 10)
 
 
-@ON_POSTGRES  # for the frozen run would hold SQLite's only write lock
-def test_a_stale_twin_runs_too_and_one_receipt_wins(play: Play) -> None:
+@ON_POSTGRES  # because the frozen run would hold SQLite's only write lock
+def test_a_stale_duplicate_runs_too_and_one_receipt_wins(play: Play) -> None:
     stage = play.stage
     frozen = stage.worker("--processes", "1").wait_until_up(2)
     job = tasks.slow_once.enqueue(stage.book, "twin", 1.0)
@@ -116,8 +116,8 @@ def test_a_cancel_rolls_back(play: Play) -> None:
     assert not Receipt.objects.exists()
 
 
-@ON_POSTGRES  # for SQLite has no connections to lose
-def test_a_connection_lost_before_the_commit_rolls_back_and_the_child_goes_on(play: Play) -> None:
+@ON_POSTGRES  # because SQLite has no connections to lose
+def test_a_connection_lost_before_the_commit_rolls_back_and_the_child_continues(play: Play) -> None:
     stage = play.stage
     job = tasks.cut_off_once.enqueue("cut")
     stage.worker("--processes", "1")
@@ -143,7 +143,7 @@ def test_a_hook_that_raises_after_the_commit_fails_nothing(play: Play) -> None:
     assert "ZeroDivisionError" in worker.output
 
 
-def test_no_timeout_comes_behind_the_work(play: Play) -> None:
+def test_no_timeout_is_raised_after_the_work(play: Play) -> None:
     stage = play.stage
     job = tasks.slow_hook_once.enqueue("slow hook")
     stage.worker("--processes", "1")
@@ -155,7 +155,7 @@ def test_no_timeout_comes_behind_the_work(play: Play) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("play", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("options", [(), ("--threads", "2")], ids=["main", "threads"])
-def test_a_job_that_is_killed_behind_its_commit_has_completed(
+def test_a_job_that_is_killed_after_its_commit_has_completed(
     play: Play, options: tuple[str, ...]
 ) -> None:
     job = tasks.endless_hook_once.enqueue("hook")
@@ -166,7 +166,7 @@ def test_a_job_that_is_killed_behind_its_commit_has_completed(
     assert value("hook") == 1
 
 
-def test_a_result_that_can_not_be_stored_rolls_back(play: Play) -> None:
+def test_a_result_that_cannot_be_stored_rolls_back(play: Play) -> None:
     stage = play.stage
     job = tasks.bad_result_once.enqueue("bad")
     stage.worker("--processes", "1")
@@ -214,7 +214,7 @@ async def in_async_code() -> None: ...
 def plain() -> None: ...
 
 
-def test_async_code_can_not() -> None:
+def test_async_tasks_are_refused() -> None:
     with pytest.raises(
         InvalidTask, match=r"in_async_code has exactly_once=True, so it runs in a d"
     ):

@@ -1,4 +1,4 @@
-"""Real processes: what a producer could not send, a worker's maintenance does."""
+"""Real processes: what a producer could not send is sent by a worker's maintenance."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RedisTransport.enqueue = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 
 
 def run_and_die_before_sending(play: Play, work: str) -> None:
-    """A producer that is killed as its jobs have committed, and Redis has none of them."""
+    """A producer that is killed when its jobs have committed, and Redis has none of them."""
     play.run(DIE_BEFORE_SENDING + work, kill=signal.SIGKILL, OUTBOX=True)
 
 
@@ -58,7 +58,7 @@ with transaction.atomic():
 
 @pytest.mark.skipif(bool(missing()), reason=missing())
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_a_worker_whose_clock_is_wrong_sends_what_waits_and_runs_it_in_time(
+def test_a_worker_with_a_wrong_clock_sends_waiting_jobs_and_runs_them_in_time(
     play: Play, tmp_path: Path, hours: int
 ) -> None:
     stage, clock = play.stage, MovedClock(tmp_path)
@@ -88,7 +88,7 @@ with transaction.atomic():
     OutboxJob.objects.update(created_at=timezone.now() - timedelta(minutes=1))
 
 
-def test_a_burst_runs_what_waits_in_the_outbox(play: Play) -> None:
+def test_a_burst_runs_the_jobs_in_the_outbox(play: Play) -> None:
     """Its children end when their queues are empty, and the relay's first pass may come later."""
     leave_in_the_outbox(play, "abc")
     assert play.stage.worker("--processes", "1", "--burst").wait() == 0
@@ -98,7 +98,7 @@ def test_a_burst_runs_what_waits_in_the_outbox(play: Play) -> None:
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
 def test_a_burst_waits_while_redis_cannot_save_the_jobs_of_the_outbox(play: Play) -> None:
     stage = play.stage
-    assert stage.worker("--processes", "1", "--burst").wait() == 0  # it leaves what later ones read
+    assert stage.worker("--processes", "1", "--burst").wait() == 0  # it leaves data for later ones
     leave_in_the_outbox(play, "abc")
     with stage.server.save_failing():
         burst = stage.worker("--processes", "1", "--burst")
@@ -109,8 +109,8 @@ def test_a_burst_waits_while_redis_cannot_save_the_jobs_of_the_outbox(play: Play
 
 
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
-def test_a_burst_says_that_a_full_redis_has_refused_the_jobs_of_the_outbox(play: Play) -> None:
-    """It runs the jobs that Redis has, which makes room."""
+def test_a_burst_reports_that_a_full_redis_refused_the_jobs_of_the_outbox(play: Play) -> None:
+    """It runs the jobs that Redis has, which frees memory."""
     stage = play.stage
     assert stage.worker("--processes", "1", "--burst").wait() == 0
     tasks.run.enqueue(stage.book, "before")
@@ -147,10 +147,10 @@ with transaction.atomic():
 
 
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
-def test_a_job_that_leaves_the_outbox_between_two_looks_is_found(
+def test_a_job_that_leaves_the_outbox_between_two_reads_is_found(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redis does not have it yet, and the database not any more."""
+    """Redis does not have the job yet, and the database no longer does."""
     look = ports.archive
     assert look is not None
     play.stage.configure(OUTBOX=True)
@@ -219,7 +219,7 @@ with transaction.atomic(using="other"), transaction.atomic():
     holds_for(lambda: stage.runs() == {"whole": 1}, 1)
 
 
-def test_with_the_mirror_the_row_goes_once_the_job_is_mirrored(play: Play) -> None:
+def test_with_the_mirror_the_row_is_deleted_once_the_job_is_mirrored(play: Play) -> None:
     stage = play.stage
     stage.configure(OUTBOX=True, MIRROR=True)
     with transaction.atomic():

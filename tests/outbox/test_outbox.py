@@ -1,4 +1,5 @@
-"""The outbox in one process: a row that commits with the work, until Redis or the mirror has it."""
+"""The outbox in one process: a row commits with the work, and stays until Redis or the mirror has
+the job."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def _durable_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def with_outbox(settings: Any, queue_settings: dict[str, Any]) -> Callable[..., None]:
-    """OUTBOX is on, and no mirror; call it to change the settings."""
+    """OUTBOX is on, without a mirror; call it to change the settings."""
 
     def configure(**changes: Any) -> None:
         settings.REDISQUEUE = {**queue_settings, "OUTBOX": True, **changes}
@@ -65,7 +66,7 @@ def with_outbox(settings: Any, queue_settings: dict[str, Any]) -> Callable[..., 
 
 @pytest.fixture
 def away(with_outbox: Callable[..., None]) -> Iterator[Callable[[], None]]:
-    """Redis does not answer, until this is called."""
+    """Redis does not answer until this is called."""
     with_outbox(**AWAY)
     return with_outbox
 
@@ -75,7 +76,7 @@ def rows(alias: str = "default") -> list[str]:
 
 
 def relay() -> None:
-    """A pass to which no row is too young."""
+    """A relay pass for which no row is too recent."""
     for alias in BOTH:
         old = timezone.now() - timedelta(minutes=1)
         OutboxJob.objects.using(alias).filter(created_at__gt=old).update(created_at=old)
@@ -87,7 +88,7 @@ def relay() -> None:
 
 
 def left(alias: str = "default") -> list[str]:
-    """What is still in the outbox when the relay has been there."""
+    """The rows that are left in the outbox after a relay pass."""
     relay()
     return rows(alias)
 
@@ -103,7 +104,7 @@ def test_a_row_in_the_transaction_and_nothing_in_redis(key_count: Callable[[], i
     assert (row.task, row.queue, row.payload) == ("tests.app.tasks.add", "default", '[[1],{"b":2}]')
     assert (row.priority, row.options, row.due_ms) == (3, '{"timeout_ms":9000}', None)
     assert (row.relayed_at, row.problem, row.aliases) == (None, "", "")
-    assert rows() == [job.id]  # until what Redis has is known to be on disk
+    assert rows() == [job.id]  # until it is known to be on Redis's disk
     assert left() == []
     assert job.status == "queued"
 
@@ -128,7 +129,7 @@ def test_a_savepoint_rolled_back_takes_its_rows() -> None:
 
 
 @pytest.mark.one_server("looks at its server's clients and commands")
-def test_enqueue_many_takes_one_statement_a_slice_and_one_round_trip(redis: Redis) -> None:
+def test_enqueue_many_takes_one_statement_per_slice_and_one_round_trip(redis: Redis) -> None:
     with transaction.atomic():
         with CaptureQueriesContext(connections["default"]) as queries:
             tasks.noop.enqueue_many([(n,) for n in range(60)])
@@ -141,7 +142,7 @@ def test_enqueue_many_takes_one_statement_a_slice_and_one_round_trip(redis: Redi
 
 
 @pytest.mark.one_server("looks at its server's clients and commands")
-def test_many_enqueues_of_a_transaction_go_in_one_call_and_leave_together(redis: Redis) -> None:
+def test_many_enqueues_of_a_transaction_are_one_call_and_are_sent_together(redis: Redis) -> None:
     with transaction.atomic():
         for n in range(40):
             tasks.noop.enqueue(n)
@@ -164,7 +165,7 @@ def test_jobs_with_and_without_rows_keep_their_order() -> None:
     assert queued() == [1, 2, 3]
 
 
-def test_a_delay_becomes_an_instant() -> None:
+def test_a_delay_becomes_a_fixed_time() -> None:
     with transaction.atomic():
         soon = tasks.noop.using(run_after=60).enqueue()
         row = OutboxJob.objects.get(pk=soon.id)
@@ -186,7 +187,7 @@ def test_with_a_mirror_the_row_stays_until_the_job_is_mirrored(
 
 
 @pytest.mark.parametrize("audit", ["none", "failed", "final"])
-def test_a_job_that_no_mirror_hears_of_at_once_does_not_wait_for_it(
+def test_a_job_without_early_events_does_not_wait_for_the_mirror(
     audit: str, with_outbox: Callable[..., None]
 ) -> None:
     with_outbox(MIRROR=True)
@@ -212,7 +213,7 @@ def test_a_job_that_no_mirror_hears_of_at_once_does_not_wait_for_it(
         (False, True, False, False),
     ],
 )
-def test_the_call_goes_before_the_task_and_the_task_before_the_setting(
+def test_the_call_overrides_the_task_and_the_task_overrides_the_setting(
     setting: bool,
     task: bool | None,
     call: bool | None,
@@ -227,14 +228,14 @@ def test_the_call_goes_before_the_task_and_the_task_before_the_setting(
 
 
 @pytest.mark.parametrize("outbox", [None, True])
-def test_on_commit_off_goes_at_once_and_without_a_row(outbox: bool | None) -> None:
+def test_with_on_commit_off_a_job_is_sent_at_once_and_without_a_row(outbox: bool | None) -> None:
     with rolled_back():
         replace(tasks.noop, outbox=outbox).using(on_commit=False).enqueue(1)
         assert rows() == []
         assert queued() == [1]
 
 
-def test_enqueue_on_commit_off_in_the_settings_does_not_lead_around_the_outbox(
+def test_enqueue_on_commit_off_in_the_settings_does_not_bypass_the_outbox(
     with_outbox: Callable[..., None],
 ) -> None:
     with_outbox(ENQUEUE_ON_COMMIT=False)
@@ -252,10 +253,10 @@ def test_the_outbox_and_on_commit_off_exclude_each_other() -> None:
         tasks.noop.using(outbox="yes")
 
 
-# -- outside of a transaction
+# -- outside a transaction
 
 
-def test_outside_a_transaction_the_job_goes_at_once() -> None:
+def test_outside_a_transaction_the_job_is_sent_at_once() -> None:
     job = tasks.noop.enqueue(1)
     assert not job.is_deferred
     assert (queued(), left()) == ([1], [])
@@ -294,10 +295,10 @@ def test_async_code(away: Callable[[], None]) -> None:
     assert rows() == [job.id for job in asyncio_job]
 
 
-# -- Redis away
+# -- Redis is down
 
 
-def test_without_redis_the_commit_goes_through_and_the_rows_stay(
+def test_without_redis_the_commit_succeeds_and_the_rows_stay(
     away: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[str] = []
@@ -307,7 +308,7 @@ def test_without_redis_the_commit_goes_through_and_the_rows_stay(
         transaction.on_commit(lambda: seen.append("the hook behind"))
         assert rows() == [one.id]
     assert seen == ["the hook behind"]
-    assert rows() == [one.id, plain.id]  # that without a row has got one
+    assert rows() == [one.id, plain.id]  # the job without a row now has one
     assert {record.levelname for record in caplog.records} == {"WARNING"}
 
 
@@ -319,7 +320,7 @@ def test_a_handle_knows_that_its_job_was_put_into_the_outbox(away: Callable[...,
     job.refresh()
     assert (job.status, job.is_deferred) == ("waiting", False)
     with pytest.raises(JobNotFound):
-        get_job(job.id)  # with neither a mirror nor an outbox no database is asked
+        get_job(job.id)  # without a mirror and an outbox, no database is queried
 
 
 def test_a_job_in_the_outbox_waits_and_can_be_found(away: Callable[..., None]) -> None:
@@ -336,7 +337,7 @@ def test_a_job_in_the_outbox_waits_and_can_be_found(away: Callable[..., None]) -
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_who_waits_for_a_job_in_the_outbox_waits_on(
+def test_a_wait_for_a_job_in_the_outbox_continues(
     way: str, away: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with transaction.atomic():
@@ -353,17 +354,17 @@ def test_a_job_in_the_outbox_can_be_cancelled(
     away: Callable[..., None], mirror: bool, how: str
 ) -> None:
     job = tasks.add.enqueue(1, 2)
-    away(MIRROR=mirror)  # Redis is back, and nobody has sent the job yet
+    away(MIRROR=mirror)  # Redis is back, and the job has not been sent yet
     handle = Job(job.id)
     assert async_to_sync(handle.acancel)() if how == "async" else handle.cancel()
     assert (handle.status, get_job(job.id).status) == ("cancelled", "cancelled")
-    assert left() == ([job.id] if mirror else [])  # until the mirror has heard of it
+    assert left() == ([job.id] if mirror else [])  # until the mirror has seen it
     assert get_job(job.id).status == "cancelled"
     assert JobQueue("default").get_stats()["scheduled"] == 0
     assert queued() == []
 
 
-def test_a_job_in_the_outbox_can_not_be_requeued(away: Callable[..., None]) -> None:
+def test_a_job_in_the_outbox_cannot_be_requeued(away: Callable[..., None]) -> None:
     job = tasks.add.enqueue(1, 2)
     away()
     with pytest.raises(WrongState, match=f"job {job.id} is waiting; only failed or cancelled"):
@@ -395,7 +396,7 @@ def test_a_job_does_not_start_before_its_cancel_by_a_clock_that_is_behind(
     assert get_job(job.id).status == "scheduled"
 
 
-def test_a_handle_cancels_what_was_kept_for_it_without_asking_the_settings(
+def test_a_handle_cancels_its_kept_job_whatever_the_settings(
     away: Callable[..., None],
 ) -> None:
     away(OUTBOX=False, **AWAY)
@@ -408,12 +409,12 @@ def test_a_handle_cancels_what_was_kept_for_it_without_asking_the_settings(
     assert (job.status, left()) == ("cancelled", [])
 
 
-def test_who_cancels_what_nobody_knows_is_told() -> None:
+def test_cancelling_an_unknown_job_raises_an_error() -> None:
     with pytest.raises(JobNotFound, match="it never existed"):
         Job("job_1700000000000_abcdefghij_0").cancel()
 
 
-def test_a_job_in_the_outbox_can_not_be_cancelled_while_redis_is_away(
+def test_a_job_in_the_outbox_cannot_be_cancelled_while_redis_is_down(
     away: Callable[..., None],
 ) -> None:
     job = tasks.add.enqueue(1, 2)
@@ -422,7 +423,7 @@ def test_a_job_in_the_outbox_can_not_be_cancelled_while_redis_is_away(
     assert rows() == [job.id]
 
 
-def test_a_misconfigured_redis_is_said_and_not_put_off(with_outbox: Callable[..., None]) -> None:
+def test_a_misconfigured_redis_raises_an_error_at_once(with_outbox: Callable[..., None]) -> None:
     with_outbox(CONNECTION={"CACHE": "nope"})
     with pytest.raises(ConfigurationError, match="nope"):
         tasks.noop.enqueue(1)
@@ -439,7 +440,7 @@ def test_the_row_is_on_the_alias_of_the_transaction() -> None:
     assert queued() == [1]
 
 
-def test_two_databases_have_a_row_each_and_the_job_waits_for_both() -> None:
+def test_two_databases_each_have_a_row_and_the_job_waits_for_both() -> None:
     with transaction.atomic(using="other"):
         with transaction.atomic():
             job = tasks.noop.enqueue(1)
@@ -452,7 +453,7 @@ def test_two_databases_have_a_row_each_and_the_job_waits_for_both() -> None:
 
 
 def test_two_aliases_of_one_database_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its second transaction would wait for the row of the first one, for ever."""
+    """Its second transaction would wait forever for the row of the first."""
     name = connections["default"].settings_dict["NAME"]
     monkeypatch.setitem(connections["other"].settings_dict, "NAME", name)
     tasks.noop.enqueue(1)
@@ -498,7 +499,7 @@ def test_an_alias_without_the_table_leaves_it_to_the_other(
     assert queued() == [1]
 
 
-def test_no_table_anywhere_is_said_before_anything_is_written(
+def test_missing_tables_are_reported_before_anything_is_written(
     monkeypatch: pytest.MonkeyPatch, key_count: Callable[[], int]
 ) -> None:
     monkeypatch.setattr("django_redisqueue.outbox.rows.has_table", lambda _, alias: False)

@@ -1,4 +1,4 @@
-"""Redacted arguments: Redis's hash has them, for the worker; nothing else shows them."""
+"""Redacted arguments: the hash in Redis has them, for the worker; nothing else shows them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def keys(queue_settings: dict[str, Any]) -> Keys:
         ((7, SECRET), {}, [[7, "[redacted]"], {}]),
         ((7,), {"card": SECRET, "note": "n"}, [[7], {"card": "[redacted]", "note": "n"}]),
         ((7, SECRET), {"token": SECRET}, [[7, "[redacted]"], {"token": "[redacted]"}]),
-        # What does not fit the signature (of a version that knew it) may be the very argument.
+        # An argument that does not fit the signature (for example, of an older version) may be the
+        # very one to hide.
         ((7, "", SECRET), {}, [[7, "[redacted]", "[redacted]"], {}]),
         ((7,), {"crad": SECRET}, [[7], {"crad": "[redacted]"}]),
     ],
@@ -65,9 +66,7 @@ def test_parameters_that_take_any_number(keys: Keys) -> None:
     assert job.kwargs == {"shown": 3, "more": "[redacted]"}
 
 
-def test_redis_has_them_in_the_hash_alone_and_the_worker_gets_them(
-    redis: Redis, hand: Hand
-) -> None:
+def test_redis_only_has_them_in_the_hash_and_the_worker_gets_them(redis: Redis, hand: Hand) -> None:
     ear = blocking_connection(shard_of())
     ear.subscribe(hand.store.keys.status_channel)
     many = tasks.charge.enqueue_many([(1, SECRET)] * 3)
@@ -120,7 +119,7 @@ def take_apart(card: dict[str, str]) -> None:
     raise ValueError(f"{number} was refused")
 
 
-def test_an_error_does_not_show_what_the_task_has_taken_out_of_its_argument() -> None:
+def test_an_error_does_not_show_parts_that_the_task_took_from_its_argument() -> None:
     with capture_jobs() as jobs:
         take_apart.enqueue({"number": SECRET})
         (job,) = jobs.drain()
@@ -129,7 +128,7 @@ def test_an_error_does_not_show_what_the_task_has_taken_out_of_its_argument() ->
     assert SECRET not in job.error.traceback
 
 
-def test_in_the_memory_of_a_test_it_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
+def test_in_memory_arguments_are_hidden_too(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG), capture_jobs() as jobs:
         tasks.charge.enqueue(1, card=SECRET)
         jobs.assert_enqueued(tasks.charge, args=(1,), kwargs={"card": SECRET})
@@ -138,17 +137,17 @@ def test_in_the_memory_of_a_test_it_is_the_same(caplog: pytest.LogCaptureFixture
             jobs.assert_enqueued(tasks.charge, kwargs={"card": "another"})
         assert SECRET not in str(caught.value)
         (job,) = jobs.drain()
-        assert job.result == f"1 {SECRET}  "  # what a task returns is its own affair
+        assert job.result == f"1 {SECRET}  "  # a task's result is its own responsibility
     assert SECRET not in caplog.text
 
 
-# -- what is given
+# -- the option's value
 
 
 def plain(order: int, card: str) -> None: ...
 
 
-def test_names_that_are_no_parameters_are_refused_where_they_stand() -> None:
+def test_names_that_are_not_parameters_are_refused_at_the_definition() -> None:
     with pytest.raises(InvalidOption) as caught:
         task(redact=("order", "cart"))(plain)
     assert str(caught.value) == (
@@ -158,7 +157,7 @@ def test_names_that_are_no_parameters_are_refused_where_they_stand() -> None:
 
 
 @pytest.mark.parametrize("value", ["card", 5, ("card", 5), {"card": 1}])
-def test_what_is_no_tuple_of_names_is_refused(value: Any) -> None:
+def test_anything_but_a_tuple_of_names_is_refused(value: Any) -> None:
     with pytest.raises(InvalidOption, match=r"redact must be a tuple of parameter names, such as"):
         task(redact=value)(plain)
 

@@ -1,4 +1,4 @@
-"""The relay: sends what was left over, once, and lets go of what is safe."""
+"""The relay: sends leftover jobs, once, and deletes rows that are safe in Redis."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.django_db(transaction=True, databases=BOTH)
 
 
 class Relays:
-    """Of both databases."""
+    """Relays for both databases."""
 
     def __init__(self, commands: Commands) -> None:
         self.relays = [Relay(commands, alias) for alias in BOTH]
@@ -67,7 +67,7 @@ class Lost:
         self._settings.REDISQUEUE = self._usual
 
     def enqueue(self, *args: Any, task: Any = tasks.noop, using: str = "default") -> Any:
-        """Commit a job while Redis is away, some time ago."""
+        """Commit a job while Redis is down, some time ago."""
         self._settings.REDISQUEUE = {**self._usual, **AWAY}
         with transaction.atomic(using=using):
             job = task.enqueue(*args)
@@ -80,7 +80,7 @@ class Lost:
         OutboxJob.objects.using(using).filter(created_at__gt=old).update(created_at=old)
 
     def commands(self) -> Commands:
-        """Of the shard of the queue."""
+        """The commands of the queue's shard."""
         return Commands(worker_connection(shard_of()))
 
     def relay(self) -> Relays:
@@ -105,7 +105,7 @@ def record(job_id: str, **fields: str) -> None:
 
 
 @pytest.mark.parametrize("using", BOTH)
-def test_what_was_left_is_sent_and_a_second_pass_changes_nothing(lost: Lost, using: str) -> None:
+def test_leftover_jobs_are_sent_and_a_second_pass_changes_nothing(lost: Lost, using: str) -> None:
     one, two = lost.enqueue(1, using=using), lost.enqueue(2, using=using)
     relay = lost.relay()
     assert not relay.run_once()
@@ -117,7 +117,7 @@ def test_what_was_left_is_sent_and_a_second_pass_changes_nothing(lost: Lost, usi
 
 
 @pytest.mark.one_server("has servers of its own")
-def test_a_burst_does_not_wait_for_a_shard_that_is_away(lost: Lost, settings: Any) -> None:
+def test_a_burst_does_not_wait_for_an_unavailable_shard(lost: Lost, settings: Any) -> None:
     url = settings.REDISQUEUE["CONNECTION"]["URL"]
     lost.configure(SHARDS=2, QUEUES={"default": {"SPREAD": True}})
     jobs = {shard_of_id(job.id): job.id for job in (lost.enqueue(1), lost.enqueue(2))}
@@ -127,7 +127,7 @@ def test_a_burst_does_not_wait_for_a_shard_that_is_away(lost: Lost, settings: An
     assert rows() == [jobs[1]]
 
 
-def test_a_young_row_is_left_to_its_process(lost: Lost) -> None:
+def test_a_recent_row_is_left_to_its_process(lost: Lost) -> None:
     lost.enqueue("old")
     lost.enqueue("young")
     OutboxJob.objects.filter(payload__contains="young").update(created_at=timezone.now())
@@ -144,7 +144,7 @@ def test_a_row_from_the_future_is_sent(lost: Lost) -> None:
     assert queued() == ["ahead"]
 
 
-def test_options_priority_and_instant_arrive(lost: Lost) -> None:
+def test_options_priority_and_time_are_kept(lost: Lost) -> None:
     job = lost.enqueue(1, task=tasks.noop.using(priority=-4, timeout=8, run_after=3600))
     lost.relay().run_once()
     assert (job.priority, job.status, job.data.options) == (-4, "scheduled", {"timeout_ms": 8000})
@@ -152,14 +152,14 @@ def test_options_priority_and_instant_arrive(lost: Lost) -> None:
     assert 3590 < due_in < 3600
 
 
-def test_one_whose_time_has_come_meanwhile_is_queued(lost: Lost) -> None:
+def test_a_job_that_has_become_due_meanwhile_is_queued(lost: Lost) -> None:
     job = lost.enqueue(1, task=tasks.noop.using(run_after=30))
     OutboxJob.objects.update(due_ms=1000)
     lost.relay().run_once()
     assert job.status == "queued"
 
 
-def test_more_than_a_pass_takes(lost: Lost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_rows_than_one_pass_handles(lost: Lost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_module, "PAGE_ROWS", 7)
     jobs = [lost.enqueue(n) for n in range(20)]
     start = timezone.now() - timedelta(hours=1)
@@ -179,15 +179,15 @@ def test_with_a_mirror_rows_stay_until_their_jobs_are_mirrored(lost: Lost, redis
     assert rows(relayed_at=None) == []
     assert len(rows()) == 2
     redis.config_resetstat()
-    relay.run_once()  # they are not sent once more
+    relay.run_once()  # they are not sent again
     assert "cmdstat_evalsha" not in redis.info("commandstats")
     record(one.id)
     relay.run_once()
     assert rows() == [two.id]
 
 
-def test_a_row_whose_job_the_mirror_will_never_have_goes_after_a_day(lost: Lost) -> None:
-    """The database refuses its events, or somebody has deleted it before they were read."""
+def test_a_row_whose_job_never_reaches_the_mirror_is_deleted_after_a_day(lost: Lost) -> None:
+    """Either the database refuses its events, or the job was deleted before they were read."""
     lost.configure(MIRROR=True)
     gone, runs = lost.enqueue(1), lost.enqueue(2)
     relay = lost.relay()
@@ -232,7 +232,7 @@ def test_a_relay_does_not_remember_jobs_whose_rows_are_gone(lost: Lost, is_mirro
     assert relay.remembered == []
 
 
-def test_another_run_of_redis_gets_what_is_not_mirrored_once_more(lost: Lost, redis: Redis) -> None:
+def test_after_redis_lost_its_data_unmirrored_jobs_are_sent_again(lost: Lost, redis: Redis) -> None:
     lost.configure(MIRROR=True)
     lost.enqueue(1)
     kept = lost.enqueue(2)
@@ -240,15 +240,15 @@ def test_another_run_of_redis_gets_what_is_not_mirrored_once_more(lost: Lost, re
     relay.run_once()
     record(kept.id)
     relay.run_once()
-    redis.flushdb()  # as a failover to a copy that had neither
+    redis.flushdb()  # as after a failover to a copy that had neither
     relay.run_once()
     assert queued() == [1]
     redis.flushdb()
-    lost.relay().run_once()  # another maintenance, which was not there before
+    lost.relay().run_once()  # another maintenance process, which was not there before
     assert queued() == [1]
 
 
-def test_what_the_mirror_will_not_hear_of_goes_when_redis_has_it(lost: Lost) -> None:
+def test_a_row_without_events_is_deleted_when_redis_has_the_job(lost: Lost) -> None:
     lost.configure(MIRROR=True)
     lost.enqueue(1)
     OutboxJob.objects.update(audit="none")
@@ -256,7 +256,7 @@ def test_what_the_mirror_will_not_hear_of_goes_when_redis_has_it(lost: Lost) -> 
     assert rows() == []
 
 
-def test_rows_of_a_time_with_a_mirror_go_when_it_is_off(lost: Lost) -> None:
+def test_rows_kept_for_a_mirror_are_deleted_when_it_is_switched_off(lost: Lost) -> None:
     lost.configure(MIRROR=True)
     lost.enqueue(1)
     lost.relay().run_once()
@@ -281,7 +281,7 @@ def test_a_row_stays_until_redis_would_keep_its_job_through_a_crash(
 
 
 class LaggingReplica:
-    """A router that reads from a copy, which does not have the last rows yet."""
+    """A router that reads from a replica that lacks the latest rows."""
 
     def db_for_read(self, *_: Any, **__: Any) -> str:
         return "other"
@@ -291,7 +291,7 @@ class LaggingReplica:
 
 
 @pytest.mark.parametrize("routers", [[], [LaggingReplica()]])
-def test_what_redis_has_lost_is_sent_again_unless_the_mirror_knows_its_end(
+def test_jobs_lost_by_redis_are_sent_again_unless_the_mirror_knows_their_end(
     lost: Lost, redis: Redis, settings: Any, routers: Any
 ) -> None:
     settings.DATABASE_ROUTERS = routers
@@ -311,12 +311,12 @@ def test_what_redis_has_lost_is_sent_again_unless_the_mirror_knows_its_end(
 def test_a_job_that_has_ended_and_was_pruned_is_not_sent_again(
     lost: Lost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The relay is late, and no mirror has heard of the job."""
+    """The relay is late, and no mirror has seen the job."""
     lost.configure(KEEP_COMPLETED=0, RESEND_WINDOW=0, OUTBOX=True)
     with transaction.atomic():
         job = tasks.noop.enqueue(1)
     complete_and_prune(job.id)
-    with pytest.raises(JobNotFound):  # it is not said to wait in the outbox
+    with pytest.raises(JobNotFound):  # it is not shown as waiting in the outbox
         job.refresh()
     assert rows() == [job.id]
     lost.age()
@@ -358,7 +358,7 @@ def test_ids_whose_rows_are_gone_are_forgotten(
     monkeypatch.setattr(durability, "FSYNCED_MS", 5_000)
     gone, kept = lost.enqueue(1), lost.enqueue(2)
     lost.relay().run_once()
-    OutboxJob.objects.filter(pk=gone.id).delete()  # and its relay died before it said so
+    OutboxJob.objects.filter(pk=gone.id).delete()  # and its relay died before it told Redis
     assert forget_ids(lost.commands()) is False
     assert redis.zrange(keys_of().outbox, 0, -1) == [kept.id.encode()]
 
@@ -366,7 +366,7 @@ def test_ids_whose_rows_are_gone_are_forgotten(
 # -- refusals
 
 
-def test_one_that_is_refused_keeps_its_problem_and_the_others_go_on(
+def test_a_refused_row_stores_its_problem_and_the_others_continue(
     lost: Lost, redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     before, bad, behind = lost.enqueue(1), lost.enqueue(2), lost.enqueue(3)
@@ -383,7 +383,7 @@ def test_one_that_is_refused_keeps_its_problem_and_the_others_go_on(
     assert (before.status, behind.status) == ("queued", "queued")
 
 
-def test_what_was_refused_is_tried_again_now_and_then(
+def test_refused_rows_are_retried_now_and_then(
     lost: Lost, redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad = lost.enqueue(2)
@@ -394,7 +394,7 @@ def test_what_was_refused_is_tried_again_now_and_then(
     relay.run_once()
     assert (
         len([r for r in caplog.records if r.levelname == "ERROR"]) == 1
-    )  # once, for it is the same
+    )  # only once, because it is the same error
     redis.delete(keys_of().job(bad.id))
     relay.run_once()
     assert queued() == []
@@ -404,7 +404,7 @@ def test_what_was_refused_is_tried_again_now_and_then(
     assert rows() == []
 
 
-def test_a_wrong_key_of_one_queue_stops_no_other(lost: Lost, redis: Redis) -> None:
+def test_a_wrong_key_of_one_queue_does_not_stop_the_others(lost: Lost, redis: Redis) -> None:
     lost.configure(QUEUES={"default": {}, "low": {}})
     lost.enqueue(1, task=tasks.noop.using(queue_name="low"))
     lost.enqueue(2)
@@ -432,7 +432,7 @@ def test_a_full_redis_is_waited_for(
     assert queued() == [1]
 
 
-def test_redis_away_is_for_maintenance_to_handle(lost: Lost, settings: Any) -> None:
+def test_an_outage_of_redis_is_left_to_maintenance(lost: Lost, settings: Any) -> None:
     lost.enqueue(1)
     lost.configure(**AWAY)
     with pytest.raises(RedisUnavailable):
@@ -440,7 +440,7 @@ def test_redis_away_is_for_maintenance_to_handle(lost: Lost, settings: Any) -> N
     assert len(rows(problem="")) == 1
 
 
-def test_a_database_that_is_away_is_logged_once_and_stops_no_other(
+def test_a_database_that_is_down_is_logged_once_and_does_not_stop_the_others(
     lost: Lost, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     lost.enqueue(1, using="other")
@@ -524,7 +524,7 @@ def test_a_clock_that_is_days_ahead_drops_no_job(
     assert queued() == [1]
 
 
-def test_one_that_waits_for_another_database_is_in_nobodys_way(
+def test_a_row_that_waits_for_another_database_does_not_block_others(
     lost: Lost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_module, "PAGE_ROWS", 1)
@@ -539,7 +539,7 @@ def test_one_that_waits_for_another_database_is_in_nobodys_way(
 
 
 @pytest.mark.one_server("looks at its server's clients and commands")
-def test_it_costs_one_query_an_alias_and_nothing_of_redis_while_there_is_nothing(
+def test_an_empty_outbox_costs_one_query_per_alias_and_no_redis_command(
     lost: Lost, redis: Redis, django_assert_num_queries: Callable[..., Any]
 ) -> None:
     relay = lost.relay()
@@ -552,7 +552,8 @@ def test_it_costs_one_query_an_alias_and_nothing_of_redis_while_there_is_nothing
 
 
 def test_a_page_of_a_large_backlog_is_read_by_the_index(on_postgres: object) -> None:
-    """PostgreSQL takes no column for constant because of ``IS NULL``, and sorted the backlog."""
+    """PostgreSQL did not treat a column as constant because of ``IS NULL``, and sorted the
+    backlog."""
     with connection.cursor() as cursor:
         cursor.execute("SET enable_seqscan = off")
     plan = unrelayed("default").filter(problem="")[:10].explain()

@@ -1,4 +1,4 @@
-"""Redis goes back to a time before the jobs of an outbox: their rows are still there."""
+"""Redis goes back to a time before the jobs of an outbox existed: their rows are still there."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from .conftest import Play
 def stage(
     fresh_server: Callable[..., RedisServer], tmp_path: Path, settings: Any
 ) -> Iterator[Stage]:
-    """A stage whose Redis keeps nothing but what ``save`` was called for, as one that crashes
-    before its next fsync."""
+    """A stage whose Redis keeps only what was saved by ``save``, like one that crashes before its
+    next fsync."""
     with ExitStack() as stack:
         yield Stage(fresh_server(appendonly=False), tmp_path, settings, stack)
 
 
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
 @pytest.mark.parametrize("play", ["sqlite"], indirect=True)
-def test_all_that_redis_has_lost_runs_once(play: Play) -> None:
+def test_every_job_that_redis_has_lost_runs_once(play: Play) -> None:
     stage = play.stage
     modules = ["tests.worker.tasks", "tests.outbox.late"]
     stage.configure(OUTBOX=True, MIRROR=True, TASK_MODULES=modules)
@@ -56,4 +56,4 @@ def test_all_that_redis_has_lost_runs_once(play: Play) -> None:
     holds_for(lambda: stage.runs() == dict.fromkeys(["before", *names], 1), 1)
     completed = JobRecord.objects.filter(status="completed")
     eventually(lambda: completed.count() == 21, why=stage.report)
-    assert not JobEvent.objects.filter(status="failed").exists()  # nobody was called lost
+    assert not JobEvent.objects.filter(status="failed").exists()  # no job was declared lost

@@ -1,4 +1,4 @@
-"""Steps with database work: it happens once, whatever dies between its commit and its report."""
+"""Steps with database work: it is done once, whatever dies between its commit and its report."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def values() -> dict[str, int]:
     return dict(Counter.objects.values_list("name", "value"))
 
 
-def test_killed_behind_the_commit_of_each_step(play: Play, tmp_path: Path) -> None:
+def test_killed_after_the_commit_of_each_step(play: Play, tmp_path: Path) -> None:
     stage, graves = play.stage, tmp_path / "graves"
     graves.mkdir()
     stage.environment["REDISQUEUE_TEST_GRAVES"] = str(graves)
@@ -59,7 +59,7 @@ def test_killed_behind_the_commit_of_each_step(play: Play, tmp_path: Path) -> No
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_follows_the_last_step_is_rolled_back_alone(settings: Any) -> None:
+def test_only_the_work_after_the_last_step_is_rolled_back(settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent.sock"}}
     with run_inline():
         job = step_tasks.once_and_again.enqueue("n")
@@ -87,8 +87,8 @@ def test_nothing_commits_inside_atomic(settings: Any) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_cursor_moves_on_only_from_where_its_run_has_read_it() -> None:
-    """Two runs of a job that overlap: the rows of the slower one are rolled back."""
+def test_a_cursor_only_advances_from_where_its_run_read_it() -> None:
+    """Two runs of a job overlap: the rows of the slower one are rolled back."""
     with UnitOfWork("job_1", "default") as unit:
         cursor = CursorReceipt(unit, "cursor:c", nullcontext)
         assert cursor.read() is None
@@ -117,7 +117,8 @@ def test_a_cursor_moves_on_only_from_where_its_run_has_read_it() -> None:
 def test_receipts_outlive_the_retention_while_their_job_may_run_again(
     hand: Hand, settings: Any
 ) -> None:
-    """Else a job that was parked for so long, or that failed and is requeued, would begin anew."""
+    """Otherwise a job that was parked for that long, or that failed and is requeued, would start
+    over."""
     settings.REDISQUEUE = {**settings.REDISQUEUE, "AUDIT_RETENTION": 86_400}
     done = noop.enqueue()
     hand.complete_one()

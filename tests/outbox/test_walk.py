@@ -35,7 +35,7 @@ def create_rows(count: int) -> None:
 
 
 class Killer:
-    """Kills the child that runs the job, each time it has made progress."""
+    """Kills the child that runs the job, each time the job has made progress."""
 
     def __init__(self, stage: Stage, job: Job) -> None:
         self._stage = stage
@@ -50,7 +50,7 @@ class Killer:
         os.kill(self._killed, signal.SIGKILL)
 
     def _pid(self) -> int:
-        """Of the job's last run."""
+        """The pid of the job's last run."""
         return int((self._stage.ledger / "pid").read_text() or 0)
 
     def _has_moved_on(self) -> bool:
@@ -65,7 +65,7 @@ class Killer:
 
 
 def progress_of(stage: Stage, job: Job) -> list[int]:
-    """Every progress that the job has told, in order."""
+    """Every progress that the job has reported, in order."""
     told = (event.told for event in written(stage.redis, keys_with(job.id).events))
     return [one["progress"]["done"] for one in told if one["jobId"] == job.id and "progress" in one]
 
@@ -117,7 +117,8 @@ def test_a_deploy_ends_the_item_and_not_the_job(play: Play, name: str, threads: 
         assert worker.wait() == 0
         job.refresh()
         assert (job.status, job.attempts, job.recoveries) == ("queued", 0, 0), stage.report()
-        # Beside the main thread, the last progress may come behind the outcome, and is left out.
+        # Outside the main thread, the last progress may come after the outcome, and is then left
+        # out.
         if threads == "1" and name != "wait_at_each_async":
             assert job.progress is not None
             assert (job.progress.done, job.progress.total) == (n + 1, 4)

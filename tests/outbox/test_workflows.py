@@ -1,4 +1,4 @@
-"""Workflows through the outbox: a row of the transaction, sent after the commit or by the relay."""
+"""Workflows through the outbox: a row in the transaction, sent after the commit or by the relay."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ in_database = pytest.mark.django_db(transaction=True, databases=["default", "oth
 def configure(
     settings: Any, queue_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., None]:
-    """OUTBOX is on, and no mirror; call it to change the settings."""
+    """OUTBOX is on, without a mirror; call it to change the settings."""
     monkeypatch.setattr(durability, "FSYNCED_MS", 0)
 
     def change(**changes: Any) -> None:
@@ -53,7 +53,7 @@ def row_ids() -> list[str]:
 
 
 def relay() -> list[str]:
-    """A pass to which no row is too young; what is left then."""
+    """A relay pass for which no row is too recent; returns the remaining rows."""
     OutboxJob.objects.update(created_at=timezone.now() - timedelta(minutes=1))
     shards.relay()
     return row_ids()
@@ -98,7 +98,7 @@ with transaction.atomic():
 
 @in_database
 @pytest.mark.usefixtures("configure")
-def test_one_whose_producer_died_in_the_midst_of_its_push_is_completed() -> None:
+def test_a_workflow_whose_producer_died_during_its_push_is_completed() -> None:
     workflow = of(250)
     push = workflow._checked()._replace(stored=True)
     row = workflow_graph.to_outbox_row(push)
@@ -144,13 +144,13 @@ def test_a_rollback_leaves_nothing_of_it() -> None:
 
 @in_database
 @pytest.mark.parametrize("push", [lambda: chain(noop, noop), lambda: push_many([of(1), of(1)])])
-def test_chains_and_many_have_rows_too_also_outside_of_a_transaction(
+def test_chains_and_many_workflows_have_rows_too_even_outside_a_transaction(
     push: Callable[[], object], configure: Callable[..., None]
 ) -> None:
     configure(OUTBOX=False)
     push()
     assert row_ids() == []
-    with through_outbox():  # as exactly_once tasks and receivers
+    with through_outbox():  # as in exactly_once tasks and receivers
         push()
     assert row_ids()
     assert all(row_id.startswith("flow_") for row_id in row_ids())
@@ -158,7 +158,7 @@ def test_chains_and_many_have_rows_too_also_outside_of_a_transaction(
 
 
 @in_database
-def test_with_redis_away_it_waits_and_says_so(
+def test_while_redis_is_down_it_waits_and_says_so(
     configure: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     configure(**AWAY)
@@ -180,7 +180,9 @@ def test_with_redis_away_it_waits_and_says_so(
 
 @in_database
 @pytest.mark.parametrize("jobs", [3, 150])
-def test_one_in_the_outbox_can_be_cancelled(jobs: int, configure: Callable[..., None]) -> None:
+def test_a_workflow_in_the_outbox_can_be_cancelled(
+    jobs: int, configure: Callable[..., None]
+) -> None:
     configure(**AWAY)
     workflow = of(jobs)
     workflow.push()
@@ -195,10 +197,10 @@ def test_one_in_the_outbox_can_be_cancelled(jobs: int, configure: Callable[..., 
 
 @in_database
 @pytest.mark.usefixtures("configure")
-def test_one_that_has_ended_and_is_forgotten_is_not_made_again(
+def test_a_forgotten_ended_workflow_is_not_created_again(
     redis: Redis, queue_settings: dict[str, Any]
 ) -> None:
-    """The relay is late: all that is left in Redis is its id."""
+    """The relay is late: only the workflow's id is left in Redis."""
     workflow = of(2)
     workflow.push()
     outbox = shards.keys_with(workflow.id).outbox.encode()
@@ -213,13 +215,13 @@ def test_one_that_has_ended_and_is_forgotten_is_not_made_again(
 @pytest.mark.parametrize(("status", "reason", "again"), [
     ("running", "", True), ("completed", "", False), ("failed", "lost", True),
 ])  # fmt: skip
-def test_one_that_redis_has_lost_is_pushed_again_unless_it_has_ended(
+def test_a_workflow_lost_by_redis_is_pushed_again_unless_it_has_ended(
     status: str, reason: str, again: bool, redis: Redis, configure: Callable[..., None]
 ) -> None:
     configure(MIRROR=True)
     workflow = of(2)
     workflow.push()
-    assert relay() == [workflow.id]  # until the mirror has heard of it
+    assert relay() == [workflow.id]  # until the mirror has seen it
     redis.flushdb()
     WorkflowRecord.objects.create(
         id=workflow.id, status=status, reason=reason, made_at=timezone.now()
@@ -231,7 +233,7 @@ def test_one_that_redis_has_lost_is_pushed_again_unless_it_has_ended(
 
 @in_database
 @pytest.mark.usefixtures("configure")
-def test_a_job_that_waits_for_one_of_a_workflow_is_sent_behind_it(
+def test_a_job_that_waits_for_a_workflow_job_is_sent_after_it(
     configure: Callable[..., None],
 ) -> None:
     configure(**AWAY)
@@ -251,7 +253,7 @@ def test_a_job_that_waits_for_one_of_a_workflow_is_sent_behind_it(
 
 @in_database
 @pytest.mark.usefixtures("configure")
-def test_one_that_is_too_large_is_refused_before_anything_is_written(
+def test_a_workflow_that_is_too_large_is_refused_before_anything_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(workflow_graph, "MAX_ROW_BYTES", 1000)

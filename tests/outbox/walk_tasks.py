@@ -22,7 +22,7 @@ def bump(row: Counter) -> None:
 
 @task(takes_context=True, exactly_once=True)
 def bump_all(context: Any, folder: str, chunk: int, rows_a_kill: int, kills: int) -> None:
-    """Waits to be killed before it has done more rows than its earlier runs were to do."""
+    """Waits to be killed before it has processed more rows than its earlier runs were meant to."""
     n = trace(folder, "run")
     (Path(folder) / "pid").write_text(str(os.getpid()))
     for row in context.iterate(Counter.objects.all(), chunk=chunk):
@@ -37,7 +37,7 @@ def bump_and_wait(context: Any, folder: str) -> None:
 
 
 def bump_one_and_wait(context: Any, folder: str, row: Counter) -> None:
-    """An item ends when its file is there, or when the job is to end."""
+    """An item ends when its file exists, or when the job is told to end."""
     trace(folder, row.name)
     bump(row)
     go = Path(folder) / f"go{row.name[1:]}"

@@ -1,4 +1,4 @@
-"""``python -m tests.simulator``: random histories, as many as one likes."""
+"""``python -m tests.simulator``: any number of random histories."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .history import LENGTH, SHARDS, parse  # noqa: E402
 from .keyspace import SimulatedLab  # noqa: E402
 from .run import fail_of, simulate  # noqa: E402
 
-CHUNK = 50  # histories that a process is given at a time
+CHUNK = 50  # histories given to a process at a time
 labs: list[SimulatedLab] = []  # of this process
 
 
@@ -46,15 +46,15 @@ def main() -> int:
 
 
 def _start_server() -> None:
-    """One for all histories of this process, to the process's end."""
+    """One server for all histories of this process, until the process ends."""
     server = RedisServer()
-    Finalize(None, server.close, exitpriority=10)  # a process of a pool runs no atexit
+    Finalize(None, server.close, exitpriority=10)  # a pool's processes do not run atexit handlers
     labs.extend(SimulatedLab(server, shard) for shard in range(SHARDS))
-    gc.freeze()  # what is imported stays
+    gc.freeze()  # imported objects stay
 
 
 def _simulate(chunk: tuple[int, int, int]) -> list[str]:
-    """The failures of these seeds, in words."""
+    """The failures of these seeds, as text."""
     first, last, steps = chunk
     found = [simulate(labs, seed, steps) for seed in range(first, last)]
     return [str(failure) for failure in found if failure is not None]

@@ -1,8 +1,8 @@
 """Histories: lists of steps that mean something whatever came before them.
 
-A step names what it creates by its own number, and picks from what there is by numbers of its own.
-So steps can be left out of a history and the rest still does much the same: that is how histories
-are shrunk.
+A step names what it creates by its own number, and picks from what exists by numbers of its own. So
+steps can be left out of a history and the rest still does much the same: that is how histories are
+shrunk.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 Item = TypeVar("Item")
-PICKS, RANGE = 5, 720  # numbers a step has, and where they end: many numbers divide it
+PICKS, RANGE = 5, 720  # numbers per step, and their upper bound, which many numbers divide
 LENGTH = 25  # steps
 SHARDS = 2
 ALWAYS = frozenset({"enqueue", "claim", "finish"})  # verbs that every history has
@@ -31,7 +31,7 @@ class Step(NamedTuple):
         return found[self.picks[at] % len(found)]
 
     def some(self, at: int, found: Sequence[Item], most: int) -> list[Item]:
-        """Up to ``most`` neighbours of ``found``, at least one if there is any."""
+        """Up to ``most`` neighbouring items of ``found``; at least one if there are any."""
         if not found:
             return []
         first = self.picks[at] % len(found)
@@ -43,8 +43,8 @@ class Step(NamedTuple):
 
 
 def generate(seed: int, weights: Mapping[str, int], length: int = LENGTH) -> list[Step]:
-    """A random history. Each uses only some verbs, so that some get far with few; and some have
-    several shards."""
+    """A random history. Each uses only some of the verbs, so that some histories get far with few
+    of them; and some have several shards."""
     chance = random.Random(seed)
     verbs = [verb for verb in sorted(weights) if verb in ALWAYS or chance.random() < 0.45]
     chosen = chance.choices(verbs, [weights[verb] for verb in verbs], k=length)
@@ -58,7 +58,7 @@ def generate(seed: int, weights: Mapping[str, int], length: int = LENGTH) -> lis
 
 
 def parse(lines: Iterable[str]) -> list[Step]:
-    """The history that was printed; what stands behind # is ignored."""
+    """The history that was printed; text after a # is ignored."""
     steps = []
     for line in lines:
         n, *rest = line.partition("#")[0].split() or [""]

@@ -1,4 +1,4 @@
-"""What a history reads of Redis, in one round trip a step."""
+"""What a history reads from Redis, in one round trip per step."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..support.servers import RedisServer
 Dump = dict[str, Any]  # key -> its type and value
 Saved = list[tuple[bytes, bytes]]  # keys with their dumped values
 
-# Every key that exists, its type and its value. Redis would expire keys by the real clock, and two
-# dumps of a slow machine would differ.
+# Reads every key that exists, with its type and value, and removes its TTL: Redis would expire keys
+# by the real clock, so that two dumps on a slow machine could differ.
 KEYSPACE = """
 local readers = {
   hash = { 'HGETALL' }, list = { 'LRANGE', 0, -1 }, zset = { 'ZRANGE', 0, -1, 'WITHSCORES' },
@@ -61,7 +61,7 @@ class SimulatedLab(Lab):
             return list(zip(keys, pipe.execute(), strict=True))
 
     def restore(self, saved: Saved) -> None:
-        """Make the shard what it was."""
+        """Restore the shard to what it was."""
         with self.raw.pipeline() as pipe:
             for key in self._keys():
                 pipe.delete(key)

@@ -1,5 +1,5 @@
-"""What a claim must not pass over: jobs of a priority go first in, first out, and by their age in
-queues with aging, else by their priority."""
+"""What a claim must not pass over: jobs of the same priority are first in, first out; between
+priorities, age counts in queues with aging, and otherwise the priority alone."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ Job = dict[str, str]
 
 
 def check_order(dump: Dump, keys: Keys, claimed: Sequence[str], floor: int) -> None:
-    """``dump``: before the claim. Jobs in lanes have an order of their own, and jobs that must run
-    alone wait for a child that holds nothing: where they are, nothing is checked."""
+    """``dump``: the keys before the claim. Jobs in lanes have their own order, and jobs that must
+    run alone wait for a child that holds nothing: where such jobs are involved, nothing is
+    checked."""
     jobs = {job_id: dump[keys.job(job_id)][1] for job_id in claimed if keys.job(job_id) in dump}
     if any("lane" in job for job in jobs.values()):
         return

@@ -88,7 +88,7 @@ def enqueue_followers(shard: Shard, step: Step) -> str:
 
 @verb(3)
 def push_workflow(shard: Shard, step: Step) -> str:
-    """Whole, or its producer dies in the middle."""
+    """The whole workflow, or its producer dies half way."""
     chance = random.Random(step.picks[0])
     size = step.pick(1, range(1, 9))
     parents = {n: sorted(chance.sample(range(n), min(n, chance.randrange(4)))) for n in range(size)}

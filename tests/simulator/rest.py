@@ -1,4 +1,4 @@
-"""The end of a history: faults stop, and everything that can run runs."""
+"""The end of a history: faults stop, and everything that can run does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROUNDS = 300
 
 
 def come_to_rest(world: World) -> None:
-    """Run all to its end, and check that nothing is left that should not be."""
+    """Run everything to its end, and check that nothing is left over."""
     for shard in world.shards:
         _come_to_rest(shard)
     world.check()
@@ -57,7 +57,7 @@ def _end_all_faults(shard: Shard) -> None:
 
 
 def _is_at_rest(shard: Shard) -> bool:
-    """Run what can run now. If that is nothing, go to the instant that the timer names."""
+    """Run what can run now. If there is nothing, advance to the time that the timer names."""
     store, is_awake = shard.store, shard.raw.exists(shard.lab.keys.timer)
     promoted = store.promote(QUEUES)
     due_ms = shard.lab.now + promoted.next_ms if promoted.next_ms >= 0 else inf
@@ -70,7 +70,7 @@ def _is_at_rest(shard: Shard) -> bool:
         assert set(shard.lab.finish(*map(outcome, claim.jobs), child="z")) <= {1, 3}
     if more or promoted.moved or claim.jobs:
         return False
-    # What is due and cannot be done waits for the rest of a workflow whose producer has died.
+    # What is due but cannot be done waits for the rest of a workflow whose producer has died.
     shard.lab.advance(promoted.next_ms or HALF_PUSHED_MS)
     return promoted.next_ms < 0
 
@@ -87,8 +87,8 @@ def _check_nothing_is_left(shard: Shard) -> None:
 
 
 def _has_reason_to_wait(shard: Shard, job_id: str) -> bool:
-    """Jobs wait for parents that did not complete, and in workflows that failed or were never
-    pushed whole."""
+    """Jobs wait for parents that did not complete, and in workflows that failed or were never fully
+    pushed."""
     if shard.job(job_id)["status"] != "waiting":
         return False
     if job_id in shard.ledger.parents:

@@ -13,14 +13,14 @@ from .rest import come_to_rest
 from .verbs import weights
 from .world import World
 
-WEIGHTS = weights()  # once all verbs are registered
+WEIGHTS = weights()  # after all verbs are registered
 
 __all__ = ["WEIGHTS", "Failure", "fail_of", "producers", "simulate", "upkeep", "workers"]
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A history that breaks a law, the shortest that was found."""
+    """A history that breaks a law, in the shortest form that was found."""
 
     seed: int
     steps: list[Step]
@@ -38,7 +38,8 @@ def fail_of(
     steps: Sequence[Step],
     tell: Callable[[str], object] = lambda _: None,
 ) -> BaseException | None:
-    """What a history raises, from its beginning until everything has come to rest; or None."""
+    """What a history raises between its start and the point at which everything has settled, or
+    None."""
     try:
         world = World(labs[: 1 + max((step.shard for step in steps), default=0)])
         world.run(steps, tell)
@@ -49,7 +50,8 @@ def fail_of(
 
 
 def simulate(labs: Sequence[SimulatedLab], seed: int, length: int = LENGTH) -> Failure | None:
-    """Run the history of a seed; if it fails, the shortest that fails in the same place."""
+    """Run the history of a seed. If it fails, return the shortest history that fails in the same
+    place."""
     steps = generate(seed, WEIGHTS, length)
     error = fail_of(labs, steps)
     if error is None:
@@ -63,11 +65,12 @@ def simulate(labs: Sequence[SimulatedLab], seed: int, length: int = LENGTH) -> F
     shortest = shrink(steps, fails)
     told: list[str] = []
     error = fail_of(labs, shortest, told.append) or error
-    return Failure(seed, shortest[: len(told)], error, told)  # which may fail sooner with a 0
+    # which may fail sooner, because of a 0
+    return Failure(seed, shortest[: len(told)], error, told)
 
 
 def _place(error: BaseException) -> str:
-    """The kind of an error, and the line of these tests that raised it."""
+    """The type of an error, and the line in these tests that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if "/tests/" in frame.filename]
     return f"{type(error).__name__} in {ours[-1].name}: {ours[-1].line}"

@@ -1,4 +1,4 @@
-"""A simulated shard, who works on it, and what they know."""
+"""A simulated shard, the processes that work on it, and what they know."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ Send = Callable[[bool], tuple[Sequence[int], ClaimReply]]
 
 @dataclass
 class Child:
-    """A process, and what it remembers: the jobs that it believes to hold."""
+    """A process and its memory: the jobs that it believes it holds."""
 
     name: str
     worker: int
     holds: list[ClaimedJob] = field(default_factory=list)
     call: int = 0
-    late: Send | None = None  # a call that was sent again, and may still arrive
+    late: Send | None = None  # a resent call, whose first copy may still arrive
 
 
 @dataclass
 class Ledger:
-    """What was accepted. A rewind takes it back, too."""
+    """What was accepted. A rewind undoes this as well."""
 
     completed: set[str] = field(default_factory=set)
     parents: dict[str, list[str]] = field(default_factory=dict)  # of followers
@@ -53,8 +53,8 @@ class Snapshot:
 
 
 class Shard:
-    """One shard in a history. Its children are processes that other shards have, too; but what a
-    child holds, and the numbers of its calls, are a shard's own."""
+    """One shard in a history. Its children are processes that also serve other shards, but the jobs
+    that a child holds and the numbers of its calls belong to this shard."""
 
     def __init__(self, lab: SimulatedLab) -> None:
         self.lab = lab
@@ -64,18 +64,18 @@ class Shard:
         self.children = [
             Child(f"w{worker}-{n}", worker) for worker in range(WORKERS) for n in range(CHILDREN)
         ]
-        self.dead: list[Child] = []  # killed, and nobody has recovered their jobs yet
+        self.dead: list[Child] = []  # killed, and their jobs are not recovered yet
         self.workflows: list[LabWorkflow] = []
         self.gathers: list[Query] = []
         self.snapshot: Snapshot | None = None
         self.births = 0
-        self.timer_ms: float = 0  # until when maintenance sleeps unless it is woken
+        self.timer_ms: float = 0  # until when maintenance sleeps unless woken
         self.store.now_ms = T0
         self.store.heartbeat([child.name for child in self.children], (), QUEUES)
         self.dump: Dump = {}  # the keys after the last step
 
     def check(self, after: Dump, *, has_rewound: bool = False) -> None:
-        """Check the laws. ``after``: the shard's keys now."""
+        """Check the laws. ``after``: the shard's current keys."""
         before, self.dump = self.dump, after
         check_keyspace(after, self.lab.keys, tokens=True)
         check_limits(after, self.lab.keys.base)
@@ -89,7 +89,8 @@ class Shard:
             self._check_change(before, after)
 
     def _check_change(self, before: Dump, after: Dump) -> None:
-        """Nothing accepted is lost, nothing goes back, and what has ended well stays so."""
+        """Nothing accepted is lost, nothing goes backwards, and what has completed stays
+        completed."""
         found = dict(self._jobs_in(after))
         for key, old in self._jobs_in(before):
             new = found.get(key)
@@ -110,19 +111,19 @@ class Shard:
                 assert is_same or has_risen, f"{key} has two holders, or one with an old lease"
 
     def _is_half_pushed(self, dump: Dump, job_id: str) -> bool:
-        """Whether it is of a workflow whose producer has died: those are cleaned up."""
+        """Whether the job belongs to a workflow whose producer died: those are cleaned up."""
         key = self.lab.keys.workflow(job_id.rpartition(".")[0])
         return key in dump and dump[key][1]["status"] == "building"
 
     def check_unchanged(self, *but: str) -> None:
-        """What was done since the last step has changed nothing, apart from these keys."""
+        """Nothing has changed since the last step, apart from these keys."""
         now = self.lab.dump()
         assert {**now, **dict.fromkeys(but)} == {**self.dump, **dict.fromkeys(but)}
 
     # -- looking
 
     def jobs(self, *statuses: str) -> list[str]:
-        """The ids of jobs, of these statuses only if any are given."""
+        """The ids of the jobs, optionally only of those with these statuses."""
         return [
             job_id
             for job_id, found in self._jobs_in(self.dump)
@@ -140,7 +141,7 @@ class Shard:
         return said(self.dump.get(self.lab.keys.job(job_id), ("hash", {}))[1])
 
     def is_held(self, child: Child, job: ClaimedJob) -> bool:
-        """Whether Redis says so too."""
+        """Whether Redis agrees that the child holds the job."""
         found = self.job(job.id)
         return (found.get("status"), found.get("child"), found.get("lease")) == (
             "processing", child.name, str(job.lease),
@@ -166,7 +167,7 @@ class Shard:
         *,
         loses_reply: bool = False,
     ) -> str:
-        """Report and claim, as a child does it. ``loses_reply``: so it sends the call again."""
+        """Report and claim as a child does. If it ``loses_reply``, it sends the call again."""
         for queue in queues if wanted else ():
             self.lab.pop_token(queue)
         child.call += 1
@@ -181,18 +182,21 @@ class Shard:
         self._check_codes(child, outcomes, codes)
         if not wanted and set(codes) <= {FinishCode.LEASE_LOST}:
             self.check_unchanged()
-        # Redis may have lost the claim of a job that has ended here, and the same call takes it
-        # again under the same lease. Sent again, the call ends it, and rightly so: it has run.
+        # Redis may have lost the claim of a job that has ended here, so that the same call claims
+        # it again under the same lease. When the call is sent again, it ends that job, and rightly
+        # so: the job has run.
         ended = {(one.id, one.lease) for one in outcomes}
         takes_ended = any((job.id, job.lease) in ended for job in claim.jobs)
-        if loses_reply and not takes_ended and (claim.jobs or not wanted):  # else it asks anew
+        # otherwise it makes a new call
+        if loses_reply and not takes_ended and (claim.jobs or not wanted):
             self._send_again(child, send, outcomes, codes, claim)
         assert claim.lost == []
         for job in claim.jobs:
             assert not job.recoveries or len(claim.jobs) == 1, f"{job.id} does not run alone"
         if not outcomes:
             check_order(self.dump, self.lab.keys, [job.id for job in claim.jobs], floor)
-        # A child that claims a job again under the lease that it knows has it once: in_flight.py.
+        # A child that claims a job again under a lease that it already knows holds it only once:
+        # in_flight.py.
         gone = ended | {(job.id, job.lease) for job in claim.jobs}
         child.holds = [job for job in child.holds if (job.id, job.lease) not in gone]
         child.holds += claim.jobs
@@ -202,7 +206,7 @@ class Shard:
         return f"{child.name} {', '.join(told)}"
 
     def _check_codes(self, child: Child, outcomes: Sequence[Outcome], codes: Sequence[int]) -> None:
-        """Fencing: exactly what is held may end, and a job is completed once."""
+        """Fencing: only held jobs can end, and each job is completed once."""
         for outcome, code in zip(outcomes, codes, strict=True):
             job = self.job(outcome.id)
             is_ours = (job.get("child"), job.get("lease")) == (child.name, str(outcome.lease))
@@ -223,11 +227,10 @@ class Shard:
         done = self.lab.dump()
         again, same = send(True)
         assert same.jobs == claim.jobs
-        taken = {job.id for job in claim.jobs}  # under another lease, if they have just ended
+        taken = {job.id for job in claim.jobs}  # under another lease, if they have only just ended
         pairs = zip(outcomes, codes, strict=True)
         assert list(again) == [0 if not code or one.id in taken else 2 for one, code in pairs]
-        # The number of the call is noted, and goes with the child's lease, which a reap may have
-        # taken.
+        # The number of the call is stored with the child's lease, which a reap may have deleted.
         keys = self.lab.keys
         notes = dict.fromkeys((keys.resent(child.name), keys.workers), "")
         now = self.lab.dump()
@@ -244,11 +247,11 @@ class Shard:
     # -- rewinds
 
     def save(self) -> None:
-        """Remember the shard as it is."""
+        """Remember the shard's current state."""
         self.snapshot = Snapshot(self.lab.save(), deepcopy(self.ledger))
 
     def rewind(self) -> None:
-        """The shard goes back to what it was. Nobody else does."""
+        """The shard returns to the saved state, but its children do not."""
         assert self.snapshot is not None
         self.lab.restore(self.snapshot.keys)
         self.ledger = deepcopy(self.snapshot.ledger)

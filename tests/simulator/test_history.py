@@ -1,4 +1,4 @@
-"""Histories are repeatable, can be printed and read, and shrink."""
+"""Histories are reproducible, can be printed and parsed, and can be shrunk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_a_seed_makes_one_history() -> None:
     assert {step.verb for seed in range(50) for step in generate(seed, WEIGHTS)} == set(WEIGHTS)
 
 
-def test_what_is_printed_can_be_read() -> None:
+def test_a_printed_history_can_be_parsed() -> None:
     steps = generate(7, WEIGHTS)
     printed = "\n".join(f"  {step}  # what it did" for step in steps)
     assert parse(["", "# a history", *printed.splitlines()]) == steps
@@ -28,7 +28,7 @@ def verbs_of(steps: Sequence[Step]) -> str:
     return "".join(step.verb for step in steps)
 
 
-def test_what_does_not_matter_is_left_out() -> None:
+def test_steps_that_do_not_matter_are_left_out() -> None:
     def fails(steps: Sequence[Step]) -> bool:
         verbs = verbs_of(steps)
         return "b" in verbs and "y" in verbs.partition("b")[2] and steps[-1].picks[1] == 6
@@ -38,7 +38,7 @@ def test_what_does_not_matter_is_left_out() -> None:
     assert [step.picks for step in found] == [(0, 0, 0, 0, 0), (0, 6, 0, 0, 0)]
 
 
-def test_shrinking_ends_after_so_many_runs() -> None:
+def test_shrinking_stops_after_a_number_of_runs() -> None:
     runs = 0
 
     def fails(_: Sequence[Step]) -> bool:

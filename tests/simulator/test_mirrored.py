@@ -1,4 +1,4 @@
-"""After every few steps of a history, the records are what Redis says."""
+"""After every few steps of a history, the records agree with Redis."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .world import World
 
 pytestmark = pytest.mark.django_db
 SEEDS = range(1000, 1012)
-# Reconciling has tests of its own; and the reports of progress of this one are no JSON objects.
+# Reconciliation has its own tests, and this one's reports of progress are not JSON objects.
 LEFT_OUT = {"snapshot", "rewind", "the_clock_jumps", "remember", "write_what_is_stale"}
 
 
 @pytest.fixture
 def bridge(labs: list[SimulatedLab], settings: Any) -> Iterator[Bridge]:
-    settings.REDISQUEUE = {**settings.REDISQUEUE, "AUDIT_RETENTION": 0}  # its clock is a past one
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "AUDIT_RETENTION": 0}  # its clock is in the past
     made = make_bridge(get_settings())
     yield made
     made.connection.close()
@@ -49,7 +49,7 @@ def check(world: World, bridge: Bridge) -> None:
     (shard,) = world.shards
     while bridge.run_once():
         pass
-    world.check()  # the mirror has written its position
+    world.check()  # the mirror has stored its position
     jobs = {job_id: job for job_id, job in job_hashes(shard.lab).items() if "status" in job}
     gone = JobRecord.objects.exclude(pk__in=jobs)
     assert {record.status for record in gone} <= {"completed", "failed", "cancelled"}

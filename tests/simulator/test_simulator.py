@@ -1,4 +1,4 @@
-"""A bounded number of histories breaks no law, and planted bugs are found and shrunk."""
+"""A limited number of histories breaks no law, and planted bugs are found and shrunk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .keyspace import SimulatedLab
 from .run import Failure, fail_of, simulate
 
 HISTORIES = 60  # always the same
-SHORT = 6  # steps that tell what a planted bug does
+SHORT = 6  # steps that reveal what a planted bug does
 
 
 def first_failure(labs: list[SimulatedLab]) -> Failure | None:
@@ -57,8 +57,8 @@ def test_planted_bugs_are_found_and_shrunk(
     assert type(fail_of(labs, parse(printed))) is type(failure.error)
 
 
-def test_steps_of_a_shard_leave_the_others_alone(labs: list[SimulatedLab]) -> None:
-    """What befalls processes and operators do everywhere befalls all shards."""
+def test_steps_in_a_shard_do_not_affect_the_others(labs: list[SimulatedLab]) -> None:
+    """What happens to processes, and what operators do everywhere, affects all shards."""
     told: list[str] = []
     lines = [
         "1 enqueue@1 0 0 0 0 0", "2 snapshot 0", "3 claim@1 0 0 0 0 1", "4 kill_child 0 0 0",
@@ -71,8 +71,8 @@ def test_steps_of_a_shard_leave_the_others_alone(labs: list[SimulatedLab]) -> No
     assert told[6].endswith("# w0-0, of which ['j1-0'] had started: [('j1-0', 'recovered')]")
 
 
-def test_a_rewind_brings_back_everything(labs: list[SimulatedLab]) -> None:
-    """And what was accepted since then is known to be lost."""
+def test_a_rewind_restores_everything(labs: list[SimulatedLab]) -> None:
+    """What was accepted since then is known to be lost."""
     steps = parse(["1 enqueue 0 0 0 0 0", "2 snapshot", "3 claim 0 0 0 0 1", "4 enqueue 0 0 0 0 0"])
     told: list[str] = []
     assert fail_of(labs, [*steps, *parse(["5 rewind", "6 heartbeat 0 0"])], told.append) is None

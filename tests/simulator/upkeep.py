@@ -35,7 +35,7 @@ def compact(shard: Shard, step: Step) -> str:
 
 @verb(1)
 def look_for_damage(shard: Shard, step: Step) -> str:
-    """There is none, for nothing was changed by hand."""
+    """Finds none, because nothing was changed by hand."""
     for queue in QUEUES:
         assert shard.store.recover_orphans(queue, 0) == (0, [])
     mended, _, _ = shard.store.audit_lanes()
@@ -45,7 +45,7 @@ def look_for_damage(shard: Shard, step: Step) -> str:
 
 @verb(3)
 def fire(shard: Shard, step: Step) -> str:
-    """A due time of a schedule, twice: it has one run."""
+    """Fires a due time of a schedule twice: it has one run."""
     name = f"s{step.picks[0] % 2}"
     if shard.lab.keys.schedule(name) not in shard.dump:
         return Idle(f"no {name}")
@@ -67,7 +67,7 @@ def time_passes(shard: Shard, step: Step) -> str:
 
 @verb(1)
 def the_clock_jumps(shard: Shard, step: Step) -> str:
-    """Heartbeats come all the time, so there was one just before."""
+    """Heartbeats are so frequent that there was one just before."""
     shard.store.heartbeat([])
     ms = step.pick(0, [-60_000, -1000, 120_000, 3_600_000])
     shard.lab.advance(ms)

@@ -12,12 +12,12 @@ Act = Callable[[Shard, Step], str]
 
 
 class Idle(str):
-    """What a step tells that had nothing to do, and sent nothing."""
+    """What a step returns if it had nothing to do and sent nothing."""
 
 
 class Verb(NamedTuple):
-    """What a step does in its shard, or in each (``everywhere``). One of twice the weight is chosen
-    twice as often."""
+    """What a step does in its shard, or in every shard (``everywhere``). A verb of twice the weight
+    is chosen twice as often."""
 
     act: Act
     weight: int
@@ -28,7 +28,7 @@ VERBS: dict[str, Verb] = {}
 
 
 def verb(weight: int, *, everywhere: bool = False) -> Callable[[Act], Act]:
-    """Makes a verb of a function that does a step and tells what happened."""
+    """Makes a verb of a function that carries out a step and returns what happened."""
 
     def register(act: Act) -> Act:
         VERBS[act.__name__] = Verb(act, weight, everywhere)

@@ -1,4 +1,4 @@
-"""What children and supervisors do, and what befalls them."""
+"""What children and supervisors do, and what happens to them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _child(shard: Shard, step: Step) -> Child:
 
 
 def _busy(shard: Shard, step: Step) -> Child | None:
-    """A child that believes to hold a job."""
+    """A child that believes it holds a job."""
     found = [child for child in shard.children if child.holds]
     return step.pick(0, found) if found else None
 
@@ -68,7 +68,7 @@ def finish_and_claim(shard: Shard, step: Step) -> str:
 
 @verb(4)
 def a_late_call_arrives(shard: Shard, step: Step) -> str:
-    """The network kept a call back that was sent again meanwhile: it claims nothing."""
+    """The network delayed a call that has been sent again in the meantime: it claims nothing."""
     found = [child for child in shard.children if child.late]
     if not found:
         return Idle("none is under way")
@@ -83,7 +83,7 @@ def a_late_call_arrives(shard: Shard, step: Step) -> str:
 
 @verb(3)
 def release(shard: Shard, step: Step) -> str:
-    """Hand jobs back unstarted."""
+    """Return unstarted jobs."""
     child = _busy(shard, step)
     if child is None:
         return Idle("nobody is busy")
@@ -97,13 +97,14 @@ def release(shard: Shard, step: Step) -> str:
 
 @verb(3)
 def write_what_is_stale(shard: Shard, step: Step) -> str:
-    """Another child writes to a job, or its own with an old lease: nothing changes."""
+    """Another child writes to a job, or the job's own child does so under an old lease: nothing
+    changes."""
     child, other = _busy(shard, step), step.pick(1, shard.children)
     if child is None:
         return Idle("nobody is busy")
     job = step.pick(2, child.holds)
     lease = job.lease - (other is child)
-    if shard.is_held(other, job._replace(lease=lease)):  # since a rewind
+    if shard.is_held(other, job._replace(lease=lease)):  # after a rewind
         return Idle(f"{other.name} has {job.id}/{lease} by now")
     wrong = outcome(job, step.pick(3, ENDS[:8]))._replace(lease=lease)
     assert shard.lab.finish(wrong, child=other.name) == [FinishCode.LEASE_LOST]
@@ -142,7 +143,7 @@ def park(shard: Shard, step: Step) -> str:
     assert (reply.state is WaitState.LEASE_LOST) is not shard.is_held(child, job)
     if reply.state is not WaitState.GOES_ON:
         return f"{job.id} for {event}: {reply.state.name}"
-    shard.dump = shard.lab.dump()  # with the note of the wait
+    shard.dump = shard.lab.dump()  # including the note of the wait
     parked = Outcome(job.id, job.lease, job.call, "parked", event, reply.value)
     return shard.exchange(child, [parked], 0) + f" for {event}"
 
@@ -152,7 +153,8 @@ def park(shard: Shard, step: Step) -> str:
 
 @verb(6)
 def heartbeat(shard: Shard, step: Step) -> str:
-    """One worker's. It learns which leases are lost, and drops them or, paused, does not."""
+    """The heartbeat of one worker. It learns which leases are lost, and drops those jobs, unless it
+    is paused."""
     worker = step.picks[0] % WORKERS
     children = [child for child in shard.children if child.worker == worker]
     asked = [(child, job) for child in children for job in child.holds][:100]
@@ -169,7 +171,7 @@ def heartbeat(shard: Shard, step: Step) -> str:
 
 @verb(4)
 def recover_a_dead_child(shard: Shard, step: Step) -> str:
-    """Its supervisor does, and knows which jobs had started or not."""
+    """The supervisor recovers it, and may or may not know which jobs had started."""
     if not shard.dead:
         return Idle("nobody is dead")
     child = shard.dead.pop(step.picks[0] % len(shard.dead))
@@ -182,7 +184,7 @@ def recover_a_dead_child(shard: Shard, step: Step) -> str:
 
 @verb(3)
 def reap(shard: Shard, step: Step) -> str:
-    """Recover the child whose lease has lapsed first."""
+    """Recover the child whose lease expired first."""
     reply = shard.store.reap()
     _check_recovered(shard, reply)
     shard.dead = [child for child in shard.dead if child.name != reply.child]
@@ -190,7 +192,8 @@ def reap(shard: Shard, step: Step) -> str:
 
 
 def _check_recovered(shard: Shard, reply: ReapReply) -> None:
-    """What the child still writes to these jobs is stale. A late call of it is as good as new."""
+    """What the child still writes to these jobs is stale. Its late call would count as a new
+    one."""
     for child in shard.children:
         if child.name == reply.child:
             child.late = None
@@ -200,7 +203,7 @@ def _check_recovered(shard: Shard, reply: ReapReply) -> None:
 
 @verb(2)
 def release_unknown(shard: Shard, step: Step) -> str:
-    """A child gives back what it holds without knowing."""
+    """A child returns the jobs that it holds without knowing."""
     child = _child(shard, step)
     ids = shard.store.release_unknown(child.name, shard.lab.now + 1, [j.id for j in child.holds])
     return f"by {child.name}: {ids}"
@@ -215,7 +218,7 @@ def kill_child(shard: Shard, step: Step) -> str:
 
 @verb(1, everywhere=True)
 def kill_worker(shard: Shard, step: Step) -> str:
-    """With its supervisor: nobody recovers its children before their leases lapse."""
+    """The supervisor dies too, so no one recovers its children before their leases expire."""
     worker = step.picks[0] % WORKERS
     for child in [child for child in shard.children if child.worker == worker]:
         shard.kill(child)
@@ -225,7 +228,7 @@ def kill_worker(shard: Shard, step: Step) -> str:
 
 @verb(2, everywhere=True)
 def a_lease_passes(shard: Shard, step: Step) -> str:
-    """With the heartbeats of one worker, or of none; then somebody reaps."""
+    """One worker sends heartbeats, or none does; then expired children are reaped."""
     worker = step.pick(0, [*range(WORKERS), None])
     alive = [child.name for child in shard.children if child.worker == worker]
     for ms in (4000, 4000, 4000, LEASE_MS - 11_999):

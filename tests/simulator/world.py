@@ -11,7 +11,7 @@ from .verbs import VERBS, Idle
 
 
 class World:
-    """One history's world. It has as many of the shards as the history uses."""
+    """The world of one history, with as many shards as the history uses."""
 
     def __init__(self, labs: Sequence[SimulatedLab]) -> None:
         labs[0].raw.flushdb()
@@ -21,7 +21,8 @@ class World:
         self.check()
 
     def run(self, steps: Sequence[Step], tell: Callable[[str], object] = lambda _: None) -> None:
-        """Do the steps and check the laws after each. Raises whatever a broken law raises."""
+        """Carry out the steps, and check the laws after each. A broken law's exception
+        propagates."""
         for step in steps:
             told: list[str] = []
             try:
@@ -37,7 +38,7 @@ class World:
             told.append(verb.act(shard, step))
 
     def check(self, step: Step | None = None) -> None:
-        """Check the laws in each shard that has changed. A step changes its own shard only."""
+        """Check the laws in each shard that has changed. A step may only change its own shard."""
         dump = self._read()
         if dump == self._dump:
             return

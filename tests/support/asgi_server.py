@@ -1,4 +1,5 @@
-"""A real ASGI server with the site of the test suite, in a thread of this process; its clients."""
+"""A real ASGI server that serves the test suite's site from a thread of this process, and its
+clients."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from tests.worker.processes import eventually
 
 @contextmanager
 def serving() -> Iterator[int]:
-    """The server's port on loopback. Its streams look often, and have ended when it has."""
+    """The server's port on loopback. Its streams poll often, and end with the server."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hub_module, "BLOCK", 0.1)
         patch.setattr(pages, "POLL", 100)
@@ -66,10 +67,10 @@ class OpenStream:
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
         self.connection.request("GET", path, headers=dict(headers))
         self.answer = self.connection.getresponse()
-        self.read_at = time.monotonic()  # when it last said something
+        self.read_at = time.monotonic()  # when the last line arrived
 
     def line(self, start: str) -> str:
-        """The rest of the next line that starts so."""
+        """The rest of the next line that starts with this."""
         while True:
             line = self.answer.readline().decode()
             assert line, "the stream has ended"
@@ -77,17 +78,17 @@ class OpenStream:
                 return line.removeprefix(start).strip("\r\n")
 
     def data(self) -> Any:
-        """What it says next; strict JSON, as a browser parses it."""
+        """The next data; must be strict JSON, as a browser parses it."""
         found = json.loads(self.line("data: "), parse_constant=pytest.fail)
         self.read_at = time.monotonic()
         return found
 
     def rest(self) -> list[str]:
-        """All lines up to the end, which comes now."""
+        """All remaining lines, up to the end of the stream, which must be near."""
         return self.answer.read().decode().splitlines()
 
     def close(self) -> None:
-        """Go away without a word."""
+        """Disconnect without notice."""
         sock = self.connection.sock
         if sock is not None:
             sock.shutdown(socket.SHUT_RDWR)
@@ -102,7 +103,7 @@ def event_stream(port: int, token: str, after: str = "") -> OpenStream:
 
 
 def page_stream(port: int, user: User, path: str) -> OpenStream:
-    """The stream of a page of the dashboard, for a user who is logged in."""
+    """The stream of a dashboard page, for a logged-in user."""
     client = Client()
     client.force_login(user)
     cookie = "; ".join(f"{key}={morsel.value}" for key, morsel in client.cookies.items())

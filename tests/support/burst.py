@@ -1,4 +1,4 @@
-"""A worker in the process of a test."""
+"""A worker in the test's own process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HANDLED = (*IGNORED_SIGNALS, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1)
 
 def work(**options: int) -> None:
     """Run everything that is queued, in all queues, as one child of a worker with these options
-    does."""
+    would."""
     settings = get_settings()
     child_options = WorkerOptions(queues=tuple(settings.queues), burst=True, **options)
     state = ChildState(0, child_options.slots)
@@ -28,7 +28,7 @@ def work(**options: int) -> None:
 
 @contextmanager
 def kept_signals() -> Iterator[None]:
-    """A child takes over the signals of its process; give them back behind the block."""
+    """A child takes over its process's signals; restore them after the block."""
     before = {number: signal.getsignal(number) for number in HANDLED}
     try:
         yield

@@ -1,4 +1,5 @@
-"""Reads which global variables a Lua script uses, from its bytecode, which the server itself makes.
+"""Reads which global variables a Lua script uses, from the bytecode that the server itself
+compiles.
 
 Redis refuses such a use only when it runs, so a mistyped name in a line that seldom runs would be
 found late.

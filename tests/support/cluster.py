@@ -1,4 +1,4 @@
-"""A real Redis Cluster on loopback for tests: three masters, and a replica of each."""
+"""A real Redis Cluster on loopback for tests: three masters, each with a replica."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ SLOTS = 16384
 MASTERS = 3
 FIRST_SLOTS = tuple(n * SLOTS // MASTERS for n in range(MASTERS))  # of each master at first
 BUS = 10_000  # added to the port of a node: its port for the other nodes
-# Long, so that no node takes another for dead on a busy machine; a test in which the nodes are to
-# notice a death by themselves shortens it (``noticing``).
+# Long, so that no node takes another for dead on a busy machine. Tests in which the nodes must
+# notice a death on their own shorten it (``noticing``).
 NODE_TIMEOUT_MS = 30_000
 NOTICED_MS = 1_500
 VOTING_MS = 1_000
 
 
 def has_cluster(request: pytest.FixtureRequest) -> bool:
-    """Whether the test runs on the cluster: ``REDISQUEUE_TEST_CLUSTER`` says so for all but those
-    with the mark ``one_server``."""
+    """Whether the test runs on the cluster: ``REDISQUEUE_TEST_CLUSTER`` makes all tests do so,
+    except those with the mark ``one_server``."""
     return is_on_cluster() and not request.node.get_closest_marker("one_server")
 
 
@@ -44,7 +44,7 @@ def is_on_cluster() -> bool:
 
 
 class ClusterNode(RedisServer):
-    """One node. What it is to know of the others stands in ``config`` when it first starts."""
+    """One node. ``config`` is what it knows of the others when it first starts."""
 
     def __init__(self, name: str, port: int, config: str, **options: Any) -> None:
         self.name = name
@@ -62,17 +62,17 @@ class ClusterNode(RedisServer):
         super().start()
 
     def cluster(self, *words: object) -> Any:
-        """The reply to CLUSTER ... as the server sent it."""
+        """The reply to CLUSTER ..., exactly as the server sent it."""
         return self.asked.execute_command("CLUSTER", *words)
 
     def ranges(self) -> list[tuple[int, int, str]]:
-        """The first and the last slot of each range, and the name of its owner, by this node."""
+        """The first and last slot of each range, and its owner's name, according to this node."""
         found = self.cluster("SLOTS")
         return [(first, last, owner[2]) for first, last, owner, *_ in found]
 
 
 class ClusterNodes:
-    """The nodes 0 to 2 begin as masters, the nodes 3 to 5 as the replicas of these. ``node``: their
+    """Nodes 0 to 2 start as masters, and nodes 3 to 5 as their replicas. ``node`` is their
     class."""
 
     def __init__(self, *, node: type[ClusterNode] = ClusterNode, **options: Any) -> None:
@@ -95,8 +95,9 @@ class ClusterNodes:
         self._stack.close()
 
     def client(self, **options: Any) -> Redis:
-        """A client of the whole cluster: it sends each command to the node that has the key, those
-        about all keys to all masters, and users to all nodes. Closed with the cluster."""
+        """A client of the whole cluster. It sends each command to the node that has the key,
+        commands about all keys to all masters, and commands about users to all nodes. It is closed
+        with the cluster."""
         host, _, port = self.nodes[0].address.rpartition(":")
         client = RedisCluster(host=host, port=int(port), socket_timeout=10, **options)
         client.command_flags |= dict.fromkeys(("KEYS", "DBSIZE"), client.PRIMARIES)
@@ -106,11 +107,11 @@ class ClusterNodes:
 
     @property
     def has_sharded_channels(self) -> bool:
-        """Redis 6.2 has none."""
+        """Redis 6.2 has no sharded channels."""
         return not str(self.nodes[0].asked.info("server")["redis_version"]).startswith("6.")
 
     def listeners(self, channel: str) -> int:
-        """How many listen to a channel of a shard."""
+        """How many clients listen to a channel of a shard."""
         owner, kind = self.owner(key_slot(channel.encode())), "SHARD" * self.has_sharded_channels
         return int(owner.asked.execute_command("PUBSUB", f"{kind}NUMSUB", channel)[1])
 
@@ -123,7 +124,7 @@ class ClusterNodes:
         return wait_for(lambda: self._agreed_owner(slot), "the nodes do not agree")
 
     def replica(self, slot: int) -> ClusterNode:
-        """A replica of the owner of the slot, in step with it."""
+        """A replica of the slot's owner, in sync with it."""
         owner = self.owner(slot)
 
         def find() -> ClusterNode | None:
@@ -142,16 +143,17 @@ class ClusterNodes:
         return [node for node in self.living if _is_master(node) and node is not owner]
 
     def promote(self, slot: int) -> ClusterNode:
-        """Have a replica of the slot's owner take over, as an operator does: nothing is lost."""
+        """Have a replica of the slot's owner take over, as an operator would, without losing
+        anything."""
         owner, replica = self.owner(slot), self.replica(slot)
         self._configure("cluster-node-timeout", VOTING_MS)
-        # A master ignores the request of a node, and others the one for their votes, until they
-        # have heard whose replica it is: which takes half of this time.
+        # Until they have heard whose replica a node is, its master ignores its request, and the
+        # other masters its request for votes. That takes half of this time.
         wait_for(
             lambda: all(f" slave {owner.name} " in _line(one, replica) for one in self.living),
             "the nodes do not know the replica",
         )
-        # Masters vote only once in twice this time for replicas of the same master.
+        # Masters vote only once per twice this time for replicas of the same master.
         time.sleep(max(0.0, self._voted_at + 2 * VOTING_MS / 1000 - time.monotonic()))
         replica.cluster("FAILOVER")
         wait_for(lambda: self._agreed_owner(slot) is replica, "no failover")
@@ -163,14 +165,14 @@ class ClusterNodes:
         """SIGKILL the owner of the slot and have its replica take over; returns the new owner."""
         owner, replica = self.owner(slot), self.replica(slot)
         owner.kill()
-        replica.cluster("FAILOVER", "TAKEOVER")  # without votes, which take their time
+        replica.cluster("FAILOVER", "TAKEOVER")  # without votes, which take a while
         wait_for(lambda: self._agreed_owner(slot) is replica, "no failover")
         return replica
 
     @contextmanager
     def cut_off(self, slot: int) -> Iterator[ClusterNode]:
-        """The owner of the slot no longer hears the other nodes, and its replica has taken over.
-        Clients still reach the former owner, which accepts writes until the end of the block."""
+        """Cut the slot's owner off from the other nodes, and have its replica take over. Until the
+        end of the block, clients can still reach the former owner, which accepts writes."""
         owner, replica = self.owner(slot), self.replica(slot)
         others = [node for node in self.living if node is not owner]
         for node in others:
@@ -186,7 +188,7 @@ class ClusterNodes:
 
     @contextmanager
     def moving(self, slot: int, to: ClusterNode | None = None) -> Iterator[ClusterNode]:
-        """The slot is on its way to another node, which it reaches at the end of the block."""
+        """The slot is being migrated to another node, and arrives there at the end of the block."""
         source, target = self.owner(slot), to or self.others(slot)[0]
         self._moved.add(slot)
         target.cluster("SETSLOT", slot, "IMPORTING", source.name)
@@ -200,14 +202,14 @@ class ClusterNodes:
         wait_for(lambda: self._agreed_owner(slot) is target, "the slot does not arrive")
 
     def migrate(self, source: ClusterNode, target: ClusterNode, keys: Sequence[str]) -> None:
-        """Move these keys of a slot that is on its way."""
+        """Move these keys of a slot that is being migrated."""
         host, port = target.address.split(":")
         if keys:
             source.asked.execute_command("MIGRATE", host, port, "", 0, 10_000, "KEYS", *keys)
 
     @contextmanager
     def noticing(self) -> Iterator[None]:
-        """The nodes notice a death by themselves, in a second or two."""
+        """The nodes notice a death on their own, within a second or two."""
         self._configure("cluster-node-timeout", NOTICED_MS)
         try:
             yield
@@ -216,7 +218,8 @@ class ClusterNodes:
             self._configure("cluster-node-timeout", NODE_TIMEOUT_MS)
 
     def heal(self) -> None:
-        """Start what was killed; wait until each master has its replica; delete all keys."""
+        """Start whatever was killed, wait until each master has its replica, and delete all
+        keys."""
         for node in self.nodes:
             if not node.is_running:
                 node.start()
@@ -225,7 +228,7 @@ class ClusterNodes:
         self.empty()
 
     def empty(self) -> None:
-        """Delete all keys, and move slots back that have moved."""
+        """Delete all keys, and move slots back to their first owners."""
         for node in filter(_is_master, self.nodes):
             node.asked.flushall()
         for slot in sorted(self._moved):
@@ -244,7 +247,7 @@ class ClusterNodes:
             node.asked.config_set(name, value)
 
     def _agreed_owner(self, slot: int, asked: Sequence[ClusterNode] = ()) -> ClusterNode | None:
-        """The owner by all living nodes, or by these."""
+        """The owner according to all living nodes, or to these."""
         owners = {
             next((name for first, last, name in node.ranges() if first <= slot <= last), None)
             for node in asked or self.living
@@ -253,7 +256,8 @@ class ClusterNodes:
         return next((node for node in self.living if node.name == name and not owners), None)
 
     def _is_whole(self) -> bool:
-        """All nodes are up, name the same owners of all slots, and masters have their replicas."""
+        """Whether all nodes are up and name the same owners of all slots, and each master has its
+        replica."""
         views = {tuple(sorted(node.ranges())) for node in self.nodes}
         sizes = {sum(last - first + 1 for first, last, _ in view) for view in views}
         is_up = all("cluster_state:ok" in node.cluster("INFO") for node in self.nodes)
@@ -275,7 +279,8 @@ def _is_master(node: ClusterNode) -> bool:
 
 
 def _config(own: int, names: Sequence[str], ports: Sequence[int]) -> str:
-    """The nodes.conf of a node that has met the others before: they find each other at once."""
+    """The nodes.conf of a node that has already met the others, so that they find each other at
+    once."""
     lines = []
     for n, (name, port) in enumerate(zip(names, ports, strict=True)):
         master = names[n - MASTERS] if n >= MASTERS else "-"
@@ -290,8 +295,8 @@ def _config(own: int, names: Sequence[str], ports: Sequence[int]) -> str:
 
 
 def free_ports() -> list[int]:
-    """Ports of loopback for the nodes, of which those for the bus are free, too. Not such as the
-    kernel gives out, and others for each process that runs tests."""
+    """Free loopback ports for the nodes whose bus ports are free too. They are outside the kernel's
+    ephemeral range, and differ between the processes that run tests."""
     for turn in count(os.getpid() * 37):
         first = 10_000 + turn % 1000 * 2 * MASTERS
         ports = list(range(first, first + 2 * MASTERS))
@@ -311,7 +316,7 @@ def _is_free(port: int) -> bool:
 
 
 def wait_for(condition: Callable[[], Found | None], problem: str) -> Found:
-    """What the condition returns once it is true. A node may not answer yet, or not any more."""
+    """Returns the condition's value once it is true. A node may not answer yet, or no longer."""
     end = time.monotonic() + START_SECONDS
     found: Found | None = None
     last: object = None

@@ -1,4 +1,4 @@
-"""Management commands as processes of their own, with the settings of the tests."""
+"""Management commands run as separate processes, with the settings of the tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from .warm import ROOT, WarmProcess
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Of a process that is to find the package and the tests, and these variables besides."""
+    """The environment of a process that can import the package and the tests, plus these
+    variables."""
     return {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "tests.settings",
@@ -29,8 +30,9 @@ def start(
     fresh: bool = False,
     prefix: Sequence[str] = (),
 ) -> WarmProcess | subprocess.Popen[bytes]:
-    """Python with these arguments, in a session of its own, with all output in one file. It is
-    forked, unless ``fresh`` asks for a new interpreter or ``prefix`` is a program to run it by."""
+    """Run Python with these arguments in its own session, with all output in one file. The process
+    is forked, unless ``fresh`` asks for a new interpreter or ``prefix`` is a program that runs
+    it."""
     if not fresh and not prefix:
         return WarmProcess(*arguments, env=env, stdin=stdin, stdout=stdout, start_new_session=True)
     return subprocess.Popen(
@@ -45,7 +47,7 @@ def start(
 
 
 class Script:
-    """Code that runs in a process of its own, with Django ready and the ``options`` of Python."""
+    """Code that runs in a separate process, with Django set up and Python's ``options``."""
 
     def __init__(self, code: str, *options: str, **variables: str) -> None:
         descriptor, name = tempfile.mkstemp()
@@ -58,12 +60,12 @@ class Script:
 
     @property
     def output(self) -> str:
-        """Of both streams, so far; it stays when the process has ended."""
+        """The output of both streams so far; still available after the process has ended."""
         size = os.fstat(self._output.fileno()).st_size
         return os.pread(self._output.fileno(), size, 0).decode()
 
     def wait(self, timeout: float = 60) -> int:
-        """Its exit code, negative for a signal. Raises ``subprocess.TimeoutExpired``."""
+        """The exit code, negative for a signal. Raises ``subprocess.TimeoutExpired``."""
         return self.process.wait(timeout)
 
     def __del__(self) -> None:
@@ -71,7 +73,7 @@ class Script:
 
 
 def manage(*command: str, **variables: str) -> None:
-    """Run a management command to its end, which must be a good one."""
+    """Run a management command to its end, which must be successful."""
     with open(os.devnull, "w") as nowhere:
         process = WarmProcess(
             "-m", "django", *command, env=environment(**variables), stdout=nowhere.fileno()
@@ -80,5 +82,5 @@ def manage(*command: str, **variables: str) -> None:
 
 
 def migrate(**variables: str) -> None:
-    """Make the tables where these variables say."""
+    """Create the tables in the database that these variables name."""
     manage("migrate", "--verbosity", "0", **variables)

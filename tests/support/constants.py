@@ -1,4 +1,5 @@
-"""Other numbers for a process of a test: modules that a worker imports among its tasks use this."""
+"""Overrides constants in a test's worker process: modules that a worker imports with its tasks use
+this."""
 
 from __future__ import annotations
 
@@ -6,8 +7,8 @@ from typing import Any
 
 
 def replace(owner: Any, **values: Any) -> None:
-    """Set attributes of a module or class. Raises AttributeError for one that is not there: it was
-    renamed, and a test would wait for the real one's time without a word."""
+    """Set attributes of a module or class. Raises AttributeError for an attribute that does not
+    exist: it was renamed, and without the error a test would silently use the real value."""
     for name, value in values.items():
         getattr(owner, name)
         setattr(owner, name, value)

@@ -1,4 +1,4 @@
-"""Ends the embedded servers that tests have started."""
+"""Stops the embedded servers that tests started."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django_redisqueue.broker import embedded
 
 
 def stop_server(folder: Path) -> None:
-    """Stop the server of ``folder``, if one runs; its data is on disk then."""
+    """Stop the server of ``folder``, if one runs; afterwards its data is on disk."""
     home = embedded._home(folder)
     socket = embedded._socket_path(home)
     for _ in embedded._polls(10.0):

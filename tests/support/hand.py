@@ -1,4 +1,5 @@
-"""A worker by hand: claims and settles single jobs, so that a test decides what becomes of each."""
+"""A worker operated by the test: it claims and finishes single jobs, so that the test decides how
+each ends."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ from .shards import shard_of
 
 @task(queue_name="low", priority=-5)
 def low(x: Any = None) -> Any:
-    """A task for a queue that the settings of most tests do not have."""
+    """A task for a queue that is missing from the settings of most tests."""
     return x
 
 
 class Hand:
-    """One child without a process. ``store`` and ``connection`` are in the shard of its first
-    queue, or in ``home``; it claims there first, then in the other shards."""
+    """One child without a process. ``store`` and ``connection`` belong to the shard of its first
+    queue, or to ``home``; it claims there first, then in the other shards."""
 
     def __init__(self, *queues: str, home: int | None = None) -> None:
         queues = queues or ("default",)
@@ -66,19 +67,19 @@ class Hand:
         assert settled in (FinishCode.ACCEPTED, FinishCode.ACCEPTED_AS_CANCELLED)
 
     def complete_one(self, result: str = "null") -> str:
-        """Claim the next job and report ``result`` (JSON); its id."""
+        """Claim the next job and report ``result`` (JSON); returns the job's id."""
         job = self.claim_one()
         self.settle(job, "completed", result)
         return job.id
 
     def fail_one(self, message: str = "boom") -> str:
-        """Claim the next job and report a ValueError; its id."""
+        """Claim the next job and report a ValueError; returns the job's id."""
         job = self.claim_one()
         self.settle(job, "failed", encode_error("ValueError", message, "Traceback ...", 9999))
         return job.id
 
     def advance(self) -> bool:
-        """A step of what scripts have left for later, in some shard; False: nothing was left."""
+        """Do one step of what scripts have deferred, in some shard. False: nothing was deferred."""
         return any(store.advance() for store in self.stores)
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
-"""Which histories of a job can be true: walks through the states of docs/transitions.md. A job that
-waits may be heard of again in the same state: its arguments were replaced."""
+"""Which histories of a job are possible: checks them against the states of docs/transitions.md. A
+waiting job may be reported in the same state again, after its arguments were replaced."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ NEXT = {
 
 
 def flaw(story: Iterable[tuple[int, str]]) -> str:
-    """What is wrong with the (seq, status) of a job's events, in their order; "" if nothing is."""
+    """What is wrong with the (seq, status) pairs of a job's events, given in order; "" if nothing
+    is."""
     before = ""
     for number, (seq, status) in enumerate(story, 1):
         if seq != number:

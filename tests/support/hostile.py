@@ -1,4 +1,5 @@
-"""What somebody may have written into Redis or the database: strategies for Hypothesis."""
+"""Anything that another program may have written into Redis or the database, as Hypothesis
+strategies."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 
 def nested(levels: int) -> str:
-    """JSON of so many lists in each other."""
+    """JSON of lists nested this deep."""
     return "[" * levels + "]" * levels
 
 
@@ -31,7 +32,7 @@ _VALUES = st.recursive(
     ),
     max_leaves=8,
 )
-_JSON = _VALUES.map(json.dumps)  # with NaN, Infinity and lone surrogates, as Python lets them out
+_JSON = _VALUES.map(json.dumps)  # with NaN, Infinity and lone surrogates, as Python allows
 _PAYLOADS = st.tuples(_JSON, _JSON).map(lambda pair: f'[[{pair[0]}],{{"k":{pair[1]}}}]')
 #: Text as it comes out of Redis: bytes that are not UTF-8 stand in it as lone surrogates.
 TEXTS = st.one_of(

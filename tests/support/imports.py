@@ -37,12 +37,12 @@ def modules(root: Path = ROOT) -> dict[str, Path]:
 
 
 def imports(name: str, path: Path, known: Set[str]) -> tuple[Import, ...]:
-    """Every import of a module, also those by ``import_module`` with a literal name."""
+    """Every import of a module, including those by ``import_module`` with a literal name."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     return _imports(path.read_text(encoding="utf-8"), package, frozenset(known))
 
 
-@cache  # each test asks for the same files, and to parse them all takes long
+@cache  # every test asks for the same files, and parsing them all is slow
 def _imports(text: str, package: str, known: frozenset[str]) -> tuple[Import, ...]:
     def visit(node: ast.AST, in_function: bool) -> Iterator[Import]:
         for target in _targets(node, package, known):
@@ -81,12 +81,12 @@ def module_graph(known: Mapping[str, Path]) -> dict[str, set[str]]:
 
 
 def package_of(name: str) -> str:
-    """The package or top-level module that a dotted name belongs to; the facade's is empty."""
+    """The package or top-level module that a dotted name belongs to; "" for the facade."""
     return name.split(".")[1] if "." in name else ""
 
 
 def package_graph() -> dict[str, set[str]]:
-    """Package -> the packages it imports, without those that it also reaches through others."""
+    """Package -> the packages it imports, without those that it also reaches indirectly."""
     graph: dict[str, set[str]] = {}
     for name, targets in module_graph(modules()).items():
         here = graph.setdefault(package_of(name), set())
@@ -113,7 +113,7 @@ def _reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
 
 
 def drawing() -> str:
-    """The packages as a Mermaid flowchart. An arrow reads "imports"."""
+    """The packages as a Mermaid flowchart, in which an arrow means "imports"."""
     lines = ["```mermaid", "flowchart TD"]
     for here, direct in sorted(package_graph().items()):
         if here != "migrations":

@@ -24,8 +24,8 @@ _FIELD = re.compile(r"'?%(\([a-z]+\))?[.0-9]*[a-z]'?|\{[^}]*\}")
 
 
 class LogCall(NamedTuple):
-    """A call of a logger: the package's part, the texts that it may log, its level, and what the
-    comment above it says."""
+    """A call of a logger: the part of the package, the texts that it may log, its level, and the
+    content of the comment above it."""
 
     part: str
     texts: tuple[str, ...]
@@ -38,7 +38,7 @@ def log_calls() -> Iterator[LogCall]:
     for path in sorted((ROOT / OWN).rglob("*.py")):
         code = path.read_text(encoding="utf-8")
         if "logger" not in code:
-            continue  # to parse it would take a hundred times as long
+            continue  # parsing it would take a hundred times as long
         name = path.relative_to(ROOT / OWN)
         part = name.parts[0].removesuffix(".py")
         module = ast.parse(code)
@@ -58,14 +58,14 @@ def log_calls() -> Iterator[LogCall]:
 
 
 def _comment_above(lines: Sequence[str], number: int) -> str:
-    """The ``#:`` comment that ends above this line, as one line."""
+    """The ``#:`` comment that ends just above this line, joined into one line."""
     above = [line.strip() for line in reversed(lines[: number - 1])]
     comment = list(takewhile(lambda line: line.startswith("#:"), above))
     return " ".join(line.removeprefix("#:").strip() for line in reversed(comment))
 
 
 def _texts(node: ast.expr, constants: Mapping[str, str]) -> Iterator[str]:
-    """The texts that an argument may be; a variable is a field of its own."""
+    """The texts that an argument may have; a variable stands for a field."""
     match node:
         case ast.IfExp(body=body, orelse=other):
             yield from (*_texts(body, constants), *_texts(other, constants))
@@ -80,7 +80,7 @@ def _texts(node: ast.expr, constants: Mapping[str, str]) -> Iterator[str]:
 
 
 def _constants(module: ast.Module) -> dict[str, str]:
-    """The texts of a module that have names."""
+    """The named string constants of a module."""
     return {
         ast.unparse(node.targets[0]): node.value.value
         for node in module.body
@@ -91,7 +91,7 @@ def _constants(module: ast.Module) -> dict[str, str]:
 
 
 def listing() -> str:
-    """The tables of the page; lines that mean the same share a row."""
+    """The tables of the page; lines with the same meaning share a row."""
     found: dict[str, dict[tuple[str, str], set[str]]] = defaultdict(lambda: defaultdict(set))
     for call in log_calls():
         found[call.part][call.meaning, call.level].update(map(_shown, call.texts))

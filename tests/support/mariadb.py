@@ -34,7 +34,7 @@ OPTIONS = [
 
 
 def missing() -> str:
-    """What keeps tests from running on MariaDB here, or ''."""
+    """What prevents tests from running on MariaDB here, or ''."""
     if find_spec("MySQLdb") is None and find_spec("pymysql") is None:
         return "neither mysqlclient nor PyMySQL is installed (PyMySQL is in the extra 'dev')"
     if _program("mariadbd") is None or _program("mariadb-install-db") is None:
@@ -47,7 +47,8 @@ def _program(name: str) -> str | None:
 
 
 class MariaDBServer(Program):
-    """A copy of the data of this run of the suite; gone with its folder after ``close``."""
+    """A copy of the data directory prepared for this run of the suite; ``close`` deletes it with
+    its folder."""
 
     def __init__(self) -> None:
         use_pymysql()
@@ -55,13 +56,13 @@ class MariaDBServer(Program):
         self._data = self.folder / "data"
         self._who = ["--user=root"] if os.getuid() == 0 else []
         self._numbers = count(1)
-        self._emptied: list[str] = []  # names of databases to use again
+        self._emptied: list[str] = []  # names of databases to reuse
         made = shared("mariadb", self._make_data) / "data"
         subprocess.run(["cp", "-a", made, self._data], check=True)
         self.start()
 
     def start(self) -> None:
-        """Start it and wait until it lets one in."""
+        """Start it and wait until it accepts connections."""
         self.launch(
             str(_program("mariadbd")), *OPTIONS, *self._who, f"--datadir={self._data}",
             f"--socket={self._socket}",
@@ -74,7 +75,7 @@ class MariaDBServer(Program):
             return False
 
     def execute(self, *statements: str, database: str = "mysql") -> list[tuple[Any, ...]]:
-        """The rows of the last statement, on a connection of its own, outside a transaction."""
+        """The rows of the last statement, run on its own connection, outside a transaction."""
         import MySQLdb
 
         try:
@@ -89,7 +90,7 @@ class MariaDBServer(Program):
             return list(cursor.fetchall()) if cursor.description else []
 
     def new_database(self) -> dict[str, Any]:
-        """An entry of DATABASES: a database of its own, migrated, without rows."""
+        """An entry of DATABASES: a new, migrated database without rows."""
         if self._emptied:
             return self._entry(self._emptied.pop())
         name = f"test_{next(self._numbers)}"
@@ -103,7 +104,7 @@ class MariaDBServer(Program):
         return self._entry(name)
 
     def drop(self, entry: dict[str, Any]) -> None:
-        """End what ``new_database`` gave, whoever is still connected."""
+        """Take back what ``new_database`` returned, even if someone is still connected."""
         name = entry["NAME"]
         self.terminate(name)
         tables = [table for table in self._tables(name) if table not in FILLED]
@@ -111,7 +112,8 @@ class MariaDBServer(Program):
         self._emptied.append(name)
 
     def terminate(self, database: str) -> int:
-        """End every connection to a database, as an administrator or a failover does; how many."""
+        """End every connection to a database, as an administrator or a failover does; returns their
+        number."""
         found = self.execute(
             f"SELECT id FROM information_schema.processlist WHERE db = '{database}'"
         )
@@ -127,7 +129,7 @@ class MariaDBServer(Program):
         ]
 
     def _create(self, name: str) -> None:
-        # The default of many servers. Django asks for utf8mb4, which the migrations do not need.
+        # The default on many servers. Django recommends utf8mb4, but the migrations do not need it.
         self.execute(f"CREATE DATABASE {name} CHARACTER SET latin1")
 
     @property
@@ -144,7 +146,7 @@ class MariaDBServer(Program):
         }
 
     def _make_data(self, folder: Path) -> None:
-        """The data with the migrated TEMPLATE, made once in a run of the suite."""
+        """The data directory with the migrated TEMPLATE, made once per run of the suite."""
         subprocess.run(
             [
                 str(_program("mariadb-install-db")), "--no-defaults", *self._who,

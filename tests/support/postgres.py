@@ -43,8 +43,8 @@ OPTIONS = {
 }
 
 
-# Truncates every table that has rows, but for those that ``migrate`` fills; then reads these tables
-# and the names in the catalogue, which show whether a test has changed anything but rows.
+# Truncates every table that has rows, except those that ``migrate`` fills. Then reads these tables
+# and the names in the catalogue, which show whether a test changed anything but rows.
 FILLED = ("django_migrations", "django_content_type", "auth_permission")
 EMPTY = f"""
 DO $$
@@ -87,7 +87,7 @@ SELECT md5(string_agg(name, ' ' ORDER BY name)) FROM (
 
 
 def find_programs() -> Path | None:
-    """The folder that has initdb and postgres, the newest if there are several."""
+    """The folder that contains initdb and postgres, the newest if there are several."""
     on_path = shutil.which("initdb")
     found = [Path(on_path).resolve().parent] if on_path else []
     found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
@@ -97,7 +97,7 @@ def find_programs() -> Path | None:
 
 
 def missing() -> str:
-    """What keeps tests from running on PostgreSQL here, or ''."""
+    """What prevents tests from running on PostgreSQL here, or ''."""
     if find_spec("psycopg") is None:
         return "psycopg is not installed (it is in the extra 'dev')"
     if find_programs() is None:
@@ -106,7 +106,8 @@ def missing() -> str:
 
 
 class PostgresServer(Program):
-    """A copy of the cluster of this run of the suite; gone with its folder after ``close``.
+    """A copy of the cluster prepared for this run of the suite; ``close`` deletes it with its
+    folder.
 
     ``options`` are those of ``postgresql.conf``, laid over OPTIONS.
     """
@@ -122,12 +123,13 @@ class PostgresServer(Program):
         self._data = self.folder / "data"
         made = shared("postgres", self._make_cluster) / "data"
         subprocess.run(["cp", "-a", made, self._data], check=True)  # keeps its owner
-        self._emptied: list[str] = []  # names of databases to use again
+        self._emptied: list[str] = []  # names of databases to reuse
         self.start()
         self._shape = self.execute(EMPTY, TEMPLATE)
 
     def _unprivileged(self) -> dict[str, Any]:
-        """PostgreSQL refuses to run as root: then it runs as somebody who owns the folder."""
+        """PostgreSQL refuses to run as root, so then it runs as another user, who gets the
+        folder."""
         if os.getuid() != 0:
             return {}
         names = {entry.pw_name: entry for entry in pwd.getpwall()}
@@ -136,7 +138,7 @@ class PostgresServer(Program):
         return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
 
     def start(self) -> None:
-        """Start it and wait until it lets one in."""
+        """Start it and wait until it accepts connections."""
         options = [f"-c{name}={value}" for name, value in self._options.items()]
         self.launch(
             str(self._programs / "postgres"), "-D", str(self._data),
@@ -150,7 +152,8 @@ class PostgresServer(Program):
             return False
 
     def stop(self) -> None:
-        """SIGQUIT: at once, as a crash would; what had committed may be lost, for fsync is off."""
+        """SIGQUIT: stops at once, like a crash. Committed data may be lost, because fsync is
+        off."""
         self.end(signal.SIGQUIT)
 
     def close(self) -> None:
@@ -158,7 +161,7 @@ class PostgresServer(Program):
         super().close()
 
     def execute(self, sql: str, database: str = "postgres") -> list[tuple[Any, ...]]:
-        """The rows of the (last) statement, on a connection of its own, outside a transaction."""
+        """The rows of the (last) statement, run on its own connection, outside a transaction."""
         import psycopg
 
         try:
@@ -174,7 +177,7 @@ class PostgresServer(Program):
             return cursor.fetchall() if cursor.description else []
 
     def new_database(self) -> dict[str, Any]:
-        """An entry of DATABASES: a database of its own, migrated, without rows."""
+        """An entry of DATABASES: a new, migrated database without rows."""
         if self._emptied:
             return self._entry(self._emptied.pop())
         name = f"test_{next(self._numbers)}"
@@ -182,8 +185,9 @@ class PostgresServer(Program):
         return self._entry(name)
 
     def drop(self, entry: dict[str, Any]) -> None:
-        """End what ``new_database`` gave, whoever is still connected. To create a database takes
-        many times longer than to empty one, so a later test gets this one unless it was altered."""
+        """Take back what ``new_database`` returned, even if someone is still connected. Creating a
+        database takes many times longer than emptying one, so a later test reuses this one unless
+        it was altered."""
         name = entry["NAME"]
         others = "WHERE datname = current_database() AND pid <> pg_backend_pid()"
         end_others = f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity {others}"
@@ -193,7 +197,8 @@ class PostgresServer(Program):
             self.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
     def terminate(self, database: str) -> int:
-        """End every connection to a database, as an administrator or a failover does; how many."""
+        """End every connection to a database, as an administrator or a failover does; returns their
+        number."""
         return len(
             self.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
@@ -211,7 +216,7 @@ class PostgresServer(Program):
         }
 
     def _make_cluster(self, folder: Path) -> None:
-        """A cluster with the migrated TEMPLATE, made once in a run of the suite."""
+        """A cluster with the migrated TEMPLATE, made once per run of the suite."""
         self._run(
             str(self._programs / "initdb"), "--pgdata", str(self._data), "--username", USER,
             "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync",
@@ -219,7 +224,7 @@ class PostgresServer(Program):
         self.start()
         self.execute(f"CREATE DATABASE {TEMPLATE}")
         migrate(REDISQUEUE_TEST_DATABASES=json.dumps({"default": self._entry(TEMPLATE)}))
-        self.end(signal.SIGINT)  # in order, with a checkpoint
+        self.end(signal.SIGINT)  # an orderly stop, with a checkpoint
         self._data.rename(folder / "data")
 
     def _run(self, *command: str) -> None:
@@ -232,7 +237,7 @@ class PostgresServer(Program):
 
 @contextmanager
 def as_database(alias: str, entry: dict[str, Any]) -> Iterator[str]:
-    """Inside, ``alias`` (a new one, or one that there is) is the database of ``entry``.
+    """Inside the block, ``alias`` (new or existing) is the database of ``entry``.
 
     For this thread and for threads that begin inside; their connections are theirs to close.
     """

@@ -1,4 +1,5 @@
-"""A server that tests start: a child of this process, in a folder of its own, gone with it."""
+"""A server process that tests start: a child of this process, with its own folder, which is deleted
+with it."""
 
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ START_SECONDS = 30.0
 
 
 class Program:
-    """What runs is said by ``launch``, and that it is up by ``answers``, of the class below."""
+    """A subclass defines what runs (``launch``) and whether it is up (``answers``)."""
 
     def __init__(self, prefix: str) -> None:
-        # Not pytest's tmp_path: a socket's path has 104 bytes at most.
+        # Not pytest's tmp_path: a socket's path can have at most 104 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))
         self._process: subprocess.Popen[bytes] | None = None
         atexit.register(self.close)
@@ -29,7 +30,7 @@ class Program:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and not ended by ``end``."""
+        """Whether it was started, and not yet stopped by ``end``."""
         return self._process is not None
 
     @property
@@ -43,7 +44,7 @@ class Program:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True,  # Ctrl-C ends the tests first, and they end the server
+                start_new_session=True,  # Ctrl-C ends the tests first, and they stop the server
                 **who,
             )  # fmt: skip
         end = time.monotonic() + START_SECONDS
@@ -54,16 +55,16 @@ class Program:
             time.sleep(0.01)
 
     def end(self, how: signal.Signals) -> None:
-        """End it by a signal; nothing happens if it does not run."""
+        """End it with a signal; does nothing if it is not running."""
         process, self._process = self._process, None
         if process is None:
             return
         process.send_signal(how)
-        process.send_signal(signal.SIGCONT)  # a paused one would never see a SIGTERM
+        process.send_signal(signal.SIGCONT)  # a paused process would never handle a SIGTERM
         process.wait()
 
     def close(self) -> None:
-        """End it, with its folder. May be called twice."""
+        """End it and delete its folder. May be called twice."""
         atexit.unregister(self.close)
         self.end(signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)

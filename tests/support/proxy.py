@@ -1,9 +1,10 @@
 """A proxy between a client and Redis that is slow, forgetful or dead on demand.
 
 One thread and one ``select`` for all connections: a delay is a time in a queue, never a sleep, so
-delayed bytes hold up nobody. Benchmarks run it as a process of its own, out of the way of the GIL:
+delayed bytes hold up nothing else. Benchmarks run it as a process of its own, out of the way of the
+GIL:
 
-    python -m tests.support.proxy --listen 127.0.0.1:0 --target /tmp/redis.sock --delay-ms 1
+python -m tests.support.proxy --listen 127.0.0.1:0 --target /tmp/redis.sock --delay-ms 1
 
 Addresses are ``host:port`` (port 0: a free one) or the path of a unix socket.
 """
@@ -34,17 +35,17 @@ class _End:
     is_client: bool
     peer: _End | None = None
     unsent: bytearray = field(default_factory=bytearray)
-    closing: bool = False  # once what is unsent is gone
-    doomed: bool = False  # the reply that comes next is one to drop
+    closing: bool = False  # once its unsent bytes are gone
+    doomed: bool = False  # the next reply is to be dropped
 
 
 class Proxy:
-    """Forwards everything until told otherwise; every method may be called from any thread."""
+    """Forwards everything until told otherwise. Every method may be called from any thread."""
 
     def __init__(self, target: str, listen: str = "127.0.0.1:0", delay_ms: float = 0) -> None:
         self.delay_ms = delay_ms  # in each direction; may be changed at any time
-        self.dropped = 0  # replies that were dropped so far: a fault that never fell proves nothing
-        self.accepted = 0  # connections so far
+        self.dropped = 0  # replies dropped so far: a fault that never took effect proves nothing
+        self.accepted = 0  # connections accepted so far
         self._target = target
         self._drops = 0
         self._matching = b""
@@ -79,8 +80,8 @@ class Proxy:
         self._call(order)
 
     def cut(self) -> int:
-        """Close all connections, with what is under way in them, and return how many there were.
-        New ones are welcome."""
+        """Close all connections, discarding what is in transit, and return their number. New
+        connections are accepted."""
         closed: list[int] = []
 
         def order() -> None:
@@ -91,7 +92,8 @@ class Proxy:
         return closed[0]
 
     def black_hole(self, on: bool = True) -> None:
-        """While on: connections are accepted and stay open, and nothing passes. Off cuts them."""
+        """While on: connections are accepted and stay open, and nothing passes through them.
+        Turning it off cuts them."""
 
         def order() -> None:
             self._swallow = on
@@ -101,8 +103,8 @@ class Proxy:
         self._call(order)
 
     def forget(self) -> None:
-        """From now on nothing passes in the connections that there are, and they stay open, as when
-        a firewall forgets them. New ones are welcome."""
+        """From now on nothing passes through the existing connections, although they stay open, as
+        when a firewall forgets them. New connections work."""
 
         def order() -> None:
             for end in self._ends:
@@ -147,7 +149,7 @@ class Proxy:
             for key, mask in self._selector.select(wait):
                 key.data(mask)
             self._deliver()
-        self._close_all()  # what was accepted in the same turn as the order to stop
+        self._close_all()  # also connections accepted in the same round as the order to stop
         for sock in (self._listener, self._bell, self._ringer):
             sock.close()
         self._selector.close()
@@ -181,7 +183,7 @@ class Proxy:
         return end
 
     def _ready(self, end: _End, mask: int) -> None:
-        if mask & WRITE and end in self._ends:  # else closed a moment ago, by its peer
+        if mask & WRITE and end in self._ends:  # otherwise its peer closed it a moment ago
             self._send(end, b"")
         if mask & READ and end in self._ends:
             self._receive(end)
@@ -209,7 +211,7 @@ class Proxy:
                 self._close(end)
                 return
         if not data:
-            self._selector.unregister(end.sock)  # the end of a stream is readable for ever
+            self._selector.unregister(end.sock)  # the end of a stream stays readable
         self._line.append((time.monotonic() + self.delay_ms / 1000, peer, data))
 
     def _deliver(self) -> None:

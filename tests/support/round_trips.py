@@ -14,7 +14,7 @@ from django_redisqueue.broker.wire import Wire
 
 @contextmanager
 def round_trips(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The times that this process turns from writing to Redis to reading from it."""
+    """Counts how often this process turns from writing to Redis to reading from it."""
     made: list[int] = []
     reading = [True]
     send, read = AbstractConnection.send_packed_command, AbstractConnection.read_response

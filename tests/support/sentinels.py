@@ -14,13 +14,13 @@ from redis.sentinel import Sentinel
 from .program import START_SECONDS, Program
 from .servers import Option, RedisServer, free_port, program
 
-OWN_DOWN_MS = 300  # for one alone; several would take each other's servers for dead when busy
+OWN_DOWN_MS = 300  # for a lone sentinel; several would take busy servers for dead
 FLEET_DOWN_MS = 1500
 
 
 class RedisSentinel(Program):
-    """Watches the master at ``master`` (host:port) under the name "jobs". ``epoch``: that of the
-    last failover it knows of.
+    """Watches the master at ``master`` (host:port) under the name "jobs". ``epoch`` is that of the
+    last failover it has heard of.
 
     ``options`` are those of its configuration file with underscores, ``requirepass="secret"``;
     with ``tls_port`` it is heard there only.
@@ -43,7 +43,7 @@ class RedisSentinel(Program):
         lines += ["bind 127.0.0.1", f"sentinel monitor jobs {host} {port} {quorum}"]
         lines += [f"sentinel down-after-milliseconds jobs {down_ms}"]
         lines += ["sentinel failover-timeout jobs 2000", f"sentinel config-epoch jobs {epoch}"]
-        # It writes into this file what it learns.
+        # It writes what it learns into this file.
         (self.folder / "sentinel.conf").write_text("\n".join(lines) + "\n")
         scheme, query = "redis", ""
         if "tls_port" in options:
@@ -52,19 +52,19 @@ class RedisSentinel(Program):
         self.start()
 
     def start(self) -> None:
-        """Start it, with what it has learnt."""
+        """Start it, with what it learned before."""
         self.launch(program(), "sentinel.conf", "--sentinel")
 
     def answers(self) -> bool:
         return self.replicas() >= 0
 
     def replicas(self) -> int:
-        """How many replicas of the master it knows of, -1 when it does not answer."""
+        """How many replicas of the master it has discovered, -1 if it does not answer."""
         found = self.ask("sentinel_slaves")
         return -1 if found is None else len(found)
 
     def ask(self, question: str) -> Any:
-        """What a method of redis-py's client returns for "jobs"; None when it does not answer."""
+        """What a method of redis-py's client returns for "jobs"; None if it does not answer."""
         try:
             with Redis.from_url(self._url, decode_responses=True) as asker:
                 return getattr(asker, question)("jobs")
@@ -73,8 +73,8 @@ class RedisSentinel(Program):
 
 
 class Fleet:
-    """A master with replicas and three sentinels, which know of each other. ``server``: the class
-    of the servers; ``more``: their options."""
+    """A master with replicas and three sentinels that have discovered each other. ``server`` is the
+    class of the servers; ``more`` are their options."""
 
     def __init__(
         self, replicas: int = 2, *, server: type[RedisServer] = RedisServer, **more: Option
@@ -97,7 +97,7 @@ class Fleet:
 
     @property
     def master(self) -> RedisServer:
-        """The server that the first sentinel names as the master."""
+        """The server that the first sentinel names as master."""
         host, port = self.sentinels[0].ask("sentinel_get_master_addr_by_name")
         return next(one for one in self.servers if one.address == f"{host}:{port}")
 
@@ -110,7 +110,7 @@ class Fleet:
         return links == [f"up {master.address}"] * len(replicas) and len(set(known)) == 1
 
     def client(self, **options: Any) -> Redis:
-        """A client of the master, whichever it is. Closed with the fleet."""
+        """A client of the current master. Closed with the fleet."""
         addresses = [tuple(sentinel.address.split(":")) for sentinel in self.sentinels]
         finder = Sentinel(addresses)
         client: Redis = finder.master_for("jobs", socket_timeout=10, **options)
@@ -119,7 +119,7 @@ class Fleet:
         return client
 
     def fail_over(self) -> None:
-        """Have a replica promoted, as an operator does; it begins within 0.1 s."""
+        """Have a replica promoted, as an operator would; it begins within 0.1 s."""
         assert self.sentinels[-1].ask("sentinel_failover")
 
     def __enter__(self) -> Self:

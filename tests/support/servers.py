@@ -1,4 +1,4 @@
-"""Real Redis servers for tests: each a child of this process, in a folder of its own."""
+"""Real Redis servers for tests: each a child of this process, with its own folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ Option = str | int | bool
 
 
 def program() -> str:
-    """What to test against: ``$DRQ_REDIS_SERVER``, else what the embedded server would run."""
+    """The program to test against: ``$DRQ_REDIS_SERVER``, or the one that the embedded server would
+    run."""
     return os.environ.get("DRQ_REDIS_SERVER") or _program_here()
 
 
@@ -33,8 +34,8 @@ _program_here = cache(find_program)  # it runs the program, to ask for its versi
 
 
 class RedisServer(Program):
-    """A redis-server on a unix socket, or on loopback: at ``port``, or with ``tcp=True`` at a free
-    one.
+    """A redis-server on a unix socket, or on loopback: at ``port``, or with ``tcp=True`` on a free
+    port.
 
     ``options`` are those of ``redis.conf`` with underscores: ``appendonly=True``,
     ``maxmemory="4mb"``, ``requirepass="secret"``. Nothing is persisted unless they say so.
@@ -55,21 +56,21 @@ class RedisServer(Program):
         return redis_url(self.address, self.password)
 
     def client(self, **options: Any) -> Redis:
-        """A client of this server, closed with it. It does not retry: tests see what happens."""
+        """A client of this server, closed with it. It does not retry, so tests see every error."""
         options = {"retry": Retry(NoBackoff(), 0), "socket_timeout": 10, **options}
         client = Redis.from_url(self.url, **options)
         self._clients.append(client)
         return client
 
     def follow(self, master: RedisServer) -> None:
-        """Become a replica, and wait until it has all that the master has."""
+        """Become a replica, and wait until it has everything that the master has."""
         host, _, port = master.address.rpartition(":")
         client = self.client(decode_responses=True)
         client.replicaof(host, int(port))
         self._until(lambda: client.info("replication").get("master_link_status") == "up")
 
     def link(self) -> str:
-        """The state of the link to its master, and the master's address; "" when it has none, or
+        """The state of the link to its master, and the master's address; "" if it has no master or
         does not answer."""
         try:
             with Redis.from_url(self.url, decode_responses=True, socket_timeout=1) as client:
@@ -96,16 +97,16 @@ class RedisServer(Program):
         self.end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """An orderly end; nothing happens if it does not run."""
+        """Stop it in order; does nothing if it is not running."""
         self.end(signal.SIGTERM)
 
     def restart(self) -> None:
-        """Stop it if it runs, and start it with the same address, options and data."""
+        """Stop it if it is running, and start it with the same address, options and data."""
         self.stop()
         self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing is answered, until ``resume``."""
+        """SIGSTOP: until ``resume``, connections stay open and nothing is answered."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -113,8 +114,8 @@ class RedisServer(Program):
 
     @contextmanager
     def save_failing(self) -> Iterator[None]:
-        """Redis cannot write its snapshot, as on a full disk, and refuses every write and PING
-        with MISCONF; it must hold a key."""
+        """Redis cannot write its snapshot, as on a full disk, and refuses every write and PING with
+        MISCONF. It must hold at least one key."""
         in_the_way = self.folder / "dump.rdb"
         in_the_way.unlink(missing_ok=True)
         (in_the_way / "folder").mkdir(parents=True)  # a file cannot be renamed to it
@@ -152,14 +153,14 @@ class RedisServer(Program):
 
 
 def _saves(client: Redis) -> bool:
-    """Try to write a snapshot; False when that has failed."""
-    with suppress(RedisError):  # one is being written
+    """Try to write a snapshot. False if that failed."""
+    with suppress(RedisError):  # one is already being written
         client.bgsave()
     return bool(client.info("persistence")["rdb_last_bgsave_status"] == "ok")
 
 
 def _refusal(client: Redis) -> str:
-    """What Redis says to a PING; "" when it answers it."""
+    """How Redis refuses a PING; "" if it answers it."""
     try:
         client.ping()
     except RedisError as error:
@@ -168,13 +169,13 @@ def _refusal(client: Redis) -> str:
 
 
 def redis_url(address: str, password: str = "") -> str:
-    """The URL of database 0 at ``address``: a socket's path, or ``host:port``."""
+    """The URL of database 0 at ``address``, which is a socket's path or ``host:port``."""
     login = f":{password}@" if password else ""
     return f"unix://{login}{address}" if address.startswith("/") else f"redis://{login}{address}/0"
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens at, for now."""
+    """A loopback port on which nothing listens at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

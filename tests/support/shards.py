@@ -1,4 +1,4 @@
-"""What tests find by hand in Redis when the suite runs with several shards."""
+"""Helpers of tests that look into Redis directly while the suite runs with several shards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django_redisqueue.outbox.relay import Relay
 
 
 def shard_of(queue: str = "default") -> int:
-    """The shard of the plain jobs of a queue, by the settings of now."""
+    """The shard of a queue's plain jobs, by the current settings."""
     return shard_of_key(queue, get_settings().shards)
 
 
@@ -33,7 +33,7 @@ def all_keys() -> list[Keys]:
 
 
 def keys_with(some_id: str) -> Keys:
-    """The keys of the shard that has this job, workflow or gather."""
+    """The keys of the shard that contains this job, workflow or gather."""
     return Keys(get_settings().prefix, shard_of_id(some_id))
 
 
@@ -56,7 +56,7 @@ def mirror() -> None:
 
 
 def relay() -> None:
-    """A pass over the outbox for each shard, as maintenance does."""
+    """Run the relay once for each shard, as maintenance does."""
     with all_stores() as stores:
         for store in stores:
             for alias in connections:

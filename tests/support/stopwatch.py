@@ -1,4 +1,4 @@
-"""Time that passed, less the time in which the machine was too busy."""
+"""Measures time, without the time in which the machine was too busy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ PRESSURES = [Path("/proc/pressure/cpu"), Path("/proc/pressure/io")]
 
 
 class Stopwatch:
-    """For assertions that something is quick, which must not fail because others use the cores.
+    """For assertions that something is fast, which must not fail because other processes use the
+    cores.
 
     Linux counts the time in which any process waited for a core, or for the disk. Elsewhere
     ``seconds`` is simply ``elapsed``.
@@ -23,21 +24,21 @@ class Stopwatch:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since it was made."""
+        """Seconds since it was created."""
         return time.monotonic() - self._begun
 
     @property
     def seconds(self) -> float:
-        """Seconds since it was made, without those in which a process had to wait."""
+        """Seconds since it was created, without those in which a process had to wait."""
         return self.elapsed - self.stalled
 
     @property
     def stalled(self) -> float:
-        """Seconds since it was made in which a process had to wait."""
+        """Seconds since it was created in which a process had to wait."""
         return _stalled() - self._stalled
 
     def is_over(self, limit: float) -> bool:
-        """Whether that many ``seconds`` have passed, or BUSY more in all."""
+        """Whether that many ``seconds`` have passed, or that many and BUSY more of elapsed time."""
         return self.elapsed > limit and (self.seconds > limit or self.elapsed > limit + BUSY)
 
 

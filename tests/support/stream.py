@@ -1,4 +1,4 @@
-"""The stream of events as it lies in Redis, taken apart without the code that is tested."""
+"""The event stream as stored in Redis, parsed without the code under test."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 from redis import Redis
 
-RAW = "return redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[2])"  # redis-py would join like fields
+RAW = "return redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[2])"  # redis-py would merge equal fields
 WHAT = {"queued": "args", "scheduled": "args", "waiting": "args", "completed": "result"}
 
 
 class Written(NamedTuple):
-    """One event: its place, its entry, whose it is, its JSON, what stands beside it."""
+    """One event: its position, its entry, the id it belongs to, its JSON, and the fields next to
+    it."""
 
     place: tuple[int, int]
     entry: str
@@ -31,13 +32,13 @@ class Written(NamedTuple):
 def entries(
     redis: Redis, key: str, start: str = "-", end: str = "+"
 ) -> list[tuple[str, list[str]]]:
-    """Ids and all that they hold, one after the other."""
+    """Ids and their contents, one after another."""
     found: Any = redis.eval(RAW, 1, key, start, end)
     return [(_text(name), [_text(part) for part in parts]) for name, parts in found]
 
 
 def fields_of(event: str | bytes) -> list[str | bytes]:
-    """The fields and values that are this event of a job (its JSON, with ``jobId`` in front)."""
+    """The fields and values of this event of a job (its JSON, with ``jobId`` first)."""
     if isinstance(event, bytes):
         return [part.encode("latin-1") for part in map(str, fields_of(event.decode("latin-1")))]
     id_, rest = event.removeprefix('{"jobId":"').split('",', 1)
@@ -50,12 +51,12 @@ def written(redis: Redis, key: str) -> list[Written]:
 
 
 def events_of(found: Iterable[tuple[str, list[str]]]) -> list[Written]:
-    """The events of these entries."""
+    """The events in these entries."""
     return [event for name, parts in found for event in _apart(name, tuple(parts))]
 
 
 def last(redis: Redis, key: str) -> Written | None:
-    """The newest event; of a stream with many it is quicker so."""
+    """The newest event; faster than reading all events of a long stream."""
     newest: Any = redis.xrevrange(key, count=1)
     if not newest:
         return None
@@ -64,7 +65,7 @@ def last(redis: Redis, key: str) -> Written | None:
     return _apart(name, tuple(parts))[-1]
 
 
-@lru_cache(maxsize=1000)  # tests of random verbs read the same stream after every step
+@lru_cache(maxsize=1000)  # tests with random verbs read the same stream after every step
 def _apart(name: str, parts: tuple[str, ...]) -> list[Written]:
     ms, number = name.split("-")
     found: list[Written] = []

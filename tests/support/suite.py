@@ -1,4 +1,5 @@
-"""The processes of one run of the suite: folders that they share, and the order of their tests."""
+"""The processes of one run of the suite: the folders that they share, and the order of their
+tests."""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ _ALIVE = "alive"
 
 @cache
 def run_folder() -> Path:
-    """The folder of this run, which goes with the process that asks for it first: with xdist that
-    is the one that starts the others."""
+    """The folder of this run, deleted with the process that asks for it first. Under xdist that is
+    the one that starts the others."""
     if VARIABLE in os.environ:
         return Path(os.environ[VARIABLE])
-    # Not pytest's folder: a socket's path has 104 bytes at most.
+    # Not pytest's folder: a socket's path can have at most 104 bytes.
     folder = Path(tempfile.mkdtemp(prefix="drq-suite-", dir="/tmp"))
     os.mkfifo(folder / _ALIVE)
     os.open(folder / _ALIVE, os.O_RDWR)  # held open until this process ends
@@ -41,12 +42,12 @@ def _remove(folder: Path, owner: int) -> None:
 
 
 def open_until_the_end() -> int:
-    """A descriptor that is at its end of file, and so becomes readable, when the run ends."""
+    """A descriptor that reaches its end of file, and so becomes readable, when the run ends."""
     return os.open(run_folder() / _ALIVE, os.O_RDONLY | os.O_NONBLOCK)
 
 
 def shared(name: str, fill: Callable[[Path], object]) -> Path:
-    """The folder of this name, which ``fill`` has filled in the process that asked first."""
+    """The folder of this name, which ``fill`` has filled in the first process that asked."""
     folder = run_folder() / name
     with (run_folder() / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -58,11 +59,12 @@ def shared(name: str, fill: Callable[[Path], object]) -> Path:
     return folder
 
 
-def dealt(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
-    """An order of tests from which xdist gives each process an equal part.
+def dealing_order(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
+    """An order of tests from which xdist deals each process an equal part.
 
-    Each part has modules of every folder and begins with another one, so that tests that wait run
-    beside tests that compute. Modules with slow tests come first: what runs last should be short.
+    Each part has modules of every folder, and each begins with a different folder, so that tests
+    that wait run at the same time as tests that compute. Modules with slow tests come first,
+    because the last ones to run should be short.
     """
     modules: dict[Path, list[pytest.Item]] = {}
     for item in items:

@@ -1,4 +1,4 @@
-"""The benchmark `peers`: the adapters have what its driver asks of them, and the driver works."""
+"""The benchmark `peers`: the adapters provide what its driver expects, and the driver works."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_peer_has_an_adapter_and_ours_comes_first() -> None:
 
 
 @pytest.mark.parametrize("path", ADAPTERS, ids=lambda path: path.stem)
-def test_an_adapter_says_its_settings_and_has_enqueue_and_worker(path: Path) -> None:
+def test_an_adapter_states_its_settings_and_has_enqueue_and_worker(path: Path) -> None:
     module = ast.parse(path.read_text())
     assert re.fullmatch(r"\w[\w-]*: .+\.", peer.settings(path.stem.removesuffix("_peer")))
     takes = {
@@ -43,7 +43,7 @@ def test_an_adapter_says_its_settings_and_has_enqueue_and_worker(path: Path) -> 
     assert {"PACKAGES", "enqueue"} <= names
 
 
-def test_the_adapter_in_node_says_its_settings_and_has_fill_and_work() -> None:
+def test_the_node_adapter_states_its_settings_and_has_fill_and_work() -> None:
     text = peer.adapter("bullmq").read_text()
     assert peer.settings("bullmq").startswith("BullMQ: ")
     assert "const worker = (kind)" in text
@@ -77,7 +77,7 @@ while __name__ == "__main__":
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A peer that runs in the environment of the tests, as ours does."""
+    """A peer that runs in the tests' environment, as ours does."""
     folder = tmp_path / "adapters"
     folder.mkdir()
     for name in ("fill.py", "work.py"):
@@ -107,7 +107,7 @@ def test_the_driver_measures_a_peer(
     }
 
 
-def test_a_peer_that_does_not_start_says_so(fake: str, tmp_path: Path) -> None:
+def test_a_peer_that_does_not_start_is_reported(fake: str, tmp_path: Path) -> None:
     (peer.ADAPTERS / "fake_peer.py").write_text("import nothing_of_this_name\n")
     found = Comparison()
     peers.cases(found, fake, True, tmp_path, None)
@@ -122,7 +122,7 @@ def test_a_rate_leaves_the_first_tenth_out() -> None:
         peers.rate(notes[:1], 5)
 
 
-def test_the_page_has_tables_a_chart_and_where_ours_is_not_first(
+def test_the_page_has_tables_a_chart_and_the_cases_where_ours_is_not_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page, chart = tmp_path / "comparison.md", tmp_path / "images" / "peers.svg"

@@ -23,11 +23,11 @@ def test_default_is_a_fresh_migrated_database(on_postgres: PostgresServer) -> No
     assert [counter.name for counter in Counter.objects.all()] == ["a"]
 
 
-def test_it_has_no_rows_of_the_test_before(on_postgres: PostgresServer) -> None:
+def test_it_has_no_rows_of_the_previous_test(on_postgres: PostgresServer) -> None:
     assert Counter.objects.count() == 0
 
 
-def test_threads_meet_the_same_database(on_postgres: PostgresServer) -> None:
+def test_threads_see_the_same_database(on_postgres: PostgresServer) -> None:
     Counter.objects.create(name="a")
     seen: list[int] = []
 
@@ -49,7 +49,7 @@ def test_an_alias_of_its_own(postgres: PostgresServer, django_db_blocker: Any) -
 
 
 @pytest.mark.django_db
-def test_what_was_there_is_there_again(postgres: PostgresServer) -> None:
+def test_the_former_database_is_restored(postgres: PostgresServer) -> None:
     Counter.objects.create(name="in sqlite")
     with as_database("default", postgres.new_database()):
         assert Counter.objects.count() == 0

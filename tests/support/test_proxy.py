@@ -1,4 +1,4 @@
-"""The proxy and the servers that the fault tests rely on do what those believe."""
+"""The proxy and the servers behave as the fault tests assume."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_it_forwards_large_values_both_ways(
     assert redis.get("large") == value
 
 
-def test_a_delay_is_exact_and_holds_up_nobody(
+def test_a_delay_is_exact_and_holds_up_no_other_connection(
     redis: Redis, redis_server: RedisServer, fresh_proxy: MakeProxy
 ) -> None:
     proxy = fresh_proxy(redis_server.address)
@@ -70,8 +70,8 @@ def test_a_delay_is_exact_and_holds_up_nobody(
         with ThreadPoolExecutor(20) as pool:
             start = time.perf_counter()
             assert all(pool.map(lambda _: client.ping(), range(20)))
-        # Each opens a connection of its own, a few round trips: all of them at the same time, for
-        # one after the other would take over 8 s.
+        # Each opens its own connection, which takes a few round trips. All are opened at the same
+        # time, because one after another would take over 8 s.
         assert time.perf_counter() - start < 4
 
 
@@ -88,7 +88,7 @@ def test_a_dropped_reply_belongs_to_a_command_that_ran(
     assert proxy.dropped == 2
 
 
-def test_cut_closes_all_and_welcomes_again(
+def test_cut_closes_all_connections_and_accepts_new_ones(
     redis: Redis, redis_server: RedisServer, fresh_proxy: MakeProxy
 ) -> None:
     proxy = fresh_proxy(redis_server.address)
@@ -172,7 +172,7 @@ def test_a_paused_server_answers_when_it_is_resumed(fresh_server: MakeServer) ->
     assert client.ping()
 
 
-def test_a_server_that_does_not_start_says_why() -> None:
+def test_a_server_that_does_not_start_reports_why() -> None:
     with pytest.raises(RuntimeError, match="did not start"):
         RedisServer(maxmemory_policy="no such policy")
 

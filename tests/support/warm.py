@@ -38,7 +38,7 @@ from . import suite
 ROOT = Path(__file__).resolve().parents[2]
 
 
-# -- the side of the tests
+# -- the tests' side
 
 
 class WarmProcess:
@@ -98,7 +98,7 @@ class WarmProcess:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Nothing happens if it has ended."""
+        """Does nothing if the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -118,11 +118,11 @@ def _server() -> socket.socket:
     return connection
 
 
-_started: list[subprocess.Popen[bytes]] = []  # it may end after this process: nobody waits for it
+_started: list[subprocess.Popen[bytes]] = []  # it may end after this process: no one waits for it
 
 
 def _start_server(folder: Path) -> None:
-    """Its output goes to a file: a pipe of this process would stay open as long as the run."""
+    """Its output goes to a file: a pipe held by this process would stay open for the whole run."""
     end_of_run = suite.open_until_the_end()
     with socket.socket(socket.AF_UNIX) as listener, (folder / "log").open("wb") as log:
         listener.bind(str(folder / "socket"))
@@ -147,16 +147,16 @@ def _send(to: socket.socket, request: dict[str, Any]) -> None:
     to.sendall(json.dumps(request).encode() + b"\n")
 
 
-# -- the side of the server
+# -- the server's side
 
 
 class WarmServer:
-    """Forks on request; ``serve`` returns in a forked process, with what it is to run."""
+    """Forks on request. ``serve`` returns in a forked process, with what that process is to run."""
 
     def __init__(self, listener: socket.socket, end_of_run: int) -> None:
         self._listener = listener
         self._end_of_run = end_of_run
-        self._clients: list[socket.socket] = []  # one a process of the suite
+        self._clients: list[socket.socket] = []  # one per process of the suite
         self._sockets: dict[int, socket.socket] = {}  # by pid
         self._running: set[int] = set()
         self._awake, self._wake = os.pipe()
@@ -166,7 +166,7 @@ class WarmServer:
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def serve(self) -> dict[str, Any] | None:
-        """None: the suite has ended."""
+        """Returns None once the suite has ended."""
         while True:
             waiting = [self._end_of_run, self._awake, *self._all_sockets()]
             ready = select.select(waiting, [], [])[0]
@@ -221,7 +221,7 @@ class WarmServer:
 
     def _report(self) -> None:
         for pid in list(self._running):
-            # Look without reaping: the pid stays taken until the test has seen the exit code.
+            # Look without reaping: the pid stays taken until the test has read the exit code.
             found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if found is None:
                 continue
@@ -229,7 +229,7 @@ class WarmServer:
             code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
             try:
                 self._sockets[pid].sendall(str(code).encode())
-            except (KeyError, BrokenPipeError):  # nobody asks any more
+            except (KeyError, BrokenPipeError):  # no one asks any more
                 self._reap(pid)
 
     def _reap(self, pid: int) -> None:
@@ -241,7 +241,7 @@ class WarmServer:
 
 
 def become(request: dict[str, Any]) -> None:
-    """Make this forked process what a new interpreter would be for this request."""
+    """Turn this forked process into what a new interpreter would be for this request."""
     if request["start_new_session"]:
         os.setsid()
     os.chdir(request["cwd"])
@@ -265,7 +265,7 @@ def _writer(fd: int, unbuffered: bool) -> io.TextIOWrapper:
 
 
 def _read_settings() -> None:
-    """Read the settings again, which are of the environment, and the tasks that they name."""
+    """Reload the settings, which depend on the environment, and import the tasks that they name."""
     from django.apps import apps
     from django.conf import settings
     from django.core.signals import setting_changed
@@ -279,13 +279,13 @@ def _read_settings() -> None:
     connections._settings = None
     connections.__dict__.pop("settings", None)
     setting_changed.send(None, setting="REDISQUEUE", value=settings.REDISQUEUE, enter=True)
-    apps.ready = False  # as Django has it while it starts
+    apps.ready = False  # as Django has it during setup
     apps.get_app_config("django_redisqueue").ready()
     apps.ready = True
 
 
 def run(arguments: Sequence[str]) -> int:
-    """What ``python`` does with these; the exit code."""
+    """Do what ``python`` would do with these arguments; returns the exit code."""
     try:
         _run(arguments)
     except SystemExit as end:
@@ -310,28 +310,28 @@ def _run(arguments: Sequence[str]) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End as an interpreter does, but leave it to the kernel to free the memory, which is quicker:
+    """Exit as an interpreter does, but leave freeing the memory to the kernel, which is faster:
     most of it is shared with the server, and would be copied first."""
     from django.db import connections
 
     threading._shutdown()  # waits for threads
     atexit._run_exitfuncs()
-    connections.close_all()  # SQLite moves what is in its log into the file
+    connections.close_all()  # SQLite checkpoints its log into the file
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def remember_versions() -> None:
-    """Read the version of a distribution once: it takes ms, which a worker spends at its start, and
-    newer releases of redis-py for each connection."""
+    """Read the version of a distribution only once. It takes milliseconds, which a worker spends at
+    startup, and newer releases of redis-py for every connection."""
     metadata.version = cache(metadata.version)
 
 
 def check_what_is_common() -> None:
-    """Run the checks that find the same in every process, and load what they read. Those of the
-    package, which read its settings, are left to the processes: all would take half of the CPU
-    that the start of a worker takes."""
+    """Run the checks whose findings are the same in every process, and load what they read. Those
+    of the package depend on its settings and are left to the processes; running them all takes half
+    of the CPU time of a worker's start."""
     from django.core.checks import run_checks
     from django.core.checks.registry import registry
 
@@ -344,7 +344,7 @@ def check_what_is_common() -> None:
 
 
 def warm_up() -> None:
-    """Load what the processes of tests load, but nothing that settings are to decide."""
+    """Load what the tests' processes load, except what depends on settings."""
     import django
 
     remember_versions()
@@ -371,7 +371,7 @@ def warm_up() -> None:
 
 def main() -> None:
     listener, end_of_run = map(int, sys.argv[1:])
-    gc.disable()  # almost all that is loaded stays
+    gc.disable()  # almost everything that is loaded stays
     warm_up()
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""What is carried with a job, and by whom it is watched, in the process of a test."""
+"""What is carried with a job, and which instruments observe it, in the test's own process."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def call(view: Any, **headers: str) -> HttpResponse:
 
 
 @pytest.mark.parametrize("view", [get, aget])
-def test_jobs_have_the_id_of_their_request(view: Any) -> None:
+def test_jobs_have_the_correlation_id_of_their_request(view: Any) -> None:
     with capture_jobs() as jobs:
         response = call(view, **{"X-Request-ID": "req-1"})
         jobs.drain()
@@ -104,7 +104,7 @@ def test_jobs_have_the_id_of_their_request(view: Any) -> None:
 
 
 @pytest.mark.parametrize("given", ["", "a b", "x" * 129, 'q"\n', "ä"])
-def test_what_is_no_id_is_replaced(given: str) -> None:
+def test_an_invalid_id_is_replaced(given: str) -> None:
     with capture_jobs() as jobs:
         response = call(get, **{"X-Request-ID": given})
         jobs.drain()
@@ -114,7 +114,7 @@ def test_what_is_no_id_is_replaced(given: str) -> None:
         pass
 
 
-def test_the_job_of_a_job_has_its_id_and_logs_have_it() -> None:
+def test_jobs_of_jobs_and_log_records_have_the_same_id() -> None:
     record = logging.makeLogRecord({})
     with correlate("req-2"), capture_jobs() as jobs:
         nested.enqueue()
@@ -198,7 +198,7 @@ class BrokenEnd(Broken):
 
 
 @pytest.mark.parametrize("instrument", [Broken(), BrokenEnd()])
-def test_telemetry_that_fails_harms_no_job(
+def test_failing_telemetry_does_not_affect_jobs(
     instrument: Broken, caplog: pytest.LogCaptureFixture
 ) -> None:
     remove = add_instrument(instrument)

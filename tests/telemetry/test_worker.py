@@ -1,4 +1,4 @@
-"""A request, its jobs and their jobs are one trace, and what fails is one event in Sentry."""
+"""A request, its jobs and their jobs form one trace, and each failure is one event in Sentry."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_trace_goes_through_redis_and_workers(stage: Stage, tmp_path: Path) -> None:
+def test_a_trace_continues_through_redis_and_workers(stage: Stage, tmp_path: Path) -> None:
     provider, exporter = TracerProvider(), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     end = opentelemetry.instrument(provider)

@@ -24,7 +24,7 @@ FOLDER = Path(os.environ.get("TELEMETRY_FOLDER", ""))
 
 
 class FileTransport(Transport):
-    """Sentry's, into a file."""
+    """Sentry's transport, writing to a file."""
 
     def capture_envelope(self, envelope: Envelope) -> None:
         event = envelope.get_event()

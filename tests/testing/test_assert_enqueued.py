@@ -1,4 +1,4 @@
-"""assert_enqueued: what it finds, what it says when it fails, and what it refuses."""
+"""assert_enqueued: what it finds, what it reports when it fails, and what it refuses."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ SLIPS: list[tuple[list[Any], dict[str, Any], type[Exception], str]] = [
 @pytest.mark.parametrize(
     ("places", "options", "kind", "words"), SLIPS, ids=[words for *_, words in SLIPS]
 )
-def test_an_assertion_with_a_slip_in_it_says_so_and_never_holds(
+def test_a_mistaken_assertion_is_an_error_and_never_passes(
     three: Any, places: Any, options: Any, kind: type[Exception], words: str, settings: Any
 ) -> None:
     settings.REDISQUEUE = {"MAX_PAYLOAD_BYTES": 50}

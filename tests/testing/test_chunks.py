@@ -1,4 +1,4 @@
-"""Chunk tasks in memory: the same calls and the same ends as in a worker."""
+"""Chunk tasks in memory: the same calls and the same outcomes as in a worker."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_jobs_of_one_key_are_one_call(jobs: InMemoryQueue) -> None:
     assert {job.error.message for job in ended if job.error} == {"not this one"}
 
 
-def test_an_exception_and_a_retry_are_tried_again(jobs: InMemoryQueue) -> None:
+def test_jobs_are_retried_after_an_exception_and_a_retry(jobs: InMemoryQueue) -> None:
     all_of_them = [index.enqueue(text, tenant=1) for text in ("a", "raise b")]
     one = index.enqueue("retry c", tenant=2)
     jobs.drain()
@@ -135,7 +135,7 @@ def test_what_a_chunk_cannot_do(jobs: InMemoryQueue, how: str, words: str) -> No
     assert words in job.error.message
 
 
-def test_inline_each_job_is_a_chunk_of_its_own() -> None:
+def test_inline_each_job_is_a_separate_chunk() -> None:
     CALLS.clear()
     with run_inline():
         collect.enqueue(1)
@@ -143,7 +143,7 @@ def test_inline_each_job_is_a_chunk_of_its_own() -> None:
     assert CALLS == [[1], [2]]
 
 
-def test_what_is_meant_for_the_test_reaches_it(jobs: InMemoryQueue) -> None:
+def test_exceptions_meant_for_the_test_reach_it(jobs: InMemoryQueue) -> None:
     refuse.enqueue()
     with pytest.raises(pytest.fail.Exception, match="for the test"):
         jobs.drain()

@@ -1,4 +1,4 @@
-"""Limits, rates, shares and pauses in memory: as in Redis, one job after the other."""
+"""Limits, rates, shares and pauses in memory: as in Redis, one job after another."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_weights(settings: Any) -> None:
     assert sum(name[0] == "a" for name in SEEN[:6]) == 4
 
 
-def test_a_rate_goes_by_the_clock() -> None:
+def test_a_rate_follows_the_clock() -> None:
     with run_inline() as jobs:
         paced.enqueue_many([(n,) for n in range(5)])
         assert SEEN == [0]
@@ -142,7 +142,7 @@ def refused(n: int, retry_after: object) -> None:
         raise RateLimited(retry_after=retry_after)
 
 
-def test_a_service_that_refuses() -> None:
+def test_a_rate_limited_service() -> None:
     with run_inline() as jobs:
         first = refused.enqueue(1, 30)
         second = refused.enqueue(2, 30)
@@ -153,7 +153,7 @@ def test_a_service_that_refuses() -> None:
         assert [job.status for job in (first, second)] == ["completed", "completed"]
 
 
-def test_a_delay_that_is_none() -> None:
+def test_an_invalid_delay() -> None:
     with run_inline():
         job = refused.enqueue(1, "soon")
         assert job.error is not None
@@ -182,7 +182,7 @@ def test_waiting_counts_as_priority(settings: Any, aging: int | None) -> None:
         assert SEEN == ["p4", "a0", "p1", "p3", "p2", "p0", "b0"]
 
 
-# -- pauses hold jobs back until they are resumed
+# -- pauses hold jobs back until resumed
 
 
 @task
@@ -192,7 +192,7 @@ def say(n: int) -> None:
 
 @pytest.fixture
 def of_tenant() -> Iterator[Task]:
-    """A task of one test only: with shards, the checks find that its limits have different keys."""
+    """A task of only one test: with shards, the checks find that its limits have different keys."""
     limits = {"concurrency": Limit(5, key="tenant"), "rate": Rate(2, "1m", burst=2)}
     made = task(fair_by="tenant", **limits)(see_tenant)
     yield made

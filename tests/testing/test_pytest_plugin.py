@@ -1,4 +1,4 @@
-"""The fixtures that an application's tests get from pytest's entry point."""
+"""The fixtures that an application's tests get through pytest's entry point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an application's own tests use: no Redis, the same rules."""
+"""What an application's own tests use: no Redis, but the same rules."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_drain_runs_everything_and_returns_what_ran() -> None:
         assert {job.status for job in queue.jobs} == {Status.COMPLETED}
 
 
-def test_drain_can_leave_alone_what_is_not_due() -> None:
+def test_drain_can_leave_jobs_that_are_not_due() -> None:
     with capture_jobs() as queue:
         see_again_later.enqueue(1)
         assert len(queue.drain(scheduled=False)) == 1
@@ -135,7 +135,7 @@ def test_drain_can_leave_alone_what_is_not_due() -> None:
         assert queue.jobs[1].run_after is not None
 
 
-def test_drain_behind_the_with_runs_what_jobs_enqueue_too() -> None:
+def test_drain_after_the_block_also_runs_jobs_enqueued_by_jobs() -> None:
     with capture_jobs() as queue:
         see_after_another.enqueue("parent")
     (parent, child) = queue.drain()
@@ -144,7 +144,7 @@ def test_drain_behind_the_with_runs_what_jobs_enqueue_too() -> None:
     assert ports.replacement is None
 
 
-def test_drain_without_end_is_told() -> None:
+def test_an_endless_drain_is_reported() -> None:
     with capture_jobs() as queue:
         see_for_ever.enqueue()
         with pytest.raises(
@@ -165,7 +165,7 @@ def test_one_id_is_one_job() -> None:
         assert SEEN == [1, 2]
 
 
-def test_bad_input_is_refused_as_ever(settings: Any) -> None:
+def test_bad_input_is_refused_as_usual(settings: Any) -> None:
     settings.REDISQUEUE = {"MAX_PAYLOAD_BYTES": 50}
     with capture_jobs() as queue:
         with pytest.raises(InvalidArguments, match="argument 1"):
@@ -228,7 +228,7 @@ def test_a_failure_is_recorded_and_does_not_reach_the_caller() -> None:
         job.wait()
 
 
-def test_a_failure_can_be_let_through() -> None:
+def test_a_failure_can_be_raised() -> None:
     with (
         run_inline(raises=True),
         pytest.raises(JobFailed, match="is failed: ValueError: no luck") as caught,
@@ -238,7 +238,7 @@ def test_a_failure_can_be_let_through() -> None:
 
 
 @run_inline()
-def test_every_attempt_is_made_without_delay() -> None:
+def test_attempts_are_made_without_delay() -> None:
     job = see_and_fail.enqueue(1)
     assert SEEN == [1, 1, 1]
     assert (job.status, job.attempts) == (Status.FAILED, 3)
@@ -249,12 +249,12 @@ def test_every_attempt_is_made_without_delay() -> None:
 
 
 @run_inline()
-def test_what_a_job_enqueues_runs_after_it() -> None:
+def test_jobs_enqueued_by_a_job_run_after_it() -> None:
     see_after_another.enqueue("parent")
     assert SEEN == ["parent", "child"]
 
 
-def test_what_is_not_due_is_kept() -> None:
+def test_jobs_that_are_not_due_are_kept() -> None:
     with run_inline() as queue:
         see_again_later.enqueue(1)
         assert SEEN == [1]
@@ -262,7 +262,7 @@ def test_what_is_not_due_is_kept() -> None:
 
 
 @run_inline()
-def test_a_result_that_can_not_travel_fails_the_job() -> None:
+def test_a_result_that_cannot_be_serialised_fails_the_job() -> None:
     job = tasks.bad_result.enqueue()
     assert job.status is Status.FAILED
     assert "the result of tests.app.tasks.bad_result is a builtins.object" in str(job.error)
@@ -290,7 +290,7 @@ def test_exit_in_a_job_is_a_failure() -> None:
 
 
 @run_inline()
-def test_what_means_the_test_reaches_it() -> None:
+def test_exceptions_meant_for_the_test_are_raised() -> None:
     with pytest.raises(pytest.fail.Exception):
         give_up.enqueue()
 
@@ -324,7 +324,7 @@ def test_a_chain_is_kept_and_drained() -> None:
 
 
 @run_inline()
-def test_a_workflow_runs_inline_and_so_does_what_a_call_sets_free() -> None:
+def test_a_workflow_runs_inline_and_so_do_jobs_that_a_call_releases() -> None:
     workflow = chain(tasks.add.s(1, 2), tasks.fail.s(), see.s(), on_failure=see.s("failed"))
     assert (workflow.status, SEEN) == ("failed", ["failed"])
     with pytest.raises(WorkflowFailed, match="1 of 3 jobs completed, 1 failed"):
@@ -340,7 +340,7 @@ def test_a_workflow_runs_inline_and_so_does_what_a_call_sets_free() -> None:
 
 
 @run_inline()
-def test_what_a_pause_holds_back_runs_inline_at_its_release() -> None:
+def test_jobs_held_back_by_a_pause_run_inline_at_its_release() -> None:
     with Workflow() as workflow:
         workflow.add(see, 2, after=workflow.add(pause_workflow, workflow.id))
     assert workflow.data.is_paused
@@ -354,7 +354,7 @@ def pause_workflow(workflow_id: str) -> None:
     get_workflow(workflow_id).pause()
 
 
-def test_a_failure_in_a_workflow_can_be_let_through() -> None:
+def test_a_failure_in_a_workflow_can_be_raised() -> None:
     with run_inline(raises=True) as queue:
         with pytest.raises(JobFailed, match="is failed: ValueError: boom"):
             chain(tasks.fail.s(), see.s())
@@ -386,7 +386,7 @@ class InTestCase(TestCase):
             assert not Counter.objects.exists()
         assert Counter.objects.get(name="a").value == 1
 
-    def test_what_a_job_commits_is_committed(self) -> None:
+    def test_work_committed_by_a_job_is_committed(self) -> None:
         with capture_jobs() as queue, self.captureOnCommitCallbacks(execute=True):
             see_once.enqueue("a")
         queue.drain()
@@ -415,7 +415,7 @@ class InTestCase(TestCase):
                 pass
         assert SEEN == queue.jobs == []
 
-    def test_a_workflow_goes_after_the_commit(self) -> None:
+    def test_a_workflow_is_pushed_after_the_commit(self) -> None:
         with run_inline():
             with self.captureOnCommitCallbacks(execute=True):
                 with transaction.atomic():
@@ -441,7 +441,7 @@ class InTestCase(TestCase):
         with run_inline():
             assert tasks.async_query.enqueue().result == 1
 
-    def test_a_message_lists_what_waits_for_its_commit(self) -> None:
+    def test_a_message_lists_jobs_that_wait_for_their_commit(self) -> None:
         with capture_jobs() as queue, transaction.atomic():
             see.enqueue(1)
             with pytest.raises(AssertionError) as caught:
@@ -487,7 +487,7 @@ def test_a_test_that_did_not_ask_does_not_reach_redis(reach: Callable[..., objec
         reach(*([1] if reach == see.enqueue else []))
 
 
-def test_what_is_not_kept_in_memory_says_so() -> None:
+def test_functions_that_do_not_work_in_memory_say_so() -> None:
     with run_inline(), pytest.raises(ConfigurationError) as caught:
         JobQueue("default").get_stats()
     words = (
@@ -497,14 +497,14 @@ def test_what_is_not_kept_in_memory_says_so() -> None:
     assert "override_settings(REDISQUEUE=...)" in str(caught.value)
 
 
-def test_a_test_that_asks_reaches_redis(redis: Any, redis_server: Any) -> None:
+def test_a_test_that_requests_redis_reaches_it(redis: Any, redis_server: Any) -> None:
     with override_settings(REDISQUEUE={"CONNECTION": {"URL": redis_server.url}}):
         assert see.enqueue(1).status is Status.QUEUED
     with pytest.raises(ConfigurationError, match="has not requested"):
         see.enqueue(1)
 
 
-def test_use_redis_asks_for_the_one_in_the_settings() -> None:
+def test_use_redis_requests_the_one_in_the_settings() -> None:
     with use_redis(), pytest.raises(ConnectionError, match="nonexistent"):
         see.enqueue(1)
     with pytest.raises(ConfigurationError, match="has not requested"):

@@ -1,4 +1,4 @@
-"""Time in memory passes when a test says so, and jobs can be read after their block."""
+"""Time in memory passes when a test says so, and jobs can be read after the block has ended."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def see_and_fail(x: Any) -> None:
     raise ValueError("once more")
 
 
-def test_scheduled_jobs_fall_due() -> None:
+def test_scheduled_jobs_become_due() -> None:
     with capture_jobs() as jobs:
         job = see.using(run_after=HOUR).enqueue("late")
         jobs.travel(minutes=59)
@@ -152,7 +152,7 @@ def test_workflows_and_gathers_can_be_read_after_the_block(block: Any) -> None:
         assert gather.follow_up.result == text
 
 
-def test_blocks_of_long_ago_are_forgotten() -> None:
+def test_old_blocks_are_forgotten() -> None:
     for _ in range(20):
         with run_inline():
             tasks.add.enqueue(1, 2)
@@ -223,7 +223,7 @@ def alone() -> None:
     SEEN.append("alone")
 
 
-def test_a_run_whose_unique_key_is_taken_is_left_out(settings: Any) -> None:
+def test_a_run_whose_unique_key_is_taken_is_skipped(settings: Any) -> None:
     settings.REDISQUEUE = {"SCHEDULES": {"alone": {"task": alone.name, "every": "30m"}}}
     with capture_jobs() as jobs:
         jobs.travel(hours=2)
@@ -241,14 +241,14 @@ def row(db: None) -> PeriodicJob:
     return PeriodicJob.objects.create(name="row", task=look.name, every="30m", args=["row"])
 
 
-def test_rows_of_the_admin_fire_like_schedules_of_the_code(row: PeriodicJob) -> None:
+def test_rows_of_the_admin_fire_like_schedules_in_code(row: PeriodicJob) -> None:
     with run_inline() as jobs:
         jobs.travel(hours=2)
         jobs.assert_enqueued(look, args=("row",), count=4)
     assert [due - previous for _, due, previous in SEEN[1:]] == [timedelta(minutes=30)] * 3
 
 
-def test_runs_with_the_ids_of_another_block_are_those_of_this_one(row: PeriodicJob) -> None:
+def test_runs_with_the_ids_of_another_block_belong_to_this_one(row: PeriodicJob) -> None:
     PeriodicJob.objects.update(every="10m")
     with capture_jobs() as earlier:
         earlier.travel(hours=3)
@@ -283,7 +283,7 @@ def test_rows_that_do_not_fire(schedules: Any, db: None) -> None:
         assert len(jobs.jobs) == 3
 
 
-def test_a_row_that_cannot_be_due_is_said(row: PeriodicJob) -> None:
+def test_a_row_that_can_never_be_due_is_reported(row: PeriodicJob) -> None:
     PeriodicJob.objects.filter(pk=row.pk).update(every="soon")
     with capture_jobs() as jobs, pytest.raises(InvalidOption, match="soon"):
         jobs.travel(hours=1)

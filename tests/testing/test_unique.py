@@ -1,4 +1,4 @@
-"""Unique keys in memory: the same answers as with Redis."""
+"""Unique keys in memory: the same replies as with Redis."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ seen: list[Any] = []
 
 @task(max_attempts=3, backoff=Backoff(base=60, jitter=0))
 def note(value: Any, again: Any = None) -> Any:
-    """Note the value. ``again``: enqueue these values with this mode, and fail."""
+    """Record the value. ``again``: enqueue these values with this mode, and fail."""
     seen.append(value)
     if again is not None:
         mode, values, fails = again
@@ -96,7 +96,7 @@ def test_at_most_once_an_hour() -> None:
         ("for", [1]),
     ],
 )
-def test_what_comes_while_it_runs(mode: str, after: list[int]) -> None:
+def test_an_enqueue_while_the_job_runs(mode: str, after: list[int]) -> None:
     with capture_jobs() as jobs:
         unique(mode).enqueue(1, (mode, [2, 3, 4], False))
         jobs.drain()
@@ -104,7 +104,7 @@ def test_what_comes_while_it_runs(mode: str, after: list[int]) -> None:
 
 
 def test_keep_last_waits_for_the_end() -> None:
-    """Also for the retries of a job that fails."""
+    """This includes the retries of a job that fails."""
     with capture_jobs() as jobs:
         unique("keep_last").enqueue(1, ("keep_last", [2], True))
         jobs.run_due()

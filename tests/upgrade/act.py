@@ -20,7 +20,7 @@ from tests.upgrade import tasks  # noqa: E402
 
 
 def fill() -> dict[str, str]:
-    """Jobs that a worker brings into all states; their ids by name."""
+    """Enqueue jobs that a worker brings into all states; returns their ids by name."""
     names = {
         "completed": tasks.add.enqueue(1, 2).id,
         "receipt": tasks.once.enqueue(5).id,
@@ -43,7 +43,7 @@ def fill() -> dict[str, str]:
 
 
 def leave() -> dict[str, str]:
-    """Jobs that no worker of this version sees, and no bridge."""
+    """Jobs that no worker of this version sees, nor any bridge."""
     JobQueue("paused").pause()
     with transaction.atomic():
         stored = tasks.add.using(outbox=True).enqueue(8, 8)
@@ -64,7 +64,7 @@ def strand() -> dict[str, str]:
 
 
 def produce(count: str) -> list[str]:
-    """Jobs of every path: plain, in a transaction, through the outbox, in a workflow."""
+    """Jobs from every path: plain, in a transaction, through the outbox, in a workflow."""
     ids: list[str] = []
     for number in range(int(count)):
         ids.append(tasks.add.enqueue(number, 1).id)

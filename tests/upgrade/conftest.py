@@ -17,7 +17,7 @@ from .site import Site
 
 
 class Stage:
-    """A server and a database, which this process, too, reads, and sites on them."""
+    """A server and a database, which this process also reads, and sites on them."""
 
     def __init__(
         self, server: RedisServer, entry: dict[str, Any], folder: Path, stack: ExitStack

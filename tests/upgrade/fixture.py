@@ -1,4 +1,5 @@
-"""The data of the previous version: what Redis and the database held (see make_fixture.py)."""
+"""The data of the previous version: the contents of Redis and the database (see
+make_fixture.py)."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class Fixture:
 
 
 def load(age: timedelta) -> Fixture:
-    """The fixture with all its instants moved, so that it was made ``age`` ago."""
+    """The fixture with all its times shifted, as if it was made ``age`` ago."""
     text = FILE.read_text(encoding="utf-8")
     made = json.loads(text)["made_ms"]
     shift = time.time_ns() // 1_000_000 - made - round(age.total_seconds() * 1000)
@@ -71,12 +72,12 @@ WRITERS: dict[str, Callable[[Redis, str, Any], Any]] = {
 
 
 def restore_rows(apps: Apps, rows: list[dict[str, Any]]) -> None:
-    """Insert the rows with the models of their time."""
+    """Insert the rows with the models of that time."""
     for row in rows:
         model = apps.get_model(row["model"])
         fields = {name: model._meta.get_field(name) for name in row["fields"]}
         values = {fields[name].attname: value for name, value in row["fields"].items()}
-        # Not save(): auto_now_add would replace the instants.
+        # Not save(): auto_now_add would replace the times.
         model.objects.bulk_create([model(pk=row["pk"], **values)])
         for name, field in fields.items():
             if getattr(field, "auto_now_add", False) or getattr(field, "auto_now", False):

@@ -1,4 +1,4 @@
-"""``python -m tests.upgrade.make_fixture`` makes the data of the previous version again.
+"""``python -m tests.upgrade.make_fixture`` recreates the data of the previous version.
 
 It needs that version in git's history, and leaves a job in every state: of a worker that was
 killed, of a bridge that was behind, and of a web process that could not reach Redis.
@@ -44,7 +44,7 @@ def make() -> None:
 
 
 def play(folder: Path, package: Path, server: RedisServer) -> dict[str, Any]:
-    """What happened to the site of the previous version."""
+    """Replay what happened on the site of the previous version."""
     entry = sqlite_entry(folder / "default.sqlite3")
     site = Site(server.url, entry, folder, package)
     redis = server.client(decode_responses=True)
@@ -68,7 +68,7 @@ def play(folder: Path, package: Path, server: RedisServer) -> dict[str, Any]:
             )
 
         eventually(has_begun, 30, why=lambda: worker.output)
-        eventually(lambda: len(site.act("rows")) > 20, 30)  # the bridge is at work
+        eventually(lambda: len(site.act("rows")) > 20, 30)  # the bridge is running
     finally:
         worker.end()
     names |= site.act("leave")

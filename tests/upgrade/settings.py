@@ -1,4 +1,4 @@
-"""Settings that the previous version and this one can both be started with: see site.py."""
+"""Settings with which both the previous version and this one can be started: see site.py."""
 
 import json
 import os
@@ -15,6 +15,7 @@ INSTALLED_APPS = [
     "django_redisqueue",
     "tests.upgrade",
 ]
-SILENCED_SYSTEM_CHECKS = ["admin.E403", "admin.E408", "admin.E409", "admin.E410"]  # no pages here
+# there are no pages here
+SILENCED_SYSTEM_CHECKS = ["admin.E403", "admin.E408", "admin.E409", "admin.E410"]
 DATABASES = {"default": json.loads(os.environ["UPGRADE_DATABASE"])}
 REDISQUEUE = json.loads(os.environ["UPGRADE_SETTINGS"])

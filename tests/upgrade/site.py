@@ -17,8 +17,8 @@ PREVIOUS = "3026d77ff89ecc0c89fba53f9cd13632642234a4"
 
 
 class Site:
-    """``entry``: of DATABASES; ``package``: the folder with the package, of this version by
-    default."""
+    """``entry`` is an entry of DATABASES; ``package`` is the folder that contains the package, by
+    default that of this version."""
 
     def __init__(self, url: str, entry: dict[str, Any], folder: Path, package: Path = ROOT) -> None:
         self.folder = folder
@@ -31,14 +31,14 @@ class Site:
         self.environment = {
             "DJANGO_SETTINGS_MODULE": "tests.upgrade.settings",
             "PYTHONPATH": f"{package}:{ROOT}",
-            "PYTHONSAFEPATH": "1",  # else this version, in the current folder, comes first
+            "PYTHONSAFEPATH": "1",  # otherwise this version, in the current folder, comes first
             "UPGRADE_FOLDER": str(folder),
             "UPGRADE_DATABASE": json.dumps(entry),
             "UPGRADE_SETTINGS": json.dumps(self.settings),
         }
 
     def python(self, *arguments: str) -> str:
-        """Run Python to its end, which must be a good one; its output."""
+        """Run Python to its end, which must be successful; returns its output."""
         done = subprocess.run(
             [sys.executable, *arguments],
             env={**os.environ, **self.environment},
@@ -53,7 +53,7 @@ class Site:
         return done.stdout
 
     def act(self, *arguments: str) -> Any:
-        """What ``act.py`` prints last, decoded."""
+        """The last line that ``act.py`` prints, decoded."""
         return json.loads(self.python("-m", "tests.upgrade.act", *arguments).splitlines()[-1])
 
     def start(self, command: str, *arguments: str) -> WorkerProcess:
@@ -68,7 +68,8 @@ class Site:
 
 
 def unpack_previous(folder: Path) -> str:
-    """Unpack the previous version into ``folder``; why that cannot be done, or ''."""
+    """Unpack the previous version into ``folder``; returns the reason if that is impossible, or
+    ''."""
     archive = subprocess.run(
         ["git", "archive", PREVIOUS, "django_redisqueue"],
         cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, check=False,

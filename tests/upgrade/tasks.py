@@ -1,4 +1,4 @@
-"""Tasks that both versions run. A file in the site's folder decides what becomes of them."""
+"""Tasks that both versions run. A file in the site's folder decides how they end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOLDER = Path(os.environ.get("UPGRADE_FOLDER", "/nonexistent"))
 
 
 def hold(name: str) -> None:
-    """Say that ``name`` runs; return when the file "hold" is gone."""
+    """Record that ``name`` is running; return when the file "hold" is gone."""
     (FOLDER / f"{name}.runs").touch()
     while (FOLDER / "hold").exists():
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""The previous version's data under this one, and both versions beside each other."""
+"""The previous version's data with this version, and both versions side by side."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def until_mirrored(stage: Stage) -> None:
 
 
 def assert_all_ended_once(stage: Stage) -> None:
-    """Nothing is left in Redis; the mirror equals it; each job has one end for each time that it
-    was enqueued or requeued."""
+    """Nothing is left in Redis; the mirror agrees with it; each job has one end for each time that
+    it was enqueued or requeued."""
     keyspace, _ = read_keyspace(stage.redis)
     stories = read_stories(RedisClock([]))
     found = Evidence(Ledger(stage.folder), keyspace=keyspace, stories=stories)

@@ -38,12 +38,12 @@ def quick_kill() -> None:
 
 
 def quick_suspects() -> None:
-    """Let a busy child make room for a suspect job soon."""
+    """Make a busy child make room for a suspect job soon."""
     replace(idle, SUSPECT_WAIT=0.2, FIRST_PAUSE=0.2)
 
 
 def quick_rest() -> None:
-    """Let the worker rest soon after the last transition, and otherwise look often."""
+    """Let the worker rest soon after the last transition, and otherwise check often."""
     replace(heartbeat, QUIET_AFTER=-9.0)  # with LEASE and RESEND_WINDOW of a stage: 2.5 s
     replace(leader, AWAKE=0.5, NOTE_CHECK=0.1)
     replace(maintenance, LEASE_MS=1500, RENEW=0.2, PRUNE=0.2, PRUNE_OTHERS=0.2, AUDIT=0.2)
@@ -51,12 +51,12 @@ def quick_rest() -> None:
 
 
 def quick_control() -> None:
-    """Let the worker ask soon after the last message whether its subscription is alive."""
+    """Let the worker check soon after the last message whether its subscription still works."""
     replace(control_listener, SILENCE=0.3, BLOCK_SECONDS=2)
 
 
 def quick_watchdog() -> None:
-    """Shorten what processes promise the watchdog, and what they wait for."""
+    """Shorten the intervals that processes promise to the watchdog, and their waits."""
     keep_alive = ChildState.keep_alive
 
     def sooner(self: ChildState, seconds: float = KEEP_ALIVE) -> None:
@@ -71,8 +71,9 @@ def quick_watchdog() -> None:
 
 
 def quick_hang() -> None:
-    """Shorten the time after which a task of maintenance hangs. The watchdog is as patient as ever:
-    on a busy machine it would replace processes that only wait for a core."""
+    """Shorten the time after which a maintenance task counts as hanging. The watchdog stays as
+    patient as ever: on a busy machine it would otherwise replace processes that are only waiting
+    for a core."""
     replace(maintenance, HUNG_AFTER=1.0)
     replace(maintenance, RENEW=1.0)
 
@@ -90,7 +91,7 @@ def broken_children() -> None:
 
 
 def hanging_receivers() -> None:
-    """Let a receiver of each signal hang once, noted in the folder REDISQUEUE_TEST_GRAVES."""
+    """Let a receiver of each signal hang once, recorded in the folder REDISQUEUE_TEST_GRAVES."""
     folder = Path(os.environ["REDISQUEUE_TEST_GRAVES"])
 
     def hang_once(signal: Signal, sender: type, **_: Any) -> None:
@@ -112,7 +113,7 @@ def slow_recovery() -> None:
     def slowly(
         self: Reaper, child: str, started: Sequence[str] | None, keep: Sequence[str] = ()
     ) -> bool:
-        if started is None or started:  # the child died, instead of ending in order
+        if started is None or started:  # the child died, rather than ending in order
             time.sleep(0.6)
         return reap_dead(self, child, started, keep)
 
@@ -120,8 +121,8 @@ def slow_recovery() -> None:
 
 
 def failing_forks() -> None:
-    """Make the third and the fourth fork fail, as on a machine without room; the first one is the
-    fork server. Each process counts on from its parent."""
+    """Make the third and fourth forks fail, as on a machine without room; the first one forks the
+    fork server. Each process continues its parent's count."""
     fork, numbers = os.fork, count(1)
 
     def fork_or_fail() -> int:
@@ -146,11 +147,11 @@ PLACES = [f"{when} {name}" for _, name in STEPS for when in ("before", "after")]
 
 
 def deadly_steps() -> None:
-    """Make a child die by SIGKILL before and behind each step from a claim to the next report, at
-    each place once. It notes the place in the folder ``REDISQUEUE_TEST_GRAVES``. A child has run a
-    job before it dies, so that the supervisor does not wait before it starts the next one."""
+    """Make a child die by SIGKILL before and after each step between a claim and the next report,
+    once at each place. It records the place in the folder ``REDISQUEUE_TEST_GRAVES``. The child
+    runs a job before it dies, so that the supervisor does not delay its replacement."""
     graves = Path(os.environ["REDISQUEUE_TEST_GRAVES"])
-    done: list[int] = []  # has an item only in a child that runs jobs, not where others report
+    done: list[int] = []  # set only in children that run jobs, not in other processes that report
 
     def die(place: str) -> None:
         if not done:

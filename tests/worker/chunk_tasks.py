@@ -20,7 +20,8 @@ NO_DELAY = Backoff(base=0, jitter=0)
     backoff=NO_DELAY,
 )
 def index(context: Any, items: list[ChunkItem]) -> list[list[str]]:
-    """Does with each item what its argument says; returns for each the arguments of all."""
+    """Does what the argument of each item says; returns the arguments of all items for each
+    item."""
     together = [item.args[0] for item in items]
     for at, item in enumerate(items):
         match item.args[0].partition(" ")[0]:
@@ -35,7 +36,7 @@ def index(context: Any, items: list[ChunkItem]) -> list[list[str]]:
 
 @task(chunk=Chunk(10), takes_context=True, max_attempts=2, backoff=NO_DELAY)
 def trace_step(context: Any, items: list[ChunkItem]) -> list[Any]:
-    """Has a step for each item, and fails the first time."""
+    """Has a step per item, and fails the first time."""
     found = [context.step(item, "s", trace, *item.args) for item in items]
     if items[0].attempt == 1:
         raise ConnectionError("after the steps")
@@ -44,8 +45,8 @@ def trace_step(context: Any, items: list[ChunkItem]) -> list[Any]:
 
 @task(chunk=Chunk(10))
 def trace_all(items: list[ChunkItem]) -> None:
-    """Records a run of each item and of the call; then, if there are several, does what the first
-    one says."""
+    """Records a run per item and one of the call; then, if there are several items, does what the
+    first one says."""
     for item in items:
         trace(item.args[0], item.args[1])
     how, seconds = items[0].args[2:]

@@ -15,8 +15,8 @@ from .stage import Stage
 
 @pytest.fixture
 def stage(request: pytest.FixtureRequest, tmp_path: Path, settings: Any) -> Iterator[Stage]:
-    """A stage on an append-only server of the test's own, or on the cluster that the suite is to
-    run on; its workers end with the test."""
+    """A stage on an append-only server of the test's own, or on the cluster if the suite runs on
+    one. Its workers end with the test."""
     if has_cluster(request):
         server = request.getfixturevalue("cluster")
     else:

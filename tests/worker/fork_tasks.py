@@ -19,7 +19,7 @@ from .tasks import trace
 
 
 def _fork_and_leave(folder: str, name: str, how: str) -> str:
-    """Both processes leave: the forked one returns, raises, or calls ``sys.exit``."""
+    """Both processes leave the task: the forked one returns, raises, or calls ``sys.exit``."""
     trace(folder, name)
     if os.fork():
         return "the job's own"
@@ -50,7 +50,7 @@ def _square(n: int) -> int:
     return n * n
 
 
-_naps: list[float] = []  # s that the next forks sleep before the worker's code runs in them
+_naps: list[float] = []  # s that newly forked processes sleep before the worker's code runs in them
 os.register_at_fork(
     after_in_child=lambda: time.sleep(_naps[0]) if _naps else None,
     after_in_parent=lambda: _naps.pop(0) if _naps else None,
@@ -74,7 +74,7 @@ def terminate_program() -> int:
 
 @task
 def leave_a_program(folder: str, name: str) -> None:
-    """Dies before a program that it has started."""
+    """Dies before a program that it started."""
     trace(folder, name)
     subprocess.Popen(["sleep", "0.3"])
     os._exit(1)
@@ -97,7 +97,7 @@ _files: list[int] = []
 
 @task
 def leave_files_open(folder: str, name: str) -> str:
-    """Leaves open as many as its process may open."""
+    """Leaves open as many files as its process may open."""
     trace(folder, name)
     with suppress(OSError):
         while True:
@@ -119,8 +119,8 @@ async def stop_the_loop() -> str:
 
 @task(takes_context=True)
 def steps_in_both(context: Any) -> list[int]:
-    """The forked process remembers steps of the job, too. Returns its exit code, and how many
-    seconds the slower one took."""
+    """The forked process also remembers steps of the job. Returns its exit code, and how many
+    seconds the slower process took."""
     context.step("before", abs, 1)  # connects
     begun, pid = time.monotonic(), os.fork()
     name = "own" if pid else "fork"

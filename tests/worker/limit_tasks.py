@@ -1,4 +1,4 @@
-"""Tasks with limits and rates that mark every start and end of theirs in a file."""
+"""Tasks with limits and rates that record each start and end in a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RATE, WINDOW_MS, BURST = 6, 500, 3
 
 @contextmanager
 def marked(path: str, name: str) -> Iterator[None]:
-    """Each mark is one line that is appended at once, so no kill leaves half of it."""
+    """Each mark is one line, appended in one write, so a kill never leaves half of it."""
     file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     try:
         for what in ("start", "end"):

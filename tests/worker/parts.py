@@ -1,4 +1,4 @@
-"""Invented jobs and outcomes, and processes that end with a test."""
+"""Made-up jobs and outcomes, and processes that end with a test."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.support.stopwatch import Stopwatch
 
 Found = TypeVar("Found")
 
-# s. Long, because the machine may be busy; tests of speed pass their own limits.
+# s; long, because the machine may be busy. Tests of speed pass their own limits.
 PATIENCE = 20.0
 HAS_LISTS = Path(f"/proc/self/task/{os.getpid()}/children").exists()
 
@@ -31,8 +31,8 @@ def eventually(
     every: float = 0.0,
     why: object = "",
 ) -> Found:
-    """Ask until the answer is true and return it; fail after ``timeout`` seconds, or later if
-    the machine is busy.
+    """Ask until the answer is true, and return it; fail after ``timeout`` seconds, or later if the
+    machine is busy.
 
     Without ``every`` it asks less often the longer it waits: asking costs the cores on which what
     it waits for is to happen.
@@ -49,7 +49,7 @@ def eventually(
 
 
 def holds_for(condition: Callable[[], object], seconds: float) -> None:
-    """Fail unless the condition stays true for so long."""
+    """Fail unless the condition stays true for this long."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         assert condition(), f"stopped being true {end - time.monotonic():.2f} s early"
@@ -57,7 +57,7 @@ def holds_for(condition: Callable[[], object], seconds: float) -> None:
 
 
 class WorkerProcess:
-    """``runworker`` with these arguments, as a session of its own, until ``end``."""
+    """``runworker`` with these arguments, in its own session, until ``end``."""
 
     def __init__(
         self,
@@ -93,9 +93,9 @@ class WorkerProcess:
         return self.log.read_text()
 
     def tree(self) -> list[psutil.Process]:
-        """The live processes below it."""
+        """The live processes below the supervisor."""
         for pid in descendants(self.pid):
-            if pid not in self._seen or not self._seen[pid].is_running():  # the pid is taken anew
+            if pid not in self._seen or not self._seen[pid].is_running():  # the pid has been reused
                 with suppress(psutil.NoSuchProcess):
                     self._seen[pid] = psutil.Process(pid)
         return [process for process in list(self._seen.values()) if is_alive(process)]
@@ -106,13 +106,13 @@ class WorkerProcess:
 
     @property
     def children(self) -> list[int]:
-        """Pids of what the fork server has started, oldest first."""
+        """Pids of the processes that the fork server started, oldest first."""
         tree = self.tree()
         parents = {process.pid for process in tree if parent(process) == self.pid}
         return [process.pid for process in tree if parent(process) in parents]
 
     def wait_until_up(self, children: int, timeout: float = PATIENCE) -> WorkerProcess:
-        """Wait until it has this many children, maintenance included."""
+        """Wait until it has this many children, including maintenance."""
         eventually(
             lambda: len(self.children) >= children, timeout, every=0.05, why=lambda: self.output
         )
@@ -132,14 +132,14 @@ class WorkerProcess:
         self.process.wait()
 
     def stop(self) -> None:
-        """Send SIGSTOP to all, the supervisor first, so that it notices nothing."""
+        """Send SIGSTOP to all processes, the supervisor first, so that it notices nothing."""
         self._signal_all([self.pid, *[process.pid for process in self.tree()]], signal.SIGSTOP)
 
     def cont(self) -> None:
         self._signal_all([*[process.pid for process in self.tree()], self.pid], signal.SIGCONT)
 
     def wait(self, timeout: float = PATIENCE) -> int:
-        """Wait for its end; returns its exit code."""
+        """Wait until it has ended; returns its exit code."""
         watch = Stopwatch()
         while True:
             try:
@@ -169,8 +169,8 @@ class WorkerProcess:
 
 
 def descendants(pid: int) -> list[int]:
-    """The pids of its children, and of theirs. Linux keeps lists of children; elsewhere psutil
-    reads every process of the machine, which takes thirty times as long."""
+    """The pids of its children, and of their children. Linux keeps lists of children; elsewhere
+    psutil reads every process of the machine, which takes thirty times as long."""
     if not HAS_LISTS:
         try:
             return [process.pid for process in psutil.Process(pid).children(recursive=True)]
@@ -180,13 +180,13 @@ def descendants(pid: int) -> list[int]:
     try:
         for children in Path(f"/proc/{pid}/task").glob("*/children"):  # of each thread
             found += map(int, children.read_text().split())
-    except (FileNotFoundError, ProcessLookupError):  # it ends
+    except (FileNotFoundError, ProcessLookupError):  # it is ending
         pass
     return [*found, *(below for child in found for below in descendants(child))]
 
 
 def parent(process: psutil.Process) -> int:
-    """The pid of its parent, 0 when it has just ended."""
+    """The pid of its parent, 0 if it has just ended."""
     try:
         return int(process.ppid())
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""The stage of a worker test: its own Redis, a folder, its workers, and producers."""
+"""The stage of a worker test: its own Redis, a folder, workers, and producers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.stream import Written, written
 from . import tasks as worker_tasks
 from .processes import PATIENCE, WorkerProcess, eventually
 
-# Short, so that leases lapse within a test.
+# Short, so that leases expire within a test.
 QUICK: dict[str, Any] = {
     "LEASE": 1.5,
     "HEARTBEAT": 0.4,
@@ -44,7 +44,7 @@ Servers = RedisServer | ClusterNodes | Fleet
 
 
 class Stage:
-    """Starts workers on ``server``, which may be a cluster, or servers behind Sentinel; ``change``
+    """Starts workers on ``server``, which may be a cluster, or servers behind Sentinel. ``change``
     is pytest-django's ``settings``."""
 
     def __init__(self, server: Servers, folder: Path, change: Any, stack: ExitStack) -> None:
@@ -62,7 +62,7 @@ class Stage:
 
     @property
     def server(self) -> RedisServer:
-        """The one server, to be killed and paused."""
+        """The only server, which tests may kill and pause."""
         assert isinstance(self.servers, RedisServer), "give the test the mark one_server"
         return self.servers
 
@@ -72,7 +72,7 @@ class Stage:
         self._change.REDISQUEUE = {"CONNECTION": {"URL": self.url}, **self.settings}
 
     def alter(self, *names: str) -> None:
-        """Have workers that start from now on call these functions of ``alterations``."""
+        """Have workers started from now on call these functions of ``alterations``."""
         self.environment["REDISQUEUE_TEST_ALTERATIONS"] = " ".join(names)
         modules = dict.fromkeys([*self.settings["TASK_MODULES"], "tests.worker.alterations"])
         self.configure(TASK_MODULES=[*modules])
@@ -86,8 +86,8 @@ class Stage:
         prefix: Sequence[str] = (),
         **settings: Any,
     ) -> WorkerProcess:
-        """Start a worker; ``address``: of a proxy in front of the server; ``fresh``: by a new
-        interpreter; ``prefix``: what runs it."""
+        """Start a worker. ``address`` is that of a proxy in front of the server; ``fresh`` asks for
+        a new interpreter; ``prefix`` is the program that runs it."""
         url = redis_url(address) if address else self.url
         worker = WorkerProcess(
             *arguments,
@@ -102,11 +102,12 @@ class Stage:
         return worker
 
     def end_workers(self) -> None:
-        """End the workers now, before what they use goes."""
+        """End the workers now, before the things that they use are closed."""
         self._stack.close()
 
     def script(self, code: str, *options: str, redis: str = "", **settings: Any) -> Script:
-        """Run code in a process with the settings of the workers; ``redis``: another URL."""
+        """Run code in a process with the workers' settings; ``redis`` is the URL of another
+        Redis."""
         return Script(
             code, *options,
             REDISQUEUE_TEST_URL=redis or self.url,
@@ -115,7 +116,7 @@ class Stage:
         )  # fmt: skip
 
     def warm_up(self, jobs: int = 1500) -> int:
-        """Run short jobs, so that the children claim many at once."""
+        """Run short jobs, so that the children learn to claim many at once."""
         tasks.noop.enqueue_many([()] * jobs)
         self.until_done(jobs)
         return jobs
@@ -126,14 +127,14 @@ class Stage:
         return str(self.ledger)
 
     def gate(self) -> str:
-        """A new FIFO, at which ``run_until_let_go`` waits."""
+        """A new FIFO, on which ``run_until_gate_opens`` waits."""
         path = self.folder / f"gate{len(list(self.folder.glob('gate*')))}"
         os.mkfifo(path)
         return str(path)
 
     @staticmethod
-    def let_go(gate: str) -> None:
-        """Open the gate for the one job that waits there, or is about to."""
+    def open_gate(gate: str) -> None:
+        """Open the gate for the single job that waits there, or is about to."""
 
         def opens() -> bool:
             try:
@@ -148,7 +149,7 @@ class Stage:
 
     def pid(self, name: str, n: int = 1) -> int:
         """The pid of a run in the ledger."""
-        text = eventually((self.ledger / f"{name}.{n}").read_text)  # empty for an instant
+        text = eventually((self.ledger / f"{name}.{n}").read_text)  # empty for a moment
         return int(text.split()[0])
 
     def in_order(self) -> list[str]:
@@ -169,11 +170,11 @@ class Stage:
         return sum(int(self.redis.hget(meta, counter) or 0) for meta in metas)
 
     def events(self) -> list[Written]:
-        """Every event of every shard, those of a shard in their order."""
+        """Every event of every shard, each shard's in order."""
         return [event for keys in all_keys() for event in written(self.redis, keys.events)]
 
     def scripts_beside(self, heartbeats: int) -> int:
-        """How many other scripts run during so many heartbeats, each of which sets one key."""
+        """How many other scripts run during this many heartbeats, each of which sets one key."""
 
         def total(name: str) -> int:
             return int(self.redis.info("commandstats").get(name, {"calls": 0})["calls"])
@@ -187,7 +188,7 @@ class Stage:
         return calls("cmdstat_evalsha") - calls("cmdstat_set")
 
     def until_done(self, completed: int, timeout: float = PATIENCE, **others: int) -> None:
-        """Wait until these many jobs have ended so, and nothing is left anywhere."""
+        """Wait until this many jobs have ended with each status, and nothing is left anywhere."""
         want = {"completed": completed, "failed": 0, "cancelled": 0, **others}
 
         def ended() -> bool:
@@ -211,7 +212,7 @@ class Stage:
         return f"{stats}\n{logs}"
 
     def statuses(self, jobs: list[Job]) -> Counter[str]:
-        """How many of these jobs have which status."""
+        """How many of these jobs have each status."""
         by_shard: dict[int, list[str]] = {}
         for job in jobs:
             by_shard.setdefault(shard_of_id(job.id), []).append(job.id)
@@ -266,7 +267,8 @@ def check_ends(stage: Stage, jobs: Sequence[Job]) -> None:
 
 
 def _instant(entry: Path) -> int:
-    """When a run wrote its entry, in ns. It is empty if its process was killed as it wrote."""
+    """When a run wrote its entry, in ns. The entry is empty if its process was killed while writing
+    it."""
     text = entry.read_text()
     return int(text.split()[1]) if text else entry.stat().st_mtime_ns
 
@@ -280,7 +282,8 @@ class Accepted(NamedTuple):
 
 
 class Producers:
-    """Threads that enqueue one job after another, each with its own name, like web processes."""
+    """Threads that enqueue one job after another, each job with its own name, like web
+    processes."""
 
     def __init__(self, book: str, names: str = "abc") -> None:
         self._book = book

@@ -33,7 +33,7 @@ NO_DELAY = Backoff(base=0, jitter=0)
 
 
 def trace(folder: str, name: str) -> int:
-    """Record a run; returns its number, from 1."""
+    """Record a run; returns its number, starting at 1."""
     for n in numbers(1):
         try:
             file = os.open(Path(folder) / f"{name}.{n}", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
@@ -58,15 +58,15 @@ def run_then_sleep(folder: str, name: str, seconds: float) -> int:
 
 
 @task
-def run_until_let_go(folder: str, name: str, gate: str) -> None:
-    """Ends once somebody opens the gate, a FIFO, for writing."""
+def run_until_gate_opens(folder: str, name: str, gate: str) -> None:
+    """Ends once the test opens the gate, a FIFO, for writing."""
     trace(folder, name)
     os.close(os.open(gate, os.O_RDONLY))
 
 
 @task
-def run_until_let_go_in_c(folder: str, name: str, gate: str) -> None:
-    """Like ``run_until_let_go``, but in C and holding the GIL."""
+def run_until_gate_opens_in_c(folder: str, name: str, gate: str) -> None:
+    """Like ``run_until_gate_opens``, but in C and holding the GIL."""
     trace(folder, name)
     libc = ctypes.PyDLL(None)
     libc.close(libc.open(gate.encode(), os.O_RDONLY))
@@ -80,7 +80,7 @@ def run_then_exit(folder: str, name: str) -> None:
 
 @task
 def run_then_exit_in_order(folder: str, name: str, code: int) -> None:
-    """Ends its process with the exit code of a child that ends in order."""
+    """Ends its process with the exit code of an orderly end."""
     trace(folder, name)
     os._exit(code)
 
@@ -105,7 +105,7 @@ def run_then_report(context: Any, folder: str, name: str, seconds: float) -> int
 
 @task(max_attempts=3, backoff=NO_DELAY)
 def slow_at_first(folder: str, name: str, seconds: float) -> int:
-    """Sleeps in its first run only."""
+    """Only sleeps in its first run."""
     n = trace(folder, name)
     if n == 1:
         time.sleep(seconds)
@@ -135,7 +135,7 @@ def polite(context: Any, folder: str, name: str, seconds: float) -> str:
 
 @task
 def stubborn(folder: str, name: str, seconds: float) -> None:
-    """Swallows every interrupt, and records it."""
+    """Swallows every interrupt, and records each."""
     trace(folder, name)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -168,8 +168,8 @@ def backend() -> int:
 
 
 @task
-def backend_until_let_go(gate: str) -> int:
-    """``backend``, which ends once somebody opens the gate, a FIFO, for writing."""
+def backend_until_gate_opens(gate: str) -> int:
+    """``backend``, which ends once the test opens the gate, a FIFO, for writing."""
     pid = backend.func()
     os.close(os.open(gate, os.O_RDONLY))
     return pid
@@ -177,7 +177,7 @@ def backend_until_let_go(gate: str) -> int:
 
 @task
 def surrogate_result() -> str:
-    """A string as os.fsdecode makes it from a file name that is not UTF-8."""
+    """A string like those that os.fsdecode makes from file names that are not UTF-8."""
     return "\udcff"
 
 
@@ -198,7 +198,7 @@ def limit_of_files() -> int:
 
 
 class Panic(BaseException):
-    """Neither an Exception nor one of ours."""
+    """Neither an Exception nor one of the project's own exceptions."""
 
 
 @task
@@ -216,7 +216,7 @@ def retried_once(context: Any, folder: str, name: str) -> int:
 
 
 class NoText(SyntaxError):
-    """Its traceback cannot be made."""
+    """An exception whose traceback cannot be rendered."""
 
     @property
     def text(self) -> str:
@@ -252,8 +252,8 @@ async def async_run(folder: str, name: str, seconds: float) -> int:
 
 
 @task
-async def async_run_until_let_go(folder: str, name: str, gate: str) -> int:
-    """``run_until_let_go`` on the event loop."""
+async def async_run_until_gate_opens(folder: str, name: str, gate: str) -> int:
+    """``run_until_gate_opens`` on the event loop."""
     n = trace(folder, name)
     os.close(await asyncio.to_thread(os.open, gate, os.O_RDONLY))
     return n
@@ -283,7 +283,7 @@ _flying: set[object] = set()
 
 @task
 async def async_gauge(seconds: float) -> int:
-    """How many of these run at a time, with this one."""
+    """How many of these tasks run at the same time, including this one."""
     me = object()
     _flying.add(me)
     await asyncio.sleep(seconds)
@@ -294,7 +294,7 @@ async def async_gauge(seconds: float) -> int:
 
 @task
 def connect_slowly() -> None:
-    """Is interrupted as its database connection is about to be ready."""
+    """Is interrupted just before its database connection is ready."""
     init = DatabaseWrapper.init_connection_state
 
     def init_slowly(self: DatabaseWrapper) -> None:
@@ -308,7 +308,7 @@ def connect_slowly() -> None:
 
 @task
 def connects() -> bool:
-    """Whether its query has to connect."""
+    """Whether its query has to open a connection."""
     made: list[Any] = []
 
     def note(connection: Any, **_: Any) -> None:
@@ -337,7 +337,7 @@ _threads: set[int] = set()
 
 
 def _count_and_nap(seconds: float) -> int:
-    """Queries in this thread; returns how many threads have had a connection so far."""
+    """Queries in this thread; returns how many threads have used a connection so far."""
     Counter.objects.count()
     _threads.add(threading.get_ident())
     time.sleep(seconds)
@@ -346,14 +346,14 @@ def _count_and_nap(seconds: float) -> int:
 
 @task
 def threads_orm(count: int) -> int:
-    """Queries in threads of its own."""
+    """Queries in its own threads."""
     with ThreadPoolExecutor(count) as threads:
         return sum(threads.map(lambda _: Counter.objects.count(), range(count)))
 
 
 @task
 def clear_alarm(seconds: float) -> None:
-    """Clears the alarm, as ``signal.alarm`` in a library does, and goes on for a while."""
+    """Clears the alarm, as a library's ``signal.alarm`` might, and continues for a while."""
     signal.setitimer(signal.ITIMER_REAL, 0)
     time.sleep(seconds)
 
@@ -384,7 +384,8 @@ def _visible_and_end(atomic: transaction.Atomic) -> int:
 
 @task
 async def async_transaction(name: str, seconds: float = 0.05) -> int:
-    """How many rows a transaction sees that is open across an await: its own, if isolated."""
+    """How many rows a transaction that is open across an await sees: only its own, if it is
+    isolated."""
     atomic = await _begin(name)
     await asyncio.sleep(seconds)
     return await _visible_and_end(atomic)
@@ -392,7 +393,8 @@ async def async_transaction(name: str, seconds: float = 0.05) -> int:
 
 @task
 async def async_in_plain_thread() -> int:
-    """Queries in a thread that belongs to no job; returns the process at the other end."""
+    """Queries in a thread that belongs to no job; returns the process at the other end of the
+    connection."""
     return await asyncio.to_thread(backend.func)
 
 
@@ -414,7 +416,7 @@ def spin_in_a_group(seconds: float) -> None:
 
 @task
 def run_async() -> int:
-    """Queries in a coroutine; returns the process at the other end."""
+    """Queries in a coroutine; returns the process at the other end of the connection."""
     return asyncio.run(sync_to_async(backend.func)())
 
 
@@ -440,7 +442,7 @@ async def async_progress(context: Any, rounds: int, seconds: float = 0, note: st
 
 @task(takes_context=True)
 def wait_for_an_event(context: Any, folder: str, event: str) -> Any:
-    """Sleeps and waits without its child; each run leaves a trace."""
+    """Sleeps and waits without occupying a child; each run leaves a trace."""
     trace(folder, event)
     context.sleep(0.3)
     return context.wait_for(event, timeout=60)

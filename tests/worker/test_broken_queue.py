@@ -1,4 +1,4 @@
-"""A queue with a key of a wrong type stands still; everything else goes on."""
+"""A queue with a key of the wrong type is blocked; everything else continues."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_outcomes_of_a_broken_queue_are_kept_until_it_is_repaired(
 
 @pytest.mark.slow
 def test_a_worker_can_stop_while_a_queue_is_broken(stage: Stage) -> None:
-    """The next worker recovers what it could not report, once the queue is repaired."""
+    """Once the queue is repaired, the next worker recovers what the first could not report."""
     stage.configure(QUEUES={"default": {}, "low": {}})
     worker = stage.worker("--processes", "1", "--queues", "low").wait_until_up(2)
     low = tasks.run_then_sleep.using(queue_name="low")

@@ -24,7 +24,8 @@ def begin(state: ChildState, slot: int, job: ClaimedJob, started_ms: int, deadli
 
 
 def race(rounds: int) -> list[tuple[int, int]]:
-    """A child takes tokens one by one, this process takes the rest: (taken, stolen) per round."""
+    """A child takes tokens one by one while this process takes the rest; yields (taken, stolen) per
+    round."""
     state = ChildState(0, 1)
     begin, begin_end = os.pipe()
     result, result_end = os.pipe()
@@ -44,7 +45,7 @@ def race(rounds: int) -> list[tuple[int, int]]:
         held = [(f"job_{number}_{n}", n) for n in range(64)]
         state.offer([claimed(*job) for job in held])
         os.write(begin_end, b"!")
-        steal_at = time.perf_counter_ns() + 500 * (number % 400)  # another moment each time
+        steal_at = time.perf_counter_ns() + 500 * (number % 400)  # at a different moment each time
         while time.perf_counter_ns() < steal_at:
             pass
         stolen = state.take_unstarted()
@@ -58,7 +59,7 @@ def race(rounds: int) -> list[tuple[int, int]]:
 
 def test_every_token_is_taken_exactly_once() -> None:
     found: list[tuple[int, int]] = []
-    for _ in range(20):  # a busy machine may run one behind the other for a while
+    for _ in range(20):  # on a busy machine, one process may run after the other for a while
         found += race(1000)
         if len({taken for taken, _ in found}) > 2:
             break
@@ -70,7 +71,8 @@ def test_every_token_is_taken_exactly_once() -> None:
 def test_a_whole_batch_fits_into_a_pipe_of_two_pages() -> None:
     state = ChildState(0, 1)
     fcntl.fcntl(state._token_end, fcntl.F_SETPIPE_SZ, 8192)
-    os.set_blocking(state._token_end, False)  # so that a mistake fails and does not hang
+    # so that an error fails the test instead of hanging it
+    os.set_blocking(state._token_end, False)
     held = [(f"job_{n:059}", 2**40 + n) for n in range(MAX_BATCH)]
     state.offer([claimed(*job) for job in held])
     assert state.has_unstarted()
@@ -104,8 +106,8 @@ def test_the_table_of_running_jobs() -> None:
     assert len(state.running()) == 1
 
 
-def test_a_record_that_is_read_while_it_is_written_has_no_deadline_yet() -> None:
-    """The deadline is written first, so it may be that of the job before."""
+def test_a_record_read_while_it_is_being_written_has_no_deadline_yet() -> None:
+    """The deadline is written first, so it may be the previous job's."""
     state = ChildState(0, 1)
     begin(state, 0, claimed("job_b", 4, 5), 9000, 7000)
     front = state.running_sync()
@@ -136,8 +138,8 @@ def test_messages_to_a_child_that_never_reads_do_not_block_the_supervisor() -> N
 
 
 def test_files_that_a_job_closes_during_the_check_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job runs beside the thread that checks. An error would end the child before the outcomes
-    of jobs that are about to end are recorded."""
+    """The job runs alongside the thread that checks. An error would end the child before the
+    outcomes of jobs that are about to end are recorded."""
     state = ChildState(0, 1)
 
     class Files:

@@ -1,4 +1,4 @@
-"""Redis Cluster under load: what was accepted ends, whatever becomes of the slot and its owner."""
+"""Redis Cluster under load: every accepted job ends, whatever happens to the slot and its owner."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def shards() -> int:
 
 @pytest.fixture
 def stage(cluster: ClusterNodes, tmp_path: Path, settings: Any, shards: int) -> Iterator[Stage]:
-    """What an enqueue has accepted is on a replica. Jobs go to all shards in turn."""
+    """What an enqueue call has accepted is on a replica. Jobs go to each shard in turn."""
     with ExitStack() as stack:
         stage = Stage(cluster, tmp_path, settings, stack)
         spread = {"default": {"SPREAD": True}}
@@ -58,7 +58,7 @@ def _move(cluster: ClusterNodes) -> None:
 
 
 def _kill(cluster: ClusterNodes) -> None:
-    """The dead master comes back as a replica; before that nothing is accepted."""
+    """The dead master returns as a replica; until then nothing is accepted."""
     owner = cluster.owner(SLOT)
     cluster.kill_owner(SLOT)
     owner.start()
@@ -73,7 +73,7 @@ def _kill_unaided(cluster: ClusterNodes) -> None:
 
 
 def _cut_off(cluster: ClusterNodes) -> None:
-    """For a while clients write to a master that has been replaced: what it has taken is lost."""
+    """For a while, clients write to a master that has been replaced: what it accepted is lost."""
     with cluster.cut_off(SLOT) as former:
         before = _scripts(former)
         wait_for(lambda: _scripts(former) > before + 20, "nobody writes to the former master")
@@ -87,7 +87,7 @@ def _scripts(node: ClusterNode) -> int:
 
 @dataclass(frozen=True)
 class Fault:
-    """``loses``: the new owner lacks what the former one did last."""
+    """``loses``: the new owner lacks the former owner's last writes."""
 
     change: Callable[[ClusterNodes], None]
     loses: bool = False
@@ -109,7 +109,7 @@ class Fault:
 def test_what_was_accepted_ends(
     stage: Stage, processes: MirrorProcesses, cluster: ClusterNodes, fault: Fault, shards: int
 ) -> None:
-    """Once, and the mirror has it as Redis does."""
+    """It ends once, and the mirror agrees with Redis."""
     stage.worker("--processes", "2").wait_until_up(3)
     processes.until_known(shards)
     with Producers(stage.book) as producers:
@@ -128,11 +128,11 @@ def test_what_was_accepted_ends(
     eventually(lambda: stage.statuses(jobs) == want, 40, every=0.2, why=stage.report)
     if fault.change is not _cut_off:
         runs = stage.runs()
-        # Reports that the new owner has not seen are lost: a batch per child and round, of the
-        # shards that the former one had.
+        # Reports that the new owner has not received are lost: one batch per child and round, in
+        # the shards that the former owner had.
         assert sum(runs[one.name] > 1 for one in producers.accepted) <= 2 * 64 * ROUNDS
     assert all(isinstance(error, RedisUnavailable) for error in producers.refused)
-    # Each process logs an outage of a shard when it begins, not at every try.
+    # Each process logs a shard's outage once when it begins, not at every attempt.
     assert stage.report().count("trying again until it answers") <= 20 * shards * ROUNDS
 
     processes.until_equal()
@@ -145,15 +145,16 @@ def test_what_was_accepted_ends(
 def test_a_silent_node_holds_up_its_own_shards_only(
     stage: Stage, processes: MirrorProcesses, cluster: ClusterNodes, shards: int
 ) -> None:
-    """For more than two leases, and no replica takes over. Then its jobs run, each once."""
+    """It is silent for more than two leases, and no replica takes over. Then its jobs run, each
+    once."""
     silent = cluster.owner(SLOT)
     others = [n for n in range(shards) if cluster.owner(slot(tag(n))) is not silent]
-    assert others  # how many depends on where earlier tests have moved slots
+    assert others  # their number depends on where earlier tests have moved slots
     stage.configure(WAIT_REPLICAS=0)
     jobs = Shards(stage)
     worker = stage.worker("--processes", "2").wait_until_up(3)
     gate = stage.gate()
-    held = jobs.enqueue(0, "held", task=tasks.run_until_let_go, more=(gate,))
+    held = jobs.enqueue(0, "held", task=tasks.run_until_gate_opens, more=(gate,))
     eventually(lambda: stage.runs()["held"], why=stage.report)
     waiting = jobs.enqueue(0, *(f"waiting{n}" for n in range(20)))
     silent.pause()
@@ -163,7 +164,7 @@ def test_a_silent_node_holds_up_its_own_shards_only(
             n = next(rounds)
             jobs.until({shard: jobs.enqueue(shard, f"round{n}.{shard}") for shard in others})
             if n == 0:
-                stage.let_go(gate)  # it ends while its shard is away
+                stage.open_gate(gate)  # it ends while its shard is unavailable
     finally:
         silent.resume()
     jobs.until({0: [*held, *waiting]})

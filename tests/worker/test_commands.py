@@ -54,13 +54,13 @@ def test_the_banner_shows_no_password(
 
 
 @pytest.mark.parametrize("stream", ["closed", "full"])
-def test_a_service_works_on_if_its_output_cannot_be_written(
+def test_a_service_keeps_working_if_its_output_cannot_be_written(
     stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = StringIO()
     monkeypatch.setattr(full, "write", Mock(side_effect=OSError(errno.ENOSPC, "no space left")))
     monkeypatch.setattr(full, "flush", Mock(side_effect=OSError(errno.ENOSPC, "no space left")))
-    output = None if stream == "closed" else full  # Python has None for a closed descriptor
+    output = None if stream == "closed" else full  # Python uses None for a closed descriptor
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(sys, name, output)
     Command().announce("django_redisqueue worker")
@@ -114,8 +114,8 @@ def test_the_command_has_a_second_name_and_logs_each_job_when_asked(stage: Stage
 
 @pytest.mark.slow
 @pytest.mark.one_server("looks at its server's clients and commands")
-def test_an_idle_worker_asks_redis_little(stage: Stage) -> None:
-    """Once a second, and once more for each shard."""
+def test_an_idle_worker_makes_few_requests(stage: Stage) -> None:
+    """Once a second, plus once for each shard."""
     stage.configure(LEASE=15, HEARTBEAT=4)
     stage.worker("--processes", "1").wait_until_up(2)
     stage.ended(tasks.run.enqueue(stage.book, "job"))
@@ -124,7 +124,7 @@ def test_an_idle_worker_asks_redis_little(stage: Stage) -> None:
     most, seconds = 1 + shards, 7.0
 
     def rate() -> float:
-        """Round trips: commands of clients, not those inside scripts."""
+        """Round trips: commands from clients, not those inside scripts."""
         sent, end = 0, time.monotonic() + seconds  # the measured interval
         with stage.redis.monitor() as monitor:
             while (left := end - time.monotonic()) > 0:
@@ -132,7 +132,7 @@ def test_an_idle_worker_asks_redis_little(stage: Stage) -> None:
                     sent += monitor.next_command()["client_type"] != "lua"
         return sent / seconds
 
-    with stage.redis.monitor() as monitor:  # a worker that has just started asks more
+    with stage.redis.monitor() as monitor:  # a worker that has just started asks more often
         eventually(
             lambda: not monitor.connection.can_read(1.0 / shards) or not monitor.next_command(),
             every=0.001,  # each command of a script is one to read
@@ -143,7 +143,7 @@ def test_an_idle_worker_asks_redis_little(stage: Stage) -> None:
     assert rates[-1] < most, rates
 
 
-def test_an_idle_worker_takes_a_new_job_at_once(stage: Stage) -> None:
+def test_an_idle_worker_claims_a_new_job_at_once(stage: Stage) -> None:
     stage.worker("--processes", "2").wait_until_up(3)
     stage.ended(tasks.run.enqueue(stage.book, "first"))
     took = []
@@ -174,7 +174,7 @@ def _now(stage: Stage) -> float:
     return float(seconds) * 1000 + float(micros) / 1000
 
 
-def test_reapqueue_does_what_its_dry_run_shows(stage: Stage) -> None:
+def test_reapqueue_does_what_its_dry_run_announces(stage: Stage) -> None:
     job_id = _abandon_a_job(stage)
     dry = stage.worker("--dry-run", command="reapqueue")
     assert dry.wait() == 0
@@ -244,7 +244,8 @@ def run_probe(*arguments: str) -> tuple[int, str]:
 
 
 def until_probed(file: Path, health: Health) -> str:
-    """Wait until a heartbeat may be a second old at the most for this health; what is said then."""
+    """Wait until the probe reports this health, with a heartbeat that may be at most a second old;
+    returns its output."""
 
     def words() -> str:
         found, said = check_heartbeat(file, 1)
@@ -322,12 +323,12 @@ def test_an_orderly_end_removes_the_heartbeat_file(stage: Stage) -> None:
 
 
 @pytest.mark.one_server("looks at its server's clients and commands")
-def test_connections_of_a_worker_are_few(stage: Stage) -> None:
+def test_a_worker_needs_few_connections(stage: Stage) -> None:
     stage.worker("--processes", "2").wait_until_up(3)
     tasks.run.enqueue_many([(stage.book, f"job{n}") for n in range(50)])
     stage.until_done(50)
     client: Redis = stage.redis
-    # Two per child and three for this test; for each shard three for maintenance, and two for the
+    # Two per child and three for this test; per shard, three for maintenance and two for the
     # supervisor.
     assert len(client.client_list()) <= 2 * 2 + 3 + (3 + 2) * get_settings().shards
 
@@ -348,7 +349,7 @@ def test_which_checks_a_worker_logs_at_its_start(
     silenced: list[str],
     shown: list[str],
 ) -> None:
-    """Advice for production is no news to somebody who tries it out."""
+    """Advice for production is of no use to someone who is trying the package out."""
     settings.DEBUG, settings.SILENCED_SYSTEM_CHECKS = debug, silenced
     found = [make_error(10, "It does not answer.", "Start it."), make_warning(14, "It is old.", "")]
     caplog.set_level(logging.INFO, "django_redisqueue")

@@ -1,4 +1,4 @@
-"""Sentinel: the master dies or is demoted, and workers and producers follow."""
+"""Sentinel: the master dies or is demoted, and workers and producers follow the new one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def replica(master: RedisServer) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def sentinel(master: RedisServer, replica: RedisServer) -> Iterator[RedisSentinel]:
-    """It knows the master and its replica, and has its own password."""
+    """It monitors the master and its replica, and has its own password."""
     with RedisSentinel(master.address, requirepass="s3cret") as sentinel:
         eventually(lambda: sentinel.replicas() == 1)
         yield sentinel
@@ -72,7 +72,8 @@ def test_a_failover_is_followed_by_workers_and_producers(
     waiting = [tasks.sleep.enqueue(0.02) for _ in range(100)]
     copy = replica.client(decode_responses=True)
     last = keys_of().job(waiting[-1].id)
-    eventually(lambda: copy.exists(last))  # otherwise enqueues could be lost with the dying master
+    # otherwise enqueued jobs could be lost with the dying master
+    eventually(lambda: copy.exists(last))
     master.kill()
 
     refusals: list[RedisQueueError] = []
@@ -92,7 +93,7 @@ def test_a_failover_is_followed_by_workers_and_producers(
         assert job.status == "completed"
 
 
-BOUND = 1.0  # s after the switch within which everybody has followed
+BOUND = 1.0  # s after the switch within which every process has followed
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ def fleet() -> Iterator[Fleet]:
 
 @dataclass
 class Story:
-    """Jobs accepted while the master changed; ``switched``: when the new one was announced."""
+    """Jobs accepted while the master changed. ``switched``: when the new master was announced."""
 
     accepted: list[Accepted]
     refused: list[RedisQueueError]
@@ -124,7 +125,7 @@ class Busy:
         self.fleet = fleet
 
     def through(self, change: Callable[[], None]) -> Story:
-        """Change the master, and go on for a while."""
+        """Change the master, and continue for a while."""
         worker = self.stage.worker("--processes", "2").wait_until_up(3)
         assert worker.fork_server.num_threads() == 1, (
             "a thread that listens to sentinels was forked"
@@ -146,7 +147,7 @@ class Busy:
         want = Counter(completed=len(jobs))
         eventually(lambda: self.stage.statuses(jobs) == want, 40, every=0.2, why=self.report)
         runs = self.stage.runs()
-        # Reports that the new master has not seen are lost: one batch per child.
+        # Reports that the new master has not received are lost: one batch per child.
         assert sum(runs[one.name] > 1 for one in accepted) <= 2 * 64, self.report()
 
     def report(self) -> str:
@@ -167,7 +168,7 @@ def test_a_planned_failover_is_followed_within_a_second(busy: Busy) -> None:
     busy.ended([one for one in story.accepted if not exposed[0] < one.at < exposed[1]])
     assert story.stall < 5
     assert {type(error) for error in story.refused} == {RedisUnavailable}
-    # Each process logs it once for each shard, not at every try.
+    # Each process logs it once per shard, not at every attempt.
     logged = busy.stage.report().count("trying again until it answers")
     assert logged <= 8 * get_settings().shards
 
@@ -179,10 +180,10 @@ class TestMirrored:
 
     @pytest.mark.parametrize("processes", ["sqlite"], indirect=True)
     @pytest.mark.parametrize(("how", "shards"), [("planned", 1), ("planned", 4), ("crash", 4)])
-    def test_what_a_replica_has_confirmed_is_not_lost(
+    def test_jobs_confirmed_by_a_replica_are_not_lost(
         self, busy: Busy, processes: MirrorProcesses, how: str, shards: int
     ) -> None:
-        """It ends once, and the mirror has it as Redis does."""
+        """Each job ends once, and the mirror agrees with Redis."""
         stage, fleet = busy.stage, busy.fleet
         stage.configure(WAIT_REPLICAS=1, SHARDS=shards, QUEUES={"default": {"SPREAD": True}})
         story = busy.through(fleet.fail_over if how == "planned" else fleet.master.kill)

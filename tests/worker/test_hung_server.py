@@ -1,4 +1,4 @@
-"""Workers of two servers, one of which hangs: it accepts connections and answers nothing."""
+"""Workers on two servers, one of which hangs: it accepts connections and answers nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REQUEST = ClaimRequest("c1", ("default",))
 
 
 def two_servers(stage: Stage, url: str) -> Shards:
-    """Shards 0 and 2 are on the stage's server, 1 and 3 at the other URL."""
+    """Shards 0 and 2 are on the stage's server, 1 and 3 on the server at the other URL."""
     stage.configure(SHARDS=4, CONNECTION={"URL": [stage.server.url, url]}, LEASE=6, HEARTBEAT=2)
     return Shards(stage)
 
@@ -55,7 +55,7 @@ def hangs(server: RedisServer) -> Iterator[None]:
 def test_a_worker_starts_while_a_server_hangs(
     stage: Stage, fresh_server: Callable[..., RedisServer]
 ) -> None:
-    """It asks that server once, and runs the jobs of the other."""
+    """It contacts that server once, and runs the other server's jobs."""
     other = fresh_server()
     shards = two_servers(stage, other.url)
     agree_on_shards(AllShards(worker_connection().at))
@@ -72,7 +72,7 @@ def test_a_worker_starts_while_a_server_hangs(
 
 
 @pytest.mark.parametrize("is_busy", [True, False])
-def test_jobs_of_the_other_server_go_on(
+def test_jobs_of_the_other_server_continue(
     stage: Stage, fresh_server: Callable[..., RedisServer], is_busy: bool
 ) -> None:
     other = fresh_server()
@@ -92,7 +92,7 @@ def test_jobs_of_the_other_server_go_on(
 
 
 class Child(NamedTuple):
-    """What a child has for its main loop, and the proxy in front of shards 1 and 3."""
+    """The parts of a child's main loop, and the proxy in front of shards 1 and 3."""
 
     proxy: Proxy
     state: ChildState
@@ -115,8 +115,9 @@ def child(
     found.shards[0].commands.connection.close_all()
 
 
-def test_claims_ask_a_server_that_hangs_once(child: Child) -> None:
-    """Also if it has other shards: until it has answered a heartbeat."""
+def test_claims_contact_a_hanging_server_once(child: Child) -> None:
+    """Even if it has several shards, it is not contacted again until it has answered a
+    heartbeat."""
     for shard in (1, 3):
         child.claims.go_to(shard)
         child.claims.claim(1)
@@ -135,13 +136,14 @@ def test_claims_ask_a_server_that_hangs_once(child: Child) -> None:
     assert child.proxy.accepted == before + 1
 
 
-def test_reports_ask_a_server_that_hangs_once(child: Child) -> None:
+def test_reports_contact_a_hanging_server_once(child: Child) -> None:
     reports = Reports(REQUEST, child.state, get_settings())
     outcomes = [
         Outcome(new_job_id(shard), 1, 1, OutcomeKind.COMPLETED, "null") for shard in range(4)
     ]
-    assert reports.send(outcomes) == [True] * 4  # refused: nobody knows these jobs
-    for one in child.claims.shards:  # no call was sent again: claims would cost more behind one
+    assert reports.send(outcomes) == [True] * 4  # refused: Redis does not know these jobs
+    # no call was sent again: claims after a resent call would cost more
+    for one in child.claims.shards:
         assert not one.commands.connection.call("EXISTS", one.commands.keys.resent(REQUEST.child))
     before = child.proxy.accepted
     child.proxy.black_hole()
@@ -155,7 +157,7 @@ def test_reports_ask_a_server_that_hangs_once(child: Child) -> None:
 
 
 def test_a_child_that_stops_reports_to_the_other_servers_first(child: Child) -> None:
-    """It waits for the one that hangs until it is killed."""
+    """It waits for the hanging server until it is killed."""
     outcomes = [
         Outcome(new_job_id(shard), 1, 1, OutcomeKind.COMPLETED, "null") for shard in range(4)
     ]
@@ -171,7 +173,7 @@ def test_a_child_that_stops_reports_to_the_other_servers_first(child: Child) -> 
     assert child.claims.unreported == 0
 
 
-def test_an_idle_child_tries_to_reach_a_server_that_hangs_once(
+def test_an_idle_child_tries_to_reach_a_hanging_server_once(
     child: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wake, "CONNECT_TIMEOUT", 0.3)
@@ -198,8 +200,8 @@ def test_an_idle_child_notices_soon_that_a_server_is_back(child: Child) -> None:
     idle.close()
 
 
-def test_a_child_that_starts_leaves_out_a_server_that_hangs(child: Child) -> None:
-    """Its home may be there."""
+def test_a_child_that_starts_skips_a_hanging_server(child: Child) -> None:
+    """Its home shard may be on that server."""
     for shard in (1, 3):
         child.state.note_shard(shard, answers=False)
     before = child.proxy.accepted
@@ -212,7 +214,9 @@ def test_a_child_that_starts_leaves_out_a_server_that_hangs(child: Child) -> Non
     assert child.proxy.accepted == before
 
 
-def test_the_next_child_of_a_slot_leaves_it_to_the_heartbeats_too(child: Child) -> None:
+def test_the_next_child_of_a_slot_also_leaves_a_hanging_server_to_the_heartbeats(
+    child: Child,
+) -> None:
     child.claims.note_silent(1)
     child.state.reset()
     assert [child.state.answers(shard) for shard in range(4)] == [True, False, True, False]

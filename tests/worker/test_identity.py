@@ -1,4 +1,4 @@
-"""The id of a child tells which process it is, and whether that is gone."""
+"""A child's id identifies its process, and tells whether that process is gone."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_reused_pid_is_another_process() -> None:
     assert reused.is_gone
 
 
-def test_nothing_is_known_of_processes_of_other_machines() -> None:
+def test_nothing_is_known_about_processes_on_other_machines() -> None:
     elsewhere = parse_child("alpha.deadbeef.999999.1.1")
     assert elsewhere is not None
     assert not elsewhere.is_gone
@@ -57,11 +57,11 @@ def test_nothing_is_known_of_processes_of_other_machines() -> None:
         assert parse_child(strange) is None
 
 
-def test_where_the_boot_is_unknown_each_worker_has_a_machine_of_its_own(
+def test_without_a_boot_id_each_worker_counts_as_a_separate_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Sandboxes may share their host name, and in each the worker has the pid 1. One must not take
-    over from another that lives."""
+    """Sandboxes may share a host name, and in each of them the worker has pid 1. One must not take
+    over from another that is alive."""
 
     def is_missing(path: Path) -> str:
         raise FileNotFoundError(path)
@@ -76,8 +76,8 @@ def test_where_the_boot_is_unknown_each_worker_has_a_machine_of_its_own(
     assert len(found) == 2
 
 
-def test_a_process_that_proc_hides_is_not_taken_for_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With hidepid, another user's processes have no folder in /proc, but accept signal 0."""
+def test_a_process_hidden_from_proc_is_not_considered_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With hidepid, other users' processes have no folder in /proc, but accept signal 0."""
     worker = parse_child(f"alpha.{machine()}.{2**22 + 1}.5.1")
     assert worker is not None
     assert worker.is_gone

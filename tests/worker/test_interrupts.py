@@ -1,4 +1,4 @@
-"""Timeouts and messages of the supervisor interrupt the right job, and idle waits."""
+"""Timeouts and supervisor messages interrupt the right job, and idle waits."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ def nap(seconds: float) -> None:
 def test_a_timeout_is_for_its_job_only(made: Interrupts) -> None:
     made.arm(claimed("job_1"), None, in_ms(30))
     made.disarm()
-    made.arm(claimed("job_2"), None, 0)  # the alarm of the first job comes now
+    made.arm(claimed("job_2"), None, 0)  # the first job's alarm would come now
     nap(0.06)
     made.disarm()
     made.arm(claimed("job_3"), None, in_ms(30))
     made.disarm()
-    made.arm(claimed("job_4"), None, in_ms(90))  # and now that of the third
+    made.arm(claimed("job_4"), None, in_ms(90))  # and now the third job's
     nap(0.06)
     with pytest.raises(JobTimeout):
         nap(0.1)
-    nap(0.1)  # raised once
+    nap(0.1)  # raised only once
 
 
-def test_a_sooner_deadline_sets_the_alarm_anew(made: Interrupts, state: ChildState) -> None:
+def test_an_earlier_deadline_resets_the_alarm(made: Interrupts, state: ChildState) -> None:
     made.arm(claimed("job_1"), None, in_ms(60_000))
     made.disarm()
     made.arm(claimed("job_2"), None, in_ms(30))
@@ -101,21 +101,21 @@ def test_a_cancel_is_for_its_lease_only(made: Interrupts, state: ChildState) -> 
         send(state, "abandon job_1 3")
 
 
-def test_a_message_that_comes_before_its_job_starts_waits_for_it(
+def test_a_message_that_arrives_before_its_job_starts_waits_for_it(
     made: Interrupts, state: ChildState
 ) -> None:
     send(state, "cancel job_2 7")
-    made.arm(claimed("job_1", lease=6), None, 0)  # another job first: not interrupted
+    made.arm(claimed("job_1", lease=6), None, 0)  # another job first, which is not interrupted
     made.disarm()
     send(state, "cancel job_2 7")
     context = JobContext(claimed("job_2"), lambda _: True, Memory())
     with pytest.raises(JobCancelled):
         made.arm(claimed("job_2", lease=7), context, 0)
     assert context.cancelled
-    made.arm(claimed("job_2", lease=8), None, 0)  # delivered once
+    made.arm(claimed("job_2", lease=8), None, 0)  # delivered only once
 
 
-def test_the_message_to_stop_ends_a_wait_and_no_job(made: Interrupts, state: ChildState) -> None:
+def test_the_message_to_stop_ends_a_wait_but_no_job(made: Interrupts, state: ChildState) -> None:
     made.arm(claimed(), None, 0)
     send(state, "stop")
     assert made.stopping
@@ -123,7 +123,7 @@ def test_the_message_to_stop_ends_a_wait_and_no_job(made: Interrupts, state: Chi
     made.wait(lambda: pytest.fail("it waits after it was told to stop"))
 
 
-def test_what_a_job_has_blocked_comes_through_again(made: Interrupts, state: ChildState) -> None:
+def test_signals_blocked_by_a_job_are_delivered_again(made: Interrupts, state: ChildState) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         state.send("stop")
@@ -135,7 +135,7 @@ def test_what_a_job_has_blocked_comes_through_again(made: Interrupts, state: Chi
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def test_a_message_from_before_there_was_a_handler_is_found(state: ChildState) -> None:
+def test_a_message_sent_before_the_handler_was_installed_is_found(state: ChildState) -> None:
     state.send("stop")
     with installed(state) as made:
         assert made.stopping
@@ -155,12 +155,12 @@ def test_a_shield_holds_interrupts_back(made: Interrupts) -> None:
     with pytest.raises(JobTimeout):
         commit()
     assert passed
-    with made.shield():  # no job runs: nothing is armed
+    with made.shield():  # no job runs, so nothing is armed
         pass
     assert made.current is None
 
 
-def test_a_shield_in_another_thread_is_not_that_of_the_job(made: Interrupts) -> None:
+def test_a_shield_in_another_thread_does_not_shield_the_job(made: Interrupts) -> None:
     made.arm(job := claimed("job_1"), None, 0)
     found: list[object] = []
 

@@ -1,13 +1,12 @@
-"""Limits and rates hold by the marks of the jobs themselves, whatever dies in between.
+"""Limits and rates hold according to the jobs' own marks, whatever dies in between.
 
 What a mark proves: a job holds its slot from its claim until its end is reported or its dead child
-is reaped. Its marks are made in between, so runs that overlap by their marks have held slots at
-the same time, and no allowance is needed. A run without an end lasted until its child was killed,
-at the least. A start counts for a rate at the instant of its claim, and its mark comes somewhat
-later: later by more for one than for another, so marks may be closer together than the claims
-were. So the marks tell which claims became starts, and the event of the claim tells when, by the
-clock that Redis counts with. That the job then started at once is seen by what its child did in
-between: nothing.
+is reaped. Its marks are made in between, so runs that overlap by their marks held slots at the same
+time, and no tolerance is needed. A run without an end lasted at least until its child was killed. A
+start counts towards a rate at the time of its claim. Its mark comes somewhat later, with a delay
+that varies, so marks may be closer together than their claims. Therefore the marks only tell which
+claims became starts, and the event of the claim tells when, by the clock that Redis counts with.
+The child did nothing between the claim and the mark, which shows that the job started at once.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from .stage import Stage
 
 KILLS = 8
 KEYS = ("a", "b", "c")
-# Nothing here is recovered by a lease that lapses, and no kill counts as poison.
+# In these tests no job is recovered because a lease expired, and no kill counts as poison.
 SETTINGS = {
     "TASK_MODULES": ["tests.worker.limit_tasks"],
     "LEASE": 60,
@@ -42,7 +41,8 @@ SETTINGS = {
 
 @dataclass(slots=True)
 class Run:
-    """One run by its marks: instants in ns, monotonic but for ``wall``; 0: it has no end."""
+    """One run, from its marks: times in ns, monotonic except ``wall``. An ``end`` of 0 means that
+    there is none."""
 
     name: str
     pid: int
@@ -52,7 +52,7 @@ class Run:
 
 
 def read_runs(path: Path) -> list[Run]:
-    """All runs so far, in the order of their starts. The last line may be seen half written."""
+    """All runs so far, in the order of their starts. The last line may be incomplete."""
     runs: list[Run] = []
     running: dict[int, Run] = {}
     for line in path.read_text().split("\n")[:-1] if path.exists() else ():
@@ -67,7 +67,7 @@ def read_runs(path: Path) -> list[Run]:
 
 
 def peak(runs: Iterable[Run]) -> int:
-    """How many of them ran at once at the most."""
+    """The highest number of them that ran at the same time."""
     changes = [(run.start, 1) for run in runs] + [(run.end, -1) for run in runs if run.end]
     count = most = 0
     for _, change in sorted(changes):
@@ -84,7 +84,7 @@ def by_key(runs: Iterable[Run]) -> dict[str, list[Run]]:
 
 
 class Trial:
-    """Enqueues jobs, kills children that run them, and knows when."""
+    """Enqueues jobs, kills children that run them, and records when."""
 
     def __init__(self, stage: Stage, dice: random.Random) -> None:
         self._stage = stage
@@ -94,7 +94,8 @@ class Trial:
         self.kills: dict[int, int] = {}  # monotonic ns by pid
 
     def enqueue(self, count: int) -> None:
-        """Every third has a rate and goes first, the others have a limit with one of the keys."""
+        """Every third job has a rate and goes first; the others have a limit with one of the
+        keys."""
         path = str(self.path)
         for n in range(len(self.jobs), len(self.jobs) + count):
             key = "rated" if n % 3 == 2 else self._dice.choice(KEYS)
@@ -109,11 +110,11 @@ class Trial:
         return any(peak(keys[key]) == LIMIT for key in KEYS if key in keys)
 
     def kill_holders(self) -> None:
-        """Kill the children that run jobs of one key, of that with the most."""
+        """Kill the children that run jobs of one key, the key with the most jobs."""
         self._kill(eventually(self._holders))
 
     def kill_any(self, worker: WorkerProcess) -> None:
-        """Kill one of all children, whatever it does."""
+        """Kill any one of the children, whatever it is doing."""
         alive = eventually(lambda: [pid for pid in worker.children if pid not in self.kills])
         self._kill([self._dice.choice(alive)])
 
@@ -129,7 +130,7 @@ class Trial:
             os.kill(pid, signal.SIGKILL)
 
     def runs(self) -> list[Run]:
-        """All runs; one that was killed ends there."""
+        """All runs; a killed run ends when its child was killed."""
         runs = read_runs(self.path)
         for run in runs:
             run.end = run.end or max(run.start, self.kills[run.pid])
@@ -147,7 +148,7 @@ def claims_of(stage: Stage, trial: Trial) -> dict[str, list[int]]:
 
 
 def starts_of(runs: list[Run], claims: dict[str, list[int]]) -> Iterator[int]:
-    """When each run with a rate was claimed, in ms. Its child has started nothing since."""
+    """When each run with a rate was claimed, in ms. Its child has started nothing in between."""
     for run in runs:
         if run.name.startswith("rated-"):
             wall_ms = run.wall // 1_000_000
@@ -168,7 +169,7 @@ def leftovers(stage: Stage) -> list[str]:
 
 
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
-def test_limits_and_rates_hold_while_children_and_redis_die(stage: Stage) -> None:
+def test_limits_and_rates_hold_when_children_and_redis_die(stage: Stage) -> None:
     seed = int(os.environ.get("REDISQUEUE_TEST_SEED", random.randrange(10**6)))
     print(f"REDISQUEUE_TEST_SEED={seed}")  # pytest prints it if the test fails
     stage.configure(**SETTINGS)
@@ -178,13 +179,13 @@ def test_limits_and_rates_hold_while_children_and_redis_die(stage: Stage) -> Non
     worker = stage.worker("--processes", "4")
     eventually(trial.has_reached_a_limit, why=stage.report)
     for n in range(KILLS):
-        trial.enqueue(8)  # so there is always one that runs
+        trial.enqueue(8)  # so that one is always running
         if n % 4 == 3:
             trial.kill_any(worker)
         else:
             trial.kill_holders()
         if n == KILLS // 2:
-            stage.redis.config_set("appendfsync", "always")  # else a crash may lose a claim
+            stage.redis.config_set("appendfsync", "always")  # otherwise a crash may lose a claim
             stage.server.kill()
             stage.server.start()
         time.sleep(dice.uniform(0, 0.3))  # the time between two kills
@@ -210,8 +211,8 @@ def _all_ended_once(stage: Stage, trial: Trial, runs: list[Run]) -> None:
 
 
 def test_a_slot_is_free_wherever_its_holder_dies(stage: Stage) -> None:
-    """One slot for all: it would stop them all if a death kept it. No lease lapses here, so it
-    is free as soon as the dead child's job is recovered."""
+    """All jobs share one slot: if a death kept it, all of them would stop. No lease expires here,
+    so the slot is free as soon as the dead child's job is recovered."""
     graves = stage.folder / "graves"
     graves.mkdir()
     stage.environment["REDISQUEUE_TEST_GRAVES"] = str(graves)

@@ -1,4 +1,4 @@
-"""The log of outcomes is a queue: accepted records leave it at the front."""
+"""The log of outcomes is a queue: accepted records are removed from its front."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_outcomes_are_read_as_they_were_recorded() -> None:
     assert log.read() == [outcome(3)]
 
 
-def test_an_outcome_that_does_not_fit_is_left_out_and_harms_no_neighbour() -> None:
+def test_an_outcome_that_does_not_fit_is_left_out_and_leaves_its_neighbours_intact() -> None:
     state = ChildState(0, 1)
     first, second = state.log, state.concurrent_log
     second.record(outcome(7))
@@ -41,7 +41,7 @@ def test_an_outcome_that_does_not_fit_is_left_out_and_harms_no_neighbour() -> No
 
 
 def test_a_log_that_is_cleared_while_it_is_read_is_never_misread() -> None:
-    """The reader sees a record whole or not at all, whenever it looks."""
+    """The reader sees each record whole or not at all, whenever it looks."""
     state = ChildState(0, 1)
 
     def record_and_clear() -> None:
@@ -62,7 +62,7 @@ def test_a_log_that_is_cleared_while_it_is_read_is_never_misread() -> None:
         assert seen > 100
 
 
-def test_what_is_accepted_leaves_the_rest_in_the_log() -> None:
+def test_accepting_an_outcome_leaves_the_rest_in_the_log() -> None:
     log = ChildState(0, 1).concurrent_log
     ends = [log.record(outcome(n)) for n in range(3)]
     log.discard_before(ends[0])
@@ -71,8 +71,8 @@ def test_what_is_accepted_leaves_the_rest_in_the_log() -> None:
     assert (log.read(), log.is_empty) == ([], True)
 
 
-def test_a_log_that_is_never_empty_works_for_ever() -> None:
-    """Records of any size wrap around its memory, and do not touch its neighbours."""
+def test_a_log_that_is_never_empty_works_forever() -> None:
+    """Records of any size wrap around its memory, without touching the memory next to it."""
     state = ChildState(0, 1)
     log, neighbour = state.concurrent_log, state.log
     neighbour.record(outcome(7))
@@ -109,7 +109,7 @@ def test_a_reset_empties_a_log_that_has_wrapped_around() -> None:
 
 
 def churn(log: OutcomeLog, kept: int) -> None:
-    """Record for ever; all but the last ``kept`` are accepted at once, and sometimes all."""
+    """Record forever. All but the last ``kept`` are accepted at once, and sometimes all."""
     held: deque[int] = deque()
     n = 0
     while os.getppid() != 1:
@@ -140,18 +140,18 @@ def test_a_reader_at_any_moment_finds_whole_records_without_a_gap() -> None:
         assert seen > 100
 
 
-def record_for_ever(log: OutcomeLog) -> None:
-    """Three are not accepted at any moment, or four."""
+def record_forever(log: OutcomeLog) -> None:
+    """At every moment, three or four records are not accepted."""
     kept = deque(log.record(outcome(n)) for n in range(3))
     for n in range(3, 10**9):
         kept.append(log.record(outcome(n, 5_000)))
         log.discard_before(kept.popleft())
 
 
-def test_a_child_killed_at_any_moment_leaves_all_that_was_not_accepted() -> None:
+def test_a_child_killed_at_any_moment_leaves_everything_that_was_not_accepted() -> None:
     for _ in range(20):
         log = ChildState(0, 1).concurrent_log
-        with forked(partial(record_for_ever, log)):
+        with forked(partial(record_forever, log)):
             while not log.read():
                 time.sleep(0.001)
             time.sleep(0.01)

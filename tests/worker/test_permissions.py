@@ -1,4 +1,4 @@
-"""A Redis user with the documented permissions, and no others."""
+"""A Redis user with only the documented permissions."""
 
 from __future__ import annotations
 

@@ -78,7 +78,8 @@ def test_a_failure_to_write_the_heartbeat_file_is_logged_once(
 
 
 def test_the_probe_imports_neither_django_nor_redis_and_little_of_the_package() -> None:
-    """It starts every few seconds, often with a part of a core, and has a second to answer."""
+    """It starts every few seconds, often with only part of a core, and must answer within a
+    second."""
     code = (
         "import sys, django_redisqueue.worker.probe; print(*{'django', 'redis'} & {*sys.modules}, "
         "*sorted(name for name in sys.modules if name.startswith('django_redisqueue.')))"
@@ -88,7 +89,7 @@ def test_the_probe_imports_neither_django_nor_redis_and_little_of_the_package() 
     assert done.stdout.split() == [f"django_redisqueue.{name}" for name in own]
 
 
-def test_the_package_has_its_public_names_nevertheless() -> None:
+def test_the_package_still_has_its_public_names() -> None:
     names = {name for name in dir(django_redisqueue) if not name.startswith("_")}
     assert {"task", "Job", "JobQueue", "Retry"} <= {*django_redisqueue.__all__} <= names
     assert all(hasattr(django_redisqueue, name) for name in names)

@@ -34,12 +34,12 @@ def test_redis_is_killed_while_workers_are_idle(stage: Stage) -> None:
 
 
 def test_redis_is_killed_under_load(stage: Stage) -> None:
-    """Each job that was accepted runs once. Others may have arrived without a reply."""
+    """Each accepted job runs once. Others may have been enqueued without a reply."""
     stage.worker("--processes", "2").wait_until_up(3)
     with Producers(stage.book) as producers:
         for n in range(3):
             eventually(lambda n=n: len(producers.accepted) > 100 * (n + 1), why=stage.report)
-            stage.redis.config_set("appendfsync", "always")  # else the kill may lose jobs
+            stage.redis.config_set("appendfsync", "always")  # otherwise the kill may lose jobs
             stage.server.kill()
             stage.server.start()
         eventually(lambda: len(producers.accepted) > 400, why=stage.report)
@@ -52,7 +52,7 @@ def test_redis_is_killed_under_load(stage: Stage) -> None:
 
 
 def test_redis_is_killed_while_jobs_run_and_end(stage: Stage) -> None:
-    """The report meets a dead server, and is repeated until it is accepted."""
+    """The report hits a dead server, and is repeated until it is accepted."""
     stage.configure(LEASE=15, HEARTBEAT=0.4)
     stage.worker("--processes", "2").wait_until_up(3)
     jobs = tasks.run_then_sleep.enqueue_many([(stage.book, f"slow{n}", 0.4) for n in range(2)])
@@ -105,24 +105,26 @@ def test_a_black_hole_is_detected(stage: Stage, proxy: Proxy) -> None:
     assert stage.runs() == {"before": 1, "during": 1}
 
 
-def test_a_subscription_that_the_network_has_forgotten_is_opened_anew(
+def test_a_subscription_that_the_network_has_forgotten_is_reopened(
     stage: Stage, proxy: Proxy
 ) -> None:
-    """Nothing is sent in it, so no timeout detects it: cancels would wait for heartbeats."""
+    """Nothing is sent over it, so no timeout detects the loss: cancels would wait for
+    heartbeats."""
     stage.configure(LEASE=200, HEARTBEAT=60)
     stage.alter("quick_control")
     stage.worker("--processes", "1", address=proxy.address).wait_until_up(2)
     job = stage.running(tasks.run_then_sleep.enqueue(stage.book, "slow", 60))
-    eventually(stage.runs)  # else the reply to its claim may be what is forgotten
+    eventually(stage.runs)  # otherwise the reply to its claim may be what gets lost
     channel = keys_of().control
     proxy.forget()
-    eventually(lambda: stage.redis.pubsub_numsub(channel)[0][1] > 1)  # Redis has the old one, too
+    # Redis still has the old subscription too
+    eventually(lambda: stage.redis.pubsub_numsub(channel)[0][1] > 1)
     assert job.cancel()
-    stage.ended(job)  # the child has to notice, too, that its connection is dead
+    stage.ended(job)  # the child must also notice that its connection is dead
     assert job.status == "cancelled"
 
 
-def test_after_an_outage_longer_than_the_lease_nothing_is_reaped_that_still_runs(
+def test_after_an_outage_longer_than_the_lease_no_running_job_is_reaped(
     stage: Stage,
 ) -> None:
     stage.configure(LEASE=0.9, HEARTBEAT=0.3)
@@ -153,7 +155,7 @@ def test_progress_that_cannot_be_stored_does_not_fail_the_job(stage: Stage) -> N
     assert (job.status, job.attempts) == ("completed", 0)
 
 
-def test_a_full_redis_takes_finishes_and_refuses_enqueues(
+def test_a_full_redis_accepts_finishes_and_refuses_enqueues(
     fresh_server: Callable[..., RedisServer], stage: Stage
 ) -> None:
     worker = stage.worker("--processes", "2").wait_until_up(3)
@@ -166,7 +168,7 @@ def test_a_full_redis_takes_finishes_and_refuses_enqueues(
     stage.ended(running)
     stage.ended(waiting)
     assert (running.status, waiting.status) == ("completed", "completed")
-    # Redis is still full, but heartbeats arrive, and a crash is recovered.
+    # Redis is still full, but heartbeats get through, and a crash is recovered.
     holds_for(lambda: worker.process.poll() is None, 1)
     stage.redis.config_set("maxmemory", "0")
     stage.ended(tasks.run.enqueue(stage.book, "accepted"))
@@ -216,7 +218,7 @@ def test_keys_deleted_by_hand_lose_no_job(stage: Stage, meddle: Callable[[Stage]
 
 
 def test_processing_lists_deleted_with_their_worker_dead(stage: Stage) -> None:
-    """Only the jobs' hashes still say who held them; the search for orphans finds them."""
+    """Only the jobs' hashes still tell who held them; the search for orphans finds them."""
     dead = stage.worker("--processes", "1").wait_until_up(2)
     job = tasks.run_then_sleep.enqueue(stage.book, "slow", 1.0)
     eventually(lambda: stage.runs()["slow"])
@@ -252,7 +254,7 @@ def test_a_worker_started_before_redis_waits_for_it(stage: Stage) -> None:
 def test_a_worker_started_while_redis_cannot_save_waits_for_it(
     stage: Stage, is_empty: bool
 ) -> None:
-    """Redis refuses a PING, too. A worker that finds no data has the number of shards to write."""
+    """Redis refuses PING too. A worker that finds no data has to write the number of shards."""
     if is_empty:
         stage.redis.set("another", "program")
     else:

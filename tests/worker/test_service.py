@@ -1,4 +1,4 @@
-"""What a worker needs before it starts: open files for its children, and its tables."""
+"""What a worker needs before it starts: enough open files for its children, and its tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .stage import Stage
 
 
 def limited(how: str) -> list[str]:
-    """What starts a program with a limit of open files."""
+    """Starts a program with a limit on open files."""
     return ["sh", "-c", f'ulimit {how}; exec "$@"', "sh"]
 
 
@@ -63,7 +63,7 @@ class CacheClient(BaseCache):
 
 
 def test_children_inherit_no_socket_of_a_cache(settings: Any) -> None:
-    """They would read each other's replies."""
+    """They would otherwise read each other's replies."""
     settings.CACHES = {
         name: {"BACKEND": f"{__name__}.CacheClient"} for name in ("default", "unused")
     }
@@ -107,12 +107,14 @@ def test_a_worker_waits_for_its_tables(
     stage.ended(job)
     assert "the database is ready: the worker starts" in worker.output
     logged = re.findall("takes no jobs yet: .*", worker.output)
-    assert len(logged) == len(set(logged))  # more than one if the worker looks while migrate runs
+    assert len(logged) == len(set(logged))  # more than one if the worker checks while migrate runs
     worker.term()
     assert worker.wait() == 0
 
 
-def test_a_worker_that_needs_no_tables_does_not_look(stage: Stage, tmp_path: Path) -> None:
+def test_a_worker_that_needs_no_tables_does_not_check_for_them(
+    stage: Stage, tmp_path: Path
+) -> None:
     stage.environment["REDISQUEUE_TEST_FOLDER"] = str(tmp_path / "missing")
     job = app_tasks.noop.enqueue()
     watch = Stopwatch()

@@ -1,4 +1,4 @@
-"""Real workers on several shards: of one server, and of two."""
+"""Real workers on several shards: on one server, and on two."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def names(shard: int, count: int) -> list[str]:
 def test_a_claim_whose_reply_was_lost_is_sent_again_before_an_idle_wait(
     shards: Shards, fresh_proxy: Callable[..., Proxy]
 ) -> None:
-    """The child claims from another shard meanwhile, in vain; its waits could take 15 s each."""
+    """Meanwhile the child claims from another shard in vain; its waits could take 15 s each."""
     proxy = fresh_proxy(shards.stage.server.address)
     shards.stage.worker("--processes", "1", address=proxy.address).wait_until_up(2)
     for shard in range(SHARDS):
@@ -104,12 +104,12 @@ def test_a_claim_whose_reply_was_lost_is_released_while_its_child_runs_a_job_of_
     proxy.drop_replies(1000, matching=call.encode())
     (lost,) = shards.enqueue(1, "lost")
     eventually(lambda: shards.status(lost, 1) == "processing", why=stage.report)
-    held = shards.enqueue(2, "held", task=tasks.run_until_let_go, more=(gate,))
+    held = shards.enqueue(2, "held", task=tasks.run_until_gate_opens, more=(gate,))
     eventually(lambda: stage.runs()["held"], why=stage.report)
     proxy.drop_replies(0)
     stage.worker("--processes", "1")
     shards.until({1: [lost]})
-    stage.let_go(gate)
+    stage.open_gate(gate)
     shards.until({2: held})
     assert stage.runs() == {"lost": 1, "held": 1}
 
@@ -118,37 +118,37 @@ def test_a_claim_whose_reply_was_lost_is_released_while_its_child_runs_a_job_of_
 def test_an_outcome_does_not_wait_for_a_job_of_another_shard(
     stage: Stage, fresh_server: Callable[..., RedisServer]
 ) -> None:
-    """Its server was away when the job ended, and then the child has claimed a slow job."""
+    """Its server was down when the job ended, and then the child claimed a slow job."""
     other = fresh_server(appendfsync="always")
     stage.configure(SHARDS=2, CONNECTION={"URL": [stage.server.url, other.url]})
     shards, gates = Shards(stage), (stage.gate(), stage.gate())
     stage.worker("--processes", "1").wait_until_up(2)
-    ended = shards.enqueue(1, "ended", task=tasks.run_until_let_go, more=gates[:1])
+    ended = shards.enqueue(1, "ended", task=tasks.run_until_gate_opens, more=gates[:1])
     eventually(lambda: stage.runs()["ended"], why=stage.report)
     other.stop()
-    stage.let_go(gates[0])
-    slow = shards.enqueue(0, "slow", task=tasks.run_until_let_go, more=gates[1:])
+    stage.open_gate(gates[0])
+    slow = shards.enqueue(0, "slow", task=tasks.run_until_gate_opens, more=gates[1:])
     eventually(lambda: stage.runs()["slow"], why=stage.report)
     other.start()
     shards.until({1: ended})
-    stage.let_go(gates[1])
+    stage.open_gate(gates[1])
     shards.until({0: slow})
     assert stage.runs() == {"ended": 1, "slow": 1}
 
 
 @pytest.mark.one_server("there are two")
-def test_a_child_is_recycled_while_it_cannot_report_to_a_shard(
+def test_a_child_is_recycled_even_if_it_cannot_report_to_a_shard(
     stage: Stage, fresh_server: Callable[..., RedisServer]
 ) -> None:
-    """Its supervisor reports what it leaves."""
+    """Its supervisor reports what it leaves behind."""
     other = fresh_server(appendfsync="always")
     stage.configure(SHARDS=2, CONNECTION={"URL": [stage.server.url, other.url]})
     shards, gate = Shards(stage), stage.gate()
     stage.worker("--processes", "1", "--max-jobs", "2").wait_until_up(2)
-    ended = shards.enqueue(1, "ended", task=tasks.run_until_let_go, more=(gate,))
+    ended = shards.enqueue(1, "ended", task=tasks.run_until_gate_opens, more=(gate,))
     eventually(lambda: stage.runs()["ended"], why=stage.report)
     other.stop()
-    stage.let_go(gate)
+    stage.open_gate(gate)
     shards.until({0: shards.enqueue(0, *names(0, 5))})
     other.start()
     shards.until({1: ended})
@@ -156,7 +156,7 @@ def test_a_child_is_recycled_while_it_cannot_report_to_a_shard(
 
 
 @pytest.mark.one_server("there are two")
-def test_the_last_progress_to_a_server_that_is_away_holds_up_no_outcome(
+def test_the_last_progress_to_an_unavailable_server_delays_no_outcome(
     stage: Stage, fresh_server: Callable[..., RedisServer]
 ) -> None:
     other = fresh_server(appendfsync="always")
@@ -166,7 +166,7 @@ def test_the_last_progress_to_a_server_that_is_away_holds_up_no_outcome(
     told = shards.enqueue(1, "told", task=tasks.run_then_report, more=(1.0,))
     eventually(lambda: stage.runs()["told"], why=stage.report)
     other.stop()
-    time.sleep(1.5)  # it reports what nobody hears, and ends
+    time.sleep(1.5)  # it reports into the void, and ends
     shards.until({0: shards.enqueue(0, *names(0, 5))})
     other.start()
     shards.until({1: told})
@@ -174,7 +174,7 @@ def test_the_last_progress_to_a_server_that_is_away_holds_up_no_outcome(
 
 
 def test_one_child_serves_all_shards(shards: Shards) -> None:
-    """Jobs that wait when it starts, and jobs that come while it is idle."""
+    """Jobs that wait when it starts, and jobs that arrive while it is idle."""
     stage = shards.stage
     ids = {shard: shards.enqueue(shard, *names(shard, 20)) for shard in range(SHARDS)}
     worker = stage.worker("--processes", "1").wait_until_up(2)
@@ -194,7 +194,7 @@ def test_burst_empties_every_shard(shards: Shards) -> None:
 
 
 @pytest.mark.one_server("there are two")
-def test_burst_waits_for_a_server_that_is_away(
+def test_burst_waits_for_an_unavailable_server(
     stage: Stage, fresh_server: Callable[..., RedisServer]
 ) -> None:
     other = fresh_server()
@@ -205,14 +205,15 @@ def test_burst_waits_for_a_server_that_is_away(
     other.stop()
     worker = stage.worker("--processes", "1", "--burst")
     shards.until({0: ids[0]})
-    assert stage.scripts_beside(heartbeats=3) < 50  # in 1.2 s
+    assert stage.scripts_beside(heartbeats=3) < 50  # within 1.2 s
     other.start()
     assert worker.wait() == 0, worker.output
     shards.until(ids)
 
 
 def test_a_job_under_an_id_of_another_shard_ends_as_failed(shards: Shards) -> None:
-    """Also one of a shard that there is not, and one of another form, which would be in shard 0."""
+    """This includes an id of a shard that does not exist, and one of another form, which would
+    belong to shard 0."""
     (good,) = shards.enqueue(1, "good")
     misplaced = [new_job_id(3), new_job_id(40), "mine"]
     payload = encode_payload((shards.stage.book, "misplaced"), {}, 10_000, tasks.run.name)
@@ -232,19 +233,19 @@ def test_a_job_under_an_id_of_another_shard_ends_as_failed(shards: Shards) -> No
 
 
 def test_a_killed_child_loses_nothing_in_any_shard(shards: Shards) -> None:
-    """It dies in a job of one shard, after jobs of others that it may not have reported."""
+    """It dies in a job of one shard, after jobs of other shards that it may not have reported."""
     stage = shards.stage
     done = {shard: shards.enqueue(shard, *names(shard, 10)) for shard in range(SHARDS)}
     gate = stage.gate()
     worker = stage.worker("--processes", "1").wait_until_up(2)
     shards.until(done)
-    held = shards.enqueue(2, "held", task=tasks.run_until_let_go, more=(gate,))
+    held = shards.enqueue(2, "held", task=tasks.run_until_gate_opens, more=(gate,))
     eventually(lambda: stage.runs()["held"], why=stage.report)
     pid = stage.pid("held")
     behind = {shard: shards.enqueue(shard, f"behind{shard}") for shard in range(SHARDS)}
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: stage.runs()["held"] == 2, why=stage.report)
-    stage.let_go(gate)
+    stage.open_gate(gate)
     shards.until({2: held, **{shard: behind[shard] for shard in (0, 1, 3)}})
     shards.until(behind)
     assert all(times == 1 for name, times in stage.runs().items() if name != "held")
@@ -257,7 +258,7 @@ def test_a_dead_worker_is_recovered_in_every_shard(shards: Shards) -> None:
     gates = {shard: stage.gate() for shard in (1, 2)}
     first = stage.worker("--processes", "2").wait_until_up(3)
     held = {
-        shard: shards.enqueue(shard, f"held{shard}", task=tasks.run_until_let_go, more=(gate,))
+        shard: shards.enqueue(shard, f"held{shard}", task=tasks.run_until_gate_opens, more=(gate,))
         for shard, gate in gates.items()
     }
     eventually(lambda: len(stage.runs()) == 2, why=stage.report)
@@ -265,7 +266,7 @@ def test_a_dead_worker_is_recovered_in_every_shard(shards: Shards) -> None:
     second = stage.worker("--processes", "2")
     eventually(lambda: set(stage.runs().values()) == {2}, why=stage.report)
     for gate in gates.values():
-        stage.let_go(gate)
+        stage.open_gate(gate)
     shards.until(held)
     second.term()
     assert second.wait() == 0, second.output
@@ -273,16 +274,16 @@ def test_a_dead_worker_is_recovered_in_every_shard(shards: Shards) -> None:
 
 @pytest.mark.slow
 @pytest.mark.one_server("there are two")
-def test_a_server_that_does_not_answer_holds_up_no_other(
+def test_a_server_that_does_not_answer_does_not_delay_the_others(
     stage: Stage, fresh_server: Callable[..., RedisServer]
 ) -> None:
-    """For more than two leases. Its own jobs run once it is back, each once."""
+    """It hangs for more than two leases. Once it is back, its own jobs run, each once."""
     other = fresh_server()
     stage.configure(SHARDS=2, CONNECTION={"URL": [stage.server.url, other.url]})
     shards = Shards(stage)
     worker = stage.worker("--processes", "2").wait_until_up(3)
     gate = stage.gate()
-    held = shards.enqueue(1, "held", task=tasks.run_until_let_go, more=(gate,))
+    held = shards.enqueue(1, "held", task=tasks.run_until_gate_opens, more=(gate,))
     eventually(lambda: stage.runs()["held"], why=stage.report)
     waiting = shards.enqueue(1, *names(1, 20))
     shards.until({1: waiting})
@@ -291,7 +292,7 @@ def test_a_server_that_does_not_answer_holds_up_no_other(
         for n in range(4):  # a lease is 1.5 s
             shards.until({0: shards.enqueue(0, *(f"round{n}.{m}" for m in range(10)))})
             if n == 1:
-                stage.let_go(gate)  # it ends while its shard is away
+                stage.open_gate(gate)  # it ends while its shard is unavailable
     finally:
         other.resume()
     shards.until({1: held})

@@ -19,7 +19,7 @@ _running: set[int] = set()
 
 @task
 def gauge(seconds: float) -> int:
-    """How many of these run at a time, with this one."""
+    """How many of these tasks run at the same time, including this one."""
     me = threading.get_ident()
     _running.add(me)
     time.sleep(seconds)
@@ -30,7 +30,7 @@ def gauge(seconds: float) -> int:
 
 @task
 def leave_context(name: str) -> str:
-    """Sets a context variable and leaves it; returns what it was before."""
+    """Sets a context variable and leaves it set; returns its former value."""
     before = _here.get()
     _here.set(name)
     return before
@@ -38,7 +38,7 @@ def leave_context(name: str) -> str:
 
 @task
 def nap_to_end(folder: str, name: str, seconds: float) -> int:
-    """Sleeps in short naps, so that an interrupt reaches it; records its end."""
+    """Sleeps in short naps, so that an interrupt can reach it; records its end."""
     n = trace(folder, name)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -49,7 +49,7 @@ def nap_to_end(folder: str, name: str, seconds: float) -> int:
 
 @task
 def nap_at_first(folder: str, name: str) -> int:
-    """Naps for a minute in its first run only; records its end."""
+    """Sleeps for a minute in short naps, only in its first run; records its end."""
     n = trace(folder, name)
     end = time.monotonic() + 60
     while n == 1 and time.monotonic() < end:
@@ -60,14 +60,15 @@ def nap_at_first(folder: str, name: str) -> int:
 
 @task(exactly_once=True)
 def add_row(name: str) -> list[bool]:
-    """Adds a row; returns whether it found a connection open, and whether in a transaction."""
+    """Adds a row; returns whether it found an open connection, and whether that was in a
+    transaction."""
     Counter.objects.create(name=name)
     return [threading.current_thread() is threading.main_thread(), connection.in_atomic_block]
 
 
 @task
 def has_connection() -> bool:
-    """Whether the job before it in this thread has left its connection open."""
+    """Whether the previous job in this thread left its connection open."""
     left = connection.connection is not None
     Counter.objects.count()
     return left

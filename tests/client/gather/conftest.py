@@ -1,4 +1,4 @@
-"""Gathers with real workers play where the worker's tests do."""
+"""Gathers with real workers use the stage of the worker tests."""
 
 from tests.worker.conftest import database, stage
 

@@ -1,4 +1,4 @@
-"""A listener that needs the database: workers that know it wait for the tables."""
+"""A listener that needs the database: workers that have it registered wait for the tables."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from django_redisqueue import listener
 
 @listener("once", exactly_once=True)
 def once(size: int) -> str:
-    """Its result is in its receipt, too."""
+    """Its result is also in its receipt."""
     return "z" * size

@@ -1,4 +1,4 @@
-"""A storage in which processes die: at the step that a file in its folder names, once."""
+"""A storage in which processes die, once, at the step named by a file in its folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEPS = ("before", "within", "after")
 
 
 class DeadlyStorage(FileSystemStorage):
-    """Dies ``before`` a file is written, ``within`` it, or ``after`` it is there."""
+    """Dies ``before`` a file is written, ``within`` the write, or ``after`` the file exists."""
 
     def _save(self, name: str, content: Any) -> str:
         self._die("before")

@@ -38,7 +38,7 @@ def merge(context: Any, record_id: int) -> dict[str, Any]:
 
 @task(takes_context=True)
 def mark_failed(context: Any, record_id: int) -> dict[str, Any]:
-    """Who was missing, and why."""
+    """Which listeners are missing, and why."""
     gather = context.gather
     return {"missing": list(gather.missing), "why": gather.reason, "there": gather.results}
 
@@ -50,7 +50,7 @@ def steady(book: str) -> str:
 
 @listener("shaky")
 def broken(book: str) -> str:
-    """Fails until the file ``mended`` is there."""
+    """Fails until the file ``mended`` exists."""
     if not (Path(book) / "mended").exists():
         raise ValueError("broken")
     return "mended"
@@ -58,7 +58,7 @@ def broken(book: str) -> str:
 
 @task(takes_context=True)
 def note(context: Any, book: str, name: str = "") -> list[str]:
-    """Write its run into a ledger: a file for each."""
+    """Record its run in a ledger: one file per run."""
     gather = context.gather
     for n in range(1, 100):
         try:
@@ -104,7 +104,7 @@ def sizes(context: Any, size: int) -> dict[str, int]:
 
 @task
 def size_of(text: str) -> int:
-    """The argument is the result of its parent in a chain."""
+    """The size of its argument, which is the result of its parent in a chain."""
     return len(text)
 
 
@@ -115,4 +115,4 @@ def sizes_of_parents(context: Any) -> list[int]:
 
 @listener("silent")
 def silent(record_id: int) -> None:
-    """Nobody serves its queue where it is used."""
+    """No worker serves its queue where this is used."""

@@ -1,4 +1,4 @@
-"""Gathers while processes die: what follows runs once for each, and every result is there."""
+"""Gathers while processes die: the follow-up of each runs once, and every result is there."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def start(stage: Stage, n: int) -> Gather:
 
 
 def check(stage: Stage, gathers: list[Gather], runs_over: int = 0) -> None:
-    """Each was released once, with all its results, and what followed was accepted once."""
+    """Each was released once, with all its results, and its follow-up was accepted once."""
 
     def all_ended() -> bool:
         open_ = [g for g in gathers if not g.follow_up or not g.follow_up.status.is_final]
@@ -53,7 +53,7 @@ def check(stage: Stage, gathers: list[Gather], runs_over: int = 0) -> None:
         assert (follow_up.status, follow_up.result) == ("completed", RESULTS)
     runs = stage.runs()
     assert set(runs) == {f"then{n}" for n in range(len(gathers))}
-    # A process that dies between a run and its report runs it again; its result counts once.
+    # A process that dies between a run and its report causes a second run; the result counts once.
     assert sum(runs.values()) - len(runs) <= runs_over, runs
     assert stage.count("completed_total") == 4 * len(gathers)
 
@@ -80,9 +80,9 @@ def test_kills_at_random_lose_nothing_and_release_once(stage: Stage) -> None:
 
 
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
-def test_redis_is_killed_and_comes_back(stage: Stage) -> None:
+def test_redis_is_killed_and_restarted(stage: Stage) -> None:
     stage.server.client().config_set("appendfsync", "always")
-    JobQueue().pause()  # so that the workers are not done before the kill
+    JobQueue().pause()  # so that the workers are not finished before the kill
     stage.worker("--processes", "2").wait_until_up(3)
     gathers = [start(stage, n) for n in range(100)]
     JobQueue().resume()
@@ -94,7 +94,7 @@ def test_redis_is_killed_and_comes_back(stage: Stage) -> None:
 
 
 def test_every_finish_is_delivered_again(stage: Stage) -> None:
-    """As when each reply was lost: the same call with the same number, and the bare report."""
+    """As if each reply was lost: the same call with the same number, and the bare report."""
     gathers = [start(stage, n) for n in range(20)]
     results: Counter[str] = Counter()
     with all_stores() as stores:

@@ -1,4 +1,4 @@
-"""The pages on gathers against the code."""
+"""Compares the pages on gathers with the code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_defaults_are_those_of_start() -> None:
         assert parameters[name].default == int(value)
 
 
-def test_what_a_handle_has_is_there() -> None:
+def test_the_documented_attributes_of_a_handle_exist() -> None:
     named = re.findall(r"`gather\.(\w+)", TEXT)
     assert {"reason", "missing"} <= set(named)
     assert all(hasattr(Gather, name) for name in named)

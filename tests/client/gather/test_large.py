@@ -1,5 +1,5 @@
-"""Results over the cap: in Django's storage, read back as if nothing were, deleted with the gather,
-whatever dies in between."""
+"""Results over the cap: stored in Django's storage, read back transparently, and deleted with the
+gather, whatever dies in between."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def start(**options: Any) -> Gather:
 
 
 def outcome_of(gather: Gather) -> Any:
-    """What followed on its threshold returned."""
+    """What the follow-up on its threshold returned."""
     gather.wait(timeout=20)
     assert gather.follow_up is not None
     return gather.follow_up.wait(timeout=20)
@@ -58,8 +58,8 @@ def outcome_of(gather: Gather) -> Any:
 
 @pytest.fixture
 def store() -> Iterator[Commands]:
-    """Verbs by hand in the shard of the gather, on a clock that is ahead: the ttl of what has ended
-    has passed."""
+    """Verbs called directly in the shard of the gather, on a clock that is ahead: the TTLs of ended
+    jobs have passed."""
     made = Commands(worker_connection(shard_of(KEY)))
     made.now_ms = real_ms() + 1000 * 3600
     yield made
@@ -67,13 +67,13 @@ def store() -> Iterator[Commands]:
 
 
 def close(gather: Gather, store: Commands) -> None:
-    """Let a gather be forgotten, all but its files."""
+    """Have a gather forgotten, except for its files."""
     store.advance()
     assert store.connection.call("SMEMBERS", store.keys.closed_gathers) == [gather.key]
 
 
 def sweep(gather: Gather, store: Commands) -> None:
-    """Let the files go, too."""
+    """Have the files deleted too."""
     ResultFileCleaner(store).run_once()
     left = ("EXISTS", store.keys.gather_plan(gather.key), store.keys.gather(gather.key))
     assert store.connection.call(*left, store.keys.closed_gathers, store.keys.gathers) == 0
@@ -117,8 +117,9 @@ def test_large_results_in_a_workflow_and_of_a_parent_outside_one(stage: Stage, m
         assert workflow.cleanup()
         for job in (parent, first):
             store = stores[shard_of_id(job.id)]
-            store.now_ms = real_ms() + 1000 * 3600  # the ttl of what has ended has passed
-            store.settings = replace(store.settings, mirror=False)  # else its hash waits for it
+            store.now_ms = real_ms() + 1000 * 3600  # the TTL of ended jobs has passed
+            # otherwise its hash waits for the mirror
+            store.settings = replace(store.settings, mirror=False)
             while store.advance():
                 pass
             assert store.delete([job.id]) == [1]
@@ -147,9 +148,9 @@ def test_a_death_at_any_step_leaves_no_file_and_loses_no_result(
     assert files(media) == []
 
 
-def test_a_storage_that_fails_fails_the_job_with_its_words(stage: Stage, media: Path) -> None:
+def test_a_storage_that_fails_fails_the_job_with_its_message(stage: Stage, media: Path) -> None:
     media.rmdir()
-    media.touch()  # a file where the folder should be
+    media.touch()  # a file in place of the folder
     stage.worker().wait_until_up(2)
     gather = start()
     eventually(lambda: gather.status == "failed", why=stage.report)
@@ -159,7 +160,7 @@ def test_a_storage_that_fails_fails_the_job_with_its_words(stage: Stage, media: 
     assert str(media) in error.message
 
 
-def test_files_that_can_not_be_deleted_are_tried_again(
+def test_files_that_cannot_be_deleted_are_tried_again(
     stage: Stage,
     media: Path,
     store: Commands,
@@ -186,7 +187,7 @@ def test_files_that_can_not_be_deleted_are_tried_again(
 @pytest.mark.parametrize(
     "value", [' {"file":"x"}', {"file": "x"}, [{"file": "x"}], "", None, {" ": {"file": "x"}}]
 )
-def test_no_result_of_a_task_is_taken_for_a_stored_one(value: object) -> None:
+def test_no_result_of_a_task_is_mistaken_for_a_stored_one(value: object) -> None:
     assert stored_name(encode_result(value, 1000, "task")) == ""
     assert stored_name(encode_stored('a "b" ü.json')) == 'a "b" ü.json'
 

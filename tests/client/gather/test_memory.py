@@ -1,4 +1,4 @@
-"""Gathers in an application's own tests: without Redis."""
+"""Gathers in an application's own tests, without Redis."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def start(key: str = "k") -> Gather:
     return Gather.start(key, topic="report", payload={"record_id": 1}, then=tasks.merge)
 
 
-def test_a_drain_runs_listeners_and_what_follows() -> None:
+def test_a_drain_runs_listeners_and_the_follow_up() -> None:
     with capture_jobs() as jobs:
         gather = start()
         assert (gather.status, gather.missing) == ("collecting", ("accounts", "funds", "users"))
@@ -47,7 +47,7 @@ def test_it_runs_inline() -> None:
 
 
 @run_inline()
-def test_a_failure_is_that_of_a_worker(tmp_path: Path) -> None:
+def test_a_failure_looks_the_same_as_with_a_worker(tmp_path: Path) -> None:
     gather = Gather.start(
         "f", topic="shaky", payload={"book": str(tmp_path)}, then=tasks.note,
         on_failure=tasks.note.s(str(tmp_path), "failed"),

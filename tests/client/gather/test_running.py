@@ -19,7 +19,7 @@ def _tasks(stage: Stage) -> None:
     stage.configure(TASK_MODULES=["tests.worker.tasks", "tests.client.gather.tasks"])
 
 
-def test_results_meet_and_what_follows_finds_them(stage: Stage) -> None:
+def test_results_are_collected_and_the_follow_up_finds_them(stage: Stage) -> None:
     stage.worker("--processes", "2")
     gather = Gather.start("r-1", topic="report", payload={"record_id": 7}, then=tasks.merge)
     assert gather.wait(timeout=20).done_count == 3
@@ -57,7 +57,7 @@ def test_a_failed_listener_fails_the_gather_at_once_and_a_retry_is_kept(stage: S
 
 
 def test_results_that_expire_fail_it_in_time(stage: Stage) -> None:
-    """Long before the next check, for which the timer would have slept."""
+    """Long before the next check, until which the timer would have slept."""
     stage.configure(QUEUES={"default": {}, "served": {}})
     stage.worker("--queues", "served").wait_until_up(2)
     gather = Gather.start(
@@ -68,7 +68,7 @@ def test_results_that_expire_fail_it_in_time(stage: Stage) -> None:
         gather.wait(timeout=10)
 
 
-def test_checks_run_out_though_nobody_reports(stage: Stage) -> None:
+def test_a_gather_fails_after_its_last_check_even_if_no_listener_reports(stage: Stage) -> None:
     stage.configure(QUEUES={"default": {}, "served": {}})
     stage.worker("--queues", "served")
     gather = Gather.start(

@@ -57,7 +57,7 @@ def start(key: str = "k-1", **options: Any) -> Gather:
 
 @pytest.fixture
 def topic() -> Iterator[str]:
-    """A topic of the test's own."""
+    """A topic for this test only."""
     yield "own"
     gathers._topics.pop("own", None)
 
@@ -81,7 +81,7 @@ def test_a_task_may_listen_to_many_topics(topic: str) -> None:
         listener(topic, priority=3)(tasks.users)
 
 
-def test_a_task_with_options_of_a_call_may_listen_but_not_later(topic: str) -> None:
+def test_a_task_with_call_options_may_listen_unless_it_is_delayed(topic: str) -> None:
     listener(topic)(tasks.users.using(priority=9))
     assert publish(topic, PAYLOAD)[0].priority == 9
     for later in (tasks.funds.using(run_after=5), tasks.funds.using(after="job_1")):
@@ -89,7 +89,7 @@ def test_a_task_with_options_of_a_call_may_listen_but_not_later(topic: str) -> N
             listener(topic)(later)
 
 
-def test_a_listener_for_a_queue_that_is_not_there_is_named(topic: str, redis: Any) -> None:
+def test_a_listener_for_an_unknown_queue_is_named(topic: str, redis: Any) -> None:
     listener(topic)(replace(tasks.users, queue_name="nobody"))
     with pytest.raises(UnknownQueue, match="'nobody'"):
         start(topic=topic)
@@ -130,7 +130,7 @@ def test_on_commit_is_true_or_false_as_for_one_job(
 
 
 @pytest.mark.parametrize("name", ["queryDoneCount", "a b", "1", "", "a:b", "a" * 200])
-def test_names_that_can_stand_beside_no_result_are_refused(topic: str, name: str) -> None:
+def test_names_that_cannot_be_fields_of_results_are_refused(topic: str, name: str) -> None:
     with pytest.raises(InvalidName, match="name of a listener"):
         listener(topic, listens_as=name)(tasks.users)
 
@@ -142,7 +142,7 @@ def test_a_bad_topic_is_named(bad: Any) -> None:
             act(bad)
 
 
-def test_what_can_be_no_task_is_refused_and_subscribes_nothing(topic: str) -> None:
+def test_a_function_that_cannot_be_a_task_is_refused_and_subscribes_nothing(topic: str) -> None:
     with pytest.raises(InvalidTask):
         listener(topic)(lambda: None)
     with pytest.raises(InvalidOption, match="priority"):
@@ -150,7 +150,7 @@ def test_what_can_be_no_task_is_refused_and_subscribes_nothing(topic: str) -> No
     assert gathers.listeners_of(topic) == {}
 
 
-def test_publish_queues_a_job_for_each() -> None:
+def test_publish_queues_a_job_for_each_listener() -> None:
     jobs = publish("report", PAYLOAD)
     assert [job.task_name.rpartition(".")[2] for job in jobs] == ["accounts", "funds", "users"]
     assert all(job.kwargs == PAYLOAD for job in jobs)
@@ -199,7 +199,7 @@ def test_a_key_in_use_is_refused() -> None:
     assert JobQueue().get_stats()["queued"] == 3
 
 
-def test_a_key_that_another_gather_has_by_now_is_not_taken_for_it() -> None:
+def test_a_key_that_another_gather_has_since_taken_does_not_match() -> None:
     start()
     stale = Gather("k-1", "gather_0_x_0")
     with pytest.raises(GatherNotFound, match="no gather gather_0_x_0 under the key 'k-1'"):
@@ -263,7 +263,9 @@ def test_more_than_a_hundred_listeners_are_refused(topic: str, redis: Any) -> No
     assert JobQueue().get_stats()["queued"] == 100
 
 
-def test_without_redis_it_says_so(settings: Any, queue_settings: dict[str, Any]) -> None:
+def test_without_redis_it_raises_a_clear_error(
+    settings: Any, queue_settings: dict[str, Any]
+) -> None:
     settings.REDISQUEUE = {**queue_settings, "CONNECTION": {"URL": "unix:///nonexistent/redis"}}
     with pytest.raises(RedisUnavailable):
         start()
@@ -289,7 +291,7 @@ def test_it_waits_for_the_commit() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_one_that_redis_does_not_take_after_the_commit_is_kept_in_the_outbox(
+def test_a_call_that_redis_does_not_accept_after_the_commit_is_kept_in_the_outbox(
     settings: Any, queue_settings: dict[str, Any]
 ) -> None:
     settings.REDISQUEUE = {**queue_settings, "CONNECTION": {"URL": "unix:///nonexistent/redis"}}
@@ -300,7 +302,7 @@ def test_one_that_redis_does_not_take_after_the_commit_is_kept_in_the_outbox(
     assert row.options == '{"redact":[0]}'
     settings.REDISQUEUE = queue_settings
     args, kwargs = decode_payload(row.payload)
-    for _ in range(2):  # relayed twice: started once
+    for _ in range(2):  # relayed twice, started once
         start_gather(*args, **kwargs)
     assert gather.status == "collecting"
     assert JobQueue().get_stats()["queued"] == 3
@@ -322,7 +324,7 @@ def test_a_key_in_use_raises_nothing_after_the_commit_and_leaves_a_row_that_fail
 
 
 @pytest.mark.django_db(transaction=True)
-def test_with_the_outbox_it_goes_as_a_row_of_the_transaction(
+def test_with_the_outbox_it_is_a_row_of_the_transaction(
     settings: Any, queue_settings: dict[str, Any]
 ) -> None:
     settings.REDISQUEUE = {**queue_settings, "OUTBOX": True}
@@ -352,7 +354,7 @@ def test_it_needs_no_queue_named_default(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_the_outbox_could_not_hold_is_refused_inside_the_transaction() -> None:
+def test_a_gather_too_large_for_the_outbox_is_refused_inside_the_transaction() -> None:
     with (
         pytest.raises(PayloadTooLarge, match=r"django_redisqueue\.start_gather"),
         transaction.atomic(),
@@ -371,10 +373,10 @@ def charge(card: str) -> None:
 
 @task(redact=("card",))
 def charged(card: str) -> None:
-    """What follows."""
+    """The follow-up."""
 
 
-def test_what_tasks_redact_is_not_shown(redis: Any) -> None:
+def test_redacted_values_are_not_shown(redis: Any) -> None:
     gather = Gather.start("k", topic="secret", payload={"card": "4111-CARD"}, then=charged)
     job = gather.jobs()[0]
     assert job.kwargs == {"card": "[redacted]"}
@@ -382,7 +384,7 @@ def test_what_tasks_redact_is_not_shown(redis: Any) -> None:
     streams = [key for key in redis.scan_iter() if key.endswith(b":events")]
     assert sum(len(written(redis, stream)) for stream in streams) == 2
     assert "4111-CARD" not in repr([entries(redis, stream) for stream in streams])
-    assert gather.payload == {"card": "4111-CARD"}  # for the code that follows
+    assert gather.payload == {"card": "4111-CARD"}  # for the follow-up's code
     assert "4111-CARD" not in repr(gather)
 
 

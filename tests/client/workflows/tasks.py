@@ -27,12 +27,12 @@ def fails_once(folder: str) -> None:
 
 @task
 def doubles_at_second(number: int, folder: str) -> int:
-    """Twice the number, but fail in the first run that this folder sees."""
+    """Returns twice the number, but fails in the first run that this folder sees."""
     fails_once.call(folder)
     return 2 * number
 
 
 @task
 def who() -> int:
-    """The worker that ran it: the process its fork server came from."""
+    """The worker that ran it: the parent of its fork server."""
     return os.getpgid(0)

@@ -1,4 +1,4 @@
-"""Workflow and chain as an application writes them; nothing runs here."""
+"""Workflows and chains as an application writes them; nothing runs here."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_nothing_is_written_when_its_block_raises() -> None:
     assert JobQueue().get_stats()["queued"] == 0
 
 
-def test_it_is_found_again_by_its_id() -> None:
+def test_a_workflow_is_found_by_its_id() -> None:
     with Workflow("again") as workflow:
         workflow.add(noop)
     found = get_workflow(workflow.id)
@@ -70,7 +70,7 @@ def test_it_is_found_again_by_its_id() -> None:
         get_workflow("flow_gone")
 
 
-def test_options_of_a_call_go_before_those_of_the_workflow() -> None:
+def test_options_of_a_call_override_those_of_the_workflow() -> None:
     with Workflow(priority=5) as workflow:
         plain = workflow.add(noop)
         own = workflow.add(noop.using(priority=7))
@@ -151,7 +151,7 @@ def test_tasks_without_arguments_make_a_chain() -> None:
     assert [job.task_name for job in workflow.jobs()] == [noop.name, add.name]
 
 
-def test_what_its_end_calls_for_keeps_its_options(settings: Any, redis: Any) -> None:
+def test_the_callback_keeps_its_options(settings: Any, redis: Any) -> None:
     settings.REDISQUEUE = {**settings.REDISQUEUE, "INDEXED": ["workflow"]}
     announce = noop.using(run_after=60, priority=3, tags={"tenant": "42"})
     with Workflow(on_complete=announce.s(1), on_failure=noop) as workflow:
@@ -166,7 +166,7 @@ def test_what_its_end_calls_for_keeps_its_options(settings: Any, redis: Any) -> 
 
 
 def assert_ends(*workflows: Workflow) -> None:
-    """Runs all that is queued."""
+    """Run everything that is queued."""
     hand = Hand()
     for job in hand.claim(10):
         hand.settle(job, "completed", "null")
@@ -174,7 +174,7 @@ def assert_ends(*workflows: Workflow) -> None:
     assert [workflow.status for workflow in workflows] == ["completed"] * len(workflows)
 
 
-def test_a_pushed_workflow_takes_no_more_jobs() -> None:
+def test_a_pushed_workflow_accepts_no_more_jobs() -> None:
     with Workflow() as workflow:
         workflow.add(noop)
     with pytest.raises(WorkflowError, match="already been pushed; create another"):
@@ -207,14 +207,14 @@ def test_a_rollback_leaves_nothing() -> None:
         _ = workflow.data
 
 
-def test_a_large_workflow_goes_in_batches() -> None:
+def test_a_large_workflow_is_pushed_in_batches() -> None:
     with Workflow() as workflow:
         first = workflow.add(noop)
         middle = [workflow.add(noop, n, after=first) for n in range(450)]
         workflow.add(noop, after=middle)
     assert workflow.data.total == 452
     assert workflow.data.status == "running"
-    workflow.pause()  # goes on with what the push left for later
+    workflow.pause()  # does what the push deferred
     assert get_job(f"{workflow.id}.0").status == "queued"
 
 
@@ -241,7 +241,7 @@ def test_pause_release_and_cancel_by_hand() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_one_that_redis_does_not_take_after_the_commit_is_kept_in_the_outbox(
+def test_a_call_that_redis_does_not_accept_after_the_commit_is_kept_in_the_outbox(
     settings: Any, queue_settings: dict[str, Any]
 ) -> None:
     settings.REDISQUEUE = {**queue_settings, "CONNECTION": {"URL": "unix:///nonexistent/redis"}}
@@ -251,7 +251,7 @@ def test_one_that_redis_does_not_take_after_the_commit_is_kept_in_the_outbox(
     assert (row.id, row.task) == (workflow.id, "django_redisqueue.send_workflow")
     settings.REDISQUEUE = queue_settings
     args, kwargs = decode_payload(row.payload)
-    for _ in range(2):  # relayed twice: made once
+    for _ in range(2):  # relayed twice, created once
         send_workflow(*args, **kwargs)
     assert (workflow.data.name, workflow.data.total) == ("kept", 1)
     assert JobQueue().get_stats()["queued"] == 1
@@ -265,7 +265,7 @@ def test_one_that_redis_does_not_take_after_the_commit_is_kept_in_the_outbox(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_one_that_is_too_large_for_the_outbox_is_told_of(
+def test_a_workflow_too_large_for_the_outbox_is_reported(
     settings: Any, queue_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workflow_graph, "MAX_ROW_BYTES", 2000)

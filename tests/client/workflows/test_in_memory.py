@@ -1,4 +1,5 @@
-"""Workflows in memory do what those in Redis do: one scenario, run in both, shows the same."""
+"""Workflows in memory behave like those in Redis: every scenario, run in both, gives the same
+results."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def say(word: str) -> str:
 
 @task
 def steer(workflow_id: str, order: str) -> str:
-    """Steer the workflow from within."""
+    """Control the workflow from within."""
     RAN.append(order)
     getattr(get_workflow(workflow_id), order)()
     return order
@@ -52,7 +53,7 @@ def refusal(act: Callable[[], object]) -> type[Exception] | None:
     return None
 
 
-# -- scenarios: each yields what is to be compared
+# -- scenarios: each yields what is compared
 
 
 def results_go_from_parents_to_children(drain: Drain) -> Iterator[Seen]:
@@ -128,11 +129,11 @@ def a_skipped_branch_is_cancelled(drain: Drain) -> Iterator[Seen]:
         workflow.add(say, "beside", after=good)
     drain()
     yield workflow, (), None
-    child.requeue()  # runs without the result that is missing
+    child.requeue()  # runs without the missing result
     drain()
     yield workflow, (), None
     BROKEN.clear()
-    bad.requeue()  # those who were told are not told again
+    bad.requeue()  # those already notified are not notified again
     drain()
     yield workflow, (), None
 
@@ -284,7 +285,7 @@ def a_job_cancelled_by_hand_is_a_failure(drain: Drain) -> Iterator[Seen]:
     yield workflow, (), None
     drain()
     yield workflow, (), None
-    second.requeue()  # it waits, and what was held back goes on
+    second.requeue()  # it waits, and what was held back continues
     drain()
     yield workflow, (), None
 
@@ -314,11 +315,11 @@ SCENARIOS = [
 ]
 
 
-# -- the two that run them
+# -- the two implementations that run them
 
 
 def look_at(job: Job) -> object:
-    """What is compared of a job; None when there is none."""
+    """What is compared about a job; None if it does not exist."""
     try:
         data = get_job(job.id).data
     except JobNotFound:
@@ -350,7 +351,7 @@ def play(scenario: Callable[[Drain], Iterator[Seen]], drain: Drain) -> list[obje
 
 
 def work(hand: Hand) -> None:
-    """What a worker does, until there is nothing to do."""
+    """What a worker does, until there is nothing left to do."""
     steps = InMemorySteps(InMemoryQueue())
     while True:
         went_on = hand.advance()
@@ -371,7 +372,7 @@ def hand(queue_settings: dict[str, Any]) -> Iterator[Hand]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_memory_shows_what_redis_shows(
+def test_memory_gives_the_same_results_as_redis(
     scenario: Callable[[Drain], Iterator[Seen]], hand: Hand
 ) -> None:
     in_redis = play(scenario, lambda: work(hand))
@@ -382,13 +383,13 @@ def test_memory_shows_what_redis_shows(
         assert here == there
 
 
-def test_what_was_cleaned_up_is_not_made_again() -> None:
+def test_a_cleaned_up_workflow_is_not_created_again() -> None:
     with capture_jobs() as jobs:
         workflow = Workflow()
         workflow.add(say, "once")
         push = workflow._checked()
         workflow.push()
-        jobs.push_workflow(push)  # known already
+        jobs.push_workflow(push)  # already known
         assert len(jobs.jobs) == 1
         jobs.drain()
         assert workflow.cleanup()

@@ -1,4 +1,4 @@
-"""Many workflows pushed in one stream."""
+"""Many workflows pushed in one pipeline."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def built(count: int, middle: int = 2) -> list[Workflow]:
     return workflows
 
 
-def test_each_is_there_with_all_its_jobs() -> None:
+def test_each_workflow_exists_with_all_its_jobs() -> None:
     workflows = built(5)
     assert push_many(workflows) == 5
     assert [
@@ -36,7 +36,7 @@ def test_each_is_there_with_all_its_jobs() -> None:
         workflows[0].push()
 
 
-def test_those_of_more_than_one_call_are_whole_too() -> None:
+def test_workflows_of_more_than_one_call_are_complete_too() -> None:
     workflows = built(3, middle=250)
     assert push_many(workflows) == 3
     assert [workflow.data.total for workflow in workflows] == [252] * 3
@@ -45,7 +45,7 @@ def test_those_of_more_than_one_call_are_whole_too() -> None:
 
 @pytest.mark.one_shard("workflows of several shards share no call")
 @pytest.mark.one_server("it counts the commands of its server")
-def test_small_ones_share_calls_of_a_hundred_jobs(redis: Redis) -> None:
+def test_small_workflows_share_calls_of_a_hundred_jobs(redis: Redis) -> None:
     noop.enqueue()  # connects
     redis.config_resetstat()
     assert push_many(built(60)) == 60
@@ -54,7 +54,7 @@ def test_small_ones_share_calls_of_a_hundred_jobs(redis: Redis) -> None:
     assert sent - stats.get("cmdstat_eval", {}).get("calls", 0) == 3
 
 
-def test_a_generator_may_ask_redis_while_it_is_sent() -> None:
+def test_a_generator_may_query_redis_while_it_is_sent() -> None:
     job = noop.enqueue()
 
     def lazily() -> Iterator[Workflow]:
@@ -66,7 +66,7 @@ def test_a_generator_may_ask_redis_while_it_is_sent() -> None:
     assert push_many(lazily()) == 20
 
 
-def test_what_stops_it_says_how_many_are_pushed_and_it_may_go_on() -> None:
+def test_an_error_says_how_many_are_pushed_and_the_rest_can_follow() -> None:
     workflows = built(3)
     wrong = Workflow("hollow")
     with pytest.raises(WorkflowError, match="'hollow' is empty") as raised:
@@ -79,7 +79,9 @@ def test_what_stops_it_says_how_many_are_pushed_and_it_may_go_on() -> None:
     assert all(workflow.data.total == 4 for workflow in workflows)
 
 
-def test_it_says_when_redis_is_away(settings: Any, queue_settings: dict[str, Any]) -> None:
+def test_it_raises_an_error_when_redis_is_down(
+    settings: Any, queue_settings: dict[str, Any]
+) -> None:
     settings.REDISQUEUE = {**queue_settings, "CONNECTION": {"URL": "unix:///nonexistent/redis"}}
     workflows = built(2)
     with pytest.raises(RedisUnavailable) as raised:

@@ -35,14 +35,14 @@ def test_results_of_parents_reach_their_child(stage: Stage) -> None:
     assert gathered.result == [3, 4, 5]
 
 
-def test_each_job_of_a_chain_gets_the_result_before(stage: Stage) -> None:
+def test_each_job_of_a_chain_gets_the_previous_result(stage: Stage) -> None:
     stage.worker()
     workflow = chain(add.s(1, 2), add.s(10), add.s(100))
     workflow.wait(timeout=20)
     assert [job.result for job in workflow.jobs()] == [3, 13, 113]
 
 
-def test_a_chain_whose_middle_failed_goes_on_with_its_result_after_a_retry(stage: Stage) -> None:
+def test_a_chain_whose_middle_failed_continues_with_its_result_after_a_retry(stage: Stage) -> None:
     stage.worker()
     workflow = chain(add.s(1, 2), tasks.doubles_at_second.s(str(stage.folder)), add.s(100))
     with pytest.raises(WorkflowFailed, match="1 of 3 jobs completed, 1 failed"):
@@ -55,13 +55,13 @@ def test_a_chain_whose_middle_failed_goes_on_with_its_result_after_a_retry(stage
     assert last.result == 106
 
 
-def test_a_chain_whose_parents_result_is_gone_fails_and_says_so(stage: Stage) -> None:
+def test_a_chain_whose_parents_result_is_gone_fails_with_a_clear_error(stage: Stage) -> None:
     stage.worker()
     workflow = chain(add.s(1, 2), tasks.doubles_at_second.s(str(stage.folder)))
     with pytest.raises(WorkflowFailed):
         workflow.wait(timeout=20)
     first, last = workflow.jobs()
-    stage.redis.delete(keys_with(first.id).job(first.id))  # as for FINISHED_MAX_BYTES
+    stage.redis.delete(keys_with(first.id).job(first.id))  # as by FINISHED_MAX_BYTES
     last.requeue()
     with pytest.raises(WorkflowFailed):
         workflow.wait(timeout=20)
@@ -71,7 +71,7 @@ def test_a_chain_whose_parents_result_is_gone_fails_and_says_so(stage: Stage) ->
     assert first.id in last.error.message
 
 
-def test_a_pause_holds_what_has_not_started_and_a_release_keeps_the_order(stage: Stage) -> None:
+def test_a_pause_holds_back_unstarted_jobs_and_a_release_keeps_the_order(stage: Stage) -> None:
     stage.worker("--processes", "1").wait_until_up(2)
     with Workflow() as workflow:
         running = workflow.add(run_then_sleep, stage.book, "running", 1.0)
@@ -83,7 +83,7 @@ def test_a_pause_holds_what_has_not_started_and_a_release_keeps_the_order(stage:
     stage.ended(running)
     eventually(lambda: workflow.data.waiting == 5, why=stage.report)
     assert stage.runs() == {"running": 1}
-    noop.enqueue().wait(timeout=10)  # another job is not held up
+    noop.enqueue().wait(timeout=10)  # another job is not delayed
     assert [job.status for job in (again, *others, later)] == ["waiting"] * 5
     workflow.release()
     workflow.wait(timeout=20)
@@ -118,7 +118,7 @@ def test_waiting_has_a_limit(stage: Stage) -> None:
         workflow.wait(timeout=0.2)
 
 
-def test_a_job_that_fails_for_good_stops_what_depends_on_it(stage: Stage) -> None:
+def test_a_job_that_fails_for_good_stops_its_dependants(stage: Stage) -> None:
     stage.worker()
     with Workflow() as workflow:
         bad = workflow.add(fail)
@@ -158,7 +158,7 @@ def test_agents_down_to_a_priority_leave_the_rest_to_others(stage: Stage) -> Non
     assert low.result not in (urgent.result, heavy.result)
 
 
-def test_a_wide_workflow_is_started_and_told_by_the_workers_alone(stage: Stage) -> None:
+def test_a_wide_workflow_is_started_and_notified_by_the_workers_alone(stage: Stage) -> None:
     stage.worker("--processes", "2")
     with Workflow() as workflow:
         first = workflow.add(noop)

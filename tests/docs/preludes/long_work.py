@@ -57,7 +57,7 @@ def refund(order_id, by):
 def check(page):
     Order.objects.bulk_create([Order(), Order(), Order(shop=2)])
     (question,) = Approval.objects.all()
-    shop.delete()  # with its permission, which the end of a test leaves
+    shop.delete()  # with its permission, which the end of a test removes
     assert question.question == "Refund 100 to Ada?"
     question.decide(get_user_model().objects.create_superuser("boss"), approved=True)
     fulfilled, recalculated = page.fulfil.enqueue(order_id), page.recalculate.enqueue(1)

@@ -15,7 +15,7 @@ class Collected(Transport):
 
 
 def init(start=sentry_sdk.init, **options):
-    """Without the integrations that change the whole process for ever."""
+    """Without the integrations that change the whole process permanently."""
     start(
         default_integrations=False, auto_enabling_integrations=False, transport=Collected, **options
     )

@@ -1,4 +1,4 @@
-"""Async jobs: many at a time on one loop, as safe as the sync ones beside them."""
+"""Async jobs: many at a time on one loop, and as safe as the sync jobs that run alongside them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_async_jobs_run_many_at_a_time(stage: Stage) -> None:
     watch = Stopwatch()
     jobs = app_tasks.async_sleep.enqueue_many([(0.5,)] * 200)
     stage.until_done(201)
-    assert watch.seconds < 2.5  # one after another they would take 100 s
+    assert watch.seconds < 2.5  # one after another, they would take 100 s
     assert stage.statuses(jobs) == {"completed": 200}
 
 
@@ -41,7 +41,7 @@ def test_no_more_than_the_concurrency_run_at_a_time(stage: Stage) -> None:
 
 
 def test_async_jobs_that_do_not_fit_wait_in_the_queue(stage: Stage) -> None:
-    """Where another worker may take them, not behind the ones that run."""
+    """There, another worker can take them; they do not wait behind the running ones."""
     stage.worker("--processes", "1", "--async-concurrency", "2").wait_until_up(2)
     warm = stage.warm_up()
     tasks.async_run.enqueue_many([(stage.book, f"long{n}", 1.5) for n in range(10)])
@@ -57,8 +57,8 @@ def test_async_jobs_that_do_not_fit_wait_in_the_queue(stage: Stage) -> None:
     assert other.children
 
 
-def test_jobs_claimed_with_others_that_turn_out_slow_go_back(stage: Stage) -> None:
-    """Many short jobs have shown the child that it may claim more than it has slots for."""
+def test_jobs_claimed_with_others_that_turn_out_slow_are_released(stage: Stage) -> None:
+    """Many short jobs have taught the child to claim more than it has slots for."""
     stage.worker("--processes", "1", "--async-concurrency", "2").wait_until_up(2)
     app_tasks.async_sleep.enqueue_many([(0,)] * 300)
     slow = [(stage.book, f"slow{n}", 1.5) for n in range(2)]
@@ -76,7 +76,7 @@ def test_jobs_claimed_with_others_that_turn_out_slow_go_back(stage: Stage) -> No
 
 
 def claims_without_a_slot(monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[int]:
-    """How many jobs each claim wanted that was made while no slot was free."""
+    """How many jobs each claim asked for while no slot was free."""
     found = []
     claim = Child._claim
 
@@ -95,11 +95,11 @@ def claims_without_a_slot(monkeypatch: pytest.MonkeyPatch, seconds: float) -> li
 def test_jobs_are_claimed_before_they_have_a_slot_while_jobs_are_short(
     queue_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else slots would be empty during each claim."""
+    """Otherwise slots would stay empty during each claim."""
     assert max(claims_without_a_slot(monkeypatch, 0.001)) > 1
 
 
-def test_no_job_is_claimed_before_it_has_a_slot_if_it_may_wait_longer_than_the_window(
+def test_no_job_is_claimed_without_a_slot_if_it_may_wait_longer_than_the_window(
     queue_settings: dict[str, Any], settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.REDISQUEUE = {**queue_settings, "BATCH_WINDOW_MS": 1}
@@ -121,7 +121,7 @@ def test_timeouts_and_errors_of_async_jobs(stage: Stage) -> None:
     assert "in async_fail" in wrong.error.traceback
 
 
-def test_a_loop_that_is_stopped_from_inside_goes_on(stage: Stage) -> None:
+def test_a_loop_stopped_by_its_own_job_keeps_running(stage: Stage) -> None:
     worker = stage.worker("--processes", "1").wait_until_up(2)
     jobs = [app_tasks.async_sleep.enqueue(0.5), tasks.async_exit_aside.enqueue()]
     jobs += app_tasks.async_sleep.enqueue_many([(0.1,)] * 3)
@@ -132,7 +132,7 @@ def test_a_loop_that_is_stopped_from_inside_goes_on(stage: Stage) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_that_blocks_the_loop_is_killed_and_alone_to_blame(stage: Stage) -> None:
+def test_a_job_that_blocks_the_loop_is_killed_and_only_it_is_blamed(stage: Stage) -> None:
     stage.worker("--processes", "1", "--async-concurrency", "10").wait_until_up(2)
     beside = tasks.async_run.enqueue(stage.book, "beside", 1.0)
     eventually(lambda: stage.runs()["beside"])
@@ -167,7 +167,7 @@ def test_a_child_killed_with_async_jobs_in_flight(stage: Stage) -> None:
     flying = tasks.async_run.enqueue_many([(stage.book, f"flying{n}", 0.5) for n in range(5)])
     eventually(lambda: len(stage.runs()) == 25, why=stage.report)
     os.kill(stage.pid("flying0"), signal.SIGKILL)
-    stage.until_done(25)  # the five again one by one: any of them may have been to blame
+    stage.until_done(25)  # then the five again, one by one: any of them may have been to blame
     runs = stage.runs()
     assert {runs[f"done{n}"] for n in range(20)} == {1}
     assert {runs[f"flying{n}"] for n in range(5)} == {2}
@@ -186,7 +186,7 @@ def test_database_connections_of_async_jobs_are_bounded(stage: Stage, database: 
 
 
 def test_async_jobs_never_share_a_transaction(stage: Stage, database: object) -> None:
-    """Each has a transaction open over an await; more of them than there are connections."""
+    """Each keeps a transaction open across an await; there are more jobs than connections."""
     stage.worker(
         "--processes", "1", "--async-concurrency", "20", "--async-db-connections", "2"
     ).wait_until_up(2)
@@ -208,7 +208,7 @@ def test_an_async_job_that_is_cut_off_in_a_transaction_spoils_no_connection(
 def test_an_async_job_keeps_its_connection_while_it_reads_rows(
     stage: Stage, postgres: PostgresServer
 ) -> None:
-    """From a cursor of the server, which would go with the connection."""
+    """Rows come from a server-side cursor, which would be lost with the connection."""
     entry = postgres.new_database()
     stage.environment["REDISQUEUE_TEST_DATABASES"] = json.dumps({"default": entry})
     stage.worker("--processes", "1", "--async-db-connections", "1").wait_until_up(2)
@@ -230,8 +230,7 @@ def test_a_cancelled_async_job_gives_its_connection_back(stage: Stage, database:
 
 
 def _suspect_behind_a_long_job(stage: Stage) -> tuple[Job, Job]:
-    """A job that was recovered, at the head of the queue of a child that is not free; the queue is
-    paused."""
+    """A recovered job at the head of the queue, whose child is not free; the queue is paused."""
     long = tasks.async_run.enqueue(stage.book, "long", 60)
     eventually(lambda: stage.runs()["long"], why=stage.report)
     JobQueue("default").pause()
@@ -267,7 +266,7 @@ def test_a_child_whose_jobs_overlap_makes_room_for_a_suspect(stage: Stage) -> No
     assert stage.statuses(backlog)["queued"] > 0
 
 
-def test_the_last_progress_of_an_async_job_is_there_when_it_has_ended(stage: Stage) -> None:
+def test_the_last_progress_of_an_async_job_is_stored_when_it_has_ended(stage: Stage) -> None:
     stage.worker("--processes", "1").wait_until_up(2)
     jobs = tasks.async_progress.enqueue_many([(n,) for n in range(1, 51)])
     stage.until_done(50)

@@ -36,11 +36,11 @@ PIPELINE = Pipeline(load({}), lambda job_id: 0, lambda job_id: None)
 
 
 class FakeRedis:
-    """What reports and progress are sent to. It may hold them up, refuse them, or be away."""
+    """The recipient of reports and progress. It can delay them, refuse them, or be unavailable."""
 
     def __init__(self) -> None:
         self.sent: list[str] = []  # progress and outcomes, in order
-        self.reports: SimpleQueue[list[Outcome]] = SimpleQueue()  # also those that are held up
+        self.reports: SimpleQueue[list[Outcome]] = SimpleQueue()  # including those that are delayed
         self.holds_reports = False
         self._accepted: SimpleQueue[None] = SimpleQueue()
         self.unwritten: set[str] = set()
@@ -61,7 +61,7 @@ class FakeRedis:
         return [outcome.id for outcome in self.reports.get(timeout=PATIENCE)]
 
     def accept(self) -> None:
-        """Answer the report that is held up."""
+        """Answer the delayed report."""
         self._accepted.put(None)
 
     def progress(self, job: ClaimedJob, text: str) -> bool:
@@ -73,14 +73,14 @@ class FakeRedis:
         return self.is_ours
 
     def open(self) -> None:
-        """Hold nothing up from now on."""
+        """Delay nothing from now on."""
         self.holds_reports = False
         self.accept()
         self.takes_progress.set()
 
 
 class RunnerHarness:
-    """A runner of two jobs at a time, and what it talks to."""
+    """A runner of two jobs at a time, and the objects that it talks to."""
 
     def __init__(self) -> None:
         self.redis = FakeRedis()
@@ -105,7 +105,7 @@ class RunnerHarness:
         self.start(job_id, *args, task=worker_tasks.async_progress)
 
     def run_to_end(self, job_id: str) -> None:
-        """The job has run; its outcome may not have been reported."""
+        """The job has run, but its outcome may not have been reported."""
         self.start(job_id, 0)
         self.wait(lambda: (job_id, 1) not in self.in_flight._running)
 
@@ -152,7 +152,7 @@ def redis(harness: RunnerHarness) -> FakeRedis:
     return harness.redis
 
 
-def test_a_cancel_that_comes_before_its_job_has_begun_on_the_loop_ends_it(
+def test_a_cancel_before_its_job_has_begun_on_the_loop_ends_the_job(
     harness: RunnerHarness, redis: FakeRedis
 ) -> None:
     harness.run_to_end("job_first")
@@ -171,7 +171,7 @@ def test_a_cancel_that_comes_before_its_job_has_begun_on_the_loop_ends_it(
 def test_a_fault_outside_of_the_job_ends_the_child(
     harness: RunnerHarness, redis: FakeRedis, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """Else the job would seem to run for ever: the heartbeats would renew its lease."""
+    """Otherwise the job would seem to run forever, as heartbeats would keep renewing its lease."""
     ended: SimpleQueue[int] = SimpleQueue()
     monkeypatch.setattr(os, "_exit", ended.put)
     monkeypatch.setattr(harness.in_flight, place, lambda *_: 1 / 0)
@@ -258,7 +258,8 @@ def test_a_child_takes_a_batch_of_async_jobs_with_one_system_call(
 def test_a_job_that_the_loop_has_not_begun_has_no_deadline(
     harness: RunnerHarness, redis: FakeRedis
 ) -> None:
-    """Its timeout would pass while another job blocks the loop, and its process would be killed."""
+    """Otherwise its timeout would pass while another job blocks the loop, and its process would be
+    killed."""
     harness.run_to_end("job_first")
     redis.next_report()
     go_on = harness.hold_the_loop()
@@ -271,7 +272,7 @@ def test_a_job_that_the_loop_has_not_begun_has_no_deadline(
 
 
 @pytest.mark.parametrize("launched", [False, True])
-def test_jobs_behind_one_that_blocks_the_loop_go_back(
+def test_jobs_behind_one_that_blocks_the_loop_are_released(
     monkeypatch: pytest.MonkeyPatch, launched: bool
 ) -> None:
     options = WorkerOptions(queues=("default",), async_concurrency=3)
@@ -279,7 +280,7 @@ def test_jobs_behind_one_that_blocks_the_loop_go_back(
     monkeypatch.setattr(child._in_flight, "_send", lambda outcomes: [True] * len(outcomes))
     runner, go_on = child._async_runner, threading.Event()
     launch = runner._launch
-    if launched:  # the tasks are there, and the first of them blocks the others
+    if launched:  # the tasks exist, and the first of them blocks the others
         monkeypatch.setattr(runner, "_launch", lambda: (launch(), go_on.wait(PATIENCE)))
     else:
         runner._start_loop().call_soon_threadsafe(go_on.wait, PATIENCE)
@@ -291,7 +292,7 @@ def test_jobs_behind_one_that_blocks_the_loop_go_back(
     monkeypatch.setattr(async_runner, "BLOCKED_AFTER", -1.0)
     assert not child._can_claim()
     monkeypatch.setattr(child._claims, "flush", go_on.set)
-    child._wait_for_room()  # until the loop goes on
+    child._wait_for_room()  # until the loop continues
     outcomes = child._claims.current.outcomes
     assert [(one.id, one.kind) for one in outcomes] == [("job_1", "queued"), ("job_0", "queued")]
     assert (child._state.running(), child._in_flight.count) == ([], 0)
@@ -300,7 +301,7 @@ def test_jobs_behind_one_that_blocks_the_loop_go_back(
     end(runner)
 
 
-def test_what_can_not_be_written_stays_in_the_log_and_is_sent_again(
+def test_an_outcome_that_cannot_be_written_stays_in_the_log_and_is_sent_again(
     harness: RunnerHarness, redis: FakeRedis
 ) -> None:
     redis.holds_reports, redis.unwritten = True, {"job_1"}
@@ -322,7 +323,7 @@ def test_what_can_not_be_written_stays_in_the_log_and_is_sent_again(
 def test_the_log_holds_exactly_what_is_not_yet_accepted(
     harness: RunnerHarness, redis: FakeRedis
 ) -> None:
-    """Also while there is always something unreported, which is when the log must not grow."""
+    """Even if something is always unreported, which is when the log must not grow."""
     redis.holds_reports, log = True, harness.state.concurrent_log
     harness.run_to_end("job_0")
     whole = log.free_bytes
@@ -359,7 +360,7 @@ def test_outcomes_that_wait_for_several_reports_stay_logged_until_their_own(
     assert harness.logged() == rest[REPORTED_TOGETHER:]
 
 
-def test_no_place_comes_free_while_the_log_has_no_room_for_what_would_end_there(
+def test_no_slot_becomes_free_while_the_log_has_no_room_for_the_next_outcome(
     harness: RunnerHarness, redis: FakeRedis
 ) -> None:
     redis.holds_reports, log = True, harness.state.concurrent_log
@@ -382,10 +383,10 @@ def test_progress_does_not_hold_the_loop(harness: RunnerHarness, redis: FakeRedi
     assert not harness.state.running()
 
 
-def test_the_last_progress_goes_before_the_outcome_and_none_after(
+def test_the_last_progress_is_sent_before_the_outcome_and_none_after(
     harness: RunnerHarness, redis: FakeRedis
 ) -> None:
-    """Those in between, which came while another was sent, may be left out."""
+    """Reports in between, made while another was being sent, may be left out."""
     harness.start_progress("job_1", 1000)
     harness.wait(lambda: not harness.in_flight._running)
     redis.takes_progress.set()
@@ -396,7 +397,7 @@ def test_the_last_progress_goes_before_the_outcome_and_none_after(
 
 
 @pytest.mark.parametrize("failures", [1, 2])
-def test_progress_that_redis_did_not_take_is_sent_when_it_is_back(
+def test_progress_that_redis_did_not_accept_is_sent_once_it_is_reachable_again(
     harness: RunnerHarness, redis: FakeRedis, failures: int
 ) -> None:
     redis.failures = [RedisUnavailable("away")] * failures
@@ -416,7 +417,7 @@ def test_a_lost_lease_is_told_by_the_next_progress(
     assert redis.sent[-1] == f"job_1 {OutcomeKind.QUEUED}"
 
 
-def test_a_thread_that_a_job_has_left_behind_gives_no_progress() -> None:
+def test_a_thread_that_a_job_left_behind_sends_no_progress() -> None:
     sent: list[str] = []
 
     def send(text: str) -> bool:
@@ -434,7 +435,7 @@ def test_a_thread_that_a_job_has_left_behind_gives_no_progress() -> None:
     assert sent == ["1"]
 
 
-def test_a_note_that_no_redis_could_take_fails_its_job_and_no_thread_of_the_lane(
+def test_a_note_that_cannot_be_encoded_fails_its_job_and_no_thread_of_the_runner(
     harness: RunnerHarness, redis: FakeRedis
 ) -> None:
     redis.takes_progress.set()
@@ -445,7 +446,7 @@ def test_a_note_that_no_redis_could_take_fails_its_job_and_no_thread_of_the_lane
     assert redis.sent == ["job_1 failed", "job_2 1", "job_2 completed"]
 
 
-def test_trouble_with_progress_does_not_keep_an_outcome_back(
+def test_an_error_in_sending_progress_does_not_delay_an_outcome(
     harness: RunnerHarness, redis: FakeRedis
 ) -> None:
     redis.failures = [ValueError("unexpected")] * 100

@@ -1,4 +1,4 @@
-"""Chunks in real workers: many jobs are one call, and each of them has its own end."""
+"""Chunks in real workers: many jobs run in one call, and each of them ends on its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.worker.stage import Stage
 
 @pytest.fixture
 def worker(stage: Stage) -> WorkerProcess:
-    """One child, whose queue is paused."""
+    """One child, with its queue paused."""
     stage.configure(TASK_MODULES=["tests.worker.tasks", "tests.worker.chunk_tasks"])
     stage.alter("quick_kill")
     worker = stage.worker("--processes", "1").wait_until_up(2)
@@ -32,7 +32,7 @@ def ended(stage: Stage, jobs: Sequence[Job]) -> list[Job]:
     return [stage.ended(job) for job in jobs]
 
 
-def test_the_jobs_of_one_key_are_one_call_and_end_by_themselves(
+def test_the_jobs_of_one_key_run_in_one_call_and_each_has_its_own_outcome(
     stage: Stage, worker: WorkerProcess
 ) -> None:
     texts = ["a", "fail b", "retry c", "d"]
@@ -42,7 +42,8 @@ def test_the_jobs_of_one_key_are_one_call_and_end_by_themselves(
         if text == "fail b":
             assert job.error is not None
             assert (job.status, job.error.message, job.attempts) == ("failed", "not this one", 1)
-        elif text == "retry c":  # and then, alone, it asks for another try, but has none left
+        # and then, run alone, it asks for another attempt but has none left
+        elif text == "retry c":
             assert (job.status, job.attempts) == ("failed", 2)
         else:
             assert (job.status, job.result) == ("completed", texts)
@@ -57,7 +58,7 @@ def test_the_first_claim_of_a_child_has_a_whole_chunk(queue_settings: dict[str, 
         assert job.result == texts
 
 
-def test_an_exception_is_that_of_all(stage: Stage, worker: WorkerProcess) -> None:
+def test_an_exception_applies_to_all_jobs_of_the_chunk(stage: Stage, worker: WorkerProcess) -> None:
     jobs = [chunk_tasks.index.enqueue(text, tenant=1) for text in ("a", "fail b", "raise c")]
     first, failed, raised = ended(stage, jobs)
     assert (first.status, first.attempts) == ("completed", 1)
@@ -105,7 +106,7 @@ def test_a_cancel_of_one_job_does_not_interrupt_the_others(
     assert stage.runs()["call"] == 1
 
 
-def test_a_worker_killed_with_a_chunk_leaves_it_to_the_next(
+def test_the_chunk_of_a_killed_worker_runs_in_the_next_one(
     stage: Stage, worker: WorkerProcess
 ) -> None:
     jobs = [chunk_tasks.trace_all.enqueue(stage.book, f"n{n}", "", 60) for n in range(3)]

@@ -58,14 +58,12 @@ def test_a_window_of_zero_turns_batches_off() -> None:
 
 
 @pytest.mark.parametrize(("siblings", "jobs"), [(1, 64), (2, 48), (3, 36), (64, 36)])
-def test_the_children_of_a_worker_share_what_a_near_redis_is_held_up_for(
-    siblings: int, jobs: int
-) -> None:
+def test_with_a_near_redis_more_children_make_smaller_batches(siblings: int, jobs: int) -> None:
     assert largest_batch(lambda: None, siblings) == jobs
     assert largest_batch(lambda: time.sleep(2 * FAR_ROUND_TRIP), siblings) == MAX_BATCH
 
 
-def test_a_batch_of_which_jobs_went_back_is_followed_by_smaller_ones() -> None:
+def test_a_batch_from_which_jobs_were_released_is_followed_by_smaller_ones() -> None:
     batch = BatchSize(20)
     for _ in range(40):
         batch.learn(10, 0.0001, of=10)
@@ -96,12 +94,12 @@ def idle(claims: Claims) -> IdleWait:
     return IdleWait(claims, Interrupts(state), in_flight)
 
 
-def test_a_child_that_stops_gives_back_a_wake_up_that_it_may_have_swallowed(
+def test_a_child_that_stops_returns_a_wake_token_that_it_may_have_popped(
     stage: Stage, idle: IdleWait
 ) -> None:
     tasks.run.enqueue(stage.book, "waiting")
     wake = keys_of().queue("default").wake
-    assert stage.redis.delete(wake) == 1  # popped by the wait that was cut short
+    assert stage.redis.delete(wake) == 1  # popped by the wait that was interrupted
     idle.close()
     assert stage.redis.llen(wake) == 1
     assert stage.stats()["queued"] == 1
@@ -112,7 +110,7 @@ def test_a_child_that_stops_gives_back_a_wake_up_that_it_may_have_swallowed(
 def test_the_claim_follows_the_wake_up_in_the_same_round_trip(
     stage: Stage, claims: Claims, idle: IdleWait
 ) -> None:
-    """The claim is in Redis before there is a job, which it then takes at once."""
+    """The claim is in Redis before there is a job, and gets it at once."""
     job = None
 
     def enqueue() -> None:
@@ -131,13 +129,13 @@ def test_the_claim_follows_the_wake_up_in_the_same_round_trip(
 
 
 @pytest.mark.one_shard("several shards are waited for first, and then asked")
-def test_a_child_that_stops_gives_back_jobs_that_its_wait_claimed(
+def test_a_child_that_stops_releases_jobs_that_its_wait_claimed(
     stage: Stage, claims: Claims, idle: IdleWait
 ) -> None:
     jobs = [tasks.run.enqueue(stage.book, "waiting") for _ in range(2)]
     idle.wait(1)
     assert stage.stats() == {**stage.stats(), "queued": 1, "processing": 1}
-    claims.current._reply = None  # the interrupt came before the reply
+    claims.current._reply = None  # the interrupt arrived before the reply
     idle.close()
     claims.flush(wait=True)
     assert stage.stats() == {**stage.stats(), "queued": 2, "processing": 0}
@@ -147,8 +145,8 @@ def test_a_child_that_stops_gives_back_jobs_that_its_wait_claimed(
 
 
 @pytest.mark.one_shard("several shards are waited for first, and then asked")
-def test_a_child_without_room_gives_back_jobs_that_its_wait_claimed(stage: Stage) -> None:
-    """Jobs in flight may have opened all files, or block the event loop, since the wait began."""
+def test_a_child_without_room_releases_jobs_that_its_wait_claimed(stage: Stage) -> None:
+    """Since the wait began, jobs in flight may have opened all files, or blocked the event loop."""
     options = WorkerOptions(queues=("default",))
     state = ChildState(0, options.slots)
     child = Child("c1", state, options, get_settings(), lambda: None)
@@ -194,7 +192,8 @@ def test_a_child_with_several_shards_waits_long_unless_it_has_something_to_repor
 
 
 def test_a_long_wait_shows_that_the_child_lives(stage: Stage) -> None:
-    """And ends if other shards answer than before: one that came back is waited for again."""
+    """It ends if a different set of shards answers, so that a shard that has returned is waited for
+    again."""
     stage.configure(SHARDS=4)
     state = ChildState(0, 1)
     claims = Claims(CLAIM_REQUEST, state, get_settings(), lambda: False)
@@ -207,7 +206,8 @@ def test_a_long_wait_shows_that_the_child_lives(stage: Stage) -> None:
 
 
 def test_a_busy_child_makes_more_and_more_room_for_a_suspect() -> None:
-    """It waits for 30 s; then for the same time as it goes on, twice as long each time."""
+    """The first pause, of 1 s, comes after 30 s. Then the child claims for as long as it paused,
+    and each pause is twice as long as the one before."""
     suspects, pauses, now = SuspectPauses(), [], 1000.0
     while now < 1100:
         until = suspects.paused_until(True, now)

@@ -1,4 +1,4 @@
-"""What a task sees of its own job."""
+"""What a task can see of its own job."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NO_NUMBERS = ["half", None, True, -1, -0.5, 2**63 + 1, float("nan"), float("inf"
 
 
 @pytest.mark.parametrize("value", NO_NUMBERS, ids=repr)
-def test_progress_of_what_is_no_number_is_refused_and_not_reported(value: Any) -> None:
+def test_progress_that_is_not_a_number_is_refused_and_not_reported(value: Any) -> None:
     context = JobContext(claimed(), lambda _: pytest.fail("reported"), Memory())
     words = re.escape(f"must be a number from 0 to 2**63, not {value!r}")
     with pytest.raises(InvalidArguments, match=f"progress: done {words}"):
@@ -54,7 +54,7 @@ def test_progress_of_what_is_no_number_is_refused_and_not_reported(value: Any) -
         ("\ud800", "progress: note has a lone surrogate, which is not Unicode text"),
     ],
 )
-def test_a_note_that_is_no_text_is_refused_and_not_reported(note: Any, words: str) -> None:
+def test_a_note_that_is_not_text_is_refused_and_not_reported(note: Any, words: str) -> None:
     context = JobContext(claimed(), lambda _: pytest.fail("reported"), Memory())
     with pytest.raises(InvalidArguments) as caught:
         context.progress(1, 2, note)
@@ -89,7 +89,7 @@ def test_progress_without_redis_does_not_end_the_run() -> None:
     JobContext(claimed(), away, Memory()).progress(1, 1)
 
 
-def test_parents_results_are_waited_for_while_redis_is_away(
+def test_reading_parent_results_waits_while_redis_is_down(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers: list[Any] = [RedisUnavailable("gone"), RedisUnavailable("gone"), {"job_0": 7}]
@@ -107,10 +107,10 @@ def test_parents_results_are_waited_for_while_redis_is_away(
 
 
 @pytest.mark.parametrize("name", ["parent_results", "gather"])
-def test_a_run_that_redis_does_not_know_is_no_failure(
+def test_a_run_unknown_to_redis_is_not_a_failure(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """The master that answers may be the former one, and the job run by right: it runs again."""
+    """The former master may be answering while the job runs legitimately, so the job runs again."""
 
     class Transport:
         def parent_results(self, job_id: str) -> dict[str, Any]:
@@ -130,7 +130,8 @@ def test_a_run_that_redis_does_not_know_is_no_failure(
 def test_a_gather_that_is_gone_ends_the_run_if_its_job_is_gone_too(
     monkeypatch: pytest.MonkeyPatch, later: str | LeaseLost, error: type[BaseException]
 ) -> None:
-    """A failover between two questions; else the gather was forgotten while its job ran."""
+    """A failover happened between the two questions; otherwise the gather was deleted while its job
+    ran."""
     answers: list[str | LeaseLost] = ["key", later]
 
     class Transport:

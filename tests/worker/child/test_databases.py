@@ -1,4 +1,5 @@
-"""Database connections between jobs; on a real PostgreSQL that cuts them where it matters."""
+"""Database connections between jobs, on a real PostgreSQL that cuts them at the critical
+moments."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from tests.worker.stage import Stage
 
 @pytest.fixture
 def name(stage: Stage, postgres: PostgresServer) -> Iterator[str]:
-    """The name of the database that the stage's workers use; they keep their connections."""
+    """The name of the database that the stage's workers use, with persistent connections."""
     entry: dict[str, Any] = {**postgres.new_database(), "CONN_MAX_AGE": None}
     stage.environment["REDISQUEUE_TEST_DATABASES"] = json.dumps({"default": entry})
     yield entry["NAME"]
@@ -50,10 +51,10 @@ def test_a_connection_that_was_cut_between_two_jobs_is_replaced(
 
 
 @pytest.mark.parametrize("task", [tasks.async_in_plain_thread, tasks.run_async])
-def test_threads_of_no_job_replace_a_connection_that_was_cut(
+def test_threads_outside_jobs_replace_a_cut_connection(
     stage: Stage, postgres: PostgresServer, name: str, task: Task
 ) -> None:
-    """Those of ``asyncio.to_thread``, and asgiref's for ``asyncio.run``: both are used again."""
+    """The threads of ``asyncio.to_thread``, and asgiref's for ``asyncio.run``: both are reused."""
     stage.worker("--processes", "1").wait_until_up(2)
     for _ in range(3):
         job = stage.ended(task.enqueue())
@@ -61,9 +62,7 @@ def test_threads_of_no_job_replace_a_connection_that_was_cut(
         postgres.terminate(name)
 
 
-def test_a_connection_that_is_whole_is_kept(
-    stage: Stage, postgres: PostgresServer, name: str
-) -> None:
+def test_a_working_connection_is_kept(stage: Stage, postgres: PostgresServer, name: str) -> None:
     stage.worker("--processes", "1")
     assert len({stage.ended(tasks.backend.enqueue()).result for _ in range(3)}) == 1
 
@@ -71,14 +70,15 @@ def test_a_connection_that_is_whole_is_kept(
 def test_children_do_not_share_a_pool_of_connections(
     stage: Stage, postgres: PostgresServer
 ) -> None:
-    """The supervisor has used it, in its checks. They would get each other's rows."""
+    """The supervisor used it in its checks. If children inherited it, they would get each other's
+    rows."""
     entry = {**postgres.new_database(), "OPTIONS": {"pool": True}}
     stage.environment["REDISQUEUE_TEST_DATABASES"] = json.dumps({"default": entry})
     stage.worker("--processes", "2", MIRROR=True)
     gates = [stage.gate() for _ in range(2)]
-    jobs = [tasks.backend_until_let_go.enqueue(gate) for gate in gates]
+    jobs = [tasks.backend_until_gate_opens.enqueue(gate) for gate in gates]
     for gate in gates:
-        stage.let_go(gate)
+        stage.open_gate(gate)
     ended = [stage.ended(job) for job in jobs]
     assert len({job.result for job in ended}) == 2, stage.report()
     stage.end_workers()
@@ -88,7 +88,7 @@ def test_children_do_not_share_a_pool_of_connections(
 def test_a_job_leaves_alone_the_connections_of_other_threads(
     stage: Stage, database: object
 ) -> None:
-    """Those of async jobs that still run, and of threads that a job has started."""
+    """Those of async jobs that are still running, and of threads that a job started."""
     worker = stage.worker("--processes", "1").wait_until_up(2)
     child = worker.children[0]
     others = [tasks.async_orm.enqueue(1.0) for _ in range(3)]
@@ -123,7 +123,7 @@ def use_cache() -> int:
 def test_jobs_share_the_client_of_a_cache(
     queue_settings: dict[str, Any], settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each has a context of its own, in which Django would make another that connects anew."""
+    """Each job has its own context, in which Django would create and connect another client."""
     settings.CACHES = {
         "default": {"BACKEND": f"{__name__}.CacheClient"},
         "wrong": {"BACKEND": "nowhere.Cache"},
@@ -139,7 +139,7 @@ def test_jobs_share_the_client_of_a_cache(
 
 
 class FakeConnection:
-    """As much of a connection as is looked at."""
+    """The parts of a connection that the worker looks at."""
 
     def __init__(self, usable: bool = True) -> None:
         self.connection: object | None = object()
@@ -173,11 +173,11 @@ def test_connections_are_checked_before_and_after_a_job() -> None:
     inside.in_atomic_block = True
     databases.after()
     assert good.calls == ["check"]
-    assert inside.calls[0] == "close outside"  # else Django keeps what it has closed
+    assert inside.calls[0] == "close outside"  # otherwise Django keeps what it has closed
     assert databases.opened == [good]
 
 
-def test_a_connection_that_a_job_has_closed_itself_ends_no_child() -> None:
+def test_a_connection_closed_by_a_job_does_not_end_the_child() -> None:
     """MySQL's driver refuses to close it again."""
     databases = Databases()
     before, after = FakeConnection(usable=False), FakeConnection()
@@ -190,10 +190,10 @@ def test_a_connection_that_a_job_has_closed_itself_ends_no_child() -> None:
 
 
 @pytest.mark.django_db
-def test_a_connection_that_a_job_has_closed_in_a_transaction_can_be_used_again(
+def test_a_connection_closed_by_a_job_in_a_transaction_can_be_used_again(
     tmp_path: Path,
 ) -> None:
-    """An interrupt may have broken into the end of the transaction."""
+    """An interrupt may have hit the end of the transaction."""
     entry = {"ENGINE": "django.db.backends.sqlite3", "NAME": tmp_path / "db.sqlite3"}
     connection = DatabaseWrapper(connections.configure_settings({"default": entry})["default"])
     databases = Databases()

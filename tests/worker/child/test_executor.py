@@ -1,4 +1,4 @@
-"""Preparing a claimed job for its run, and the log of jobs."""
+"""Preparing a claimed job for its run, and the job log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def no_json(_: str) -> Any:
     return json.loads("")
 
 
-SPOILT = [
+CORRUPT = [
     ({"payload": "[1"}, "Expecting"),
     ({"options": "[]"}, "its options are '[]', not a JSON object"),
     ({"options": "{"}, "Expecting"),
@@ -38,8 +38,8 @@ SPOILT = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "words"), SPOILT)
-def test_a_job_that_a_hand_has_spoilt_fails_and_ends_no_child(
+@pytest.mark.parametrize(("fields", "words"), CORRUPT)
+def test_a_job_corrupted_by_hand_fails_and_does_not_end_the_child(
     fields: dict[str, str], words: str
 ) -> None:
     job = claimed()._replace(task="tests.app.tasks.noop", **fields)
@@ -52,10 +52,10 @@ def test_a_job_that_a_hand_has_spoilt_fails_and_ends_no_child(
 
 
 @pytest.mark.parametrize("error", [LeaseLost, RedisUnavailable])
-def test_a_job_goes_back_if_redis_does_not_know_it_or_is_away(
+def test_a_job_is_released_if_redis_does_not_know_it_or_is_down(
     error: type[RedisQueueError],
 ) -> None:
-    """After a failover, or asked of a master that was replaced: no failure of the job."""
+    """After a failover, or when a replaced master was asked. It is not a failure of the job."""
 
     def unknown(job_id: str) -> Any:
         raise error(f"Redis has no record that job {job_id} is running")
@@ -67,7 +67,7 @@ def test_a_job_goes_back_if_redis_does_not_know_it_or_is_away(
 
 
 def test_a_storage_that_cannot_be_read_costs_an_attempt() -> None:
-    """It has the parent's large result, and may be back at the next attempt."""
+    """It holds a parent's large result, and may be readable again at the next attempt."""
 
     def refused(job_id: str) -> Any:
         raise ConnectionError("the storage does not answer")
@@ -129,7 +129,7 @@ def test_the_level_decides(caplog: pytest.LogCaptureFixture, level: int, lines: 
     assert len(caplog.records) == lines
 
 
-def test_a_filter_that_raises_costs_no_outcome(
+def test_a_log_filter_that_raises_loses_no_outcome(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(record: logging.LogRecord) -> bool:
@@ -140,10 +140,10 @@ def test_a_filter_that_raises_costs_no_outcome(
     assert "LookupError: no request here" in capsys.readouterr().err
 
 
-def test_a_log_and_a_standard_error_that_both_fail_cost_no_outcome(
+def test_a_failing_log_and_a_failing_stderr_lose_no_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A job may have closed it, or left behind what it had redirected it to."""
+    """A job may have closed it, or left its redirection in place."""
     monkeypatch.setattr(logging.getLogger(LOGGER), "filters", [lambda record: 1 / 0])
     closed = io.StringIO()
     closed.close()

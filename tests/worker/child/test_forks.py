@@ -1,4 +1,4 @@
-"""Jobs that fork and start programs: what comes of that is no worker, and can be ended."""
+"""Jobs that fork or start programs: the new processes are not workers, and can be ended."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_forked_process_that_leaves_its_task_ends_there(
         lambda: not psutil.pid_exists(forked) or not is_alive(psutil.Process(forked)),
         why=forking.report,
     )
-    # The child goes on alone: a second reader of its connection would swallow replies.
+    # The child continues alone: a second reader of its connection would swallow replies.
     jobs = tasks.run.enqueue_many([(forking.book, f"after{n}") for n in range(300)])
     forking.until_done(301)
     assert {forking.runs()[f"after{n}"] for n in range(300)} == {1}
@@ -55,7 +55,7 @@ def test_a_forked_process_that_leaves_its_task_ends_there(
 
 @pytest.mark.parametrize("naps", [(), (0.0, 1.0)])
 def test_a_pool_of_processes_can_be_left(forking: Stage, naps: tuple[float, ...]) -> None:
-    """Also while one of them has only just been forked: it must not miss its SIGTERM."""
+    """Even while one of them has only just been forked: it must not miss its SIGTERM."""
     forking.worker("--processes", "1").wait_until_up(2)
     job = forking.ended(fork_tasks.pool.enqueue(*naps))
     assert (job.status, job.result) == ("completed", [0, 1, 4, 9])
@@ -67,7 +67,7 @@ def test_a_program_that_a_job_started_can_be_terminated(forking: Stage) -> None:
     assert (job.status, job.result) == ("completed", -signal.SIGTERM)
 
 
-def test_sigterm_to_a_child_itself_is_not_heard(forking: Stage) -> None:
+def test_a_child_ignores_a_direct_sigterm(forking: Stage) -> None:
     worker = forking.worker("--processes", "1").wait_until_up(2)
     job = forking.running(tasks.run_then_sleep.enqueue(forking.book, "slow", 1.5))
     for pid in worker.children:
@@ -84,10 +84,11 @@ def test_sigterm_to_a_child_itself_is_not_heard(forking: Stage) -> None:
         (3, 256, "async_close_files"),
     ],
 )  # fmt: skip
-def test_a_job_that_closes_the_files_of_its_process_harms_no_other(
+def test_a_job_that_closes_the_files_of_its_process_affects_no_other_job(
     forking: Stage, first: int, last: int, task: str
 ) -> None:
-    """Else what another job prints would go into a connection that got the number, and so on."""
+    """Otherwise another job's output could go to a connection that got the closed file's number,
+    and so on."""
     worker = forking.worker("--processes", "1").wait_until_up(2)
     closes: Any = getattr(fork_tasks, task)
     job = forking.ended(closes.enqueue(forking.book, "closes", first, last))
@@ -100,11 +101,11 @@ def test_a_job_that_closes_the_files_of_its_process_harms_no_other(
     ("task", "threads"),
     [("leave_files_open", 1), ("leave_files_open", 2), ("async_leave_files_open", 1)],
 )
-def test_a_child_is_replaced_when_jobs_have_left_open_all_files_that_it_may_open(
+def test_a_child_is_replaced_when_jobs_have_left_open_as_many_files_as_it_may_open(
     forking: Stage, task: str, threads: int
 ) -> None:
-    """Else further jobs would fail. In a thread or on an event loop, the job itself could not be
-    reported, for that takes a connection."""
+    """Otherwise further jobs would fail. The job itself, in a thread or on an event loop, could not
+    be reported, because reporting needs a connection."""
     worker = forking.worker("--processes", "1", "--threads", str(threads)).wait_until_up(2)
     job = forking.ended(getattr(fork_tasks, task).enqueue(forking.book, "leaves"))
     assert (job.status, job.result, job.recoveries) == ("completed", "left", 0)
@@ -113,7 +114,7 @@ def test_a_child_is_replaced_when_jobs_have_left_open_all_files_that_it_may_open
 
 
 def check_replaced(stage: Stage, before: str) -> None:
-    """Jobs run in another child than the job ``before``, and once."""
+    """Check that later jobs run once, in a different child than the job ``before``."""
     tasks.run.enqueue_many([(stage.book, f"after{n}") for n in range(50)])
     stage.until_done(51, 8)
     assert set(stage.runs().values()) == {1}
@@ -123,7 +124,7 @@ def check_replaced(stage: Stage, before: str) -> None:
     assert stage.count("recovered_total") == 0
 
 
-def test_a_task_that_stops_the_event_loop_harms_nobody(forking: Stage) -> None:
+def test_a_task_that_stops_the_event_loop_affects_no_other_job(forking: Stage) -> None:
     worker = forking.worker("--processes", "1").wait_until_up(2)
     other = tasks.async_run.enqueue(forking.book, "other", 0.3)
     job = fork_tasks.stop_the_loop.enqueue()
@@ -135,8 +136,8 @@ def test_a_task_that_stops_the_event_loop_harms_nobody(forking: Stage) -> None:
     assert "a task has stopped the event loop it runs on; it goes on" in worker.output
 
 
-def test_a_forked_process_has_connections_of_its_own(forking: Stage) -> None:
-    """Else each would read replies that are meant for the other, which would wait for them."""
+def test_a_forked_process_has_its_own_connections(forking: Stage) -> None:
+    """Otherwise each would read replies meant for the other, which would wait for them."""
     forking.worker("--processes", "1").wait_until_up(2)
     job = forking.ended(fork_tasks.steps_in_both.enqueue())
     assert job.status == "completed"

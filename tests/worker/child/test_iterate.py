@@ -1,4 +1,4 @@
-"""iterate and aiterate: a walk over many items goes on where the last run has stopped."""
+"""iterate and aiterate: a walk over many items resumes where the last run stopped."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Act = Callable[[Any], object]
 
 
 def nothing(item: object) -> None:
-    """What a walk does with an item that does not matter."""
+    """Stands for what a walk does with an item, where that does not matter."""
 
 
 class Run(JobContext):
-    """A run of a job, and what it reports."""
+    """A run of a job, and its reports."""
 
     def __init__(self, memory: Memory, lease: int = 1) -> None:
         self.reports: list[tuple[int, int]] = []
@@ -50,7 +50,7 @@ class Run(JobContext):
         return True
 
     def walk(self, items: Any, act: Act = nothing, **options: Any) -> list[Any]:
-        """What is seen of the items, each of which ``act`` gets."""
+        """Walk over the items, calling ``act`` on each; returns the items seen."""
         for item in self.iterate(items, **options):
             self.seen.append(item)
             act(item)
@@ -58,7 +58,7 @@ class Run(JobContext):
 
 
 class AsyncRun(Run):
-    """A run of an async task. What it does with an item runs in a thread, as its queries do."""
+    """A run of an async task. ``act`` runs in a thread, as its queries do."""
 
     def walk(self, items: Any, act: Act = nothing, **options: Any) -> list[Any]:
         return async_to_sync(self.awalk)(items, sync_to_async(act), **options)
@@ -72,13 +72,13 @@ class AsyncRun(Run):
 
 @pytest.fixture(params=[Run, AsyncRun])
 def new_run(request: pytest.FixtureRequest) -> NewRun:
-    """Makes a run of a sync or an async task."""
+    """Creates a run of a sync or an async task."""
     made: NewRun = request.param
     return made
 
 
 def walk(new_run: NewRun, items: Any, stop_at: int, **options: Any) -> list[list[Any]]:
-    """Walk over all items with a stop after each ``stop_at``; what each run saw."""
+    """Walk over all items, stopping after each of ``stop_at``; returns what each run saw."""
     memory, runs = Memory(), list[list[Any]]()
     for lease in range(1, 100):
         run = new_run(memory, lease)
@@ -153,7 +153,7 @@ def test_progress_follows_what_is_saved_and_is_counted_once(new_run: NewRun) -> 
     assert new_run(Memory()).reports == []
 
 
-def test_an_item_that_raises_comes_again(new_run: NewRun) -> None:
+def test_an_item_that_raises_is_repeated(new_run: NewRun) -> None:
     memory = Memory()
     for lease, expected in ((1, [0, 1, 2, 3, 4, 5]), (2, [4, 5])):
         run = new_run(memory, lease)
@@ -162,7 +162,7 @@ def test_an_item_that_raises_comes_again(new_run: NewRun) -> None:
         assert run.seen == expected
 
 
-def test_a_stop_gives_the_job_back_without_an_attempt(new_run: NewRun) -> None:
+def test_a_stop_releases_the_job_without_using_an_attempt(new_run: NewRun) -> None:
     run = new_run(Memory())
     run.worker_stops = True
     with pytest.raises(JobSuspended) as stopped:
@@ -191,7 +191,7 @@ def test_a_cancel_waits_for_the_end_of_an_item(new_run: NewRun) -> None:
     assert json.loads(memory.fields["cursor:iterate"])["done"] == 4
 
 
-def test_two_walks_have_names(new_run: NewRun) -> None:
+def test_two_walks_need_names(new_run: NewRun) -> None:
     run = new_run(Memory())
     assert run.walk(range(2)) == [0, 1]
     assert run.walk(range(2), name="again") == [0, 1, 0, 1]
@@ -217,7 +217,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
 
 
 @pytest.mark.parametrize(("items", "words"), BAD)
-def test_what_has_no_place_to_go_on_from_is_refused_at_once(
+def test_items_without_a_position_to_resume_from_are_refused_at_once(
     new_run: NewRun, items: Callable[[], Any], words: str
 ) -> None:
     with pytest.raises(StepError, match=words):
@@ -250,11 +250,11 @@ def test_wrong_options(new_run: NewRun, options: dict[str, Any], words: str) -> 
         new_run(Memory()).iterate(range(3), **options)
 
 
-# -- async tasks only
+# -- only async tasks
 
 
 def test_two_walks_of_one_job_take_turns() -> None:
-    """And a cancel waits for the end of an item as long as one of them goes on."""
+    """A cancel waits for the end of an item as long as one of them is running."""
     run = AsyncRun(Memory())
 
     async def both() -> None:

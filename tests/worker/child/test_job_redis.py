@@ -1,4 +1,4 @@
-"""What a running job asks of Redis, on a connection of its own."""
+"""What a running job asks of Redis, on its own connection."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_an_unreadable_count_of_delays_counts_as_none(redis: Redis, value: str) 
 
 
 def test_the_file_of_a_large_result_may_take_long_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Longer than a child may give no sign of life."""
+    """Longer than a child may go without a sign of life."""
 
     def parent_results(self: Any, job_id: str, decode: Callable[[str], Any]) -> dict[str, Any]:
         return {"parent": decode(encode_stored("file"))}
@@ -51,7 +51,7 @@ def test_a_child_with_several_shards_does_not_wait_to_prepare_a_job(
     settings: Any, monkeypatch: pytest.MonkeyPatch, shards: int
 ) -> None:
     settings.REDISQUEUE = {**settings.REDISQUEUE, "SHARDS": shards}
-    errors = [RedisUnavailable("away")] * 2  # the first may come from a connection that was cut
+    errors = [RedisUnavailable("away")] * 2  # the first may come from a cut connection
 
     def parent_results(self: Any, job_id: str, decode: Any) -> dict[str, Any]:
         if errors:
@@ -67,7 +67,7 @@ def test_a_child_with_several_shards_does_not_wait_to_prepare_a_job(
             job_redis.parent_result("job_1")
 
 
-def test_a_parent_that_another_program_has_overwritten_is_not_asked_for_again(
+def test_a_parent_overwritten_by_another_program_is_not_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(WorkflowQueries, "parent_results", Mock(side_effect=WrongKeyType("x")))
@@ -79,7 +79,7 @@ def test_a_parent_that_another_program_has_overwritten_is_not_asked_for_again(
 def test_a_master_that_does_not_know_the_run_is_not_asked_again(
     redis: Redis, monkeypatch: pytest.MonkeyPatch, ask: str
 ) -> None:
-    """It may be a former one that is cut off."""
+    """It may be a former master that is cut off."""
     look_again = Mock()
     monkeypatch.setattr(RedisConnection, "look_again", look_again)
     steps, job = JobRedis("c1", get_settings()), claimed(lease=2)
@@ -105,14 +105,14 @@ def test_threads_get_their_own_answers(redis: Redis, hand: Hand) -> None:
         return {steps.report(job, "{}") for _ in range(50)}
 
     with ThreadPoolExecutor(5) as pool:
-        # Meanwhile the main thread may prepare the next job.
+        # Meanwhile the main thread may be preparing the next job.
         instants = pool.submit(lambda: {steps.waited_since(held) for _ in range(50)})
         stale = held._replace(lease=7)
         assert list(pool.map(ask, [held, stale, held, stale])) == [{True}, {False}] * 2
         assert len(instants.result()) == 1
 
 
-def test_nor_is_it_asked_where_a_large_result_goes(
+def test_a_master_that_does_not_know_the_run_is_not_asked_where_a_large_result_goes(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look_again = Mock()
@@ -125,7 +125,7 @@ def test_nor_is_it_asked_where_a_large_result_goes(
 
 @pytest.mark.one_server("counts its server's connections")
 def test_threads_do_not_connect_for_each_question(redis: Redis, hand: Hand) -> None:
-    """A connection costs several round trips, and with TLS much more."""
+    """A connection costs several round trips, and many more with TLS."""
     tasks.noop.enqueue()
     held = hand.claim_one()
     job_redis = JobRedis(hand.claim_request.child, get_settings())
@@ -144,14 +144,16 @@ def test_a_connection_that_was_cut_since_its_last_use_is_replaced(redis: Redis) 
 
 
 @pytest.mark.one_server("counts its server's connections")
-def test_nor_is_it_asked_by_other_connections(redis: Redis) -> None:
-    """Those of other threads may lead to the former master, too."""
+def test_a_master_that_does_not_know_the_run_is_not_asked_by_other_connections(
+    redis: Redis,
+) -> None:
+    """Other threads' connections may lead to the former master too."""
 
     def connect() -> int:
-        """Open all connections, as three threads would; how many were opened."""
+        """Open all connections, as three threads would; returns the number opened."""
         before: int = redis.info("stats")["total_connections_received"]
         with job_redis._commands("job_1") as first, job_redis._commands("job_1") as second:
-            assert not job_redis.report(claimed(lease=2), "{}")  # by a third
+            assert not job_redis.report(claimed(lease=2), "{}")  # by a third thread
             for commands in (first, second):
                 commands.connection.call("PING")
         after: int = redis.info("stats")["total_connections_received"]

@@ -1,4 +1,4 @@
-"""No interrupt breaks into the push of what a job has enqueued, once its transaction committed."""
+"""No interrupt hits the push of a job's enqueued jobs, once its transaction has committed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def enqueue_at_commit() -> None:
 
 @pytest.fixture(autouse=True)
 def slow_push(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A push that begins in time, and ends behind the timeout of its job."""
+    """A push that begins in time, and ends after its job's timeout."""
     push = RedisTransport.enqueue
 
     def slow(transport: RedisTransport, jobs: Sequence[NewJob]) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of a job that does not simply return, through a real worker."""
+"""What becomes of a job that does not simply return, in a real worker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.worker.stage import Stage
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """A server with a worker of one child, which the tests here share."""
+    """A server with a worker of one child, shared by the tests here."""
     with ExitStack() as stack:
         server = stack.enter_context(RedisServer())
         stage = Stage(server, tmp_path_factory.mktemp("running"), SimpleNamespace(), stack)
@@ -44,7 +44,7 @@ def one(running: RedisServer, tmp_path: Path, settings: Any) -> Iterator[Stage]:
 
 
 def enqueue_by_name(name: str, payload: str = "[[],{}]") -> Job:
-    """Enqueue what this process could not enqueue itself."""
+    """Enqueue a task that this process could not enqueue itself."""
     job = NewJob(new_job_id(shard_of()), "default", name, payload)
     connection = worker_connection(shard_of())
     Commands(connection).enqueue([job])
@@ -73,17 +73,17 @@ def test_retries_wait_for_as_long_as_the_task_says(one: Stage) -> None:
     assert one.count("retried_total") == 2
 
 
-def test_a_task_may_ask_for_another_try_at_a_time_of_its_own(one: Stage) -> None:
+def test_a_task_may_ask_for_another_attempt_at_a_given_time(one: Stage) -> None:
     watch = Stopwatch()
     job = one.ended(app_tasks.retry_later.enqueue(0.3))
     assert (job.status, job.result, job.attempts) == ("completed", 3, 2)
     assert watch.elapsed >= 0.6
     assert watch.seconds < 2
-    assert job.error is None  # of the tries before
+    assert job.error is None  # of the earlier attempts
 
 
 @pytest.mark.parametrize(("kind", "runs"), [("os", 3), ("file", 1), ("value", 1)])
-def test_only_some_errors_are_worth_another_try(one: Stage, kind: str, runs: int) -> None:
+def test_only_some_errors_are_worth_another_attempt(one: Stage, kind: str, runs: int) -> None:
     job = one.ended(tasks.picky.enqueue(one.book, kind, kind))
     assert (job.status, job.attempts, one.runs()[kind]) == ("failed", runs, runs)
 
@@ -114,7 +114,7 @@ def test_an_unusual_error_fails_the_job_and_not_the_child(one: Stage, bad: str, 
         (app_tasks.bad_result.enqueue, "the result of tests.app.tasks.bad_result"),
     ],
 )
-def test_a_result_that_can_not_be_stored_fails_the_job(one: Stage, job: object, words: str) -> None:
+def test_a_result_that_cannot_be_stored_fails_the_job(one: Stage, job: object, words: str) -> None:
     assert callable(job)
     failed = one.ended(job())
     assert (failed.status, failed.attempts) == ("failed", 1)
@@ -124,7 +124,7 @@ def test_a_result_that_can_not_be_stored_fails_the_job(one: Stage, job: object, 
 
 
 def test_results_near_the_limit_one_after_another(one: Stage) -> None:
-    """Together they are more than the memory that supervisor and child share."""
+    """Together they exceed the memory that supervisor and child share."""
     jobs = app_tasks.large_result.enqueue_many([(1_000_000,)] * 12)
     one.until_done(12)
     assert one.statuses(jobs) == {"completed": 12}
@@ -143,14 +143,14 @@ def test_results_larger_than_that_memory(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("name", ["surrogate_result", "surrogate_error"])
-def test_text_that_is_no_utf_8(one: Stage, name: str) -> None:
+def test_text_that_is_not_utf_8(one: Stage, name: str) -> None:
     job = one.ended(getattr(tasks, name).enqueue())
     assert job.status == "failed"
     assert job.error is not None
     assert one.count("recovered_total") == 0
 
 
-SPOILT: list[dict[str, bytes]] = [
+CORRUPT: list[dict[str, bytes]] = [
     {"payload": b"[[" + b"[" * 500 + b"]" * 500 + b"],{}]"},
     {"payload": b"[[" + b"[" * 50_000},
     {"payload": b"[[NaN],{}]"},
@@ -168,9 +168,9 @@ SPOILT: list[dict[str, bytes]] = [
 def test_whatever_a_hash_holds_its_job_ends_and_the_others_run(one: Stage) -> None:
     keys, client = keys_of(), one.server.client()
     JobQueue().pause()
-    jobs = app_tasks.noop.enqueue_many([()] * (len(SPOILT) + 2))
+    jobs = app_tasks.noop.enqueue_many([()] * (len(CORRUPT) + 2))
     names = [keys.job(job.id).encode() for job in jobs]
-    for name, fields in zip(names[1:], SPOILT, strict=False):
+    for name, fields in zip(names[1:], CORRUPT, strict=False):
         client.hset(name, mapping=fields)
     strange = f"job_1_{shard_of()}.".encode() + b"\xff"
     names.append(names[0].replace(jobs[0].id.encode(), strange))
@@ -185,12 +185,12 @@ def test_whatever_a_hash_holds_its_job_ends_and_the_others_run(one: Stage) -> No
     ended = [client.hmget(name, "status", "error") for name in names]
     fine = [b"completed", None]
     assert [ended[0], *ended[-2:]] == [fine] * 3, one.report()
-    for (status, error), fields in zip(ended[1:], SPOILT, strict=False):
+    for (status, error), fields in zip(ended[1:], CORRUPT, strict=False):
         assert (status, b"cannot be read" in error) == (b"failed", True), (fields, error)
     assert one.count("recovered_total") == 0
 
 
-def test_a_task_nobody_knows_is_put_off_and_then_fails_with_advice(one: Stage) -> None:
+def test_an_unknown_task_is_delayed_and_then_fails_with_advice(one: Stage) -> None:
     job = enqueue_by_name("shop.tasks.not_deployed_yet")
 
     def is_put_off() -> bool:
@@ -216,7 +216,7 @@ def test_a_task_is_found_by_its_old_name(one: Stage) -> None:
 
 
 @pytest.mark.parametrize("payload", ["", "{", "[]", "[1,2]", "[[1],{}]]", "nul"])
-def test_a_payload_that_can_not_be_read_fails_its_job_alone(one: Stage, payload: str) -> None:
+def test_a_payload_that_cannot_be_read_fails_only_its_own_job(one: Stage, payload: str) -> None:
     bad = enqueue_by_name("tests.app.tasks.noop", payload)
     good = app_tasks.noop.enqueue(1)
     one.ended(good)
@@ -243,7 +243,7 @@ def test_strict_order_of_queues(stage: Stage) -> None:
     assert stage.in_order() == [f"{name}{n}" for name in ("high", "default") for n in range(3)]
 
 
-def test_the_lowest_priority(stage: Stage) -> None:
+def test_a_worker_with_a_lowest_priority_leaves_the_rest(stage: Stage) -> None:
     for n in range(3):
         tasks.run.enqueue(stage.book, f"default{n}")
         tasks.run.using(priority=-1).enqueue(stage.book, f"low{n}")
@@ -251,7 +251,8 @@ def test_the_lowest_priority(stage: Stage) -> None:
     assert picky.wait() == 0
     assert stage.in_order() == [f"default{n}" for n in range(3)]
     assert stage.stats()["queued"] == 3
-    # A worker that may not take what is there neither spins nor keeps others from it.
+    # A worker that may not claim the waiting jobs neither spins nor keeps others from claiming
+    # them.
     stage.worker("--processes", "1", "--min-priority", "0").wait_until_up(2)
     stage.worker("--processes", "1").wait_until_up(2)
     eventually(lambda: stage.stats()["queued"] == 0, 3, why=stage.report)
@@ -264,8 +265,8 @@ def test_a_paused_queue_waits_and_its_worker_does_not_spin(one: Stage) -> None:
     job = tasks.run.enqueue(one.book, "job")
     calls = "cmdstat_evalsha"
     before = one.redis.info("commandstats")[calls]["calls"]
-    time.sleep(1.0)  # what is measured is this very time
-    # A worker that spins calls thousands of times, however busy the machine is.
+    time.sleep(1.0)  # this test measures exactly this time
+    # A worker that spins makes thousands of calls, however busy the machine is.
     assert one.redis.info("commandstats")[calls]["calls"] - before < 100
     assert one.runs() == {}
     queue.resume()

@@ -76,7 +76,7 @@ def test_what_an_error_means(
 
 
 @pytest.mark.parametrize("raised", [RuntimeError, SystemExit])
-def test_an_error_whose_text_can_not_be_made(raised: type[BaseException]) -> None:
+def test_an_error_whose_text_cannot_be_made(raised: type[BaseException]) -> None:
     class Broken(Exception):
         def __str__(self) -> str:
             raise raised
@@ -86,7 +86,7 @@ def test_an_error_whose_text_can_not_be_made(raised: type[BaseException]) -> Non
 
 
 @pytest.mark.parametrize("raised", [RuntimeError, SystemExit])
-def test_an_error_whose_traceback_can_not_be_made(raised: type[BaseException]) -> None:
+def test_an_error_whose_traceback_cannot_be_made(raised: type[BaseException]) -> None:
     class Broken(SyntaxError):
         @property
         def text(self) -> str:
@@ -130,7 +130,7 @@ class WithoutDelay(Retry):
 
 
 @pytest.mark.parametrize("kind", [OfMeta, WithoutTraceback, WithoutClass, WithoutDelay])
-def test_an_error_that_raises_wherever_it_is_looked_at(kind: type[BaseException]) -> None:
+def test_an_error_that_raises_on_any_access(kind: type[BaseException]) -> None:
     first, last = resolve_error(kind()), resolve_error(kind(), 2)
     assert first.kind in ("retrying", "failed")
     assert last.kind == "failed"
@@ -138,7 +138,7 @@ def test_an_error_that_raises_wherever_it_is_looked_at(kind: type[BaseException]
     assert json.loads(retry_policy.describe(kind(), 4000))["type"]
 
 
-def test_a_retry_of_somebodys_own_without_a_delay() -> None:
+def test_a_custom_retry_exception_without_a_delay() -> None:
     class Later(Retry):
         def __init__(self) -> None:
             pass
@@ -158,7 +158,7 @@ def test_a_retry_of_a_task_with_one_attempt() -> None:
     assert "max_attempts" not in resolve_error(Retry(delay=7), 2).body
 
 
-def test_a_task_nobody_knows_is_put_off_for_a_bounded_time() -> None:
+def test_an_unknown_task_is_delayed_for_a_limited_time() -> None:
     resolutions = [retry_policy.unknown_task("a.b", delays, SETTINGS) for delays in range(13)]
     assert {resolution.kind for resolution in resolutions[:12]} == {OutcomeKind.DELAYED}
     delays = [int(resolution.detail) for resolution in resolutions[:12]]

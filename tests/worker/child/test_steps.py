@@ -1,4 +1,4 @@
-"""Steps: what is done once in the life of a job, whatever becomes of its runs."""
+"""Steps: done once in the life of a job, whatever happens to its runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CALLS: list[str] = []
 
 
 class Memory:
-    """Remembers in a dict, as long as ``code`` is 1."""
+    """Keeps steps in a dict, and accepts them as long as ``code`` is 1."""
 
     def __init__(self, code: int = 1) -> None:
         self.code = code
@@ -113,7 +113,7 @@ BAD: list[tuple[Callable[[JobContext], object], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("bad", "kind", "words"), BAD)
-def test_wrong_use_is_named(
+def test_incorrect_use_is_reported(
     bad: Callable[[JobContext], object], kind: type[Exception], words: str
 ) -> None:
     with pytest.raises(kind, match=words):
@@ -146,12 +146,13 @@ async def acall(name: str, result: Any = None) -> Any:
 
 
 def call_later(name: str, result: Any = None) -> Any:
-    """Not a coroutine function, but one that returns a coroutine, as methods of managers do."""
+    """Not a coroutine function, but a function that returns a coroutine, like a manager's
+    methods."""
     return acall(name, result)
 
 
 @pytest.mark.parametrize("func", [call, acall, call_later])
-def test_async_tasks_await_theirs(func: Callable[..., Any]) -> None:
+def test_async_tasks_await_their_steps(func: Callable[..., Any]) -> None:
     memory = Memory()
     assert asyncio.run(run(memory).astep("s", func, "one", result=(1,))) == [1]
     assert asyncio.run(run(memory, lease=2).astep("s", func, "two")) == [1]
@@ -204,7 +205,7 @@ def test_in_memory_it_is_the_same() -> None:
     assert sorted(CALLS) == ["charge", "charge", "mail"]
 
 
-def test_in_memory_a_requeue_goes_on_unless_the_steps_are_forgotten() -> None:
+def test_in_memory_a_requeue_continues_unless_the_steps_are_forgotten() -> None:
     with capture_jobs() as jobs:
         job = order.enqueue(3)
         jobs.drain()

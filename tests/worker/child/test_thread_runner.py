@@ -36,7 +36,7 @@ _held: SimpleQueue[threading.Event] = SimpleQueue()
 
 @task
 def hold() -> str:
-    """Waits for its event in pure Python, open to interrupts."""
+    """Waits for its event in pure Python, where interrupts can reach it."""
     go_on = threading.Event()
     _held.put(go_on)
     while not go_on.is_set():
@@ -89,7 +89,7 @@ def harness() -> Iterator[RunnerHarness]:
     made.runner.close()
 
 
-def test_jobs_run_beside_each_other_and_the_supervisor_sees_each(harness: RunnerHarness) -> None:
+def test_jobs_run_concurrently_and_the_supervisor_sees_each(harness: RunnerHarness) -> None:
     harness.start("job_1", hold)
     harness.start("job_2", hold)
     events = [_held.get(timeout=PATIENCE) for _ in range(THREADS)]
@@ -136,7 +136,7 @@ def test_progress_is_sent_before_the_outcome(harness: RunnerHarness) -> None:
     assert json.loads(harness.progress[-1])["done"] == 3
 
 
-def test_a_job_that_is_claimed_again_while_it_runs_goes_on(harness: RunnerHarness) -> None:
+def test_a_job_that_is_claimed_again_while_it_runs_keeps_running(harness: RunnerHarness) -> None:
     harness.start("job_1", hold)
     go_on = _held.get(timeout=PATIENCE)
     harness.start("job_1", hold)
@@ -189,7 +189,7 @@ def _spin(rounds: int) -> None:
 
 @pytest.fixture
 def runs() -> Iterator[SimpleQueue[ThreadRun | None]]:
-    """Each run that is put in here is interrupted soon."""
+    """Each run that is put into the queue is soon interrupted."""
     given: SimpleQueue[ThreadRun | None] = SimpleQueue()
 
     def interrupt_all() -> None:
@@ -213,8 +213,8 @@ def runs() -> Iterator[SimpleQueue[ThreadRun | None]]:
 def test_an_interrupt_never_hits_what_comes_after_its_call(
     runs: SimpleQueue[ThreadRun | None],
 ) -> None:
-    """One comes at every moment around the end of a call; each call is interrupted or completes,
-    and the code between two calls is never hit."""
+    """Interrupts arrive at every moment around the end of a call: each call is interrupted or
+    completes, and the code between two calls is never hit."""
     completed, interrupted = 0, 0
     for n in range(200_000):
         run = run_of(SimpleQueue())

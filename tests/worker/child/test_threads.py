@@ -1,4 +1,4 @@
-"""Sync jobs in threads: many at a time, as safe as those in the main thread."""
+"""Sync jobs in threads: many at a time, and as safe as jobs in the main thread."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def results(stage: Stage, jobs: list[Any]) -> list[Any]:
 
 
 def test_as_many_jobs_as_threads_run_at_a_time(stage: Stage, worker: WorkerProcess) -> None:
-    """And async jobs beside them; what one leaves in its thread's context is not the next one's."""
+    """Async jobs run alongside. What a job leaves in its thread's context does not reach the next
+    job."""
     beside = tasks.async_gauge.enqueue_many([(0.2,)] * 8)
     peaks = results(stage, thread_tasks.gauge.enqueue_many([(0.05,)] * 40))
     assert max(peaks) == 4
@@ -46,7 +47,7 @@ def test_as_many_jobs_as_threads_run_at_a_time(stage: Stage, worker: WorkerProce
 
 
 def test_a_child_killed_with_jobs_in_its_threads(stage: Stage, worker: WorkerProcess) -> None:
-    """All that had started are recovered, and run again alone; nothing else runs twice."""
+    """All jobs that had started are recovered and run again alone; nothing else runs twice."""
     done = tasks.run.enqueue_many([(stage.book, f"done{n}") for n in range(20)])
     eventually(lambda: stage.statuses(done) == {"completed": 20}, why=stage.report)
     running = [thread_tasks.nap_at_first.enqueue(stage.book, f"running{n}") for n in range(4)]
@@ -60,7 +61,7 @@ def test_a_child_killed_with_jobs_in_its_threads(stage: Stage, worker: WorkerPro
     assert {job.recoveries for job in running} == {1}
     assert {job.recoveries for job in waiting} == {0}
     order = [name for name in stage.in_order() if name.startswith("running")]
-    for n in range(4):  # second run and end: nothing else that was recovered started in between
+    for n in range(4):  # a second run and its end: no other recovered job started in between
         second = len(order) - 1 - order[::-1].index(f"running{n}")
         assert order[second + 1] == f"running{n} to its end"
 
@@ -84,7 +85,7 @@ def test_timeouts_and_cancels_reach_a_job_between_two_bytecodes(
     assert worker.children == children
 
 
-def test_a_job_that_no_interrupt_reaches_is_killed_and_alone_to_blame(
+def test_a_job_that_no_interrupt_reaches_is_killed_and_only_it_is_blamed(
     stage: Stage, worker: WorkerProcess
 ) -> None:
     beside = thread_tasks.nap_at_first.enqueue(stage.book, "beside")
@@ -119,9 +120,7 @@ def test_jobs_in_threads_finish_when_the_worker_stops(stage: Stage, worker: Work
     assert stage.statuses([waiting]) == {"queued": 1}
 
 
-def test_each_thread_has_connections_of_its_own_and_closes_them(
-    stage: Stage, database: Path
-) -> None:
+def test_each_thread_has_its_own_connections_and_closes_them(stage: Stage, database: Path) -> None:
     stage.configure(TASK_MODULES=MODULES)
     stage.worker("--processes", "1", "--threads", "4", "--max-jobs", "20").wait_until_up(2)
     rows = thread_tasks.add_row.enqueue_many([(f"row{n}",) for n in range(20)])

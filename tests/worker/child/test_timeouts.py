@@ -1,4 +1,4 @@
-"""Timeouts and cancels reach the job they are meant for, whatever it does, and no other."""
+"""Timeouts and cancels reach the job that they are meant for, whatever it does, and no other."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_timeout_is_raised_inside_the_job(stage: Stage, kind: str) -> None:
     first_frame = job.error.traceback.splitlines()[1]
     assert "tests/app/tasks.py" in first_frame
     assert f"in {kind}" in first_frame
-    assert worker.children == children  # nobody was killed for it
+    assert worker.children == children  # no process was killed for it
 
 
 def test_interrupts_that_a_task_group_of_asyncio_wraps(stage: Stage) -> None:
@@ -45,7 +45,7 @@ def test_interrupts_that_a_task_group_of_asyncio_wraps(stage: Stage) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_stuck_in_c_is_killed_and_the_others_go_on(stage: Stage) -> None:
+def test_a_job_stuck_in_c_is_killed_and_the_others_continue(stage: Stage) -> None:
     worker = stage.worker("--processes", "2").wait_until_up(3)
     watch = Stopwatch()
     stuck = tasks.run_then_block.using(timeout=0.5).enqueue(stage.book, "stuck", 60)
@@ -59,7 +59,7 @@ def test_a_job_stuck_in_c_is_killed_and_the_others_go_on(stage: Stage) -> None:
     assert stuck.error is not None
     assert stuck.error.reason == "timeout"
     assert "its process was killed" in stuck.error.message
-    # With attempts left it is tried again.
+    # With attempts left, it is retried.
     stage.ended(twice, 5)
     assert (twice.status, twice.attempts, twice.result) == ("completed", 1, 2)
     assert (stuck.recoveries, twice.recoveries) == (0, 0)
@@ -70,7 +70,7 @@ def test_a_job_stuck_in_c_is_killed_and_the_others_go_on(stage: Stage) -> None:
 
 
 @pytest.mark.slow
-def test_while_one_child_is_stuck_the_other_goes_on(stage: Stage) -> None:
+def test_while_one_child_is_stuck_the_other_continues(stage: Stage) -> None:
     stage.worker("--processes", "2").wait_until_up(3)
     stuck = tasks.stubborn.using(timeout=0.3).enqueue(stage.book, "stuck", 60)
     eventually(lambda: stage.runs()["stuck"])
@@ -80,14 +80,16 @@ def test_while_one_child_is_stuck_the_other_goes_on(stage: Stage) -> None:
     assert stuck.status == "processing"
     stage.ended(stuck, 8)
     assert (stuck.status, stuck.attempts) == ("failed", 1)
-    assert stage.runs()["stuck-JobTimeout"] == 1  # it was told once, and swallowed it
+    # it was interrupted once, and swallowed the interrupt
+    assert stage.runs()["stuck-JobTimeout"] == 1
 
 
 def test_a_timeout_never_hits_the_next_job(stage: Stage) -> None:
-    """A thousand jobs that end right at their timeout, each in front of one without any."""
+    """A thousand jobs that end just at their timeout, each followed by a job without one."""
     stage.worker("--processes", "2").wait_until_up(3)
     limit = 0.004
-    # Half of them around the edge, half anywhere up to twice as long: a busy machine wakes up late.
+    # Half of the jobs end near the timeout, half anywhere up to twice that time, because a busy
+    # machine wakes up late.
     edge = app_tasks.sleep.using(timeout=limit).enqueue_many(
         [(limit + (n % 40 - 20) / (20_000 if n % 2 else 5_000),) for n in range(500)]
     )
@@ -100,7 +102,7 @@ def test_a_timeout_never_hits_the_next_job(stage: Stage) -> None:
     assert stage.count("recovered_total") == 0
 
 
-def test_a_timeout_is_tried_again_while_attempts_remain(stage: Stage) -> None:
+def test_a_timed_out_job_is_retried_while_attempts_remain(stage: Stage) -> None:
     stage.worker("--processes", "1").wait_until_up(2)
     job = tasks.slow_at_first.using(timeout=0.3).enqueue(stage.book, "slow", 30)
     stage.ended(job)
@@ -117,8 +119,8 @@ def test_a_job_without_a_timeout_may_take_its_time(stage: Stage) -> None:
 
 
 def publish(stage: Stage, channel: str, message: str) -> int:
-    """How many listeners heard the message. On a cluster channels are sharded, but Redis 6.2 has
-    none of these."""
+    """Returns how many listeners received the message. On a cluster channels are sharded, which
+    Redis 6.2 does not support."""
     if not is_on_cluster():
         return stage.redis.publish(channel, message)
     owner = stage.redis.get_node_from_key(channel).redis_connection
@@ -130,16 +132,16 @@ def publish(stage: Stage, channel: str, message: str) -> int:
 
 @pytest.mark.parametrize("kind", ["sleep", "spin", "async_sleep"])
 def test_a_cancel_interrupts_a_running_job_at_once(stage: Stage, kind: str) -> None:
-    stage.configure(LEASE=60, HEARTBEAT=20)  # not the heartbeat, the channel must bring it
+    stage.configure(LEASE=60, HEARTBEAT=20)  # the channel must deliver it, not the heartbeat
     stage.worker("--processes", "1").wait_until_up(2)
     job = stage.running(getattr(app_tasks, kind).enqueue(30))
-    assert publish(stage, keys_of().control, "what is this")  # harms no order behind it
+    assert publish(stage, keys_of().control, "what is this")  # other orders still work after it
     watch = Stopwatch()
     assert job.cancel()
     stage.ended(job, 5)
     assert watch.seconds < 1
     assert (job.status, job.attempts) == ("cancelled", 0)
-    # The next job of that child is not hit by it.
+    # The cancel does not hit the child's next job.
     after = stage.ended(tasks.run.enqueue(stage.book, "after"))
     assert after.status == "completed"
 
@@ -152,19 +154,20 @@ def test_a_cancel_is_found_by_the_heartbeat_when_its_message_was_lost(stage: Sta
     assert job.status == "cancelled"
 
 
-def test_every_one_of_many_async_jobs_is_asked_after(stage: Stage) -> None:
+def test_the_cancel_of_each_of_many_async_jobs_is_noticed(stage: Stage) -> None:
     stage.worker("--processes", "1", "--async-concurrency", "300").wait_until_up(2)
     jobs = app_tasks.async_sleep.enqueue_many([(60,)] * 250)
     eventually(lambda: stage.stats()["processing"] == 250, why=stage.report)
-    flagged = jobs[:40] + jobs[-40:]  # in whichever order they are asked after, a hundred at a time
+    flagged = jobs[:40] + jobs[-40:]  # in whichever order they are checked, a hundred at a time
     for job in flagged:  # without a message
         stage.redis.hset(keys_of().job(job.id), "cancel_ms", 1)
     eventually(lambda: stage.statuses(flagged) == {"cancelled": 80}, 8, why=stage.report)
     assert stage.stats()["processing"] == 170
 
 
-def test_a_task_that_looks_for_itself_may_end_as_it_likes(stage: Stage) -> None:
-    """A cancel interrupts it all the same; a task that swallows that ends when it is done."""
+def test_a_task_that_checks_for_a_cancel_may_end_as_it_likes(stage: Stage) -> None:
+    """A cancel interrupts it all the same. A task that swallows the interrupt completes when it is
+    done."""
     stage.worker("--processes", "1").wait_until_up(2)
     job = tasks.polite.enqueue(stage.book, "polite", 30)
     eventually(lambda: stage.runs()["polite"], why=stage.report)  # inside the task, not before it
@@ -209,7 +212,7 @@ def test_an_interrupt_in_a_transaction_rolls_it_back(stage: Stage, database: obj
     assert counted.result == 0
 
 
-def test_what_a_job_leaves_of_its_connection_does_not_harm_the_next(
+def test_the_state_in_which_a_job_leaves_its_connection_does_not_affect_the_next(
     stage: Stage, database: object
 ) -> None:
     stage.worker("--processes", "1").wait_until_up(2)
@@ -222,14 +225,14 @@ def test_what_a_job_leaves_of_its_connection_does_not_harm_the_next(
 def test_a_connection_that_was_interrupted_as_it_opened_is_not_used_again(
     stage: Stage, database: object, threads: int
 ) -> None:
-    """Nothing would check, close or, without autocommit, commit it."""
+    """No one would check it, close it or, without autocommit, commit it."""
     stage.worker("--processes", "1", "--threads", str(threads)).wait_until_up(2)
     assert stage.ended(tasks.connect_slowly.using(timeout=0.3).enqueue()).status == "failed"
     jobs = [stage.ended(tasks.connects.enqueue()) for _ in range(threads)]
     assert [job.result for job in jobs] == [True] * threads
 
 
-def test_a_job_that_clears_the_alarm_takes_no_timeout_from_the_next(stage: Stage) -> None:
+def test_a_job_that_clears_the_alarm_does_not_disable_the_next_timeout(stage: Stage) -> None:
     worker = stage.worker("--processes", "1").wait_until_up(2)
     children = worker.children
     stage.ended(tasks.clear_alarm.using(timeout=0.5).enqueue(1.0))

@@ -1,4 +1,4 @@
-"""sleep and wait_for: a job gives its child back and goes on later, from its steps."""
+"""sleep and wait_for: a job gives up its child and continues later, from its steps."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def impatient(context: Any) -> None:
     context.wait_for("paid:42", timeout=60)
 
 
-def test_it_goes_on_when_the_event_comes_and_the_time_has_passed() -> None:
+def test_it_continues_when_the_event_arrives_and_the_time_has_passed() -> None:
     with capture_jobs() as jobs:
         job = order.enqueue()
         jobs.run_due()
@@ -99,7 +99,7 @@ def test_it_goes_on_when_the_event_comes_and_the_time_has_passed() -> None:
 
 
 @pytest.mark.parametrize("which", [order, aorder])
-def test_an_event_that_came_first_and_a_drain_that_does_not_sleep(which: Any) -> None:
+def test_an_event_sent_before_its_wait_and_a_drain_that_does_not_sleep(which: Any) -> None:
     with capture_jobs() as jobs:
         send_event("paid:42", 7)
         job = which.enqueue()
@@ -131,7 +131,7 @@ def test_a_timeout_is_an_error_that_the_task_may_handle() -> None:
         assert failed.error is not None
         assert failed.error.type.endswith("EventTimeout")
         assert "event 'paid:42' did not come in time" in failed.error.message
-        assert (failed.status, failed.attempts) == ("failed", 1)  # a retry would meet it again
+        assert (failed.status, failed.attempts) == ("failed", 1)  # a retry would raise it again
         send_event("paid:42")
         failed.requeue()
         jobs.drain()
@@ -165,14 +165,14 @@ def test_an_event_waits_for_the_commit() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_through_the_outbox_it_is_a_job_of_its_own(settings: Any, redis_server: Any) -> None:
+def test_through_the_outbox_an_event_is_a_separate_job(settings: Any, redis_server: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": redis_server.url}, "OUTBOX": True}
     with transaction.atomic():
         send_event("paid:42", {"secret": 1})
         assert OutboxJob.objects.get().task == "django_redisqueue.send_event"
 
 
-# -- what a run is told
+# -- what a run sees
 
 
 def run(reply: WaitReply, lease: int = 1) -> JobContext:
@@ -185,7 +185,9 @@ def run(reply: WaitReply, lease: int = 1) -> JobContext:
     ("wait", "event"),
     [(lambda c: c.wait_for("e"), "e"), (lambda c: c.sleep(5), "")],
 )
-def test_a_wait_that_goes_on_parks_the_job(wait: Callable[[JobContext], Any], event: str) -> None:
+def test_a_wait_that_is_not_over_parks_the_job(
+    wait: Callable[[JobContext], Any], event: str
+) -> None:
     with pytest.raises(JobSuspended) as parked:
         wait(run(WaitReply(WaitState.GOES_ON, "123")))
     nothing: Any = None
@@ -228,7 +230,7 @@ BAD: list[tuple[Callable[[JobContext], object], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("bad", "kind", "words"), BAD)
-def test_wrong_use_is_named(
+def test_incorrect_use_is_reported(
     bad: Callable[[JobContext], object], kind: type[Exception], words: str
 ) -> None:
     with pytest.raises(kind, match=words):
@@ -255,7 +257,7 @@ def test_what_cannot_be_sent(name: Any, payload: Any, kind: type[Exception], wor
 
 
 @pytest.mark.parametrize("task", [tasks.wait_for_an_event, tasks.await_an_event])
-def test_a_parked_job_holds_no_child(stage: Stage, task: Any) -> None:
+def test_a_parked_job_occupies_no_child(stage: Stage, task: Any) -> None:
     stage.configure(LEASE=30)
     stage.worker("--processes", "1", "--async-concurrency", "1")
     jobs = [task.enqueue(stage.book, f"e{n}") for n in range(3)]

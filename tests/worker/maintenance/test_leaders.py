@@ -1,4 +1,4 @@
-"""Leaders that die or have older code, and the roles of several shards in one process."""
+"""Leaders that die or run older code, and the roles of several shards in one process."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.worker.stage import Stage
 
 SECONDS = float(os.environ.get("REDISQUEUE_TEST_SOAK", "4"))
 WORKERS, SCHEDULES = 3, 10
-KILLS_A_WORKER = 15  # of its children, until it dies as a whole
+KILLS_A_WORKER = 15  # of a worker's children, before the whole worker is killed
 
 
 def leader_of(stage: Stage, workers: list[WorkerProcess]) -> WorkerProcess | None:
-    """The worker whose maintenance leads. The name of a child ends with the pid of its supervisor
-    and its own number."""
+    """The worker whose maintenance leads. A child's name ends with its supervisor's pid and its own
+    number."""
     name = stage.redis.hget(keys_of().meta, "leader") or ""
     return next((one for one in workers if f".{one.pid}." in str(name)), None)
 
@@ -41,16 +41,16 @@ def kill_children(worker: WorkerProcess) -> None:
 
 
 def due_times(stage: Stage, name: str) -> list[int]:
-    """Those that have jobs."""
+    """The due times that have jobs."""
     keys = stage.redis.scan_iter(f"{keys_of().job(periodic_prefix(name))}*", count=1000)
     return sorted(due_ms_of(key.rpartition("job:")[2]) or 0 for key in keys)
 
 
 @pytest.mark.slow
-def test_each_due_time_has_its_run_although_leaders_die(stage: Stage) -> None:
+def test_each_due_time_has_its_run_even_if_leaders_die(stage: Stage) -> None:
     names = [f"tick{n}" for n in range(SCHEDULES)]
     stage.configure(
-        MAX_RECOVERIES=1000,  # the kills hit running jobs, too
+        MAX_RECOVERIES=1000,  # the kills also hit running jobs
         SCHEDULES={name: {"task": tasks.noop.name, "every": "1s"} for name in names},
     )
     workers = [stage.worker("--processes", "1") for _ in range(WORKERS)]
@@ -71,7 +71,7 @@ def test_each_due_time_has_its_run_although_leaders_die(stage: Stage) -> None:
     last = due_times(stage, names[0])[-1] + 2000
     eventually(
         lambda: all(due_times(stage, name)[-1] >= last for name in names),
-        PATIENCE + 30,  # until the leadership of a dead worker ends
+        PATIENCE + 30,  # until the dead worker's term as leader ends
         why=stage.report,
     )
     for worker in workers:
@@ -103,7 +103,7 @@ def test_a_leader_with_older_code_fires_what_newer_code_defines(stage: Stage) ->
 
 
 class Role:
-    """Takes until ``gate`` opens to end."""
+    """A role that does not end before ``gate`` opens."""
 
     def __init__(self, gate: threading.Event, ended: list[int], shard: int) -> None:
         self._gate, self._ended, self._shard = gate, ended, shard
@@ -126,7 +126,7 @@ def stop_roles(gate: threading.Event, ended: list[int], **options: Any) -> None:
     run_in_shards(2, make, waits, **options)
 
 
-def test_a_role_may_take_as_long_as_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_role_may_take_the_time_that_it_is_given_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, ended, alive = threading.Event(), list[int](), list[float]()
 
     def keep_alive(seconds: float) -> None:
@@ -138,7 +138,7 @@ def test_a_role_may_take_as_long_as_it_is_given(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(state, "keep_alive", keep_alive)
     stop_roles(gate, ended, state=state, stop=math.inf)
     assert sorted(ended) == [0, 1]
-    assert len(alive) >= 2  # the watchdog hears of it meanwhile
+    assert len(alive) >= 2  # the watchdog is kept informed meanwhile
 
 
 def test_a_role_that_does_not_end_is_left_behind() -> None:

@@ -1,5 +1,5 @@
-"""Maintenance: its work, which queues it knows, what it continues for others; and the threads of
-its periodic tasks."""
+"""Maintenance: its work, the queues that it knows, and what it continues for other processes; and
+the threads of its periodic tasks."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ from tests.worker.stage import Stage
 CLAIM_REQUEST = ClaimRequest("c1", ("default",))
 
 
-def test_maintenance_finds_jobs_whose_child_nobody_knows(
+def test_maintenance_finds_jobs_whose_child_is_unknown(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "AUDIT", 0.0)
     monkeypatch.setattr(maintenance, "RENEW", 0.05)
-    # Their tasks would query the database.
+    # The periodic tasks would query the database.
     monkeypatch.setattr(maintenance.TaskThreads, "lead", lambda *_: None)
     stage.configure(LEASE=0.6, HEARTBEAT=0.2)
     job = tasks.run.enqueue(stage.book, "held")
@@ -70,7 +70,7 @@ def test_maintenance_finds_jobs_whose_child_nobody_knows(
     store.connection.close()
 
 
-def test_maintenance_mends_slots(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maintenance_repairs_slots(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "RENEW", 0.05)
     monkeypatch.setattr(maintenance.TaskThreads, "lead", lambda *_: None)
     slots = keys_of().slots
@@ -131,12 +131,12 @@ def test_a_schedule_of_the_code_is_in_one_of_several_shards(
 
 
 JOBS, LATER = 1000, 10
-SLOW_MS = 25  # each way: a step takes 50 ms, and all of them a second
+SLOW_MS = 25  # in each direction: a step takes 50 ms, and all of them take a second
 
 
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
 @pytest.mark.parametrize("verb", ["clear", "requeue_all"])
-def test_what_a_killed_process_leaves_is_done_once(
+def test_the_remaining_work_of_a_killed_process_is_done_once(
     stage: Stage, fresh_proxy: Callable[..., Proxy], verb: str
 ) -> None:
     worker = stage.worker("--processes", "1").wait_until_up(2)
@@ -177,7 +177,8 @@ def test_redis_is_asked_once_a_minute(lab: Lab, monkeypatch: pytest.MonkeyPatch)
     known = KnownQueues(lab.store, ["default", "mail"])
     lab.add("j1", queue="former")
     lab.add("j2", queue="mail")
-    assert known.names() == ["default", "mail", "former"]  # the project's first, each once
+    # the project's own queues first, each once
+    assert known.names() == ["default", "mail", "former"]
     lab.add("j3", queue="another")
     lab.redis.config_resetstat()
     clock += KNOWN_FOR - 1
@@ -187,7 +188,7 @@ def test_redis_is_asked_once_a_minute(lab: Lab, monkeypatch: pytest.MonkeyPatch)
     assert known.names() == ["default", "mail", "another", "former"]
 
 
-def test_the_projects_own_are_known_whatever_redis_says(lab: Lab) -> None:
+def test_the_projects_own_queues_are_known_even_if_redis_does_not_list_them(lab: Lab) -> None:
     lab.redis.set(lab.keys.queues, "theirs")
     assert KnownQueues(lab.store, ["default"]).names() == ["default"]
 
@@ -225,7 +226,7 @@ def made() -> Iterator[list[TaskThreads]]:
         threads.close()
 
 
-def test_tasks_take_turns_and_go_on_while_they_have_more() -> None:
+def test_tasks_take_turns_and_run_again_while_they_have_more_to_do() -> None:
     done: list[str] = []
     tasks = [
         PeriodicTask(lambda: done.append("often") or len(done) < 5, 0),  # type: ignore[func-returns-value]
@@ -236,7 +237,7 @@ def test_tasks_take_turns_and_go_on_while_they_have_more() -> None:
     assert done == ["often", "seldom", "often"]
 
 
-def test_a_chore_that_fails_waits_for_its_turn() -> None:
+def test_a_periodic_task_that_fails_waits_for_its_next_turn() -> None:
     calls = []
 
     def fails() -> bool:
@@ -265,8 +266,9 @@ def test_it_works_only_while_this_process_leads(made: list[TaskThreads]) -> None
     eventually(lambda: len(calls) > before)
 
 
-def test_a_chore_gives_back_its_connection(tmp_path: Path, django_db_blocker: Any) -> None:
-    """Django's pool may have fewer connections than there are chores: one would never get any."""
+def test_a_periodic_task_closes_its_connection(tmp_path: Path, django_db_blocker: Any) -> None:
+    """Django's pool may have fewer connections than there are tasks: one of them would never get
+    any."""
     were_open: list[bool] = []
 
     def queries() -> bool:
@@ -282,7 +284,7 @@ def test_a_chore_gives_back_its_connection(tmp_path: Path, django_db_blocker: An
     assert not any(were_open)
 
 
-def test_a_chore_that_hangs_holds_up_nobody(
+def test_a_hanging_periodic_task_does_not_delay_the_end(
     made: list[TaskThreads], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "STOP", 0.05)
@@ -302,10 +304,11 @@ def test_a_chore_that_hangs_holds_up_nobody(
     held.set()
 
 
-def test_a_chore_that_hangs_does_not_stop_the_others(
+def test_a_hanging_periodic_task_does_not_stop_the_others(
     made: list[TaskThreads], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A database that hangs for one: the process leads, so nobody else would do the others."""
+    """A database hangs for one task. This process leads, so no other would do the remaining
+    tasks."""
     held, entered, calls = threading.Event(), threading.Event(), [0]
 
     def hangs() -> bool:
@@ -335,7 +338,7 @@ def test_a_chore_that_hangs_does_not_stop_the_others(
 @pytest.mark.parametrize(
     "error", [DatabaseError("locked"), RedisUnavailable("away"), KeyError("a router's")]
 )
-def test_an_error_is_logged_once_and_tried_again(
+def test_an_error_is_logged_once_and_the_task_is_retried(
     made: list[TaskThreads], error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls: list[int] = []

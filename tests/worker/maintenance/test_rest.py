@@ -1,4 +1,5 @@
-"""Leaders and others while nothing goes on: heartbeats do what they would ask Redis for."""
+"""Leaders and other processes while nothing happens: heartbeats do what they would otherwise ask
+Redis for."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ BEATS = 6
 
 
 class Role:
-    """The maintenance of a shard in the process of the test, which plays its supervisor."""
+    """The maintenance of a shard in the test's process, which stands in for its supervisor."""
 
     def __init__(self, stage: Stage, child: str = "w.m.1.1.2") -> None:
         self.redis = stage.redis
@@ -43,7 +44,7 @@ class Role:
         self.state.note_role(self.shard, note)
 
     def scripts(self, passes: int = 3) -> int:
-        """How many scripts so many passes run."""
+        """The number of scripts that this many passes run."""
         before = self._scripts()
         for _ in range(passes):
             self.maintenance.run_once()
@@ -65,7 +66,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def role(stage: Stage) -> Role:
-    """A leader that rests."""
+    """A leader at rest."""
     role = Role(stage)
     role.maintenance.run_once()
     assert role.scripts() > 3
@@ -74,7 +75,7 @@ def role(stage: Stage) -> Role:
     return role
 
 
-def test_a_leader_that_rests_asks_redis_nothing(role: Role) -> None:
+def test_a_leader_at_rest_asks_redis_nothing(role: Role) -> None:
     assert role.scripts() == 0
     for note in (RoleNote.ACTIVE, RoleNote.ASK):
         role.note(note)
@@ -84,7 +85,7 @@ def test_a_leader_that_rests_asks_redis_nothing(role: Role) -> None:
     assert role.scripts() == 0
 
 
-def test_it_looks_once_a_minute_and_does_the_rest_every_ten(
+def test_it_promotes_once_a_minute_and_does_everything_every_ten(
     role: Role, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     role.maintenance._pass_at -= maintenance.WAIT_SECONDS
@@ -107,7 +108,7 @@ def test_it_is_awake_after_a_takeover_and_an_error(
     assert role.scripts() > 3
 
 
-def test_a_job_that_falls_due_wakes_it(stage: Stage, role: Role) -> None:
+def test_a_job_that_becomes_due_wakes_it(stage: Stage, role: Role) -> None:
     job = tasks.run.using(run_after=timedelta(seconds=0.3)).enqueue(stage.book, "later")
     due = time.monotonic() + 0.3
 
@@ -121,7 +122,7 @@ def test_a_job_that_falls_due_wakes_it(stage: Stage, role: Role) -> None:
     assert role.state.role_note(role.shard) is RoleNote.QUIET
 
 
-def test_a_queue_that_was_blocked_goes_on_soon(stage: Stage, role: Role) -> None:
+def test_a_queue_that_was_blocked_continues_soon(stage: Stage, role: Role) -> None:
     key = keys_of().queue("default").retrying
     stage.redis.set(key, "theirs")
     role.maintenance._pass_at = 0.0
@@ -130,7 +131,9 @@ def test_a_queue_that_was_blocked_goes_on_soon(stage: Stage, role: Role) -> None
     eventually(lambda: role.scripts() == 0)
 
 
-def test_one_that_does_not_lead_asks_when_a_heartbeat_says_so(stage: Stage, role: Role) -> None:
+def test_maintenance_that_does_not_lead_asks_when_a_heartbeat_tells_it_to(
+    stage: Stage, role: Role
+) -> None:
     other = Role(stage, "other.m.1.1.2")
     other.maintenance.run_once()  # at first it asks in any case
     for note in (RoleNote.QUIET, RoleNote.ACTIVE):
@@ -142,7 +145,7 @@ def test_one_that_does_not_lead_asks_when_a_heartbeat_says_so(stage: Stage, role
     assert stage.redis.hget(keys_of().meta, "leader") == "other.m.1.1.2"
 
 
-def test_a_leader_that_was_replaced_takes_no_token(stage: Stage, role: Role) -> None:
+def test_a_replaced_leader_takes_no_token(stage: Stage, role: Role) -> None:
     meta, timer = keys_of().meta, keys_of().timer
     eventually(lambda: stage.redis.info("clients")["blocked_clients"] == 1)
     stage.redis.hset(meta, "leader", "other.m.1.1.2")
@@ -179,8 +182,9 @@ def resting_worker(stage: Stage) -> WorkerProcess:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, SHARDS])
-def test_idle_shards_cost_their_heartbeats(stage: Stage, shards: int) -> None:
-    """And what comes several seconds apart: children wait anew, and schedules are announced."""
+def test_idle_shards_only_cost_their_heartbeats(stage: Stage, shards: int) -> None:
+    """Some work remains every few seconds: children renew their waits, and schedules are
+    announced."""
     stage.configure(SHARDS=shards)
     worker = resting_worker(stage)
     eventually(lambda: stage.scripts_beside(BEATS * shards) <= shards, 60, why=stage.report)
@@ -193,7 +197,7 @@ def test_idle_shards_cost_their_heartbeats(stage: Stage, shards: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fate", ["killed", "stopped"])
-def test_a_leader_that_rested_is_replaced(stage: Stage, fate: str) -> None:
+def test_a_resting_leader_that_fails_is_replaced(stage: Stage, fate: str) -> None:
     first = resting_worker(stage)
     leader_key = keys_of().meta, "leader"
     led = eventually(lambda: stage.redis.hget(*leader_key))
@@ -215,7 +219,7 @@ def test_a_leader_that_rested_is_replaced(stage: Stage, fate: str) -> None:
 def test_the_end_of_an_outage_is_noted_before_the_next_long_wait(
     role: Role, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pass waits for up to a minute, which used to count as a part of the outage."""
+    """A pass waits for up to a minute, which used to be counted as part of the outage."""
     calls, maintenance = list[object](), role.maintenance
     errors = [RedisUnavailable("away")]
 
@@ -239,10 +243,10 @@ def test_the_end_of_an_outage_is_noted_before_the_next_long_wait(
     assert calls == [False, "recovered", True]
 
 
-def test_a_pass_that_an_order_to_stop_ends_is_no_end_of_an_outage(
+def test_a_pass_ended_by_an_order_to_stop_does_not_end_an_outage(
     role: Role, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log told that Redis answers again, while it hung."""
+    """The log said that Redis answered again while it was still hanging."""
     passes, recovered = list[bool](), list[int]()
 
     def run_once() -> None:
@@ -256,10 +260,10 @@ def test_a_pass_that_an_order_to_stop_ends_is_no_end_of_an_outage(
     assert not recovered
 
 
-def test_maintenance_is_alive_while_redis_is_away(
+def test_maintenance_gives_signs_of_life_while_redis_is_down(
     role: Role, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its passes failed before they gave a sign of life, so the watchdog replaced its process
+    """Its passes used to fail before they gave a sign of life, so the watchdog replaced its process
     every 20 seconds."""
     signs, passes = list[float](), iter(range(4))
     host = replace(

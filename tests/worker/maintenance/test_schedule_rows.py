@@ -1,4 +1,4 @@
-"""Rows of PeriodicJob and schedules in Redis become alike, whichever of them has changed."""
+"""Rows of PeriodicJob and schedules in Redis are kept in sync, whichever of them changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def charge(card: str, amount: int = 1) -> None: ...
 
 
 class Shard:
-    """A worker's maintenance by hand."""
+    """A worker's maintenance, run by the test."""
 
     def __init__(self, number: int = 0) -> None:
         self.store = Commands(producer_connection(number))
@@ -43,7 +43,7 @@ class Shard:
         self.deploy()
 
     def deploy(self, **schedules: Schedule) -> None:
-        """A worker starts whose code has these schedules of one task."""
+        """Start a worker whose code has these schedules of one task."""
         code = [
             define(name, Source.CODE, tasks.add.name, one, [1, 2])
             for name, one in schedules.items()
@@ -79,7 +79,7 @@ def make(name: str = "row", **fields: Any) -> PeriodicJob:
     )
 
 
-def test_a_row_that_did_not_reach_redis_does(shard: Shard) -> None:
+def test_a_row_that_did_not_reach_redis_is_sent_again(shard: Shard) -> None:
     row = make(overlap="skip")
     make("paused", is_enabled=False)
     shard.sync()
@@ -95,13 +95,13 @@ def test_a_row_that_did_not_reach_redis_does(shard: Shard) -> None:
     assert shard.queries.names() == ["paused"]
 
 
-def test_redis_that_lost_everything_gets_it_again(shard: Shard, redis: Any) -> None:
+def test_a_redis_that_lost_everything_gets_the_rows_again(shard: Shard, redis: Any) -> None:
     shard.deploy(code=Every("1h"))
     make()
     shard.sync()
     PeriodicJob.objects.update(is_enabled=False)
     redis.flushdb()
-    shard.sync()  # its code has to define its schedules first: no row is lost meanwhile
+    shard.sync()  # its code must define its schedules first: no row is lost meanwhile
     assert PeriodicJob.objects.count() == 2
     shard.deploy(code=Every("1h"))
     shard.sync()
@@ -123,8 +123,8 @@ def test_schedules_of_the_code_have_rows(shard: Shard) -> None:
     assert shard.read("b").paused_ms is not None
 
 
-def test_a_paused_row_does_not_pause_a_schedule_of_the_code_of_its_name(shard: Shard) -> None:
-    """As when a team moves a schedule from the admin into the code."""
+def test_a_paused_row_does_not_pause_a_schedule_of_the_same_name_in_code(shard: Shard) -> None:
+    """As when a team moves a schedule from the admin into code."""
     make(is_enabled=False)
     shard.sync()
     shard.deploy(row=Every("5m"))
@@ -139,7 +139,7 @@ def test_a_paused_row_does_not_pause_a_schedule_of_the_code_of_its_name(shard: S
 
 
 def test_a_row_shows_as_much_of_a_cron_expression_as_fits(shard: Shard) -> None:
-    """PostgreSQL would refuse it, and with it all rows behind it."""
+    """PostgreSQL would otherwise refuse it, and with it all rows after it."""
     minutes = ",".join(map(str, range(0, 60, 2)))
     shard.deploy(row=Cron(f"{minutes} 6,7,8,9,10,11,12,13 * * *", timezone="UTC"))
     shard.sync()
@@ -150,7 +150,7 @@ def test_a_row_shows_as_much_of_a_cron_expression_as_fits(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("every", [300, timedelta(minutes=5), "5m"])
-def test_a_row_takes_every_duration(shard: Shard, every: object) -> None:
+def test_a_row_accepts_every_duration(shard: Shard, every: object) -> None:
     make(every=every, jitter=60)
     shard.sync()
     row = PeriodicJob.objects.get()
@@ -199,7 +199,7 @@ def test_nothing_is_compared_while_nothing_changes(shard: Shard, redis: Any) -> 
 
 
 @pytest.mark.one_server("looks at its server's clients and commands")
-def test_while_nothing_goes_on_redis_is_asked_if_a_row_has_changed(
+def test_at_rest_redis_is_only_asked_if_a_row_has_changed(
     shard: Shard, redis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make()
@@ -284,7 +284,7 @@ def test_a_schedule_is_in_one_of_several_shards(
 def test_what_the_admin_saves_during_a_comparison_is_compared_next_time(
     shard: Shard, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    """The comparison has read the rows before, so it takes Redis back to them."""
+    """The comparison had read the rows before, so it restores their state in Redis."""
     if verb != "create":
         make()
         shard.sync()

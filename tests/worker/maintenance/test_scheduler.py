@@ -1,4 +1,4 @@
-"""Schedules are deployed by the newest code, and fired by whoever leads: once a due time."""
+"""Schedules are deployed by the newest code, and fired by the leader, once per due time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def lab(queue_settings: dict[str, Any], redis_server: RedisServer) -> Iterator[L
 
 
 def deploy(lab: Lab, *definitions: ScheduleDefinition) -> ScheduleDeployment:
-    """A worker starts with this code."""
+    """Start a worker with this code."""
     lab.advance(1)
     deployment = ScheduleDeployment(lab.store, definitions)
     deployment.run_once()
@@ -47,7 +47,7 @@ def names(lab: Lab) -> list[str]:
 
 
 def fired(lab: Lab, name: str = "report") -> list[int]:
-    """The due times that have jobs, in their order."""
+    """The due times that have jobs, in order."""
     ids = [str(key).rpartition("job:")[2] for key in lab.redis.keys(f"{lab.keys.base}job:*")]
     return sorted(due_ms_of(one) or 0 for one in ids if one.startswith(periodic_prefix(name)))
 
@@ -60,7 +60,7 @@ def test_schedules_are_created_changed_and_removed_by_deployments(lab: Lab) -> N
     assert names(lab) == ["a", "b"]
     new = deploy(lab, definition("b", task="app.changed"), definition("c"))
     assert (names(lab), read(lab, "b").task) == (["b", "c"], "app.changed")
-    for deployment in (old, new, old):  # which take turns while the deploy goes on
+    for deployment in (old, new, old):  # which alternate while the deployment is in progress
         deployment.run_once()
         assert (names(lab), read(lab, "b").task) == (["b", "c"], "app.changed")
     deploy(lab, definition("a"), definition("b"))  # a worker with the old code starts late
@@ -122,7 +122,7 @@ def test_a_key_of_another_type_does_not_stop_the_maintenance(
     for _ in range(2):
         deploy(lab, definition())
     assert names(lab) == []
-    assert caplog.text.count("the schedules cannot be defined: the key") == 2  # once a deployment
+    assert caplog.text.count("the schedules cannot be defined: the key") == 2  # once per deployment
 
 
 # -- firing
@@ -154,7 +154,7 @@ def test_after_an_outage_of_an_hour(lab: Lab, misfire: str, due: list[int], miss
     assert (found.missed, found.next_ms) == (missed, first + 65 * MINUTE)
 
 
-def test_a_leader_that_dies_while_it_catches_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_dies_while_catching_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     deploy(lab, definition(schedule=Every("1m", misfire="all")))
     lab.advance(50 * MINUTE)
     whole, left = lab.store.fire, [7]
@@ -176,7 +176,7 @@ def test_a_leader_that_dies_while_it_catches_up(lab: Lab, monkeypatch: pytest.Mo
     assert read(lab).missed == 0
 
 
-def test_one_that_cannot_be_fired_does_not_stop_the_others(
+def test_a_schedule_that_cannot_be_fired_does_not_stop_the_others(
     lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
     deploy(lab, *(definition(name) for name in ("bad", "gone", "odd", "report")))
@@ -206,9 +206,9 @@ YEAR: dict[str, Schedule] = {
 
 
 @pytest.mark.slow
-def test_a_year_with_leaders_that_die_and_come_back(lab: Lab) -> None:
-    """Three leaders, each on a connection of its own, believe at times that they lead all at once,
-    and die between any two calls. Each due time has one job all the same."""
+def test_a_year_with_leaders_that_die_and_return(lab: Lab) -> None:
+    """Three leaders, each with its own connection, sometimes all believe that they lead, and die
+    between any two calls. Still, each due time has one job."""
     chance = random.Random(7)
     begin = round(datetime(2025, 1, 1, tzinfo=UTC).timestamp() * 1000)
     lab.store.now_ms = begin
@@ -233,13 +233,13 @@ def test_a_year_with_leaders_that_die_and_come_back(lab: Lab) -> None:
 
 
 class _Mortal:
-    """A leader that may die before any call, and goes on with what it had read before when it
-    wakes up."""
+    """A leader that may die before any call, and that continues with stale data when it resumes."""
 
     def __init__(self, connection: RedisConnection, chance: random.Random) -> None:
         self.store = Commands(connection)
         self.chance = chance
-        self.late: list[tuple[Any, ...]] = []  # calls that it was to make when it was suspended
+        # calls that it was about to make when it was suspended
+        self.late: list[tuple[Any, ...]] = []
         self._fire, self.store.fire = self.store.fire, self.fire  # type: ignore[method-assign]
 
     def run_once(self, now_ms: int) -> None:

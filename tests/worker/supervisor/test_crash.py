@@ -30,7 +30,7 @@ def test_a_job_whose_child_is_killed_runs_again_within_a_second(stage: Stage) ->
     job.refresh()
     assert (job.recoveries, job.attempts) == (1, 0)
     assert stage.pid("slow", 2) in worker.children
-    # It is logged once Redis has answered, when the job may run already.
+    # It is logged once Redis has answered, when the job may already be running.
     eventually(
         lambda: f"job {job.id} of a dead child: recovered" in worker.output, why=stage.report
     )
@@ -38,8 +38,8 @@ def test_a_job_whose_child_is_killed_runs_again_within_a_second(stage: Stage) ->
 
 @pytest.mark.one_shard("several shards are waited for first, and then asked")
 @pytest.mark.one_server("it asks the server for its clients")
-def test_a_job_that_redis_gave_to_a_child_that_dies_is_released(stage: Stage) -> None:
-    """The claim of an idle child waits in Redis, and runs even if nobody can read its reply."""
+def test_a_job_claimed_for_a_child_that_dies_is_released(stage: Stage) -> None:
+    """An idle child's claim waits in Redis, and runs even if no one can read its reply."""
     stage.worker("--processes", "1").wait_until_up(2)
     tasks.run.enqueue(stage.book, "first")
     stage.until_done(1)
@@ -58,7 +58,7 @@ def test_a_job_that_redis_gave_to_a_child_that_dies_is_released(stage: Stage) ->
 
 
 def a_claim_waits(stage: Stage) -> bool:
-    """Whether Redis has read a call behind a blocking pop."""
+    """Whether Redis has received another call after a blocking pop."""
     clients = stage.redis.client_list()
     return any(one["cmd"] == "blpop" and int(one["qbuf"]) for one in clients)
 
@@ -82,11 +82,11 @@ def test_in_a_batch_only_the_job_that_crashed_is_recovered(stage: Stage) -> None
     bad.refresh()
     assert bad.recoveries == 3
     assert stage.count("recovered_total") == 2
-    # They were in one batch: what had not started was released.
+    # They were in one batch; the jobs that had not started were released.
     assert stage.count("released_total") > 0
 
 
-def test_a_job_that_kills_its_process_fails_as_poison_and_others_go_on(stage: Stage) -> None:
+def test_a_job_that_kills_its_process_fails_as_poison_and_others_continue(stage: Stage) -> None:
     stage.worker("--processes", "2").wait_until_up(3)
     poison = [tasks.run_then_exit.enqueue(stage.book, f"poison{n}") for n in range(3)]
     good = tasks.run.enqueue_many([(stage.book, f"good{n}") for n in range(200)])
@@ -102,11 +102,12 @@ def test_a_job_that_kills_its_process_fails_as_poison_and_others_go_on(stage: St
         assert stage.runs()[f"poison{n}"] == 3
         assert job.attempts == 3
     assert all(stage.runs()[f"good{n}"] == 1 for n in range(200))
-    eventually(lambda: sums.fleet(AllShards(), 9).alive == 2, why=stage.report)  # not maintenance
+    # maintenance does not count
+    eventually(lambda: sums.fleet(AllShards(), 9).alive == 2, why=stage.report)
 
 
 @pytest.mark.parametrize("code", [EXIT_DONE, EXIT_QUEUES_EMPTY])
-def test_a_job_that_exits_with_the_code_of_a_normal_end_is_poison_too(
+def test_a_job_that_exits_with_the_code_of_a_normal_end_is_also_poison(
     stage: Stage, code: int
 ) -> None:
     worker = stage.worker("--processes", "1").wait_until_up(2)
@@ -120,7 +121,7 @@ def _kill_a_worker_that_runs(stage: Stage, within: float) -> None:
     dead = stage.worker("--processes", "2").wait_until_up(3)
     job = tasks.run_then_sleep.enqueue(stage.book, "slow", 60)
     eventually(lambda: stage.runs()["slow"], why=stage.report)
-    # The second worker takes it for one of another machine, and must wait for the lease.
+    # The second worker assumes that it ran on another machine, so it must wait for the lease.
     second = stage.worker("--processes", "1").wait_until_up(2)
     eventually(lambda: len(stage.redis.zrange(keys_of().workers, 0, -1)) == 5)
     orphans = [psutil.Process(pid) for pid in dead.children]
@@ -134,7 +135,7 @@ def _kill_a_worker_that_runs(stage: Stage, within: float) -> None:
     assert (job.recoveries, job.attempts) == (1, 0)
 
 
-def test_a_killed_supervisor_takes_its_children_along_and_is_recovered(stage: Stage) -> None:
+def test_the_children_of_a_killed_supervisor_end_and_its_jobs_are_recovered(stage: Stage) -> None:
     _kill_a_worker_that_runs(stage, within=1.5 + 0.4 + 0.6)
 
 
@@ -145,11 +146,12 @@ def test_with_the_default_lease_recovery_takes_less_than_20_s(stage: Stage) -> N
 
 
 def _stopped_past_its_lease(stage: Stage, seconds: float) -> tuple[WorkerProcess, Job]:
-    """A worker stopped in the first run of a job that another worker has completed by now."""
+    """A worker that was stopped in the first run of a job, which another worker has completed
+    since."""
     frozen = stage.worker("--processes", "1").wait_until_up(2)
     job = tasks.slow_at_first.enqueue(stage.book, "slow", seconds)
     eventually(lambda: stage.runs()["slow"], why=stage.report)
-    stage.pid("slow")  # it has written that, too
+    stage.pid("slow")  # it has written its pid, too
     frozen.stop()
     other = stage.worker("--processes", "1")
     stage.ended(job)
@@ -158,8 +160,8 @@ def _stopped_past_its_lease(stage: Stage, seconds: float) -> tuple[WorkerProcess
     return frozen, job
 
 
-def _is_of_use_again(stage: Stage, frozen: WorkerProcess, job: Job) -> None:
-    """The other worker's run counts, and the stopped one goes on working, in the same child."""
+def _assert_it_works_again(stage: Stage, frozen: WorkerProcess, job: Job) -> None:
+    """The other worker's run counts, and the stopped worker continues, in the same child."""
     job.refresh()
     assert (job.result, job.recoveries) == (2, 1)
     assert stage.stats()["completed"] == 1
@@ -171,19 +173,19 @@ def _is_of_use_again(stage: Stage, frozen: WorkerProcess, job: Job) -> None:
     assert stage.pid("slow") in frozen.children
 
 
-def test_a_report_after_the_lease_has_lapsed_is_refused(stage: Stage) -> None:
+def test_a_report_after_the_lease_has_expired_is_refused(stage: Stage) -> None:
     frozen, job = _stopped_past_its_lease(stage, 0.5)
     os.kill(stage.pid("slow"), signal.SIGCONT)  # its supervisor cannot warn it
     eventually(lambda: "refused, its lease 1 is lost" in frozen.output, why=stage.report)
     frozen.cont()
-    _is_of_use_again(stage, frozen, job)
+    _assert_it_works_again(stage, frozen, job)
 
 
-def test_a_run_whose_lease_has_lapsed_is_interrupted(stage: Stage) -> None:
+def test_a_run_whose_lease_has_expired_is_interrupted(stage: Stage) -> None:
     frozen, job = _stopped_past_its_lease(stage, 60)
     frozen.cont()
     eventually(lambda: f"job {job.id}: its lease 1 is lost" in frozen.output, why=stage.report)
-    _is_of_use_again(stage, frozen, job)
+    _assert_it_works_again(stage, frozen, job)
 
 
 def test_a_killed_maintenance_child_is_replaced(stage: Stage) -> None:

@@ -19,8 +19,8 @@ from tests.worker.processes import eventually, is_alive
 from tests.worker.stage import QUICK, Stage
 
 
-def test_the_other_children_go_on_when_a_fork_fails(stage: Stage) -> None:
-    stage.alter("failing_forks")  # those of the second job child and of maintenance
+def test_the_other_children_continue_when_a_fork_fails(stage: Stage) -> None:
+    stage.alter("failing_forks")  # the forks of the second job child and of maintenance
     worker = stage.worker("--processes", "2", MIRROR=False)
     job = tasks.run_then_sleep.enqueue(stage.book, "job", 1.5)
     eventually(lambda: len(worker.children) == 3, why=stage.report)
@@ -50,7 +50,7 @@ def test_a_worker_whose_launcher_ignores_sigchld_ends_in_order(stage: Stage) -> 
     assert worker.wait() == 0, worker.output
 
 
-def test_a_killed_fork_server_ends_the_worker_and_nothing_is_lost(stage: Stage) -> None:
+def test_killing_the_fork_server_ends_the_worker_and_loses_nothing(stage: Stage) -> None:
     worker = stage.worker("--processes", "2").wait_until_up(3)
     jobs = tasks.run_then_sleep.enqueue_many([(stage.book, f"slow{n}", 0.3) for n in range(6)])
     eventually(lambda: len(stage.runs()) >= 2, why=stage.report)
@@ -59,7 +59,7 @@ def test_a_killed_fork_server_ends_the_worker_and_nothing_is_lost(stage: Stage) 
     assert worker.wait(10) != 0
     assert not any(is_alive(child) for child in children)
     assert "the fork server process is gone" in worker.output
-    # What ran was given back at once: no lease had to lapse.
+    # Running jobs were released at once: no lease had to expire.
     assert stage.stats()["processing"] == 0
     stage.worker("--processes", "2")
     stage.until_done(6)
@@ -71,7 +71,7 @@ NEW_PIDS = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
 
 def _as_the_first_process(out: int) -> None:
-    """Adopt a grandchild and reap it, but not a dead child of its own."""
+    """Adopt a grandchild and reap it, but do not reap a dead child of its own."""
     assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
     reap_orphans(0)  # there is no child
     parent = subprocess.Popen(["sh", "-c", "sleep 0.05 & echo $!"], stdout=subprocess.PIPE)
@@ -112,7 +112,7 @@ in_new_pids = pytest.mark.skipif(
 
 @in_new_pids
 def test_sigterm_ends_a_worker_that_waits_for_redis(stage: Stage) -> None:
-    """The kernel does not apply the default action of SIGTERM to a first process."""
+    """The kernel does not apply SIGTERM's default action to the first process."""
     worker = stage.worker("--processes", "1", prefix=NEW_PIDS, address="127.0.0.1:1")
     eventually(lambda: "trying again until it answers" in worker.output, why=stage.report)
     psutil.Process(worker.pid).children()[0].send_signal(signal.SIGTERM)

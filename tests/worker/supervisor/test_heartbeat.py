@@ -1,4 +1,4 @@
-"""One heartbeat: what it tells the supervisor and the children, and what it recovers."""
+"""One heartbeat: what it reports to the supervisor and the children, and what it recovers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _heartbeat(
     on_order: Any = None,
     shard: int | None = None,
 ) -> HeartbeatThread:
-    """Of a worker with the child c1."""
+    """The heartbeat of a worker with the child c1."""
     handle = ChildHandle(ChildState(0, 1), "jobs", child="c1")
     if running is not None:
         handle.state.offer([running])
@@ -97,16 +97,17 @@ def test_every_heartbeat_brings_the_last_order(redis: Redis) -> None:
 
 
 def test_one_heartbeat_recovers_a_whole_machine(redis: Redis) -> None:
-    """However many children it had, none waits for a heartbeat of its own."""
+    """However many children it had, none of them waits for another heartbeat."""
     keys = keys_of()
     store = Commands(worker_connection(shard_of()))
     children = [f"gone{n}" for n in range(66)]
     store.heartbeat(["c1"])
-    redis.hincrby(keys.meta, "steady_ms", -2 * get_settings().lease_ms)  # no outage lately
+    redis.hincrby(keys.meta, "steady_ms", -2 * get_settings().lease_ms)  # no recent outage
     store.enqueue([NewJob(child, "default", "app.task", "[[],{}]") for child in children])
     for child in children:
         store.claim(ClaimRequest(child, ("default",)), 1, 1)
-    redis.zadd(keys.workers, dict.fromkeys(children, 1))  # all of them lapsed long ago
+    # the leases of all children expired long ago
+    redis.zadd(keys.workers, dict.fromkeys(children, 1))
     assert _heartbeat().beat()
     assert [name.decode() for name in redis.zrange(keys.workers, 0, -1)] == ["c1"]
     assert JobQueue("default").get_stats()["processing"] == 0
@@ -147,7 +148,7 @@ def made(handles: list[ChildHandle], settings: Settings | None = None) -> ShardN
     return ShardNotes(handles, settings, roles, HeartbeatFile(None))
 
 
-def test_it_is_quiet_when_there_was_no_transition_for_a_while(
+def test_a_shard_is_quiet_after_a_while_without_transitions(
     handles: list[ChildHandle], clock: Clock
 ) -> None:
     roles, state, settings = made(handles), handles[1].state, get_settings()
@@ -163,11 +164,11 @@ def test_it_is_quiet_when_there_was_no_transition_for_a_while(
         roles.note(1, replace(reply, interrupted=False))
         assert state.role_note(1) is RoleNote.QUIET
     assert state.role_note(0) is RoleNote.ASK  # of another shard
-    assert handles[0].state.role_note(1) is RoleNote.ASK  # it wants no role
+    assert handles[0].state.role_note(1) is RoleNote.ASK  # this child has no leader role
 
 
 @pytest.mark.parametrize("reply", [None, replace(REPLY, to_ask=["leader"])])
-def test_a_child_asks_itself_if_the_role_may_be_vacant(
+def test_the_child_itself_asks_when_the_role_may_be_vacant(
     handles: list[ChildHandle], clock: Clock, reply: HeartbeatReply | None
 ) -> None:
     roles, state = made(handles), handles[1].state
@@ -180,7 +181,7 @@ def test_a_child_asks_itself_if_the_role_may_be_vacant(
     assert state.role_note(0) is RoleNote.QUIET
 
 
-def test_heartbeats_that_are_too_seldom_leave_it_to_the_child(
+def test_with_infrequent_heartbeats_the_child_itself_asks(
     handles: list[ChildHandle], clock: Clock
 ) -> None:
     seldom = replace(get_settings(), heartbeat_ms=TERM_MS // 3 + 1, lease_ms=2 * TERM_MS)
@@ -189,7 +190,7 @@ def test_heartbeats_that_are_too_seldom_leave_it_to_the_child(
     assert handles[1].state.role_note(0) is RoleNote.ASK
 
 
-def test_a_heartbeat_says_who_sleeps(handles: list[ChildHandle]) -> None:
+def test_a_heartbeat_tells_which_children_sleep(handles: list[ChildHandle]) -> None:
     roles, state = made(handles), handles[1].state
     state.note_sleep(1, True)
     assert roles.terms(0) == [RoleTerm("leader", "w.2", TERM_MS, False)]
@@ -201,7 +202,7 @@ def test_a_heartbeat_says_who_sleeps(handles: list[ChildHandle]) -> None:
 
 
 def _write_all(thread: HeartbeatThread) -> None:
-    """Write what was submitted until now."""
+    """Write everything submitted so far."""
     thread._requests.put(None)
     assert not thread._write_until(time.monotonic() + 60)
 
@@ -245,7 +246,7 @@ def test_a_dead_child_whose_processing_list_cannot_be_read_is_named(
     assert f"child c1 is gone, and {key} is not its list of jobs" in caplog.text
 
 
-def test_a_thread_that_breaks_is_what_the_worker_ends_with(
+def test_an_error_in_the_thread_ends_the_worker(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     signals: list[int] = []

@@ -1,6 +1,7 @@
 """Redis returns in an earlier state: after a crash with `everysec`, a failover, or a restore.
 
-It does not know what the workers did since. Nothing may hang, and what has run runs again.
+It does not know what the workers did since then. Nothing may hang, and jobs whose outcomes were
+lost run again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.worker.stage import Stage
 def stage(
     fresh_server: Callable[..., RedisServer], tmp_path: Path, settings: Any
 ) -> Iterator[Stage]:
-    """A stage whose Redis only keeps what was there at the last ``save``."""
+    """A stage whose Redis keeps only what it had at the last ``save``."""
     with ExitStack() as stack:
         yield Stage(fresh_server(appendonly=False), tmp_path, settings, stack)
 
@@ -34,10 +35,10 @@ def stage(
 def go_back(stage: Stage, *, quiet: bool = False) -> None:
     """Return to the last ``save``.
 
-    ``quiet``: wait until no report is under way, because it would be sent again to the Redis that
-    has forgotten it.
+    ``quiet``: wait until no report is in progress, because it would be sent again to the Redis that
+    has forgotten the claim.
     """
-    for _ in range(2 * quiet):  # the supervisor writes its reports between two heartbeats
+    for _ in range(2 * quiet):  # between two heartbeats the supervisor writes its reports
         before = leases(stage)
         eventually(lambda before=before: not before & leases(stage), why=stage.report)
     stage.server.kill()
@@ -45,7 +46,7 @@ def go_back(stage: Stage, *, quiet: bool = False) -> None:
 
 
 def leases(stage: Stage) -> set[tuple[str, float]]:
-    """(child, when its lease lapses)."""
+    """(child, when its lease expires)."""
     return set(stage.redis.zrange(keys_of().workers, 0, -1, withscores=True))
 
 
@@ -63,8 +64,8 @@ def test_a_finish_that_redis_has_forgotten(stage: Stage) -> None:
     eventually(lambda: stage.redis.keys("*child:*:processing") == [])
 
 
-def test_a_finish_that_redis_has_forgotten_while_it_fails_again_and_again(stage: Stage) -> None:
-    """Each outage is shorter than a lease after the one before, and puts nothing off."""
+def test_a_finish_that_redis_has_forgotten_in_repeated_outages(stage: Stage) -> None:
+    """Each outage follows the one before within less than a lease, and delays nothing."""
     stage.configure(LEASE=3, HEARTBEAT=0.3)
     stage.worker("--processes", "1").wait_until_up(2)
     job = tasks.run_then_sleep.enqueue(stage.book, "slow", 0.5)
@@ -79,10 +80,10 @@ def test_a_finish_that_redis_has_forgotten_while_it_fails_again_and_again(stage:
     eventually(runs_again, 20, why=stage.report)
 
 
-def test_what_a_former_master_with_a_clock_ahead_knew_is_compared_later(
+def test_claims_by_the_fast_clock_of_a_former_master_are_compared_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By that clock the job was claimed in the future, thrice the lease after the outage."""
+    """By that clock, the job was claimed in the future: three times the lease after the outage."""
     lease_ms, outage_ms, clock = 2000, 1_000_000, [0.0]
     claimed_ms = outage_ms + 3 * lease_ms
     compared: list[int] = []
@@ -103,7 +104,7 @@ def test_what_a_former_master_with_a_clock_ahead_knew_is_compared_later(
     for second in range(200):
         clock[0] = begun + second
         claims.after_beat(outage_ms)
-        # No claim is compared that was made within a lease.
+        # No claim made within the last lease is compared.
         assert all(before_ms <= outage_ms + second * 1000 - lease_ms for before_ms in compared)
     leases = [(before_ms - outage_ms) // lease_ms for before_ms in compared if before_ms > 500_000]
     assert (compared[0], leases) == (500_000, [0, 1, 3, 7, 15, 31, 63])
@@ -132,7 +133,7 @@ def test_a_claim_that_redis_has_forgotten(stage: Stage) -> None:
     worker = stage.worker("--processes", "1").wait_until_up(2)
     queue, gate = JobQueue(), stage.gate()
     queue.pause()
-    job = tasks.async_run_until_let_go.enqueue(stage.book, "long", gate)
+    job = tasks.async_run_until_gate_opens.enqueue(stage.book, "long", gate)
     stage.redis.save()
     queue.resume()
     eventually(lambda: stage.runs()["long"], why=stage.report)
@@ -140,7 +141,7 @@ def test_a_claim_that_redis_has_forgotten(stage: Stage) -> None:
     queue.resume()
     said = f"job {job.id} was claimed again while it runs here"
     eventually(lambda: said in worker.output, why=stage.report)
-    stage.let_go(gate)
+    stage.open_gate(gate)
     stage.ended(job)
     assert (job.status, stage.runs()["long"]) == ("completed", 1)
     assert stage.redis.keys("*child:*:processing") == []

@@ -59,7 +59,7 @@ def test_jobs_claimed_as_the_worker_stops_do_not_start(
     job = tasks.run_then_sleep.enqueue(stage.book, "slow", 60)
     eventually(
         lambda: stage.stats()["processing"], why=stage.report
-    )  # the reply of the claim is on its way
+    )  # the reply to the claim is on its way
     worker.term()
     proxy.delay_ms = 0
     assert worker.wait() == 0
@@ -90,7 +90,7 @@ def test_jobs_that_exceed_the_grace_period_are_released(stage: Stage, how: str) 
     eventually(lambda: stage.runs() == {"long0": 2, "long1": 2}, why=stage.report)
 
 
-def test_ctrl_c_reaches_all_and_counts_once(stage: Stage) -> None:
+def test_ctrl_c_reaches_all_processes_and_counts_once(stage: Stage) -> None:
     """A terminal sends SIGINT to the whole group; the children ignore it."""
     worker = stage.worker("--processes", "2").wait_until_up(3)
     job = tasks.run_then_sleep.enqueue(stage.book, "running", 0.7)
@@ -104,7 +104,7 @@ def test_ctrl_c_reaches_all_and_counts_once(stage: Stage) -> None:
 
 @pytest.fixture
 def hangups() -> Iterator[None]:
-    """SIGHUP has its default action, although the suite may run under nohup."""
+    """SIGHUP has its default action, even if the suite runs under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -138,7 +138,7 @@ def test_autoreload_leaves_no_worker_behind(stage: Stage, number: int, option: s
 
 
 @pytest.mark.slow
-def test_a_second_ctrl_c_ends_a_reloading_worker_at_once(stage: Stage) -> None:
+def test_a_second_ctrl_c_ends_an_autoreloading_worker_at_once(stage: Stage) -> None:
     worker = stage.worker("--processes", "1", "--autoreload", "--grace", "60", fresh=True)
     tasks.run_then_sleep.enqueue(stage.book, "running", 60)
     eventually(lambda: stage.runs()["running"], why=stage.report)
@@ -155,13 +155,13 @@ def test_sigterm_at_any_moment_of_the_start_ends_in_order(stage: Stage, after: f
     eventually(lambda: "Stop with Ctrl-C" in worker.output, every=0.001)
     time.sleep(after)  # the signal arrives at this point of the start
     worker.term()
-    assert worker.wait(10) in (0, -15)  # -15: there was no handler yet
+    assert worker.wait(10) in (0, -15)  # -15: no handler was installed yet
     assert "Traceback" not in worker.output
     assert "died" not in worker.output
 
 
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
-def test_a_worker_without_redis_stops_at_once_when_told(stage: Stage) -> None:
+def test_a_worker_without_redis_stops_at_once(stage: Stage) -> None:
     worker = stage.worker("--processes", "1", "--grace", "60").wait_until_up(2)
     stage.server.kill()
     eventually(lambda: "trying again until it answers" in worker.output, 8, why=stage.report)
@@ -217,7 +217,7 @@ def test_burst_of_an_empty_queue_ends_at_once(stage: Stage) -> None:
 
 
 def test_burst_waits_for_the_jobs_of_a_dead_child(stage: Stage) -> None:
-    """Its successor finds the queue empty before the job is back."""
+    """Its successor finds the queue empty before the job has returned to it."""
     stage.alter("slow_recovery")
     tasks.run_then_exit.enqueue(stage.book, "poison")
     worker = stage.worker("--processes", "2", "--burst")
@@ -232,13 +232,13 @@ def test_burst_waits_for_the_jobs_of_a_dead_worker_of_this_machine(stage: Stage)
     eventually(lambda: stage.runs()["job"], why=stage.report)
     first.kill()
     stage.alter("slow_recovery")
-    stage.configure(LEASE=60)  # no lease lapses within this test
+    stage.configure(LEASE=60)  # no lease expires within this test
     worker = stage.worker("--processes", "1", "--burst")
     assert worker.wait() == 0
     stage.until_done(1, 0.1)
 
 
-def test_burst_goes_on_while_children_are_recycled(stage: Stage) -> None:
+def test_burst_continues_while_children_are_recycled(stage: Stage) -> None:
     app_tasks.pid.enqueue_many([()] * 95)
     worker = stage.worker("--processes", "1", "--burst", "--max-jobs", "10")
     assert worker.wait() == 0
@@ -272,7 +272,7 @@ def test_children_are_recycled_when_they_use_too_much_memory(stage: Stage) -> No
 
 
 def test_a_worker_takes_over_at_once_from_its_dead_namesake(stage: Stage) -> None:
-    stage.configure(LEASE=60, HEARTBEAT=4)  # no lease lapses within this test
+    stage.configure(LEASE=60, HEARTBEAT=4)  # no lease expires within this test
     old = stage.worker("--processes", "1", "--name", "alpha").wait_until_up(2)
     job = tasks.run_then_sleep.enqueue(stage.book, "slow", 60)
     eventually(lambda: stage.runs()["slow"])
@@ -306,7 +306,7 @@ def test_autoreload_restarts_when_a_file_changes(stage: Stage) -> None:
     long = tasks.run_then_sleep.enqueue(stage.book, "long", 2.0)
     assert _answer(stage) == 1
     eventually(lambda: stage.runs()["long"])
-    time.sleep(1.1)  # the watcher has seen the file as it is
+    time.sleep(1.1)  # the watcher has seen the original file
     module.write_text(source.format(22))
     eventually(lambda: "reloaded_tasks.py changed, restarting" in worker.output, 10)
     eventually(lambda: _answer(stage) == 22, 10, why=stage.report)
@@ -318,7 +318,7 @@ def test_autoreload_restarts_when_a_file_changes(stage: Stage) -> None:
 
 
 def _answer(stage: Stage) -> object:
-    """The result of the task that only the worker knows."""
+    """The result of a task that only the worker's code has."""
     job = NewJob(new_job_id(shard_of()), "default", "reloaded_tasks.answer", "[[],{}]")
     connection = worker_connection(shard_of())
     Commands(connection).enqueue([job])
@@ -353,16 +353,16 @@ def test_a_worker_is_quieted_resumed_and_stopped(stage: Stage) -> None:
     told = report("running", 3)
     assert (told.processes, told.threads, told.queues) == (2, 1, ("default",))
     gate = stage.gate()
-    running = tasks.run_until_let_go.enqueue(stage.book, "running", gate)
+    running = tasks.run_until_gate_opens.enqueue(stage.book, "running", gate)
     eventually(lambda: stage.runs()["running"])
     tell(WorkerOrder.QUIET, 10)
     report("quiet", 2)  # maintenance, and the child that runs the job
     waiting = tasks.run.enqueue(stage.book, "waiting")
-    stage.let_go(gate)
+    stage.open_gate(gate)
     stage.ended(running)
     report("quiet", 1)
     assert stage.runs() == {"running": 1}
-    tell(WorkerOrder.STOP, 9)  # an order from before: another shard may bring it late
+    tell(WorkerOrder.STOP, 9)  # an earlier order, which another shard may deliver late
     tell(WorkerOrder.RESUME, 11)
     stage.ended(waiting)
     report("running", 3)

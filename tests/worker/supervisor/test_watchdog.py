@@ -32,7 +32,7 @@ WINDOW_MS = 20
 
 
 class WatchdogHarness:
-    """A child, played by the test, and the watchdog."""
+    """A child, simulated by the test, and the watchdog."""
 
     def __init__(self) -> None:
         self.now_ms = 1000
@@ -52,7 +52,7 @@ class WatchdogHarness:
         self.state.end(0)
 
     def look_at(self, now_ms: int) -> list[ReleaseUnstarted]:
-        """The releases that the watchdog submits when it looks at this instant."""
+        """The releases that the watchdog submits when it looks at this time."""
         self.now_ms = now_ms
         self.released.clear()
         self.watchdog.check()
@@ -71,8 +71,8 @@ def harness(monkeypatch: pytest.MonkeyPatch) -> WatchdogHarness:
 SHORT, SLOW, LAST = (claimed(f"job_{n}", n) for n in (1, 2, 3))
 
 
-def test_an_outcome_waits_for_a_window_and_no_longer(harness: WatchdogHarness) -> None:
-    """However late in the batch the slow job began."""
+def test_an_outcome_waits_no_longer_than_a_window(harness: WatchdogHarness) -> None:
+    """No matter how late in the batch the slow job began."""
     harness.state.offer([SHORT, SLOW])
     harness.begin(SHORT)
     harness.now_ms = 1005
@@ -97,7 +97,7 @@ def test_a_job_starts_within_a_window_or_is_released(harness: WatchdogHarness) -
 def test_a_job_that_is_killed_as_it_commits_is_recovered(
     harness: WatchdogHarness, monkeypatch: pytest.MonkeyPatch, commits: bool
 ) -> None:
-    """Only its receipt tells whether it has committed, so it has not simply timed out."""
+    """Only its receipt tells whether it committed, so it did not simply time out."""
     killed: list[int] = []
     monkeypatch.setattr("os.kill", lambda pid, _: killed.append(pid))
     harness.state.offer([SLOW, LAST])
@@ -127,12 +127,12 @@ def test_the_outcome_of_an_async_job_does_not_wait_behind_a_sync_job(
     assert harness.look_at(1023) == [ReleaseUnstarted("c1", [], [outcome(1)])]
 
 
-def test_a_thread_that_holds_the_gil_keeps_no_job_from_other_workers(
+def test_a_thread_that_holds_the_gil_does_not_keep_jobs_from_other_workers(
     harness: WatchdogHarness,
 ) -> None:
     """The main thread runs no job, but cannot start the next one either."""
     harness.state.offer([SLOW, LAST])
-    assert harness.look_at(1025) == []  # nothing runs: the child is about to start them
+    assert harness.look_at(1025) == []  # nothing is running: the child is about to start them
     harness.state.begin(1, harness.state.take() or b"", 1000, 0)
     assert harness.look_at(1025) == [ReleaseUnstarted("c1", [("job_3", 3)], [])]
 
@@ -150,7 +150,7 @@ def test_the_rest_of_a_concurrent_log_has_waited_since_the_last_report(
 def test_a_batch_claimed_as_the_watchdog_relaxes_is_seen(
     harness: WatchdogHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its child did not wake the supervisor, because it read the flag just before."""
+    """Its child read the flag just before, so it did not wake the supervisor."""
     harness.handle.watched_until = WATCH_SECONDS  # long ago
     set_watched = harness.state.set_watched
 
@@ -214,7 +214,7 @@ def test_a_child_without_a_sign_of_life_is_replaced_and_its_jobs_are_not_blamed(
 def test_a_late_sign_of_life_is_enough(
     harness: WatchdogHarness, killed: list[tuple[int, int]]
 ) -> None:
-    """As when the whole worker was stopped: the supervisor may be the first to go on."""
+    """As when the whole worker was stopped, and the supervisor is the first to resume."""
     harness.state.keep_alive(20)
     harness.look_at(90_000)
     harness.now_ms = 91_000
@@ -238,7 +238,7 @@ def test_a_child_that_runs_a_job_is_left_to_its_timeout(
     assert killed == []
 
 
-def test_a_child_that_has_promised_nothing_is_not_watched(
+def test_a_child_that_has_promised_no_sign_of_life_is_not_watched(
     harness: WatchdogHarness, killed: list[tuple[int, int]]
 ) -> None:
     harness.state.keep_alive(20)
@@ -248,10 +248,10 @@ def test_a_child_that_has_promised_nothing_is_not_watched(
     assert killed == []
 
 
-def test_jobs_do_not_wait_for_a_child_that_runs_none_but_does_not_go_on(
+def test_jobs_do_not_wait_for_a_stuck_child_that_runs_no_job(
     harness: WatchdogHarness,
 ) -> None:
-    """It may read the large result of a parent from a file storage that hangs."""
+    """It may be reading a parent's large result from a file storage that hangs."""
     harness.state.offer([SHORT, SLOW, LAST])
     harness.state.take()
     assert harness.look_at(1900) == []
@@ -260,7 +260,7 @@ def test_jobs_do_not_wait_for_a_child_that_runs_none_but_does_not_go_on(
 
 
 def test_a_child_in_which_a_receiver_hangs_is_replaced(stage: Stage, tmp_path: Path) -> None:
-    """As it starts, or as it ends: else its slot would stay empty without a word."""
+    """During its start or its end. Otherwise its slot would silently stay empty."""
     stage.environment["REDISQUEUE_TEST_GRAVES"] = str(tmp_path)
     stage.alter("hanging_receivers")
     worker = stage.worker("--processes", "1", "--max-jobs", "1")
@@ -270,8 +270,8 @@ def test_a_child_in_which_a_receiver_hangs_is_replaced(stage: Stage, tmp_path: P
 
 
 SLOW_TASKS = {
-    "sleeping": tasks.run_until_let_go,
-    "holding the GIL in C": tasks.run_until_let_go_in_c,
+    "sleeping": tasks.run_until_gate_opens,
+    "holding the GIL in C": tasks.run_until_gate_opens_in_c,
 }
 
 
@@ -289,7 +289,7 @@ def test_short_jobs_do_not_wait_behind_a_slow_one(stage: Stage, how: str) -> Non
     slow.refresh()
     assert slow.status == "processing"
     assert stage.statuses(short) == {"completed": 400}
-    stage.let_go(gate)
+    stage.open_gate(gate)
     stage.until_done(warm + 401)
     assert set(stage.runs().values()) == {1}
     assert stage.count("recovered_total") == 0
@@ -313,34 +313,34 @@ def test_outcomes_are_reported_while_a_slow_job_of_their_batch_runs(
     eventually(lambda: stage.statuses(before) == {"completed": 10}, why=stage.report)
     slow.refresh()
     assert slow.status == "processing"
-    # The jobs behind it are in the queue again, where another worker could take them.
+    # The remaining jobs of the batch are in the queue again, where another worker could claim them.
     eventually(lambda: stage.stats()["queued"] == behind, why=stage.report)
     assert stage.stats()["processing"] == 1
-    stage.let_go(gate)
+    stage.open_gate(gate)
     stage.until_done(warm + 11 + behind)
     assert set(stage.runs().values()) == {1}
 
 
-def test_a_high_result_limit_does_not_make_small_jobs_go_back(stage: Stage) -> None:
-    """Although the log of unreported outcomes only holds 4 MB."""
+def test_a_high_result_limit_does_not_cause_releases_of_small_jobs(stage: Stage) -> None:
+    """Even though the log of unreported outcomes only holds 4 MB."""
     stage.configure(MAX_RESULT_BYTES=16_000_000)
     stage.worker("--processes", "1").wait_until_up(2)
     warm = stage.warm_up()
-    assert stage.count("released_total") < warm / 2  # some do when the machine is busy
+    assert stage.count("released_total") < warm / 2  # some are released when the machine is busy
 
 
 def test_released_jobs_keep_their_order(stage: Stage) -> None:
-    # A window that no stall of the machine outlasts: a second release would come too late.
+    # A window longer than any stall of the machine; otherwise a second release would come too late.
     stage.worker("--processes", "1", BATCH_WINDOW_MS=1000).wait_until_up(2)
     warm = stage.warm_up()
     queue = JobQueue("default")
     queue.pause()
     gate = stage.gate()
-    tasks.run_until_let_go.enqueue(stage.book, "slow", gate)
+    tasks.run_until_gate_opens.enqueue(stage.book, "slow", gate)
     tasks.run.enqueue_many([(stage.book, f"{n:03}") for n in range(200)])
     queue.resume()
-    # Later, the child would claim others before those of its batch are back.
+    # Later, the child would claim others before its batch's jobs are back.
     eventually(lambda: stage.stats()["queued"] == 200 and stage.runs()["slow"], why=stage.report)
-    stage.let_go(gate)
+    stage.open_gate(gate)
     stage.until_done(warm + 201)
     assert stage.in_order() == ["slow", *[f"{n:03}" for n in range(200)]]

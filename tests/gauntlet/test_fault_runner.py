@@ -1,4 +1,4 @@
-"""Plans side by side: which fault is in which, and what ends them."""
+"""Plans side by side: which fault is in which plan, and what ends them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 
 from . import ledger
 from .deployment import Place
+from .fault_runner import SIDES, FaultRunner, Length, plans
 from .faults import Faults, choose
 from .ledger import Tail
-from .plan import Strike, make_plan
-from .strikers import SIDES, Length, Strikers, plans
+from .plan import PlannedFault, make_plan
 
 PLACES = [
     Place(on, database) for on in ("redis", "sentinel", "cluster")
@@ -28,7 +28,9 @@ def test_each_fault_is_in_one_plan(place: Place) -> None:
     chosen = choose(place)
     found = plans(7, chosen, side_by_side=True)
     round_ = {
-        side: [strike.fault for strike in islice(plan, sum(name in SIDES[side] for name in chosen))]
+        side: [
+            planned.fault for planned in islice(plan, sum(name in SIDES[side] for name in chosen))
+        ]
         for side, plan in found.items()
     }
     assert sorted(fault for faults in round_.values() for fault in faults) == chosen
@@ -36,7 +38,7 @@ def test_each_fault_is_in_one_plan(place: Place) -> None:
 
 
 def test_the_seed_decides_every_plan() -> None:
-    def drawn(seed: int) -> list[list[Strike]]:
+    def drawn(seed: int) -> list[list[PlannedFault]]:
         found = plans(seed, choose(Place()), side_by_side=True)
         return [list(islice(plan, 40)) for plan in found.values()]
 
@@ -54,12 +56,12 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         self.ledger = folder / "ledger"
         self.ledger.touch()
-        self.misses = ""  # the fault that does not strike
+        self.misses = ""  # the fault that has no effect
         deployment: Any = self
-        self.strikers = Strikers(deployment, Tail(self.ledger), lambda _: None, lambda: "")
+        self.runner = FaultRunner(deployment, Tail(self.ledger), lambda _: None, lambda: "")
 
-    def strike(self, strike: Strike) -> list[int]:
-        assert strike.fault != self.misses, f"{strike.fault} did not strike"
+    def inject(self, planned: PlannedFault) -> list[int]:
+        assert planned.fault != self.misses, f"{planned.fault} did not strike"
         return []
 
     def work(self, stop: threading.Event) -> None:
@@ -72,7 +74,7 @@ class Stage:
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     stage, stop = Stage(tmp_path), threading.Event()
     monkeypatch.setenv(ledger.VARIABLE, str(stage.ledger))
-    monkeypatch.setattr(Faults, "strike", lambda _, strike: stage.strike(strike))
+    monkeypatch.setattr(Faults, "inject", lambda _, planned: stage.inject(planned))
     jobs = threading.Thread(target=stage.work, args=[stop])
     jobs.start()
     yield stage
@@ -80,16 +82,16 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     jobs.join()
 
 
-def test_a_round_of_each_side_by_side(stage: Stage) -> None:
+def test_each_plan_side_by_side_completes_a_round(stage: Stage) -> None:
     chosen = choose(Place())
-    stage.strikers.strike(list(plans(7, chosen, side_by_side=True).values()), Length(rounds=2))
-    assert stage.strikers.fired == dict.fromkeys(chosen, 2)
+    stage.runner.run(list(plans(7, chosen, side_by_side=True).values()), Length(rounds=2))
+    assert stage.runner.fired == dict.fromkeys(chosen, 2)
     assert len(ledger.read_file(stage.ledger).faults) == 2 * len(chosen)
 
 
-def test_a_fault_that_does_not_strike_ends_all_plans(stage: Stage) -> None:
+def test_a_fault_without_effect_ends_all_plans(stage: Stage) -> None:
     stage.misses = "database_cut"
     endless = plans(7, choose(Place()), side_by_side=True)
     with pytest.raises(AssertionError, match="database_cut did not strike"):
-        stage.strikers.strike(list(endless.values()), Length(seconds=3600))
-    assert "database_cut" not in stage.strikers.fired
+        stage.runner.run(list(endless.values()), Length(seconds=3600))
+    assert "database_cut" not in stage.runner.fired

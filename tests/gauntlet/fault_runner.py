@@ -1,4 +1,4 @@
-"""Who lets the faults strike: one after the other, or several side by side."""
+"""Injects faults by plan: one after another, or several plans side by side."""
 
 from __future__ import annotations
 
@@ -15,30 +15,33 @@ from . import ledger
 from .deployment import Deployment
 from .faults import CHILDREN, CLOCK, DATABASE, NETWORK, SERVERS, WORKERS, Faults
 from .ledger import Tail
-from .plan import GAPS, Strike, make_plan
+from .plan import GAPS, PlannedFault, make_plan
 
-EVERY = 50  # faults are told of
+EVERY = 50  # faults between two progress messages
 RECOVERY = 60.0  # s after a fault within which a job must have started and ended
-LONGEST_LEASE = 6.0  # s: of the gaps between faults, which longer leases do not stretch
+LONGEST_LEASE = 6.0  # s; limits the gaps between faults, so that longer leases do not stretch them
 SIDES = {
     "children": CHILDREN, "workers": WORKERS, "servers": SERVERS, "network": NETWORK,
     "database": DATABASE, "clock": CLOCK,
 }  # fmt: skip
-STALLING = (0.3, 1.0)  # leases: nobody works meanwhile, and jobs need time in between
-# After a jump nobody reaps for a lease.
+STALLING = (0.3, 1.0)  # leases: nothing runs during these faults, and jobs need time in between
+# After a jump, nothing is reaped for a lease.
 SIDE_GAPS = {"servers": STALLING, "network": STALLING, "clock": (0.5, 4.0)}
 
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """A run ends after so many seconds, but never before a whole round; or after so many rounds."""
+    """A run ends after this many seconds, but never before a whole round; or after this many
+    rounds."""
 
     seconds: float = 0.0
     rounds: int = 0
 
 
-def plans(seed: int, faults: Sequence[str], *, side_by_side: bool) -> dict[str, Iterator[Strike]]:
-    """One plan of all faults; or one for each part of the deployment that any of them strikes."""
+def plans(
+    seed: int, faults: Sequence[str], *, side_by_side: bool
+) -> dict[str, Iterator[PlannedFault]]:
+    """One plan with all faults; or one for each part of the deployment that any of them affects."""
     if not side_by_side:
         return {"": make_plan(seed, faults)}
     parts = {side: [name for name in faults if name in of] for side, of in SIDES.items()}
@@ -49,8 +52,8 @@ def plans(seed: int, faults: Sequence[str], *, side_by_side: bool) -> dict[str, 
     }
 
 
-class Strikers:
-    """``strike`` carries plans out side by side. ``fired`` counts the faults that have struck."""
+class FaultRunner:
+    """``run`` carries out plans side by side. ``fired`` counts the faults that took effect."""
 
     def __init__(
         self,
@@ -68,32 +71,32 @@ class Strikers:
         self._stop = Event()
         self._counting = Lock()
 
-    def strike(self, plans: Sequence[Iterator[Strike]], length: Length) -> None:
-        """Raises the first error of any of them."""
+    def run(self, plans: Sequence[Iterator[PlannedFault]], length: Length) -> None:
+        """Raises the first error of any plan."""
         with ThreadPoolExecutor(len(plans)) as pool:
-            strikers = [pool.submit(self._carry_out, plan, length) for plan in plans]
+            running = [pool.submit(self._carry_out, plan, length) for plan in plans]
             try:
-                done = wait(strikers, return_when=FIRST_EXCEPTION).done
+                done = wait(running, return_when=FIRST_EXCEPTION).done
             finally:
                 self._stop.set()
-        for striker in (*done, *strikers):
-            striker.result()
+        for future in (*done, *running):
+            future.result()
 
-    def _carry_out(self, plan: Iterator[Strike], length: Length) -> None:
+    def _carry_out(self, plan: Iterator[PlannedFault], length: Length) -> None:
         end = time.monotonic() + length.seconds
-        for strike in plan:
-            if strike.round > max(1, length.rounds) and time.monotonic() > end:
+        for planned in plan:
+            if planned.round > max(1, length.rounds) and time.monotonic() > end:
                 return
-            if self._stop.wait(strike.gap * self._longest_gap):
+            if self._stop.wait(planned.gap * self._longest_gap):
                 return
-            self._let_strike(strike)
+            self._inject(planned)
 
-    def _let_strike(self, strike: Strike) -> None:
+    def _inject(self, planned: PlannedFault) -> None:
         begun = time.time_ns()
-        pids = self._faults.strike(strike)
-        ledger.write("fault", fault=strike.fault, begun=begun, pids=pids)
+        pids = self._faults.inject(planned)
+        ledger.write("fault", fault=planned.fault, begun=begun, pids=pids)
         healed = time.time_ns()
-        self._count(strike)
+        self._count(planned)
 
         def has_recovered() -> bool:
             self._tail.poll()
@@ -103,12 +106,12 @@ class Strikers:
             has_recovered,
             RECOVERY,
             every=0.02,
-            why=lambda: f"no job ran after {strike}\n{self._logs()}",
+            why=lambda: f"no job ran after {planned}\n{self._logs()}",
         )
 
-    def _count(self, strike: Strike) -> None:
+    def _count(self, planned: PlannedFault) -> None:
         with self._counting:
-            self.fired[strike.fault] += 1
+            self.fired[planned.fault] += 1
             total = self.fired.total()
         if total % EVERY == 0:
             self._say(f"{total} faults, {self._tail.ended} runs ended")
