@@ -170,7 +170,7 @@ def test_no_body_needs_no_type(api: Api, content_type: str) -> None:
     assert error(answer, 415)["code"] == "unsupported_media_type"
 
 
-def test_a_body_must_be_there(api: Api) -> None:
+def test_a_body_is_required(api: Api) -> None:
     assert error(api.call("POST", ""), 415)["message"] == "send the body as application/json"
     assert error(api.post("", " "), 400)["code"] == "invalid_json"
     answer = api.call("POST", "", "{}", content_type="application/json; charset=utf-8")

@@ -160,7 +160,7 @@ def test_a_connection_is_opened_to_the_owner_that_it_has_found(
     connection.close()
 
 
-def test_a_process_that_was_forked_has_a_map_of_its_own(cluster: ClusterNodes) -> None:
+def test_a_forked_process_has_its_own_map(cluster: ClusterNodes) -> None:
     tasks.noop.enqueue()
     parents = get_cluster_map(cluster.url)
     pid = os.fork()

@@ -192,6 +192,6 @@ def test_among_equal_scores_a_page_continues_after_a_member_that_is_gone(lab: La
 
 
 @pytest.mark.parametrize("after", ["x", "1", "nan a", "0x1 a", "1.2.3 a", ". a", f"1 {'a' * 1001}"])
-def test_what_no_page_gave(lab: Lab, after: str) -> None:
+def test_an_invalid_cursor(lab: Lab, after: str) -> None:
     with pytest.raises(InvalidOption, match="after must be the value that the previous page"):
         run(lab.connection, page_after(KEY, after, 2))

@@ -391,7 +391,7 @@ def test_a_limit_whose_name_is_no_text(value: Any) -> None:
             JobQueue().pause(limit=value)
 
 
-def test_a_status_that_is_none_or_does_not_fit() -> None:
+def test_an_unknown_or_unsuitable_status() -> None:
     queue = JobQueue()
     with refused(InvalidOption, "'done' is not a status", "completed"):
         queue.get_jobs("done")
@@ -461,7 +461,7 @@ def test_a_task_of_the_started_program(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("thing", [print, Holder, Holder(), 3, tasks.noop])
-def test_what_is_no_function(thing: Any) -> None:
+def test_a_task_that_is_not_a_function(thing: Any) -> None:
     with refused(InvalidTask, "@task must decorate a function, not"):
         task(thing)
 

@@ -158,7 +158,7 @@ def test_a_job_without_its_key_is_refused_at_enqueue() -> None:
         lambda: listener("topic")(all_together),
     ],
 )
-def test_a_chunk_task_where_a_job_is_one_call_is_an_error(use: Callable[[], object]) -> None:
+def test_a_chunk_task_is_refused_where_each_job_is_one_call(use: Callable[[], object]) -> None:
     with pytest.raises(WorkflowError, match="all_together is a chunk task: one call runs many"):
         use()
 

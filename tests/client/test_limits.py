@@ -110,7 +110,7 @@ def test_a_weight_that_does_not_fit(weight: Any) -> None:
         set_weight("gold", weight)
 
 
-def test_a_share_that_is_no_value_of_json() -> None:
+def test_a_share_that_is_not_a_json_value() -> None:
     with pytest.raises(InvalidOption, match="a share must be a JSON value, not"):
         set_weight(object(), 2)
 

@@ -69,7 +69,7 @@ def test_records_as_a_file(site: Site) -> None:
     assert json.loads(text)[0]["args"] == ["é"]
 
 
-def test_what_is_not_a_format_or_a_filter_is_explained(site: Site, redisqueue: None) -> None:
+def test_an_unknown_format_or_filter_is_explained(site: Site, redisqueue: None) -> None:
     for query, why in (
         ({"format": "xls"}, "one of csv, json"),
         ({"since": "x"}, "is not a valid time"),

@@ -119,7 +119,7 @@ def test_policies(busy: Hand) -> None:
     assert limit["parkedLanes"] == 1
 
 
-def test_nobody_works(queue_settings: dict[str, Any]) -> None:
+def test_without_workers(queue_settings: dict[str, Any]) -> None:
     assert "no worker is alive: start one with manage.py runworker" in monitor()
 
 

@@ -162,7 +162,7 @@ def test_anything_but_a_tuple_of_names_is_refused(value: Any) -> None:
         task(redact=value)(plain)
 
 
-def test_the_context_is_no_argument() -> None:
+def test_the_context_is_not_an_argument() -> None:
     with pytest.raises(InvalidOption, match="redact names 'context', which is not a parameter"):
         redaction_of(tasks.vault.func, ("context",), 1)
 

@@ -482,7 +482,7 @@ class WithEnterContext(SimpleTestCase):
     [see.enqueue, JobQueue("default").get_stats, lambda: get_job("job_1_a_0")],
     ids=["enqueue", "stats", "get_job"],
 )
-def test_a_test_that_did_not_ask_does_not_reach_redis(reach: Callable[..., object]) -> None:
+def test_a_test_that_did_not_request_redis_does_not_reach_it(reach: Callable[..., object]) -> None:
     with pytest.raises(ConfigurationError, match="this test has not requested Redis"):
         reach(*([1] if reach == see.enqueue else []))
 

@@ -147,7 +147,7 @@ def test_a_custom_retry_exception_without_a_delay() -> None:
 
 
 @pytest.mark.parametrize("delay", [30, 0.5, timedelta(minutes=1)])
-def test_a_delay_in_the_place_of_the_message(delay: Any) -> None:
+def test_a_delay_passed_as_the_message(delay: Any) -> None:
     with pytest.raises(TypeError, match=r"Retry: write delay=.*, after the message"):
         Retry(delay)
 
