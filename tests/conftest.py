@@ -32,7 +32,7 @@ from .support.hand import Hand
 from .support.mariadb import MariaDBServer
 from .support.postgres import FILLED, PostgresServer, as_database
 from .support.proxy import Proxy
-from .support.servers import RedisServer, program
+from .support.servers import RedisServer, program, version_of
 from .support.suite import dealing_order, run_folder, shared
 from .support.warm import remember_versions
 
@@ -212,12 +212,14 @@ def fresh_server() -> Iterator[Callable[..., RedisServer]]:
     RedisServer.
 
     With ``appendfsync no``, Redis writes to its file before it replies, so a kill loses nothing.
-    With ``everysec`` it writes up to two seconds later if the disk is busy.
+    With ``everysec`` it writes up to two seconds later if the disk is busy. A server that can
+    confirm what is on disk (WAITAOF, from Redis 7.2 on) never does so with ``no``.
     """
+    fsync = "always" if version_of(program()) >= (7, 2) else "no"
     with ExitStack() as servers:
 
         def make(**options: Any) -> RedisServer:
-            defaults = {"appendonly": True, "appendfsync": "no"}
+            defaults = {"appendonly": True, "appendfsync": fsync}
             return servers.enter_context(RedisServer(**{**defaults, **options}))
 
         yield make

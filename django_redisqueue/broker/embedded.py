@@ -87,7 +87,7 @@ def find_program(at_least: Version = OLDEST) -> str:
     EmbeddedServerError, naming what was found and what to install."""
     too_old = []
     for program in _candidates():
-        version = _version(program)
+        version = version_of(program)
         if version >= at_least:
             return program
         too_old.append(f"{program} is {_dotted(version)}")
@@ -207,7 +207,7 @@ def _candidates() -> Iterator[str]:
             yield program
 
 
-def _version(program: str) -> Version:
+def version_of(program: str) -> Version:
     try:
         text = subprocess.run(
             [program, "--version"], capture_output=True, text=True, timeout=10, check=False

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.core.ids import slot, tag
-from tests.support.cluster import ClusterNodes
+from tests.support.cluster import ClusterNodes, can_be_cut_off
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import Proxy
 from tests.support.sentinels import Fleet
@@ -70,6 +70,8 @@ def choose(place: Place, only: str = "") -> list[str]:
     Raises UnknownFault."""
     clock = CLOCK if place.clock_jumps else ()
     there = sorted((*ANYWHERE, *ON[place.on], *ON[place.database], *clock))
+    if place.on == "cluster" and not can_be_cut_off():
+        there.remove("owner_cut_off")
     chosen = sorted(set(only.split(","))) if only else there
     unknown = [name for name in chosen if name not in there]
     if unknown:

@@ -16,7 +16,7 @@ from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from .program import START_SECONDS
-from .servers import RedisServer
+from .servers import RedisServer, program, version_of
 
 if TYPE_CHECKING:  # benchmarks run where pytest is not installed
     import pytest
@@ -37,6 +37,12 @@ def has_cluster(request: pytest.FixtureRequest) -> bool:
     """Whether the test runs on the cluster: ``REDISQUEUE_TEST_CLUSTER`` makes all tests do so,
     except those with the mark ``one_server``."""
     return is_on_cluster() and not request.node.get_closest_marker("one_server")
+
+
+def can_be_cut_off() -> bool:
+    """Whether one node can be made to forget all others. From Redis 7.2 on it tells them, too, so
+    they forget each other."""
+    return version_of(program()) < (7, 2)
 
 
 def is_on_cluster() -> bool:
@@ -172,7 +178,8 @@ class ClusterNodes:
     @contextmanager
     def cut_off(self, slot: int) -> Iterator[ClusterNode]:
         """Cut the slot's owner off from the other nodes, and have its replica take over. Until the
-        end of the block, clients can still reach the former owner, which accepts writes."""
+        end of the block, clients can still reach the former owner, which accepts writes. Only on
+        servers of which ``can_be_cut_off`` says that it works."""
         owner, replica = self.owner(slot), self.replica(slot)
         others = [node for node in self.living if node is not owner]
         for node in others:
