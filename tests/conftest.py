@@ -22,6 +22,7 @@ from hypothesis import settings as hypothesis_settings
 from redis import Redis
 
 from django_redisqueue.broker.cluster import forget_clusters
+from django_redisqueue.broker.embedded import version_of
 from django_redisqueue.conf import DEFAULTS, get_settings
 
 from .support import mariadb as mariadb_module
@@ -32,7 +33,7 @@ from .support.hand import Hand
 from .support.mariadb import MariaDBServer
 from .support.postgres import FILLED, PostgresServer, as_database
 from .support.proxy import Proxy
-from .support.servers import RedisServer, program, version_of
+from .support.servers import RedisServer, program
 from .support.suite import dealing_order, run_folder, shared
 from .support.warm import remember_versions
 

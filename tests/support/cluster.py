@@ -15,8 +15,10 @@ from redis import Redis, RedisCluster
 from redis.crc import key_slot
 from redis.exceptions import RedisError
 
+from django_redisqueue.broker.embedded import version_of
+
 from .program import START_SECONDS
-from .servers import RedisServer, program, version_of
+from .servers import RedisServer, program
 
 if TYPE_CHECKING:  # benchmarks run where pytest is not installed
     import pytest
