@@ -5,8 +5,8 @@
 in brackets.
 
 All keys of a shard are in one slot, so a shard only needs a plain connection to the node that owns
-its slot. After every connection error (MOVED, READONLY, CLUSTERDOWN, a lost connection) the next
-connection looks up the owner again.
+its slot. After every connection error (READONLY, CLUSTERDOWN, a lost connection) the next
+connection looks up the owner again; after MOVED, it goes to the node that the reply names.
 
 ASK is never followed. While a slot moves, its keys are on two nodes, and a script that ran on the
 importing node would find some of them missing. A caller that gets an ASK or a TRYAGAIN waits until
@@ -26,7 +26,13 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from redis.connection import AbstractConnection
-from redis.exceptions import AuthenticationError, ClusterDownError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    ClusterDownError,
+    MovedError,
+    RedisError,
+    ResponseError,
+)
 from redis.exceptions import ConnectionError as NoConnection
 
 from .nodes import Address, connected, parse_nodes_url, unconnected, unconnected_query
@@ -89,6 +95,7 @@ class ClusterMap:
         self._target = target
         self._lock = threading.Lock()  # guards all below
         self._ranges: list[SlotRange] = []
+        self._moved: dict[int, Address] = {}  # slots whose former owner has named another one since
         self._nodes = list(target.seeds)  # in the order in which they are asked
         self._asked_at = float("-inf")
         self._is_current = False
@@ -115,11 +122,18 @@ class ClusterMap:
         finally:
             self._lock.release()
 
-    def distrust(self) -> None:
-        """Look up the owners again before the next connection, because this one failed."""
+    def distrust(self, error: BaseException | None = None) -> None:
+        """Look up the owners again before the next connection, because this one failed. If it
+        failed with MOVED, the next one goes to the node that the reply names: the former owner
+        knows it before nodes that have yet to hear of it."""
+        if isinstance(error, MovedError) and error.host:
+            self._moved[error.slot_id] = error.node_addr
+            self._asked_at = time.monotonic()
         self._is_current = False
 
     def _known(self, number: int) -> Address | None:
+        if number in self._moved:
+            return self._moved[number]
         at = bisect_right(self._ranges, number, key=lambda one: one.first) - 1
         return self._ranges[at].owner if at >= 0 and number <= self._ranges[at].last else None
 
@@ -138,6 +152,7 @@ class ClusterMap:
             self._nodes.append(self._nodes.pop(0))
             try:
                 self._ranges = self._target.ask(node, left / 2)
+                self._moved = {}
             except (ResponseError, AuthenticationError):
                 raise  # a wrong login, or no cluster
             except (RedisError, OSError) as error:

@@ -75,7 +75,7 @@ class _Guard:
         self._owner.close()
         if isinstance(error, redis_errors.RedisError | OSError):
             if not isinstance(error, HungNode):
-                self._owner.redis_url.distrust()
+                self._owner.redis_url.distrust(error)
             translated = translate(error, self._owner.redis_url.address)
             if isinstance(translated, RedisUnavailable):
                 translated.unsent = unsent

@@ -65,10 +65,11 @@ class RedisUrl:
         """The node of the cluster that has the shard. Raises whatever redis-py raises."""
         return get_cluster_map(self.text).owner(slot(self.tag), timeout / 2)
 
-    def distrust(self) -> None:
-        """Note that a connection failed: in a cluster, its slot may have another owner."""
+    def distrust(self, error: BaseException | None = None) -> None:
+        """Note that a connection failed, with this error if it is known: in a cluster, its slot may
+        have another owner."""
         if self.is_cluster:
-            get_cluster_map(self.text).distrust()
+            get_cluster_map(self.text).distrust(error)
 
 
 def _options(timeout: float, connect_timeout: float) -> dict[str, Any]:

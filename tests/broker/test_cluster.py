@@ -277,6 +277,21 @@ def test_a_producer_follows_a_slot_at_once(cluster: ClusterNodes) -> None:
     assert JobQueue().get_stats()["queued"] == 2
 
 
+def test_a_producer_goes_where_the_former_owner_sends_it(
+    cluster: ClusterNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other nodes may not know yet that the slot has moved."""
+    tasks.noop.enqueue()
+    known = get_cluster_map(cluster.url)._ranges
+    with cluster.moving(SLOT):
+        pass
+    monkeypatch.setattr(cluster_maps.ClusterTarget, "ask", lambda *_: known)
+    eventually(lambda: time.monotonic() - get_cluster_map(cluster.url)._asked_at > 0.1)
+    tasks.noop.enqueue()
+    monkeypatch.undo()
+    assert eventually(lambda: _stats(JobQueue()))["queued"] == 2
+
+
 def test_a_planned_failover_is_followed(cluster: ClusterNodes) -> None:
     tasks.noop.enqueue()
     cluster.promote(SLOT)
