@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from itertools import count
 from typing import Any
 
 from redis import Redis
@@ -174,9 +175,14 @@ def redis_url(address: str, password: str = "") -> str:
     return f"unix://{login}{address}" if address.startswith("/") else f"redis://{login}{address}/0"
 
 
+_ports = count(os.getpid() * 101)  # processes that run tests begin at different ones
+
+
 def free_port() -> int:
-    """A loopback port on which nothing listens at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A loopback port on which nothing listens. It is outside the kernel's ephemeral range, so no
+    connection takes it before it is used, and outside that of cluster nodes."""
+    while True:
+        port = 26_000 + next(_ports) % 6_000
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
