@@ -95,7 +95,7 @@ class ClusterMap:
         self._target = target
         self._lock = threading.Lock()  # guards all below
         self._ranges: list[SlotRange] = []
-        self._moved: dict[int, Address] = {}  # slots whose former owner has named another one since
+        self._moved: dict[int, Address] = {}  # slot -> its next owner by MOVED, for one connection
         self._nodes = list(target.seeds)  # in the order in which they are asked
         self._asked_at = float("-inf")
         self._is_current = False
@@ -114,6 +114,9 @@ class ClusterMap:
         if not self._lock.acquire(timeout=seconds):
             raise ClusterDownError("its nodes take too long to report which of them owns the slot")
         try:
+            moved_to = self._moved.pop(number, None)
+            if moved_to is not None:
+                return moved_to
             is_recent = time.monotonic() - self._asked_at < AGAIN
             known = self._known(number)
             if known is None or not (self._is_current or is_recent):
@@ -128,12 +131,9 @@ class ClusterMap:
         knows it before nodes that have yet to hear of it."""
         if isinstance(error, MovedError) and error.host:
             self._moved[error.slot_id] = error.node_addr
-            self._asked_at = time.monotonic()
         self._is_current = False
 
     def _known(self, number: int) -> Address | None:
-        if number in self._moved:
-            return self._moved[number]
         at = bisect_right(self._ranges, number, key=lambda one: one.first) - 1
         return self._ranges[at].owner if at >= 0 and number <= self._ranges[at].last else None
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
+from redis.exceptions import MovedError
 
 from django_redisqueue import JobQueue
 from django_redisqueue.broker import cluster as cluster_maps
@@ -144,6 +145,24 @@ def test_all_connections_of_a_process_share_one_lookup(
     assert len(set(asked)) == len(asked) == 2, "the next lookup asks another node"
     for connection in opened:
         connection.disconnect()
+
+
+def test_a_moved_reply_decides_about_one_connection(
+    cluster: ClusterNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = get_cluster_map(cluster.url)
+    here = known.owner(SLOT, 5)
+    known._asked_at = float("-inf")
+    asked = []
+    ask = cluster_maps.ClusterTarget.ask
+    monkeypatch.setattr(
+        cluster_maps.ClusterTarget, "ask", lambda *args: (asked.append(args[1]), ask(*args))[1]
+    )
+    known.distrust(MovedError(f"{SLOT} 127.0.0.1:1"))
+    assert known.owner(SLOT, 5) == ("127.0.0.1", 1)
+    assert not asked
+    assert known.owner(SLOT, 5) == here  # the reply counts once
+    assert len(asked) == 1
 
 
 def test_a_connection_is_opened_to_the_owner_that_it_has_found(
