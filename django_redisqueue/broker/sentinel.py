@@ -36,6 +36,7 @@ from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import RedisError, ResponseError
 from redis.sentinel import MasterNotFoundError
 
+from ..core.interrupts import interrupt_shield
 from ..core.parsing import int_or_none, pairs
 from .nodes import Address, connected, parse_nodes_url, socket_of, unconnected, unconnected_query
 
@@ -215,7 +216,7 @@ class MasterFollower:
         return self.master if time.monotonic() - self._heard_at < SILENT else None
 
     def _follow(self, connection: AbstractConnection, found: MasterFound) -> None:
-        with self._lock:
+        with interrupt_shield.get()(), self._lock:
             if self._known() not in (None, found.address):
                 raise NoConnection("the master has changed in the meantime")
             if found.by_sentinel:  # most of them may still name the former master

@@ -14,7 +14,7 @@ import threading
 import weakref
 from asyncio import _get_running_loop
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -28,6 +28,7 @@ from django.db.transaction import TransactionManagementError
 from ..broker.commands import Commands
 from ..broker.queries import Queries
 from ..conf import get_settings
+from ..core.interrupts import interrupt_shield
 from ..core.job_data import NewJob
 from ..core.ports import ports
 from ..exceptions import (
@@ -74,10 +75,6 @@ class _Sending:
             self.away = error
 
 
-#: Holds back interrupts of the job during the block; what a job enqueues must not get lost.
-interrupt_shield: ContextVar[Callable[[], AbstractContextManager[object]]] = ContextVar(
-    "redisqueue_interrupt_shield", default=nullcontext
-)
 _sending: ContextVar[_Sending | None] = ContextVar("redisqueue_sending", default=None)
 
 
@@ -270,7 +267,7 @@ class _Hook:
 
     def __call__(self) -> None:
         if self.deferred is not None:  # else an earlier hook has sent its jobs
-            with interrupt_shield.get()():
+            with interrupt_shield.get()():  # what a job enqueues must not get lost
                 self._send()
 
     def _send(self) -> None:

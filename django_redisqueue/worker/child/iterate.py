@@ -18,8 +18,9 @@ from django.core.exceptions import FieldDoesNotExist
 from django.db.models import Field, Manager, Model, Q, QuerySet
 
 from ...core.codec import dumps, loads
+from ...core.interrupts import Shield
 from ...exceptions import StepError, short_repr
-from ...outbox.receipts import CursorReceipt, Guard, current_unit
+from ...outbox.receipts import CursorReceipt, current_unit
 from .steps import Steps, in_thread
 
 SAVE_INTERVAL = 5.0  # s between two saves, if the items of a chunk are slow
@@ -162,11 +163,11 @@ class Cursor:
     """Where a walk keeps its position: among the job's steps, and for an ``exactly_once`` job with
     its rows. The steps then have a copy, which shows that the job makes progress."""
 
-    def __init__(self, steps: Steps, field: str, guard: Guard) -> None:
+    def __init__(self, steps: Steps, field: str, shield: Shield) -> None:
         unit = current_unit()
         self._steps = steps
         self._field = field
-        self._receipt = None if unit is None else CursorReceipt(unit, field, guard)
+        self._receipt = None if unit is None else CursorReceipt(unit, field, shield)
 
     def read(self) -> str | None:
         return self._steps.get(self._field) if self._receipt is None else self._receipt.read()

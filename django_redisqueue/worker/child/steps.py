@@ -24,6 +24,7 @@ from ...broker.replies import ClaimedJob, WaitReply, WaitState
 from ...conf import get_settings
 from ...core.codec import encode_result, loads
 from ...core.ids import STEP_NAME
+from ...core.interrupts import Shield
 from ...exceptions import (
     ApprovalRejected,
     EventTimeout,
@@ -36,7 +37,7 @@ from ...exceptions import (
 )
 from ...models import Approval
 from ...models.approvals import check_permission, event_of, expiry_of
-from ...outbox.receipts import Guard, current_unit, run_step
+from ...outbox.receipts import current_unit, run_step
 
 _current: ContextVar[str] = ContextVar("redisqueue_step", default="")
 
@@ -82,10 +83,10 @@ def check_step_name(name: object, what: str = "a step") -> str:
 class Steps:
     """The steps of one run."""
 
-    def __init__(self, job: ClaimedJob, store: StepStore, guard: Guard = nullcontext) -> None:
+    def __init__(self, job: ClaimedJob, store: StepStore, shield: Shield = nullcontext) -> None:
         self._job = job
         self._store = store
-        self._guard = guard
+        self._shield = shield
         self._fields: dict[str, str] | None = None
         self._used: set[str] = set()
         self._sleeps = 0
@@ -176,7 +177,7 @@ class Steps:
             with _running(name):
                 if atomic or unit is not None:
                     text = run_step(
-                        self._job.id, field, using, lambda: self.encode(name, func()), self._guard
+                        self._job.id, field, using, lambda: self.encode(name, func()), self._shield
                     )
                 else:
                     text = self.encode(name, func())

@@ -20,8 +20,8 @@ from typing import TypeVar
 from django.db import connections
 
 from ...broker.replies import OutcomeKind
-from ...client.enqueue import interrupt_shield
 from ...core.clock import mono_ms
+from ...core.interrupts import interrupt_shield
 from ...exceptions import Interrupt, JobTimeout
 from .databases import Databases
 from .executor import Execution, Pipeline
@@ -36,25 +36,34 @@ CLOSE_SECONDS = 1.0  # for a thread to close its database connections, at the en
 
 
 class ThreadRun(InFlightRun):
-    """A job that runs in a thread. It is interrupted only in ``call``, and at most once."""
+    """A job that runs in a thread. It is interrupted only in ``call``, and at most once.
+
+    Whoever takes the thread out of ``_interruptible`` decides how the race between the end of the
+    call and an interrupt ends. There is no lock: an interrupt could leave it held
+    (core/interrupts.py).
+    """
 
     def __init__(
         self, execution: Execution, free_slots: list[int], request: Callable[[Request], None]
     ) -> None:
         super().__init__(execution, free_slots)
         self._request = request
-        self._guard = threading.Lock()  # guards the following and ``interrupt``
-        self._thread = 0  # the thread, while it may be interrupted
+        self._interruptible: list[int] = []  # the thread, while it may be interrupted
+        self._was_set: SimpleQueue[None] = SimpleQueue()  # filled once Python knows the interrupt
+        self._is_settled = False  # whether the interrupt was raised, or is about to be
 
     def request(self, interrupt: Interrupt) -> None:
         """Have the interrupt thread raise it: a signal handler must not wait for a lock."""
         self._request((self, interrupt))
 
     def raise_in_thread(self, interrupt: Interrupt) -> None:
-        """Interrupt the job, unless it has been interrupted or has ended."""
-        with self._guard:
-            if self.note(interrupt) and self._thread:
-                _set_async_exception(self._thread, type(interrupt))
+        """Interrupt the job, unless it has been interrupted or has ended. Call in one thread, not in
+        the job's."""
+        if self.note(interrupt):
+            thread = self._take_thread()
+            if thread is not None:
+                _set_async_exception(thread, type(interrupt))
+                self._was_set.put(None)
 
     def call(self, code: Callable[[], Returned]) -> Returned:
         """Call ``code``, which may be interrupted until this returns, but not later."""
@@ -65,7 +74,6 @@ class ThreadRun(InFlightRun):
             finally:
                 self._close()  # the interrupt may arrive during this
         except BaseException as error:
-            self._close()  # but not during this as well: there is only one
             if self.interrupt is not None and type(error) is type(self.interrupt):
                 # In another thread Python can only raise a class: add the message here.
                 raise self.interrupt.with_traceback(error.__traceback__) from None
@@ -74,8 +82,8 @@ class ThreadRun(InFlightRun):
     @contextmanager
     def shield(self) -> Iterator[None]:
         """Raise no interrupt inside the block; one that arrives is raised after it. A thread that
-        the job has started gets none in any case."""
-        if self._thread != threading.get_ident():
+        the job has started gets none in any case, and neither does a job that had its only one."""
+        if threading.get_ident() not in self._interruptible:
             yield
             return
         self._close()
@@ -85,17 +93,21 @@ class ThreadRun(InFlightRun):
             self._open()
 
     def _open(self) -> None:
-        with self._guard:
-            if self.interrupt is None:
-                self._thread = threading.get_ident()
-                return
-        raise self.interrupt
+        self._interruptible.append(threading.get_ident())
+        if self.interrupt is not None and self._take_thread() is not None:
+            self._is_settled = True
+            raise self.interrupt  # it arrived before
 
     def _close(self) -> None:
-        with self._guard:
-            if self._thread:
-                _set_async_exception(self._thread, None)  # one that has not been raised yet
-                self._thread = 0
+        if self._take_thread() is None and not self._is_settled:
+            self._is_settled = True
+            self._was_set.get()  # an interrupt that was not raised in the job is raised here
+
+    def _take_thread(self) -> int | None:
+        try:
+            return self._interruptible.pop()
+        except IndexError:
+            return None
 
 
 class ThreadRunner:
@@ -213,9 +225,6 @@ class ThreadRunner:
         return next_ms
 
 
-def _set_async_exception(thread: int, kind: type[Interrupt] | None) -> None:
-    """Have the interpreter raise ``kind`` in a thread; None cancels one that it has not raised
-    yet."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(thread), None if kind is None else ctypes.py_object(kind)
-    )
+def _set_async_exception(thread: int, kind: type[Interrupt]) -> None:
+    """Have the interpreter raise ``kind`` in a thread."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))

@@ -76,7 +76,7 @@ def test_children_do_not_share_a_pool_of_connections(
     stage.environment["REDISQUEUE_TEST_DATABASES"] = json.dumps({"default": entry})
     stage.worker("--processes", "2", MIRROR=True)
     gates = [stage.gate() for _ in range(2)]
-    jobs = [tasks.backend_until_gate_opens.enqueue(gate) for gate in gates]
+    jobs = [stage.running(tasks.backend_until_gate_opens.enqueue(gate)) for gate in gates]
     for gate in gates:
         stage.open_gate(gate)
     ended = [stage.ended(job) for job in jobs]

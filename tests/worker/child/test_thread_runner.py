@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import linecache
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -15,16 +18,20 @@ from typing import Any
 import pytest
 
 from django_redisqueue import task
+from django_redisqueue.broker.cluster import ClusterMap, parse_cluster_url
 from django_redisqueue.broker.replies import Outcome, OutcomeKind
 from django_redisqueue.client.tasks import Task
 from django_redisqueue.conf import load
+from django_redisqueue.core.interrupts import interrupt_shield
 from django_redisqueue.exceptions import JobAbandoned, JobCancelled, JobTimeout
 from django_redisqueue.worker.child.executor import Execution, Pipeline
 from django_redisqueue.worker.child.in_flight import InFlight
+from django_redisqueue.worker.child.job_redis import LatestProgress
 from django_redisqueue.worker.child.thread_runner import ThreadRun, ThreadRunner
 from django_redisqueue.worker.child_state import ChildState
 from tests.app import tasks
 from tests.worker.parts import claimed
+from tests.worker.processes import eventually
 
 from .test_steps import Memory
 
@@ -180,6 +187,80 @@ def test_an_interrupt_that_comes_after_its_call_is_not_raised() -> None:
     assert done.wait(PATIENCE)
     thread.join()
     sum(n for n in range(1000))  # no interrupt here
+
+
+def test_a_job_that_handles_its_interrupt_gets_no_second_one() -> None:
+    """Not even after it has enqueued a job, during which interrupts wait."""
+    run = run_of(SimpleQueue())
+
+    def code() -> str:
+        try:
+            threading.Thread(target=run.raise_in_thread, args=(JobCancelled("stop"),)).start()
+            while True:
+                time.sleep(0)
+        except JobCancelled:
+            with run.shield():
+                pass
+            return "cleaned up"
+
+    assert run.call(code) == "cleaned up"
+
+
+@pytest.fixture
+def lock() -> Iterator[threading.Lock]:
+    """A lock that the test holds, until `interrupt_as_it_gets` gives it to a job."""
+    lock = threading.Lock()
+    lock.acquire()
+    yield lock
+    assert lock.acquire(blocking=False), "the interrupted job still holds it"
+
+
+def line_of(thread: threading.Thread) -> str:
+    """The line of code that a thread is at."""
+    frame = sys._current_frames()[thread.ident or 0]
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+
+
+def interrupt_as_it_gets(lock: threading.Lock, code: Callable[[], object]) -> None:
+    """Interrupt the job ``code`` as it waits for the lock, then let it have the lock."""
+    run = run_of(SimpleQueue())
+    has_begun = threading.Event()
+
+    def job() -> None:
+        interrupt_shield.set(run.shield)
+        has_begun.set()
+        code()
+
+    def call() -> None:
+        with pytest.raises(JobTimeout, match="late"):
+            run.call(job)
+
+    thread = threading.Thread(target=copy_context().run, args=(call,))
+    thread.start()
+    assert has_begun.wait(PATIENCE)
+    eventually(lambda: line_of(thread).startswith(("if not self._lock", "with self._shield")))
+    run.raise_in_thread(JobTimeout("late"))
+    lock.release()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
+def test_an_interrupt_leaves_no_lock_of_the_cluster_map_held(lock: threading.Lock) -> None:
+    """Otherwise the child could never open a connection again."""
+    nodes = ClusterMap(parse_cluster_url("redis+cluster://127.0.0.1:1"))
+    nodes._lock = lock
+    interrupt_as_it_gets(lock, lambda: nodes.owner(7, PATIENCE))
+
+
+def test_an_interrupt_leaves_no_lock_of_the_progress_held(lock: threading.Lock) -> None:
+    """Otherwise the child could report no outcome again."""
+
+    def shield() -> AbstractContextManager[object]:
+        return interrupt_shield.get()()
+
+    progress = LatestProgress(lambda text: True, lambda one: None, shield)
+    progress._guard = lock
+    interrupt_as_it_gets(lock, lambda: progress.give("{}"))
 
 
 def _spin(rounds: int) -> None:
