@@ -57,8 +57,8 @@ class ThreadRun(InFlightRun):
         self._request((self, interrupt))
 
     def raise_in_thread(self, interrupt: Interrupt) -> None:
-        """Interrupt the job, unless it has been interrupted or has ended. Call in one thread, not in
-        the job's."""
+        """Interrupt the job, unless it has been interrupted or has ended. All calls must be in the
+        same thread, other than the job's."""
         if self.note(interrupt):
             thread = self._take_thread()
             if thread is not None:
