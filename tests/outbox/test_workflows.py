@@ -1,4 +1,5 @@
-"""Workflows and gathers through the outbox: a row in the transaction, sent after the commit or by the relay."""
+"""Workflows and gathers through the outbox: a row in the transaction, sent after the commit or by
+the relay."""
 
 from __future__ import annotations
 
