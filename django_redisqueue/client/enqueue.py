@@ -178,22 +178,23 @@ def after_commit(
 
 def call_after_commit(
     call: Callable[[], object], make_job: Callable[[], NewJob], on_commit: bool | None
-) -> None:
+) -> tuple[NewJob, Deferred | None] | None:
     """Call ``call`` now, or after the commit of every alias that is in an atomic block.
 
     ``make_job`` makes a job that does the same. With the outbox that job is a row of the
     transaction; without it, a row is stored only if Redis refuses the call after the commit. It is
-    made before the commit, because no caller could handle its errors afterwards.
+    made before the commit, because no caller could handle its errors afterwards. Returns the job
+    of the outbox, with what ``submit`` returned for it.
     """
     mode = delivery_mode(on_commit, None)
     if not (mode.after_commit and (mode.outbox or in_atomic())):
         call()
-        return
+        return None
     job = make_job()
     if mode.outbox:
-        submit((job,), mode)
-    else:
-        after_commit(call, mode, lambda: job)
+        return job, submit((job,), mode)
+    after_commit(call, mode, lambda: job)
+    return None
 
 
 def in_atomic() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, Unpack, overload
 
@@ -32,6 +33,7 @@ from ..exceptions import (
     GatherNotFound,
     InvalidArguments,
     InvalidTask,
+    JobNotFound,
     WaitTimeout,
     did_you_mean,
     short_repr,
@@ -181,15 +183,21 @@ class Gather:
     """The handle of a gather. Each attribute reads Redis, and raises GatherNotFound when no gather
     has the key, or another one now has it."""
 
-    __slots__ = ("_call", "_job_id", "id", "key")
+    __slots__ = ("_call", "_job_id", "_starter", "id", "key")
 
     def __init__(
-        self, key: str, gather_id: str, call: Caller = operator.call, job_id: str = ""
+        self,
+        key: str,
+        gather_id: str,
+        call: Caller = operator.call,
+        job_id: str = "",
+        starter: Job | None = None,
     ) -> None:
         self.key = key
         self.id = gather_id
         self._call = call
         self._job_id = job_id  # of the running job that asks
+        self._starter = starter  # the job that starts it, with the outbox
 
     def __repr__(self) -> str:
         return f"<Gather {self.key!r} {self.id}>"
@@ -246,12 +254,12 @@ class Gather:
             fields += callback_fields("failure", signature, f"{gather_id}.failure")
         listeners = [_new_listener(name, found[name], keywords, gather_id) for name in found]
         plan = GatherPlan(key, gather_id, ttl_ms, poll_delay_ms, text, fields, listeners)
-        call_after_commit(
+        sent = call_after_commit(
             partial(start_gather, plan),
             lambda: start_gather.using(queue_name=settings.own_queue).s(plan).new_job(),
             on_commit,
         )
-        return cls(key, gather_id)
+        return cls(key, gather_id, starter=job_of(*sent) if sent else None)
 
     @property
     def data(self) -> GatherData:
@@ -311,8 +319,12 @@ class Gather:
 
     def wait(self, timeout: Duration | None = None) -> GatherData:
         """Wait until the threshold is reached. Raises WaitTimeout, or GatherFailed, which names the
-        missing listeners. A message from Redis ends the wait; there is no polling."""
+        missing listeners; with the outbox also JobFailed, if the gather could not be started. A
+        message from Redis ends the wait; there is no polling."""
         deadline = Deadline(timeout, lambda _: self._timeout_message())
+        if self._starter is not None:
+            with suppress(JobNotFound):  # pruned: it has started the gather long ago
+                self._starter.wait(timeout)
         transport_of_jobs(self.id).wait_until(lambda: self.status.is_final, self.id, deadline)
         data = self.data
         if data.status is GatherStatus.COLLECTING:
@@ -335,8 +347,8 @@ def get_gather(key: str) -> Gather:
 
 def _not_found(what: str) -> GatherNotFound:
     return GatherNotFound(
-        f"{what}: it never existed, its transaction has not committed, or it was deleted after "
-        "its end"
+        f"{what}: it never existed, its transaction has not committed, the job that starts it "
+        "with the outbox has not run, or it was deleted after its end"
     )
 
 

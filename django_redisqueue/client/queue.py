@@ -168,7 +168,7 @@ class JobQueue:
 
     def get_pauses(self) -> list[str]:
         """Shares and limits whose jobs are paused in this queue, such as ``share gold``."""
-        return sorted(map(pause_name, transport().pauses(self.name)))
+        return sorted(set(map(pause_name, transport().pauses(self.name))))
 
     @property
     def is_paused(self) -> bool:

@@ -63,6 +63,7 @@ class CorrelationMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse | Awaitable[HttpResponse]:
         given = request.headers.get(HEADER, "")
         value = given if _VALID.fullmatch(given) else uuid.uuid4().hex
+        setattr(request, CORRELATION, value)
         if self.is_async:
             return self._acall(request, value)
         with correlate(value):
@@ -82,5 +83,7 @@ class CorrelationFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         if not hasattr(record, CORRELATION):  # the record of a job's outcome has its own
-            setattr(record, CORRELATION, _current.get())
+            # Django logs a response with an error status after the middleware, with its request.
+            request = getattr(record, "request", None)
+            setattr(record, CORRELATION, _current.get() or getattr(request, CORRELATION, ""))
         return True

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_redisqueue import Job, JobQueue, Limit, task
+from django_redisqueue import Job, JobQueue, Limit, Rate, task
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.continuations import StepReply
 from django_redisqueue.broker.queries import Queries
@@ -266,6 +266,19 @@ def test_one_share_or_limit_is_paused(hand: Hand) -> None:
     assert queue.resume(limit=of_tenant, key="b")
     assert not queue.resume(limit=of_tenant, key="b")
     assert len(hand.claim(jobs=9)) == 2
+    assert queue.get_pauses() == []
+
+
+@task(concurrency=Limit(5, key="tenant"), rate=Rate(5, "1m", key="tenant"))
+def twice_limited(tenant: str) -> None: ...
+
+
+@pytest.mark.usefixtures("hand")
+def test_a_paused_limit_and_rate_of_one_name_are_named_once() -> None:
+    queue = JobQueue()
+    queue.pause(limit=twice_limited, key="b")
+    assert queue.get_pauses() == [f"limit {twice_limited.name}:b"]
+    queue.resume(limit=twice_limited, key="b")
     assert queue.get_pauses() == []
 
 

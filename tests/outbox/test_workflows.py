@@ -1,4 +1,5 @@
-"""Workflows through the outbox: a row in the transaction, sent after the commit or by the relay."""
+"""Workflows and gathers through the outbox: a row in the transaction, sent after the commit or by
+the relay."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from django.db import transaction
 from django.utils import timezone
 from redis import Redis
 
-from django_redisqueue import JobQueue, Workflow, chain, get_job, get_workflow
+from django_redisqueue import Gather, JobQueue, Workflow, chain, get_job, get_workflow
 from django_redisqueue.broker import durability
 from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.client import transport, workflow_graph
@@ -23,6 +24,7 @@ from django_redisqueue.core.ids import shard_of_id
 from django_redisqueue.exceptions import PayloadTooLarge, WorkflowNotFound
 from django_redisqueue.models import OutboxJob, WorkflowRecord
 from tests.app.tasks import add, noop
+from tests.client.gather.tasks import merge
 from tests.client.test_transactions import queued, rolled_back
 from tests.support import shards
 from tests.worker.processes import eventually, holds_for
@@ -94,6 +96,14 @@ with transaction.atomic():
     stage.until_done(3)
     eventually(lambda: not OutboxJob.objects.exists(), why=stage.report)
     holds_for(lambda: stage.runs() == {"one": 1, "two": 1, "three": 1}, 1)
+
+
+def test_a_gather_can_be_waited_for_before_a_worker_has_started_it(play: Play) -> None:
+    modules = ["tests.client.gather.tasks", "tests.worker.tasks", "tests.outbox.tasks"]
+    play.stage.configure(OUTBOX=True, TASK_MODULES=modules)
+    gather = Gather.start("r-1", topic="report", payload={"record_id": 7}, then=merge)
+    play.stage.worker("--processes", "1")
+    assert gather.wait(timeout=20).done_count == 3
 
 
 @in_database

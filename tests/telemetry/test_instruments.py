@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from django.http import HttpRequest, HttpResponse
-from django.test import RequestFactory
+from django.test import AsyncClient, Client, RequestFactory, override_settings
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -101,6 +101,20 @@ def test_jobs_have_the_correlation_id_of_their_request(view: Any) -> None:
         assert response.headers["X-Request-ID"] == "req-1"
         assert [job.result for job in jobs.jobs] == ["req-1"]
     assert correlation_id() == ""
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_the_record_that_django_logs_after_the_middleware_has_the_id_of_its_request(
+    kind: type[Client | AsyncClient], caplog: pytest.LogCaptureFixture
+) -> None:
+    with override_settings(MIDDLEWARE=["django_redisqueue.telemetry.CorrelationMiddleware"]):
+        response: Any = kind().get("/no/such/page", headers={"X-Request-ID": "req-4"})
+        if asyncio.iscoroutine(response):
+            response = asyncio.run(response)
+    assert response.status_code == 404
+    [record] = [one for one in caplog.records if one.name == "django.request"]
+    assert CorrelationFilter().filter(record)
+    assert record.correlation_id == "req-4"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("given", ["", "a b", "x" * 129, 'q"\n', "ä"])

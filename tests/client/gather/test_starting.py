@@ -33,10 +33,12 @@ from django_redisqueue.exceptions import (
     InvalidName,
     InvalidOption,
     InvalidTask,
+    JobFailed,
     NotCommitted,
     PayloadTooLarge,
     RedisUnavailable,
     UnknownQueue,
+    WaitTimeout,
 )
 from django_redisqueue.models import OutboxJob
 from tests.app.tasks import noop
@@ -336,6 +338,25 @@ def test_with_the_outbox_it_is_a_row_of_the_transaction(
     args, _ = decode_payload(row.payload)
     start_gather(*args)
     assert gather.status == "collecting"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_with_the_outbox_wait_also_waits_for_the_job_that_starts_it(
+    settings: Any, queue_settings: dict[str, Any]
+) -> None:
+    settings.REDISQUEUE = {**queue_settings, "OUTBOX": True}
+    with transaction.atomic():
+        gather = start()
+        with pytest.raises(NotCommitted):
+            gather.wait(timeout=0.05)
+    row = OutboxJob.objects.get()
+    with pytest.raises(WaitTimeout, match=row.pk):
+        gather.wait(timeout=0.05)
+    with pytest.raises(GatherNotFound, match="the job that starts it with the outbox has not run"):
+        _ = gather.status
+    get_job(row.pk).cancel()
+    with pytest.raises(JobFailed, match=row.pk):
+        gather.wait(timeout=5)
 
 
 @pytest.mark.django_db(transaction=True)
