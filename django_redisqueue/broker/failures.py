@@ -15,6 +15,7 @@ from redis import exceptions as redis_errors
 from redis.sentinel import MasterNotFoundError
 
 from ..exceptions import (
+    LoginRefused,
     RedisCannotSave,
     RedisFull,
     RedisQueueError,
@@ -56,9 +57,9 @@ def translate(error: Exception, address: str) -> RedisQueueError:
         return RedisUnavailable(f"Redis at {address} has no master now: {text}")
     # A long command before the login replies "Protocol error: unauthenticated ...".
     if "Authentication required" in text or "unauthenticated" in text:
-        return RedisRefused(f"Redis at {address} requires a password ({text}); put it into the URL")
+        return LoginRefused(f"Redis at {address} requires a password ({text}); put it into the URL")
     if isinstance(error, redis_errors.AuthenticationError | redis_errors.AuthorizationError):
-        return RedisRefused(
+        return LoginRefused(
             f"Redis at {address} refuses the login ({text}); check the URL's user and password"
         )
     if "cluster support disabled" in text:
@@ -202,12 +203,13 @@ def retry_until_answered(
 
 
 def retry_while_unavailable(ask: Callable[[], Answer]) -> Answer:
-    """Call ``ask`` until Redis is available. Used by jobs, whose timeout is the limit."""
+    """Call ``ask`` until Redis is available and accepts the login. Used by jobs, whose timeout is
+    the limit."""
     backoff = RetryBackoff()
     while True:
         try:
             return ask()
-        except RedisUnavailable:
+        except (RedisUnavailable, LoginRefused):
             backoff.pause()
 
 
