@@ -30,6 +30,7 @@ logger = logging.getLogger("django_redisqueue")
 
 Answer = TypeVar("Answer")
 FIRST, CAP = 0.05, 2.0  # s
+LASTING = 10.0  # s after which the reason why an outage lasts is logged
 
 
 def wrong_key(text: str) -> str | None:
@@ -149,14 +150,29 @@ def _code(error: Exception, text: str) -> str | None:
 
 
 @dataclass(slots=True)
-class _Outage:
-    """When an outage began (monotonic), and the causes logged so far."""
+class Outage:
+    """When an outage began (monotonic), and what was logged about it so far."""
 
-    since: float
-    logged: set[object] = field(default_factory=set)
+    since: float = field(default_factory=time.monotonic)
+    _logged: set[object] = field(default_factory=set)
+
+    def is_news(self, error: Exception, text: str) -> bool:
+        """Whether to log this error, which then counts as logged: it begins the outage, or is a new
+        cause.
+
+        While Redis is unavailable the texts vary, so only the first one is news, and another one
+        after LASTING seconds: the first often only says that the connection was cut.
+        """
+        cause: object = text
+        if isinstance(error, RedisUnavailable):
+            cause = (RedisUnavailable, time.monotonic() - self.since >= LASTING)
+        if not self._logged.isdisjoint((cause, text)):
+            return False
+        self._logged |= {cause, text}
+        return True
 
 
-_outages: dict[str, _Outage] = {}  # of this process, by the part that met them
+_outages: dict[str, Outage] = {}  # of this process, by the part that met them
 
 
 class RetryBackoff:
@@ -215,10 +231,7 @@ def retry_while_unavailable(ask: Callable[[], Answer]) -> Answer:
 
 def log_outage(who: str, error: RedisQueueError) -> None:
     """Log the error if it begins an outage, or is a new cause of the current one."""
-    outage = _outages.setdefault(who, _Outage(time.monotonic()))
-    cause = outage_cause(error)
-    if cause not in outage.logged:
-        outage.logged.add(cause)
+    if _outages.setdefault(who, Outage()).is_news(error, str(error)):
         #: Redis does not answer, or refuses commands, and the part named in the line waits for it.
         #: No job is lost. Bring Redis back.
         logger.error("%s: %s; trying again until it answers", who, error)
@@ -231,12 +244,6 @@ def log_recovery(who: str) -> None:
         seconds = time.monotonic() - outage.since
         #: The outage is over; the line says how long it lasted. No action is needed.
         logger.warning("%s: Redis answers again after %.1f s", who, seconds)
-
-
-def outage_cause(error: RedisQueueError) -> object:
-    """What the errors of one outage have in common: while Redis is unavailable, the texts
-    differ."""
-    return RedisUnavailable if isinstance(error, RedisUnavailable) else str(error)
 
 
 class BlockedQueues:
