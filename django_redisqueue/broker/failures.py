@@ -65,7 +65,7 @@ def translate(error: Exception, address: str) -> RedisQueueError:
         )
     if "cluster support disabled" in text:
         return RedisRefused(f"Redis at {address} is not a cluster node; use redis:// ({text})")
-    if text.startswith("unknown command"):
+    if text.startswith("unknown command") or "Unknown Redis command" in text:  # in a script
         return RedisRefused(
             f"Redis at {address} lacks a command: it is a sentinel (use redis+sentinel://), is too "
             f"old, or is configured without it ({text})"

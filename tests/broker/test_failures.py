@@ -129,6 +129,7 @@ def test_temporary_errors_are_waited_for(reply: str, words: str) -> None:
         ("WRONGTYPE Operation against a key", WrongKeyType, "has the wrong type"),
         ("BUSYGROUP Consumer Group name already exists", RedisRefused, "answers: BUSYGROUP"),
         ("ERR unknown command 'x', beginning with: ASK", RedisRefused, "it is a sentinel"),
+        ("ERR Unknown Redis command called from script", RedisRefused, "configured without it"),
     ],
 )
 def test_permanent_errors_are_raised(reply: str, kind: type[RedisQueueError], words: str) -> None:
