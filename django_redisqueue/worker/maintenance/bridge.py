@@ -152,6 +152,8 @@ class _Subscription:
         assert self._connection is not None
         now = time.monotonic()
         if now >= self._read_at:
+            if self._read_at:  # it was silent, and a proxy may cut connections that are idle
+                self._connection.probe()
             self._read_at = now + READ_INTERVAL  # the last read found nothing
         heard = self._connection.message(min(seconds, self._read_at - now))
         if heard:
