@@ -200,6 +200,11 @@ class RedisRefused(RedisQueueError):
     """Redis answered with an error (NOAUTH, NOPERM, MISCONF, ...)."""
 
 
+class LoginRefused(RedisRefused):
+    """Redis requires a password, or does not accept the one in the URL. A running job waits until
+    Redis accepts it, as when a password is changed."""
+
+
 class RedisCannotSave(RedisRefused):
     """Redis could not save to disk (MISCONF) and refuses writes until it can."""
 

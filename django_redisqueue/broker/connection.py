@@ -149,7 +149,7 @@ class RedisConnection:
 
     def call(self, *command: Any) -> Any:
         """Send one command and return its reply (text, int, None or lists of them)."""
-        with self._guard as connection:
+        with self._fresh() as connection:
             connection.send_packed_command([packed(command)])
             return connection.read_response()
 
@@ -159,7 +159,7 @@ class RedisConnection:
 
     def script_packed(self, command: bytes, source: str, key: str, *args: Any) -> Any:
         """``script`` whose first try, by its digest, is encoded already."""
-        with self._guard:
+        with self._fresh():
             wire = self._link.wire
             assert wire is not None
             try:
@@ -172,7 +172,7 @@ class RedisConnection:
     ) -> Any:
         """``script``, which also waits in the same round trip until replicas have what it wrote.
         Raises NotReplicated."""
-        with self._guard as connection:
+        with self._fresh() as connection:
             for script in (("EVALSHA", sha), ("EVAL", source)):
                 self._send_and_wait(connection, wait, (*script, 1, key, *args))
                 reply, reached = self._read(connection), self._read_wait(connection)
@@ -221,14 +221,14 @@ class RedisConnection:
     def pipeline(self, commands: Sequence[Sequence[Any]], *, lenient: bool = False) -> list[Any]:
         """Send several commands at once. Raises the first error, after reading all replies. With
         ``lenient``, the reply for a key of the wrong type is None."""
-        with self._guard as connection:  # an interrupt between the two must also close it
+        with self._fresh() as connection:  # an interrupt between the two must also close it
             connection.send_packed_command([b"".join(map(packed, map(tuple, commands)))])
             replies = [self._read(connection) for _ in commands]
         return self.check_replies(replies, lenient=lenient)
 
     def send(self, commands: Sequence[Sequence[Any]]) -> None:
         """Send several commands at once. Call ``receive`` or ``close`` next."""
-        with self._guard as connection:
+        with self._fresh() as connection:
             connection.send_packed_command([b"".join(map(packed, map(tuple, commands)))])
 
     def receive(self, count: int) -> list[Any]:
@@ -303,7 +303,7 @@ class RedisConnection:
         """Block until one of the lists has a token, or for ``timeout`` seconds; then run a script
         that Redis has, in the same round trip. Returns its reply."""
         pop = ("BLPOP", *keys, f"{timeout:.3f}")
-        with self._guard:
+        with self._fresh():
             wire = self._link.wire
             assert wire is not None
             wire.ask(packed(pop) + packed(("EVALSHA", sha, 1, key, *args)))
@@ -389,12 +389,14 @@ class RedisConnection:
         with self._guard as connection:
             return connection
 
-    def refresh(self) -> None:
-        """Note a use; call ``drop_if_cut`` if the previous one was a while ago."""
+    def _fresh(self) -> _Guard:
+        """The guard, for a new request. If the previous one was a while ago, a connection that has
+        been cut since then is replaced: that is no outage."""
         now = time.monotonic()
         if now - self._link.used > IDLE:
             self.drop_if_cut()
         self._link.used = now
+        return self._guard
 
 
 _local = threading.local()
@@ -415,7 +417,6 @@ def producer_connection(shard: int = 0) -> RedisConnection:
         finalize(_local.lifetime, own.close_all)
         _local.made = (os.getpid(), _generation())
     connection: RedisConnection = _local.connection.at(shard)
-    connection.refresh()
     return connection
 
 

@@ -15,6 +15,7 @@ from redis import exceptions as redis_errors
 from redis.sentinel import MasterNotFoundError
 
 from ..exceptions import (
+    LoginRefused,
     RedisCannotSave,
     RedisFull,
     RedisQueueError,
@@ -29,6 +30,7 @@ logger = logging.getLogger("django_redisqueue")
 
 Answer = TypeVar("Answer")
 FIRST, CAP = 0.05, 2.0  # s
+LASTING = 10.0  # s after which the reason why an outage lasts is logged
 
 
 def wrong_key(text: str) -> str | None:
@@ -56,14 +58,14 @@ def translate(error: Exception, address: str) -> RedisQueueError:
         return RedisUnavailable(f"Redis at {address} has no master now: {text}")
     # A long command before the login replies "Protocol error: unauthenticated ...".
     if "Authentication required" in text or "unauthenticated" in text:
-        return RedisRefused(f"Redis at {address} requires a password ({text}); put it into the URL")
+        return LoginRefused(f"Redis at {address} requires a password ({text}); put it into the URL")
     if isinstance(error, redis_errors.AuthenticationError | redis_errors.AuthorizationError):
-        return RedisRefused(
+        return LoginRefused(
             f"Redis at {address} refuses the login ({text}); check the URL's user and password"
         )
     if "cluster support disabled" in text:
         return RedisRefused(f"Redis at {address} is not a cluster node; use redis:// ({text})")
-    if text.startswith("unknown command"):
+    if text.startswith("unknown command") or "Unknown Redis command" in text:  # in a script
         return RedisRefused(
             f"Redis at {address} lacks a command: it is a sentinel (use redis+sentinel://), is too "
             f"old, or is configured without it ({text})"
@@ -148,14 +150,29 @@ def _code(error: Exception, text: str) -> str | None:
 
 
 @dataclass(slots=True)
-class _Outage:
-    """When an outage began (monotonic), and the causes logged so far."""
+class Outage:
+    """When an outage began (monotonic), and what was logged about it so far."""
 
-    since: float
-    logged: set[object] = field(default_factory=set)
+    since: float = field(default_factory=time.monotonic)
+    _logged: set[object] = field(default_factory=set)
+
+    def is_news(self, error: Exception, text: str) -> bool:
+        """Whether to log this error, which then counts as logged: it begins the outage, or is a new
+        cause.
+
+        While Redis is unavailable the texts vary, so only the first one is news, and another one
+        after LASTING seconds: the first often only says that the connection was cut.
+        """
+        cause: object = text
+        if isinstance(error, RedisUnavailable):
+            cause = (RedisUnavailable, time.monotonic() - self.since >= LASTING)
+        if not self._logged.isdisjoint((cause, text)):
+            return False
+        self._logged |= {cause, text}
+        return True
 
 
-_outages: dict[str, _Outage] = {}  # of this process, by the part that met them
+_outages: dict[str, Outage] = {}  # of this process, by the part that met them
 
 
 class RetryBackoff:
@@ -202,21 +219,19 @@ def retry_until_answered(
 
 
 def retry_while_unavailable(ask: Callable[[], Answer]) -> Answer:
-    """Call ``ask`` until Redis is available. Used by jobs, whose timeout is the limit."""
+    """Call ``ask`` until Redis is available and accepts the login. Used by jobs, whose timeout is
+    the limit."""
     backoff = RetryBackoff()
     while True:
         try:
             return ask()
-        except RedisUnavailable:
+        except (RedisUnavailable, LoginRefused):
             backoff.pause()
 
 
 def log_outage(who: str, error: RedisQueueError) -> None:
     """Log the error if it begins an outage, or is a new cause of the current one."""
-    outage = _outages.setdefault(who, _Outage(time.monotonic()))
-    cause = outage_cause(error)
-    if cause not in outage.logged:
-        outage.logged.add(cause)
+    if _outages.setdefault(who, Outage()).is_news(error, str(error)):
         #: Redis does not answer, or refuses commands, and the part named in the line waits for it.
         #: No job is lost. Bring Redis back.
         logger.error("%s: %s; trying again until it answers", who, error)
@@ -229,12 +244,6 @@ def log_recovery(who: str) -> None:
         seconds = time.monotonic() - outage.since
         #: The outage is over; the line says how long it lasted. No action is needed.
         logger.warning("%s: Redis answers again after %.1f s", who, seconds)
-
-
-def outage_cause(error: RedisQueueError) -> object:
-    """What the errors of one outage have in common: while Redis is unavailable, the texts
-    differ."""
-    return RedisUnavailable if isinstance(error, RedisUnavailable) else str(error)
 
 
 class BlockedQueues:

@@ -16,7 +16,12 @@ import pytest
 from redis import Redis
 
 from django_redisqueue import JobQueue, get_job
-from django_redisqueue.broker.connection import RedisConnection, producer_connection
+from django_redisqueue.broker.connection import (
+    IDLE,
+    RedisConnection,
+    producer_connection,
+    worker_connection,
+)
 from django_redisqueue.broker.nodes import socket_of
 from django_redisqueue.broker.redis_url import get_redis_url
 from django_redisqueue.broker.scripts import load
@@ -98,6 +103,30 @@ def test_a_black_hole(redis_server: RedisServer, fresh_proxy: MakeProxy, point: 
             tasks.noop.enqueue_many([(1,), (2,)])
     proxy.black_hole(False)
     assert tasks.noop.enqueue().status == "queued"
+
+
+REQUESTS: dict[str, Callable[[RedisConnection], Any]] = {
+    "call": lambda connection: connection.call("PING"),
+    "pipeline": lambda connection: connection.pipeline([("PING",)]),
+    "send": lambda connection: (connection.send([("PING",)]), connection.receive(1)),
+    "script": lambda connection: connection.script("0" * 40, "return 1", "key"),
+}
+
+
+@pytest.mark.parametrize("request_name", REQUESTS)
+def test_an_idle_connection_that_was_cut_is_replaced(
+    fresh_server: MakeServer, point: Point, request_name: str
+) -> None:
+    """By the server's ``timeout``, or a restart. A worker logs no outage for that."""
+    server = fresh_server()
+    point(server.url)
+    connection = worker_connection()
+    for _ in range(2):
+        REQUESTS[request_name](connection)
+        server.client().client_kill_filter(_type="normal", skipme=True)
+        time.sleep(2 * IDLE)
+    REQUESTS[request_name](connection)
+    connection.close()
 
 
 @pytest.mark.parametrize("sentinels", [1, 3])

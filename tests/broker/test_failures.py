@@ -9,6 +9,7 @@ from redis.connection import DefaultParser
 
 from django_redisqueue.broker.failures import translate
 from django_redisqueue.exceptions import (
+    LoginRefused,
     RedisCannotSave,
     RedisFull,
     RedisQueueError,
@@ -123,11 +124,12 @@ def test_temporary_errors_are_waited_for(reply: str, words: str) -> None:
         (f"{SCRIPT_62}-OOM command not allowed when used memory > ", RedisFull, "maxmemory; raise"),
         ("MISCONF Valkey is configured to save RDB snapshots", RedisCannotSave, "cannot save"),
         ("MISCONF Errors writing to the AOF file: No space left", RedisCannotSave, "cannot save"),
-        ("NOAUTH Authentication required.", RedisRefused, "requires a password"),
-        ("WRONGPASS invalid username-password pair", RedisRefused, "refuses the login"),
+        ("NOAUTH Authentication required.", LoginRefused, "requires a password"),
+        ("WRONGPASS invalid username-password pair", LoginRefused, "refuses the login"),
         ("WRONGTYPE Operation against a key", WrongKeyType, "has the wrong type"),
         ("BUSYGROUP Consumer Group name already exists", RedisRefused, "answers: BUSYGROUP"),
         ("ERR unknown command 'x', beginning with: ASK", RedisRefused, "it is a sentinel"),
+        ("ERR Unknown Redis command called from script", RedisRefused, "configured without it"),
     ],
 )
 def test_permanent_errors_are_raised(reply: str, kind: type[RedisQueueError], words: str) -> None:

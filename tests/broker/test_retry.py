@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from django_redisqueue.broker.failures import retry_until_answered
+from django_redisqueue.broker.failures import LASTING, Outage, retry_until_answered
 from django_redisqueue.exceptions import (
     RedisRefused,
     RedisUnavailable,
@@ -34,6 +34,15 @@ def test_a_call_is_sent_again_until_it_is_answered(
         "child: gone; trying again until it answers",
         "child: Redis answers again after 0.0 s",
     ]
+
+
+def test_the_reason_why_an_outage_lasts_is_logged_once() -> None:
+    """The first error often only says that the connection was cut."""
+    error, outage = RedisUnavailable(), Outage()
+    assert [outage.is_news(error, text) for text in ("cut", "expired")] == [True, False]
+    outage.since -= LASTING
+    asked = ("cut", "expired", "expired", "refused")
+    assert [outage.is_news(error, text) for text in asked] == [False, True, False, False]
 
 
 def test_a_call_may_be_given_up() -> None:

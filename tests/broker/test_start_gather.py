@@ -399,6 +399,22 @@ def test_a_plan_of_the_wrong_type_does_not_block_the_jobs(lab: Lab) -> None:
     assert not lab.redis.exists(lab.keys.gathers)
 
 
+def test_a_list_of_gathers_of_the_wrong_type_costs_no_results(lab: Lab) -> None:
+    query = Query(lab, "ab")
+    query.start()
+    key = lab.keys.gathers
+    lab.redis.rename(key, "theirs")
+    lab.redis.set(key, "mine")
+    for _ in query.plan.listeners:
+        query.run_one()
+    assert query.state() == ("released", "")
+    lab.redis.rename("theirs", key)
+    assert query.run_one() == "then"
+    lab.advance(TTL_MS)
+    query.look()
+    assert not query.is_known
+
+
 def test_the_timer_is_told_when_to_check(lab: Lab) -> None:
     assert lab.store.promote(["default"])[:2] == (0, -1)
     query = Query(lab)

@@ -202,6 +202,23 @@ def test_a_lost_subscription_is_renewed(processes: MirrorProcesses) -> None:
         processes.until_mirrored(5)
 
 
+@pytest.mark.one_server("looks at its server's clients and commands")
+@on_sqlite
+def test_a_silent_subscription_is_used_now_and_then(processes: MirrorProcesses) -> None:
+    """A proxy would cut it if it were idle for long."""
+    modules = [*processes.stage.settings["TASK_MODULES"], "tests.mirror.quick_read"]
+    processes.stage.configure(TASK_MODULES=modules)
+    processes.bridge_process()
+    for _ in range(2):
+        processes.lab.redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        eventually(
+            lambda: (
+                [each["cmd"] for each in processes.lab.redis.client_list(_type="pubsub")]
+                == ["ping"]
+            )
+        )
+
+
 @pytest.mark.one_server("changes its server's state")
 @on_sqlite
 def test_cut_off_for_reading_too_slowly(processes: MirrorProcesses) -> None:

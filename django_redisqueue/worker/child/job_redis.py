@@ -134,9 +134,7 @@ class JobRedis:
         except IndexError:
             connection = worker_connection()
         try:
-            here = connection.at(shard_of_id(job_id))
-            here.refresh()
-            yield Commands(here, self._settings)
+            yield Commands(connection.at(shard_of_id(job_id)), self._settings)
         finally:
             unused.append(connection)
 

@@ -14,7 +14,7 @@ from django.db import Error as DatabaseError
 
 from ...broker.commands import Commands
 from ...broker.connection import RedisConnection, blocking_connection
-from ...broker.failures import outage_cause
+from ...broker.failures import Outage
 from ...broker.replies import LeadReply
 from ...conf import Settings
 from ...exceptions import RedisQueueError
@@ -51,7 +51,7 @@ class BridgeRole(LeaderRole):
         super().__init__(who, commands, ROLE, host, lease_ms=LEASE_MS, renew=RENEW, retry=RETRY)
         keys = commands.keys
         self._subscription = _Subscription(host.shard, keys.status_channel, keys.workflow_channel)
-        self._logged: set[object] = set()  # causes of the current outage
+        self._outage: Outage | None = None
 
     def run(self, is_over: Callable[[], bool]) -> None:
         self.start(is_over)
@@ -88,20 +88,20 @@ class BridgeRole(LeaderRole):
     def failed(self, error: Exception) -> None:
         self._close()
         if isinstance(error, RedisQueueError):
-            problem, cause = str(error), outage_cause(error)
+            problem = str(error)
         else:
-            cause = problem = explain_error(self.alias, error)
-        if cause not in self._logged:
+            problem = explain_error(self.alias, error)
+        self._outage = self._outage or Outage()
+        if self._outage.is_news(error, problem):
             #: The mirror cannot write, because the database or Redis does not answer, or its tables
             #: are missing. Events wait in Redis, up to EVENTS_CAP. Bring the database back, or
             #: migrate.
             logger.error("%s: %s; trying again until it goes", self._log_name, problem)
-        self._logged.add(cause)
 
     def recovered(self, tries: int) -> None:
         #: The mirror works again. No action is needed.
         logger.warning("%s: goes on after %d tries", self._log_name, tries)
-        self._logged.clear()
+        self._outage = None
 
     def catch_up(self, until: float = float("inf")) -> int:
         """Apply events, whoever leads, until none are left or ``until`` (monotonic); returns how
@@ -152,6 +152,8 @@ class _Subscription:
         assert self._connection is not None
         now = time.monotonic()
         if now >= self._read_at:
+            if self._read_at:  # it was silent, and a proxy may cut connections that are idle
+                self._connection.probe()
             self._read_at = now + READ_INTERVAL  # the last read found nothing
         heard = self._connection.message(min(seconds, self._read_at - now))
         if heard:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
@@ -21,8 +22,10 @@ from django_redisqueue.worker.child.executor import encode
 from django_redisqueue.worker.child.job_redis import FILE_SECONDS, JobRedis
 from tests.app import tasks
 from tests.support.hand import Hand
+from tests.support.servers import RedisServer
 from tests.support.shards import keys_with
 from tests.worker.parts import claimed
+from tests.worker.processes import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("queue_settings")
 
@@ -94,6 +97,28 @@ def test_a_master_that_does_not_know_the_run_is_not_asked_again(
     else:
         assert not steps.report(job, "{}")
     look_again.assert_called_once()
+
+
+def test_a_step_waits_while_the_login_is_refused(
+    fresh_server: Callable[..., RedisServer], settings: Any
+) -> None:
+    """A password that is changed before the settings are costs a running job no attempt."""
+    server = fresh_server(tcp=True)
+    admin = server.client()
+    change = partial(admin.execute_command, "ACL", "SETUSER", "queue")
+    change("on", ">old", "~*", "&*", "+@all")
+    url = f"redis://queue:old@{server.address}/0"
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "CONNECTION": {"URL": url}}
+    tasks.noop.enqueue()
+    hand = Hand()
+    held = hand.claim_one()
+    job_redis = JobRedis(hand.claim_request.child, get_settings())
+    change("<old", ">new")
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(job_redis.save, held, "step:s", "1")
+        assert not wait([answer], 0.3).done
+        change(">old")
+        assert answer.result(PATIENCE) == 1
 
 
 def test_threads_get_their_own_answers(redis: Redis, hand: Hand) -> None:
