@@ -255,8 +255,8 @@ def queue_settings(redis: Redis, redis_server: RedisServer, settings: Any) -> di
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer | MariaDBServer]:
     """A PostgreSQL for all tests that need one. Without its programs those tests are skipped,
-    except in CI. With ``REDISQUEUE_TEST_DATABASE=mariadb`` it is a MariaDB."""
-    is_mariadb = os.environ.get("REDISQUEUE_TEST_DATABASE") == "mariadb"
+    except in CI. ``REDISQUEUE_TEST_DATABASE`` can name another: ``mariadb`` or ``mysql``."""
+    is_mariadb = os.environ.get("REDISQUEUE_TEST_DATABASE") in ("mariadb", "mysql")
     _require((mariadb_module if is_mariadb else postgres_module).missing())
     with MariaDBServer() if is_mariadb else PostgresServer() as server:
         yield server
@@ -264,7 +264,7 @@ def postgres() -> Iterator[PostgresServer | MariaDBServer]:
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDBServer]:
-    """The same for MariaDB."""
+    """The same for MariaDB, or MySQL with ``REDISQUEUE_TEST_DATABASE=mysql``."""
     _require(mariadb_module.missing())
     with MariaDBServer() as server:
         yield server

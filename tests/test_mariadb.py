@@ -15,6 +15,7 @@ from django.utils import timezone
 from django_redisqueue.broker import durability
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.mirror import bridge as bridge_module
 from django_redisqueue.mirror.database_errors import ErrorCause, error_cause
 from django_redisqueue.models import (
     MirrorState,
@@ -135,6 +136,29 @@ def test_after_a_deadlock_the_batch_is_written_again(
     shard.mirror()
     shard.assert_complete()
     assert MirrorState.objects.get().left_out == 0
+
+
+@pytest.mark.parametrize("lock", ["LOCK TABLES {} WRITE", "SELECT * FROM {} FOR UPDATE"])
+def test_a_wait_for_a_lock_ends_before_the_watchdog_ends_the_process(
+    shard: MirroredShard, monkeypatch: pytest.MonkeyPatch, lock: str
+) -> None:
+    """By the server's defaults a table is waited for for a day, or a year on MySQL, even if the
+    process has ended."""
+    monkeypatch.setattr(bridge_module, "LOCK_WAIT", 1)
+    shard.run_jobs(1)
+    shard.mirror()
+    shard.run_jobs(1, "b")
+    shard.bridge.close()
+    other = connection.get_new_connection(connection.get_connection_params())
+    with closing(other), other.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(lock.format(Rollup._meta.db_table))
+        with pytest.raises(OperationalError, match="Lock wait timeout") as raised:
+            shard.mirror()
+    assert error_cause(raised.value, "default") is ErrorCause.DATABASE
+    shard.bridge.close()
+    shard.mirror()
+    shard.assert_complete()
 
 
 def test_the_outbox_commits_with_its_transaction_and_is_relayed(

@@ -29,10 +29,20 @@ from .writer import BatchTooLarge, Cursor, CursorMoved, MirrorWriter
 logger = logging.getLogger("django_redisqueue")
 
 HOOK_INTERVAL = 25.0  # s after which hooks are called without a commit
-# After which PostgreSQL ends a wait for a lock. The watchdog would end the process after 30 s, but
-# its connection would keep waiting, and each new process would add one while a migration has the
-# lock.
-LOCK_WAIT = "20s"
+# Seconds after which the database ends a wait for a lock. The watchdog would end the process after
+# 30 s, but its connection would keep waiting, and each new process would add one while a migration
+# has the lock.
+LOCK_WAIT = 20
+SET_LOCK_WAIT = {
+    "postgresql": (
+        "SELECT set_config('lock_timeout', %(s)s || 's', false) "
+        "WHERE current_setting('lock_timeout') = '0'"
+    ),
+    "mysql": (  # by default a year (on MariaDB a day) for tables, and 50 s for rows
+        "SET lock_wait_timeout = CAST(LEAST(@@lock_wait_timeout, %(s)s) AS SIGNED), "
+        "innodb_lock_wait_timeout = CAST(LEAST(@@innodb_lock_wait_timeout, %(s)s) AS SIGNED)"
+    ),
+}
 KEEP_EVENTS = 10_000  # that stay in the stream for live readers, although the mirror has read them
 # How often the database refuses a single event before it is left out: if the error blames the
 # event's values, and if the database may be at fault.
@@ -185,15 +195,10 @@ class Bridge:
 def limit_lock_waits(alias: str) -> None:
     """Set LOCK_WAIT for the session, unless it has a limit or is shared (by a pooler)."""
     connection = connections[alias]
-    is_shared = connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
-    if connection.vendor != "postgresql" or is_shared:
-        return
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT set_config('lock_timeout', %s, false) "
-            "WHERE current_setting('lock_timeout') = '0'",
-            [LOCK_WAIT],
-        )
+    statement = SET_LOCK_WAIT.get(connection.vendor)
+    if statement and not connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
+        with connection.cursor() as cursor:
+            cursor.execute(statement, {"s": LOCK_WAIT})
 
 
 def trim_stream(commands: Commands, cursor: Cursor) -> bool:

@@ -276,7 +276,7 @@ def test_a_wait_for_a_lock_of_a_migration_ends_before_the_watchdog_ends_the_proc
     shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise its connection would keep waiting, and each new process would add another."""
-    monkeypatch.setattr(bridge_module, "LOCK_WAIT", "50ms")
+    monkeypatch.setattr(bridge_module, "LOCK_WAIT", 0.05)
     shard.run_jobs(1)
     other = connection.get_new_connection(connection.get_connection_params())
     with closing(other), other.cursor() as cursor:

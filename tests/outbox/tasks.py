@@ -117,10 +117,12 @@ def bad_hook_once(name: str) -> int:
 
 @task(exactly_once=True)
 def cut_off_once(name: str) -> int:
-    """Loses its connection between its work and the commit, as in a failover of PostgreSQL."""
+    """Loses its connection between its work and the commit, as in a failover of the database."""
     value = bump(name)
+    is_mysql = connection.vendor == "mysql"
+    end = "KILL CONNECTION_ID()" if is_mysql else "SELECT pg_terminate_backend(pg_backend_pid())"
     with connection.cursor() as cursor, suppress(OperationalError):
-        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        cursor.execute(end)
     return value
 
 

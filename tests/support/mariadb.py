@@ -1,8 +1,10 @@
-"""A real MariaDB for tests: its data in a folder of its own, on a unix socket and nothing else.
+"""A real MariaDB or MySQL for tests: its data in a folder of its own, on a unix socket and nothing
+else.
 
 `mariadb` in `tests/conftest.py` starts one a session, and `on_mariadb` puts the alias ``default``
 on a fresh, migrated database. With ``REDISQUEUE_TEST_DATABASE=mariadb`` all tests of PostgreSQL run
-there; those of its own statements and errors fail.
+there; those of its own statements and errors fail. With ``REDISQUEUE_TEST_DATABASE=mysql`` these
+tests and those of MariaDB run on MySQL.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import os
 import shutil
 import signal
 import subprocess
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -26,18 +28,26 @@ from .program import Program
 from .suite import shared
 
 TEMPLATE = "migrated"
+IS_MYSQL = os.environ.get("REDISQUEUE_TEST_DATABASE") == "mysql"
+SERVER = "mysqld" if IS_MYSQL else "mariadbd"
 # Nothing has to survive the test.
 OPTIONS = [
     "--no-defaults", "--skip-networking", "--skip-log-bin", "--innodb-flush-log-at-trx-commit=0",
-    "--innodb-flush-method=nosync", "--innodb-log-file-size=8M", "--innodb-buffer-pool-size=64M",
+    "--innodb-flush-method=nosync", "--innodb-buffer-pool-size=64M",
 ]  # fmt: skip
+if IS_MYSQL:  # without TLS, which PyMySQL would use even on a unix socket
+    OPTIONS += ["--mysqlx=OFF", "--secure-file-priv=NULL", "--tls-version="]
+else:
+    OPTIONS += ["--innodb-log-file-size=8M"]
 
 
 def missing() -> str:
-    """What prevents tests from running on MariaDB here, or ''."""
+    """What prevents tests from running on MariaDB or MySQL here, or ''."""
     if find_spec("MySQLdb") is None and find_spec("pymysql") is None:
         return "neither mysqlclient nor PyMySQL is installed (PyMySQL is in the extra 'dev')"
-    if _program("mariadbd") is None or _program("mariadb-install-db") is None:
+    if IS_MYSQL:
+        return "" if _program(SERVER) else "no mysqld on PATH (install 'mysql-server-core')"
+    if _program(SERVER) is None or _program("mariadb-install-db") is None:
         return "no mariadbd and mariadb-install-db on PATH (install 'mariadb-server')"
     return ""
 
@@ -57,14 +67,14 @@ class MariaDBServer(Program):
         self._who = ["--user=root"] if os.getuid() == 0 else []
         self._numbers = count(1)
         self._emptied: list[str] = []  # names of databases to reuse
-        made = shared("mariadb", self._make_data) / "data"
+        made = shared(SERVER, self._make_data) / "data"
         subprocess.run(["cp", "-a", made, self._data], check=True)
         self.start()
 
     def start(self) -> None:
         """Start it and wait until it accepts connections."""
         self.launch(
-            str(_program("mariadbd")), *OPTIONS, *self._who, f"--datadir={self._data}",
+            str(_program(SERVER)), *OPTIONS, *self._who, f"--datadir={self._data}",
             f"--socket={self._socket}",
         )  # fmt: skip
 
@@ -114,10 +124,14 @@ class MariaDBServer(Program):
     def terminate(self, database: str) -> int:
         """End every connection to a database, as an administrator or a failover does; returns their
         number."""
+        import MySQLdb
+
         found = self.execute(
             f"SELECT id FROM information_schema.processlist WHERE db = '{database}'"
         )
-        self.execute(*(f"KILL CONNECTION {number}" for (number,) in found))
+        for (number,) in found:
+            with suppress(MySQLdb.OperationalError):  # it has just ended by itself
+                self.execute(f"KILL CONNECTION {number}")
         return len(found)
 
     def _tables(self, database: str) -> list[str]:
@@ -147,14 +161,15 @@ class MariaDBServer(Program):
 
     def _make_data(self, folder: Path) -> None:
         """The data directory with the migrated TEMPLATE, made once per run of the suite."""
-        subprocess.run(
-            [
-                str(_program("mariadb-install-db")), "--no-defaults", *self._who,
-                f"--datadir={self._data}", "--auth-root-authentication-method=normal",
-                "--skip-test-db", "--innodb-log-file-size=8M",
-            ],
-            cwd=self.folder, check=True, capture_output=True,
-        )  # fmt: skip
+        if IS_MYSQL:
+            command = [str(_program(SERVER)), *OPTIONS, "--initialize-insecure"]
+        else:
+            command = [
+                str(_program("mariadb-install-db")), "--no-defaults", "--skip-test-db",
+                "--auth-root-authentication-method=normal", "--innodb-log-file-size=8M",
+            ]  # fmt: skip
+        command += [*self._who, f"--datadir={self._data}"]
+        subprocess.run(command, cwd=self.folder, check=True, capture_output=True)
         self.start()
         self._create(TEMPLATE)
         migrate(REDISQUEUE_TEST_DATABASES=json.dumps({"default": self._entry(TEMPLATE)}))
