@@ -151,6 +151,10 @@ class FakeConnection:
     def is_usable(self) -> bool:
         return self.usable
 
+    def commit(self) -> None: ...
+
+    rollback = set_autocommit = commit
+
     def close(self) -> None:
         self.calls.append(f"close {'inside' if self.in_atomic_block else 'outside'}")
         self.connection = None
