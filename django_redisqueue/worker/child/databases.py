@@ -46,7 +46,8 @@ class Databases:
     def __init__(self) -> None:
         self._caches = _shared_caches()
         self.is_used = bool(self._caches)  #: while True, there is something to do
-        self.opened: list[BaseDatabaseWrapper] = []
+        #: Each with the driver's connection as Django announced it; there may be another by now.
+        self.opened: dict[BaseDatabaseWrapper, object] = {}
         self._others = _open_here()  # opened before the first job
         self._thread = threading.get_ident()
         self._asgiref: ThreadPoolExecutor | None = None  # set once a job has used it
@@ -58,10 +59,9 @@ class Databases:
     def _remember(self, connection: BaseDatabaseWrapper, **_: Any) -> None:
         # The signal is sent in every thread; a connection may only be used in its own thread.
         if threading.get_ident() == self._thread:
-            if connection not in self.opened:
-                self.opened.append(connection)
-                if "commit" not in vars(connection):  # else it was opened before
-                    CommitShield(connection)
+            self.opened[connection] = connection.connection
+            if "commit" not in vars(connection):  # else it was opened before
+                CommitShield(connection)
             self.is_used = True
         elif threading.current_thread().name.startswith(ASGIREF):
             self._asgiref = SyncToAsync.single_thread_executor
@@ -77,7 +77,8 @@ class Databases:
         """Close connections that an interrupt has left half-open. Django has not announced them, so
         they would never be checked or closed, and might never commit."""
         for connection in _open_here():
-            if connection not in self.opened and connection not in self._others:
+            is_announced = self.opened.get(connection) is connection.connection
+            if not is_announced and connection not in self._others:
                 _close(connection)
 
     def after(self) -> None:
@@ -86,7 +87,7 @@ class Databases:
             cache.close()
         reset_queries()
         _close_unfit(self.opened)
-        self.opened = [c for c in self.opened if c.connection is not None]
+        self.opened = {c: own for c, own in self.opened.items() if c.connection is not None}
         if self._asgiref is not None and self._is_main:  # otherwise other jobs may be using it
             self._asgiref.submit(_close_unfit)
         self.is_used = bool(self.opened or self._caches) or self._asgiref is not None
