@@ -57,6 +57,30 @@ def test_in_atomic_block_follows_transactions() -> None:
         connection.in_atomic_block = True
 
 
+@pytest.mark.django_db(transaction=True)
+def test_atomic_calls_these_methods_of_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+
+    def note(name: str) -> None:
+        method = getattr(connection, name)
+
+        def call(*args: Any, **kwargs: Any) -> None:
+            calls.append((name, *args, *kwargs.items()))
+            method(*args, **kwargs)
+
+        monkeypatch.setattr(connections["default"], name, call)
+
+    for name in ("commit", "rollback", "set_autocommit"):
+        note(name)
+    with transaction.atomic():
+        transaction.on_commit(lambda: calls.append("hook"))
+    with pytest.raises(KeyError), transaction.atomic():
+        raise KeyError
+    begun = ("set_autocommit", False, ("force_begin_transaction_with_broken_autocommit", True))
+    ended = ("set_autocommit", True)
+    assert calls == [begun, ("commit",), ended, "hook", begun, ("rollback",), ended]
+
+
 @pytest.mark.django_db
 def test_execute_wrappers_are_called_with_the_cursor() -> None:
     cursors: list[Any] = []

@@ -21,6 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from ..core.interrupts import interrupt_shield
+
 BEGIN, END = "\1\n", "\0"  # around an include
 BUILDER = "\2"  # starts an include whose functions are made on first use
 EDGE = re.compile(f"{BEGIN}|{END}")
@@ -102,6 +104,7 @@ class Script:
     selector: tuple[str, ...] = ()  #: the first argument: the verb, if others share the source
 
 
+_loaded: dict[str, Script] = {}
 _assembling = threading.Lock()  # threads of several shards may load the same scripts at once
 os.register_at_fork(
     before=_assembling.acquire,
@@ -112,8 +115,11 @@ os.register_at_fork(
 
 def load(name: str) -> Script:
     """The script of one verb, which each process assembles once. Raises ScriptError."""
-    with _assembling:
-        return _load(name)
+    script = _loaded.get(name)
+    if script is None:
+        with interrupt_shield.get()(), _assembling:
+            script = _loaded[name] = _load(name)
+    return script
 
 
 @cache

@@ -343,6 +343,13 @@ def test_simultaneous_threads_assemble_a_script_once(monkeypatch: pytest.MonkeyP
     assert assembled == ["asked_at_once"]
 
 
+def test_a_script_that_is_loaded_needs_no_lock() -> None:
+    """On Python 3.14 an interrupt could leave the lock held, in any command of a job."""
+    known = scripts.load("enqueue")
+    with scripts._assembling, ThreadPoolExecutor() as threads:
+        assert threads.submit(scripts.load, "enqueue").result(timeout=60) is known
+
+
 def test_no_include_line_remains_in_a_script() -> None:
     for name in (*VERBS, *scripts.SHARED):
         assert "@include" not in scripts.assemble(name)

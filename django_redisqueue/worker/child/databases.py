@@ -22,7 +22,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 from weakref import WeakSet
 
@@ -34,6 +34,7 @@ from django.db import connections, reset_queries
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
+from ...core.interrupts import interrupt_shield
 from .forks import ForkGuard
 
 ASGIREF = "redisqueue-asgiref"  # the prefix of its thread's name
@@ -45,7 +46,8 @@ class Databases:
     def __init__(self) -> None:
         self._caches = _shared_caches()
         self.is_used = bool(self._caches)  #: while True, there is something to do
-        self.opened: list[BaseDatabaseWrapper] = []
+        #: Each with the driver's connection as Django announced it; there may be another by now.
+        self.opened: dict[BaseDatabaseWrapper, object] = {}
         self._others = _open_here()  # opened before the first job
         self._thread = threading.get_ident()
         self._asgiref: ThreadPoolExecutor | None = None  # set once a job has used it
@@ -57,8 +59,9 @@ class Databases:
     def _remember(self, connection: BaseDatabaseWrapper, **_: Any) -> None:
         # The signal is sent in every thread; a connection may only be used in its own thread.
         if threading.get_ident() == self._thread:
-            if connection not in self.opened:
-                self.opened.append(connection)
+            self.opened[connection] = connection.connection
+            if "commit" not in vars(connection):  # else it was opened before
+                CommitShield(connection)
             self.is_used = True
         elif threading.current_thread().name.startswith(ASGIREF):
             self._asgiref = SyncToAsync.single_thread_executor
@@ -74,7 +77,8 @@ class Databases:
         """Close connections that an interrupt has left half-open. Django has not announced them, so
         they would never be checked or closed, and might never commit."""
         for connection in _open_here():
-            if connection not in self.opened and connection not in self._others:
+            is_announced = self.opened.get(connection) is connection.connection
+            if not is_announced and connection not in self._others:
                 _close(connection)
 
     def after(self) -> None:
@@ -83,10 +87,46 @@ class Databases:
             cache.close()
         reset_queries()
         _close_unfit(self.opened)
-        self.opened = [c for c in self.opened if c.connection is not None]
+        self.opened = {c: own for c, own in self.opened.items() if c.connection is not None}
         if self._asgiref is not None and self._is_main:  # otherwise other jobs may be using it
             self._asgiref.submit(_close_unfit)
         self.is_used = bool(self.opened or self._caches) or self._asgiref is not None
+
+
+class CommitShield:
+    """Keeps interrupts out of a connection's commits, until the hooks have been called: they send
+    what the job has enqueued. Replaces the three methods by which ``atomic()`` begins and ends.
+    """
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self._commit, self._rollback = connection.commit, connection.rollback
+        self._set_autocommit = connection.set_autocommit
+        self._in_atomic = False  # until ``atomic()`` has committed or rolled back
+        self._until_hooks = ExitStack()
+        for method in (self.commit, self.rollback, self.set_autocommit):
+            setattr(connection, method.__name__, method)
+
+    def commit(self) -> None:
+        with ExitStack() as shield:
+            shield.enter_context(interrupt_shield.get()())
+            in_atomic, self._in_atomic = self._in_atomic, False
+            self._commit()
+            if in_atomic:  # which calls `set_autocommit` next
+                self._until_hooks = shield.pop_all()
+
+    def rollback(self) -> None:
+        with interrupt_shield.get()():
+            self._rollback()
+            self._in_atomic = False
+
+    def set_autocommit(
+        self, autocommit: bool, force_begin_transaction_with_broken_autocommit: bool = False
+    ) -> None:
+        with self._until_hooks.pop_all(), interrupt_shield.get()():
+            if autocommit and self._in_atomic:
+                self.rollback()  # an interrupt has ended `atomic()` just before its commit
+            self._set_autocommit(autocommit, force_begin_transaction_with_broken_autocommit)
+            self._in_atomic = force_begin_transaction_with_broken_autocommit
 
 
 def _open_here() -> list[BaseDatabaseWrapper]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from django.core.cache import caches
@@ -16,10 +16,11 @@ from django.db.backends.sqlite3.base import DatabaseWrapper
 
 from django_redisqueue import task
 from django_redisqueue.client.tasks import Task
+from django_redisqueue.exceptions import JobTimeout
 from django_redisqueue.worker.child.databases import Databases
 from tests.app import tasks as app_tasks
 from tests.support.burst import work
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import PostgresServer, as_database
 from tests.worker import tasks
 from tests.worker.processes import eventually
 from tests.worker.stage import Stage
@@ -151,6 +152,10 @@ class FakeConnection:
     def is_usable(self) -> bool:
         return self.usable
 
+    def commit(self) -> None: ...
+
+    rollback = set_autocommit = commit
+
     def close(self) -> None:
         self.calls.append(f"close {'inside' if self.in_atomic_block else 'outside'}")
         self.connection = None
@@ -174,7 +179,7 @@ def test_connections_are_checked_before_and_after_a_job() -> None:
     databases.after()
     assert good.calls == ["check"]
     assert inside.calls[0] == "close outside"  # otherwise Django keeps what it has closed
-    assert databases.opened == [good]
+    assert list(databases.opened) == [good]
 
 
 def test_a_connection_closed_by_a_job_does_not_end_the_child() -> None:
@@ -186,7 +191,36 @@ def test_a_connection_closed_by_a_job_does_not_end_the_child() -> None:
         databases._remember(connection)  # type: ignore[arg-type]
     databases.before()
     databases.after()
-    assert databases.opened == []
+    assert not databases.opened
+
+
+@pytest.mark.django_db
+def test_a_connection_that_was_interrupted_as_it_reconnected_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Django has not set it up: on PostgreSQL it may never commit."""
+    with as_database("extra", sqlite_file(tmp_path)) as alias:
+        connection, databases = connections[alias], Databases()
+        connection.connect()
+        connection.close()
+        with monkeypatch.context() as patch:
+            patch.setattr(connection, "init_connection_state", raise_late)
+            with pytest.raises(JobTimeout):
+                connection.connect()
+        assert connection.connection is not None
+        databases.after_error()
+        assert connection.connection is None
+        connection.connect()
+        databases.after_error()
+        assert connection.connection is not None
+
+
+def raise_late() -> NoReturn:
+    raise JobTimeout
+
+
+def sqlite_file(folder: Path) -> dict[str, Any]:
+    return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(folder / "db.sqlite3")}
 
 
 @pytest.mark.django_db
@@ -194,7 +228,7 @@ def test_a_connection_closed_by_a_job_in_a_transaction_can_be_used_again(
     tmp_path: Path,
 ) -> None:
     """An interrupt may have hit the end of the transaction."""
-    entry = {"ENGINE": "django.db.backends.sqlite3", "NAME": tmp_path / "db.sqlite3"}
+    entry = sqlite_file(tmp_path)
     connection = DatabaseWrapper(connections.configure_settings({"default": entry})["default"])
     databases = Databases()
     databases._remember(connection)

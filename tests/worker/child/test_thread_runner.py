@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from django_redisqueue import task
+from django_redisqueue.broker import scripts
 from django_redisqueue.broker.cluster import ClusterMap, parse_cluster_url
 from django_redisqueue.broker.replies import Outcome, OutcomeKind
 from django_redisqueue.client.tasks import Task
@@ -215,6 +216,9 @@ def lock() -> Iterator[threading.Lock]:
     assert lock.acquire(blocking=False), "the interrupted job still holds it"
 
 
+AT_LOCK = "if not self._lock", "with self._shield", "with interrupt_shield"
+
+
 def line_of(thread: threading.Thread) -> str:
     """The line of code that a thread is at."""
     frame = sys._current_frames()[thread.ident or 0]
@@ -238,7 +242,7 @@ def interrupt_as_it_gets(lock: threading.Lock, code: Callable[[], object]) -> No
     thread = threading.Thread(target=copy_context().run, args=(call,))
     thread.start()
     assert has_begun.wait(PATIENCE)
-    eventually(lambda: line_of(thread).startswith(("if not self._lock", "with self._shield")))
+    eventually(lambda: line_of(thread).startswith(AT_LOCK))
     run.raise_in_thread(JobTimeout("late"))
     lock.release()
     thread.join(PATIENCE)
@@ -261,6 +265,15 @@ def test_an_interrupt_leaves_no_lock_of_the_progress_held(lock: threading.Lock) 
     progress = LatestProgress(lambda text: True, lambda one: None, shield)
     progress._guard = lock
     interrupt_as_it_gets(lock, lambda: progress.give("{}"))
+
+
+def test_an_interrupt_leaves_no_lock_of_the_scripts_held(
+    lock: threading.Lock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the child could never call a script again, or fork."""
+    monkeypatch.setattr(scripts, "_assembling", lock)
+    monkeypatch.delitem(scripts._loaded, "enqueue", raising=False)
+    interrupt_as_it_gets(lock, lambda: scripts.load("enqueue"))
 
 
 def _spin(rounds: int) -> None:
