@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext, suppress
 from datetime import timedelta
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from django.utils import timezone
 from django_redisqueue.broker import durability
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.exceptions import JobTimeout
 from django_redisqueue.mirror import bridge as bridge_module
 from django_redisqueue.mirror.database_errors import ErrorCause, error_cause
 from django_redisqueue.models import (
@@ -26,6 +28,7 @@ from django_redisqueue.models import (
 )
 from django_redisqueue.outbox.receipts import run_once, run_step
 from django_redisqueue.outbox.relay import Relay
+from django_redisqueue.worker.child.databases import Databases
 from tests.app import tasks
 from tests.app.models import Counter
 from tests.app.tasks import bump
@@ -38,11 +41,13 @@ from tests.mirror.rows import record
 from tests.support.mariadb import MariaDBServer
 from tests.support.servers import RedisServer
 from tests.support.shards import shard_of
+from tests.worker.child.test_databases import raise_late
 from tests.worker.processes import eventually
 
 __all__ = ["redisqueue", "site", "staff"]
 
 pytestmark = pytest.mark.usefixtures("on_mariadb")
+IS_PYMYSQL = find_spec("MySQLdb") is None
 AWAY = {"CONNECTION": {"URL": "unix:///nonexistent.sock"}}
 
 
@@ -159,6 +164,35 @@ def test_a_wait_for_a_lock_ends_before_the_watchdog_ends_the_process(
     shard.bridge.close()
     shard.mirror()
     shard.assert_complete()
+
+
+@pytest.mark.skipif(not IS_PYMYSQL, reason="the driver is not PyMySQL")
+def test_an_interrupt_between_a_query_and_its_reply_closes_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise the next query would get that reply."""
+    connection.close()
+    monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", None)
+    databases = Databases()
+    connection.ensure_connection()
+
+    @transaction.atomic
+    def job() -> None:
+        Counter.objects.create(name="before")
+        with transaction.atomic(), monkeypatch.context() as patch:
+            patch.setattr(type(connection.connection), "_read_query_result", raise_late)
+            Counter.objects.create(name="interrupted")
+
+    with pytest.raises(JobTimeout):
+        job()
+    databases.after_error()
+    databases.after()
+    databases.before()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 42")
+        assert cursor.fetchone() == (42,)
+    assert not Counter.objects.exists()
+    connection.close()
 
 
 def test_the_outbox_commits_with_its_transaction_and_is_relayed(

@@ -35,6 +35,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from ...core.interrupts import interrupt_shield
+from ...exceptions import Interrupt
 from .forks import ForkGuard
 
 ASGIREF = "redisqueue-asgiref"  # the prefix of its thread's name
@@ -62,6 +63,8 @@ class Databases:
             self.opened[connection] = connection.connection
             if "commit" not in vars(connection):  # else it was opened before
                 CommitShield(connection)
+                if type(connection.connection).__module__.startswith("pymysql"):
+                    connection.execute_wrappers.append(_close_if_interrupted)
             self.is_used = True
         elif threading.current_thread().name.startswith(ASGIREF):
             self._asgiref = SyncToAsync.single_thread_executor
@@ -127,6 +130,18 @@ class CommitShield:
                 self.rollback()  # an interrupt has ended `atomic()` just before its commit
             self._set_autocommit(autocommit, force_begin_transaction_with_broken_autocommit)
             self._in_atomic = force_begin_transaction_with_broken_autocommit
+
+
+def _close_if_interrupted(
+    execute: Callable[..., object], sql: object, params: object, many: bool, context: Any
+) -> object:
+    """Close a connection whose reply an interrupt has left unread: PyMySQL would take it for the
+    reply to its next query. Other drivers notice, or are written in C."""
+    try:
+        return execute(sql, params, many, context)
+    except Interrupt:
+        context["connection"].close()
+        raise
 
 
 def _open_here() -> list[BaseDatabaseWrapper]:

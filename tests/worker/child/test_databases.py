@@ -215,7 +215,7 @@ def test_a_connection_that_was_interrupted_as_it_reconnected_is_closed(
         assert connection.connection is not None
 
 
-def raise_late() -> NoReturn:
+def raise_late(*_: object, **__: object) -> NoReturn:
     raise JobTimeout
 
 
