@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from tests.worker.processes import eventually
 
+from ..support.servers import RedisServer
 from .lab import PAYLOAD, Lab, outcome
 
 CHILD = "web1.example.com.1234.abcdef.3"
@@ -103,3 +105,14 @@ def test_a_result_counts_the_same_on_both_paths(lab: Lab) -> None:
             lab.finish(outcome(lab.take(), body="9" * length))
         fast, slow = (int(lab.job(name)["bytes"]) for name in ("fast", "slow"))
         assert 0 < slow - fast < 200  # its hash has more fields
+
+
+def test_a_server_that_refuses_object_counts_every_job_as_a_table() -> None:
+    with RedisServer() as server, closing(Lab(server)) as lab:
+        lab.redis.execute_command("ACL", "SETUSER", "default", "-object")
+        lab.add(*[f"j{n}" for n in range(80)], audit="failed")  # on the slow path
+        for _ in range(2):  # with more running jobs than a list may hold
+            held = [*lab.claim(jobs=20).jobs, *lab.claim(jobs=20).jobs]
+            assert set(lab.finish(*[outcome(job) for job in held])) <= {1}
+        assert len(lab.ids("completed")) == 80
+        assert lab.meta()["finished_bytes"] > 80 * 675
