@@ -14,6 +14,7 @@ from typing import Any
 
 from ..exceptions import InvalidOption, did_you_mean
 from .codec import decode_payload, dumps, loads
+from .signatures import signature_of
 
 REDACTED = "[redacted]"
 OPTION = "redact"  # in a job's options; enqueue.lua looks for it
@@ -92,7 +93,7 @@ class Redaction:
 def redaction_of(func: Callable[..., Any], names: Sequence[str], skip: int = 0) -> Redaction:
     """The Redaction of a function's parameters ``names``, without its first ``skip`` parameters,
     which are not arguments of the job. Raises InvalidOption for an unknown name."""
-    parameters = list(inspect.signature(func).parameters.values())[skip:]
+    parameters = list(signature_of(func).parameters.values())[skip:]
     known = [parameter.name for parameter in parameters]
     for name in names:
         if name not in known:
