@@ -18,6 +18,7 @@ from django.contrib.admin import site as admin_site
 from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import quote
 from django.contrib.auth.models import Permission, User
+from django.core.exceptions import SuspiciousFileOperation
 from django.core.management import call_command
 from django.db import transaction
 from django.test import Client, RequestFactory
@@ -33,12 +34,14 @@ from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.client.registry import lookup
 from django_redisqueue.conf import get_settings
+from django_redisqueue.core.codec import encode_stored
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.models import ApiToken, Approval, JobEvent, JobRecord, OutboxJob, PeriodicJob
 from django_redisqueue.outbox.relay import Relay
 from django_redisqueue.worker.child import retry_policy
 from django_redisqueue.worker.child.executor import Execution, Pipeline
 from django_redisqueue.worker.child.retry_policy import Resolution
+from django_redisqueue.worker.maintenance.upkeep import ResultFileCleaner
 from tests.api.api import Api
 from tests.api.tasks import open_task
 from tests.app import tasks
@@ -79,8 +82,9 @@ def test_every_sentence_has_its_test() -> None:
 
 
 @pytest.fixture
-def keys(queue_settings: dict[str, Any], settings: Any) -> Keys:
+def keys(queue_settings: dict[str, Any], settings: Any, tmp_path: Path) -> Keys:
     settings.REDISQUEUE = {**queue_settings, "MIRROR": True}
+    settings.MEDIA_ROOT = str(tmp_path)
     logging.getLogger("django.request").setLevel(logging.CRITICAL)
     return keys_of()
 
@@ -212,6 +216,30 @@ def test_a_terminal(redis: Redis, keys: Keys, hand: Hand, caplog: pytest.LogCapt
     logging.getLogger("django_redisqueue").error("task %s", held.task)
     (record,) = caplog.records
     assert record.getMessage() == "task evil\\n\\x1b[2Jforged line"
+
+
+@says(
+    "Of the files in Django's storage, they can have only [large results](gather.md#large-results) "
+    "read or deleted, in the folder `redisqueue`."
+)
+def test_files_in_the_storage(redis: Redis, keys: Keys, hand: Hand, settings: Any) -> None:
+    media = Path(settings.MEDIA_ROOT)
+    ours, theirs = "redisqueue/job_1.1.json", ("invoice.json", "redisqueue/../invoice.json")
+    (media / "redisqueue").mkdir()
+    for name in (ours, "invoice.json"):
+        (media / name).write_text('"read"')
+    tasks.noop.enqueue()
+    job_id = hand.complete_one()
+    for name in theirs:
+        redis.hset(keys.job(job_id), "result", encode_stored(name))
+        with pytest.raises(SuspiciousFileOperation):
+            _ = get_job(job_id).result
+    redis.hset(keys.job(job_id), "result", encode_stored(ours))
+    assert get_job(job_id).result == "read"
+    redis.hset(keys.result_files, mapping=dict.fromkeys([*theirs, "a\0b", ours], "gone"))
+    ResultFileCleaner(hand.store).run_once()
+    assert [path.name for path in media.rglob("*.json")] == ["invoice.json"]
+    assert not redis.exists(keys.result_files)
 
 
 # -- the database
