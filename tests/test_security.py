@@ -32,10 +32,12 @@ from django_redisqueue import JobQueue, get_job, task
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.keys import Keys
+from django_redisqueue.client.events import deliver_event
 from django_redisqueue.client.registry import lookup
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.codec import encode_stored
 from django_redisqueue.core.ids import new_job_id
+from django_redisqueue.dashboard.bulk import bulk
 from django_redisqueue.models import ApiToken, Approval, JobEvent, JobRecord, OutboxJob, PeriodicJob
 from django_redisqueue.outbox.relay import Relay
 from django_redisqueue.worker.child import retry_policy
@@ -380,8 +382,8 @@ def test_one_permission_one_action(jobs: tuple[str, str]) -> None:
 
 
 @says(
-    "With `enqueue_job` a user of the admin can run an existing job again with the same task "
-    "and arguments, including redacted ones, without seeing them."
+    "With `enqueue_job` a user of the admin can run the task of any existing job again, with other "
+    "arguments or the same ones, including redacted ones, without seeing them."
 )
 def test_a_copy(hand: Hand) -> None:
     job = charge.enqueue(SECRET, 5)
@@ -392,6 +394,29 @@ def test_a_copy(hand: Hand) -> None:
     copy = hand.claim_one()
     assert (copy.task, copy.payload) == (first.task, first.payload)
     assert SECRET in copy.payload
+    form = {"args": '["[redacted]", 6]', "kwargs": "{}"}
+    assert SECRET not in client.post(page("copy_job", job.id), form, follow=True).content.decode()
+    assert json.loads(hand.claim_one().payload) == [[SECRET, 6], {}]
+
+
+@says(
+    "They cannot copy the jobs that this package enqueues itself, such as a bulk action or the "
+    "decision of an approval."
+)
+def test_copies_of_own_jobs(keys: Keys) -> None:
+    decision = deliver_event.enqueue("approval:job_1:refund", '{"approved":true}')
+    cleared = bulk.enqueue("delete", "default", "failed", 0)
+    client = browser(user("ann", "view_jobrecord", "enqueue_job"))
+    forms = {
+        decision.id: '["approval:job_2:refund", "[redacted]"]',
+        cleared.id: '["delete", "default", "completed", 9999999999999]',
+    }
+    for job_id, args in forms.items():
+        client.post(page("act_on_job", job_id), {"verb": "copy"})
+        shown = client.post(page("copy_job", job_id), {"args": args, "kwargs": "{}"})
+        assert "the job cannot be copied" in shown.content.decode().lower()
+        assert "copy" not in client.get(page("job", job_id)).content.decode()
+    assert JobQueue().get_stats()["queued"] == 2
 
 
 @says(
