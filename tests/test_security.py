@@ -628,11 +628,12 @@ def test_a_page_for_errors(keys: Keys, settings: Any) -> None:
 
 
 @says(
-    "If an error's text quotes the whole value, it is removed before the error is stored; a "
-    "part of it, or a value of less than three characters, is not recognised."
+    "If an error's text quotes the whole value, it is removed before the error is stored; a part "
+    "of it that is less than a line, a key of an object, or a value of less than three characters, "
+    "is not recognised."
 )
 def test_the_text_of_an_error(keys: Keys, hand: Hand) -> None:
-    def stored(card: str, error: Exception) -> str:
+    def stored(card: Any, error: Exception) -> str:
         charge.enqueue(card)
         call = resolved(hand.claim_one())
         assert isinstance(call, Execution)
@@ -644,3 +645,5 @@ def test_the_text_of_an_error(keys: Keys, hand: Hand) -> None:
     assert stored(SECRET, ValueError(f"no card {SECRET}")) == "no card [redacted]"
     assert stored(SECRET, ValueError(f"ends in {SECRET[-4:]}")) == f"ends in {SECRET[-4:]}"
     assert stored("42", ValueError("no card 42")) == "no card 42"
+    assert stored({"key": SECRET}, ValueError(f"key {SECRET}")) == "key [redacted]"
+    assert stored(f"a line\n{SECRET}", ValueError(f"no {SECRET}")) == "no [redacted]"
