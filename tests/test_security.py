@@ -420,8 +420,8 @@ def test_copies_of_own_jobs(keys: Keys) -> None:
 
 
 @says(
-    "With `add_periodicjob` or `change_periodicjob` a user can run any registered task with any "
-    "arguments that it does not redact, now or later."
+    "With `add_periodicjob` or `change_periodicjob` a user can run any registered task, except "
+    "those of this package, with any arguments that it does not redact, now or later."
 )
 def test_periodic_jobs(keys: Keys, django_capture_on_commit_callbacks: Any) -> None:
     client = browser(user("planner", "add_periodicjob", "change_periodicjob"))
@@ -431,6 +431,9 @@ def test_periodic_jobs(keys: Keys, django_capture_on_commit_callbacks: Any) -> N
     }  # fmt: skip
     refused = client.post(page("periodicjob_add"), form)
     assert "redacts some of these arguments" in refused.content.decode()
+    own = {**form, "task": bulk.name, "args": '["delete", "default", "failed", 9999999999999]'}
+    refused = client.post(page("periodicjob_add"), own)
+    assert "does what other permissions are for" in refused.content.decode()
     with django_capture_on_commit_callbacks(execute=True):
         client.post(page("periodicjob_add"), {**form, "task": tasks.add.name, "args": "[1, 2]"})
     row = PeriodicJob.objects.get()
@@ -556,6 +559,17 @@ def test_tasks_of_the_api(keys: Keys) -> None:
     assert closed.status_code == missing.status_code == 400
     assert closed.content.replace(tasks.noop.name.encode(), b"no.such.task") == missing.content
     assert JobQueue().get_stats()["queued"] == 1
+
+
+@says(
+    "No permission is limited to a queue: with `enqueue_job`, a token can enqueue into every "
+    "configured queue, with every priority."
+)
+def test_queues_and_priorities_of_the_api(keys: Keys) -> None:
+    api, _ = api_of("enqueue_job")
+    for queue in get_settings().queues:
+        job = {"task": open_task.name, "queue": queue, "priority": 100}
+        assert api.post("", job).json()["queue"] == queue
 
 
 @says(
