@@ -8,6 +8,7 @@ and the outbox have the real payload, because the worker needs it.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,9 +63,11 @@ def secrets_in(
             left += value
         elif isinstance(value, str | int | float) and not isinstance(value, bool):
             text = str(value)
-            found |= {text, repr(text)[1:-1], dumps(text)[1:-1]}
-    long = [text for text in found if len(text) >= SHORTEST]
-    return sorted(long, key=lambda text: (-len(text), text))
+            # In the traceback of an exception group, a prefix separates the lines of a text.
+            for part in (text, *text.splitlines()):
+                if len(part) >= SHORTEST:
+                    found |= {part, repr(part)[1:-1], dumps(part)[1:-1], json.dumps(part)[1:-1]}
+    return sorted(found, key=lambda text: (-len(text), text))
 
 
 @dataclass(frozen=True, slots=True)
