@@ -75,6 +75,15 @@ def test_no_button_covers_a_figure_beside_the_sidebar(visitor: Visitor) -> None:
     assert visitor.page.locator("#drq-queue-table button").count() == 2
 
 
+def test_the_errors_of_records_are_in_sight_beside_the_sidebar(visitor: Visitor) -> None:
+    known_error("job_1700000000000_0123456789_0", "no good " * 20)
+    JobRecord.objects.update(task="shop.tasks.process_payment", worker=f"{'w' * 20}.aa.1.1.1:1")
+    visitor.page.set_viewport_size({"width": 1280, "height": 800})
+    visitor.go("jobrecord_changelist")
+    hidden = "one => one.scrollWidth - one.clientWidth"
+    assert visitor.page.locator(".drq-wide:has(.drq-jobs)").evaluate(hidden) == 0
+
+
 def test_two_clicks_on_a_slow_server_enqueue_one_copy(
     visitor: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
