@@ -90,7 +90,7 @@ def act_on_list(page: Page, queue: str, status: str) -> HttpResponse:
     count = bulk.count_jobs(name, which_status) if wants_all else len(ids)
     if (wants_all or verb.needs_confirmation) and form.get("confirmed") != "yes":
         jobs = formatting.jobs(count)
-        button = f"{verb.label} {'those that match' if which else jobs}"
+        button = f"{verb.label} {'those that match' if wants_all and which else jobs}"
         scope = "all" if wants_all else "some"
         fields = {"verb": verb.name, "scope": scope, "before_ms": bulk.now_ms(), **which.query()}
         return page.confirm(

@@ -65,6 +65,7 @@ def chart_options(page: Page, choice: Mapping[str, str]) -> dict[str, Any]:
         "charts": page.url("overview_charts", **choice),
         "chartPoll": CHART_POLL,
         "scale": choice["scale"],
+        "zone": getattr(timezone.get_current_timezone(), "key", None),  # None: the browser's
     }
 
 

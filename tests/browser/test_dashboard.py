@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.http import HttpResponse
 from django.utils import timezone
 
 from django_redisqueue import Gather, JobQueue, get_job
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.core.job_data import NewJob
-from django_redisqueue.dashboard import queue_page
+from django_redisqueue.dashboard import job_page, queue_page
 from django_redisqueue.models import Approval, ErrorGroup, JobEvent, JobRecord, MirrorState, Rollup
 from django_redisqueue.telemetry import correlate
 from tests.app import tasks
@@ -49,6 +51,62 @@ def test_the_trail_and_the_tabs_look_alike_in_every_admin(visitor: Visitor) -> N
     assert trail.evaluate(colour) == "rgb(38, 75, 93)"
     tab = visitor.page.locator(".drq-nav a").first
     assert tab.evaluate("tab => getComputedStyle(tab).textDecorationLine") == "none"
+
+
+def test_no_button_covers_a_figure_beside_the_sidebar(visitor: Visitor) -> None:
+    """It covered digits, so that 257 failed jobs seemed to be 2."""
+    visitor.page.set_viewport_size({"width": 1280, "height": 800})
+    visitor.go("overview")
+    covered = visitor.page.evaluate(
+        """() => {
+            const wide = document.querySelector(".drq-wide:has(#drq-queue-table)");
+            wide.style.width = "700px";  // less than the table needs, as with larger figures
+            const cells = [...document.querySelectorAll("#drq-queue-table td.n")];
+            const boxes = cells.map((cell) => cell.getBoundingClientRect());
+            return [...document.querySelectorAll("#drq-queue-table button")].filter((button) => {
+                const { left, right, top, bottom } = button.getBoundingClientRect();
+                const isCovered = (one) =>
+                    one.left < right && one.right > left && one.top < bottom && one.bottom > top;
+                return boxes.some(isCovered);
+            }).length;
+        }"""
+    )
+    assert covered == 0
+    assert visitor.page.locator("#drq-queue-table button").count() == 2
+
+
+def test_the_errors_of_records_are_in_sight_beside_the_sidebar(visitor: Visitor) -> None:
+    known_error("job_1700000000000_0123456789_0", "no good " * 20)
+    JobRecord.objects.update(task="shop.tasks.process_payment", worker=f"{'w' * 20}.aa.1.1.1:1")
+    visitor.page.set_viewport_size({"width": 1280, "height": 800})
+    visitor.go("jobrecord_changelist")
+    hidden = "one => one.scrollWidth - one.clientWidth"
+    assert visitor.page.locator(".drq-wide:has(.drq-jobs)").evaluate(hidden) == 0
+
+
+def test_two_clicks_on_a_slow_server_enqueue_one_copy(
+    visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue_copy = job_page._enqueue_copy
+
+    def slow(*arguments: Any) -> HttpResponse:
+        response = enqueue_copy(*arguments)
+        time.sleep(0.6)
+        return response
+
+    monkeypatch.setattr(job_page, "_enqueue_copy", slow)
+    job = tasks.noop.enqueue()
+    visitor.go("job", job.id)
+    visitor.sees("Live", "#drq-state")
+    visitor.page.evaluate(
+        """() => {
+            const copy = document.querySelector("button[value=copy]");
+            copy.click();
+            setTimeout(() => copy.click(), 200);
+        }"""
+    )
+    visitor.is_told("This copy was enqueued.")
+    assert JobQueue("default").get_stats()["queued"] == 2
 
 
 def test_the_badge_turns_red_with_the_health_strip(visitor: Visitor, hand: Hand) -> None:

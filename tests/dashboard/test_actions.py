@@ -212,6 +212,13 @@ def test_a_confirmation_does_not_state_the_number_of_matches(site: Site, hand: H
     assert "Retry 12 jobs</button>" in site.post(*LIST, scope="all", verb="retry")
 
 
+def test_a_confirmation_of_selected_jobs_states_their_number(site: Site, hand: Hand) -> None:
+    """Also in a filtered list, whose other jobs are left alone."""
+    job_id = failed(hand, 12)[0]
+    page = site.post(*LIST, id=job_id, verb="delete", text="no 1")
+    assert "Delete 1 job</button>" in page
+
+
 def test_delete_all_matching_a_task(site: Site, hand: Hand) -> None:
     failed(hand, 2)
     tasks.add.enqueue(1, 2)

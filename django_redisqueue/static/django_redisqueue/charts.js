@@ -30,6 +30,9 @@
     },
   ];
 
+  /* The site's time zone, as in the table of figures and the filters. */
+  const inZone = { timeZone: window.drqLive.options.zone ?? undefined };
+
   function duration(seconds) {
     if (seconds == null) return "–";
     if (seconds === 0) return "0";
@@ -61,7 +64,7 @@
           { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : chart.show(tick))) },
         ],
         series: [
-          { label: "From", value: (_, at) => (at == null ? "–" : new Date(at * 1000).toLocaleString("sv").slice(0, 16)) },
+          { label: "From", value: (_, at) => (at == null ? "–" : new Date(at * 1000).toLocaleString("sv", inZone).slice(0, 16)) },
           ...chart.series.map((each) => ({
             label: each.label,
             stroke: css(each.color),
@@ -81,8 +84,8 @@
 
   function clock(_, ticks) {
     const days = columns.at.at(-1) - columns.at[0] > 2 * 86400;
-    const form = days ? { weekday: "short", day: "numeric" } : { hour: "2-digit", minute: "2-digit", hour12: false };
-    return ticks.map((at) => new Date(at * 1000).toLocaleString("en", form));
+    const form = days ? { weekday: "short", day: "numeric" } : { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+    return ticks.map((at) => new Date(at * 1000).toLocaleString("en", { ...form, ...inZone }));
   }
 
   function drawAll() {

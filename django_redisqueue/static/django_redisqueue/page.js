@@ -1,4 +1,5 @@
-/* On every page: times become relative, with the absolute time and its zone on hover, and buttons copy. */
+/* On every page: times become relative, with the absolute time and its zone on hover, buttons copy, and
+   a double click sends a form once. */
 "use strict";
 (() => {
   const UNITS = [[86400, "d", 3600, "h"], [3600, "h", 60, "m"], [60, "m", 1, "s"]];
@@ -53,6 +54,16 @@
   }
   phone.addEventListener("change", fold);
   fold();
+
+  /* Between the two clicks of a double click, while the server has not answered yet. */
+  const sent = new WeakSet();
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (form.method !== "post") return;
+    if (sent.has(form)) return event.preventDefault();
+    sent.add(form);
+    setTimeout(() => sent.delete(form), 2000);
+  });
 
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button[data-copy]");
