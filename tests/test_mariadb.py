@@ -32,7 +32,7 @@ from django_redisqueue.worker.child.databases import Databases
 from tests.app import tasks
 from tests.app.models import Counter
 from tests.app.tasks import bump
-from tests.broker.lab import Lab
+from tests.broker.harness import BrokerHarness
 from tests.client.test_transactions import queued
 from tests.dashboard.conftest import redisqueue, site, staff
 from tests.dashboard.site import Site
@@ -56,7 +56,7 @@ def shard(
     redis_server: RedisServer, queue_settings: dict[str, Any], settings: Any
 ) -> Iterator[MirroredShard]:
     settings.REDISQUEUE = {**queue_settings, "MIRROR": True}
-    made = MirroredShard(Lab(redis_server))
+    made = MirroredShard(BrokerHarness(redis_server))
     yield made
     made.close()
 
@@ -113,7 +113,7 @@ def test_names_that_differ_in_case_are_different(queue_settings: dict[str, Any])
 
 def test_every_event_has_a_row(shard: MirroredShard) -> None:
     shard.run_jobs(120)
-    shard.lab.add("strange", payload='[["é€😀 \\\\ \'%s"],{}]')
+    shard.broker.add("strange", payload='[["é€😀 \\\\ \'%s"],{}]')
     shard.mirror()
     shard.assert_complete()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .lab import FINISHED, T0
+from .harness import FINISHED, T0
 
 LEASE, RESEND, POISON = 15_000, 10_000, 3
 LATER = ("scheduled", "retrying")

@@ -17,7 +17,7 @@ from django_redisqueue.broker.keys import Keys
 from django_redisqueue.core.ids import shard_of_id
 from django_redisqueue.models import JobEvent, OutboxJob
 from tests.app.models import Counter
-from tests.broker.lab import shaped
+from tests.broker.harness import shaped
 from tests.mirror.mirrored_shard import differences
 from tests.support.history import FINAL
 from tests.support.stream import entries

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
-from tests.broker.lab import check_keyspace
+from tests.broker.harness import check_keyspace
 from tests.support.history import flaw
 
 from . import tasks

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.broker.lab import Lab
+from tests.broker.harness import BrokerHarness
 from tests.support.postgres import as_database
 from tests.support.servers import RedisServer
 from tests.worker.conftest import stage
@@ -42,7 +42,7 @@ def mirrored(queue_settings: dict[str, Any], settings: Any) -> None:
 @pytest.fixture
 def shard(mirrored: None, redis_server: RedisServer, database: str) -> Iterator[MirroredShard]:
     """A shard that the test operates directly, and a bridge."""
-    made = MirroredShard(Lab(redis_server))
+    made = MirroredShard(BrokerHarness(redis_server))
     yield made
     made.close()
 

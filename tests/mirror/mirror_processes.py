@@ -12,7 +12,7 @@ from django.db import connection
 
 from django_redisqueue.broker.entries import format_position
 from django_redisqueue.models import JobEvent, MirrorState
-from tests.broker.lab import Lab
+from tests.broker.harness import BrokerHarness
 from tests.support.cluster import ClusterNodes
 from tests.support.commands import Script
 from tests.support.postgres import PostgresServer
@@ -46,8 +46,8 @@ class MirrorProcesses(MirroredShard):
     ) -> None:
         stage.configure(MIRROR=True)
         stage.environment["REDISQUEUE_TEST_DATABASES"] = json.dumps({"default": entry})
-        super().__init__(Lab(stage.servers))
-        self.lab.store.now_ms = None
+        super().__init__(BrokerHarness(stage.servers))
+        self.broker.store.now_ms = None
         self.stage = stage
         self.entry = entry
         self.postgres = postgres
@@ -65,10 +65,10 @@ class MirrorProcesses(MirroredShard):
 
     def is_heard(self) -> bool:
         """Whether a bridge is sleeping on its subscription."""
-        channel = self.lab.keys.status_channel
+        channel = self.broker.keys.status_channel
         if isinstance(self.stage.servers, ClusterNodes):
             return self.stage.servers.listeners(channel) > 0
-        ((_, listeners),) = self.lab.redis.pubsub_numsub(channel)
+        ((_, listeners),) = self.broker.redis.pubsub_numsub(channel)
         return int(listeners) > 0
 
     def once(self) -> Script:
@@ -95,7 +95,7 @@ class MirrorProcesses(MirroredShard):
 
         def at_the_end() -> bool:
             positions = dict(MirrorState.objects.values_list("shard", "position"))
-            newest = {keys.shard: last(self.lab.redis, keys.events) for keys in all_keys()}
+            newest = {keys.shard: last(self.broker.redis, keys.events) for keys in all_keys()}
             return any(newest.values()) and all(
                 event is None or positions.get(shard) == format_position(event.place)
                 for shard, event in newest.items()
@@ -114,7 +114,7 @@ class MirrorProcesses(MirroredShard):
         keep jobs that it read because a replica had them, although the promoted one did not."""
 
         def wrong() -> list[str]:
-            found = differences(job_hashes(self.lab))
+            found = differences(job_hashes(self.broker))
             return [one for one in found if not (keeps_lost and one.endswith("only in the mirror"))]
 
         eventually(

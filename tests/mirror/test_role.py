@@ -180,7 +180,7 @@ def test_redis_is_restarted_under_it(processes: MirrorProcesses) -> None:
     processes.stage.server.kill()
     eventually(lambda: "trying again until it goes" in bridge.output, why=lambda: bridge.output)
     processes.stage.server.start()
-    processes.lab.connection.close()
+    processes.broker.connection.close()
     processes.run_jobs(100, "after")
     processes.until_mirrored()
     said = [line for line in bridge.output.splitlines() if "trying again until it goes" in line]
@@ -196,7 +196,7 @@ def test_redis_is_restarted_under_it(processes: MirrorProcesses) -> None:
 def test_a_lost_subscription_is_renewed(processes: MirrorProcesses) -> None:
     processes.bridge_process()
     for n in range(3):
-        processes.lab.redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        processes.broker.redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
         eventually(processes.is_heard)
         processes.run_jobs(5, f"n{n}_")
         processes.until_mirrored(5)
@@ -210,10 +210,10 @@ def test_a_silent_subscription_is_used_now_and_then(processes: MirrorProcesses) 
     processes.stage.configure(TASK_MODULES=modules)
     processes.bridge_process()
     for _ in range(2):
-        processes.lab.redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        processes.broker.redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
         eventually(
             lambda: (
-                {each["cmd"] for each in processes.lab.redis.client_list(_type="pubsub")}
+                {each["cmd"] for each in processes.broker.redis.client_list(_type="pubsub")}
                 == {"ping"}
             )
         )
@@ -223,7 +223,7 @@ def test_a_silent_subscription_is_used_now_and_then(processes: MirrorProcesses) 
 @on_sqlite
 def test_cut_off_for_reading_too_slowly(processes: MirrorProcesses) -> None:
     """The buffer of a subscriber that does not read overflows, and Redis disconnects it."""
-    processes.lab.redis.config_set("client-output-buffer-limit", "pubsub 32kb 32kb 1")
+    processes.broker.redis.config_set("client-output-buffer-limit", "pubsub 32kb 32kb 1")
     bridge = processes.bridge_process()
     bridge.process.send_signal(signal.SIGSTOP)
     ids = processes.run_jobs(3000)
@@ -294,7 +294,7 @@ def test_a_burst_of_events(processes: MirrorProcesses, jobs: int) -> None:
     processes.run_jobs(jobs)
     assert processes.rows() < 3 * jobs
     processes.until_at_the_end(120)
-    check_events(processes.lab)
+    check_events(processes.broker)
     assert processes.rows() == 3 * jobs
     statuses = JobRecord.objects.values_list("status").annotate(Count("pk")).order_by("status")
     assert list(statuses) == [("completed", jobs * 9 // 10), ("failed", jobs // 10)]

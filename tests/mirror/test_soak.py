@@ -206,7 +206,7 @@ def last(story: list[JobEvent]) -> str:
 
 def check_places(processes: MirrorProcesses, stories: dict[str, list[JobEvent]]) -> None:
     """An id is in the list of its status, once, or was cleared from it; and in no other list."""
-    redis = processes.lab.redis
+    redis = processes.broker.redis
     listed: Counter[str] = Counter()
     for keys, name, status in product(all_keys(), QUEUES, FINAL):
         for job_id in redis.zrange(getattr(keys.queue(name), status), 0, -1):
@@ -273,7 +273,7 @@ def check_counters(
 
 def size_of(processes: MirrorProcesses, queue: str) -> int:
     """The bytes of a queue's finished jobs, according to their hashes."""
-    redis = processes.lab.redis
+    redis = processes.broker.redis
     listed = [
         keys.job(job_id)
         for keys, status in product(all_keys(), (*FINAL, "deleted"))

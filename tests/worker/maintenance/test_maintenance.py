@@ -31,7 +31,7 @@ from django_redisqueue.worker.maintenance.maintenance import (
     run_due,
 )
 from django_redisqueue.worker.maintenance.upkeep import KNOWN_FOR, KnownQueues, Promoter
-from tests.broker.lab import Lab
+from tests.broker.harness import BrokerHarness
 from tests.mirror.mirror_processes import sqlite_entry
 from tests.support.postgres import as_database
 from tests.support.proxy import Proxy
@@ -164,37 +164,41 @@ def test_the_remaining_work_of_a_killed_process_is_done_once(
 
 
 @pytest.fixture
-def lab(queue_settings: dict[str, Any], redis_server: RedisServer) -> Iterator[Lab]:
-    made = Lab(redis_server)
+def broker(queue_settings: dict[str, Any], redis_server: RedisServer) -> Iterator[BrokerHarness]:
+    made = BrokerHarness(redis_server)
     yield made
     made.close()
 
 
 @pytest.mark.one_server("looks at its server's clients and commands")
-def test_redis_is_asked_once_a_minute(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redis_is_asked_once_a_minute(
+    broker: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = 1000.0
     monkeypatch.setattr(upkeep.time, "monotonic", lambda: clock)
-    known = KnownQueues(lab.store, ["default", "mail"])
-    lab.add("j1", queue="former")
-    lab.add("j2", queue="mail")
+    known = KnownQueues(broker.store, ["default", "mail"])
+    broker.add("j1", queue="former")
+    broker.add("j2", queue="mail")
     # the project's own queues first, each once
     assert known.names() == ["default", "mail", "former"]
-    lab.add("j3", queue="another")
-    lab.redis.config_resetstat()
+    broker.add("j3", queue="another")
+    broker.redis.config_resetstat()
     clock += KNOWN_FOR - 1
     assert known.names() == ["default", "mail", "former"]
-    assert "cmdstat_smembers" not in lab.redis.info("commandstats")
+    assert "cmdstat_smembers" not in broker.redis.info("commandstats")
     clock += 1
     assert known.names() == ["default", "mail", "another", "former"]
 
 
-def test_the_projects_own_queues_are_known_even_if_redis_does_not_list_them(lab: Lab) -> None:
-    lab.redis.set(lab.keys.queues, "theirs")
-    assert KnownQueues(lab.store, ["default"]).names() == ["default"]
+def test_the_projects_own_queues_are_known_even_if_redis_does_not_list_them(
+    broker: BrokerHarness,
+) -> None:
+    broker.redis.set(broker.keys.queues, "theirs")
+    assert KnownQueues(broker.store, ["default"]).names() == ["default"]
 
 
 def test_a_backlog_of_due_jobs_leaves_time_for_schedules(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = 1000.0
     monkeypatch.setattr(upkeep.time, "monotonic", lambda: clock)
@@ -206,9 +210,11 @@ def test_a_backlog_of_due_jobs_leaves_time_for_schedules(
         calls.append(verb)
         return reply
 
-    monkeypatch.setattr(lab.store, "promote", lambda _: take("promote", PromoteReply(100, 0, {})))
-    monkeypatch.setattr(lab.store, "advance", lambda: take("advance", True))
-    assert Promoter(lab.store).run_once() == 1
+    monkeypatch.setattr(
+        broker.store, "promote", lambda _: take("promote", PromoteReply(100, 0, {}))
+    )
+    monkeypatch.setattr(broker.store, "advance", lambda: take("advance", True))
+    assert Promoter(broker.store).run_once() == 1
     assert calls == ["promote", "advance", "advance", "advance"]
 
 

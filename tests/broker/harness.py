@@ -57,7 +57,7 @@ return found
 """
 
 
-class Lab:
+class BrokerHarness:
     """One shard under test, at this server; on a cluster ``url`` names that. No wake token is taken
     unless the test does so explicitly."""
 
@@ -300,11 +300,11 @@ def _told(name: str, *parts: str) -> list[tuple[str, str, int]]:
 # -- law 1
 
 
-def invariants(lab: Lab, *, tokens: bool = True) -> dict[str, Any]:
+def invariants(broker: BrokerHarness, *, tokens: bool = True) -> dict[str, Any]:
     """Run ``check_keyspace`` over everything. ``tokens``: no token has been taken. Returns the
     checked keyspace."""
-    dump = lab.dump()
-    check_keyspace(dump, lab.keys, tokens=tokens)
+    dump = broker.dump()
+    check_keyspace(dump, broker.keys, tokens=tokens)
     return dump
 
 
