@@ -57,15 +57,15 @@ class Query:
     def take(self, child: str = "runner") -> ClaimedJob:
         return self.broker.take(child)
 
-    def finish(self, job: ClaimedJob, verdict: str = "completed", body: str = '"ok"') -> FinishCode:
-        body = ERROR if verdict in ("failed", "retrying") else body
-        (code,) = self.broker.finish(outcome(job, verdict, body), child="runner")
+    def finish(self, job: ClaimedJob, kind: str = "completed", body: str = '"ok"') -> FinishCode:
+        body = ERROR if kind in ("failed", "retrying") else body
+        (code,) = self.broker.finish(outcome(job, kind, body), child="runner")
         return code
 
-    def run_one(self, verdict: str = "completed", body: str = '"ok"') -> str:
+    def run_one(self, kind: str = "completed", body: str = '"ok"') -> str:
         """Claim and finish the next job; returns its name."""
         job = self.take()
-        assert self.finish(job, verdict, body) == 1
+        assert self.finish(job, kind, body) == 1
         return job.id.removeprefix(f"{self.id}.")
 
     def look(self) -> None:

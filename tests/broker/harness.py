@@ -125,14 +125,14 @@ class BrokerHarness:
         """Report without claiming."""
         return self.store.finish(ClaimRequest(child, ()), 0, outcomes, 0)[0]
 
-    def end(self, *ids: str, verdict: str = "completed", body: str = '"ok"', **where: Any) -> None:
+    def end(self, *ids: str, kind: str = "completed", body: str = '"ok"', **where: Any) -> None:
         """Enqueue jobs (under these ids), run them and finish them."""
         self.add(*ids, **where)
         queues = [where.get("queue", "default")]
         for _ in ids:
             job = self.take("runner", queues=queues)
             assert job.id in ids
-            assert self.finish(outcome(job, verdict, body), child="runner") == [1]
+            assert self.finish(outcome(job, kind, body), child="runner") == [1]
 
     def advancing(self) -> Iterator[int]:
         """Do what scripts have deferred, one step at a time, until nothing is left."""
@@ -232,14 +232,14 @@ class BrokerHarness:
 
 
 def outcome(
-    job: ClaimedJob, verdict: str = "completed", body: str = '"ok"', detail: str = ""
+    job: ClaimedJob, kind: str = "completed", body: str = '"ok"', detail: str = ""
 ) -> Outcome:
     """An outcome of a claimed job, with a valid detail if none is given."""
-    if verdict in ("retrying", "delayed"):
+    if kind in ("retrying", "delayed"):
         detail = detail or "1000"
-    if verdict == "queued":
+    if kind == "queued":
         body = ""
-    return Outcome(job.id, job.lease, job.call, verdict, body, detail)
+    return Outcome(job.id, job.lease, job.call, kind, body, detail)
 
 
 def _keyspace(redis: Redis, keys: Keys) -> Iterator[tuple[str, tuple[str, Any]]]:

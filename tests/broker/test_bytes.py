@@ -36,15 +36,15 @@ SHAPES: Mapping[str, dict[str, Any]] = {
     "a timeout": {"options": '{"timeout":60}'},
     "ten tags": {"options": TAGS},
     "audited, so on the slow path": {"audit": "final"},
-    "failed with a traceback": {"verdict": "failed", "body": ERROR},
+    "failed with a traceback": {"kind": "failed", "body": ERROR},
     "retried": {"retried": True},
-    "cancelled": {"verdict": ""},
+    "cancelled": {"kind": ""},
 }
 
 
 def run(
     broker: BrokerHarness,
-    verdict: str = "completed",
+    kind: str = "completed",
     body: str = "null",
     retried: bool = False,
     **job: Any,
@@ -53,16 +53,16 @@ def run(
     for at in range(0, JOBS, 100):
         ids = [f"job_1700000000000_{at + n:010}_0" for n in range(100)]
         broker.add(*ids, **job)
-        if not verdict:
+        if not kind:
             broker.store.cancel(ids)
         held = broker.claim(CHILD, jobs=100).jobs
         if retried:
             broker.finish(*[outcome(job, "retrying", ERROR, "0") for job in held], child=CHILD)
             held = broker.claim(CHILD, jobs=100).jobs
-        assert broker.finish(*[outcome(job, verdict, body) for job in held], child=CHILD) in (
+        assert broker.finish(*[outcome(job, kind, body) for job in held], child=CHILD) in (
             [1] * 100, [],
         )  # fmt: skip
-    return verdict or "cancelled"
+    return kind or "cancelled"
 
 
 def freed(broker: BrokerHarness, status: str) -> int:

@@ -59,9 +59,9 @@ def test_a_running_job_is_flagged_and_its_supervisor_notified(broker: BrokerHarn
     invariants(broker)
 
 
-@pytest.mark.parametrize("verdict", ["completed", "failed", "cancelled"])
-def test_a_finished_job_is_left_alone(broker: BrokerHarness, verdict: str) -> None:
-    broker.end("a", verdict=verdict)
+@pytest.mark.parametrize("kind", ["completed", "failed", "cancelled"])
+def test_a_finished_job_is_left_alone(broker: BrokerHarness, kind: str) -> None:
+    broker.end("a", kind=kind)
     before = broker.dump()
     assert broker.store.cancel(["a"]) == [0]
     assert broker.dump() == before

@@ -562,7 +562,7 @@ def test_a_claim_that_finds_nothing_takes_few_commands(broker: BrokerHarness) ->
     assert _commands_of_a_claim(broker) <= 20  # of a shard without events
     broker.end("a")
     assert _commands_of_a_claim(broker) <= 9
-    broker.end("b", verdict="failed")
+    broker.end("b", kind="failed")
     broker.add("c")
     broker.store.cancel(["c"])
     assert _commands_of_a_claim(broker) <= 15

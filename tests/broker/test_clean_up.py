@@ -27,9 +27,9 @@ def by_recovery(broker: BrokerHarness, job: ClaimedJob) -> None:
     assert broker.store.reap("c1").jobs == [(job.id, "recovered")]
 
 
-def by_outcome(verdict: str) -> Callable[[BrokerHarness, ClaimedJob], None]:
+def by_outcome(kind: str) -> Callable[[BrokerHarness, ClaimedJob], None]:
     def return_to_queue(broker: BrokerHarness, job: ClaimedJob) -> None:
-        assert broker.finish(outcome(job, verdict, ERROR)) == [1]
+        assert broker.finish(outcome(job, kind, ERROR)) == [1]
         broker.advance(1000)
         broker.store.promote(["default"])
 

@@ -13,7 +13,7 @@ from .harness import ERROR, FINISHED, BrokerHarness, invariants, outcome
 
 @pytest.mark.parametrize("status", FINISHED)
 def test_finished_jobs_are_deleted(broker: BrokerHarness, status: str) -> None:
-    broker.end("a", "b", "c", verdict=status)
+    broker.end("a", "b", "c", kind=status)
     broker.advance(10_000)
     assert broker.store.clear("default", status).done == 3
     assert broker.ids(status) == []
@@ -25,7 +25,7 @@ def test_finished_jobs_are_deleted(broker: BrokerHarness, status: str) -> None:
 
 @pytest.mark.parametrize("status", FINISHED)
 def test_the_oldest_go_first(broker: BrokerHarness, status: str) -> None:
-    broker.end(*[f"j{n}" for n in range(5)], verdict=status)
+    broker.end(*[f"j{n}" for n in range(5)], kind=status)
     assert broker.store.clear("default", status, 2).done == 2
     assert broker.ids(status) == ["j4", "j3", "j2"]
     invariants(broker)
@@ -35,7 +35,7 @@ def test_the_oldest_go_first(broker: BrokerHarness, status: str) -> None:
 def test_a_repeated_enqueue_still_finds_a_cleared_job_for_a_while(
     broker: BrokerHarness, status: str
 ) -> None:
-    broker.end("a", verdict=status)
+    broker.end("a", kind=status)
     broker.advance(4000)
     assert broker.store.clear("default", status).done == 1
     assert broker.add("a") == [False]
@@ -137,7 +137,7 @@ def test_foreign_and_missing_keys_of_jobs(broker: BrokerHarness) -> None:
 def test_a_key_of_another_type_is_named_and_nothing_is_written(
     broker: BrokerHarness, status: str, name: str
 ) -> None:
-    broker.end("f", verdict="failed")
+    broker.end("f", kind="failed")
     broker.add("a")
     key = getattr(broker.keys.queue("default"), name)
     broker.redis.delete(key)
@@ -162,7 +162,7 @@ def test_only_the_intended_jobs_are_cleared(broker: BrokerHarness, kind: str) ->
     """The caller has read the list, whose first job has gone since."""
     names = ["a", "b", "c", "d"]
     if kind == "failed":
-        broker.end(*names, verdict="failed")
+        broker.end(*names, kind="failed")
         broker.store.delete(["a"])
     else:
         broker.add(*names, priority=5 if kind == "priority" else 0)

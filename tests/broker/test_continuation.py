@@ -37,7 +37,7 @@ both = pytest.mark.parametrize("act", [clear, requeue])
 
 def failed(broker: BrokerHarness, jobs: int) -> None:
     for at in range(0, jobs, 50):
-        broker.end(*[f"j{n:03}" for n in range(at, min(jobs, at + 50))], verdict="failed")
+        broker.end(*[f"j{n:03}" for n in range(at, min(jobs, at + 50))], kind="failed")
 
 
 @both

@@ -154,7 +154,7 @@ def test_queued_jobs_do_not_run_after_the_clean_up(broker: BrokerHarness) -> Non
     failed = BrokerWorkflow(broker, {0: [], 1: [], 2: [1]}, name="2")
     for workflow in (failed, cancelled):
         workflow.push()
-    assert failed.run_one(verdict="failed") == 0
+    assert failed.run_one(kind="failed") == 0
     broker.store.control_workflow(cancelled.id, "cancel")
     for workflow in (cancelled, failed):
         assert broker.store.control_workflow(workflow.id, "clean") == 1

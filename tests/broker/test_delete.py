@@ -13,7 +13,7 @@ from .harness import FINISHED, BrokerHarness, invariants
 def test_a_finished_job_is_deleted_and_its_neighbours_stay(
     broker: BrokerHarness, status: str
 ) -> None:
-    broker.end("a", "b", "c", verdict=status)
+    broker.end("a", "b", "c", kind=status)
     broker.advance(10_000)
     assert broker.store.delete(["b"]) == [1]
     assert broker.ids(status) == ["c", "a"]
@@ -34,7 +34,7 @@ def test_unfinished_jobs_are_left_alone(broker: BrokerHarness) -> None:
 
 
 def test_the_bytes_are_counted_down(broker: BrokerHarness) -> None:
-    broker.end("a", "b", verdict="failed")
+    broker.end("a", "b", kind="failed")
     broker.advance(10_000)
     assert broker.store.delete(["a", "b", "a"]) == [1, 1, -1]
     assert broker.meta()["finished_bytes"] == 0
@@ -64,7 +64,7 @@ def test_a_cancelled_id_that_lingers_in_its_list_is_discarded_by_a_claim(
 
 
 def test_delete_works_on_a_full_redis(broker: BrokerHarness) -> None:
-    broker.end("a", verdict="failed")
+    broker.end("a", kind="failed")
     broker.advance(10_000)
     with broker.full():
         assert broker.store.delete(["a"]) == [1]
@@ -74,7 +74,7 @@ def test_delete_works_on_a_full_redis(broker: BrokerHarness) -> None:
 def test_a_list_of_another_type_is_refused_before_anything_is_written(
     broker: BrokerHarness,
 ) -> None:
-    broker.end("a", "b", verdict="failed")
+    broker.end("a", "b", kind="failed")
     broker.redis.set(broker.keys.queue("default").completed, "x")
     before = broker.dump()
     with pytest.raises(WrongKeyType):

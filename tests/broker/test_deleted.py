@@ -47,7 +47,7 @@ def let_the_mirror_read(broker: BrokerHarness, status: str = "completed") -> Non
 def test_a_hash_that_the_mirror_needs_stays_until_it_is_read(
     mirrored: BrokerHarness, status: str, delete: Delete
 ) -> None:
-    mirrored.end("a", verdict=status, body=LARGE)
+    mirrored.end("a", kind=status, body=LARGE)
     finished_ms(mirrored, "a", mirrored.queries.now_ms() - 1)
     before = mirrored.redis.hgetall(mirrored.keys.job("a"))
     delete(mirrored)
@@ -76,7 +76,7 @@ def test_a_job_is_deleted_at_once_when_the_mirror_has_read_its_end(
 
 @either
 def test_to_every_other_reader_it_is_gone(mirrored: BrokerHarness, delete: Delete) -> None:
-    mirrored.end("a", verdict="failed", body=ERROR)
+    mirrored.end("a", kind="failed", body=ERROR)
     delete(mirrored)
     with pytest.raises(JobNotFound):
         mirrored.queries.job("a")
@@ -105,7 +105,7 @@ def test_the_byte_cap_overrides_it_and_is_counted(mirrored: BrokerHarness, delet
 def test_waiting_callers_are_told_at_once_and_only_once(
     mirrored: BrokerHarness, delete: Delete
 ) -> None:
-    mirrored.end("a", verdict="failed", body=ERROR)
+    mirrored.end("a", kind="failed", body=ERROR)
     mirrored.add("waits", after="wait a")
     delete(mirrored)
     [*_] = mirrored.advancing()

@@ -79,11 +79,9 @@ def test_an_id_that_occurs_twice_in_a_call_creates_one_job(broker: BrokerHarness
     invariants(broker)
 
 
-@pytest.mark.parametrize("verdict", ["completed", "failed", "retrying", "cancelled"])
-def test_a_repeat_finds_the_job_in_whatever_state_it_is(
-    broker: BrokerHarness, verdict: str
-) -> None:
-    broker.end("a", verdict=verdict, body='"x"')
+@pytest.mark.parametrize("kind", ["completed", "failed", "retrying", "cancelled"])
+def test_a_repeat_finds_the_job_in_whatever_state_it_is(broker: BrokerHarness, kind: str) -> None:
+    broker.end("a", kind=kind, body='"x"')
     before = broker.dump()
     assert broker.add("a") == [False]
     assert broker.dump() == before
@@ -196,7 +194,7 @@ def test_audit_thins_events(broker: BrokerHarness, audit: str, story: list[str])
 
 @pytest.mark.parametrize(("audit", "story"), [("failed", ["failed"]), ("none", [])])
 def test_audit_of_a_failed_job(broker: BrokerHarness, audit: str, story: list[str]) -> None:
-    broker.end("a", verdict="failed", audit=audit)
+    broker.end("a", kind="failed", audit=audit)
     assert broker.story("a") == story
 
 

@@ -16,11 +16,11 @@ from .harness import ERROR, PAYLOAD, T0, BrokerHarness, invariants, outcome
 from .workflows import BrokerWorkflow
 
 
-def run(broker: BrokerHarness, job_id: str, verdict: str = "completed", body: str = '"ok"') -> None:
+def run(broker: BrokerHarness, job_id: str, kind: str = "completed", body: str = '"ok"') -> None:
     """Claim the next job, which must be this one, and finish it."""
     job = broker.take("runner")
     assert job.id == job_id
-    settled = outcome(job, verdict, ERROR if verdict == "failed" else body)
+    settled = outcome(job, kind, ERROR if kind == "failed" else body)
     assert broker.finish(settled, child="runner") == [1]
 
 
@@ -74,7 +74,7 @@ def test_results_stay_readable_for_the_retry_of_a_child_that_failed(broker: Brok
     assert broker.meta()["finished_bytes"] == int(broker.job("a")["bytes"])
 
 
-@pytest.mark.parametrize("verdict", ["failed", "cancelled"])
+@pytest.mark.parametrize("kind", ["failed", "cancelled"])
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize(
     ("policy", "status", "reason"),
@@ -82,7 +82,7 @@ def test_results_stay_readable_for_the_retry_of_a_child_that_failed(broker: Brok
 )
 def test_a_parent_that_fails_before_or_after(
     broker: BrokerHarness,
-    verdict: str,
+    kind: str,
     is_first: bool,
     policy: str,
     status: str,
@@ -90,10 +90,10 @@ def test_a_parent_that_fails_before_or_after(
 ) -> None:
     broker.add("a")
     if is_first:
-        run(broker, "a", verdict)
+        run(broker, "a", kind)
     assert broker.add("c", after=f"{policy} a") == [True]
     if not is_first:
-        run(broker, "a", verdict)
+        run(broker, "a", kind)
     assert (broker.status("c"), broker.job("c").get("reason")) == (status, reason)
     if status != "waiting":
         assert broker.workflows.parent_results("c") == {"a": None}
@@ -170,19 +170,19 @@ def test_a_job_enqueued_with_a_missing_parent_does_not_wait(
 
 
 @pytest.mark.parametrize("verb", ["delete", "clear", "prune"])
-@pytest.mark.parametrize("verdict", ["failed", "cancelled"])
+@pytest.mark.parametrize("kind", ["failed", "cancelled"])
 @pytest.mark.parametrize(
     ("policy", "status"), [("wait", "cancelled"), ("skip", "cancelled"), ("go_on", "queued")]
 )
 def test_jobs_that_wait_for_a_deleted_job_end(
-    broker: BrokerHarness, verb: str, verdict: str, policy: str, status: str
+    broker: BrokerHarness, verb: str, kind: str, policy: str, status: str
 ) -> None:
-    broker.end("a", verdict=verdict)
+    broker.end("a", kind=kind)
     broker.redis.hset(broker.keys.job("a"), "status", "queued")  # so that c follows it
     broker.add("c", after=f"{policy} a")
-    broker.redis.hset(broker.keys.job("a"), "status", verdict)
+    broker.redis.hset(broker.keys.job("a"), "status", kind)
     broker.advance(20_000)
-    remove_job(broker, verb, "a", verdict)
+    remove_job(broker, verb, "a", kind)
     assert broker.job("a") == {}
     assert broker.store.advance() is False
     assert broker.status("c") == status
@@ -203,7 +203,7 @@ def remove_job(broker: BrokerHarness, verb: str, job_id: str, status: str) -> No
 
 
 def test_retention_keeps_a_job_with_waiting_followers(broker: BrokerHarness) -> None:
-    broker.end("a", "b", verdict="failed")
+    broker.end("a", "b", kind="failed")
     broker.add("c", after="wait a")
     broker.advance(20_000)
     assert broker.store.prune("default", "failed", 0, 0) == (1, 0, False)
@@ -265,7 +265,7 @@ def test_a_list_is_cleared_completely_while_followers_are_still_being_notified(
 
 
 def test_many_followers_of_a_deleted_job_are_notified_in_steps(broker: BrokerHarness) -> None:
-    broker.end("a", verdict="failed")
+    broker.end("a", kind="failed")
     for start in (0, 90, 180):
         broker.add(*[f"c{n}" for n in range(start, start + 90)], after="wait a")
     broker.store.delete(["a"])

@@ -177,7 +177,7 @@ def test_a_failure_stops_the_workflow_and_a_retry_resumes_it(broker: BrokerHarne
         failure_payload="[[],{}]",
     )
     workflow.push()
-    workflow.run_one(verdict="failed")
+    workflow.run_one(kind="failed")
     assert workflow.data().status == "failed"
     alarm = f"{workflow.id}.failure0"
     assert broker.ids("queued") == [workflow.job(1), alarm]
@@ -236,7 +236,7 @@ def test_a_retried_skipped_job_notifies_the_remaining_dependants_when_it_ends(
     )
     workflow.push_all()
     workflow.advance()
-    workflow.run_one(verdict="failed")
+    workflow.run_one(kind="failed")
     broker.store.advance()
     assert (broker.status(workflow.job(1)), broker.status(workflow.job(301))) == (
         "cancelled",
@@ -255,7 +255,7 @@ def test_a_retried_skipped_job_notifies_the_remaining_dependants_when_it_ends(
 def test_a_skipped_branch_does_not_fail_the_workflow(broker: BrokerHarness) -> None:
     workflow = BrokerWorkflow(broker, {0: [], 1: [0], 2: [1], 3: []}, on_fail={0: "skip"})
     workflow.push()
-    workflow.run_one(verdict="failed")
+    workflow.run_one(kind="failed")
     assert workflow.statuses() == ["failed", "cancelled", "cancelled", "queued"]
     assert broker.job(workflow.job(2))["reason"] == "skipped"
     workflow.run_one()
@@ -265,7 +265,7 @@ def test_a_skipped_branch_does_not_fail_the_workflow(broker: BrokerHarness) -> N
 def test_go_on_runs_the_dependants_of_a_failed_job(broker: BrokerHarness) -> None:
     workflow = BrokerWorkflow(broker, {0: [], 1: [0]}, on_fail={0: "go_on"})
     workflow.push()
-    workflow.run_one(verdict="failed")
+    workflow.run_one(kind="failed")
     assert workflow.run_one() == 1
     assert workflow.data().status == "completed"
 
@@ -282,7 +282,7 @@ def test_a_redelivered_finish_notifies_children_once(broker: BrokerHarness) -> N
 def test_a_retry_after_clean_up_is_refused(broker: BrokerHarness) -> None:
     workflow = BrokerWorkflow(broker, {0: []})
     workflow.push()
-    workflow.run_one(verdict="failed")
+    workflow.run_one(kind="failed")
     assert broker.store.control_workflow(workflow.id, "clean") == 1
     workflow.advance()
     assert broker.store.requeue([workflow.job(0)]) == [-2]
@@ -297,7 +297,7 @@ def test_a_retry_is_refused_from_the_beginning_of_the_clean_up(
     workflow = BrokerWorkflow(broker, {n: [] for n in range(300)}, ttl_ms="60000")
     workflow.push_all()
     workflow.advance()
-    workflow.run_one(verdict="failed")
+    workflow.run_one(kind="failed")
     if by_itself:
         broker.advance(60_001)
     else:
@@ -314,7 +314,7 @@ def test_a_retry_is_refused_from_the_beginning_of_the_clean_up(
 def test_the_clean_up_is_automatic_after_the_lifetime(broker: BrokerHarness) -> None:
     workflow = BrokerWorkflow(broker, {0: [], 1: [0]}, ttl_ms="60000")
     workflow.push()
-    workflow.run_one(verdict="failed")
+    workflow.run_one(kind="failed")
     broker.advance(60_001)
     workflow.advance()
     assert workflow.statuses() == ["failed", "cancelled"]

@@ -46,7 +46,7 @@ def test_its_completion_reads_no_hash(broker: BrokerHarness) -> None:
 def test_jobs_that_are_not_due_do_not_keep_a_claim_from_the_fast_path(
     broker: BrokerHarness,
 ) -> None:
-    broker.end("retrying", verdict="retrying", body=ERROR)
+    broker.end("retrying", kind="retrying", body=ERROR)
     broker.add("later", when="+60000")
     broker.add("a", "b", "c")
     broker.redis.config_resetstat()
@@ -231,9 +231,9 @@ def test_outcomes_may_come_in_any_order(broker: BrokerHarness, order: str) -> No
 def test_another_outcome_may_come_between(broker: BrokerHarness, at: int) -> None:
     broker.add(*"abcd")
     jobs = broker.claim(jobs=4).jobs
-    verdicts = ["retrying" if at == place else "completed" for place in range(4)]
-    assert broker.finish(*map(outcome, jobs, verdicts)) == [FinishCode.ACCEPTED] * 4
-    assert [broker.status(job.id) for job in jobs] == verdicts
+    kinds = ["retrying" if at == place else "completed" for place in range(4)]
+    assert broker.finish(*map(outcome, jobs, kinds)) == [FinishCode.ACCEPTED] * 4
+    assert [broker.status(job.id) for job in jobs] == kinds
     invariants(broker)
 
 

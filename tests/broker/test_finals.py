@@ -52,7 +52,7 @@ def test_removing_by_id_takes_the_same_commands_whatever_the_length(
     for length in (0, 1000):
         broker.redis.flushdb()
         grow(broker, status, length)
-        broker.end("a", "b", verdict=status)
+        broker.end("a", "b", kind=status)
         broker.advance(20_000)
         took.append(commands(broker, act))
         assert not {"a", "b"} & set(broker.ids(status))
@@ -75,9 +75,9 @@ def test_no_script_searches_a_list_for_an_id() -> None:
 def test_the_newest_end_comes_first_and_ids_decide_within_a_millisecond(
     broker: BrokerHarness, status: str
 ) -> None:
-    broker.end("b", "a", verdict=status)
+    broker.end("b", "a", kind=status)
     broker.advance(1)
-    broker.end("c", verdict=status)
+    broker.end("c", kind=status)
     which = Status(status)
     assert broker.queries.ids("default", which, 0, 9) == ["c", "b", "a"]
     assert broker.queries.ids("default", which, 1, 1) == ["b"]
@@ -91,11 +91,11 @@ def test_the_newest_end_comes_first_and_ids_decide_within_a_millisecond(
 def test_an_action_on_the_oldest_jobs_is_not_affected_by_jobs_that_end_meanwhile(
     broker: BrokerHarness,
 ) -> None:
-    broker.end("a", "b", "c", verdict="failed")
+    broker.end("a", "b", "c", kind="failed")
     taken = []
     for n in range(3):
         broker.advance(1)
-        broker.end(f"new{n}", verdict="failed")
+        broker.end(f"new{n}", kind="failed")
         taken += broker.queries.oldest("default", Status.FAILED, 1)
         broker.store.requeue_oldest("default", "failed", 1)
         taken += broker.taken()
@@ -104,7 +104,7 @@ def test_an_action_on_the_oldest_jobs_is_not_affected_by_jobs_that_end_meanwhile
 
 
 def test_a_job_that_ends_again_has_its_new_end(broker: BrokerHarness) -> None:
-    broker.end("a", "b", verdict="failed")
+    broker.end("a", "b", kind="failed")
     broker.advance(5)
     broker.store.requeue(["a"])
     broker.finish(outcome(broker.take(), "failed", ERROR))
@@ -121,7 +121,7 @@ def test_jobs_that_stay_move_behind_the_newest_and_are_visited_once(broker: Brok
     workflow.push()
     broker.finish(*[outcome(job, "failed", ERROR) for job in broker.claim(jobs=2).jobs])
     broker.store.control_workflow(workflow.id, "cancel")
-    broker.end("x", "y", verdict="failed")
+    broker.end("x", "y", kind="failed")
     took = [broker.store.requeue_oldest("default", "failed", 1).done for _ in range(4)]
     assert took == [0, 0, 1, 1]
     assert broker.ids("failed") == [workflow.job(1), workflow.job(0)]
@@ -134,5 +134,5 @@ def test_within_a_millisecond_the_microseconds_decide(broker: BrokerHarness, sta
     broker.store.now_ms = None  # Redis's own clock
     names = [f"j{n:02}" for n in range(30)][::-1]
     for name in names:
-        broker.end(name, verdict=status)
+        broker.end(name, kind=status)
     assert broker.ids(status) == names[::-1]

@@ -91,13 +91,13 @@ def test_an_unfinished_job_is_found_wherever_it_is(
     invariants(broker)
 
 
-@pytest.mark.parametrize("verdict", ["completed", "failed", "cancelled", "retrying", "queued"])
-def test_a_finished_job_is_not_found(broker: BrokerHarness, verdict: str) -> None:
+@pytest.mark.parametrize("kind", ["completed", "failed", "cancelled", "retrying", "queued"])
+def test_a_finished_job_is_not_found(broker: BrokerHarness, kind: str) -> None:
     broker.add("a", options=options())
     job = broker.take()
     assert found(broker, statuses={Status.PROCESSING}) == ["a"]
-    broker.finish(outcome(job, verdict, "" if verdict in ("cancelled", "queued") else ERROR))
-    assert found(broker) == (["a"] if verdict in ("retrying", "queued") else [])
+    broker.finish(outcome(job, kind, "" if kind in ("cancelled", "queued") else ERROR))
+    assert found(broker) == (["a"] if kind in ("retrying", "queued") else [])
     invariants(broker)
 
 

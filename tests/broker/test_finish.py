@@ -11,7 +11,7 @@ from django_redisqueue.broker.replies import ClaimedJob, FinishCode, Outcome
 
 from .harness import ERROR, T0, BrokerHarness, invariants, outcome
 
-VERDICTS = ["completed", "failed", "retrying", "delayed", "cancelled", "queued"]
+OUTCOME_KINDS = ["completed", "failed", "retrying", "delayed", "cancelled", "queued"]
 
 
 def test_completed(broker: BrokerHarness) -> None:
@@ -119,7 +119,7 @@ def test_the_error_of_an_earlier_attempt_is_removed_when_a_job_completes(
 
 
 @pytest.mark.parametrize(
-    ("verdict", "status", "code"),
+    ("kind", "status", "code"),
     [
         ("completed", "completed", FinishCode.ACCEPTED),
         ("failed", "failed", FinishCode.ACCEPTED),
@@ -130,12 +130,12 @@ def test_the_error_of_an_earlier_attempt_is_removed_when_a_job_completes(
     ],
 )
 def test_a_flagged_job_ends_but_never_runs_again(
-    broker: BrokerHarness, verdict: str, status: str, code: FinishCode
+    broker: BrokerHarness, kind: str, status: str, code: FinishCode
 ) -> None:
     broker.add("a")
     job = broker.take()
     assert broker.store.cancel(["a"]) == [2]
-    assert broker.finish(outcome(job, verdict)) == [code]
+    assert broker.finish(outcome(job, kind)) == [code]
     assert broker.status("a") == status
     invariants(broker)
 
@@ -190,15 +190,15 @@ STALE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("verdict", VERDICTS)
+@pytest.mark.parametrize("kind", OUTCOME_KINDS)
 @pytest.mark.parametrize("make", STALE, ids=lambda make: make.__name__.strip("_"))
 def test_a_stale_writer_is_refused_and_changes_nothing(
-    broker: BrokerHarness, make: Callable[[BrokerHarness], tuple[ClaimedJob, str]], verdict: str
+    broker: BrokerHarness, make: Callable[[BrokerHarness], tuple[ClaimedJob, str]], kind: str
 ) -> None:
     broker.add("a", "other")
     job, child = make(broker)
     before = broker.dump()
-    assert broker.finish(outcome(job, verdict), child=child) == [FinishCode.LEASE_LOST]
+    assert broker.finish(outcome(job, kind), child=child) == [FinishCode.LEASE_LOST]
     assert broker.store.progress(child, "a", job.lease, "{}") is False
     assert broker.store.release(child, [(job.id, job.lease)]) == [FinishCode.LEASE_LOST]
     assert broker.dump() == before
@@ -210,15 +210,15 @@ def test_an_unknown_job_is_a_lost_lease(broker: BrokerHarness) -> None:
     assert broker.dump() == {}
 
 
-@pytest.mark.parametrize("verdict", VERDICTS)
+@pytest.mark.parametrize("kind", OUTCOME_KINDS)
 def test_repeating_the_childs_own_write_succeeds_and_changes_nothing(
-    broker: BrokerHarness, verdict: str
+    broker: BrokerHarness, kind: str
 ) -> None:
     broker.add("a")
     job = broker.take()
-    assert broker.finish(outcome(job, verdict)) == [FinishCode.ACCEPTED]
+    assert broker.finish(outcome(job, kind)) == [FinishCode.ACCEPTED]
     before = broker.dump()
-    assert broker.finish(outcome(job, verdict)) == [FinishCode.REPEATED]
+    assert broker.finish(outcome(job, kind)) == [FinishCode.REPEATED]
     assert broker.dump() == before
 
 
@@ -355,15 +355,15 @@ def test_a_hundred_outcomes_of_several_queues_and_a_hundred_claims(broker: Broke
 
 @pytest.mark.parametrize("name", ["completed", "failed", "cancelled", "retrying", "processing"])
 @pytest.mark.parametrize("queues", [("sound", "default"), ()], ids=["its queues", "no queue"])
-@pytest.mark.parametrize("verdict", ["completed", "failed", "retrying", "queued"])
+@pytest.mark.parametrize("kind", ["completed", "failed", "retrying", "queued"])
 def test_outcomes_of_a_queue_with_a_key_of_another_type_are_to_be_sent_again(
-    broker: BrokerHarness, name: str, queues: tuple[str, ...], verdict: str
+    broker: BrokerHarness, name: str, queues: tuple[str, ...], kind: str
 ) -> None:
     broker.add("a1", "a2", queue="sound")
     broker.add("b1", "b2")
     a1, b1 = broker.take(queues=["sound"]), broker.take()
     a2, b2 = broker.take(queues=["sound"]), broker.take()
-    outcomes = [outcome(job, verdict) for job in (a1, b1, a2, b2)]
+    outcomes = [outcome(job, kind) for job in (a1, b1, a2, b2)]
     broker.add("next", queue="sound", priority=1)
     with broker.broken(name) as words:
         codes, claim = broker.store.finish(ClaimRequest("c1", queues), 9, outcomes, 1)
@@ -412,13 +412,13 @@ def test_an_invalid_delay_means_at_once(broker: BrokerHarness, detail: str) -> N
     invariants(broker)
 
 
-@pytest.mark.parametrize("verdict", VERDICTS)
-def test_finishes_work_on_a_full_redis(broker: BrokerHarness, verdict: str) -> None:
+@pytest.mark.parametrize("kind", OUTCOME_KINDS)
+def test_finishes_work_on_a_full_redis(broker: BrokerHarness, kind: str) -> None:
     broker.add("a", "b")
     job = broker.take()
     with broker.full():
         codes, claim = broker.store.finish(
-            ClaimRequest("c1", ("default",)), 9, [outcome(job, verdict, "x" * 2000)], 1
+            ClaimRequest("c1", ("default",)), 9, [outcome(job, kind, "x" * 2000)], 1
         )
     assert codes == [FinishCode.ACCEPTED]
     assert len(claim.jobs) == 1
@@ -426,11 +426,11 @@ def test_finishes_work_on_a_full_redis(broker: BrokerHarness, verdict: str) -> N
 
 
 @pytest.mark.parametrize(("size", "is_inline"), [(1024, True), (1025, False)])
-@pytest.mark.parametrize(("verdict", "field"), [("completed", "result"), ("failed", "error")])
+@pytest.mark.parametrize(("kind", "field"), [("completed", "result"), ("failed", "error")])
 def test_only_small_bodies_travel_inline(
-    broker: BrokerHarness, size: int, is_inline: bool, verdict: str, field: str
+    broker: BrokerHarness, size: int, is_inline: bool, kind: str, field: str
 ) -> None:
-    broker.end("a", verdict=verdict, body="x" * size)
+    broker.end("a", kind=kind, body="x" * size)
     assert (field in broker.events("a")[-1]) is is_inline
     assert len(broker.job("a")[field]) == size
 

@@ -18,23 +18,23 @@ def theirs(broker: BrokerHarness, key: str) -> None:
     broker.redis.set(key, "theirs")
 
 
-@pytest.mark.parametrize("verdict", ["completed", "failed", "cancelled"])
+@pytest.mark.parametrize("kind", ["completed", "failed", "cancelled"])
 def test_followers_of_another_type_do_not_stop_the_end_of_a_job(
-    broker: BrokerHarness, verdict: str
+    broker: BrokerHarness, kind: str
 ) -> None:
     broker.add("a", "b", "c")
     jobs = broker.claim(jobs=3).jobs
     broker.add("fol", after="skip b")
     theirs(broker, broker.keys.followers("b"))
-    outs = [outcome(job, verdict, ERROR if verdict == "failed" else '"ok"') for job in jobs]
+    outs = [outcome(job, kind, ERROR if kind == "failed" else '"ok"') for job in jobs]
     codes, _ = broker.store.finish(ClaimRequest("c1", ()), 9, outs, 0)
     assert codes == [1, 1, 1]
-    assert sorted(broker.ids(verdict)) == ["a", "b", "c"]
+    assert sorted(broker.ids(kind)) == ["a", "b", "c"]
     assert broker.held() == []
     assert broker.redis.get(broker.keys.followers("b")) == "theirs"
     assert list(broker.advancing()) == []
     broker.advance(20_000)
-    assert broker.store.prune("default", verdict, 0, 0)[0] == 3  # no job waits for it
+    assert broker.store.prune("default", kind, 0, 0)[0] == 3  # no job waits for it
     assert broker.store.cancel(["fol"]) == [1]
     assert broker.redis.llen(broker.keys.pending_writes) == 0
 
@@ -43,9 +43,9 @@ WIDE = {0: [], 1: [], **{n: [0] for n in range(2, 123)}}
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip"])
-@pytest.mark.parametrize("verdict", ["completed", "failed"])
+@pytest.mark.parametrize("kind", ["completed", "failed"])
 def test_dependants_of_another_type_do_not_stop_the_end_of_a_job(
-    broker: BrokerHarness, verdict: str, policy: str
+    broker: BrokerHarness, kind: str, policy: str
 ) -> None:
     workflow = BrokerWorkflow(broker, WIDE, on_fail={0: policy})
     workflow.push_all()
@@ -54,8 +54,8 @@ def test_dependants_of_another_type_do_not_stop_the_end_of_a_job(
     jobs = broker.claim(jobs=3).jobs
     assert [job.id for job in jobs] == [workflow.job(0), workflow.job(1), "a"]
     theirs(broker, broker.keys.dependants(workflow.job(0)))
-    body = ERROR if verdict == "failed" else "1"
-    outs = [outcome(jobs[0], verdict, body), outcome(jobs[1]), outcome(jobs[2])]
+    body = ERROR if kind == "failed" else "1"
+    outs = [outcome(jobs[0], kind, body), outcome(jobs[1]), outcome(jobs[2])]
     codes, _ = broker.store.finish(ClaimRequest("c1", ()), 9, outs, 0)
     assert codes == [1, 1, 1]
     assert len(broker.ids("completed")) + len(broker.ids("failed")) == 3
@@ -71,7 +71,7 @@ def test_dependants_of_another_type_do_not_prevent_deletion(broker: BrokerHarnes
     workflow.push()
     workflow.run_one("failed")
     theirs(broker, broker.keys.dependants(workflow.job(0)))
-    broker.end("b", verdict="failed")
+    broker.end("b", kind="failed")
     broker.store.delete([workflow.job(0), "b"])
     assert broker.ids("failed") == []
     workflow.advance()

@@ -8,9 +8,9 @@ from .harness import ERROR, BrokerHarness, invariants, outcome
 from .test_step import remembered, with_step
 
 
-@pytest.mark.parametrize("verdict", ["failed", "cancelled"])
-def test_steps_are_forgotten_and_no_longer_counted(broker: BrokerHarness, verdict: str) -> None:
-    broker.finish(outcome(with_step(broker), verdict, ERROR))
+@pytest.mark.parametrize("kind", ["failed", "cancelled"])
+def test_steps_are_forgotten_and_no_longer_counted(broker: BrokerHarness, kind: str) -> None:
+    broker.finish(outcome(with_step(broker), kind, ERROR))
     assert broker.store.forget_steps(["a"]) == [1]
     assert remembered(broker) == {}
     invariants(broker)
@@ -27,7 +27,7 @@ def test_a_job_that_continues_keeps_its_steps(broker: BrokerHarness) -> None:
 
 
 def test_a_job_without_steps(broker: BrokerHarness) -> None:
-    broker.end("a", verdict="failed", body=ERROR)
+    broker.end("a", kind="failed", body=ERROR)
     before = broker.dump()
     assert broker.store.forget_steps(["a"]) == [1]
     assert broker.dump() == before

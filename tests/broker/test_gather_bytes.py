@@ -17,14 +17,14 @@ BODY = '"' + "r" * (SIZE - 2) + '"'
 LATER = 20_000  # ms; after the resend window
 
 
-def failed(broker: BrokerHarness, verdict: str = "failed", **options: Any) -> Query:
+def failed(broker: BrokerHarness, kind: str = "failed", **options: Any) -> Query:
     """A gather of three listeners whose follow-up failed after two of them."""
     query = Query(broker, "abc", threshold=2, **options)
     query.start()
     query.run_one(body=BODY)
     query.run_one(body=BODY)
     late = query.take("other")
-    query.run_one(verdict)
+    query.run_one(kind)
     assert late.id == query.job(2)
     return query
 
@@ -96,9 +96,9 @@ def test_without_a_follow_up_they_count_until_their_ttl(broker: BrokerHarness) -
     assert counted(broker) == 1
 
 
-@pytest.mark.parametrize("verdict", ["failed", "cancelled"])
-def test_they_count_before_a_retry_and_after_it(broker: BrokerHarness, verdict: str) -> None:
-    query = failed(broker, verdict)
+@pytest.mark.parametrize("kind", ["failed", "cancelled"])
+def test_they_count_before_a_retry_and_after_it(broker: BrokerHarness, kind: str) -> None:
+    query = failed(broker, kind)
     assert counted(broker) == 2 + 2
     broker.store.requeue([query.job("then")])
     assert counted(broker) == 2 + 2

@@ -13,7 +13,7 @@ from .gathers import DELAY_MS, KEEP_MS, TTL_MS, Query
 from .harness import ERROR, BrokerHarness, invariants, outcome, told
 
 STEPS = 150
-VERDICTS = ["completed"] * 6 + ["failed", "failed", "retrying", "queued"]
+OUTCOME_KINDS = ["completed"] * 6 + ["failed", "failed", "retrying", "queued"]
 
 
 class Play:
@@ -42,7 +42,7 @@ class Play:
     def work(self) -> None:
         child = self.chance.choice(["a", "b"])
         jobs = self.broker.claim(child, self.chance.randint(1, 5)).jobs
-        ends = [self.chance.choice(VERDICTS) for _ in jobs]
+        ends = [self.chance.choice(OUTCOME_KINDS) for _ in jobs]
         settled = [
             outcome(job, end, {"completed": '"ok"', "queued": ""}.get(end, ERROR))
             for job, end in zip(jobs, ends, strict=True)

@@ -89,13 +89,13 @@ class Machine:
             return None
         return self.held.pop(self.random.randrange(len(self.held)))
 
-    def finish(self, verdict: str = "") -> None:
+    def finish(self, kind: str = "") -> None:
         if found := self._pick():
             child, job = found
-            verdict = verdict or self.random.choice(
+            kind = kind or self.random.choice(
                 ["completed", "completed", "failed", "retrying", "cancelled", "delayed"]
             )
-            assert self.broker.finish(outcome(job, verdict), child=child)[0] in (1, 3)
+            assert self.broker.finish(outcome(job, kind), child=child)[0] in (1, 3)
 
     def release(self) -> None:
         if found := self._pick():

@@ -36,14 +36,14 @@ def test_a_finished_jobs_slot_goes_to_the_next_job(broker: BrokerHarness) -> Non
     invariants(broker)
 
 
-@pytest.mark.parametrize("verdict", ["completed", "failed", "retrying", "delayed", "cancelled"])
-def test_every_end_of_a_run_frees_its_slot(broker: BrokerHarness, verdict: str) -> None:
+@pytest.mark.parametrize("kind", ["completed", "failed", "retrying", "delayed", "cancelled"])
+def test_every_end_of_a_run_frees_its_slot(broker: BrokerHarness, kind: str) -> None:
     broker.add("a", "b", lane=ONE)
     job = broker.take()
     assert broker.taken("c2") == []
     while broker.pop_token():
         pass
-    assert broker.finish(outcome(job, verdict)) == [1]
+    assert broker.finish(outcome(job, kind)) == [1]
     assert broker.tokens() == 1
     assert broker.taken("c2") == ["b"]
 

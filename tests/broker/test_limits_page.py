@@ -102,8 +102,8 @@ def test_concurrency(broker: BrokerHarness) -> None:
     held = broker.claim("c1", 9).jobs
     text = f"{'claim':17}{', '.join(job.id for job in held)} start\n"
     text += f"{'claim':17}{starts()}\n"
-    for job, verdict, word in zip(held, ("completed", "failed"), ("ends", "fails"), strict=True):
-        broker.finish(outcome(job, verdict))
+    for job, kind, word in zip(held, ("completed", "failed"), ("ends", "fails"), strict=True):
+        broker.finish(outcome(job, kind))
         text += f"{f'{job.id} {word}':17}{starts()}\n"
     assert text == told("concurrency")
 

@@ -31,7 +31,7 @@ from .planted import plant_bug
 
 QUEUES = ("x", "y")
 CHILDREN = ("c1", "c2")
-VERDICTS = ("completed", "failed", "retrying", "delayed", "cancelled", "queued")
+OUTCOME_KINDS = ("completed", "failed", "retrying", "delayed", "cancelled", "queued")
 # In CI, use the same examples every time, and spend no minutes on shrinking one.
 IN_CI = "CI" in os.environ
 FINDING = [Phase.explicit, Phase.reuse, Phase.generate]
@@ -47,7 +47,7 @@ queues = st.sampled_from(QUEUES)
 orders = st.sampled_from([("x", "y"), ("x", "y"), ("y", "x"), ("x",)])
 floors = st.sampled_from([-100, -100, -100, 0, 1])
 picks = st.integers(0, 7)
-verdicts = st.sampled_from(VERDICTS)
+kinds = st.sampled_from(OUTCOME_KINDS)
 
 
 class Machine(RuleBasedStateMachine):
@@ -165,20 +165,20 @@ class Machine(RuleBasedStateMachine):
             )
 
     @precondition(lambda self: self._held())
-    @rule(some=st.lists(st.tuples(picks, verdicts), min_size=1, max_size=3), delay=picks)
+    @rule(some=st.lists(st.tuples(picks, kinds), min_size=1, max_size=3), delay=picks)
     def finish(self, some: list[tuple[int, str]], delay: int) -> None:
         """Report what children hold. The first job's child reports all of them; those of other
         children are refused."""
         held = self._held()
         child = _pick(held, some[0][0])[0]
-        outcomes = [_outcome(_pick(held, at)[1], verdict, delay) for at, verdict in some]
+        outcomes = [_outcome(_pick(held, at)[1], kind, delay) for at, kind in some]
         assert self.broker.finish(*outcomes, child=child) == self._expect(child, outcomes)
 
     @precondition(lambda self: self._held())
-    @rule(at=picks, verdict=verdicts, wanted=st.integers(1, 4), order=orders)
-    def finish_and_claim(self, at: int, verdict: str, wanted: int, order: tuple[str, ...]) -> None:
+    @rule(at=picks, kind=kinds, wanted=st.integers(1, 4), order=orders)
+    def finish_and_claim(self, at: int, kind: str, wanted: int, order: tuple[str, ...]) -> None:
         child, job = _pick(self._held(), at)
-        outcomes = [_outcome(job, verdict, 0)]
+        outcomes = [_outcome(job, kind, 0)]
         claim_request, call = self._claim_request(child, order, -100)
         codes, claim = self.broker.store.finish(claim_request, call, outcomes, wanted)
         assert codes == self._expect(child, outcomes)
@@ -191,13 +191,13 @@ class Machine(RuleBasedStateMachine):
             )
 
     @precondition(lambda self: self._stale())
-    @rule(at=picks, verdict=verdicts, child=st.none() | children)
-    def write_what_is_stale(self, at: int, verdict: str, child: str | None) -> None:
+    @rule(at=picks, kind=kinds, child=st.none() | children)
+    def write_what_is_stale(self, at: int, kind: str, child: str | None) -> None:
         """Report claims that are over, by their own child or another: they are refused, and nothing
         changes."""
         holder, job = _pick(self._stale(), at)
         child = child or holder
-        outcome, before = _outcome(job, verdict, 5), self.broker.dump()
+        outcome, before = _outcome(job, kind, 5), self.broker.dump()
         expected = self._expect(child, [outcome])
         assert expected in ([0], [2])
         assert self.broker.finish(outcome, child=child) == expected
@@ -206,14 +206,14 @@ class Machine(RuleBasedStateMachine):
         assert self.broker.dump() == before
 
     @precondition(lambda self: self._held())
-    @rule(at=picks, verdict=verdicts)
-    def write_what_was_released(self, at: int, verdict: str) -> None:
+    @rule(at=picks, kind=kinds)
+    def write_what_was_released(self, at: int, kind: str) -> None:
         """By a child that may hold the job again, under another lease."""
         child, job = _pick(self._held(), at)
         self.release(at)
         self.claim(child, 4, QUEUES, -100)
         stale = self._stale()
-        self.write_what_is_stale(len(stale) - 1 - stale.index((child, job)), verdict, None)
+        self.write_what_is_stale(len(stale) - 1 - stale.index((child, job)), kind, None)
 
     @precondition(lambda self: self.last)
     @rule(at=picks)
@@ -306,10 +306,10 @@ class Machine(RuleBasedStateMachine):
         self.a_call_comes_after_it_was_sent_again(at)
 
     @precondition(lambda self: self._held())
-    @rule(at=picks, verdict=verdicts)
-    def finish_what_is_to_be_cancelled(self, at: int, verdict: str) -> None:
+    @rule(at=picks, kind=kinds)
+    def finish_what_is_to_be_cancelled(self, at: int, kind: str) -> None:
         self.cancel_what_runs(at)
-        self.finish([(at, verdict)], 0)
+        self.finish([(at, kind)], 0)
 
     @rule(queue=queues, child=children)
     def what_has_waited_goes_first(self, queue: str, child: str) -> None:
@@ -428,11 +428,11 @@ def _pick(found: Sequence[Item], at: int) -> Item:
     return found[max(-1 - at, -len(found))]
 
 
-def _outcome(job: ClaimedJob, verdict: str, delay: int) -> Outcome:
-    again = verdict in ("retrying", "delayed")
-    body = ERROR if again or verdict == "failed" else ""
-    body = '"ok"' if verdict == "completed" else body
-    return Outcome(job.id, job.lease, job.call, verdict, body, str(delay) if again else "")
+def _outcome(job: ClaimedJob, kind: str, delay: int) -> Outcome:
+    again = kind in ("retrying", "delayed")
+    body = ERROR if again or kind == "failed" else ""
+    body = '"ok"' if kind == "completed" else body
+    return Outcome(job.id, job.lease, job.call, kind, body, str(delay) if again else "")
 
 
 def _machine(broker: BrokerHarness) -> type[Machine]:

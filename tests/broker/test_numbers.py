@@ -67,23 +67,23 @@ def test_a_resent_call_also_gets_whole_numbers(broker: BrokerHarness, value: str
 
 
 @pytest.mark.parametrize("value", NONE)
-@pytest.mark.parametrize("verdict", ["retrying", "delayed", "queued", "failed", "cancelled"])
+@pytest.mark.parametrize("kind", ["retrying", "delayed", "queued", "failed", "cancelled"])
 def test_invalid_numbers_do_not_stop_the_end_of_a_run(
-    broker: BrokerHarness, verdict: str, value: str
+    broker: BrokerHarness, kind: str, value: str
 ) -> None:
     broker.add("a", "b", audit="all")
     corrupt(broker, "a", "1", "lease")
     a, b = broker.claim(jobs=2).jobs
     corrupt(broker, "a", value, "attempts", "recoveries", "seq", "priority", "delays", "due_ms")
-    ends = [outcome(job, verdict, ERROR) for job in (a, b)]
+    ends = [outcome(job, kind, ERROR) for job in (a, b)]
     assert broker.store.finish(ClaimRequest("c1", ()), 9, ends, 0)[0] == [1, 1]
     broker.advance(2000)
     broker.store.promote(["default"])
     assert told(broker, "a")[-1][0] == told(broker, "b")[-1][0]
-    if verdict not in ("failed", "cancelled"):
+    if kind not in ("failed", "cancelled"):
         taken = [*broker.claim(jobs=2).jobs, *broker.claim("c2", jobs=2).jobs]
         assert sorted(job.id for job in taken) == ["a", "b"]
-    if verdict == "delayed":
+    if kind == "delayed":
         assert (broker.job("a")["delays"], broker.job("b")["delays"]) == ("1", "1")
     assert broker.tokens() <= 1
 
@@ -111,7 +111,7 @@ def test_invalid_numbers_do_not_stop_waiting_jobs(broker: BrokerHarness, value: 
 
 @pytest.mark.parametrize("value", NONE)
 def test_invalid_numbers_do_not_stop_a_deletion(broker: BrokerHarness, value: str) -> None:
-    broker.end("a", "b", "c", "d", verdict="failed")
+    broker.end("a", "b", "c", "d", kind="failed")
     for job_id in "abcd":
         corrupt(broker, job_id, value, "bytes", "finished_ms", "until_ms", "generation", "seq")
     assert broker.store.delete(["a"]) == [1]

@@ -54,7 +54,7 @@ def test_numbers_corrupted_by_hand_hide_nothing_else(broker: BrokerHarness) -> N
 
 def test_each_queue_has_its_own_row(broker: BrokerHarness) -> None:
     broker.end("done")
-    broker.end("bad", verdict="failed", body='{"type":"E","message":"","traceback":""}')
+    broker.end("bad", kind="failed", body='{"type":"E","message":"","traceback":""}')
     broker.add("a", "b", queue="low", priority=5)
     broker.add("c", queue="low")
     broker.store.pause("low", True)
@@ -81,7 +81,7 @@ def test_the_oldest_job_is_found_in_the_list_and_at_both_ends_of_the_priorities(
 
 def test_waiting_begins_when_a_job_enters_its_queue(broker: BrokerHarness) -> None:
     broker.add("later", when="+100")
-    broker.end("bad", verdict="failed", body='{"type":"E","message":"","traceback":""}')
+    broker.end("bad", kind="failed", body='{"type":"E","message":"","traceback":""}')
     set_age(broker, "later", 86_400)
     set_age(broker, "bad", 86_400)
     assert look(broker).oldest_ms is None

@@ -95,16 +95,14 @@ def test_they_are_read_one_megabyte_per_round_trip() -> None:
 # -- as long as a job may read it
 
 
-@pytest.mark.parametrize("verdict", ["failed", "cancelled", "retrying", "queued"])
-def test_a_parent_stays_until_its_follower_has_completed(
-    broker: BrokerHarness, verdict: str
-) -> None:
+@pytest.mark.parametrize("kind", ["failed", "cancelled", "retrying", "queued"])
+def test_a_parent_stays_until_its_follower_has_completed(broker: BrokerHarness, kind: str) -> None:
     broker.end("p")
     broker.add("f", after="wait p")
     assert prune(broker) == (0, 0, False)
     job = broker.take()
     assert prune(broker) == (0, 0, False)
-    broker.finish(outcome(job, verdict, "" if verdict == "queued" else ERROR))
+    broker.finish(outcome(job, kind, "" if kind == "queued" else ERROR))
     assert prune(broker) == (0, 0, False)
     assert (broker.store.delete(["p"]), broker.store.clear("default", "completed").done) == ([0], 0)
     broker.store.requeue(["f"])

@@ -42,11 +42,11 @@ def test_a_stale_writer_is_refused_and_changes_nothing(
     assert broker.dump() == before
 
 
-@pytest.mark.parametrize("verdict", ["completed", "retrying", "queued"])
-def test_a_job_that_no_longer_runs_accepts_no_progress(broker: BrokerHarness, verdict: str) -> None:
+@pytest.mark.parametrize("kind", ["completed", "retrying", "queued"])
+def test_a_job_that_no_longer_runs_accepts_no_progress(broker: BrokerHarness, kind: str) -> None:
     broker.add("a")
     job = broker.take()
-    broker.finish(outcome(job, verdict))
+    broker.finish(outcome(job, kind))
     before = broker.dump()
     assert broker.store.progress("c1", "a", job.lease, HALF) is False
     assert broker.store.progress("c1", "never", 1, HALF) is False

@@ -31,9 +31,9 @@ def prune(
 
 @STATUSES
 def test_by_age_oldest_first(broker: BrokerHarness, status: str) -> None:
-    broker.end("old", verdict=status)
+    broker.end("old", kind=status)
     broker.advance(60_000)
-    broker.end("new", verdict=status)
+    broker.end("new", kind=status)
     broker.advance(40_000)
     assert prune(broker, status, ttl_ms=50_000) == (1, 0, False)
     assert broker.ids(status) == ["new"]
@@ -43,7 +43,7 @@ def test_by_age_oldest_first(broker: BrokerHarness, status: str) -> None:
 
 @STATUSES
 def test_by_count_oldest_first(broker: BrokerHarness, status: str) -> None:
-    broker.end(*[f"j{n}" for n in range(10)], verdict=status)
+    broker.end(*[f"j{n}" for n in range(10)], kind=status)
     broker.advance(WINDOW + 1)
     assert prune(broker, status, keep=4) == (6, 0, False)
     assert broker.ids(status) == ["j9", "j8", "j7", "j6"]
@@ -97,19 +97,19 @@ def test_jobs_that_were_due_anyway_are_not_counted_as_forced(broker: BrokerHarne
 
 def test_the_bytes_of_every_path_return_to_zero(broker: BrokerHarness) -> None:
     broker.end("done", payload='[["' + "x" * 3000 + '"],{}]', body='"' + "y" * 5000 + '"')
-    broker.end("failed", verdict="failed", body=ERROR)
-    broker.end("told", verdict="cancelled", body=ERROR)
+    broker.end("failed", kind="failed", body=ERROR)
+    broker.end("told", kind="cancelled", body=ERROR)
     broker.add("waits")
     broker.store.cancel(["waits"])
-    for verdict in ("retrying", "delayed"):
+    for kind in ("retrying", "delayed"):
         for last in ("completed", "failed", "cancelled"):
-            broker.add(f"{verdict}.{last}", queue="again")
+            broker.add(f"{kind}.{last}", queue="again")
             job = broker.take(queues=["again"])
-            broker.finish(outcome(job, verdict, ERROR, "0"))
+            broker.finish(outcome(job, kind, ERROR, "0"))
             broker.finish(outcome(broker.take(queues=["again"]), last, "{}"))
-        broker.add(f"{verdict}.stopped", queue="again")
-        broker.finish(outcome(broker.take(queues=["again"]), verdict, ERROR))
-        broker.store.cancel([f"{verdict}.stopped"])
+        broker.add(f"{kind}.stopped", queue="again")
+        broker.finish(outcome(broker.take(queues=["again"]), kind, ERROR))
+        broker.store.cancel([f"{kind}.stopped"])
     broker.add("poison")
     for _ in range(3):
         broker.take()
@@ -216,7 +216,7 @@ def finished_ms(broker: BrokerHarness, job_id: str, instant_ms: int) -> None:
 def test_not_before_the_mirror_has_read_its_last_event(
     mirrored: BrokerHarness, status: str
 ) -> None:
-    mirrored.end("a", verdict=status)
+    mirrored.end("a", kind=status)
     mirrored.add("later")
     cursor = entry_of(mirrored, "a", "processing")
     cursor_ms = int(cursor.partition("-")[0])
@@ -279,8 +279,8 @@ def test_a_failed_job_that_others_wait_for_stays_as_long_as_its_workflow(
 ) -> None:
     workflow = BrokerWorkflow(broker, {0: [], 1: [0]})
     workflow.push()
-    workflow.run_one(verdict="failed")
-    broker.end("plain", verdict="failed", body=ERROR)
+    workflow.run_one(kind="failed")
+    broker.end("plain", kind="failed", body=ERROR)
     broker.advance(20_000)
     assert broker.store.prune("default", "failed", 0, 1000) == (1, 0, False)
     assert broker.ids("failed") == [workflow.job(0)]

@@ -58,7 +58,7 @@ def test_a_deep_page_reads_no_more_than_the_page(broker: BrokerHarness) -> None:
 
 
 def test_an_outline_has_all_but_result_and_options(broker: BrokerHarness) -> None:
-    broker.end("a", verdict="failed", body=ERROR, payload='[[1],{"x":2}]', priority=3)
+    broker.end("a", kind="failed", body=ERROR, payload='[[1],{"x":2}]', priority=3)
     broker.end("b", body='"a large result"')
     a, b = broker.queries.outlines(["a", "b"])
     assert isinstance(a, JobData)

@@ -11,22 +11,22 @@ from django_redisqueue.exceptions import RedisQueueError, WrongKeyType
 from .harness import ERROR, BrokerHarness, invariants, outcome
 
 
-@pytest.mark.parametrize("verdict", ["failed", "cancelled"])
-def test_a_job_goes_to_the_tail_with_all_its_attempts(broker: BrokerHarness, verdict: str) -> None:
+@pytest.mark.parametrize("kind", ["failed", "cancelled"])
+def test_a_job_goes_to_the_tail_with_all_its_attempts(broker: BrokerHarness, kind: str) -> None:
     broker.add("a")
     broker.finish(outcome(broker.take(), "retrying", ERROR, "1"))
     broker.advance(1)
-    broker.finish(outcome(broker.take(), verdict, ERROR, "why"))
+    broker.finish(outcome(broker.take(), kind, ERROR, "why"))
     broker.add("b")
     assert broker.store.requeue(["a"]) == [1]
     assert broker.ids("queued") == ["b", "a"]
-    assert broker.ids(verdict) == []
+    assert broker.ids(kind) == []
     stored = broker.job("a")
     assert (stored["status"], stored["generation"], stored["lease"]) == ("queued", "1", "2")
     assert not stored.keys() & {"attempts", "error", "reason", "finished_ms", "bytes", "due_ms"}
     assert broker.meta()["requeued_total"] == 1
     assert broker.meta()["finished_bytes"] == 0
-    assert broker.story("a")[-2:] == [verdict, "queued"]
+    assert broker.story("a")[-2:] == [kind, "queued"]
     invariants(broker)
     broker.taken()
     assert broker.take().lease == 3
@@ -34,7 +34,7 @@ def test_a_job_goes_to_the_tail_with_all_its_attempts(broker: BrokerHarness, ver
 
 @pytest.mark.parametrize("priority", [0, 7])
 def test_a_token_is_left(broker: BrokerHarness, priority: int) -> None:
-    broker.end("a", verdict="failed", priority=priority)
+    broker.end("a", kind="failed", priority=priority)
     broker.pop_token()
     broker.store.requeue(["a"])
     assert broker.tokens() == 1
@@ -66,16 +66,16 @@ def test_a_lingering_cancelled_id_takes_its_old_place_and_only_that(broker: Brok
     invariants(broker)
 
 
-@pytest.mark.parametrize("verdict", ["completed", "retrying", "queued"])
-def test_other_jobs_are_left_alone(broker: BrokerHarness, verdict: str) -> None:
-    broker.end("a", verdict=verdict)
+@pytest.mark.parametrize("kind", ["completed", "retrying", "queued"])
+def test_other_jobs_are_left_alone(broker: BrokerHarness, kind: str) -> None:
+    broker.end("a", kind=kind)
     before = broker.dump()
     assert broker.store.requeue(["a", "never"]) == [0, -1]
     assert broker.dump() == before
 
 
 def test_a_repeat_changes_nothing(broker: BrokerHarness) -> None:
-    broker.end("a", verdict="failed")
+    broker.end("a", kind="failed")
     assert broker.store.requeue(["a", "a"]) == [1, 0]
     before = broker.dump()
     assert broker.store.requeue(["a"]) == [0]
@@ -85,8 +85,8 @@ def test_a_repeat_changes_nothing(broker: BrokerHarness) -> None:
 
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
 def test_the_oldest_of_a_list_go_first(broker: BrokerHarness, status: str) -> None:
-    broker.end(*[f"j{n:03}" for n in range(100)], verdict=status)
-    broker.end(*[f"j{n:03}" for n in range(100, 150)], verdict=status)
+    broker.end(*[f"j{n:03}" for n in range(100)], kind=status)
+    broker.end(*[f"j{n:03}" for n in range(100, 150)], kind=status)
     assert broker.store.requeue_oldest("default", status, 100).done == 100
     assert broker.ids("queued") == [f"j{n:03}" for n in range(100)]
     invariants(broker)
@@ -97,7 +97,7 @@ def test_the_oldest_of_a_list_go_first(broker: BrokerHarness, status: str) -> No
 
 
 def test_an_id_without_a_hash_leaves_the_list(broker: BrokerHarness) -> None:
-    broker.end("a", "b", verdict="failed")
+    broker.end("a", "b", kind="failed")
     broker.redis.delete(broker.keys.job("a"))
     assert broker.store.requeue_oldest("default", "failed", 10) == (2, 1)
     assert (broker.ids("failed"), broker.ids("queued")) == ([], ["b"])
@@ -117,7 +117,7 @@ def test_only_failed_and_cancelled_lists(broker: BrokerHarness, status: str) -> 
 def test_a_key_of_another_type_is_named_and_nothing_is_written(
     broker: BrokerHarness, name: str, by_name: bool
 ) -> None:
-    broker.end("a", verdict="failed")
+    broker.end("a", kind="failed")
     key = getattr(broker.keys.queue("default"), name)
     broker.redis.delete(key)
     broker.redis.set(key, "theirs")
@@ -130,7 +130,7 @@ def test_a_key_of_another_type_is_named_and_nothing_is_written(
 
 
 def test_it_works_on_a_full_redis(broker: BrokerHarness) -> None:
-    broker.end("a", verdict="failed")
+    broker.end("a", kind="failed")
     with broker.full():
         assert broker.store.requeue(["a"]) == [1]
     invariants(broker)

@@ -27,7 +27,7 @@ def test_scheduled_and_retrying_jobs_go_to_the_tail_and_wake_a_worker(
 
 
 def test_others_are_left_alone(broker: BrokerHarness) -> None:
-    broker.end("done", verdict="failed")
+    broker.end("done", kind="failed")
     broker.add("queued")
     broker.add("after", after="wait queued")
     before = broker.dump()

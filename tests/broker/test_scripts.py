@@ -474,7 +474,7 @@ def exercise(broker: BrokerHarness) -> None:
     broker.add("later", when="+60000")
     broker.add("after", after="wait later", options='{"index":"task:t"}')
     broker.add("soon", when="+10")
-    broker.end("x", "y", verdict="failed", queue="other2")
+    broker.end("x", "y", kind="failed", queue="other2")
     roles = [RoleTerm("leader", "me", 1000, True)]
     store.heartbeat(["c1"], [("a", "c1", 1)], ["default"], "w", "{}", roles)
     assert store.order_worker("w", WorkerOrder.QUIET, 1)

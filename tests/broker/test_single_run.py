@@ -118,9 +118,9 @@ def _result_beyond_the_short(broker: BrokerHarness) -> list[Any]:
 
 def _next_to_others(broker: BrokerHarness) -> list[Any]:
     """The queue has failed, cancelled, scheduled, retrying and waiting jobs; none is due."""
-    broker.end("failed", verdict="failed", body=ERROR)
-    broker.end("retrying", verdict="retrying", body=ERROR)
-    broker.end("cancelled", verdict="cancelled", body="")
+    broker.end("failed", kind="failed", body=ERROR)
+    broker.end("retrying", kind="retrying", body=ERROR)
+    broker.end("cancelled", kind="cancelled", body="")
     broker.add("later", when="+60000")
     broker.add("waiting", after="wait later")
     return [_finish(broker, outcome(_usual(broker)))]

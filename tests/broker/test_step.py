@@ -66,18 +66,18 @@ def test_a_stale_writer_changes_nothing(broker: BrokerHarness, child: str, lease
     assert broker.dump() == before
 
 
-@pytest.mark.parametrize("verdict", ["completed", "failed", "cancelled", "retrying", "queued"])
-def test_a_job_that_no_longer_runs_stores_none(broker: BrokerHarness, verdict: str) -> None:
+@pytest.mark.parametrize("kind", ["completed", "failed", "cancelled", "retrying", "queued"])
+def test_a_job_that_no_longer_runs_stores_none(broker: BrokerHarness, kind: str) -> None:
     job = with_step(broker)
-    broker.finish(outcome(job, verdict, ERROR))
+    broker.finish(outcome(job, kind, ERROR))
     before = broker.dump()
     assert store(broker, job) == 0
     assert broker.dump() == before
 
 
-@pytest.mark.parametrize("verdict", ["retrying", "queued", "delayed"])
-def test_the_next_run_has_the_steps(broker: BrokerHarness, verdict: str) -> None:
-    broker.finish(outcome(with_step(broker), verdict, ERROR, "1"))
+@pytest.mark.parametrize("kind", ["retrying", "queued", "delayed"])
+def test_the_next_run_has_the_steps(broker: BrokerHarness, kind: str) -> None:
+    broker.finish(outcome(with_step(broker), kind, ERROR, "1"))
     broker.advance(1)
     job = broker.take()
     assert (job.lease, remembered(broker)) == (2, {"step:s": "1"})
@@ -86,9 +86,9 @@ def test_the_next_run_has_the_steps(broker: BrokerHarness, verdict: str) -> None
     invariants(broker)
 
 
-@pytest.mark.parametrize("verdict", ["failed", "cancelled"])
-def test_a_requeue_continues_from_the_steps(broker: BrokerHarness, verdict: str) -> None:
-    broker.finish(outcome(with_step(broker), verdict, ERROR))
+@pytest.mark.parametrize("kind", ["failed", "cancelled"])
+def test_a_requeue_continues_from_the_steps(broker: BrokerHarness, kind: str) -> None:
+    broker.finish(outcome(with_step(broker), kind, ERROR))
     invariants(broker)
     assert broker.store.requeue(["a"]) == [1]
     assert remembered(broker) == {"step:s": "1"}
@@ -98,16 +98,16 @@ def test_a_requeue_continues_from_the_steps(broker: BrokerHarness, verdict: str)
 
 
 @pytest.mark.parametrize("how", ["delete", "clear", "prune", "delete before the mirror"])
-@pytest.mark.parametrize("verdict", ["failed", "cancelled"])
-def test_the_steps_are_deleted_with_the_job(broker: BrokerHarness, verdict: str, how: str) -> None:
-    broker.finish(outcome(with_step(broker), verdict, ERROR))
+@pytest.mark.parametrize("kind", ["failed", "cancelled"])
+def test_the_steps_are_deleted_with_the_job(broker: BrokerHarness, kind: str, how: str) -> None:
+    broker.finish(outcome(with_step(broker), kind, ERROR))
     if "before" not in how:
         broker.redis.delete(broker.keys.events)
     broker.advance(20_000)
     if how == "prune":
-        assert broker.store.prune("default", verdict, 0, 0)[0] == 1
+        assert broker.store.prune("default", kind, 0, 0)[0] == 1
     elif how == "clear":
-        assert broker.store.clear("default", verdict).done == 1
+        assert broker.store.clear("default", kind).done == 1
     else:
         assert broker.store.delete(["a"]) == [1]
     assert not broker.redis.exists(broker.keys.steps("a"))

@@ -180,11 +180,11 @@ def test_until_started_outlives_a_claim_that_started_nothing(broker: BrokerHarne
     assert put(broker, "b", "until_started") == "a"
 
 
-@pytest.mark.parametrize("verdict", ["retrying", "delayed", "queued"])
+@pytest.mark.parametrize("kind", ["retrying", "delayed", "queued"])
 @pytest.mark.parametrize("mode", ["until_finished", "keep_last"])
-def test_a_returning_job_keeps_its_key(broker: BrokerHarness, mode: str, verdict: str) -> None:
+def test_a_returning_job_keeps_its_key(broker: BrokerHarness, mode: str, kind: str) -> None:
     put(broker, "a", mode)
-    broker.finish(outcome(start(broker, "a"), verdict, ERROR))
+    broker.finish(outcome(start(broker, "a"), kind, ERROR))
     assert put(broker, "b", mode) == "a"
     assert owner(broker) == "a"
 
@@ -400,12 +400,12 @@ def test_replace_while_it_runs_creates_a_successor(broker: BrokerHarness) -> Non
     assert start(broker, "b").payload == '[["c"],{}]'
 
 
-@pytest.mark.parametrize("verdict", ["retrying", "delayed", "queued"])
-def test_a_job_with_a_successor_does_not_run_after_it(broker: BrokerHarness, verdict: str) -> None:
+@pytest.mark.parametrize("kind", ["retrying", "delayed", "queued"])
+def test_a_job_with_a_successor_does_not_run_after_it(broker: BrokerHarness, kind: str) -> None:
     put(broker, "a", "replace")
     job = start(broker, "a")
     put(broker, "b", "replace")
-    assert broker.finish(outcome(job, verdict, ERROR)) == [3]
+    assert broker.finish(outcome(job, kind, ERROR)) == [3]
     assert (broker.status("a"), broker.job("a")["reason"]) == ("cancelled", "superseded")
     assert owner(broker) == "b"
     checked(broker)

@@ -15,7 +15,7 @@ from .uniques import MODES, check_uniques
 
 STEPS = 120
 DAY = 86_400_000
-VERDICTS = ["completed"] * 4 + ["failed", "cancelled", "queued", "retrying", "delayed"]
+OUTCOME_KINDS = ["completed"] * 4 + ["failed", "cancelled", "queued", "retrying", "delayed"]
 
 
 class Play:
@@ -62,10 +62,10 @@ class Play:
     def finish(self) -> None:
         if self.held:
             child, job = self.held.pop(self.chance.randrange(len(self.held)))
-            verdict = self.chance.choice(VERDICTS)
+            kind = self.chance.choice(OUTCOME_KINDS)
             bodies = {"completed": "1", "cancelled": "", "queued": ""}
-            body = bodies.get(verdict, ERROR)
-            assert self.broker.finish(outcome(job, verdict, body), child=child) in ([1], [3])
+            body = bodies.get(kind, ERROR)
+            assert self.broker.finish(outcome(job, kind, body), child=child) in ([1], [3])
 
     def reap(self) -> None:
         child = self.chance.choice("ab")

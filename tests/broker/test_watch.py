@@ -34,18 +34,18 @@ def test_an_unknown_job_is_not_created(broker: BrokerHarness) -> None:
     assert broker.dump() == {}
 
 
-@pytest.mark.parametrize("verdict", ["completed", "failed", "cancelled"])
-def test_the_end_of_a_watched_job_is_published_once(broker: BrokerHarness, verdict: str) -> None:
+@pytest.mark.parametrize("kind", ["completed", "failed", "cancelled"])
+def test_the_end_of_a_watched_job_is_published_once(broker: BrokerHarness, kind: str) -> None:
     broker.add("a")
     broker.store.watch("a")
 
     def run() -> None:
         broker.finish(outcome(broker.take(), "retrying", ERROR, "0"))
         job = broker.take()
-        broker.finish(outcome(job, verdict))
-        broker.finish(outcome(job, verdict))
+        broker.finish(outcome(job, kind))
+        broker.finish(outcome(job, kind))
 
-    assert _messages(broker, "a", run) == [verdict]
+    assert _messages(broker, "a", run) == [kind]
 
 
 def test_an_unwatched_job_publishes_nothing(broker: BrokerHarness) -> None:

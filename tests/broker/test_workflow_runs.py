@@ -150,11 +150,11 @@ def test_progress_counts_towards_the_seq_of_the_end(broker: BrokerHarness, n: in
 
 
 @pytest.mark.parametrize("n", [0, 1])
-@pytest.mark.parametrize("verdict", ["queued", "retrying", "failed"])
-def test_another_outcome_ends_its_first_run(broker: BrokerHarness, n: int, verdict: str) -> None:
+@pytest.mark.parametrize("kind", ["queued", "retrying", "failed"])
+def test_another_outcome_ends_its_first_run(broker: BrokerHarness, n: int, kind: str) -> None:
     workflow, job = running(broker, n)
-    assert broker.finish(outcome(job, verdict)) == [FinishCode.ACCEPTED]
-    if verdict == "failed":
+    assert broker.finish(outcome(job, kind)) == [FinishCode.ACCEPTED]
+    if kind == "failed":
         broker.store.requeue([job.id])
     broker.advance(1000)
     again = next(one for one in broker.claim(jobs=5).jobs if one.id == job.id)

@@ -72,10 +72,10 @@ class BrokerWorkflow:
 
     # -- running
 
-    def run_one(self, verdict: str = "completed", body: str = "null") -> int:
+    def run_one(self, kind: str = "completed", body: str = "null") -> int:
         """Claim and finish the next job, which must belong to this workflow; returns its number."""
         job = self.broker.take("runner")
-        settled = outcome(job, verdict, ERROR if verdict == "failed" else body)
+        settled = outcome(job, kind, ERROR if kind == "failed" else body)
         assert self.broker.finish(settled, child="runner") == [1]
         return int(job.id.removeprefix(f"{self.id}."))
 

@@ -148,15 +148,15 @@ def starts(hand: Hand, job: Job) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "body", "detail"),
+    ("kind", "body", "detail"),
     [("retrying", "{}", "0"), ("limited", "{}", "0"), ("parked", "", "1"), ("queued", "", "tail")],
 )
 def test_a_job_that_has_started_does_not_expire(
-    hand: Hand, verdict: str, body: str, detail: str
+    hand: Hand, kind: str, body: str, detail: str
 ) -> None:
     """It is being retried, was over a rate, continues after a sleep, or was released half way."""
     job = alert.enqueue(1)
-    hand.settle(hand.claim_one(), verdict, body, detail)
+    hand.settle(hand.claim_one(), kind, body, detail)
     assert starts(hand, job)
 
 
@@ -167,11 +167,11 @@ def test_a_recovered_job_does_not_expire(hand: Hand) -> None:
     assert starts(hand, job)
 
 
-@pytest.mark.parametrize(("verdict", "body"), [("queued", ""), ("delayed", "{}")])
-def test_a_job_that_was_only_claimed_expires(hand: Hand, verdict: str, body: str) -> None:
+@pytest.mark.parametrize(("kind", "body"), [("queued", ""), ("delayed", "{}")])
+def test_a_job_that_was_only_claimed_expires(hand: Hand, kind: str, body: str) -> None:
     """Its worker released it, or does not know its task."""
     job = alert.enqueue(1)
-    hand.settle(hand.claim_one(), verdict, body, "0" if body else "")
+    hand.settle(hand.claim_one(), kind, body, "0" if body else "")
     assert not starts(hand, job)
 
 

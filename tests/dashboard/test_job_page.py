@@ -70,8 +70,8 @@ def attempts(site: Site, job_id: str) -> list[str]:
     return [" ".join(re.sub(r"<[^>]*>", " ", each).split()) for each in found]
 
 
-def settle(hand: Hand, job: Any, verdict: str, message: str, detail: str, trace: str = "") -> None:
-    hand.settle(job, verdict, encode_error("shop.Declined", message, trace, 50_000), detail)
+def settle(hand: Hand, job: Any, kind: str, message: str, detail: str, trace: str = "") -> None:
+    hand.settle(job, kind, encode_error("shop.Declined", message, trace, 50_000), detail)
 
 
 @pytest.mark.django_db(databases=["default", "other"])

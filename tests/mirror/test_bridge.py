@@ -54,7 +54,7 @@ def test_an_older_event_changes_nothing(shard: MirroredShard) -> None:
 
 
 def test_a_newer_epoch_wins_over_a_higher_number(shard: MirroredShard) -> None:
-    shard.broker.end("a", verdict="failed", body=ERROR)
+    shard.broker.end("a", kind="failed", body=ERROR)
     shard.mirror()
     JobRecord.objects.update(seq=99)
     MirrorState.objects.update(epoch=1)

@@ -82,7 +82,7 @@ def test_a_retry_and_its_error(shard: MirroredShard) -> None:
 
 def test_a_requeued_failed_job_moves_on(shard: MirroredShard) -> None:
     broker = shard.broker
-    broker.end("a", verdict="failed", body=ERROR)
+    broker.end("a", kind="failed", body=ERROR)
     shard.mirror()
     assert shard.record("a").finished_at == at(0)
     broker.advance(1000)
@@ -101,7 +101,7 @@ def test_a_requeued_failed_job_moves_on(shard: MirroredShard) -> None:
 
 def test_a_requeue_inside_one_batch(shard: MirroredShard) -> None:
     broker = shard.broker
-    broker.end("a", verdict="failed", body=ERROR)
+    broker.end("a", kind="failed", body=ERROR)
     broker.store.requeue(["a"])
     broker.finish(outcome(broker.take()))
     shard.mirror()
@@ -207,7 +207,7 @@ def test_audit_levels(shard: MirroredShard) -> None:
     job = broker.take()
     broker.advance(100)
     broker.finish(outcome(job))
-    broker.end("x", audit="failed", verdict="failed", body=ERROR)
+    broker.end("x", audit="failed", kind="failed", body=ERROR)
     broker.end("y", audit="failed")
     broker.end("z", audit="none")
     shard.mirror()
@@ -230,7 +230,7 @@ def test_rollups_count_and_time(shard: MirroredShard) -> None:
     broker.add("r")
     broker.finish(outcome(broker.take(), "retrying", ERROR, "60000"))
     broker.store.cancel(["r"])
-    broker.end("f", verdict="failed", body=ERROR, queue="other")
+    broker.end("f", kind="failed", body=ERROR, queue="other")
     shard.mirror()
     found = counts()
     assert found == {"enqueued": 12, "completed": 10, "failed": 1, "retried": 1, "cancelled": 1}

@@ -279,7 +279,7 @@ def test_a_start_that_was_mirrored_is_not_written_again(full_shard: MirroredShar
 
 def test_a_requeue_is_counted(full_shard: MirroredShard) -> None:
     broker = full_shard.broker
-    broker.end("a", verdict="failed", body=ERROR)
+    broker.end("a", kind="failed", body=ERROR)
     full_shard.mirror()
     broker.store.requeue(["a"])
     broker.finish(outcome(broker.take()))
@@ -292,7 +292,7 @@ def test_a_requeue_is_counted(full_shard: MirroredShard) -> None:
 def test_a_job_that_has_moved_in_this_epoch_is_left_to_its_events(
     full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full_shard.broker.end("a", verdict="failed", body=ERROR)
+    full_shard.broker.end("a", kind="failed", body=ERROR)
     _, cursor = begin(full_shard)
     full_shard.broker.store.requeue(["a"])
     page = full_shard.bridge.events.read(cursor.position)
@@ -414,9 +414,9 @@ def test_audit_levels_are_kept_and_foreign_keys_left_alone(full_shard: MirroredS
     broker = full_shard.broker
     levels = ("final", "failed", "none")
     for level in levels:
-        for verdict in ("completed", "failed"):
-            broker.add(f"{level}.{verdict}", audit=level)
-            broker.finish(outcome(broker.take(), verdict, ERROR))
+        for kind in ("completed", "failed"):
+            broker.add(f"{level}.{kind}", audit=level)
+            broker.finish(outcome(broker.take(), kind, ERROR))
     for level in levels:
         broker.add(f"{level}.waits", audit=level)
     broker.redis.set(broker.keys.job("theirs"), "a string")

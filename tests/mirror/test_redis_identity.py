@@ -83,7 +83,7 @@ def test_a_new_mirror_accepts_the_redis_it_finds_and_gives_it_an_id(
 
 def test_a_new_database_learns_of_jobs_whose_events_are_gone(full_shard: MirroredShard) -> None:
     full_shard.broker.end("done", body='"' + "x" * 3000 + '"')
-    full_shard.broker.end("failed", verdict="failed", body=ERROR)
+    full_shard.broker.end("failed", kind="failed", body=ERROR)
     full_shard.broker.add("waits", payload='[["w"],{}]', priority=-3)
     full_shard.broker.add("later", when="+60000")
     full_shard.broker.add("runs")
@@ -200,7 +200,7 @@ def test_a_gap_is_counted_reported_and_reconciled(
 def test_a_job_with_events_in_a_gap_and_after_it(full_shard: MirroredShard) -> None:
     """Later events do not repeat when it began, or how often it was requeued."""
     broker = full_shard.broker
-    broker.end("again", verdict="failed", body=ERROR)
+    broker.end("again", kind="failed", body=ERROR)
     broker.add("runs")
     full_shard.mirror()
     runs = broker.take("c1")

@@ -59,9 +59,9 @@ class Hand:
         (job,) = self.claim()
         return job
 
-    def settle(self, job: ClaimedJob, verdict: str, body: str = "", detail: str = "") -> None:
+    def settle(self, job: ClaimedJob, kind: str, body: str = "", detail: str = "") -> None:
         self.calls += 1
-        outcome = Outcome(job.id, job.lease, job.call, verdict, body, detail)
+        outcome = Outcome(job.id, job.lease, job.call, kind, body, detail)
         store = self._claimed_in.get(job.id, self.store)
         (settled,), _ = store.finish(self.claim_request, self.calls, [outcome], 0)
         assert settled in (FinishCode.ACCEPTED, FinishCode.ACCEPTED_AS_CANCELLED)
