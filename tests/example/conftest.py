@@ -2,9 +2,9 @@ import pytest
 
 from example_project.reports import seeding
 from tests.outbox.conftest import empty_sqlite, play
-from tests.worker.conftest import stage
+from tests.worker.conftest import harness
 
-__all__ = ["empty_sqlite", "play", "stage"]
+__all__ = ["empty_sqlite", "harness", "play"]
 
 
 @pytest.fixture(autouse=True)

@@ -180,12 +180,12 @@ def test_a_worker_continues_without_its_mirror_until_redis_is_accepted(
     processes.until_mirrored()
     processes.broker.redis.flushall()
     processes.run_jobs(5, "later")
-    eventually(lambda: bool(MirrorState.objects.get(shard=0).problem), why=processes.stage.report)
+    eventually(lambda: bool(MirrorState.objects.get(shard=0).problem), why=processes.harness.report)
     assert JobRecord.objects.count() == 6
     accepted = processes.worker("--accept-redis", command="reapqueue")
     assert accepted.wait() == 0
     assert "the mirror now follows" in accepted.output
-    eventually(lambda: processes.record("waits").reason == "lost", why=processes.stage.report)
+    eventually(lambda: processes.record("waits").reason == "lost", why=processes.harness.report)
     processes.until_at_the_end()
     assert JobRecord.objects.count() == 11
     eventually(lambda: not MirrorState.objects.get(shard=0).unreconciled)

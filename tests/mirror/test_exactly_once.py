@@ -78,7 +78,7 @@ def test_a_killed_and_restarted_bridge_sends_each_signal_once(
     processes: MirrorProcesses, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay, "GRACE", timedelta(0))
-    processes.stage.configure(QUEUES={"default": {}, "told": {}})
+    processes.harness.configure(QUEUES={"default": {}, "told": {}})
     end, has_happened = MOMENTS[moment], moment == "after the commit"
     ids = processes.run_jobs(6)
     assert run(processes, ids[3], end) == -signal.SIGKILL
@@ -101,7 +101,7 @@ def test_a_killed_and_restarted_bridge_sends_each_signal_once(
 
 
 def test_two_simultaneous_bridges_send_each_signal_once(processes: MirrorProcesses) -> None:
-    processes.stage.configure(QUEUES={"default": {}, "told": {}})
+    processes.harness.configure(QUEUES={"default": {}, "told": {}})
     ids = [
         job_id for job_id in processes.run_jobs(150) if not job_id.endswith("7")
     ]  # otherwise it has failed

@@ -116,7 +116,7 @@ class Producer(threading.Thread):
 @contextmanager
 def producers(processes: MirrorProcesses, seed: int, count: int = 4) -> Iterator[list[Producer]]:
     stop = threading.Event()
-    made = [Producer(processes.stage.book, n, seed + n, stop) for n in range(count)]
+    made = [Producer(processes.harness.book, n, seed + n, stop) for n in range(count)]
     for producer in made:
         producer.start()
     try:
@@ -147,7 +147,7 @@ def kill_children(workers: list[WorkerProcess], seed: int) -> int:
 def test_every_verb_at_once(processes: MirrorProcesses) -> None:
     seed = int(os.environ.get("REDISQUEUE_TEST_SEED", random.randrange(10**6)))
     print(f"REDISQUEUE_TEST_SEED={seed}")  # pytest shows it if the test fails
-    processes.stage.configure(
+    processes.harness.configure(
         QUEUES={name: {} for name in QUEUES}, MAX_RECOVERIES=1000, EVENTS_CAP=10_000_000
     )
     workers = [
@@ -176,14 +176,14 @@ def test_every_verb_at_once(processes: MirrorProcesses) -> None:
 
 def at_rest(processes: MirrorProcesses) -> None:
     def is_at_rest() -> bool:
-        stats = [processes.stage.stats(name) for name in QUEUES]
+        stats = [processes.harness.stats(name) for name in QUEUES]
         return not any(
             stat[name] for stat in stats for name in ("queued", "processing", "waiting", *LATER)
         )
 
     def why() -> str:
-        stats = {name: processes.stage.stats(name) for name in QUEUES}
-        return f"{stats}\n{processes.stage.report()}"
+        stats = {name: processes.harness.stats(name) for name in QUEUES}
+        return f"{stats}\n{processes.harness.report()}"
 
     eventually(is_at_rest, 40, every=0.1, why=why)
 
@@ -229,7 +229,7 @@ def check_runs(
 ) -> None:
     """A job ran at least once for each end that only a run produces, and never without a claim that
     its events show and that was not released: no run is silent."""
-    runs = processes.stage.runs()
+    runs = processes.harness.runs()
     assert runs.keys() <= accepted.keys()
     for name, job_id in accepted.items():
         story = stories[job_id]
@@ -257,17 +257,17 @@ def check_counters(
 ) -> None:
     ends = Counter(event.status for story in stories.values() for event in story)
     for status in FINAL:
-        counted = sum(processes.stage.count(f"{status}_total", name) for name in QUEUES)
+        counted = sum(processes.harness.count(f"{status}_total", name) for name in QUEUES)
         assert counted == ends[status], status
-    assert sum(processes.stage.count("enqueued_total", name) for name in QUEUES) == len(stories)
+    assert sum(processes.harness.count("enqueued_total", name) for name in QUEUES) == len(stories)
     for name in QUEUES:  # maintenance may prune between these two reads
         eventually(
             lambda name=name: (
-                processes.stage.count("finished_bytes", name) == size_of(processes, name)
+                processes.harness.count("finished_bytes", name) == size_of(processes, name)
             ),
             why=name,
         )
-    left = sum(processes.stage.stats(name)[status] for name in QUEUES for status in FINAL)
+    left = sum(processes.harness.stats(name)[status] for name in QUEUES for status in FINAL)
     assert left + cleared == len(stories)
 
 

@@ -39,13 +39,13 @@ def values() -> dict[str, int]:
 
 
 def test_killed_after_the_commit_of_each_step(play: Play, tmp_path: Path) -> None:
-    stage, graves = play.stage, tmp_path / "graves"
+    harness, graves = play.harness, tmp_path / "graves"
     graves.mkdir()
-    stage.environment["REDISQUEUE_TEST_GRAVES"] = str(graves)
-    stage.configure(TASK_MODULES=[*MODULES, "tests.outbox.step_tasks"], LEASE=30)
+    harness.environment["REDISQUEUE_TEST_GRAVES"] = str(graves)
+    harness.configure(TASK_MODULES=[*MODULES, "tests.outbox.step_tasks"], LEASE=30)
     plain, once = step_tasks.atomic_steps.enqueue("p"), step_tasks.once_with_steps.enqueue("o")
-    stage.worker("--processes", "1")
-    stage.until_done(2, timeout=30)
+    harness.worker("--processes", "1")
+    harness.until_done(2, timeout=30)
     assert len(list(graves.iterdir())) == 4
     for job in (plain, once):
         job.refresh()

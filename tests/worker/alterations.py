@@ -1,6 +1,6 @@
 """Changes to the code of a worker: shorter times, and faults.
 
-`Stage.alter` names the functions that a worker calls as it imports its tasks.
+`WorkerHarness.alter` names the functions that a worker calls as it imports its tasks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def quick_suspects() -> None:
 
 def quick_rest() -> None:
     """Let the worker rest soon after the last transition, and otherwise check often."""
-    replace(heartbeat, QUIET_AFTER=-9.0)  # with LEASE and RESEND_WINDOW of a stage: 2.5 s
+    replace(heartbeat, QUIET_AFTER=-9.0)  # with LEASE and RESEND_WINDOW of a harness: 2.5 s
     replace(leader, AWAKE=0.5, NOTE_CHECK=0.1)
     replace(maintenance, LEASE_MS=1500, RENEW=0.2, PRUNE=0.2, PRUNE_OTHERS=0.2, AUDIT=0.2)
     replace(bridge, LEASE_MS=1500, RENEW=0.2, RETRY=0.2)

@@ -1,4 +1,4 @@
-"""The stage of a worker test: its own Redis, a folder, workers, and producers."""
+"""What a worker test runs on: its own Redis, a folder, workers, and producers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ QUICK: dict[str, Any] = {
 Servers = RedisServer | ClusterNodes | Fleet
 
 
-class Stage:
+class WorkerHarness:
     """Starts workers on ``server``, which may be a cluster, or servers behind Sentinel. ``change``
     is pytest-django's ``settings``."""
 
@@ -255,10 +255,10 @@ class Stage:
         return job
 
 
-def check_ends(stage: Stage, jobs: Sequence[Job]) -> None:
+def check_ends(harness: WorkerHarness, jobs: Sequence[Job]) -> None:
     """The events of each of these jobs lead to one end."""
     stories: dict[str, list[tuple[int, str]]] = {job.id: [] for job in jobs}
-    for event in stage.events():
+    for event in harness.events():
         told = event.told
         if told.get("jobId") in stories:
             stories[told["jobId"]].append((told["seq"], told["status"]))
