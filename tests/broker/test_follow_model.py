@@ -14,7 +14,7 @@ STEPS = 150
 OPTIONS = '{"index":"task:app.task"}'
 
 
-class Play:
+class FollowMachine:
     """Jobs outside workflows, driven by chance."""
 
     def __init__(self, broker: BrokerHarness, seed: int) -> None:
@@ -116,16 +116,16 @@ class Play:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random_followers(broker: BrokerHarness, seed: int) -> None:
-    play = Play(broker, seed)
-    play.add()
+    machine = FollowMachine(broker, seed)
+    machine.add()
     for _ in range(STEPS):
-        if play.there:
-            play.step()
+        if machine.there:
+            machine.step()
         else:
-            play.add()
+            machine.add()
         invariants(broker, tokens=False)
-    play.rest()
+    machine.rest()
     invariants(broker, tokens=False)
-    play.check()
-    assert all(times == 1 for times in play.ended.values()), play.ended
-    assert len(play.ended) > 10
+    machine.check()
+    assert all(times == 1 for times in machine.ended.values()), machine.ended
+    assert len(machine.ended) > 10

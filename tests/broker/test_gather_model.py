@@ -16,7 +16,7 @@ STEPS = 150
 OUTCOME_KINDS = ["completed"] * 6 + ["failed", "failed", "retrying", "queued"]
 
 
-class Play:
+class GatherMachine:
     """Gathers, driven by chance."""
 
     def __init__(self, broker: BrokerHarness, seed: int) -> None:
@@ -146,18 +146,18 @@ class Play:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_gathers(broker: BrokerHarness, seed: int) -> None:
-    play = Play(broker, seed)
-    play.start()
+    machine = GatherMachine(broker, seed)
+    machine.start()
     for _ in range(STEPS):
-        play.step()
-        play.check()
-    play.rest()
-    play.check()
-    assert {status for status, _ in play.reached.values()} == {"released", "failed"}
+        machine.step()
+        machine.check()
+    machine.rest()
+    machine.check()
+    assert {status for status, _ in machine.reached.values()} == {"released", "failed"}
     for _ in range(5):
         broker.advance(max(TTL_MS, KEEP_MS))
-        play.queries[0].look()
-    assert play.known() == []
+        machine.queries[0].look()
+    assert machine.known() == []
     assert not broker.redis.exists(broker.keys.gathers, broker.keys.newest_gathers)
     left = [key for key in invariants(broker, tokens=False) if ":gather:" in key]
     assert left == []

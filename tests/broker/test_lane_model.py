@@ -29,7 +29,7 @@ LANES = [
 RATE, WINDOW = 4, 10_000
 
 
-class Machine:
+class LaneMachine:
     """One random run."""
 
     def __init__(self, broker: BrokerHarness, seed: int) -> None:
@@ -160,7 +160,7 @@ class Machine:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_any_order_of_verbs_keeps_the_limits(broker: BrokerHarness, seed: int) -> None:
-    machine = Machine(broker, seed)
+    machine = LaneMachine(broker, seed)
     for _ in range(90):
         machine.step()
     machine.run_to_the_end()

@@ -18,7 +18,7 @@ DAY = 86_400_000
 OUTCOME_KINDS = ["completed"] * 4 + ["failed", "cancelled", "queued", "retrying", "delayed"]
 
 
-class Play:
+class UniqueMachine:
     """Jobs with five keys, one for each mode, driven by chance; their payloads are numbers."""
 
     def __init__(self, broker: BrokerHarness, seed: int) -> None:
@@ -98,7 +98,7 @@ class Play:
     def check(self) -> None:
         check_uniques(self.broker, invariants(self.broker, tokens=False))
 
-    def play(self) -> None:
+    def run_steps(self) -> None:
         acts = [self.put] * 6 + [self.claim, self.finish] * 4 + [self.pass_time] * 3
         acts += [self.reap, self.cancel, self.requeue, self.clear, self.prune]
         for _ in range(STEPS):
@@ -122,10 +122,10 @@ class Play:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_random_verbs(broker: BrokerHarness, seed: int) -> None:
-    play = Play(broker, seed)
-    play.play()
-    assert play.duplicates > 5
-    play.rest()
+    machine = UniqueMachine(broker, seed)
+    machine.run_steps()
+    assert machine.duplicates > 5
+    machine.rest()
     assert not broker.redis.exists(*(broker.keys.unique(key) for key in MODES if key != "lasting"))
     assert broker.ids("waiting") == []
     for key, words in MODES.items():  # what is enqueued at rest is new, and runs
@@ -139,12 +139,13 @@ def test_random_verbs(broker: BrokerHarness, seed: int) -> None:
 def test_the_last_arguments_are_never_lost(broker: BrokerHarness, mode: str) -> None:
     """Without cancels and whatever crashes: the newest arguments run, and run last."""
     for seed in range(5):
-        play = Play(broker, seed)
-        play.chance.choice = _only(play.chance, mode)  # type: ignore[method-assign]
+        machine = UniqueMachine(broker, seed)
+        machine.chance.choice = _only(machine.chance, mode)  # type: ignore[method-assign]
         for _ in range(40):
-            play.chance.sample([play.put, play.claim, play.reap, play.pass_time], 1)[0]()
-        play.rest()
-        assert play.run[mode] == play.newest[mode]
+            verbs = [machine.put, machine.claim, machine.reap, machine.pass_time]
+            machine.chance.sample(verbs, 1)[0]()
+        machine.rest()
+        assert machine.run[mode] == machine.newest[mode]
         broker.redis.flushdb()
 
 

@@ -23,7 +23,7 @@ def random_parents(chance: random.Random) -> dict[int, list[int]]:
     }
 
 
-class Play:
+class WorkflowMachine:
     """One workflow after another, driven by chance."""
 
     def __init__(self, broker: BrokerHarness, seed: int) -> None:
@@ -113,15 +113,15 @@ class Play:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_workflows(broker: BrokerHarness, seed: int) -> None:
-    play = Play(broker, seed)
-    play.push()
+    machine = WorkflowMachine(broker, seed)
+    machine.push()
     for _ in range(STEPS):
-        play.step()
-        play.check()
-    play.rest()
-    play.check()
-    assert all(times == 1 for times in play.ended.values()), play.ended
-    for workflow in play.workflows:
+        machine.step()
+        machine.check()
+    machine.rest()
+    machine.check()
+    assert all(times == 1 for times in machine.ended.values()), machine.ended
+    for workflow in machine.workflows:
         data, statuses = workflow.data(), workflow.statuses()
         assert data.status.is_final, (data, statuses)
         if data.status == "completed":

@@ -18,7 +18,7 @@ from django_redisqueue import get_gather
 from example_project.reports.comparing import plain_join
 from example_project.reports.models import FileDownloadRecord
 from example_project.reports.tasks import request_report
-from tests.outbox.conftest import Play
+from tests.outbox.conftest import OutboxHarness
 from tests.outbox.test_lost import DIE_BEFORE_SENDING
 from tests.worker.harness import WorkerHarness
 from tests.worker.processes import eventually
@@ -31,18 +31,20 @@ MODULES = ["example_project.reports.tasks", "tests.example.killer"]
 
 
 @pytest.fixture
-def graves(play: Play, tmp_path: Path, settings: Any) -> Path:
+def graves(outbox_harness: OutboxHarness, tmp_path: Path, settings: Any) -> Path:
     """The killer's folder, on a harness whose database has users, and whose results of users are
     too large for Redis."""
     made = tmp_path / "graves"
     (made / "spent").mkdir(parents=True)
     media = str(tmp_path / "media")
     settings.MEDIA_ROOT = media
-    play.harness.environment |= {
+    outbox_harness.harness.environment |= {
         "REDISQUEUE_TEST_GRAVES": str(made),
         "REDISQUEUE_TEST_MEDIA": media,
     }
-    play.harness.configure(TASK_MODULES=MODULES, MAX_RECOVERIES=100, MAX_RESULT_BYTES=4096)
+    outbox_harness.harness.configure(
+        TASK_MODULES=MODULES, MAX_RECOVERIES=100, MAX_RESULT_BYTES=4096
+    )
     call_command("makereportdata", users=USERS, stdout=StringIO())
     return made
 
@@ -76,8 +78,8 @@ def check(harness: WorkerHarness, records: list[FileDownloadRecord], jobs: int =
         assert get_gather(record.key).done_count == 3
 
 
-def test_killed_at_each_step(play: Play, graves: Path, tmp_path: Path) -> None:
-    harness = play.harness
+def test_killed_at_each_step(outbox_harness: OutboxHarness, graves: Path, tmp_path: Path) -> None:
+    harness = outbox_harness.harness
     steps = (
         *("asking-users", "found-users", "asking-funds", "found-funds", "asking-accounts"),
         *("found-accounts", "joined", "within", "written", "ready", "swept"),
@@ -95,11 +97,11 @@ def test_killed_at_each_step(play: Play, graves: Path, tmp_path: Path) -> None:
     assert len(large) >= REPORTS, "no result went through the storage"
 
 
-def test_a_site_that_dies_after_its_commit(play: Play, graves: Path) -> None:
-    harness = play.harness
+def test_a_site_that_dies_after_its_commit(outbox_harness: OutboxHarness, graves: Path) -> None:
+    harness = outbox_harness.harness
     harness.configure(TASK_MODULES=[*MODULES, "tests.outbox.quick"])
     ask = "from example_project.reports.tasks import request_report; request_report()"
-    play.run(DIE_BEFORE_SENDING + ask, kill=signal.SIGKILL, OUTBOX=True)
+    outbox_harness.run(DIE_BEFORE_SENDING + ask, kill=signal.SIGKILL, OUTBOX=True)
     record = FileDownloadRecord.objects.get()
     assert harness.stats()["queued"] == 0
     harness.worker("--processes", "1")
@@ -109,13 +111,13 @@ def test_a_site_that_dies_after_its_commit(play: Play, graves: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_at_random(play: Play, graves: Path) -> None:
+def test_killed_at_random(outbox_harness: OutboxHarness, graves: Path) -> None:
     """Children, and the supervisor now and then, while reports are asked for all the time.
 
         A kill may fall between two jobs, the more often the faster they are, so this continues
     until enough jobs were hit.
     """
-    harness, chance = play.harness, random.Random(4)
+    harness, chance = outbox_harness.harness, random.Random(4)
     worker = harness.worker("--processes", "3").wait_until_up(4)
     records = []
     for death in range(MOST_DEATHS):
@@ -136,9 +138,9 @@ def test_killed_at_random(play: Play, graves: Path) -> None:
 
 
 def test_a_merge_that_always_dies_is_reported_and_its_retry_delivers(
-    play: Play, graves: Path
+    outbox_harness: OutboxHarness, graves: Path
 ) -> None:
-    harness = play.harness
+    harness = outbox_harness.harness
     harness.configure(MAX_RECOVERIES=3, MIRROR=True)
     (graves / "poison").touch()
     record = request_report()

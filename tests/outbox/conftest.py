@@ -19,7 +19,7 @@ MODULES = ["tests.worker.tasks", "tests.outbox.tasks", "tests.outbox.quick"]
 ALIASES = ("default", "other")
 
 
-class Play:
+class OutboxHarness:
     """A harness whose processes share databases with the test."""
 
     def __init__(self, harness: WorkerHarness, server: Any) -> None:
@@ -41,13 +41,13 @@ def empty_sqlite(migrated: Path) -> bytes:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def play(
+def outbox_harness(
     request: pytest.FixtureRequest,
     harness: WorkerHarness,
     empty_sqlite: bytes,
     tmp_path: Path,
     django_db_blocker: Any,
-) -> Iterator[Play]:
+) -> Iterator[OutboxHarness]:
     """A harness with two migrated databases for its processes and the test, of each kind."""
     server = None if request.param == "sqlite" else request.getfixturevalue("postgres")
     entries = {}
@@ -62,7 +62,7 @@ def play(
     with django_db_blocker.unblock(), ExitStack() as stack:
         for alias, entry in entries.items():
             stack.enter_context(as_database(alias, entry))
-        yield Play(harness, server)
+        yield OutboxHarness(harness, server)
     if server is not None:
         harness.end_workers()  # otherwise one might write into a database after it was emptied
         for entry in entries.values():

@@ -14,12 +14,12 @@ from tests.dashboard import approval_tasks
 from tests.support.shards import shard_of
 from tests.worker.processes import eventually
 
-from .conftest import MODULES, Play
+from .conftest import MODULES, OutboxHarness
 
 
-@pytest.mark.parametrize("play", ["sqlite"], indirect=True)
-def test_the_job_continues(play: Play) -> None:
-    harness = play.harness
+@pytest.mark.parametrize("outbox_harness", ["sqlite"], indirect=True)
+def test_the_job_continues(outbox_harness: OutboxHarness) -> None:
+    harness = outbox_harness.harness
     harness.configure(TASK_MODULES=[*MODULES, "tests.dashboard.approval_tasks"])
     boss = User.objects.create_superuser("boss")
     jobs = [approval_tasks.refund_once.enqueue(), approval_tasks.arefund.enqueue()]

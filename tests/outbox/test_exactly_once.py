@@ -15,10 +15,10 @@ from tests.app.models import Counter
 from tests.worker.processes import eventually
 
 from . import tasks
-from .conftest import MODULES, Play
+from .conftest import MODULES, OutboxHarness
 
 KILLS = 100
-ON_POSTGRES = pytest.mark.parametrize("play", ["postgresql"], indirect=True)
+ON_POSTGRES = pytest.mark.parametrize("outbox_harness", ["postgresql"], indirect=True)
 
 
 def value(name: str) -> int:
@@ -27,9 +27,9 @@ def value(name: str) -> int:
 
 @pytest.mark.slow
 def test_killed_after_the_commit_and_before_the_report_a_hundred_times(
-    play: Play, tmp_path: Path
+    outbox_harness: OutboxHarness, tmp_path: Path
 ) -> None:
-    harness, graves = play.harness, tmp_path / "graves"
+    harness, graves = outbox_harness.harness, tmp_path / "graves"
     graves.mkdir()
     harness.environment["REDISQUEUE_TEST_GRAVES"] = str(graves)
     harness.configure(TASK_MODULES=[*MODULES, "tests.outbox.killer"])
@@ -45,8 +45,10 @@ def test_killed_after_the_commit_and_before_the_report_a_hundred_times(
     assert sorted(job.result for job in jobs) == list(range(1, KILLS + 1))
 
 
-def test_enqueued_jobs_commit_with_it_or_not_at_all(play: Play, tmp_path: Path) -> None:
-    harness = play.harness
+def test_enqueued_jobs_commit_with_it_or_not_at_all(
+    outbox_harness: OutboxHarness, tmp_path: Path
+) -> None:
+    harness = outbox_harness.harness
     job = tasks.fail_once.enqueue(harness.book, "work")
     harness.worker("--processes", "1")
     harness.until_done(2)  # itself, and the job of its second run
@@ -58,10 +60,10 @@ def test_enqueued_jobs_commit_with_it_or_not_at_all(play: Play, tmp_path: Path) 
 
 
 def test_a_job_enqueued_by_a_job_that_is_killed_after_its_commit(
-    play: Play, tmp_path: Path
+    outbox_harness: OutboxHarness, tmp_path: Path
 ) -> None:
     """Once before it sends what it enqueued, and once before it reports."""
-    harness, graves = play.harness, tmp_path / "graves"
+    harness, graves = outbox_harness.harness, tmp_path / "graves"
     graves.mkdir()
     harness.environment["REDISQUEUE_TEST_GRAVES"] = str(graves)
     harness.configure(TASK_MODULES=[*MODULES, "tests.outbox.killer"])
@@ -73,8 +75,8 @@ def test_a_job_enqueued_by_a_job_that_is_killed_after_its_commit(
 
 
 @ON_POSTGRES  # because the frozen run would hold SQLite's only write lock
-def test_a_stale_duplicate_runs_too_and_one_receipt_wins(play: Play) -> None:
-    harness = play.harness
+def test_a_stale_duplicate_runs_too_and_one_receipt_wins(outbox_harness: OutboxHarness) -> None:
+    harness = outbox_harness.harness
     frozen = harness.worker("--processes", "1").wait_until_up(2)
     job = tasks.slow_once.enqueue(harness.book, "twin", 1.0)
     eventually(lambda: harness.runs()["twin"], why=harness.report)
@@ -91,8 +93,8 @@ def test_a_stale_duplicate_runs_too_and_one_receipt_wins(play: Play) -> None:
     assert job.result == 2
 
 
-def test_a_timeout_rolls_back(play: Play) -> None:
-    harness = play.harness
+def test_a_timeout_rolls_back(outbox_harness: OutboxHarness) -> None:
+    harness = outbox_harness.harness
     job = tasks.late_once.enqueue(harness.book, "late")
     harness.worker("--processes", "1")
     harness.ended(job)
@@ -104,8 +106,8 @@ def test_a_timeout_rolls_back(play: Play) -> None:
     assert not Receipt.objects.exists()
 
 
-def test_a_cancel_rolls_back(play: Play) -> None:
-    harness = play.harness
+def test_a_cancel_rolls_back(outbox_harness: OutboxHarness) -> None:
+    harness = outbox_harness.harness
     job = tasks.slow_once.enqueue(harness.book, "c", 30)
     harness.worker("--processes", "1")
     eventually(lambda: harness.runs()["c"], why=harness.report)
@@ -117,8 +119,10 @@ def test_a_cancel_rolls_back(play: Play) -> None:
 
 
 @ON_POSTGRES  # because SQLite has no connections to lose
-def test_a_connection_lost_before_the_commit_rolls_back_and_the_child_continues(play: Play) -> None:
-    harness = play.harness
+def test_a_connection_lost_before_the_commit_rolls_back_and_the_child_continues(
+    outbox_harness: OutboxHarness,
+) -> None:
+    harness = outbox_harness.harness
     job = tasks.cut_off_once.enqueue("cut")
     harness.worker("--processes", "1")
     harness.ended(job)
@@ -132,8 +136,8 @@ def test_a_connection_lost_before_the_commit_rolls_back_and_the_child_continues(
     assert job.status == "failed"
 
 
-def test_a_hook_that_raises_after_the_commit_fails_nothing(play: Play) -> None:
-    harness = play.harness
+def test_a_hook_that_raises_after_the_commit_fails_nothing(outbox_harness: OutboxHarness) -> None:
+    harness = outbox_harness.harness
     job = tasks.bad_hook_once.enqueue("hook")
     worker = harness.worker("--processes", "1")
     harness.ended(job)
@@ -143,8 +147,8 @@ def test_a_hook_that_raises_after_the_commit_fails_nothing(play: Play) -> None:
     assert "ZeroDivisionError" in worker.output
 
 
-def test_no_timeout_is_raised_after_the_work(play: Play) -> None:
-    harness = play.harness
+def test_no_timeout_is_raised_after_the_work(outbox_harness: OutboxHarness) -> None:
+    harness = outbox_harness.harness
     job = tasks.slow_hook_once.enqueue("slow hook")
     harness.worker("--processes", "1")
     harness.ended(job)
@@ -153,21 +157,21 @@ def test_no_timeout_is_raised_after_the_work(play: Play) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("play", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("outbox_harness", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("options", [(), ("--threads", "2")], ids=["main", "threads"])
 def test_a_job_that_is_killed_after_its_commit_has_completed(
-    play: Play, options: tuple[str, ...]
+    outbox_harness: OutboxHarness, options: tuple[str, ...]
 ) -> None:
     job = tasks.endless_hook_once.enqueue("hook")
-    play.harness.worker("--processes", "1", *options)
-    play.harness.until_done(1, timeout=30)
+    outbox_harness.harness.worker("--processes", "1", *options)
+    outbox_harness.harness.until_done(1, timeout=30)
     job.refresh()
     assert (job.status, job.result, job.attempts, job.recoveries) == ("completed", 1, 0, 1)
     assert value("hook") == 1
 
 
-def test_a_result_that_cannot_be_stored_rolls_back(play: Play) -> None:
-    harness = play.harness
+def test_a_result_that_cannot_be_stored_rolls_back(outbox_harness: OutboxHarness) -> None:
+    harness = outbox_harness.harness
     job = tasks.bad_result_once.enqueue("bad")
     harness.worker("--processes", "1")
     harness.ended(job)
@@ -176,8 +180,8 @@ def test_a_result_that_cannot_be_stored_rolls_back(play: Play) -> None:
     assert not Counter.objects.exists()
 
 
-def test_on_another_database(play: Play) -> None:
-    harness = play.harness
+def test_on_another_database(outbox_harness: OutboxHarness) -> None:
+    harness = outbox_harness.harness
     job = tasks.count_on_other.enqueue("o")
     harness.worker("--processes", "1")
     harness.ended(job)

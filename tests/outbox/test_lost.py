@@ -21,7 +21,7 @@ from tests.gauntlet.clock import MovedClock, missing
 from tests.worker import tasks
 from tests.worker.processes import eventually, holds_for
 
-from .conftest import Play
+from .conftest import OutboxHarness
 
 DIE_BEFORE_SENDING = """
 from django.db import transaction
@@ -31,15 +31,15 @@ RedisTransport.enqueue = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def run_and_die_before_sending(play: Play, work: str) -> None:
+def run_and_die_before_sending(outbox_harness: OutboxHarness, work: str) -> None:
     """A producer that is killed when its jobs have committed, and Redis has none of them."""
-    play.run(DIE_BEFORE_SENDING + work, kill=signal.SIGKILL, OUTBOX=True)
+    outbox_harness.run(DIE_BEFORE_SENDING + work, kill=signal.SIGKILL, OUTBOX=True)
 
 
-def test_a_producer_killed_between_commit_and_relay(play: Play) -> None:
-    harness = play.harness
+def test_a_producer_killed_between_commit_and_relay(outbox_harness: OutboxHarness) -> None:
+    harness = outbox_harness.harness
     run_and_die_before_sending(
-        play,
+        outbox_harness,
         f"""
 with transaction.atomic():
     bump("work")
@@ -59,12 +59,12 @@ with transaction.atomic():
 @pytest.mark.skipif(bool(missing()), reason=missing())
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_worker_with_a_wrong_clock_sends_waiting_jobs_and_runs_them_in_time(
-    play: Play, tmp_path: Path, hours: int
+    outbox_harness: OutboxHarness, tmp_path: Path, hours: int
 ) -> None:
-    harness, clock = play.harness, MovedClock(tmp_path)
+    harness, clock = outbox_harness.harness, MovedClock(tmp_path)
     clock.jump(hours * 3600)
     run_and_die_before_sending(
-        play, f"with transaction.atomic(): run.enqueue({harness.book!r}, 'left')"
+        outbox_harness, f"with transaction.atomic(): run.enqueue({harness.book!r}, 'left')"
     )
     early = tasks.run.using(run_after=3600).enqueue(harness.book, "early")
     tasks.run.using(run_after=1).enqueue(harness.book, "late")
@@ -76,31 +76,33 @@ def test_a_worker_with_a_wrong_clock_sends_waiting_jobs_and_runs_them_in_time(
     assert early.status == "scheduled"
 
 
-def leave_in_the_outbox(play: Play, names: str) -> None:
+def leave_in_the_outbox(outbox_harness: OutboxHarness, names: str) -> None:
     """Rows that are old enough for the relay."""
     run_and_die_before_sending(
-        play,
+        outbox_harness,
         f"""
 with transaction.atomic():
-    run.enqueue_many([({play.harness.book!r}, name) for name in {names!r}])
+    run.enqueue_many([({outbox_harness.harness.book!r}, name) for name in {names!r}])
 """,
     )
     OutboxJob.objects.update(created_at=timezone.now() - timedelta(minutes=1))
 
 
-def test_a_burst_runs_the_jobs_in_the_outbox(play: Play) -> None:
+def test_a_burst_runs_the_jobs_in_the_outbox(outbox_harness: OutboxHarness) -> None:
     """Its children end when their queues are empty, and the relay's first pass may come later."""
-    leave_in_the_outbox(play, "abc")
-    assert play.harness.worker("--processes", "1", "--burst").wait() == 0
-    assert play.harness.runs() == {"a": 1, "b": 1, "c": 1}
+    leave_in_the_outbox(outbox_harness, "abc")
+    assert outbox_harness.harness.worker("--processes", "1", "--burst").wait() == 0
+    assert outbox_harness.harness.runs() == {"a": 1, "b": 1, "c": 1}
 
 
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
-def test_a_burst_waits_while_redis_cannot_save_the_jobs_of_the_outbox(play: Play) -> None:
-    harness = play.harness
+def test_a_burst_waits_while_redis_cannot_save_the_jobs_of_the_outbox(
+    outbox_harness: OutboxHarness,
+) -> None:
+    harness = outbox_harness.harness
     # it leaves data for later ones
     assert harness.worker("--processes", "1", "--burst").wait() == 0
-    leave_in_the_outbox(play, "abc")
+    leave_in_the_outbox(outbox_harness, "abc")
     with harness.server.save_failing():
         burst = harness.worker("--processes", "1", "--burst")
         eventually(lambda: "refuses writes; look at its log" in burst.output, why=harness.report)
@@ -110,12 +112,14 @@ def test_a_burst_waits_while_redis_cannot_save_the_jobs_of_the_outbox(play: Play
 
 
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
-def test_a_burst_reports_that_a_full_redis_refused_the_jobs_of_the_outbox(play: Play) -> None:
+def test_a_burst_reports_that_a_full_redis_refused_the_jobs_of_the_outbox(
+    outbox_harness: OutboxHarness,
+) -> None:
     """It runs the jobs that Redis has, which frees memory."""
-    harness = play.harness
+    harness = outbox_harness.harness
     assert harness.worker("--processes", "1", "--burst").wait() == 0
     tasks.run.enqueue(harness.book, "before")
-    leave_in_the_outbox(play, "abc")
+    leave_in_the_outbox(outbox_harness, "abc")
     harness.redis.config_set("maxmemory", 1)
     burst = harness.worker("--processes", "1", "--burst")
     assert burst.wait() == 1, burst.output
@@ -128,9 +132,9 @@ def test_a_burst_reports_that_a_full_redis_refused_the_jobs_of_the_outbox(play: 
     assert harness.runs() == {"before": 1, "a": 1, "b": 1, "c": 1}
 
 
-def test_a_producer_killed_before_its_commit_leaves_nothing(play: Play) -> None:
-    harness = play.harness
-    play.run(
+def test_a_producer_killed_before_its_commit_leaves_nothing(outbox_harness: OutboxHarness) -> None:
+    harness = outbox_harness.harness
+    outbox_harness.run(
         f"""
 from django.db import transaction
 from tests.worker.tasks import run
@@ -149,16 +153,16 @@ with transaction.atomic():
 
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
 def test_a_job_that_leaves_the_outbox_between_two_reads_is_found(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+    outbox_harness: OutboxHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis does not have the job yet, and the database no longer does."""
     look = ports.archive
     assert look is not None
-    play.harness.configure(OUTBOX=True)
-    play.harness.server.stop()
+    outbox_harness.harness.configure(OUTBOX=True)
+    outbox_harness.harness.server.stop()
     with transaction.atomic():
-        job = tasks.run.enqueue(play.harness.book, "late")
-    play.harness.server.start()
+        job = tasks.run.enqueue(outbox_harness.harness.book, "late")
+    outbox_harness.harness.server.start()
 
     def relayed_meanwhile(job_id: str, *, in_outbox: bool) -> object:
         row = OutboxJob.objects.get(pk=job_id)
@@ -174,8 +178,8 @@ def test_a_job_that_leaves_the_outbox_between_two_reads_is_found(
 
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
 @pytest.mark.parametrize("outbox", [True, False])
-def test_redis_down_for_the_whole_request(play: Play, outbox: bool) -> None:
-    harness = play.harness
+def test_redis_down_for_the_whole_request(outbox_harness: OutboxHarness, outbox: bool) -> None:
+    harness = outbox_harness.harness
     harness.configure(OUTBOX=outbox)
     harness.server.stop()
     with transaction.atomic():
@@ -190,9 +194,11 @@ def test_redis_down_for_the_whole_request(play: Play, outbox: bool) -> None:
     eventually(lambda: not OutboxJob.objects.exists(), why=harness.report)
 
 
-def test_two_databases_and_a_producer_killed_between_their_commits(play: Play) -> None:
-    harness = play.harness
-    play.run(
+def test_two_databases_and_a_producer_killed_between_their_commits(
+    outbox_harness: OutboxHarness,
+) -> None:
+    harness = outbox_harness.harness
+    outbox_harness.run(
         f"""
 from django.db import transaction
 from tests.worker.tasks import run
@@ -207,7 +213,7 @@ with transaction.atomic(using="other"):
         OUTBOX=True,
     )
     run_and_die_before_sending(
-        play,
+        outbox_harness,
         f"""
 with transaction.atomic(using="other"), transaction.atomic():
     run.enqueue({harness.book!r}, "whole")
@@ -220,8 +226,10 @@ with transaction.atomic(using="other"), transaction.atomic():
     holds_for(lambda: harness.runs() == {"whole": 1}, 1)
 
 
-def test_with_the_mirror_the_row_is_deleted_once_the_job_is_mirrored(play: Play) -> None:
-    harness = play.harness
+def test_with_the_mirror_the_row_is_deleted_once_the_job_is_mirrored(
+    outbox_harness: OutboxHarness,
+) -> None:
+    harness = outbox_harness.harness
     harness.configure(OUTBOX=True, MIRROR=True)
     with transaction.atomic():
         tasks.run.enqueue(harness.book, "mirrored")

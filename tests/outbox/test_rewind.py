@@ -17,7 +17,7 @@ from tests.worker import tasks
 from tests.worker.harness import WorkerHarness
 from tests.worker.processes import eventually, holds_for
 
-from .conftest import Play
+from .conftest import OutboxHarness
 
 
 @pytest.fixture
@@ -31,9 +31,9 @@ def harness(
 
 
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
-@pytest.mark.parametrize("play", ["sqlite"], indirect=True)
-def test_every_job_that_redis_has_lost_runs_once(play: Play) -> None:
-    harness = play.harness
+@pytest.mark.parametrize("outbox_harness", ["sqlite"], indirect=True)
+def test_every_job_that_redis_has_lost_runs_once(outbox_harness: OutboxHarness) -> None:
+    harness = outbox_harness.harness
     modules = ["tests.worker.tasks", "tests.outbox.late"]
     harness.configure(OUTBOX=True, MIRROR=True, TASK_MODULES=modules)
     queue = JobQueue()

@@ -26,7 +26,7 @@ from tests.support.shards import shard_of
 from tests.worker.parts import claimed
 
 from . import step_tasks
-from .conftest import MODULES, Play
+from .conftest import MODULES, OutboxHarness
 
 
 def _context() -> JobContext:
@@ -38,8 +38,10 @@ def values() -> dict[str, int]:
     return dict(Counter.objects.values_list("name", "value"))
 
 
-def test_killed_after_the_commit_of_each_step(play: Play, tmp_path: Path) -> None:
-    harness, graves = play.harness, tmp_path / "graves"
+def test_killed_after_the_commit_of_each_step(
+    outbox_harness: OutboxHarness, tmp_path: Path
+) -> None:
+    harness, graves = outbox_harness.harness, tmp_path / "graves"
     graves.mkdir()
     harness.environment["REDISQUEUE_TEST_GRAVES"] = str(graves)
     harness.configure(TASK_MODULES=[*MODULES, "tests.outbox.step_tasks"], LEASE=30)

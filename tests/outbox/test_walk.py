@@ -21,7 +21,7 @@ from tests.worker.harness import WorkerHarness
 from tests.worker.processes import eventually
 
 from . import walk_tasks
-from .conftest import MODULES, Play
+from .conftest import MODULES, OutboxHarness
 
 ROWS, KILLS = map(int, os.environ.get("REDISQUEUE_WALK", "3000,5").split(","))
 MODULES_OF_WALKS = [*MODULES, "tests.outbox.walk_tasks"]
@@ -70,8 +70,8 @@ def progress_of(harness: WorkerHarness, job: Job) -> list[int]:
     return [one["progress"]["done"] for one in told if one["jobId"] == job.id and "progress" in one]
 
 
-def test_each_row_once_and_progress_never_goes_back(play: Play) -> None:
-    harness = play.harness
+def test_each_row_once_and_progress_never_goes_back(outbox_harness: OutboxHarness) -> None:
+    harness = outbox_harness.harness
     harness.configure(TASK_MODULES=MODULES_OF_WALKS, LEASE=30)
     create_rows(ROWS)
     begun = time.monotonic()
@@ -95,7 +95,7 @@ def test_each_row_once_and_progress_never_goes_back(play: Play) -> None:
     assert (Receipt.objects.count(), StepReceipt.objects.count()) == (1, 0)
 
 
-@pytest.mark.parametrize("play", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("outbox_harness", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(
     ("name", "threads"),
     [
@@ -105,8 +105,10 @@ def test_each_row_once_and_progress_never_goes_back(play: Play) -> None:
         ("wait_at_each_async", "1"),
     ],
 )
-def test_a_deploy_ends_the_item_and_not_the_job(play: Play, name: str, threads: str) -> None:
-    harness = play.harness
+def test_a_deploy_ends_the_item_and_not_the_job(
+    outbox_harness: OutboxHarness, name: str, threads: str
+) -> None:
+    harness = outbox_harness.harness
     harness.configure(TASK_MODULES=MODULES_OF_WALKS, LEASE=30)
     create_rows(4)
     job = getattr(walk_tasks, name).enqueue(harness.book)
@@ -133,10 +135,12 @@ def test_a_deploy_ends_the_item_and_not_the_job(play: Play, name: str, threads: 
     }
 
 
-@pytest.mark.parametrize("play", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("outbox_harness", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("name", ["wait_at_each", "wait_at_each_async"])
-def test_a_cancel_ends_it_after_the_item_whose_rows_commit(play: Play, name: str) -> None:
-    harness = play.harness
+def test_a_cancel_ends_it_after_the_item_whose_rows_commit(
+    outbox_harness: OutboxHarness, name: str
+) -> None:
+    harness = outbox_harness.harness
     harness.configure(TASK_MODULES=MODULES_OF_WALKS, LEASE=30)
     create_rows(3)
     job = getattr(walk_tasks, name).enqueue(harness.book)

@@ -344,7 +344,7 @@ def look(seen: Seen) -> object:
     )
 
 
-def play(scenario: Callable[[Drain], Iterator[Seen]], drain: Drain) -> list[object]:
+def run_scenario(scenario: Callable[[Drain], Iterator[Seen]], drain: Drain) -> list[object]:
     RAN.clear()
     BROKEN.clear()
     return [look(seen) for seen in scenario(drain)]
@@ -375,9 +375,9 @@ def hand(queue_settings: dict[str, Any]) -> Iterator[Hand]:
 def test_memory_gives_the_same_results_as_redis(
     scenario: Callable[[Drain], Iterator[Seen]], hand: Hand
 ) -> None:
-    in_redis = play(scenario, lambda: work(hand))
+    in_redis = run_scenario(scenario, lambda: work(hand))
     with capture_jobs() as jobs:
-        in_memory = play(scenario, lambda: jobs.drain(scheduled=False))
+        in_memory = run_scenario(scenario, lambda: jobs.drain(scheduled=False))
     assert len(in_redis) == len(in_memory)
     for there, here in zip(in_redis, in_memory, strict=True):
         assert here == there

@@ -11,14 +11,14 @@ import pytest
 from django_redisqueue.broker.replies import ClaimedJob
 
 from .harness import ERROR, BrokerHarness, invariants, outcome
-from .test_workflow_model import Play
+from .test_workflow_model import WorkflowMachine
 from .workflows import BrokerWorkflow
 
 STEPS = 150
 ENDED = ("completed", "failed", "cancelled")
 
 
-class HardPlay(Play):
+class LargeWorkflowMachine(WorkflowMachine):
     """Drives workflows of 100 to 300 jobs, and jobs outside that wait for them."""
 
     def __init__(self, broker: BrokerHarness, seed: int) -> None:
@@ -184,15 +184,15 @@ class HardPlay(Play):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_large_workflows(broker: BrokerHarness, seed: int) -> None:
-    play = HardPlay(broker, seed)
-    play.push()
+    machine = LargeWorkflowMachine(broker, seed)
+    machine.push()
     for _ in range(STEPS):
-        play.step()
-    play.finish_all()
+        machine.step()
+    machine.finish_all()
     invariants(broker, tokens=False)
-    assert max(play.ended.values()) == 1
-    for workflow in play.workflows:
-        if workflow.id in play.cleaned:
+    assert max(machine.ended.values()) == 1
+    for workflow in machine.workflows:
+        if workflow.id in machine.cleaned:
             assert broker.workflows.workflow(workflow.id) is None
             assert set(workflow.statuses()) <= set(ENDED)
         elif workflow.data().status == "cancelled":
@@ -200,4 +200,4 @@ def test_random_large_workflows(broker: BrokerHarness, seed: int) -> None:
         else:
             assert Counter(workflow.statuses()) == {"completed": len(workflow.parents)}
             assert workflow.data().status == "completed"
-    assert set(broker.statuses(play.followers)) <= {"completed", "cancelled"}
+    assert set(broker.statuses(machine.followers)) <= {"completed", "cancelled"}
