@@ -44,7 +44,7 @@ from django_redisqueue.exceptions import (
 )
 from tests.app import tasks
 from tests.support.cluster import ClusterNodes, free_ports
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.support.servers import RedisServer
 from tests.support.stopwatch import Stopwatch
 from tests.worker.processes import eventually
@@ -504,15 +504,15 @@ def test_a_listener_notices_that_the_slot_has_moved(
 
 
 def test_waits_are_woken_by_the_end_of_a_job(cluster: ClusterNodes) -> None:
-    hand = Hand()
+    manual_worker = ManualWorker()
     job = tasks.add.enqueue(1, 2)
     found: list[Any] = []
     waiting = threading.Thread(target=lambda: found.append(job.wait(timeout=20)))
     waiting.start()
     eventually(lambda: cluster.listeners(f"job_queue:{{0}}:done:{job.id}") == 1)
-    assert hand.complete_one("3") == job.id
+    assert manual_worker.complete_one("3") == job.id
     waiting.join()
-    hand.close()
+    manual_worker.close()
     assert found == [3]
 
 

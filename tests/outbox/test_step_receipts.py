@@ -21,7 +21,7 @@ from django_redisqueue.worker.child.context import JobContext
 from django_redisqueue.worker.maintenance import maintenance
 from tests.app.models import Counter
 from tests.app.tasks import bump, noop
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.support.shards import shard_of
 from tests.worker.parts import claimed
 
@@ -117,15 +117,15 @@ def test_a_cursor_only_advances_from_where_its_run_read_it() -> None:
 
 @pytest.mark.django_db(databases=["default", "other"])
 def test_receipts_outlive_the_retention_while_their_job_may_run_again(
-    hand: Hand, settings: Any
+    manual_worker: ManualWorker, settings: Any
 ) -> None:
     """Otherwise a job that was parked for that long, or that failed and is requeued, would start
     over."""
     settings.REDISQUEUE = {**settings.REDISQUEUE, "AUDIT_RETENTION": 86_400}
     done = noop.enqueue()
-    hand.complete_one()
+    manual_worker.complete_one()
     failed = noop.enqueue()
-    hand.fail_one()
+    manual_worker.fail_one()
     parked = noop.using(run_after=60).enqueue()
     ids = [done.id, failed.id, parked.id, "job_1700000000000_abcdefghij_0"]
     for job_id in ids:

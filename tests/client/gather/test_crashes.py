@@ -108,7 +108,7 @@ def test_every_finish_is_delivered_again(harness: WorkerHarness) -> None:
 
 
 def _deliver_twice(store: Commands, gathers: list[Gather], results: Counter[str]) -> None:
-    claim_request = ClaimRequest("hand", ("default",))
+    claim_request = ClaimRequest("manual_worker", ("default",))
     for call in range(1, 1000):
         jobs = store.claim(claim_request, 2 * call, 7).jobs
         if not jobs:

@@ -24,7 +24,7 @@ def low(x: Any = None) -> Any:
     return x
 
 
-class Hand:
+class ManualWorker:
     """One child without a process. ``store`` and ``connection`` belong to the shard of its first
     queue, or to ``home``; it claims there first, then in the other shards."""
 
@@ -35,7 +35,9 @@ class Hand:
         self.store = Commands(self.connection)
         others = (shard for shard in range(get_settings().shards) if shard != home)
         self.stores = [self.store, *(Commands(self.connection.at(shard)) for shard in others)]
-        self.claim_request = ClaimRequest(f"hand_{os.getpid()}_{time.monotonic_ns()}", queues)
+        self.claim_request = ClaimRequest(
+            f"manual_worker_{os.getpid()}_{time.monotonic_ns()}", queues
+        )
         self.calls = 0
         self._claimed_in: dict[str, Commands] = {}
 
