@@ -61,7 +61,7 @@ def shard(
     made.close()
 
 
-class Rival:
+class CompetingTransaction:
     """Another connection, in its own thread, with the larger transaction: in a deadlock, MariaDB
     ends the smaller one."""
 
@@ -70,7 +70,7 @@ class Rival:
         self._has_first, self._may_resume = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> Rival:
+    def __enter__(self) -> CompetingTransaction:
         self._thread.start()
         self._has_first.wait(10)
         return self
@@ -125,11 +125,13 @@ def test_after_a_deadlock_the_batch_is_written_again(
     shard.mirror()
     shard.run_jobs(2, "b")
     lock, states = Rollup.objects.select_for_update(), MirrorState.objects
-    with Rival(lambda: list(lock), lambda: states.update(fault="rival")) as rival:
+    with CompetingTransaction(
+        lambda: list(lock), lambda: states.update(fault="competing")
+    ) as competing:
 
         def resume() -> None:
             until_one_waits(on_mariadb)
-            rival.resume()
+            competing.resume()
 
         watcher = threading.Thread(target=resume)
         watcher.start()
@@ -253,14 +255,16 @@ def test_a_deadlock_that_the_task_hides_commits_nothing() -> None:
     def work() -> str:
         list(rows.filter(name="b"))
         bump("before")
-        rival.resume()
+        competing.resume()
         with suppress(OperationalError):
             list(rows.filter(name="a"))
         bump("after")
         return "1"
 
     with (
-        Rival(lambda: list(rows.filter(name="a")), lambda: list(rows.filter(name="b"))) as rival,
+        CompetingTransaction(
+            lambda: list(rows.filter(name="a")), lambda: list(rows.filter(name="b"))
+        ) as competing,
         pytest.raises(OperationalError, match="SAVEPOINT"),
     ):
         run_once("j", "default", work)

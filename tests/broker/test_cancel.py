@@ -18,7 +18,7 @@ def test_a_queued_job_ends_and_its_id_lingers(broker: BrokerHarness) -> None:
     assert broker.status("a") == "cancelled"
     assert broker.ids("cancelled") == ["a"]
     assert broker.ids("queued") == ["a", "b"]
-    assert broker.story("a") == ["queued", "cancelled"]
+    assert broker.event_statuses("a") == ["queued", "cancelled"]
     invariants(broker)
     assert broker.taken(jobs=5) == ["b"]
     invariants(broker)

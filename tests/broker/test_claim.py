@@ -389,7 +389,7 @@ def test_due_jobs_are_promoted_inside_a_claim(broker: BrokerHarness) -> None:
     assert broker.taken() == []
     broker.advance(1000)
     assert broker.taken() == ["due"]
-    assert broker.story("due") == ["scheduled", "queued", "processing"]
+    assert broker.event_statuses("due") == ["scheduled", "queued", "processing"]
     invariants(broker)
 
 
@@ -541,7 +541,10 @@ def test_a_cancelled_list_of_another_type_loses_no_outcome(broker: BrokerHarness
     assert broker.taken(jobs=5) == []
     assert sorted(broker.ids("cancelled")) == [workflow.job(0), workflow.job(1)]
     assert broker.meta()["cancelled_total"] == 2
-    assert [broker.story(workflow.job(n))[-1] for n in (0, 1)] == ["cancelled", "cancelled"]
+    assert [broker.event_statuses(workflow.job(n))[-1] for n in (0, 1)] == [
+        "cancelled",
+        "cancelled",
+    ]
 
 
 def _commands_of_a_claim(broker: BrokerHarness) -> int:

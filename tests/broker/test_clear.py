@@ -62,7 +62,7 @@ def test_waiting_jobs_become_cancelled(
     broker.add("a", "b", **options)
     assert broker.store.clear("default", status).done == 2
     assert broker.ids("cancelled") == ["b", "a"]
-    assert broker.story("a")[-1] == "cancelled"
+    assert broker.event_statuses("a")[-1] == "cancelled"
     assert broker.events("a")[-1]["seq"] == 2
     assert broker.meta()["cancelled_total"] == 2
     assert "lingers" not in broker.job("a")
@@ -100,7 +100,7 @@ def test_lingering_ids_also_leave_the_queue(broker: BrokerHarness) -> None:
     assert broker.store.clear("default", "queued").done == 3
     assert broker.ids("queued") == []
     assert broker.job("a") == {}
-    assert broker.story("b").count("cancelled") == 1
+    assert broker.event_statuses("b").count("cancelled") == 1
     invariants(broker)
 
 

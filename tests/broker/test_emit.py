@@ -56,7 +56,7 @@ def test_the_event_of_a_workflow_is_between_those_of_its_jobs(broker: BrokerHarn
     workflow = BrokerWorkflow(broker, {0: (), 1: ()})
     assert workflow.push() == 1
     assert [event.field for event in broker.written()] == ["job", "job", "workflow"]
-    assert [event.beside for event in broker.written("workflow")] == [{"name": ""}]
+    assert [event.inline for event in broker.written("workflow")] == [{"name": ""}]
     assert stream(broker) == [(0, 3)]
 
 

@@ -178,7 +178,7 @@ def test_messages_without_listeners_are_not_sent(broker: BrokerHarness) -> None:
 
 
 @pytest.mark.parametrize(
-    ("audit", "story"),
+    ("audit", "statuses"),
     [
         ("", ["queued", "processing", "completed"]),
         ("all", ["queued", "processing", "completed"]),
@@ -187,15 +187,15 @@ def test_messages_without_listeners_are_not_sent(broker: BrokerHarness) -> None:
         ("none", []),
     ],
 )
-def test_audit_thins_events(broker: BrokerHarness, audit: str, story: list[str]) -> None:
+def test_audit_thins_events(broker: BrokerHarness, audit: str, statuses: list[str]) -> None:
     broker.end("a", audit=audit)
-    assert broker.story("a") == story
+    assert broker.event_statuses("a") == statuses
 
 
-@pytest.mark.parametrize(("audit", "story"), [("failed", ["failed"]), ("none", [])])
-def test_audit_of_a_failed_job(broker: BrokerHarness, audit: str, story: list[str]) -> None:
+@pytest.mark.parametrize(("audit", "statuses"), [("failed", ["failed"]), ("none", [])])
+def test_audit_of_a_failed_job(broker: BrokerHarness, audit: str, statuses: list[str]) -> None:
     broker.end("a", kind="failed", audit=audit)
-    assert broker.story("a") == story
+    assert broker.event_statuses("a") == statuses
 
 
 @pytest.mark.parametrize("name", ["queued", "wake", "priority", "meta", "scheduled"])
@@ -292,7 +292,7 @@ def one_more(broker: BrokerHarness, **options: Any) -> tuple[object, object, int
         message = listener.get_message(timeout=5)
     calls = sum(each["calls"] for each in stats.values())
     kept = {key: value for key, value in broker.dump().items() if key != broker.keys.events}
-    events = [(event.field, event.text, event.beside) for event in broker.written()]
+    events = [(event.field, event.text, event.inline) for event in broker.written()]
     assert message is not None
     return (kept, events), message["data"], calls
 

@@ -38,7 +38,7 @@ def test_it_waits_for_the_last_of_its_parents(broker: BrokerHarness) -> None:
     assert broker.ids("waiting") == []
     invariants(broker)
     run(broker, "c")
-    assert broker.story("c") == ["waiting", "queued", "processing", "completed"]
+    assert broker.event_statuses("c") == ["waiting", "queued", "processing", "completed"]
     invariants(broker)
 
 
@@ -47,7 +47,7 @@ def test_a_parent_that_has_completed_counts_as_done(broker: BrokerHarness) -> No
     assert broker.add("c", after="wait a") == [True]
     assert broker.ids("queued") == ["c"]
     assert broker.workflows.parent_results("c") == {"a": {"rows": 3}}
-    assert broker.story("c") == ["queued"]
+    assert broker.event_statuses("c") == ["queued"]
     assert broker.tokens() == 1
     invariants(broker)
 
@@ -118,8 +118,8 @@ def test_followers_notified_of_a_failure_are_not_notified_again(broker: BrokerHa
     run(broker, "goes")
     broker.store.requeue(["a"])
     run(broker, "a")
-    assert broker.story("goes") == ["waiting", "queued", "processing", "completed"]
-    assert broker.story("skips") == ["waiting", "cancelled"]
+    assert broker.event_statuses("goes") == ["waiting", "queued", "processing", "completed"]
+    assert broker.event_statuses("skips") == ["waiting", "cancelled"]
     assert broker.store.requeue(["skips"]) == [1]  # on its own, without the result
     run(broker, "skips")
     invariants(broker)

@@ -34,7 +34,12 @@ def test_each_child_starts_once_when_its_last_parent_is_done(broker: BrokerHarne
     assert workflow.statuses()[3] == "queued"
     assert workflow.run_one() == 3
     assert workflow.data().status == "completed"
-    assert broker.story(workflow.job(3)) == ["waiting", "queued", "processing", "completed"]
+    assert broker.event_statuses(workflow.job(3)) == [
+        "waiting",
+        "queued",
+        "processing",
+        "completed",
+    ]
 
 
 def test_a_repeated_push_changes_nothing(broker: BrokerHarness) -> None:
@@ -147,7 +152,7 @@ def test_a_callback_may_be_delayed_and_have_fewer_events_in_the_mirror(
     workflow.run_one()
     done = f"{workflow.id}.complete0"
     assert broker.ids("scheduled", "other") == [done]
-    assert (broker.job(done)["audit"], broker.story(done)) == ("final", [])
+    assert (broker.job(done)["audit"], broker.event_statuses(done)) == ("final", [])
     broker.advance(5000)
     assert broker.taken(queues=["other"]) == [done]
     invariants(broker)
@@ -158,7 +163,7 @@ def test_a_delay_starts_when_the_last_parent_is_done(broker: BrokerHarness) -> N
     workflow.jobs[1] = workflow.jobs[1]._replace(when="+5000")
     workflow.push()
     workflow.run_one()
-    assert broker.story(workflow.job(1)) == ["waiting", "scheduled"]
+    assert broker.event_statuses(workflow.job(1)) == ["waiting", "scheduled"]
     assert broker.events(workflow.job(1))[-1]["dueMs"] == broker.now + 5000
 
 
@@ -337,7 +342,7 @@ def test_one_call_may_create_several(broker: BrokerHarness) -> None:
     assert push_together(broker, *workflows) == [1, 0, 1]
     assert [workflow.counts() for workflow in workflows] == [{"total": 3, "waiting": 1}] * 3
     assert broker.meta()["enqueued_total"] == 9
-    assert [event.told["status"] for event in broker.written("workflow")] == ["running"] * 3
+    assert [event.data["status"] for event in broker.written("workflow")] == ["running"] * 3
     before = broker.dump()
     assert push_together(broker, *workflows) == [0, 0, 0]
     assert broker.dump() == before

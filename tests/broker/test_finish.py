@@ -226,7 +226,7 @@ def test_the_same_outcome_twice_in_one_call_counts_once(broker: BrokerHarness) -
     broker.add("a")
     job = broker.take()
     assert broker.finish(outcome(job), outcome(job)) == [1, 2]
-    assert broker.story("a") == ["queued", "processing", "completed"]
+    assert broker.event_statuses("a") == ["queued", "processing", "completed"]
     invariants(broker)
 
 
@@ -449,7 +449,7 @@ def test_seq_rises_by_one_per_transition(broker: BrokerHarness) -> None:
     events = broker.events("a")
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert broker.job("a")["seq"] == str(len(events))
-    assert broker.story("a") == [
+    assert broker.event_statuses("a") == [
         "scheduled", "queued", "processing", "retrying", "queued", "processing", "queued",
         "processing", "processing", "failed", "queued", "processing", "completed",
     ]  # fmt: skip

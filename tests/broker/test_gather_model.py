@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from .gathers import DELAY_MS, KEEP_MS, TTL_MS, Query
-from .harness import ERROR, BrokerHarness, invariants, outcome, told
+from .harness import ERROR, BrokerHarness, invariants, job_events, outcome
 
 STEPS = 150
 OUTCOME_KINDS = ["completed"] * 6 + ["failed", "failed", "retrying", "queued"]
@@ -108,7 +108,7 @@ class GatherMachine:
         listed = {key for key, _ in dump.get(keys.gathers, ("zset", []))[1]}
         assert listed == {query.key for query in known}
         assert listed == {key for key, _ in dump.get(keys.newest_gathers, ("zset", []))[1]}
-        events = told(dump, keys)
+        events = job_events(dump, keys)
         completions = Counter(job_id for job_id, status, _ in events if status == "completed")
         for query in known:
             assert all(completions[query.job(which)] <= 1 for which in ("then", "failure"))

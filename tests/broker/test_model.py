@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 from django_redisqueue.broker.commands import ClaimRequest
 from django_redisqueue.broker.replies import ClaimedJob, ClaimReply, Outcome, id_in
 
-from .harness import ERROR, FINISHED, BrokerHarness, invariants, said
+from .harness import ERROR, FINISHED, BrokerHarness, invariants, with_implied_fields
 from .model import LATER, Model
 from .planted import plant_bug
 
@@ -337,7 +337,7 @@ class Machine(RuleBasedStateMachine):
             assert keys.job(tombstone) in dump
             self.broker.redis.persist(keys.job(tombstone))
         for job in model.jobs.values():
-            stored = said(dump[keys.job(job.id)][1])
+            stored = with_implied_fields(dump[keys.job(job.id)][1])
             assert stored["status"] == job.status, job
             assert stored.get("child", "") == job.child, job
             for name in ("lease", "attempts", "recoveries", "generation"):

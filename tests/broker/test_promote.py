@@ -15,7 +15,7 @@ def test_due_jobs_move_and_wake_a_worker(broker: BrokerHarness) -> None:
     assert broker.ids("queued") == ["due"]
     assert broker.tokens() == 1
     assert "due_ms" not in broker.job("due")
-    assert broker.story("due") == ["scheduled", "queued"]
+    assert broker.event_statuses("due") == ["scheduled", "queued"]
     assert broker.events("due")[-1]["seq"] == 2
     invariants(broker)
 

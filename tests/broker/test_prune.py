@@ -200,7 +200,7 @@ def entry_of(broker: BrokerHarness, job_id: str, status: str) -> str:
     (found,) = [
         event.entry
         for event in broker.written("job")
-        if (event.told["jobId"], event.told["status"]) == wanted
+        if (event.data["jobId"], event.data["status"]) == wanted
     ]
     return found
 

@@ -27,7 +27,7 @@ def test_no_attempt_is_used(broker: BrokerHarness) -> None:
     broker.store.release("c1", held(broker.take()))
     again = broker.take()
     assert (again.attempts, again.recoveries, again.lease) == (0, 0, 2)
-    assert broker.story("a") == ["queued", "processing", "queued", "processing"]
+    assert broker.event_statuses("a") == ["queued", "processing", "queued", "processing"]
 
 
 def test_it_leaves_a_token(broker: BrokerHarness) -> None:

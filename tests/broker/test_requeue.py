@@ -26,7 +26,7 @@ def test_a_job_goes_to_the_tail_with_all_its_attempts(broker: BrokerHarness, kin
     assert not stored.keys() & {"attempts", "error", "reason", "finished_ms", "bytes", "due_ms"}
     assert broker.meta()["requeued_total"] == 1
     assert broker.meta()["finished_bytes"] == 0
-    assert broker.story("a")[-2:] == [kind, "queued"]
+    assert broker.event_statuses("a")[-2:] == [kind, "queued"]
     invariants(broker)
     broker.taken()
     assert broker.take().lease == 3

@@ -20,7 +20,7 @@ def test_scheduled_and_retrying_jobs_go_to_the_tail_and_wake_a_worker(
     assert broker.tokens() == 1
     assert "due_ms" not in broker.job("a")
     assert broker.job("a")["ready_ms"] == str(broker.now)
-    assert broker.story("later") == ["scheduled", "queued"]
+    assert broker.event_statuses("later") == ["scheduled", "queued"]
     assert broker.events("a")[-1]["attempt"] == 1
     invariants(broker)
     assert broker.taken(jobs=5) == ["first", "later", "a"]

@@ -41,7 +41,13 @@ def test_the_event_wakes_it_at_the_tail_of_its_queue(broker: BrokerHarness, prio
     job = broker.take()
     assert (job.id, job.attempts, job.lease) == ("a", 0, 2)
     assert ask(broker, job) == (1, "[1]")
-    assert broker.story("a") == ["queued", "processing", "scheduled", "queued", "processing"]
+    assert broker.event_statuses("a") == [
+        "queued",
+        "processing",
+        "scheduled",
+        "queued",
+        "processing",
+    ]
     broker.finish(outcome(job))
     invariants(broker)
 

@@ -18,7 +18,7 @@ from django_redisqueue.broker.replies import ClaimedJob, FinishCode, Outcome
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.exceptions import RedisQueueError
 
-from .harness import ERROR, PAYLOAD, T0, BrokerHarness, invariants, outcome, said
+from .harness import ERROR, PAYLOAD, T0, BrokerHarness, invariants, outcome, with_implied_fields
 from .planted import plant_bug
 from .test_fast_path import calls, entries
 
@@ -53,7 +53,9 @@ def _played(broker: BrokerHarness, history: History, *, loosely: bool = False) -
 def _loose(kind: str, value: Any) -> Any:
     if kind != "hash":
         return value
-    return {k: v for k, v in said(value).items() if k not in ("bytes", "finished_bytes")}
+    return {
+        k: v for k, v in with_implied_fields(value).items() if k not in ("bytes", "finished_bytes")
+    }
 
 
 def without_instants(kind: str, value: Any) -> tuple[str, Any]:

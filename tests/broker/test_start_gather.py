@@ -27,7 +27,7 @@ def test_a_start_queues_one_job_per_listener(broker: BrokerHarness) -> None:
     assert broker.redis.zscore(broker.keys.newest_gathers, query.key) == broker.now
     assert broker.redis.pttl(broker.keys.gather_plan(query.key)) == -1
     assert broker.meta()["enqueued_total"] == 3
-    assert broker.story(query.job(0)) == ["queued"]
+    assert broker.event_statuses(query.job(0)) == ["queued"]
     invariants(broker)
 
 

@@ -40,7 +40,7 @@ def test_it_is_stored_and_leaves_the_fast_path(broker: BrokerHarness) -> None:
     invariants(broker)
     assert broker.finish(outcome(job)) == [1]
     assert remembered(broker) == {}
-    assert broker.story("a") == ["queued", "processing", "completed"]
+    assert broker.event_statuses("a") == ["queued", "processing", "completed"]
     invariants(broker)
 
 

@@ -362,7 +362,7 @@ def test_the_newer_arguments_are_an_event(broker: BrokerHarness) -> None:
     told = broker.events("a")[-1]
     assert (told["status"], told["seq"], told["replaced"]) == ("scheduled", 2, True)
     assert told["options"] == {"tags": {"x": "1"}}
-    assert broker.written("job")[-1].beside == {"args": '[["b"],{}]'}
+    assert broker.written("job")[-1].inline == {"args": '[["b"],{}]'}
     assert broker.job("a")["options"] == '{"tags":{"x":"1"}}'
 
 

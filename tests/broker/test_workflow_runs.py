@@ -236,11 +236,11 @@ def test_jobs_with_their_own_options_are_released_accordingly(broker: BrokerHarn
         [plain.id, workflow.job(4)], [workflow.job(6)],
     )  # fmt: skip
     assert broker.ids("keyed") == [workflow.job(5)]
-    assert broker.story(workflow.job(4)) == []
+    assert broker.event_statuses(workflow.job(4)) == []
     broker.advance(1000)
     taken = broker.claim(jobs=10, queues=("default", "low")).jobs
     assert broker.finish(*map(outcome, taken)) == [FinishCode.ACCEPTED] * 6
-    assert broker.story(workflow.job(4)) == ["completed"]
+    assert broker.event_statuses(workflow.job(4)) == ["completed"]
     assert workflow.data().status == "completed"
     invariants(broker)
 

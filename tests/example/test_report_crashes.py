@@ -31,15 +31,15 @@ MODULES = ["example_project.reports.tasks", "tests.example.killer"]
 
 
 @pytest.fixture
-def graves(outbox_harness: OutboxHarness, tmp_path: Path, settings: Any) -> Path:
+def kills(outbox_harness: OutboxHarness, tmp_path: Path, settings: Any) -> Path:
     """The killer's folder, on a harness whose database has users, and whose results of users are
     too large for Redis."""
-    made = tmp_path / "graves"
+    made = tmp_path / "kills"
     (made / "spent").mkdir(parents=True)
     media = str(tmp_path / "media")
     settings.MEDIA_ROOT = media
     outbox_harness.harness.environment |= {
-        "REDISQUEUE_TEST_GRAVES": str(made),
+        "REDISQUEUE_TEST_DEATHS": str(made),
         "REDISQUEUE_TEST_MEDIA": media,
     }
     outbox_harness.harness.configure(
@@ -78,7 +78,7 @@ def check(harness: WorkerHarness, records: list[FileDownloadRecord], jobs: int =
         assert get_gather(record.key).done_count == 3
 
 
-def test_killed_at_each_step(outbox_harness: OutboxHarness, graves: Path, tmp_path: Path) -> None:
+def test_killed_at_each_step(outbox_harness: OutboxHarness, kills: Path, tmp_path: Path) -> None:
     harness = outbox_harness.harness
     steps = (
         *("asking-users", "found-users", "asking-funds", "found-funds", "asking-accounts"),
@@ -86,18 +86,18 @@ def test_killed_at_each_step(outbox_harness: OutboxHarness, graves: Path, tmp_pa
     )
     for step in steps:
         for n in range(DEATHS):
-            (graves / f"{step}.{n}").touch()
+            (kills / f"{step}.{n}").touch()
     records = [request_report() for _ in range(REPORTS)]
     harness.worker("--processes", "3")
     check(harness, records)
     deaths = len(steps) * DEATHS
-    assert len(list((graves / "spent").iterdir())) == deaths, "a kill that was not tried"
+    assert len(list((kills / "spent").iterdir())) == deaths, "a kill that was not tried"
     assert harness.count("recovered_total") == deaths
     large = list((tmp_path / "media" / "redisqueue").iterdir())
     assert len(large) >= REPORTS, "no result went through the storage"
 
 
-def test_a_site_that_dies_after_its_commit(outbox_harness: OutboxHarness, graves: Path) -> None:
+def test_a_site_that_dies_after_its_commit(outbox_harness: OutboxHarness, kills: Path) -> None:
     harness = outbox_harness.harness
     harness.configure(TASK_MODULES=[*MODULES, "tests.outbox.quick"])
     ask = "from example_project.reports.tasks import request_report; request_report()"
@@ -111,7 +111,7 @@ def test_a_site_that_dies_after_its_commit(outbox_harness: OutboxHarness, graves
 
 
 @pytest.mark.slow
-def test_killed_at_random(outbox_harness: OutboxHarness, graves: Path) -> None:
+def test_killed_at_random(outbox_harness: OutboxHarness, kills: Path) -> None:
     """Children, and the supervisor now and then, while reports are asked for all the time.
 
         A kill may fall between two jobs, the more often the faster they are, so this continues
@@ -138,18 +138,18 @@ def test_killed_at_random(outbox_harness: OutboxHarness, graves: Path) -> None:
 
 
 def test_a_merge_that_always_dies_is_reported_and_its_retry_delivers(
-    outbox_harness: OutboxHarness, graves: Path
+    outbox_harness: OutboxHarness, kills: Path
 ) -> None:
     harness = outbox_harness.harness
     harness.configure(MAX_RECOVERIES=3, MIRROR=True)
-    (graves / "poison").touch()
+    (kills / "poison").touch()
     record = request_report()
     harness.worker("--processes", "1")
     eventually(lambda: ended([record]), 30, why=harness.report)
     assert record.status == "failed"
     assert "the worker process died 3 times" in record.problem
     assert not record.file
-    (graves / "poison").unlink()
+    (kills / "poison").unlink()
     get_gather(record.key).follow_up.requeue()
     harness.until_done(4)
     check(harness, [record])

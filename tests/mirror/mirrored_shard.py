@@ -26,7 +26,7 @@ from django_redisqueue.models import (
     WorkflowEvent,
     WorkflowRecord,
 )
-from tests.broker.harness import BrokerHarness, said
+from tests.broker.harness import BrokerHarness, with_implied_fields
 from tests.support.shards import all_keys
 from tests.support.stream import Written, written
 
@@ -164,7 +164,7 @@ def _of_hash(job: dict[str, str]) -> dict[str, Any]:
     found["queue"] = job.get("queue", "default")
     found["priority"] = int(job.get("priority", 0))
     found["requeues"] = int(job.get("generation", 0))
-    found["seq"] = int(said(job).get("seq", 1))
+    found["seq"] = int(with_implied_fields(job).get("seq", 1))
     for name in ("enqueued", "started", "finished", "due"):
         found[name] = int(job[f"{name}_ms"]) if f"{name}_ms" in job else None
     if job["status"] not in ("scheduled", "retrying"):

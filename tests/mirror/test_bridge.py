@@ -176,7 +176,7 @@ def test_only_the_refused_events_of_an_entry_are_left_out(
     workflow = BrokerWorkflow(broker, {0: ()})
     broker.add(*(f"a{n}" for n in range(10)), "refused", *(f"b{n}" for n in range(10)))
     workflow.push()
-    texts = [event.text for event in broker.written("job") if event.told["jobId"][0] in "abr"]
+    texts = [event.text for event in broker.written("job") if event.data["jobId"][0] in "abr"]
     told = [event for event in broker.written() if event.field == "workflow"]
     broker.redis.delete(broker.keys.events)
     parts = [part for text in texts for part in fields_of(text)]

@@ -164,14 +164,14 @@ def test_every_verb_at_once(processes: MirrorProcesses) -> None:
     accepted = {name: job.id for producer in made for name, job in producer.jobs.items()}
     assert len(accepted) > 100  # about 3,000, or fewer on a busy machine
     print(f"{len(accepted)} jobs, {killed} children killed")
-    stories = read_stories()
-    assert stories.keys() == set(accepted.values())
-    for job_id, story in stories.items():
-        check_story(job_id, story)
-    check_places(processes, stories)
-    check_runs(processes, accepted, stories)
-    check_counters(processes, stories, sum(producer.cleared for producer in made))
-    check_records(processes, stories)
+    histories = read_histories()
+    assert histories.keys() == set(accepted.values())
+    for job_id, history in histories.items():
+        check_history(job_id, history)
+    check_places(processes, histories)
+    check_runs(processes, accepted, histories)
+    check_counters(processes, histories, sum(producer.cleared for producer in made))
+    check_records(processes, histories)
 
 
 def at_rest(processes: MirrorProcesses) -> None:
@@ -188,23 +188,23 @@ def at_rest(processes: MirrorProcesses) -> None:
     eventually(is_at_rest, 40, every=0.1, why=why)
 
 
-def read_stories() -> dict[str, list[JobEvent]]:
-    stories: dict[str, list[JobEvent]] = {}
+def read_histories() -> dict[str, list[JobEvent]]:
+    histories: dict[str, list[JobEvent]] = {}
     for event in JobEvent.objects.order_by("id").iterator():
-        stories.setdefault(event.job_id, []).append(event)
-    return stories
+        histories.setdefault(event.job_id, []).append(event)
+    return histories
 
 
-def check_story(job_id: str, story: list[JobEvent]) -> None:
-    told = [(event.seq, event.status) for event in story]
+def check_history(job_id: str, history: list[JobEvent]) -> None:
+    told = [(event.seq, event.status) for event in history]
     assert flaw(told) == "", (job_id, told)
 
 
-def last(story: list[JobEvent]) -> str:
-    return story[-1].status
+def last(history: list[JobEvent]) -> str:
+    return history[-1].status
 
 
-def check_places(processes: MirrorProcesses, stories: dict[str, list[JobEvent]]) -> None:
+def check_places(processes: MirrorProcesses, histories: dict[str, list[JobEvent]]) -> None:
     """An id is in the list of its status, once, or was cleared from it; and in no other list."""
     redis = processes.broker.redis
     listed: Counter[str] = Counter()
@@ -213,7 +213,7 @@ def check_places(processes: MirrorProcesses, stories: dict[str, list[JobEvent]])
             listed[job_id] += 1
             found = redis.hmget(keys.job(job_id), "status", "queue")
             assert found == [status, name if name != "default" else found[1]], job_id
-            assert last(stories[job_id]) == status
+            assert last(histories[job_id]) == status
     assert set(listed.values()) <= {1}
     hashes = {
         key.rpartition(":")[2]: redis.hexists(key, "status")
@@ -225,26 +225,26 @@ def check_places(processes: MirrorProcesses, stories: dict[str, list[JobEvent]])
 
 
 def check_runs(
-    processes: MirrorProcesses, accepted: dict[str, str], stories: dict[str, list[JobEvent]]
+    processes: MirrorProcesses, accepted: dict[str, str], histories: dict[str, list[JobEvent]]
 ) -> None:
     """A job ran at least once for each end that only a run produces, and never without a claim that
     its events show and that was not released: no run is silent."""
     runs = processes.harness.runs()
     assert runs.keys() <= accepted.keys()
     for name, job_id in accepted.items():
-        story = stories[job_id]
-        moves = Counter(pairwise(event.status for event in story))
+        history = histories[job_id]
+        moves = Counter(pairwise(event.status for event in history))
         certain = sum(moves["processing", end] for end in ("completed", "failed", "retrying"))
-        handed_back = moves["processing", "queued"] - recoveries(story)
-        possible = sum(event.status == "processing" for event in story) - handed_back
-        told = [(event.status, event.detail) for event in story]
+        handed_back = moves["processing", "queued"] - recoveries(history)
+        possible = sum(event.status == "processing" for event in history) - handed_back
+        told = [(event.status, event.detail) for event in history]
         assert certain <= runs[name] <= possible, (name, job_id, runs[name], told)
 
 
-def recoveries(story: list[JobEvent]) -> int:
+def recoveries(history: list[JobEvent]) -> int:
     """How often the job was recovered from a child that died while it ran."""
     total = before = 0
-    for event in story:
+    for event in history:
         detail = json.loads(event.detail or "{}")
         now = 0 if "requeues" in detail else int(detail.get("recoveries", before))
         total += now > before
@@ -253,13 +253,13 @@ def recoveries(story: list[JobEvent]) -> int:
 
 
 def check_counters(
-    processes: MirrorProcesses, stories: dict[str, list[JobEvent]], cleared: int
+    processes: MirrorProcesses, histories: dict[str, list[JobEvent]], cleared: int
 ) -> None:
-    ends = Counter(event.status for story in stories.values() for event in story)
+    ends = Counter(event.status for history in histories.values() for event in history)
     for status in FINAL:
         counted = sum(processes.harness.count(f"{status}_total", name) for name in QUEUES)
         assert counted == ends[status], status
-    assert sum(processes.harness.count("enqueued_total", name) for name in QUEUES) == len(stories)
+    assert sum(processes.harness.count("enqueued_total", name) for name in QUEUES) == len(histories)
     for name in QUEUES:  # maintenance may prune between these two reads
         eventually(
             lambda name=name: (
@@ -268,7 +268,7 @@ def check_counters(
             why=name,
         )
     left = sum(processes.harness.stats(name)[status] for name in QUEUES for status in FINAL)
-    assert left + cleared == len(stories)
+    assert left + cleared == len(histories)
 
 
 def size_of(processes: MirrorProcesses, queue: str) -> int:
@@ -282,6 +282,6 @@ def size_of(processes: MirrorProcesses, queue: str) -> int:
     return sum(int(redis.hget(key, "bytes") or 0) for key in listed)
 
 
-def check_records(processes: MirrorProcesses, stories: dict[str, list[JobEvent]]) -> None:
+def check_records(processes: MirrorProcesses, histories: dict[str, list[JobEvent]]) -> None:
     records = dict(JobRecord.objects.values_list("id", "status"))
-    assert records == {job_id: last(story) for job_id, story in stories.items()}
+    assert records == {job_id: last(history) for job_id, history in histories.items()}

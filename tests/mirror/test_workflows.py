@@ -460,9 +460,9 @@ def test_of_two_simultaneous_reconciles_only_one_declares_a_workflow_lost(
     workflow = BrokerWorkflow(full_shard.broker, FAN, name="1")
     workflow.push()
     reconciler, cursor = begin(full_shard)
-    story = full_shard.workflow_statuses(workflow.id)
+    statuses = full_shard.workflow_statuses(workflow.id)
     full_shard.broker.redis.delete(full_shard.broker.keys.workflow(workflow.id))
     other = Reconciler(full_shard.bridge.connection, get_settings())
     meanwhile(monkeypatch, lambda: steps(other, cursor))
     steps(reconciler, cursor)
-    assert full_shard.workflow_statuses(workflow.id) == [*story, "failed"]
+    assert full_shard.workflow_statuses(workflow.id) == [*statuses, "failed"]

@@ -29,14 +29,14 @@ def value(name: str) -> int:
 def test_killed_after_the_commit_and_before_the_report_a_hundred_times(
     outbox_harness: OutboxHarness, tmp_path: Path
 ) -> None:
-    harness, graves = outbox_harness.harness, tmp_path / "graves"
-    graves.mkdir()
-    harness.environment["REDISQUEUE_TEST_GRAVES"] = str(graves)
+    harness, deaths = outbox_harness.harness, tmp_path / "deaths"
+    deaths.mkdir()
+    harness.environment["REDISQUEUE_TEST_DEATHS"] = str(deaths)
     harness.configure(TASK_MODULES=[*MODULES, "tests.outbox.killer"])
     jobs = tasks.count_once.enqueue_many([("n",)] * KILLS)
     harness.worker("--processes", "2")
     harness.until_done(KILLS, timeout=120)
-    assert len(list(graves.iterdir())) == KILLS
+    assert len(list(deaths.iterdir())) == KILLS
     assert value("n") == KILLS
     assert Receipt.objects.count() == KILLS
     for job in jobs:
@@ -63,14 +63,14 @@ def test_a_job_enqueued_by_a_job_that_is_killed_after_its_commit(
     outbox_harness: OutboxHarness, tmp_path: Path
 ) -> None:
     """Once before it sends what it enqueued, and once before it reports."""
-    harness, graves = outbox_harness.harness, tmp_path / "graves"
-    graves.mkdir()
-    harness.environment["REDISQUEUE_TEST_GRAVES"] = str(graves)
+    harness, deaths = outbox_harness.harness, tmp_path / "deaths"
+    deaths.mkdir()
+    harness.environment["REDISQUEUE_TEST_DEATHS"] = str(deaths)
     harness.configure(TASK_MODULES=[*MODULES, "tests.outbox.killer"])
     tasks.count_and_enqueue.enqueue_many([("n",)] * 10)
     harness.worker("--processes", "1")
     harness.until_done(20, timeout=30)
-    assert len(list(graves.iterdir())) == 20
+    assert len(list(deaths.iterdir())) == 20
     assert (value("n"), value("n-later")) == (10, 10)
 
 

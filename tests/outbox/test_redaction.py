@@ -98,7 +98,7 @@ def test_a_task_without_redaction_shows_its_arguments_in_the_event(
 ) -> None:
     tasks.stored.using(outbox=False, timeout=3).enqueue("plain")
     (event,) = written(redis, keys.events)
-    assert event.beside == {"args": '[["plain"],{}]'}
+    assert event.inline == {"args": '[["plain"],{}]'}
 
 
 def test_reprs_do_not_show_them(manual_worker: ManualWorker) -> None:

@@ -41,14 +41,14 @@ def values() -> dict[str, int]:
 def test_killed_after_the_commit_of_each_step(
     outbox_harness: OutboxHarness, tmp_path: Path
 ) -> None:
-    harness, graves = outbox_harness.harness, tmp_path / "graves"
-    graves.mkdir()
-    harness.environment["REDISQUEUE_TEST_GRAVES"] = str(graves)
+    harness, deaths = outbox_harness.harness, tmp_path / "deaths"
+    deaths.mkdir()
+    harness.environment["REDISQUEUE_TEST_DEATHS"] = str(deaths)
     harness.configure(TASK_MODULES=[*MODULES, "tests.outbox.step_tasks"], LEASE=30)
     plain, once = step_tasks.atomic_steps.enqueue("p"), step_tasks.once_with_steps.enqueue("o")
     harness.worker("--processes", "1")
     harness.until_done(2, timeout=30)
-    assert len(list(graves.iterdir())) == 4
+    assert len(list(deaths.iterdir())) == 4
     for job in (plain, once):
         job.refresh()
         assert job.recoveries == 2

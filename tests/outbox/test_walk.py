@@ -66,7 +66,7 @@ class Killer:
 
 def progress_of(harness: WorkerHarness, job: Job) -> list[int]:
     """Every progress that the job has reported, in order."""
-    told = (event.told for event in written(harness.redis, keys_with(job.id).events))
+    told = (event.data for event in written(harness.redis, keys_with(job.id).events))
     return [one["progress"]["done"] for one in told if one["jobId"] == job.id and "progress" in one]
 
 

@@ -10,7 +10,7 @@ from django_redisqueue.broker.commands import ClaimRequest
 from django_redisqueue.broker.replies import ClaimedJob, ClaimReply, FinishCode, Outcome
 
 from ..broker.gathers import Query
-from ..broker.harness import FINISHED, T0, check_keyspace, said
+from ..broker.harness import FINISHED, T0, check_keyspace, with_implied_fields
 from ..broker.lanes import check_limits
 from ..broker.uniques import check_uniques
 from ..broker.workflows import BrokerWorkflow
@@ -98,7 +98,7 @@ class Shard:
                 is_lost = old["status"] not in FINISHED and not self._is_half_pushed(before, key)
                 assert not is_lost, f"{key} was {old['status']}, and is lost"
                 continue
-            old, new = said(old), said(new)
+            old, new = with_implied_fields(old), with_implied_fields(new)
             for name in ("seq", "lease", "generation"):
                 assert int(new.get(name, 0)) >= int(old.get(name, 0)), f"{name} of {key} went back"
             if old["status"] == "completed":
@@ -138,7 +138,7 @@ class Shard:
 
     def job(self, job_id: str) -> Job:
         """A job as it was after the last step."""
-        return said(self.dump.get(self.broker.keys.job(job_id), ("hash", {}))[1])
+        return with_implied_fields(self.dump.get(self.broker.keys.job(job_id), ("hash", {}))[1])
 
     def is_held(self, child: Child, job: ClaimedJob) -> bool:
         """Whether Redis agrees that the child holds the job."""

@@ -17,7 +17,7 @@ from django_redisqueue import JobQueue, get_gather, get_job, get_workflow
 from django_redisqueue.broker.entries import format_position
 from django_redisqueue.core.statuses import FINAL
 from django_redisqueue.models import JobRecord, MirrorState, OutboxJob, Receipt
-from tests.gauntlet.evidence import Evidence, RedisClock, read_keyspace, read_stories
+from tests.gauntlet.evidence import Evidence, RedisClock, read_events, read_keyspace
 from tests.gauntlet.ledger import Ledger
 from tests.mirror.mirrored_shard import differences
 from tests.support.stream import last
@@ -60,8 +60,8 @@ def assert_all_ended_once(harness: UpgradeHarness) -> None:
     """Nothing is left in Redis; the mirror agrees with it; each job has one end for each time that
     it was enqueued or requeued."""
     keyspace, _ = read_keyspace(harness.redis)
-    stories = read_stories(RedisClock([]))
-    found = Evidence(Ledger(harness.folder), keyspace=keyspace, stories=stories)
+    events = read_events(RedisClock([]))
+    found = Evidence(Ledger(harness.folder), keyspace=keyspace, events=events)
     assert {job["status"] for job in found.jobs.values()} <= {str(status) for status in FINAL}
     # The mirror never has a redacted argument.
     assert [each for each in differences(found.jobs) if "[redacted]" not in each] == []

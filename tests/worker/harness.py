@@ -257,13 +257,13 @@ class WorkerHarness:
 
 def check_ends(harness: WorkerHarness, jobs: Sequence[Job]) -> None:
     """The events of each of these jobs lead to one end."""
-    stories: dict[str, list[tuple[int, str]]] = {job.id: [] for job in jobs}
+    events: dict[str, list[tuple[int, str]]] = {job.id: [] for job in jobs}
     for event in harness.events():
-        told = event.told
-        if told.get("jobId") in stories:
-            stories[told["jobId"]].append((told["seq"], told["status"]))
-    flaws = {job_id: flaw(story) for job_id, story in stories.items()}
-    assert not any(flaws.values()), {job_id: stories[job_id] for job_id in flaws if flaws[job_id]}
+        data = event.data
+        if data.get("jobId") in events:
+            events[data["jobId"]].append((data["seq"], data["status"]))
+    flaws = {job_id: flaw(found) for job_id, found in events.items()}
+    assert not any(flaws.values()), {job_id: events[job_id] for job_id in flaws if flaws[job_id]}
 
 
 def _instant(entry: Path) -> int:

@@ -103,7 +103,7 @@ def fleet() -> Iterator[Fleet]:
 
 
 @dataclass
-class Story:
+class Failover:
     """Jobs accepted while the master changed. ``switched``: when the new master was announced."""
 
     accepted: list[Accepted]
@@ -124,7 +124,7 @@ class Busy:
         self.harness = harness
         self.fleet = fleet
 
-    def through(self, change: Callable[[], None]) -> Story:
+    def through(self, change: Callable[[], None]) -> Failover:
         """Change the master, and continue for a while."""
         worker = self.harness.worker("--processes", "2").wait_until_up(3)
         assert worker.fork_server.num_threads() == 1, (
@@ -139,7 +139,7 @@ class Busy:
             switched = time.monotonic()
             late = switched + BOUND
             eventually(lambda: sum(one.at > late for one in producers.accepted) > 50, why=why)
-        return Story(producers.accepted, producers.refused, begun, switched)
+        return Failover(producers.accepted, producers.refused, begun, switched)
 
     def ended(self, accepted: Sequence[Accepted]) -> None:
         """Wait until each of these has ended once."""
@@ -163,11 +163,11 @@ def busy(fleet: Fleet, tmp_path: Path, settings: Any) -> Iterator[Busy]:
 
 def test_a_planned_failover_is_followed_within_a_second(busy: Busy) -> None:
     """Sentinel demotes the former master ten seconds later."""
-    story = busy.through(busy.fleet.fail_over)
-    exposed = (story.begun, story.switched + BOUND)
-    busy.ended([one for one in story.accepted if not exposed[0] < one.at < exposed[1]])
-    assert story.stall < 5
-    assert {type(error) for error in story.refused} == {RedisUnavailable}
+    failover = busy.through(busy.fleet.fail_over)
+    exposed = (failover.begun, failover.switched + BOUND)
+    busy.ended([one for one in failover.accepted if not exposed[0] < one.at < exposed[1]])
+    assert failover.stall < 5
+    assert {type(error) for error in failover.refused} == {RedisUnavailable}
     # Each process logs it once per shard, not at every attempt.
     logged = busy.harness.report().count("trying again until it answers")
     assert logged <= 8 * get_settings().shards
@@ -186,9 +186,9 @@ class TestMirrored:
         """Each job ends once, and the mirror agrees with Redis."""
         harness, fleet = busy.harness, busy.fleet
         harness.configure(WAIT_REPLICAS=1, SHARDS=shards, QUEUES={"default": {"SPREAD": True}})
-        story = busy.through(fleet.fail_over if how == "planned" else fleet.master.kill)
-        busy.ended(story.accepted)
-        assert story.refused, "the master was never away"
-        assert {shard_of_id(one.job.id) for one in story.accepted} == set(range(shards))
+        failover = busy.through(fleet.fail_over if how == "planned" else fleet.master.kill)
+        busy.ended(failover.accepted)
+        assert failover.refused, "the master was never away"
+        assert {shard_of_id(one.job.id) for one in failover.accepted} == set(range(shards))
         processes.until_equal(keeps_lost=how == "planned")
-        check_ends(harness, [one.job for one in story.accepted])
+        check_ends(harness, [one.job for one in failover.accepted])

@@ -142,8 +142,8 @@ def claims_of(harness: WorkerHarness, trial: Trial) -> dict[str, list[int]]:
     names = {job.id: name for name, job in trial.jobs.items()}
     found: dict[str, list[int]] = defaultdict(list)
     for event in harness.events():
-        if event.told["status"] == "processing":
-            found[names[event.told["jobId"]]].append(event.told["timestamp"])
+        if event.data["status"] == "processing":
+            found[names[event.data["jobId"]]].append(event.data["timestamp"])
     return found
 
 
@@ -202,7 +202,7 @@ def test_limits_and_rates_hold_when_children_and_redis_die(harness: WorkerHarnes
 def _all_ended_once(harness: WorkerHarness, trial: Trial, runs: list[Run]) -> None:
     assert harness.count("completed_total") == len(trial.jobs)
     ends = Counter(
-        event.told["jobId"] for event in harness.events() if event.told["status"] == "completed"
+        event.data["jobId"] for event in harness.events() if event.data["status"] == "completed"
     )
     assert ends == Counter(job.id for job in trial.jobs.values())
     assert {run.name for run in runs} == trial.jobs.keys()
@@ -213,15 +213,15 @@ def _all_ended_once(harness: WorkerHarness, trial: Trial, runs: list[Run]) -> No
 def test_a_slot_is_free_wherever_its_holder_dies(harness: WorkerHarness) -> None:
     """All jobs share one slot: if a death kept it, all of them would stop. No lease expires here,
     so the slot is free as soon as the dead child's job is recovered."""
-    graves = harness.folder / "graves"
-    graves.mkdir()
-    harness.environment["REDISQUEUE_TEST_GRAVES"] = str(graves)
+    deaths = harness.folder / "deaths"
+    deaths.mkdir()
+    harness.environment["REDISQUEUE_TEST_DEATHS"] = str(deaths)
     harness.configure(**SETTINGS)
     harness.alter("deadly_steps")
     path, jobs = harness.folder / "marks", 4 * len(alterations.PLACES)
     alone.enqueue_many([(str(path), f"job{n}") for n in range(jobs)])
     harness.worker("--processes", "2")
     harness.until_done(jobs)
-    assert sorted(os.listdir(graves)) == sorted(alterations.PLACES)
+    assert sorted(os.listdir(deaths)) == sorted(alterations.PLACES)
     assert {run.name for run in read_runs(path)} == {f"job{n}" for n in range(jobs)}
     assert leftovers(harness) == []

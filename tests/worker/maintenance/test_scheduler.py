@@ -218,7 +218,7 @@ def test_a_year_with_leaders_that_die_and_return(broker: BrokerHarness) -> None:
     broker.store.now_ms = begin
     deploy(broker, *(definition(name, schedule) for name, schedule in YEAR.items()))
     connections = [RedisConnection(broker.connection.redis_url, 5.0, 2.0) for _ in range(3)]
-    leaders = [_Mortal(connection, chance) for connection in connections]
+    leaders = [_CrashingLeader(connection, chance) for connection in connections]
     while True:
         wait_ms = broker.store.promote([]).schedule_ms
         if broker.now + wait_ms >= begin + 365 * DAY:
@@ -236,7 +236,7 @@ def test_a_year_with_leaders_that_die_and_return(broker: BrokerHarness) -> None:
         assert (found.fired, found.missed) == (len(expected), 0)
 
 
-class _Mortal:
+class _CrashingLeader:
     """A leader that may die before any call, and that continues with stale data when it resumes."""
 
     def __init__(self, connection: RedisConnection, chance: random.Random) -> None:

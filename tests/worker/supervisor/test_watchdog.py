@@ -264,7 +264,7 @@ def test_a_child_in_which_a_receiver_hangs_is_replaced(
     harness: WorkerHarness, tmp_path: Path
 ) -> None:
     """During its start or its end. Otherwise its slot would silently stay empty."""
-    harness.environment["REDISQUEUE_TEST_GRAVES"] = str(tmp_path)
+    harness.environment["REDISQUEUE_TEST_DEATHS"] = str(tmp_path)
     harness.alter("hanging_receivers")
     worker = harness.worker("--processes", "1", "--max-jobs", "1")
     for name in ("behind the start", "behind the stop"):
