@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from tests.worker.processes import eventually
 
+from ..support.servers import RedisServer
 from .harness import PAYLOAD, BrokerHarness, outcome
 
 CHILD = "web1.example.com.1234.abcdef.3"
@@ -107,3 +109,14 @@ def test_a_result_counts_the_same_on_both_paths(broker: BrokerHarness) -> None:
             broker.finish(outcome(broker.take(), body="9" * length))
         fast, slow = (int(broker.job(name)["bytes"]) for name in ("fast", "slow"))
         assert 0 < slow - fast < 200  # its hash has more fields
+
+
+def test_a_server_that_refuses_object_counts_every_job_as_a_table() -> None:
+    with RedisServer() as server, closing(BrokerHarness(server)) as broker:
+        broker.redis.execute_command("ACL", "SETUSER", "default", "-object")
+        broker.add(*[f"j{n}" for n in range(80)], audit="failed")  # on the slow path
+        for _ in range(2):  # with more running jobs than a list may hold
+            held = [*broker.claim(jobs=20).jobs, *broker.claim(jobs=20).jobs]
+            assert set(broker.finish(*[outcome(job) for job in held])) <= {1}
+        assert len(broker.ids("completed")) == 80
+        assert broker.meta()["finished_bytes"] > 80 * 675

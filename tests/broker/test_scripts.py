@@ -656,8 +656,9 @@ def _programs() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["on PATH", "oldest"])
+@pytest.mark.parametrize("refuses", ["", "object"])  # as managed servers do
 def test_all_scripts_run_on_every_available_server(
-    name: str, settings: Any, monkeypatch: pytest.MonkeyPatch
+    name: str, refuses: str, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = _programs()
     if name not in programs:
@@ -666,6 +667,8 @@ def test_all_scripts_run_on_every_available_server(
     with RedisServer() as server:
         settings.REDISQUEUE = {"CONNECTION": {"URL": server.url}, "MIRROR": False}
         broker = BrokerHarness(server)
+        if refuses:
+            broker.redis.execute_command("ACL", "SETUSER", "default", f"-{refuses}")
         exercise(broker)
         invariants(broker)
         broker.store.now_ms = None  # the server's own clock, in milliseconds

@@ -76,7 +76,7 @@ if is_usual and started then
   status, task, payload, options, seq =
     unpack(redis.pcall('HMGET', job_prefix .. started, 'status', 'task', 'payload', 'options', 'seq'))
   is_usual = status == 'queued' and task and payload and not seq and not ('f' < started and started < 'h')
-    and (running < MANY or redis.call('OBJECT', 'ENCODING', prefix .. ':processing') == 'skiplist')
+    and (running < MANY or redis.pcall('OBJECT', 'ENCODING', prefix .. ':processing') == 'skiplist')
 end
 
 -- Counters are numbers, and the trim index gets no entry.

@@ -14,13 +14,14 @@ local function flush()
   flush_events()
 end
 
--- The bytes of the hash with `body` as that field.
+-- The bytes of the hash with `body` as that field. A server that refuses OBJECT might have made a table of any hash.
 local function size_with(key, field, body, watched)
   local fields = redis.call('HLEN', key) + (field == '' and 2 or 3)
   local texts = redis.call('HSTRLEN', key, 'payload') + redis.call('HSTRLEN', key, 'options') + #body
   if field == '' then texts = texts + redis.call('HSTRLEN', key, 'error') end  -- of an earlier attempt
   if has(watched, 'u') then texts = texts + redis.call('HSTRLEN', key, 'unique') end
-  return estimate_bytes(fields, texts, #body > SHORT or redis.call('OBJECT', 'ENCODING', key) == 'hashtable')
+  local encoding = redis.pcall('OBJECT', 'ENCODING', key)
+  return estimate_bytes(fields, texts, #body > SHORT or encoding ~= 'listpack' and encoding ~= 'ziplist')
 end
 
 end_job = function(job, status, field, body, reason)  -- declared in waiting.lua
