@@ -199,7 +199,7 @@ def test_the_columns_of_a_list(site: Site, manual_worker: ManualWorker, failed: 
     assert re.search(row, words), words
     tasks.noop.enqueue()
     manual_worker.claim_one()
-    eventually(lambda: re.search(r"1 of 1 [\d: -]+ [\d.]+ m?s manual_worker", site.text(
+    eventually(lambda: re.search(r"1 of 1 [\d: -]+ [\d.]+ m?s test_", site.text(
         "queue", "default", "processing")))  # fmt: skip
 
 

@@ -35,9 +35,7 @@ class ManualWorker:
         self.store = Commands(self.connection)
         others = (shard for shard in range(get_settings().shards) if shard != home)
         self.stores = [self.store, *(Commands(self.connection.at(shard)) for shard in others)]
-        self.claim_request = ClaimRequest(
-            f"manual_worker_{os.getpid()}_{time.monotonic_ns()}", queues
-        )
+        self.claim_request = ClaimRequest(f"test_{os.getpid()}_{time.monotonic_ns()}", queues)
         self.calls = 0
         self._claimed_in: dict[str, Commands] = {}
 
