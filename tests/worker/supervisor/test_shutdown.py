@@ -59,10 +59,10 @@ def test_jobs_claimed_as_the_worker_stops_do_not_start(
     harness.ended(tasks.run.enqueue(harness.book, "before"))
     proxy.delay_ms = 500
     job = tasks.run_then_sleep.enqueue(harness.book, "slow", 60)
-    eventually(
-        lambda: harness.stats()["processing"], why=harness.report
-    )  # the reply to the claim is on its way
+    # the reply to the claim is on its way, and must not overtake the order to stop
+    eventually(lambda: harness.stats()["processing"], why=harness.report)
     worker.term()
+    eventually(lambda: "finishing running jobs" in worker.output, why=harness.report)
     proxy.delay_ms = 0
     assert worker.wait() == 0
     assert harness.runs() == {"before": 1}
