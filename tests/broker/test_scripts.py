@@ -38,6 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder of Lua files."""
     (tmp_path / "include").mkdir()
     monkeypatch.setattr(scripts, "LUA", tmp_path)
+    monkeypatch.setattr(scripts, "_loaded", {})
     return tmp_path
 
 
@@ -129,7 +130,7 @@ def test_code_used_by_only_one_include_is_in_its_own_block(folder: Path) -> None
     """A Lua function can have at most 200 local variables, and some verbs include nearly all
     files."""
     _write(folder, verb='-- @include "a"\nreturn shown(later)\n', include__a=PRIVATE)
-    assert scripts._load.__wrapped__("verb").source == (
+    assert scripts.load("verb").source == (
         "local later, shown\ndo\nlocal SIZE, twice = 3, 2\n\n"
         "local function own(a) return a * twice end\n"
         "function shown(a)\n  return own(a) + SIZE\nend\n\nend\n\nreturn shown(later)\n"
@@ -138,7 +139,7 @@ def test_code_used_by_only_one_include_is_in_its_own_block(folder: Path) -> None
 
 def test_an_include_that_shares_everything_needs_no_block(folder: Path) -> None:
     _write(folder, verb='-- @include "a"\nreturn x + y\n', include__a="local x, y = 1, 2\n")
-    assert scripts._load.__wrapped__("verb").source == "local x, y = 1, 2\n\nreturn x + y\n"
+    assert scripts.load("verb").source == "local x, y = 1, 2\n\nreturn x + y\n"
 
 
 LATE = """local KIND = 'k'
@@ -157,7 +158,7 @@ def test_functions_behind_a_mark_are_created_when_one_of_them_is_called(folder: 
         include__a=LATE,
         include__deep="local function deep() return base end\n",
     )
-    assert scripts._load.__wrapped__("verb").source == (
+    assert scripts.load("verb").source == (
         "local base = KEYS[1]\n"
         "\nlocal made_2_once\nlocal function made_2()\nif made_2_once then return made_2_once end\n"
         "local function deep() return base end\n\n"
@@ -176,7 +177,7 @@ def test_a_name_created_on_first_use_has_no_other_meaning(folder: Path, other: s
         include__a="-- @first_use\nlocal function outer() return 1 end\n",
     )
     with pytest.raises(scripts.ScriptError, match="outer, which is created on first use, is also"):
-        scripts._load.__wrapped__("verb")
+        scripts.load("verb")
 
 
 def test_a_value_created_on_first_use_cannot_be_used_elsewhere(folder: Path) -> None:
@@ -188,7 +189,7 @@ def test_a_value_created_on_first_use_cannot_be_used_elsewhere(folder: Path) -> 
     with pytest.raises(
         scripts.ScriptError, match="other files use found, which is created on first use"
     ):
-        scripts._load.__wrapped__("verb")
+        scripts.load("verb")
 
 
 def test_verbs_that_share_a_script_each_have_a_branch(
@@ -204,7 +205,7 @@ def test_verbs_that_share_a_script_each_have_a_branch(
         include__some='-- @include "all"\nlocal some = #ARGV\nlocal function unused() end\n',
     )
     monkeypatch.setitem(scripts.SHARED, "both", scripts.Group(("all",), ("one", "two")))
-    assert re.sub("\n+", "\n", scripts._load.__wrapped__("both").source) == (
+    assert re.sub("\n+", "\n", scripts.load("both").source) == (
         "-- both: one, two\nlocal verb = table.remove(ARGV, 1)\n"
         "local function all() return (1) end\n"
         "if verb == 'one' then\nlocal some = #ARGV\n"
@@ -226,7 +227,7 @@ def test_values_created_on_first_use_belong_to_one_branch(
     )
     group = scripts.Group(("all",), ("one", "two", "three"))
     monkeypatch.setitem(scripts.SHARED, "group", group)
-    source = scripts._load.__wrapped__("group").source
+    source = scripts.load("group").source
     *_, one, two, three = source.split("if verb == ")
     calls = [re.findall(r"return (\w+\(\)\S*)", branch)[-1] for branch in (one, two, three)]
     assert re.fullmatch(
