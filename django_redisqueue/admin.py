@@ -24,6 +24,7 @@ from django.utils.html import format_html
 from django.views.decorators.http import require_POST
 
 from .conf import APP
+from .core.parsing import storable
 from .core.statuses import ApprovalStatus
 from .dashboard.pages import TEMPLATES, Page
 from .dashboard.periodic import PeriodicJobAdmin
@@ -228,7 +229,7 @@ class ApprovalAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         decision = request.POST.get("decision")
         if decision in ("approve", "reject"):
-            comment = request.POST.get("comment", "")[:MAX_COMMENT]
+            comment = storable(request.POST.get("comment", ""))[:MAX_COMMENT]
             self._decide(request, row, approved=decision == "approve", comment=comment)
         else:
             messages.error(request, "No decision was made. Use one of the buttons.")

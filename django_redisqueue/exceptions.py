@@ -287,7 +287,7 @@ class RateLimited(Exception):
     ``retry_after`` (seconds, a timedelta, or "90s") and spends no attempt. Until then no other job
     starts under the same rates."""
 
-    def __init__(self, message: str = "", *, retry_after: object) -> None:
+    def __init__(self, message: str = "", *, retry_after: float | timedelta | str) -> None:
         after = f"{retry_after} s" if isinstance(retry_after, int | float) else retry_after
         super().__init__(message or f"refused; retry after {after}")
         self.retry_after = retry_after
@@ -299,7 +299,7 @@ class Retry(Exception):
     ``delay``: seconds, a timedelta, or "90s"; None uses the task's backoff.
     """
 
-    def __init__(self, message: str = "", *, delay: object = None) -> None:
+    def __init__(self, message: str = "", *, delay: float | timedelta | str | None = None) -> None:
         given: object = message  # a caller may have no type checker
         if isinstance(given, int | float | timedelta):
             raise TypeError(f"Retry: write delay={given!r}, after the message if there is one")

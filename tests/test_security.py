@@ -18,6 +18,7 @@ from django.contrib.admin import site as admin_site
 from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import quote
 from django.contrib.auth.models import Permission, User
+from django.core.exceptions import SuspiciousFileOperation
 from django.core.management import call_command
 from django.db import transaction
 from django.test import Client, RequestFactory
@@ -31,14 +32,18 @@ from django_redisqueue import JobQueue, get_job, task
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.keys import Keys
+from django_redisqueue.client.events import deliver_event
 from django_redisqueue.client.registry import lookup
 from django_redisqueue.conf import get_settings
+from django_redisqueue.core.codec import encode_stored
 from django_redisqueue.core.ids import new_job_id
+from django_redisqueue.dashboard.bulk import bulk
 from django_redisqueue.models import ApiToken, Approval, JobEvent, JobRecord, OutboxJob, PeriodicJob
 from django_redisqueue.outbox.relay import Relay
 from django_redisqueue.worker.child import retry_policy
 from django_redisqueue.worker.child.executor import Execution, Pipeline
 from django_redisqueue.worker.child.retry_policy import Resolution
+from django_redisqueue.worker.maintenance.upkeep import ResultFileCleaner
 from tests.api.api import Api
 from tests.api.tasks import open_task
 from tests.app import tasks
@@ -79,8 +84,9 @@ def test_every_sentence_has_its_test() -> None:
 
 
 @pytest.fixture
-def keys(queue_settings: dict[str, Any], settings: Any) -> Keys:
+def keys(queue_settings: dict[str, Any], settings: Any, tmp_path: Path) -> Keys:
     settings.REDISQUEUE = {**queue_settings, "MIRROR": True}
+    settings.MEDIA_ROOT = str(tmp_path)
     logging.getLogger("django.request").setLevel(logging.CRITICAL)
     return keys_of()
 
@@ -214,6 +220,32 @@ def test_a_terminal(
     logging.getLogger("django_redisqueue").error("task %s", held.task)
     (record,) = caplog.records
     assert record.getMessage() == "task evil\\n\\x1b[2Jforged line"
+
+
+@says(
+    "Of the files in Django's storage, they can have only [large results](gather.md#large-results) "
+    "read or deleted, in the folder `redisqueue`."
+)
+def test_files_in_the_storage(
+    redis: Redis, keys: Keys, manual_worker: ManualWorker, settings: Any
+) -> None:
+    media = Path(settings.MEDIA_ROOT)
+    ours, theirs = "redisqueue/job_1.1.json", ("invoice.json", "redisqueue/../invoice.json")
+    (media / "redisqueue").mkdir()
+    for name in (ours, "invoice.json"):
+        (media / name).write_text('"read"')
+    tasks.noop.enqueue()
+    job_id = manual_worker.complete_one()
+    for name in theirs:
+        redis.hset(keys.job(job_id), "result", encode_stored(name))
+        with pytest.raises(SuspiciousFileOperation):
+            _ = get_job(job_id).result
+    redis.hset(keys.job(job_id), "result", encode_stored(ours))
+    assert get_job(job_id).result == "read"
+    redis.hset(keys.result_files, mapping=dict.fromkeys([*theirs, "a\0b", ours], "gone"))
+    ResultFileCleaner(manual_worker.store).run_once()
+    assert [path.name for path in media.rglob("*.json")] == ["invoice.json"]
+    assert not redis.exists(keys.result_files)
 
 
 # -- the database
@@ -354,8 +386,8 @@ def test_one_permission_one_action(jobs: tuple[str, str]) -> None:
 
 
 @says(
-    "With `enqueue_job` a user of the admin can run an existing job again with the same task "
-    "and arguments, including redacted ones, without seeing them."
+    "With `enqueue_job` a user of the admin can run the task of any existing job again, with other "
+    "arguments or the same ones, including redacted ones, without seeing them."
 )
 def test_a_copy(manual_worker: ManualWorker) -> None:
     job = charge.enqueue(SECRET, 5)
@@ -366,11 +398,34 @@ def test_a_copy(manual_worker: ManualWorker) -> None:
     copy = manual_worker.claim_one()
     assert (copy.task, copy.payload) == (first.task, first.payload)
     assert SECRET in copy.payload
+    form = {"args": '["[redacted]", 6]', "kwargs": "{}"}
+    assert SECRET not in client.post(page("copy_job", job.id), form, follow=True).content.decode()
+    assert json.loads(manual_worker.claim_one().payload) == [[SECRET, 6], {}]
 
 
 @says(
-    "With `add_periodicjob` or `change_periodicjob` a user can run any registered task with any "
-    "arguments that it does not redact, now or later."
+    "They cannot copy the jobs that this package enqueues itself, such as a bulk action or the "
+    "decision of an approval."
+)
+def test_copies_of_own_jobs(keys: Keys) -> None:
+    decision = deliver_event.enqueue("approval:job_1:refund", '{"approved":true}')
+    cleared = bulk.enqueue("delete", "default", "failed", 0)
+    client = browser(user("ann", "view_jobrecord", "enqueue_job"))
+    forms = {
+        decision.id: '["approval:job_2:refund", "[redacted]"]',
+        cleared.id: '["delete", "default", "completed", 9999999999999]',
+    }
+    for job_id, args in forms.items():
+        client.post(page("act_on_job", job_id), {"verb": "copy"})
+        shown = client.post(page("copy_job", job_id), {"args": args, "kwargs": "{}"})
+        assert "the job cannot be copied" in shown.content.decode().lower()
+        assert "copy" not in client.get(page("job", job_id)).content.decode()
+    assert JobQueue().get_stats()["queued"] == 2
+
+
+@says(
+    "With `add_periodicjob` or `change_periodicjob` a user can run any registered task, except "
+    "those of this package, with any arguments that it does not redact, now or later."
 )
 def test_periodic_jobs(keys: Keys, django_capture_on_commit_callbacks: Any) -> None:
     client = browser(user("planner", "add_periodicjob", "change_periodicjob"))
@@ -380,6 +435,9 @@ def test_periodic_jobs(keys: Keys, django_capture_on_commit_callbacks: Any) -> N
     }  # fmt: skip
     refused = client.post(page("periodicjob_add"), form)
     assert "redacts some of these arguments" in refused.content.decode()
+    own = {**form, "task": bulk.name, "args": '["delete", "default", "failed", 9999999999999]'}
+    refused = client.post(page("periodicjob_add"), own)
+    assert "does what other permissions are for" in refused.content.decode()
     with django_capture_on_commit_callbacks(execute=True):
         client.post(page("periodicjob_add"), {**form, "task": tasks.add.name, "args": "[1, 2]"})
     row = PeriodicJob.objects.get()
@@ -508,6 +566,17 @@ def test_tasks_of_the_api(keys: Keys) -> None:
 
 
 @says(
+    "No permission is limited to a queue: with `enqueue_job`, a token can enqueue into every "
+    "configured queue, with every priority."
+)
+def test_queues_and_priorities_of_the_api(keys: Keys) -> None:
+    api, _ = api_of("enqueue_job")
+    for queue in get_settings().queues:
+        job = {"task": open_task.name, "queue": queue, "priority": 100}
+        assert api.post("", job).json()["queue"] == queue
+
+
+@says(
     "Without a token or a session the API reveals nothing, and a session can change nothing "
     "there without Django's CSRF token."
 )
@@ -577,11 +646,12 @@ def test_a_page_for_errors(keys: Keys, settings: Any) -> None:
 
 
 @says(
-    "If an error's text quotes the whole value, it is removed before the error is stored; a "
-    "part of it, or a value of less than three characters, is not recognised."
+    "If an error's text quotes the whole value, it is removed before the error is stored; a part "
+    "of it that is less than a line, a key of an object, or a value of less than three characters, "
+    "is not recognised."
 )
 def test_the_text_of_an_error(keys: Keys, manual_worker: ManualWorker) -> None:
-    def stored(card: str, error: Exception) -> str:
+    def stored(card: Any, error: Exception) -> str:
         charge.enqueue(card)
         call = resolved(manual_worker.claim_one())
         assert isinstance(call, Execution)
@@ -593,3 +663,5 @@ def test_the_text_of_an_error(keys: Keys, manual_worker: ManualWorker) -> None:
     assert stored(SECRET, ValueError(f"no card {SECRET}")) == "no card [redacted]"
     assert stored(SECRET, ValueError(f"ends in {SECRET[-4:]}")) == f"ends in {SECRET[-4:]}"
     assert stored("42", ValueError("no card 42")) == "no card 42"
+    assert stored({"key": SECRET}, ValueError(f"key {SECRET}")) == "key [redacted]"
+    assert stored(f"a line\n{SECRET}", ValueError(f"no {SECRET}")) == "no [redacted]"

@@ -1,9 +1,15 @@
-"""Results too large for Redis: files in ``STORAGES["redisqueue"]``, or else the default storage."""
+"""Results too large for Redis: files in ``STORAGES["redisqueue"]``, or else the default storage.
+
+The storage may hold other files, and whoever can write to Redis chooses the names that are read and
+deleted here. So only files in a folder named FOLDER are touched.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+from django.core.exceptions import SuspiciousFileOperation
 from django.core.files.base import ContentFile
 from django.core.files.storage import Storage, default_storage, storages
 
@@ -12,6 +18,7 @@ from ..exceptions import ResultGone
 
 ALIAS = "redisqueue"
 FOLDER = "redisqueue"
+_OURS = re.compile(rf"(?:\w[\w.-]*/)*{FOLDER}/\w[\w.-]*")  # storages may add folders above it
 
 
 def storage() -> Storage:
@@ -26,7 +33,7 @@ def free_name(job_id: str, lease: int) -> str:
 
 def write_result(name: str, text: str) -> str:
     """Store a result (JSON); returns the name that the storage chose. Raises storage errors."""
-    return storage().save(name, ContentFile(text.encode()))
+    return _checked(storage().save(name, ContentFile(text.encode())))
 
 
 def decode_result(text: str) -> Any:
@@ -38,7 +45,7 @@ def decode_result(text: str) -> Any:
 def read_result(name: str) -> Any:
     """Read a stored result. Raises ResultGone, and storage errors."""
     try:
-        with storage().open(name) as file:
+        with storage().open(_checked(name)) as file:
             return loads(file.read().decode())
     except FileNotFoundError:
         raise ResultGone(
@@ -49,5 +56,14 @@ def read_result(name: str) -> Any:
 
 
 def delete_result(name: str) -> None:
-    """Delete a stored result; it need not exist."""
-    storage().delete(name)
+    """Delete a stored result; it need not exist. A file that is no result is left alone."""
+    if _OURS.fullmatch(name):
+        storage().delete(name)
+
+
+def _checked(name: str) -> str:
+    if not _OURS.fullmatch(name):
+        raise SuspiciousFileOperation(
+            f"{name!r} is not the name of a result: those are in a folder named {FOLDER!r}"
+        )
+    return name

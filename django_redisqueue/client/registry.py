@@ -16,6 +16,7 @@ from django.utils.module_loading import module_has_submodule
 
 from ..conf import get_settings
 from ..core.ids import check_schedule_name
+from ..core.signatures import signature_of
 from ..exceptions import (
     ConfigurationError,
     InvalidArguments,
@@ -147,7 +148,7 @@ def check_chunk(func: Callable[..., Any], options: TaskOptions) -> None:
         )
     before = (None,) if options.takes_context else ()
     try:
-        inspect.signature(func, follow_wrapped=False).bind(*before, [])
+        signature_of(func, follow_wrapped=False).bind(*before, [])
     except TypeError as error:
         shape = "(context, items)" if options.takes_context else "(items)"
         raise InvalidTask(
@@ -168,7 +169,7 @@ def check_chunk(func: Callable[..., Any], options: TaskOptions) -> None:
 
 def check_context(func: Callable[..., Any]) -> None:
     """Raise InvalidTask unless the function takes a context first."""
-    signature = inspect.signature(func)
+    signature = signature_of(func)
     if next(iter(signature.parameters), None) != "context":
         raise InvalidTask(
             f"{dotted_path(func)} has takes_context=True, so its first argument must be named "
@@ -225,7 +226,7 @@ def chunk_parameters(chunk: Chunk) -> Parameters:
 def accepted_parameters(func: Callable[..., Any], skip: int = 0) -> Parameters:
     """The Parameters of a function, without its first ``skip``, which are not arguments of the job.
     For a decorated function these are the decorator's own, because it may add some."""
-    signature = inspect.signature(func, follow_wrapped=False)
+    signature = signature_of(func, follow_wrapped=False)
     found = list(signature.parameters.values())
     if all(one.kind in _POSITIONAL for one in found[:skip]):
         found = found[skip:]

@@ -14,7 +14,7 @@ from ..broker.connection import producer_connection
 from ..broker.replies import DefineReply, RemoveReply
 from ..broker.schedules import ScheduleQueries, UnreadableSchedule
 from ..broker.shards import all_shards
-from ..conf import get_settings
+from ..conf import APP, get_settings
 from ..core.codec import encode_payload
 from ..core.ids import manual_job_id
 from ..core.job_data import NewJob
@@ -76,6 +76,8 @@ def check_job(
 ) -> NewJob:
     """The job of each run. Raises UnknownTask, InvalidArguments, InvalidOption and so on."""
     task: Task = get_task(task_name)
+    if source is Source.ADMIN and task.name.startswith(f"{APP}."):
+        raise InvalidOption(f"{task.name} does what other permissions are for; use your own tasks")
     if source is Source.ADMIN and task.redaction is not None and task.redaction.marks(args, kwargs):
         raise InvalidArguments(
             f"{task.name} redacts some of these arguments, and a row would show them; set them in "

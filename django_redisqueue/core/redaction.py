@@ -8,12 +8,14 @@ and the outbox have the real payload, because the worker needs it.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..exceptions import InvalidOption, did_you_mean
 from .codec import decode_payload, dumps, loads
+from .signatures import signature_of
 
 REDACTED = "[redacted]"
 OPTION = "redact"  # in a job's options; enqueue.lua looks for it
@@ -61,9 +63,11 @@ def secrets_in(
             left += value
         elif isinstance(value, str | int | float) and not isinstance(value, bool):
             text = str(value)
-            found |= {text, repr(text)[1:-1], dumps(text)[1:-1]}
-    long = [text for text in found if len(text) >= SHORTEST]
-    return sorted(long, key=lambda text: (-len(text), text))
+            # In the traceback of an exception group, a prefix separates the lines of a text.
+            for part in (text, *text.splitlines()):
+                if len(part) >= SHORTEST:
+                    found |= {part, repr(part)[1:-1], dumps(part)[1:-1], json.dumps(part)[1:-1]}
+    return sorted(found, key=lambda text: (-len(text), text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,7 @@ class Redaction:
 def redaction_of(func: Callable[..., Any], names: Sequence[str], skip: int = 0) -> Redaction:
     """The Redaction of a function's parameters ``names``, without its first ``skip`` parameters,
     which are not arguments of the job. Raises InvalidOption for an unknown name."""
-    parameters = list(inspect.signature(func).parameters.values())[skip:]
+    parameters = list(signature_of(func).parameters.values())[skip:]
     known = [parameter.name for parameter in parameters]
     for name in names:
         if name not in known:

@@ -9,6 +9,7 @@ from django.http import JsonResponse
 from django.utils import timezone
 
 from ..core import formatting
+from ..core.parsing import storable
 from ..metrics.histograms import Sums
 from ..metrics.rollups import SPANS, Figures, chart, figures
 from ..models import Rollup
@@ -26,8 +27,8 @@ def parse_choice(page: Page, **fixed: str) -> dict[str, str]:
     span, scale = query.get("span", ""), query.get("scale", "")
     return {
         "span": span if span in SPANS else "1h",
-        "queue": query.get("queue", "")[:MAX_NAME],
-        "task": query.get("task", "")[:MAX_NAME],
+        "queue": storable(query.get("queue", ""))[:MAX_NAME],
+        "task": storable(query.get("task", ""))[:MAX_NAME],
         "scale": scale if scale == "log" else "",  # '' is linear
         **fixed,
     }

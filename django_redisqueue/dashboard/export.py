@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC
@@ -34,7 +35,9 @@ COLUMNS = (
     "kwargs", "enqueued_at", "started_at", "finished_at", "worker", "error_type", "error_message",
     "reason", "problem",
 )  # fmt: skip
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # characters that begin a spreadsheet formula
+# Where a spreadsheet could find a formula: at the beginning of a cell, and after a separator of
+# cells, because one whose separator is the semicolon splits the text there.
+FORMULA = re.compile(r"(^|[;\t\r\n])(?=[ \xa0]*[=+@\uff1d\uff0b\uff20-]|[\t\r\n])")
 
 Rows = Iterable[Sequence[JobRow]]
 
@@ -154,7 +157,7 @@ def _as_csv(pages: Iterator[list[dict[str, Any]]]) -> Iterator[str]:
 def _cell(value: Any) -> Any:
     """A cell that no spreadsheet reads as a formula."""
     text = dumps(value) if isinstance(value, dict | list) else value
-    return f"'{text}" if isinstance(text, str) and text.startswith(FORMULA) else text
+    return FORMULA.sub(r"\1'", text) if isinstance(text, str) else text
 
 
 def _as_json(pages: Iterator[list[dict[str, Any]]]) -> Iterator[str]:

@@ -188,9 +188,8 @@ def release_key(page: Page) -> HttpResponse:
         Commands(connection).release_unique(key)
         page.log_jobs([printable(job_id)], f"Release unique key {printable(key)}")
         messages.success(page.request, f"{printable(key)} is free. Job {job_id} was not changed.")
-    if page.request.POST.get("back") == "job":
-        return HttpResponseRedirect(page.url("job", job_id))
-    return HttpResponseRedirect(page.url("unique_keys"))
+    back = page.optional_url("job", job_id) if page.request.POST.get("back") == "job" else ""
+    return HttpResponseRedirect(back or page.url("unique_keys"))
 
 
 class Change(NamedTuple):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,28 @@ def test_fitting_arguments_are_accepted() -> None:
     tasks.add.enqueue(1, b=2)
     chain(tasks.add.s(1, 2), tasks.add.s(3))
     assert queued() == 4
+
+
+def test_an_annotation_may_name_what_only_type_checkers_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.14 evaluates annotations when they are read; earlier versions cannot defer it
+    without the import that this module has there."""
+    future = "" if sys.version_info >= (3, 14) else "from __future__ import annotations\n"
+    (tmp_path / "annotated.py").write_text(
+        f"{future}"
+        "from django_redisqueue import Chunk, task\n\n"
+        '@task(takes_context=True, redact=("card",))\n'
+        "def charge(context: JobContext, card: Card) -> Receipt:\n    return card\n\n"
+        "@task(takes_context=True, chunk=Chunk(2))\n"
+        "def index(context: ChunkContext, items: Items) -> None: ...\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = import_module("annotated")
+    monkeypatch.delitem(sys.modules, "annotated")
+    assert module.charge(None, "1") == "1"
+    with pytest.raises(InvalidArguments, match=r"it takes \(card\)"):
+        module.charge.enqueue()
 
 
 def test_a_decorator_may_add_arguments() -> None:

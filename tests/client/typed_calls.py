@@ -4,7 +4,7 @@ a comment, which contains its text, and none about any other line."""
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, assert_type
 
 from django_redisqueue import (
@@ -14,6 +14,8 @@ from django_redisqueue import (
     Job,
     JobQueue,
     Limit,
+    RateLimited,
+    Retry,
     Task,
     Workflow,
     chain,
@@ -22,6 +24,7 @@ from django_redisqueue import (
 )
 
 if TYPE_CHECKING:
+    from django_redisqueue.worker.child.chunks import ChunkContext
     from django_redisqueue.worker.child.context import JobContext
 
 
@@ -42,6 +45,13 @@ def report(context: JobContext, day: str = "today") -> None:
 
 @task(takes_context=True, chunk=Chunk(10, parameters=("document_id",)))
 def index(context: Any, items: list[ChunkItem]) -> None: ...
+
+
+@task(takes_context=True, chunk=Chunk(10))
+def count(context: ChunkContext, items: list[ChunkItem]) -> None:
+    context.retry(0, delay="5m")
+    context.retry(0, delay=b"5m")  # wrong: incompatible type "bytes"
+    context.progress(1, 2)  # wrong: has no attribute "progress"
 
 
 @task(expires=60)
@@ -92,6 +102,10 @@ send.using(priority=1, run_after=timedelta(1), after=[send.enqueue(1)], queue_na
 send.using(priority=1).enqueue("1")  # wrong: incompatible type "str"; expected "int"
 report.using(tags={"tenant": "42"}).enqueue(1)  # wrong: expected "str"
 send.using(priorty=1)  # wrong: did you mean "priority"?
+RateLimited("busy", retry_after=timedelta(1))
+RateLimited()  # wrong: Missing named argument "retry_after"
+Retry(delay="5m")
+Retry(delay=datetime.now())  # wrong: incompatible type "datetime"
 send.using(timeout=b"5m")  # wrong: incompatible type "bytes"
 
 assert_type(send(1), str)

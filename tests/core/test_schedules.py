@@ -80,6 +80,17 @@ def test_each_day_of_a_year_has_its_run(zone: str) -> None:
         assert len(days) == len(set(days)) == 365
 
 
+def test_with_both_fields_of_days_either_is_enough() -> None:
+    """As docs/periodic.md warns those who come from Celery."""
+
+    def due(expression: str) -> list[str]:
+        found = Cron(expression, timezone="UTC").upcoming(ms("2026-10-31T12:00"), 8)
+        return [local(due_ms, "UTC")[5:10] for due_ms in found]
+
+    assert due("0 0 1-7 * MON") == [*(f"11-0{day}" for day in range(1, 8)), "11-09"]
+    assert due("0 0 * * MON#1")[:2] == ["11-02", "12-07"]
+
+
 def test_the_due_times_do_not_depend_on_the_starting_point() -> None:
     """Even within a repeated hour, where the time of day is ambiguous."""
     for zone in ("Europe/Berlin", "Australia/Lord_Howe"):

@@ -93,7 +93,7 @@ def test_a_job_asks_and_continues_once_an_authorised_user_approves(
     assert row.question in page
     assert 'value="approve"' in page
     assert "refund" in client_of(boss).get(LIST).content.decode()
-    page = decide(client_of(boss), row, "approve", "fine <b>")
+    page = decide(client_of(boss), row, "approve", "fine <b>\0")
     assert f"efund of {job.id} is approved" in page
     assert "fine &lt;b&gt;" in page
     assert 'value="approve"' not in page
@@ -102,14 +102,14 @@ def test_a_job_asks_and_continues_once_an_authorised_user_approves(
     if task is approval_tasks.arefund:
         assert job.result == "yes, says boss"
     else:
-        assert job.result == {"by": "boss", "comment": "fine <b>"}
+        assert job.result == {"by": "boss", "comment": "fine <b>\ufffd"}
         again = 1 if task.options.exactly_once else 2
         expected = {"draft": 1, "again": again, "refund": 1}
         assert dict(Counter.objects.values_list("name", "value")) == expected
     assert job.attempts == 0
     entry = LogEntry.objects.get()
     assert (entry.user, entry.object_id) == (boss, str(row.pk))
-    assert entry.get_change_message() == "Approved. fine <b>"
+    assert entry.get_change_message() == "Approved. fine <b>\ufffd"
 
 
 def test_a_rejection_is_an_error_that_is_not_retried(jobs: InMemoryQueue, boss: Any) -> None:

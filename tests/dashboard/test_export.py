@@ -39,6 +39,16 @@ def test_no_cell_begins_as_a_formula(site: Site, manual_worker: ManualWorker, fi
     assert row["error_message"] == f"'{first}1+1"
 
 
+def test_no_part_of_a_cell_begins_as_a_formula(site: Site, manual_worker: ManualWorker) -> None:
+    """A spreadsheet whose separator is the semicolon also ends a cell at a line break."""
+    tasks.noop.enqueue("x;=1+1")
+    manual_worker.fail_one("a - b = c; =1+1;\n- 2\t@3;4")
+    text = body(site, "export_queue", "default", "failed", format="csv")
+    (row,) = csv.DictReader(io.StringIO(text, newline=""))
+    assert row["error_message"] == "a - b = c;' =1+1;'\n'- 2\t'@3;4"
+    assert row["args"] == """["x;'=1+1"]"""
+
+
 def test_a_list_as_csv_and_json_with_its_filter(
     site: Site, manual_worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

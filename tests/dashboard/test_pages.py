@@ -8,8 +8,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.admin import site as admin_site
 from django.contrib.admin.utils import quote
 from django.contrib.auth.models import User
+from django.test import RequestFactory
 from django.utils import timezone
 
 from django_redisqueue import JobQueue, Workflow
@@ -20,7 +22,9 @@ from django_redisqueue.broker.overview import QueueOverview, Rates
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.dashboard import queue_page
+from django_redisqueue.dashboard.charts import parse_choice
 from django_redisqueue.dashboard.overview import QueueRow, Sample, parse_sample
+from django_redisqueue.dashboard.pages import Page
 from django_redisqueue.metrics.histograms import Sums
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
 from tests.app import tasks
@@ -242,6 +246,12 @@ def test_charts_as_figures_and_columns(site: Site) -> None:
         "overview", span="7d"
     )
     assert "Last 1 hour" in site.get("overview", span="<script>")
+
+
+def test_the_names_in_a_url_of_charts_suit_every_database() -> None:
+    request = RequestFactory().get("/", {"queue": "a\0", "task": "\0"})
+    choice = parse_choice(Page(request, admin_site.get_model_admin(JobRecord)))
+    assert (choice["queue"], choice["task"]) == ("a\ufffd", "\ufffd")
 
 
 def test_retried_attempts_are_in_the_figures_the_chart_and_the_row(site: Site) -> None:

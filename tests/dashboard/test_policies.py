@@ -204,6 +204,8 @@ def test_the_page_of_a_job_has_its_keys_and_its_steps(
     assert "Stored state Walks rows Steps done charge <1> mail" in text
     told = site.post("release_key", key="<l>", job="job_1", back="job")
     assert told == "<l> is free. Job job_1 was not changed."
+    told = site.post("release_key", key="<l>", job="no/id", back="job")
+    assert told == "The job no longer has this key; nothing was done."
     assert "Unique keys" not in site.text("job", "job_1")
     manual_worker.connection.call(
         "HSET", steps, *sum(((f"step:{n:03}", "1") for n in range(120)), ())

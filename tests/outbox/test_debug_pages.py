@@ -157,8 +157,16 @@ def test_an_error_of_the_job_is_stored_without_them(queue_settings: Any) -> None
 
 def test_the_redacted_values_of_a_job_are_found_at_their_places() -> None:
     assert secrets_in(["a", "long text"], {"k": [5000, 1.25, None, "é\n1"]}, [1, "k", 7, "no"]) == [
-        "long text", "1.25", "5000", "é\\n1", "é\n1",
+        "\\u00e9\\n1", "long text", "1.25", "5000", "é\\n1", "é\n1",
     ]  # fmt: skip
+
+
+def test_a_redacted_text_is_recognised_with_prefixed_lines_and_in_ascii() -> None:
+    text = "-- key --\nMIIB\nÄöü\n"
+    group = ExceptionGroup("in a task group", [ValueError(text), ValueError(json.dumps([text]))])
+    stored = retry_policy.describe(group, 9999, secrets_in([text], {}, [0]))
+    assert json.loads(stored)["traceback"].count("| ValueError: ") == 2
+    assert not [part for part in ("key", "MIIB", "Äöü", "00c4") if part in stored]
 
 
 def test_the_result_of_a_parent_shifts_the_places() -> None:

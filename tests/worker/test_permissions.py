@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+from redis.exceptions import NoPermissionError
+
 from django_redisqueue import Gather, JobQueue, Workflow, publish
 from django_redisqueue.checks.network import check_network
 from tests.client.gather import tasks as gather_tasks
 from tests.support.cluster import is_on_cluster
 from tests.support.commands import ROOT
+from tests.support.servers import RedisServer
 
 from . import tasks
 from .harness import QUICK, WorkerHarness
@@ -19,11 +25,22 @@ def documented_rules() -> list[str]:
     return line.split()[5:]
 
 
+def test_the_documented_rules_reveal_no_password(
+    fresh_server: Callable[..., RedisServer],
+) -> None:
+    with fresh_server().client().client() as user:  # one connection, which logs in again
+        user.execute_command("ACL SETUSER", "auditor", "on", "nopass", *documented_rules())
+        user.execute_command("AUTH", "auditor", "any")
+        for command in ("CONFIG GET requirepass", "ACL LIST", "CLIENT LIST", "GET other"):
+            with pytest.raises(NoPermissionError):
+                user.execute_command(*command.split())
+
+
 def test_the_documented_rules_are_enough(harness: WorkerHarness) -> None:
     modules = [*QUICK["TASK_MODULES"], "tests.client.gather.tasks"]
     harness.configure(TASK_MODULES=modules, INDEXED=["task"])
     checks = [check.id for check in check_network()]
-    more = ["+cluster|slots"] if is_on_cluster() else []
+    more = ["+cluster|slots", "+config|get"] if is_on_cluster() else []
     harness.redis.execute_command(
         "ACL SETUSER", "queue", "on", ">password", *documented_rules(), *more
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from django.db import DEFAULT_DB_ALIAS
 
 from ...broker.replies import ClaimedJob, OutcomeKind
 from ...client.options import Chunk, ChunkItem
+from ...core.clock import Duration
 from ...core.parsing import is_int
 from ...exceptions import InvalidArguments, ItemFailed, Retry, short_repr
 from . import retry_policy
@@ -43,7 +44,7 @@ class ChunkContext:
         self.errors[position] = error
         self.failed.add(position)
 
-    def retry(self, item: int | ChunkItem, delay: object = None) -> None:
+    def retry(self, item: int | ChunkItem, delay: Duration | None = None) -> None:
         """Retry one job later; this spends an attempt, and fails the job if none is left.
         ``delay``: a duration; None uses the task's backoff."""
         position = self._position(item)
@@ -70,12 +71,14 @@ class ChunkContext:
         """The idempotency key of a step of one job, the same in every run."""
         return self._steps[self._position(item)].key(name)
 
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(
-            f"the context of a chunk has no {name!r}, only items, fail, retry, step and "
-            "step_key_for: its jobs share one call, so none of them can wait, iterate or report "
-            "progress in it. Enqueue a plain task for that"
-        )
+    if not TYPE_CHECKING:  # an unknown attribute remains an error for type checkers
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(
+                f"the context of a chunk has no {name!r}, only items, fail, retry, step and "
+                "step_key_for: its jobs share one call, so none of them can wait, iterate or "
+                "report progress in it. Enqueue a plain task for that"
+            )
 
     def _position(self, item: int | ChunkItem) -> int:
         if isinstance(item, ChunkItem) and item.id in self._positions:
