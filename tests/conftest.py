@@ -29,7 +29,7 @@ from .support import mariadb as mariadb_module
 from .support import postgres as postgres_module
 from .support.cluster import ClusterNodes, has_cluster, is_on_cluster
 from .support.commands import migrate
-from .support.hand import Hand
+from .support.manual_worker import ManualWorker
 from .support.mariadb import MariaDBServer
 from .support.postgres import FILLED, PostgresServer, as_database
 from .support.proxy import Proxy
@@ -299,9 +299,9 @@ def _on(server: Server, django_db_blocker: Any) -> Iterator[Server]:
 
 
 @pytest.fixture
-def hand(queue_settings: dict[str, Any]) -> Iterator[Hand]:
-    """A ``Hand`` on the queue ``default``: a worker that the test operates itself."""
-    made = Hand()
+def manual_worker(queue_settings: dict[str, Any]) -> Iterator[ManualWorker]:
+    """A ``ManualWorker`` on the queue ``default``: a worker that the test operates itself."""
+    made = ManualWorker()
     yield made
     made.close()
 

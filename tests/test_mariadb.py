@@ -32,7 +32,7 @@ from django_redisqueue.worker.child.databases import Databases
 from tests.app import tasks
 from tests.app.models import Counter
 from tests.app.tasks import bump
-from tests.broker.lab import Lab
+from tests.broker.harness import BrokerHarness
 from tests.client.test_transactions import queued
 from tests.dashboard.conftest import redisqueue, site, staff
 from tests.dashboard.site import Site
@@ -56,12 +56,12 @@ def shard(
     redis_server: RedisServer, queue_settings: dict[str, Any], settings: Any
 ) -> Iterator[MirroredShard]:
     settings.REDISQUEUE = {**queue_settings, "MIRROR": True}
-    made = MirroredShard(Lab(redis_server))
+    made = MirroredShard(BrokerHarness(redis_server))
     yield made
     made.close()
 
 
-class Rival:
+class CompetingTransaction:
     """Another connection, in its own thread, with the larger transaction: in a deadlock, MariaDB
     ends the smaller one."""
 
@@ -70,7 +70,7 @@ class Rival:
         self._has_first, self._may_resume = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> Rival:
+    def __enter__(self) -> CompetingTransaction:
         self._thread.start()
         self._has_first.wait(10)
         return self
@@ -113,7 +113,7 @@ def test_names_that_differ_in_case_are_different(queue_settings: dict[str, Any])
 
 def test_every_event_has_a_row(shard: MirroredShard) -> None:
     shard.run_jobs(120)
-    shard.lab.add("strange", payload='[["é€😀 \\\\ \'%s"],{}]')
+    shard.broker.add("strange", payload='[["é€😀 \\\\ \'%s"],{}]')
     shard.mirror()
     shard.assert_complete()
 
@@ -125,11 +125,13 @@ def test_after_a_deadlock_the_batch_is_written_again(
     shard.mirror()
     shard.run_jobs(2, "b")
     lock, states = Rollup.objects.select_for_update(), MirrorState.objects
-    with Rival(lambda: list(lock), lambda: states.update(fault="rival")) as rival:
+    with CompetingTransaction(
+        lambda: list(lock), lambda: states.update(fault="competing")
+    ) as competing:
 
         def resume() -> None:
             until_one_waits(on_mariadb)
-            rival.resume()
+            competing.resume()
 
         watcher = threading.Thread(target=resume)
         watcher.start()
@@ -253,14 +255,16 @@ def test_a_deadlock_that_the_task_hides_commits_nothing() -> None:
     def work() -> str:
         list(rows.filter(name="b"))
         bump("before")
-        rival.resume()
+        competing.resume()
         with suppress(OperationalError):
             list(rows.filter(name="a"))
         bump("after")
         return "1"
 
     with (
-        Rival(lambda: list(rows.filter(name="a")), lambda: list(rows.filter(name="b"))) as rival,
+        CompetingTransaction(
+            lambda: list(rows.filter(name="a")), lambda: list(rows.filter(name="b"))
+        ) as competing,
         pytest.raises(OperationalError, match="SAVEPOINT"),
     ):
         run_once("j", "default", work)

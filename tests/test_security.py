@@ -47,7 +47,7 @@ from django_redisqueue.worker.maintenance.upkeep import ResultFileCleaner
 from tests.api.api import Api
 from tests.api.tasks import open_task
 from tests.app import tasks
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.support.shards import keys_of, mirror
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
@@ -92,8 +92,8 @@ def keys(queue_settings: dict[str, Any], settings: Any, tmp_path: Path) -> Keys:
 
 
 @pytest.fixture
-def hand(keys: Keys) -> Iterator[Hand]:
-    made = Hand()
+def manual_worker(keys: Keys) -> Iterator[ManualWorker]:
+    made = ManualWorker()
     yield made
     made.close()
 
@@ -125,12 +125,12 @@ def resolved(job: Any) -> Execution | Resolution:
     "Whoever can read Redis sees the arguments, results and errors of every job in it, "
     "including arguments that a task redacts."
 )
-def test_reading_redis(redis: Redis, hand: Hand) -> None:
+def test_reading_redis(redis: Redis, manual_worker: ManualWorker) -> None:
     job = charge.enqueue(SECRET)
-    hand.complete_one('"a result"')
+    manual_worker.complete_one('"a result"')
     failed = charge.enqueue(SECRET)
-    hand.fail_one("an error")
-    first, second = (redis.hgetall(hand.store.keys.job(each.id)) for each in (job, failed))
+    manual_worker.fail_one("an error")
+    first, second = (redis.hgetall(manual_worker.store.keys.job(each.id)) for each in (job, failed))
     assert SECRET.encode() in first[b"payload"]
     assert first[b"result"] == b'"a result"'
     assert b"an error" in second[b"error"]
@@ -140,34 +140,34 @@ def test_reading_redis(redis: Redis, hand: Hand) -> None:
     "Whoever can write to Redis can run any registered task with any arguments, and change, "
     "delay or remove any job."
 )
-def test_writing_redis(redis: Redis, keys: Keys, hand: Hand) -> None:
+def test_writing_redis(redis: Redis, keys: Keys, manual_worker: ManualWorker) -> None:
     job_id = new_job_id()
     redis.hset(
         keys.job(job_id),
         mapping={"task": tasks.noop.name, "payload": '[["theirs"],{}]', "status": "queued"},
     )
     redis.lpush(keys.queue("default").queued, job_id)
-    call = resolved(hand.claim_one())
+    call = resolved(manual_worker.claim_one())
     assert isinstance(call, Execution)
     assert call.task.func(*call.args) == "theirs"
     ours = tasks.noop.enqueue()
     redis.hset(keys.job(ours.id), "payload", '[["changed"],{}]')
     redis.hset(keys.queue("default").meta, "paused", 1)
-    assert not hand.claim()
+    assert not manual_worker.claim()
     redis.hdel(keys.queue("default").meta, "paused")
-    assert hand.claim_one().payload == '[["changed"],{}]'
+    assert manual_worker.claim_one().payload == '[["changed"],{}]'
 
 
 @says(
     "They cannot run anything else: a worker looks task names up in the registry, imports "
     "nothing because of them, and parses only JSON."
 )
-def test_only_registered_tasks_run(redis: Redis, keys: Keys, hand: Hand) -> None:
+def test_only_registered_tasks_run(redis: Redis, keys: Keys, manual_worker: ManualWorker) -> None:
     job = tasks.noop.enqueue()
     for name in ("os.system", "this.is_imported", f"{tasks.__name__}.os"):
         redis.hset(keys.job(job.id), "task", name)
         assert lookup(name) is None
-    assert isinstance(resolved(hand.claim_one()), Resolution)
+    assert isinstance(resolved(manual_worker.claim_one()), Resolution)
     assert "this" not in sys.modules
     banned = {"pickle", "marshal", "shelve", "dill", "eval", "exec", "yaml"}
     for path in Path(django_redisqueue.__file__).parent.rglob("*.py"):
@@ -189,7 +189,7 @@ def test_only_registered_tasks_run(redis: Redis, keys: Keys, hand: Hand) -> None
     "They cannot break a page, an endpoint or a worker: what cannot be read is shown as "
     "unreadable, in its own place."
 )
-def test_what_cannot_be_read(redis: Redis, keys: Keys, hand: Hand) -> None:
+def test_what_cannot_be_read(redis: Redis, keys: Keys, manual_worker: ManualWorker) -> None:
     fine, spoilt = tasks.noop.enqueue("fine"), tasks.noop.enqueue("spoilt")
     redis.hset(keys.job(spoilt.id), "payload", b"[[NaN],{\xff")
     client = browser(user("ann", "view_jobrecord"))
@@ -199,16 +199,18 @@ def test_what_cannot_be_read(redis: Redis, keys: Keys, hand: Hand) -> None:
     assert "unreadable: " in client.get(page("job", spoilt.id)).content.decode()
     rows = client.get("/jobs/queued").json()["jobs"]
     assert {row["id"]: row.get("args") for row in rows} == {fine.id: ["fine"], spoilt.id: None}
-    first, second = map(resolved, hand.claim(2))
+    first, second = map(resolved, manual_worker.claim(2))
     assert isinstance(first, Execution)
     assert isinstance(second, Resolution)
 
 
 @says("They can write into a log or a terminal only plain text, within the line about their job.")
-def test_a_terminal(redis: Redis, keys: Keys, hand: Hand, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_terminal(
+    redis: Redis, keys: Keys, manual_worker: ManualWorker, caplog: pytest.LogCaptureFixture
+) -> None:
     job = tasks.noop.enqueue()
     redis.hset(keys.job(job.id), "task", "evil\n\x1b[2Jforged line")
-    held = hand.claim_one()
+    held = manual_worker.claim_one()
     out = io.StringIO()
     call_command("queuemonitor", once=True, stdout=out)
     assert "evil\\n\\x1b[2Jforged line" in out.getvalue()
@@ -224,14 +226,16 @@ def test_a_terminal(redis: Redis, keys: Keys, hand: Hand, caplog: pytest.LogCapt
     "Of the files in Django's storage, they can have only [large results](gather.md#large-results) "
     "read or deleted, in the folder `redisqueue`."
 )
-def test_files_in_the_storage(redis: Redis, keys: Keys, hand: Hand, settings: Any) -> None:
+def test_files_in_the_storage(
+    redis: Redis, keys: Keys, manual_worker: ManualWorker, settings: Any
+) -> None:
     media = Path(settings.MEDIA_ROOT)
     ours, theirs = "redisqueue/job_1.1.json", ("invoice.json", "redisqueue/../invoice.json")
     (media / "redisqueue").mkdir()
     for name in (ours, "invoice.json"):
         (media / name).write_text('"read"')
     tasks.noop.enqueue()
-    job_id = hand.complete_one()
+    job_id = manual_worker.complete_one()
     for name in theirs:
         redis.hset(keys.job(job_id), "result", encode_stored(name))
         with pytest.raises(SuspiciousFileOperation):
@@ -239,7 +243,7 @@ def test_files_in_the_storage(redis: Redis, keys: Keys, hand: Hand, settings: An
     redis.hset(keys.job(job_id), "result", encode_stored(ours))
     assert get_job(job_id).result == "read"
     redis.hset(keys.result_files, mapping=dict.fromkeys([*theirs, "a\0b", ours], "gone"))
-    ResultFileCleaner(hand.store).run_once()
+    ResultFileCleaner(manual_worker.store).run_once()
     assert [path.name for path in media.rglob("*.json")] == ["invoice.json"]
     assert not redis.exists(keys.result_files)
 
@@ -251,11 +255,11 @@ def test_files_in_the_storage(redis: Redis, keys: Keys, hand: Hand, settings: An
     "Whoever can read the database sees the results and errors of every job that the mirror "
     "records, and its arguments except redacted ones."
 )
-def test_reading_records(hand: Hand) -> None:
+def test_reading_records(manual_worker: ManualWorker) -> None:
     charge.enqueue(SECRET, 7)
-    hand.complete_one('"a result"')
+    manual_worker.complete_one('"a result"')
     charge.enqueue(SECRET, 8)
-    hand.fail_one("an error")
+    manual_worker.fail_one("an error")
     mirror()
     done, failed = JobRecord.objects.order_by("enqueued_at", "pk")
     assert (done.args, failed.args) == (("[redacted]", 7), ("[redacted]", 8))
@@ -277,7 +281,7 @@ def test_reading_the_outbox(keys: Keys) -> None:
     "Whoever can write to the database can run any registered task with any arguments, by a row in "
     "the outbox."
 )
-def test_writing_the_outbox(keys: Keys, hand: Hand) -> None:
+def test_writing_the_outbox(keys: Keys, manual_worker: ManualWorker) -> None:
     OutboxJob.objects.create(
         id=new_job_id(), queue="default", task=tasks.noop.name, payload='[["theirs"],{}]'
     )
@@ -285,7 +289,7 @@ def test_writing_the_outbox(keys: Keys, hand: Hand) -> None:
     connection = worker_connection()
     Relay(Commands(connection), "default").run_once()
     connection.close()
-    assert hand.claim_one().payload == '[["theirs"],{}]'
+    assert manual_worker.claim_one().payload == '[["theirs"],{}]'
 
 
 @says("They cannot use the API with the stored form of a token, which is its SHA-256.")
@@ -323,11 +327,11 @@ def test_pages_need_a_permission(keys: Keys) -> None:
     "With `view_jobrecord` a user sees the arguments, results and errors of all jobs, because "
     "jobs have no owner, but never a redacted argument."
 )
-def test_what_a_user_with_view_permission_sees(hand: Hand) -> None:
+def test_what_a_user_with_view_permission_sees(manual_worker: ManualWorker) -> None:
     done = charge.enqueue(SECRET, 77)
-    hand.complete_one('"a result"')
+    manual_worker.complete_one('"a result"')
     failed = charge.enqueue(SECRET, 78)
-    hand.fail_one("an error")
+    manual_worker.fail_one("an error")
     client = browser(user("ann", "view_jobrecord"))
     shown = "".join(
         client.get(address).content.decode()
@@ -354,10 +358,10 @@ def acts(client: Client, permission: str, failed: str, queued: str) -> int:
 
 
 @pytest.fixture
-def jobs(hand: Hand) -> tuple[str, str]:
+def jobs(manual_worker: ManualWorker) -> tuple[str, str]:
     """A failed job, and a queued one."""
     tasks.noop.enqueue("failed")
-    return hand.fail_one(), tasks.noop.enqueue("queued").id
+    return manual_worker.fail_one(), tasks.noop.enqueue("queued").id
 
 
 @says(
@@ -385,18 +389,18 @@ def test_one_permission_one_action(jobs: tuple[str, str]) -> None:
     "With `enqueue_job` a user of the admin can run the task of any existing job again, with other "
     "arguments or the same ones, including redacted ones, without seeing them."
 )
-def test_a_copy(hand: Hand) -> None:
+def test_a_copy(manual_worker: ManualWorker) -> None:
     job = charge.enqueue(SECRET, 5)
-    first = hand.claim_one()
+    first = manual_worker.claim_one()
     client = browser(user("ann", "view_jobrecord", "enqueue_job"))
     answer = client.post(page("act_on_job", job.id), {"verb": "copy"}, follow=True)
     assert SECRET not in answer.content.decode()
-    copy = hand.claim_one()
+    copy = manual_worker.claim_one()
     assert (copy.task, copy.payload) == (first.task, first.payload)
     assert SECRET in copy.payload
     form = {"args": '["[redacted]", 6]', "kwargs": "{}"}
     assert SECRET not in client.post(page("copy_job", job.id), form, follow=True).content.decode()
-    assert json.loads(hand.claim_one().payload) == [[SECRET, 6], {}]
+    assert json.loads(manual_worker.claim_one().payload) == [[SECRET, 6], {}]
 
 
 @says(
@@ -597,12 +601,12 @@ def test_strangers_and_sessions(jobs: tuple[str, str]) -> None:
     "`repr` of a job."
 )
 def test_where_redacted_arguments_do_not_appear(
-    redis: Redis, keys: Keys, hand: Hand, caplog: pytest.LogCaptureFixture
+    redis: Redis, keys: Keys, manual_worker: ManualWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     job = charge.enqueue(SECRET)
-    claimed = hand.claim_one()
-    hand.settle(claimed, "completed", "1")
+    claimed = manual_worker.claim_one()
+    manual_worker.settle(claimed, "completed", "1")
     mirror()
     (record,) = JobRecord.objects.values()
     client = browser(user("ann", "view_jobrecord"))
@@ -646,10 +650,10 @@ def test_a_page_for_errors(keys: Keys, settings: Any) -> None:
     "of it that is less than a line, a key of an object, or a value of less than three characters, "
     "is not recognised."
 )
-def test_the_text_of_an_error(keys: Keys, hand: Hand) -> None:
+def test_the_text_of_an_error(keys: Keys, manual_worker: ManualWorker) -> None:
     def stored(card: Any, error: Exception) -> str:
         charge.enqueue(card)
-        call = resolved(hand.claim_one())
+        call = resolved(manual_worker.claim_one())
         assert isinstance(call, Execution)
         resolution = retry_policy.resolve_error(
             error, charge.options, 0, 1, get_settings(), call.secrets()

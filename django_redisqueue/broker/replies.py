@@ -32,6 +32,23 @@ class AnnounceReply(IntEnum):
     TO_DEFINE = 2
 
 
+class DefineReply(IntEnum):
+    """What became of one schedule that was to be defined (define_schedules.lua)."""
+
+    OF_CODE = -2  # the code defines a schedule of this name
+    OUTDATED = -1  # newer code is running
+    KNOWN = 0
+    DEFINED = 1
+
+
+class RemoveReply(IntEnum):
+    """What became of one schedule that was to be removed (remove_schedules.lua)."""
+
+    NOT_OWN = -1  # newer code is running, or another source defines it
+    UNKNOWN = 0
+    REMOVED = 1
+
+
 class FireReply(IntEnum):
     """What became of a due time (fire.lua)."""
 

@@ -11,7 +11,7 @@ from ..core.parsing import pairs
 from ..core.schedules import ScheduleData, ScheduleDefinition, decode_schedule
 from ..exceptions import CorruptJob
 from .base import CommandBase, Entry, QueryBase, Read, Strict, query, slices
-from .replies import AnnounceReply, FireReply
+from .replies import AnnounceReply, DefineReply, FireReply, RemoveReply
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +32,19 @@ class ScheduleCommands(CommandBase):
 
     def define_schedules(
         self, set_digest: str, definitions: Sequence[tuple[ScheduleDefinition, int | None]]
-    ) -> list[int]:
-        """Create or change up to 100 schedules, each with its next due time. Returns the codes of
-        the script. ``set_digest``: '' for those of the admin."""
+    ) -> list[DefineReply]:
+        """Create or change up to 100 schedules, each with its next due time. ``set_digest``: ''
+        for those of the admin."""
         arguments: list[Any] = []
         for definition, next_ms in definitions:
             fields = definition.fields()
             arguments += (definition.name, "" if next_ms is None else next_ms, len(fields))
             arguments += (part for pair in fields.items() for part in pair)
-        return self._run("define_schedules", set_digest, *arguments)
+        return [DefineReply(code) for code in self._run("define_schedules", set_digest, *arguments)]
 
-    def remove_schedules(self, set_digest: str, names: Sequence[str]) -> list[int]:
-        """Remove up to 100 schedules: 1 removed, 0 unknown, -1 another source defines it."""
-        return self._run("remove_schedules", set_digest, *names)
+    def remove_schedules(self, set_digest: str, names: Sequence[str]) -> list[RemoveReply]:
+        """Remove up to 100 schedules of this set, or with '' of the admin."""
+        return [RemoveReply(code) for code in self._run("remove_schedules", set_digest, *names)]
 
     def pause_schedule(self, name: str, paused: bool, next_ms: int | None = None) -> int:
         """Pause a schedule, or resume it at ``next_ms``: 1 changed, 0 no change, -1 unknown."""

@@ -17,7 +17,6 @@ import re
 import threading
 from collections import Counter
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -115,19 +114,24 @@ os.register_at_fork(
 
 def load(name: str) -> Script:
     """The script of one verb, which each process assembles once. Raises ScriptError."""
-    script = _loaded.get(name)
+    script = _loaded.get(name)  # without the lock, because most calls find it
     if script is None:
         with interrupt_shield.get()(), _assembling:
-            script = _loaded[name] = _load(name)
+            script = _load(name)
     return script
 
 
-@cache
 def _load(name: str) -> Script:
-    if name in _SHARED_BY:
-        return replace(_load(_SHARED_BY[name]), name=name, selector=(name,))
-    source = in_blocks(_assemble(name))
-    return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+    """Assemble a script, unless another thread has done so. The caller holds the lock."""
+    if name not in _loaded:
+        if name in _SHARED_BY:
+            script = replace(_load(_SHARED_BY[name]), name=name, selector=(name,))
+        else:
+            source = in_blocks(_assemble(name))
+            sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+            script = Script(name, source, sha)
+        _loaded[name] = script
+    return _loaded[name]
 
 
 def names() -> list[str]:

@@ -11,6 +11,7 @@ from django.conf import settings as django_settings
 
 from ..broker.commands import Commands
 from ..broker.connection import producer_connection
+from ..broker.replies import DefineReply, RemoveReply
 from ..broker.schedules import ScheduleQueries, UnreadableSchedule
 from ..broker.shards import all_shards
 from ..conf import APP, get_settings
@@ -105,7 +106,9 @@ def put(definition: ScheduleDefinition) -> None:
         Commands(producer_connection(other)).remove_schedules("", [definition.name])[0]
         for other in other_shards(shard)
     ]
-    if -1 in elsewhere or -2 in commands.define_schedules("", [(definition, next_ms)]):
+    if RemoveReply.NOT_OWN in elsewhere or DefineReply.OF_CODE in commands.define_schedules(
+        "", [(definition, next_ms)]
+    ):
         raise InvalidOption(
             f"the code already defines a schedule {definition.name}; give this one another name"
         )

@@ -20,7 +20,7 @@ from django_redisqueue.conf import get_settings
 from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.models import JobEvent
 from tests.app import tasks
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 
 from .api import Api
 
@@ -158,19 +158,22 @@ def test_the_query_of_the_mirror_uses_its_index(
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
 def test_events_written_by_the_bridge_read_like_the_stream(
-    hand: Hand, redis: Redis, queue_settings: dict[str, Any], settings: Any
+    manual_worker: ManualWorker, redis: Redis, queue_settings: dict[str, Any], settings: Any
 ) -> None:
     settings.REDISQUEUE = {**queue_settings, "MIRROR": True}
     feed = EventFeed(producer_connection())
     tasks.noop.using(run_after=60, priority=5).enqueue()
     failed = tasks.noop.enqueue("x")
-    hand.fail_one('"quoted"')
+    manual_worker.fail_one('"quoted"')
     failed.requeue()
-    running = hand.claim_one()
-    hand.store.progress(
-        hand.claim_request.child, running.id, running.lease, '{"done":1,"total":2,"note":"n"}'
+    running = manual_worker.claim_one()
+    manual_worker.store.progress(
+        manual_worker.claim_request.child,
+        running.id,
+        running.lease,
+        '{"done":1,"total":2,"note":"n"}',
     )
-    hand.settle(running, "completed", '"done"')
+    manual_worker.settle(running, "completed", '"done"')
     tasks.noop.enqueue().cancel()
     live = [(place, json.loads(text)) for place, text in feed.page((0, 0), 100)]
     assert len(live) == 10

@@ -26,8 +26,8 @@ from django_redisqueue.dashboard import pages
 from django_redisqueue.exceptions import CorruptJob
 from tests.app import tasks
 from tests.support.asgi_server import OpenStream, event_stream, page_stream, serving
-from tests.support.hand import Hand
 from tests.support.hostile import BYTES, TEXTS, nested
+from tests.support.manual_worker import ManualWorker
 from tests.support.shards import keys_of, keys_with
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
@@ -227,10 +227,10 @@ def test_an_overview_of_corrupt_data(
     child: bytes, score: float,
 ) -> None:  # fmt: skip
     redis.flushdb()
-    with closing(Hand()) as hand:
-        keys = hand.store.keys
+    with closing(ManualWorker()) as manual_worker:
+        keys = manual_worker.store.keys
         running, _ = tasks.noop.enqueue_many([(), ()])
-        hand.claim_one()
+        manual_worker.claim_one()
         redis.hset(keys.job(running.id), mapping=dict(job))
         if meta:
             redis.hset(keys.queue("default").meta, mapping=dict(meta))

@@ -13,7 +13,7 @@ from django_redisqueue import get_job, task
 from django_redisqueue.client.jobs import Job
 from django_redisqueue.models import ApiToken, OutboxJob
 
-from ..support.hand import Hand
+from ..support.manual_worker import ManualWorker
 from .api import Api, error
 from .tasks import open_task, secret_task
 
@@ -35,20 +35,20 @@ def post(api: Api, body: Any, key: str = KEY) -> Any:
     return api.post("", body, Idempotency_Key=key)
 
 
-def test_repeating_a_request_returns_the_same_job(api: Api, hand: Hand) -> None:
+def test_repeating_a_request_returns_the_same_job(api: Api, manual_worker: ManualWorker) -> None:
     first = post(api, BODY)
     again = post(api, {**BODY, "kwargs": {"b": 2, "a": 1}})
     assert (first.status_code, again.status_code) == (201, 200)
     assert first.json()["id"] == again.json()["id"]
     assert first["Location"] == again["Location"]
-    hand.complete_one()
+    manual_worker.complete_one()
     assert post(api, BODY).json()["status"] == "completed"
-    assert hand.claim() == []
+    assert manual_worker.claim() == []
     assert post(api, BODY, "another").status_code == 201
     assert api.post("", BODY).status_code == 201
 
 
-def test_another_body_is_refused(api: Api, hand: Hand) -> None:
+def test_another_body_is_refused(api: Api, manual_worker: ManualWorker) -> None:
     first = post(api, BODY).json()["id"]
     found = error(post(api, {**BODY, "args": [2]}), 422)
     assert found == {
@@ -57,8 +57,8 @@ def test_another_body_is_refused(api: Api, hand: Hand) -> None:
         "message": "the Idempotency-Key was sent before with another body, which created job "
         f"{first}; send the same body again, or use another key",
     }
-    assert hand.complete_one() == first
-    assert hand.claim() == []
+    assert manual_worker.complete_one() == first
+    assert manual_worker.claim() == []
 
 
 def test_each_user_has_separate_keys(api: Api, make_user: Callable[..., Any]) -> None:
@@ -75,25 +75,25 @@ def test_an_invalid_key(api: Api, key: str) -> None:
     assert found["message"] == "Idempotency-Key must be 1 to 255 printable ASCII characters"
 
 
-def test_a_job_that_the_task_calls_a_duplicate(api: Api, hand: Hand) -> None:
+def test_a_job_that_the_task_calls_a_duplicate(api: Api, manual_worker: ManualWorker) -> None:
     body = {"task": unique_task.name, "args": [1]}
     job = unique_task.enqueue(1)
     assert (api.post("", body).status_code, api.post("", body).json()["id"]) == (200, job.id)
     assert post(api, body).json()["id"] == job.id
-    hand.complete_one()
+    manual_worker.complete_one()
     assert post(api, body).json()["id"] == job.id
     assert api.post("", body).status_code == 201
 
 
-def test_through_the_outbox(api: Api, hand: Hand) -> None:
+def test_through_the_outbox(api: Api, manual_worker: ManualWorker) -> None:
     body = {"task": stored_task.name, "args": [1]}
     first, again = post(api, body), post(api, body)
     assert (first.status_code, again.status_code) == (201, 200)
     assert again.json()["id"] == first.json()["id"]
     assert error(post(api, {**body, "args": [2]}), 422)["code"] == "idempotency_conflict"
     assert OutboxJob.objects.count() == 3
-    assert hand.complete_one() == first.json()["id"]
-    assert hand.claim() == []
+    assert manual_worker.complete_one() == first.json()["id"]
+    assert manual_worker.claim() == []
 
 
 def test_no_secret_can_be_guessed_from_the_stored_data(
@@ -106,7 +106,7 @@ def test_no_secret_can_be_guessed_from_the_stored_data(
     assert KEY.encode() not in key
 
 
-def test_a_requeue_that_another_job_prevents(api: Api, hand: Hand) -> None:
+def test_a_requeue_that_another_job_prevents(api: Api, manual_worker: ManualWorker) -> None:
     job: Job = unique_task.enqueue(1)
     job.cancel()
     other = unique_task.enqueue(1)

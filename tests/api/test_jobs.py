@@ -16,7 +16,7 @@ from django_redisqueue.core.statuses import Status
 from django_redisqueue.exceptions import RedisUnavailable
 from django_redisqueue.models import OutboxJob
 from tests.app import tasks
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.support.shards import keys_of
 from tests.support.stopwatch import Stopwatch
 
@@ -27,9 +27,11 @@ OPEN = open_task.name
 
 
 @pytest.mark.parametrize("slash", ["", "/"])
-def test_every_path_answers_with_and_without_a_slash(api: Api, hand: Hand, slash: str) -> None:
+def test_every_path_answers_with_and_without_a_slash(
+    api: Api, manual_worker: ManualWorker, slash: str
+) -> None:
     failed = tasks.noop.enqueue()
-    hand.fail_one()
+    manual_worker.fail_one()
     waiting = tasks.noop.enqueue()
     answers = [
         api.post(slash, {"task": OPEN}),
@@ -141,11 +143,11 @@ def test_enqueue_inside_the_transactions_of_requests(api: Api, settings: Any) ->
 
 
 def test_stats_contain_each_queue_and_the_total(
-    api: Api, hand: Hand, queue_settings: dict[str, Any], settings: Any
+    api: Api, manual_worker: ManualWorker, queue_settings: dict[str, Any], settings: Any
 ) -> None:
     settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}}
     tasks.noop.enqueue()
-    hand.complete_one()
+    manual_worker.complete_one()
     tasks.noop.enqueue()
     tasks.noop.using(queue_name="low").enqueue()
     found = api.get("/stats").json()
@@ -167,24 +169,24 @@ def test_pages_follow_each_other(api: Api) -> None:
     assert second["next"] is None
 
 
-def test_a_page_omits_fields_that_may_be_large(api: Api, hand: Hand) -> None:
+def test_a_page_omits_fields_that_may_be_large(api: Api, manual_worker: ManualWorker) -> None:
     job = tasks.noop.enqueue()
-    hand.complete_one('"result"')
+    manual_worker.complete_one('"result"')
     (row,) = api.get("/completed").json()["jobs"]
     assert "result" not in row
     assert api.get(f"/{job.id}").json()["result"] == "result"
     failed = tasks.noop.enqueue()
-    hand.fail_one("boom")
+    manual_worker.fail_one("boom")
     (row,) = api.get("/failed").json()["jobs"]
     assert row["error"] == {"type": "ValueError", "message": "boom", "reason": ""}
     assert api.get(f"/{failed.id}").json()["error"]["traceback"] == "Traceback ..."
 
 
-def test_a_job_shows_why_it_does_not_run(api: Api, hand: Hand) -> None:
-    hand.store.heartbeat([hand.claim_request.child], (), ["default"])
+def test_a_job_shows_why_it_does_not_run(api: Api, manual_worker: ManualWorker) -> None:
+    manual_worker.store.heartbeat([manual_worker.claim_request.child], (), ["default"])
     job = tasks.noop.enqueue()
     assert api.get(f"/{job.id}").json()["why_not_running"] == "It waits for a free worker."
-    hand.claim_one()
+    manual_worker.claim_one()
     assert api.get(f"/{job.id}").json()["why_not_running"] is None
 
 
@@ -212,9 +214,9 @@ def test_head_is_get_without_a_body(api: Api) -> None:
 # -- control
 
 
-def test_retry_requeues_a_failed_job(api: Api, hand: Hand) -> None:
+def test_retry_requeues_a_failed_job(api: Api, manual_worker: ManualWorker) -> None:
     job = tasks.noop.enqueue()
-    hand.fail_one()
+    manual_worker.fail_one()
     shown = api.post(f"/{job.id}/retry").json()
     assert (shown["status"], shown["requeues"]) == ("queued", 1)
     again = error(api.post(f"/{job.id}/retry"), 409)
@@ -222,11 +224,13 @@ def test_retry_requeues_a_failed_job(api: Api, hand: Hand) -> None:
     assert "only failed or cancelled jobs can be requeued" in again["message"]
 
 
-def test_cancel_ends_waiting_jobs_and_asks_running_jobs_to_stop(api: Api, hand: Hand) -> None:
+def test_cancel_ends_waiting_jobs_and_asks_running_jobs_to_stop(
+    api: Api, manual_worker: ManualWorker
+) -> None:
     waits = tasks.noop.enqueue()
     assert api.post(f"/{waits.id}/cancel").json()["status"] == "cancelled"
     runs = tasks.noop.enqueue()
-    hand.claim_one()
+    manual_worker.claim_one()
     shown = api.post(f"/{runs.id}/cancel").json()
     assert (shown["status"], shown["cancel_requested"]) == ("processing", True)
     assert error(api.post(f"/{waits.id}/cancel"), 409)["code"] == "wrong_state"

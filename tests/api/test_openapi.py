@@ -16,7 +16,7 @@ from django_redisqueue.api.table import ENDPOINTS
 from django_redisqueue.models import ApiToken
 from tests.app import tasks
 from tests.app.wsgi import application
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.support.shards import keys_of
 
 from .api import Api
@@ -77,14 +77,14 @@ def test_task_names_are_only_shown_to_users_who_may_enqueue_them(
 
 
 @pytest.fixture
-def ids(hand: Hand, redis: Redis, queue_settings: dict[str, Any]) -> list[str]:
+def ids(manual_worker: ManualWorker, redis: Redis, queue_settings: dict[str, Any]) -> list[str]:
     """One job of each kind, including one that cannot be read."""
     completed = tasks.noop.enqueue()
-    hand.complete_one('{"a": [1, null]}')
+    manual_worker.complete_one('{"a": [1, null]}')
     failed = tasks.add.enqueue(1, b="é")
-    hand.fail_one()
+    manual_worker.fail_one()
     running = tasks.noop.enqueue()
-    hand.claim_one()
+    manual_worker.claim_one()
     queued, broken = tasks.noop.enqueue_many([(1,), (2,)])
     redis.hset(keys_of().job(broken.id), "payload", "{")
     later = tasks.noop.using(run_after=60).enqueue()
@@ -92,7 +92,7 @@ def ids(hand: Hand, redis: Redis, queue_settings: dict[str, Any]) -> list[str]:
 
 
 @pytest.fixture
-def workflows(hand: Hand) -> list[str]:
+def workflows(manual_worker: ManualWorker) -> list[str]:
     """A running workflow, a paused one, and one that has ended."""
     made = [chain(tasks.noop.s(), tasks.noop.s()) for _ in range(3)]
     made[1].pause()

@@ -16,24 +16,26 @@ from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.schedules import Source
 from django_redisqueue.models import ApiToken, ErrorGroup
 from tests.broker.schedules import definition
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 
 from .api import Api, error
 
 KEY = "app.pay:a/b?%20é"
 
 
-def own(hand: Hand, job_id: str, key: str, mode: str = "until_finished - -") -> None:
-    hand.store.now_ms = 1_760_000_000_000
-    hand.store.enqueue([NewJob(job_id, "default", "t", "[[],{}]", unique=f"{key} {mode}")])
+def own(
+    manual_worker: ManualWorker, job_id: str, key: str, mode: str = "until_finished - -"
+) -> None:
+    manual_worker.store.now_ms = 1_760_000_000_000
+    manual_worker.store.enqueue([NewJob(job_id, "default", "t", "[[],{}]", unique=f"{key} {mode}")])
 
 
-def test_limits(api: Api, hand: Hand) -> None:
+def test_limits(api: Api, manual_worker: ManualWorker) -> None:
     assert api.get("/limits").json() == {"next": None, "limits": []}
     for name in ("job_1", "job_2"):
         lane = "|c:stripe:42|r:api: c:stripe=1 r:api=2/60000000/2"
-        hand.store.enqueue([NewJob(name, "default", "t", "[[],{}]", lane=lane)])
-    assert [job.id for _ in range(2) for job in hand.claim()] == ["job_1"]
+        manual_worker.store.enqueue([NewJob(name, "default", "t", "[[],{}]", lane=lane)])
+    assert [job.id for _ in range(2) for job in manual_worker.claim()] == ["job_1"]
     first = api.get("/limits?limit=1").json()
     (limit,) = first["limits"]
     assert 0 <= limit.pop("oldest_seconds") < 60
@@ -48,10 +50,10 @@ def test_limits(api: Api, hand: Hand) -> None:
     assert error(api.get("/limits?after="), 400)["field"] == "after"
 
 
-def test_unique_keys(api: Api, hand: Hand) -> None:
+def test_unique_keys(api: Api, manual_worker: ManualWorker) -> None:
     assert api.get("/unique-keys").json() == {"total": 0, "next": None, "keys": []}
-    own(hand, "job_1", KEY)
-    own(hand, "job_2", "z")
+    own(manual_worker, "job_1", KEY)
+    own(manual_worker, "job_2", "z")
     first = api.get("/unique-keys?limit=1").json()
     assert first["keys"] == [
         {
@@ -67,9 +69,9 @@ def test_unique_keys(api: Api, hand: Hand) -> None:
 
 
 def test_a_key_is_released_and_logged(
-    api: Api, hand: Hand, user: Any, caplog: pytest.LogCaptureFixture
+    api: Api, manual_worker: ManualWorker, user: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    own(hand, "job_1", KEY)
+    own(manual_worker, "job_1", KEY)
     address = f"/unique-keys/release?key={quote(KEY)}"
     with caplog.at_level("INFO", "django_redisqueue.api"):
         assert api.post(address).json() == {"key": KEY, "job": "job_1"}
@@ -81,15 +83,17 @@ def test_a_key_is_released_and_logged(
     }  # fmt: skip
 
 
-def test_schedules(api: Api, hand: Hand, redis: Redis) -> None:
-    hand.store.define_schedules(
+def test_schedules(api: Api, manual_worker: ManualWorker, redis: Redis) -> None:
+    manual_worker.store.define_schedules(
         "",
         [
             (definition("a", source=Source.ADMIN), 1_760_000_000_000),
             (definition("b", source=Source.ADMIN, error="no such task"), None),
         ],
     )
-    redis.hset(hand.store.keys.schedule("a"), mapping={"missed": 3, "last_ms": 1_759_999_999_000})
+    redis.hset(
+        manual_worker.store.keys.schedule("a"), mapping={"missed": 3, "last_ms": 1_759_999_999_000}
+    )
     first = api.get("/schedules?limit=1").json()
     assert first["schedules"] == [
         {
@@ -104,19 +108,19 @@ def test_schedules(api: Api, hand: Hand, redis: Redis) -> None:
     assert (second["total"], second["next"]) == (2, None)
     assert second["schedules"][0]["error"] == "no such task"
     assert second["schedules"][0]["next_due_at"] is None
-    redis.hset(hand.store.keys.schedule("a"), "missed", "many")
+    redis.hset(manual_worker.store.keys.schedule("a"), "missed", "many")
     broken = api.get("/schedules").json()["schedules"][0]
     assert broken["error"].startswith("the hash of schedule a cannot be read")
     assert broken["missed"] is None
 
 
-def test_waits(api: Api, hand: Hand) -> None:
+def test_waits(api: Api, manual_worker: ManualWorker) -> None:
     empty = {"totals": {"event": 0, "approval": 0, "sleep": 0}, "next": None, "waits": []}
     assert api.get("/waits").json() == empty
-    hand.store.now_ms = 1_760_000_000_000
+    manual_worker.store.now_ms = 1_760_000_000_000
     for job_id, event in (("job_1", "paid:42"), ("job_2", "approval:job_2:refund")):
-        hand.store.enqueue([NewJob(job_id, "default", "t", "[[],{}]")])
-        hand.settle(hand.claim_one(), "parked", event)
+        manual_worker.store.enqueue([NewJob(job_id, "default", "t", "[[],{}]")])
+        manual_worker.settle(manual_worker.claim_one(), "parked", event)
     found = api.get("/waits").json()
     assert found["totals"] == {"event": 1, "approval": 1, "sleep": 0}
     assert found["waits"] == [
@@ -146,9 +150,11 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> Task:
 
 
 @pytest.mark.one_shard("the limits of its task have different keys")
-def test_limits_are_overridden_by_hand(api: Api, hand: Hand, limited: Task) -> None:
+def test_limits_are_overridden_by_hand(
+    api: Api, manual_worker: ManualWorker, limited: Task
+) -> None:
     limited.enqueue("acme", 42)
-    hand.claim_one()
+    manual_worker.claim_one()
     name = "limit=tests.api_limited"
     key = quote('["acme", 42]')
     assert api.post(f"/limits/set?{name}&key={key}&number=7").json() == {"changed": True}
@@ -178,7 +184,7 @@ def test_limits_are_overridden_by_hand(api: Api, hand: Hand, limited: Task) -> N
 
 
 @pytest.mark.usefixtures("limited")
-def test_pauses(api: Api, hand: Hand) -> None:
+def test_pauses(api: Api, manual_worker: ManualWorker) -> None:
     assert api.get("/pauses").json() == {"pauses": []}
     part = "limit=tests.api_limited&key=" + quote('["acme", 42]')
     for query in ("", "?share=gold", f"?{part}"):
@@ -204,7 +210,7 @@ def test_control_needs_its_permission(make_user: Any, queue_settings: Any, path:
     assert error(Api(Client(), token).post(path), 403)["code"] == "permission_denied"
 
 
-def test_errors_in_groups(api: Api, hand: Hand) -> None:
+def test_errors_in_groups(api: Api, manual_worker: ManualWorker) -> None:
     now = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
     for n in range(3):
         ErrorGroup.objects.create(

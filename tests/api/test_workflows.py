@@ -10,7 +10,7 @@ from django.utils import timezone
 from django_redisqueue import Workflow, get_workflow
 from django_redisqueue.models import WorkflowRecord
 from tests.app import tasks
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 
 from .api import Api, error
 
@@ -28,9 +28,9 @@ def workflow(queue_settings: dict[str, Any]) -> Workflow:
 
 @pytest.mark.parametrize("slash", ["", "/"])
 def test_a_workflow_is_shown_with_its_counts(
-    api: Api, hand: Hand, workflow: Workflow, slash: str
+    api: Api, manual_worker: ManualWorker, workflow: Workflow, slash: str
 ) -> None:
-    hand.complete_one()
+    manual_worker.complete_one()
     shown = api.get(f"/workflows/{workflow.id}{slash}").json()
     assert shown.pop("made_at").endswith("Z")
     assert shown == {

@@ -41,7 +41,7 @@ else:
     DUMMY = "django_tasks.backends.dummy.DummyBackend"
     LOGGER = "django_tasks"
 
-#: Whether ``@task`` hands options on to ``task_class``; Django 6.0 does not.
+#: Whether ``@task`` passes options on to ``task_class``; Django 6.0 does not.
 TAKES_OPTIONS = not (6, 0) <= django.VERSION < (6, 1)
 
 __all__ = [

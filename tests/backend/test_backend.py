@@ -27,7 +27,7 @@ from tests.app import tasks as our_tasks
 from tests.support.commands import manage
 from tests.support.servers import RedisServer
 
-from ..support.hand import Hand
+from ..support.manual_worker import ManualWorker
 
 if django.VERSION < (6, 0) and not os.environ.get("CI"):
     pytest.importorskip("django_tasks", reason="Django 5.2 needs the django-tasks package")
@@ -102,16 +102,16 @@ def test_enqueue_returns_a_ready_result() -> None:
     assert (job.task_name, job.args, job.kwargs) == ("tests.app.django_tasks.add", (1,), {"b": 2})
 
 
-def test_a_result_follows_its_job(hand: Hand) -> None:
+def test_a_result_follows_its_job(manual_worker: ManualWorker) -> None:
     result = tasks.add.enqueue(1, 2)
-    claimed = hand.claim_one()
+    claimed = manual_worker.claim_one()
     result.refresh()
     assert result.status is RUNNING
-    assert result.worker_ids == [hand.claim_request.child]
+    assert result.worker_ids == [manual_worker.claim_request.child]
     assert result.started_at == result.last_attempted_at is not None
     assert result.finished_at is None
 
-    hand.settle(claimed, "completed", "3")
+    manual_worker.settle(claimed, "completed", "3")
     asyncio.run(result.arefresh())
     assert result.status is SUCCESSFUL
     assert result.is_finished
@@ -122,9 +122,9 @@ def test_a_result_follows_its_job(hand: Hand) -> None:
     assert asyncio.run(tasks.add.aget_result(result.id)) == result
 
 
-def test_a_failure_carries_its_class_and_traceback(hand: Hand) -> None:
+def test_a_failure_carries_its_class_and_traceback(manual_worker: ManualWorker) -> None:
     result = tasks.fail.enqueue("no luck")
-    hand.fail_one("no luck")
+    manual_worker.fail_one("no luck")
     result.refresh()
     assert result.status is FAILED
     (error,) = result.errors
@@ -143,10 +143,10 @@ def test_a_failure_carries_its_class_and_traceback(hand: Hand) -> None:
         ("TimeoutError", "builtins.TimeoutError"),
     ],
 )
-def test_exception_class_paths(hand: Hand, kind: str, path: str) -> None:
+def test_exception_class_paths(manual_worker: ManualWorker, kind: str, path: str) -> None:
     result = tasks.add.enqueue(1, 2)
     body = f'{{"type":"{kind}","message":"m","traceback":""}}'
-    hand.settle(hand.claim_one(), "failed", body, "poison")
+    manual_worker.settle(manual_worker.claim_one(), "failed", body, "poison")
     result.refresh()
     assert result.errors[0].exception_class_path == path
     assert result.errors[0].traceback == f"{kind}: m"
@@ -162,10 +162,10 @@ def test_a_cancelled_job_is_a_failed_result() -> None:
     assert result.attempts == 0
 
 
-def test_a_recovered_job_is_ready_again(hand: Hand) -> None:
+def test_a_recovered_job_is_ready_again(manual_worker: ManualWorker) -> None:
     result = tasks.add.enqueue(1, 2)
-    claimed = hand.claim_one()
-    hand.store.release(hand.claim_request.child, [(claimed.id, claimed.lease)])
+    claimed = manual_worker.claim_one()
+    manual_worker.store.release(manual_worker.claim_request.child, [(claimed.id, claimed.lease)])
     result.refresh()
     assert result.status is READY
     assert result.started_at is None

@@ -38,7 +38,7 @@ from tests.support.commands import manage
 from tests.support.servers import RedisServer
 
 from ..support.burst import work
-from ..support.hand import Hand
+from ..support.manual_worker import ManualWorker
 
 if django.VERSION < (6, 0) and not os.environ.get("CI"):
     pytest.importorskip("django_tasks", reason="Django 5.2 needs the django-tasks package")
@@ -108,16 +108,18 @@ def test_a_task_sees_its_own_options_and_can_enqueue_itself_with_them() -> None:
     ],
     ids=["none", "django", "encoded_options", "others"],
 )
-def test_a_result_equals_the_one_that_is_read(options: dict[str, Any], hand: Hand) -> None:
+def test_a_result_equals_the_one_that_is_read(
+    options: dict[str, Any], manual_worker: ManualWorker
+) -> None:
     made = tasks.urgent.using(**options)
     result = made.enqueue("x")
     found = default_task_backend.get_result(result.id)
     assert found == result
     assert found.task == made
     if not found.task.run_after:
-        hand = Hand(made.queue_name)
-        hand.complete_one("5")
-        hand.close()
+        manual_worker = ManualWorker(made.queue_name)
+        manual_worker.complete_one("5")
+        manual_worker.close()
         result.refresh()
         assert default_task_backend.get_result(result.id) == result
         assert done(result) == 5
@@ -132,11 +134,11 @@ def test_a_job_waits_for_others_by_their_results() -> None:
 
 
 @pytest.mark.parametrize("use_tz", [True, False])
-def test_all_times_are_aware_or_all_are_naive(use_tz: bool, hand: Hand) -> None:
+def test_all_times_are_aware_or_all_are_naive(use_tz: bool, manual_worker: ManualWorker) -> None:
     with override_settings(USE_TZ=use_tz, TIME_ZONE="Asia/Tokyo"):
         result = tasks.add.enqueue(1, 2)
         assert result == default_task_backend.get_result(result.id)
-        hand.complete_one("3")
+        manual_worker.complete_one("3")
         result.refresh()
         instants = [
             result.enqueued_at, result.started_at, result.last_attempted_at, result.finished_at
@@ -150,26 +152,28 @@ def test_all_times_are_aware_or_all_are_naive(use_tz: bool, hand: Hand) -> None:
         assert abs(shown.replace(tzinfo=UTC) - there) < timedelta(seconds=30)
 
 
-def test_the_result_lists_earlier_runs(hand: Hand) -> None:
+def test_the_result_lists_earlier_runs(manual_worker: ManualWorker) -> None:
     result = tasks.add.using(max_attempts=3).enqueue(1, 2)
-    hand.settle(hand.claim_one(), "retrying", '{"type":"ValueError","message":"no"}', "0")
+    manual_worker.settle(
+        manual_worker.claim_one(), "retrying", '{"type":"ValueError","message":"no"}', "0"
+    )
     result.refresh()
-    assert (result.attempts, result.worker_ids) == (1, [hand.claim_request.child])
+    assert (result.attempts, result.worker_ids) == (1, [manual_worker.claim_request.child])
     first = result.started_at
 
-    hand.store.promote(["default"])
-    second = hand.claim_one()
-    hand.store.reap(hand.claim_request.child, [second.id])
+    manual_worker.store.promote(["default"])
+    second = manual_worker.claim_one()
+    manual_worker.store.reap(manual_worker.claim_request.child, [second.id])
     result.refresh()
     assert result.status is TaskResultStatus.READY
-    assert result.worker_ids == [hand.claim_request.child] * 2
+    assert result.worker_ids == [manual_worker.claim_request.child] * 2
 
-    other = Hand()
+    other = ManualWorker()
     other.complete_one("3")
     result.refresh()
     assert result.worker_ids == [
-        hand.claim_request.child,
-        hand.claim_request.child,
+        manual_worker.claim_request.child,
+        manual_worker.claim_request.child,
         other.claim_request.child,
     ]
     assert (result.attempts, result.return_value) == (3, 3)
@@ -177,15 +181,17 @@ def test_the_result_lists_earlier_runs(hand: Hand) -> None:
     other.close()
 
 
-def test_of_many_runs_the_first_are_listed(hand: Hand) -> None:
+def test_of_many_runs_the_first_are_listed(manual_worker: ManualWorker) -> None:
     result = tasks.add.using(max_attempts=100).enqueue(1, 2)
     for _ in range(40):
-        hand.settle(hand.claim_one(), "retrying", '{"type":"ValueError","message":"no"}', "0")
-        hand.store.promote(["default"])
+        manual_worker.settle(
+            manual_worker.claim_one(), "retrying", '{"type":"ValueError","message":"no"}', "0"
+        )
+        manual_worker.store.promote(["default"])
     result.refresh()
     assert result.attempts == 40
     named = [name for name in result.worker_ids if name != "unknown"]
-    assert set(named) == {hand.claim_request.child}
+    assert set(named) == {manual_worker.claim_request.child}
     assert 5 < len(named) < 40
     assert len(" ".join(named)) < 600
     assert result.worker_ids[:5] == named[:5]
@@ -458,7 +464,7 @@ def test_a_task_that_workers_do_not_import_is_reported(
 
 
 def test_the_result_of_a_task_whose_module_is_not_imported_is_available(
-    hand: Hand, monkeypatch: pytest.MonkeyPatch
+    manual_worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = tasks.add.using(priority=3, backend="second")
     result = made.enqueue(1, 2)
@@ -466,7 +472,7 @@ def test_the_result_of_a_task_whose_module_is_not_imported_is_available(
     monkeypatch.delitem(registration._definitions, name)
     monkeypatch.delitem(our_registry._tasks, name)
     monkeypatch.setattr(tasks, "__name__", "not imported")
-    hand.complete_one("3")
+    manual_worker.complete_one("3")
     found = default_task_backend.get_result(result.id)
     assert (found.return_value, found.backend) == (3, "second")
     assert found.task.module_path == name
@@ -513,7 +519,9 @@ def sent() -> Any:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_second_enqueue_returns_the_first_result(hand: Hand, mode: Any, sent: list[str]) -> None:
+def test_a_second_enqueue_returns_the_first_result(
+    manual_worker: ManualWorker, mode: Any, sent: list[str]
+) -> None:
     once = tasks.add.using(unique=mode, unique_by="a")
     first = once.enqueue(1, 2)
     second = once.enqueue(1, 2)
@@ -524,24 +532,24 @@ def test_a_second_enqueue_returns_the_first_result(hand: Hand, mode: Any, sent: 
     assert once.using(unique=False).enqueue(1, 2).id != first.id
 
 
-def test_a_duplicate_shows_the_current_job(hand: Hand) -> None:
+def test_a_duplicate_shows_the_current_job(manual_worker: ManualWorker) -> None:
     once = tasks.add.using(unique=For("1h"))
     once.enqueue(1, 2)
-    hand.complete_one("3")
+    manual_worker.complete_one("3")
     again = once.enqueue(1, 2)
     assert (again.status, again.return_value) == (TaskResultStatus.SUCCESSFUL, 3)
     assert [one.id for one in once.enqueue_many([(1, 2), (1, 2)])] == [again.id] * 2
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_after_a_commit(hand: Hand, sent: list[str]) -> None:
+def test_after_a_commit(manual_worker: ManualWorker, sent: list[str]) -> None:
     once = tasks.add.using(unique="until_finished")
     first = once.enqueue(1, 2)
     with transaction.atomic():
         second = once.enqueue(1, 2)
     assert sent == [first.id]
     assert get_job(second.id).data.id == first.id
-    hand.complete_one("3")
+    manual_worker.complete_one("3")
     second.refresh()
     assert second.return_value == 3
 
@@ -561,7 +569,7 @@ def test_wrong_options_of_unique_tasks(options: dict[str, Any], message: str) ->
 
 
 @needs_options
-def test_unique_options_of_the_definition(hand: Hand) -> None:
+def test_unique_options_of_the_definition(manual_worker: ManualWorker) -> None:
     made = task(unique="until_finished", unique_by=["name"])(_named)
     assert made.enqueue("a", 1).id == made.enqueue("a", 2).id
     assert made.enqueue("b", 1).id != made.enqueue("a", 2).id

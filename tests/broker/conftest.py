@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 
 from ..support.servers import RedisServer
-from .lab import Lab
+from .harness import BrokerHarness
 
 
 @pytest.fixture
-def lab(queue_settings: dict[str, Any], redis_server: RedisServer) -> Iterator[Lab]:
+def broker(queue_settings: dict[str, Any], redis_server: RedisServer) -> Iterator[BrokerHarness]:
     """A shard that tests operate directly, on the shared server, which is emptied."""
-    made = Lab(redis_server)
+    made = BrokerHarness(redis_server)
     yield made
     made.close()
 
 
 @pytest.fixture
-def mirrored(lab: Lab) -> Lab:
-    """A lab on Redis's own clock, which also gives the stream its ids, with a mirror and without a
-    resend window."""
-    lab.store.now_ms = None
-    lab.store.settings = replace(lab.store.settings, mirror=True, resend_window_ms=0)
-    return lab
+def mirrored(broker: BrokerHarness) -> BrokerHarness:
+    """A shard on Redis's own clock, which also gives the stream its ids, with a mirror and without
+    a resend window."""
+    broker.store.now_ms = None
+    broker.store.settings = replace(broker.store.settings, mirror=True, resend_window_ms=0)
+    return broker

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .lab import FINISHED, T0
+from .harness import FINISHED, T0
 
 LEASE, RESEND, POISON = 15_000, 10_000, 3
 LATER = ("scheduled", "retrying")
@@ -136,25 +136,25 @@ class Model:
             self.leases[child] = max(self.leases.get(child, 0), self.now + LEASE)
         return taken, waits or (alone and not taken)
 
-    def settle(self, child: str, job_id: str, lease: int, verdict: str, delay: int) -> int:
+    def settle(self, child: str, job_id: str, lease: int, kind: str, delay: int) -> int:
         job = self.jobs.get(job_id)
         if job is None or job.child != child or job.lease != lease:
             return 0
         if job.status != "processing":
             return 2
         self.held[child].remove(job_id)
-        if verdict in ("completed", "failed", "cancelled"):
-            job.attempts += verdict == "failed"
-            self._end(job, verdict)
+        if kind in ("completed", "failed", "cancelled"):
+            job.attempts += kind == "failed"
+            self._end(job, kind)
         elif job.is_flagged:
             self._end(job, "cancelled")
             return 3
-        elif verdict == "queued":
+        elif kind == "queued":
             job.move("queued")
             self.queues[job.queue].line(job.priority).insert(0, job_id)
         else:
             job.move("retrying")
-            job.attempts += verdict == "retrying"
+            job.attempts += kind == "retrying"
             job.due = self.now + delay
         return 1
 

@@ -15,7 +15,7 @@ from django_redisqueue.core.schedules import (
     Source,
 )
 
-from .lab import PAYLOAD, T0, Lab
+from .harness import PAYLOAD, T0, BrokerHarness
 
 MINUTE = 60_000
 FIRST = (T0 // MINUTE + 1) * MINUTE  # the first whole minute after the clock begins
@@ -37,28 +37,30 @@ def definition(
     )  # fmt: skip
 
 
-def define(lab: Lab, *definitions: ScheduleDefinition, set_digest: str = SET) -> list[int]:
+def define(
+    broker: BrokerHarness, *definitions: ScheduleDefinition, set_digest: str = SET
+) -> list[int]:
     """Define schedules; a set from code is announced first, as deployments do."""
     if set_digest:
-        lab.store.announce_schedules(set_digest, 60_000)
-    due = [(one, one.schedule.after(lab.now)) for one in definitions]
-    return lab.store.define_schedules(set_digest, due)
+        broker.store.announce_schedules(set_digest, 60_000)
+    due = [(one, one.schedule.after(broker.now)) for one in definitions]
+    return broker.store.define_schedules(set_digest, due)
 
 
-def read(lab: Lab, name: str = "report") -> ScheduleData:
-    found = ScheduleQueries(lab.connection).schedule(name)
+def read(broker: BrokerHarness, name: str = "report") -> ScheduleData:
+    found = ScheduleQueries(broker.connection).schedule(name)
     assert isinstance(found, ScheduleData)
     return found
 
 
-def fire(lab: Lab, due_ms: int, *, name: str = "report", missed: int = 0) -> int:
+def fire(broker: BrokerHarness, due_ms: int, *, name: str = "report", missed: int = 0) -> int:
     """Fire a schedule that runs every minute, at a due time."""
-    return lab.store.fire(read(lab, name), due_ms, due_ms + MINUTE, due_ms, missed)
+    return broker.store.fire(read(broker, name), due_ms, due_ms + MINUTE, due_ms, missed)
 
 
 def job_id(due_ms: int, name: str = "report") -> str:
     return periodic_job_id(name, due_ms)
 
 
-def timer_is_awake(lab: Lab) -> bool:
-    return lab.redis.lpop(lab.keys.timer) is not None
+def timer_is_awake(broker: BrokerHarness) -> bool:
+    return broker.redis.lpop(broker.keys.timer) is not None

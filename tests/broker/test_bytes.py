@@ -12,7 +12,7 @@ import pytest
 from tests.worker.processes import eventually
 
 from ..support.servers import RedisServer
-from .lab import PAYLOAD, Lab, outcome
+from .harness import PAYLOAD, BrokerHarness, outcome
 
 CHILD = "web1.example.com.1234.abcdef.3"
 JOBS = 400
@@ -38,81 +38,85 @@ SHAPES: Mapping[str, dict[str, Any]] = {
     "a timeout": {"options": '{"timeout":60}'},
     "ten tags": {"options": TAGS},
     "audited, so on the slow path": {"audit": "final"},
-    "failed with a traceback": {"verdict": "failed", "body": ERROR},
+    "failed with a traceback": {"kind": "failed", "body": ERROR},
     "retried": {"retried": True},
-    "cancelled": {"verdict": ""},
+    "cancelled": {"kind": ""},
 }
 
 
 def run(
-    lab: Lab, verdict: str = "completed", body: str = "null", retried: bool = False, **job: Any
+    broker: BrokerHarness,
+    kind: str = "completed",
+    body: str = "null",
+    retried: bool = False,
+    **job: Any,
 ) -> str:
     """Run this many jobs of this shape, under ids as long as real ones; returns their status."""
     for at in range(0, JOBS, 100):
         ids = [f"job_1700000000000_{at + n:010}_0" for n in range(100)]
-        lab.add(*ids, **job)
-        if not verdict:
-            lab.store.cancel(ids)
-        held = lab.claim(CHILD, jobs=100).jobs
+        broker.add(*ids, **job)
+        if not kind:
+            broker.store.cancel(ids)
+        held = broker.claim(CHILD, jobs=100).jobs
         if retried:
-            lab.finish(*[outcome(job, "retrying", ERROR, "0") for job in held], child=CHILD)
-            held = lab.claim(CHILD, jobs=100).jobs
-        assert lab.finish(*[outcome(job, verdict, body) for job in held], child=CHILD) in (
+            broker.finish(*[outcome(job, "retrying", ERROR, "0") for job in held], child=CHILD)
+            held = broker.claim(CHILD, jobs=100).jobs
+        assert broker.finish(*[outcome(job, kind, body) for job in held], child=CHILD) in (
             [1] * 100, [],
         )  # fmt: skip
-    return verdict or "cancelled"
+    return kind or "cancelled"
 
 
-def freed(lab: Lab, status: str) -> int:
+def freed(broker: BrokerHarness, status: str) -> int:
     """Delete the jobs of this status. Returns the memory freed."""
-    finished = getattr(lab.keys.queue("default"), status)
+    finished = getattr(broker.keys.queue("default"), status)
     # Newer servers free the data of the test before this one in a thread.
-    eventually(lambda: not lab.redis.info("memory")["lazyfree_pending_objects"])
-    used: int = lab.redis.eval(TAKE_AWAY, 1, finished, lab.keys.job("*"))  # type: ignore[assignment]
+    eventually(lambda: not broker.redis.info("memory")["lazyfree_pending_objects"])
+    used: int = broker.redis.eval(TAKE_AWAY, 1, finished, broker.keys.job("*"))  # type: ignore[assignment]
     return used
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_bytes_counted_are_those_used_by_redis(lab: Lab, shape: str) -> None:
-    freed(lab, run(lab))  # so that what a server creates once already exists
-    lab.redis.delete(lab.keys.queue("default").meta)
-    status = run(lab, **SHAPES[shape])
-    assert len(lab.ids(status)) == JOBS
-    counted, used = lab.meta()["finished_bytes"], freed(lab, status)
+def test_the_bytes_counted_are_those_used_by_redis(broker: BrokerHarness, shape: str) -> None:
+    freed(broker, run(broker))  # so that what a server creates once already exists
+    broker.redis.delete(broker.keys.queue("default").meta)
+    status = run(broker, **SHAPES[shape])
+    assert len(broker.ids(status)) == JOBS
+    counted, used = broker.meta()["finished_bytes"], freed(broker, status)
     # Measured on 6.2 and 7.0. Newer servers need less memory for keys and tables.
-    version = tuple(map(int, lab.redis.info("server")["redis_version"].split(".")[:2]))
+    version = tuple(map(int, broker.redis.info("server")["redis_version"].split(".")[:2]))
     least, most = (0.85, 1.15) if version <= (7, 0) else (0.5, 2)
     assert least * used <= counted <= most * used, (counted / JOBS, used / JOBS)
 
 
-def test_a_long_queue_or_child_name_is_counted(lab: Lab) -> None:
+def test_a_long_queue_or_child_name_is_counted(broker: BrokerHarness) -> None:
     """A value of more than 64 bytes turns the hash into a table."""
-    lab.add("a", "b")
-    (job,) = lab.claim("c" * 65).jobs
-    lab.finish(outcome(job), child="c" * 65)
-    lab.finish(outcome(lab.take()))
-    long, short = (int(lab.job(name)["bytes"]) for name in "ab")
-    encodings = [lab.redis.object("encoding", lab.keys.job(name)) for name in "ab"]
+    broker.add("a", "b")
+    (job,) = broker.claim("c" * 65).jobs
+    broker.finish(outcome(job), child="c" * 65)
+    broker.finish(outcome(broker.take()))
+    long, short = (int(broker.job(name)["bytes"]) for name in "ab")
+    encodings = [broker.redis.object("encoding", broker.keys.job(name)) for name in "ab"]
     assert encodings[0] == "hashtable" != encodings[1]
     assert long > short + 600
 
 
-def test_a_result_counts_the_same_on_both_paths(lab: Lab) -> None:
+def test_a_result_counts_the_same_on_both_paths(broker: BrokerHarness) -> None:
     for length in (10, 64, 65, 500):
-        lab.redis.flushdb()
+        broker.redis.flushdb()
         for name, audit in (("fast", ""), ("slow", "failed")):
-            lab.add(name, payload=PAYLOAD, audit=audit)
-            lab.finish(outcome(lab.take(), body="9" * length))
-        fast, slow = (int(lab.job(name)["bytes"]) for name in ("fast", "slow"))
+            broker.add(name, payload=PAYLOAD, audit=audit)
+            broker.finish(outcome(broker.take(), body="9" * length))
+        fast, slow = (int(broker.job(name)["bytes"]) for name in ("fast", "slow"))
         assert 0 < slow - fast < 200  # its hash has more fields
 
 
 def test_a_server_that_refuses_object_counts_every_job_as_a_table() -> None:
-    with RedisServer() as server, closing(Lab(server)) as lab:
-        lab.redis.execute_command("ACL", "SETUSER", "default", "-object")
-        lab.add(*[f"j{n}" for n in range(80)], audit="failed")  # on the slow path
+    with RedisServer() as server, closing(BrokerHarness(server)) as broker:
+        broker.redis.execute_command("ACL", "SETUSER", "default", "-object")
+        broker.add(*[f"j{n}" for n in range(80)], audit="failed")  # on the slow path
         for _ in range(2):  # with more running jobs than a list may hold
-            held = [*lab.claim(jobs=20).jobs, *lab.claim(jobs=20).jobs]
-            assert set(lab.finish(*[outcome(job) for job in held])) <= {1}
-        assert len(lab.ids("completed")) == 80
-        assert lab.meta()["finished_bytes"] > 80 * 675
+            held = [*broker.claim(jobs=20).jobs, *broker.claim(jobs=20).jobs]
+            assert set(broker.finish(*[outcome(job) for job in held])) <= {1}
+        assert len(broker.ids("completed")) == 80
+        assert broker.meta()["finished_bytes"] > 80 * 675

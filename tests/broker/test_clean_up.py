@@ -9,29 +9,29 @@ import pytest
 
 from django_redisqueue.broker.replies import ClaimedJob
 
-from .lab import ERROR, Lab, invariants, outcome
-from .workflows import LabWorkflow
+from .harness import ERROR, BrokerHarness, invariants, outcome
+from .workflows import BrokerWorkflow
 
 LARGE = {n: [] for n in range(400)}  # four steps
 
 
-def by_release(lab: Lab, job: ClaimedJob) -> None:
-    assert lab.store.release("c1", [(job.id, job.lease)]) == [1]
+def by_release(broker: BrokerHarness, job: ClaimedJob) -> None:
+    assert broker.store.release("c1", [(job.id, job.lease)]) == [1]
 
 
-def by_release_unknown(lab: Lab, job: ClaimedJob) -> None:
-    assert lab.store.release_unknown("c1", lab.now + 1, []) == [job.id]
+def by_release_unknown(broker: BrokerHarness, job: ClaimedJob) -> None:
+    assert broker.store.release_unknown("c1", broker.now + 1, []) == [job.id]
 
 
-def by_recovery(lab: Lab, job: ClaimedJob) -> None:
-    assert lab.store.reap("c1").jobs == [(job.id, "recovered")]
+def by_recovery(broker: BrokerHarness, job: ClaimedJob) -> None:
+    assert broker.store.reap("c1").jobs == [(job.id, "recovered")]
 
 
-def by_outcome(verdict: str) -> Callable[[Lab, ClaimedJob], None]:
-    def return_to_queue(lab: Lab, job: ClaimedJob) -> None:
-        assert lab.finish(outcome(job, verdict, ERROR)) == [1]
-        lab.advance(1000)
-        lab.store.promote(["default"])
+def by_outcome(kind: str) -> Callable[[BrokerHarness, ClaimedJob], None]:
+    def return_to_queue(broker: BrokerHarness, job: ClaimedJob) -> None:
+        assert broker.finish(outcome(job, kind, ERROR)) == [1]
+        broker.advance(1000)
+        broker.store.promote(["default"])
 
     return return_to_queue
 
@@ -48,91 +48,93 @@ BACK = pytest.mark.parametrize(
 )
 
 
-def running(lab: Lab, workflow: LabWorkflow) -> ClaimedJob:
+def running(broker: BrokerHarness, workflow: BrokerWorkflow) -> ClaimedJob:
     """A failed workflow one of whose jobs is still running."""
     workflow.push_all()
     workflow.advance()
-    failing, job = lab.claim(jobs=2).jobs
-    assert lab.finish(outcome(failing, "failed", ERROR)) == [1]
+    failing, job = broker.claim(jobs=2).jobs
+    assert broker.finish(outcome(failing, "failed", ERROR)) == [1]
     return job
 
 
 @BACK
 def test_a_job_that_returns_after_its_step_ends(
-    lab: Lab, return_to_queue: Callable[[Lab, ClaimedJob], None]
+    broker: BrokerHarness, return_to_queue: Callable[[BrokerHarness, ClaimedJob], None]
 ) -> None:
-    workflow = LabWorkflow(lab, LARGE)
-    job = running(lab, workflow)
-    lab.store.control_workflow(workflow.id, "clean")
-    lab.store.advance()
-    return_to_queue(lab, job)
+    workflow = BrokerWorkflow(broker, LARGE)
+    job = running(broker, workflow)
+    broker.store.control_workflow(workflow.id, "clean")
+    broker.store.advance()
+    return_to_queue(broker, job)
     for _ in range(5):  # a claim looks at 100 ids
-        assert lab.taken("c2", jobs=10) == []
-    assert (lab.status(job.id), lab.job(job.id)["reason"]) == ("cancelled", "cleaned")
+        assert broker.taken("c2", jobs=10) == []
+    assert (broker.status(job.id), broker.job(job.id)["reason"]) == ("cancelled", "cleaned")
     workflow.advance()
-    assert lab.workflows.workflow(workflow.id) is None
+    assert broker.workflows.workflow(workflow.id) is None
     assert workflow.statuses() == ["failed", *["cancelled"] * 399]
-    invariants(lab, tokens=False)
+    invariants(broker, tokens=False)
 
 
 @BACK
 def test_a_job_that_returns_after_the_clean_up_ends(
-    lab: Lab, return_to_queue: Callable[[Lab, ClaimedJob], None]
+    broker: BrokerHarness, return_to_queue: Callable[[BrokerHarness, ClaimedJob], None]
 ) -> None:
     """The results of its parents are gone too: it must not run without them."""
-    workflow = LabWorkflow(lab, {0: [], 1: [], 2: [1]})
-    job = running(lab, workflow)
-    lab.add("follower", after=f"wait {job.id}")
-    lab.store.control_workflow(workflow.id, "clean")
+    workflow = BrokerWorkflow(broker, {0: [], 1: [], 2: [1]})
+    job = running(broker, workflow)
+    broker.add("follower", after=f"wait {job.id}")
+    broker.store.control_workflow(workflow.id, "clean")
     workflow.advance()
-    assert lab.workflows.workflow(workflow.id) is None
+    assert broker.workflows.workflow(workflow.id) is None
     assert workflow.statuses() == ["failed", "processing", "cancelled"]
-    return_to_queue(lab, job)
-    assert lab.taken("c2", jobs=10) == []
+    return_to_queue(broker, job)
+    assert broker.taken("c2", jobs=10) == []
     workflow.advance()
     assert workflow.statuses() == ["failed", "cancelled", "cancelled"]
-    assert lab.job("follower")["reason"] == "parent_gone"
-    invariants(lab, tokens=False)
+    assert broker.job("follower")["reason"] == "parent_gone"
+    invariants(broker, tokens=False)
 
 
-def test_a_job_that_runs_meanwhile_may_complete(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, LARGE)
-    job = running(lab, workflow)
-    lab.store.control_workflow(workflow.id, "clean")
-    lab.store.advance()
-    assert lab.finish(workflow.completed(job)) == [1]
+def test_a_job_that_runs_meanwhile_may_complete(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, LARGE)
+    job = running(broker, workflow)
+    broker.store.control_workflow(workflow.id, "clean")
+    broker.store.advance()
+    assert broker.finish(workflow.completed(job)) == [1]
     workflow.advance()
-    assert lab.status(job.id) == "completed"
-    invariants(lab, tokens=False)
+    assert broker.status(job.id) == "completed"
+    invariants(broker, tokens=False)
 
 
 def test_a_clean_up_that_overtakes_a_cancel_asks_running_jobs_to_stop(
-    lab: Lab,
+    broker: BrokerHarness,
 ) -> None:
-    workflow = LabWorkflow(lab, LARGE)
+    workflow = BrokerWorkflow(broker, LARGE)
     workflow.push_all()
     workflow.advance()
-    jobs = [job for _ in range(4) for job in lab.claim(jobs=100).jobs]
-    lab.store.control_workflow(workflow.id, "cancel")
-    lab.store.control_workflow(workflow.id, "clean")
-    entries = lab.redis.lrange(lab.keys.pending_writes, 0, -1)
-    lab.redis.delete(lab.keys.pending_writes)
-    lab.redis.rpush(lab.keys.pending_writes, *reversed(entries))
+    jobs = [job for _ in range(4) for job in broker.claim(jobs=100).jobs]
+    broker.store.control_workflow(workflow.id, "cancel")
+    broker.store.control_workflow(workflow.id, "clean")
+    entries = broker.redis.lrange(broker.keys.pending_writes, 0, -1)
+    broker.redis.delete(broker.keys.pending_writes)
+    broker.redis.rpush(broker.keys.pending_writes, *reversed(entries))
     workflow.advance()
-    assert lab.workflows.workflow(workflow.id) is None
+    assert broker.workflows.workflow(workflow.id) is None
     for at in range(0, 400, 100):
-        lab.store.release("c1", [(job.id, job.lease) for job in jobs[at : at + 100]])
+        broker.store.release("c1", [(job.id, job.lease) for job in jobs[at : at + 100]])
     assert set(workflow.statuses()) == {"cancelled"}
-    invariants(lab, tokens=False)
+    invariants(broker, tokens=False)
 
 
-def test_a_half_pushed_workflow_that_is_being_cleaned_up_accepts_no_more_jobs(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, LARGE, ttl_ms="1000")
+def test_a_half_pushed_workflow_that_is_being_cleaned_up_accepts_no_more_jobs(
+    broker: BrokerHarness,
+) -> None:
+    workflow = BrokerWorkflow(broker, LARGE, ttl_ms="1000")
     for at in (0, 100, 200):
         assert workflow.push_batch(at, at + 100, first=at == 0) == 1
-    lab.advance(86_400_000)
-    lab.store.advance()
+    broker.advance(86_400_000)
+    broker.store.advance()
     assert workflow.push_batch(300, 400, last=True) == -2
     workflow.advance()
-    assert lab.workflows.workflow(workflow.id) is None
+    assert broker.workflows.workflow(workflow.id) is None
     assert workflow.statuses() == [*["cancelled"] * 300, *[None] * 100]

@@ -8,41 +8,43 @@ import pytest
 
 from django_redisqueue.exceptions import JobNotFound, RedisQueueError, WrongKeyType
 
-from .lab import ERROR, FINISHED, Lab, invariants, outcome
+from .harness import ERROR, FINISHED, BrokerHarness, invariants, outcome
 
 
 @pytest.mark.parametrize("status", FINISHED)
-def test_finished_jobs_are_deleted(lab: Lab, status: str) -> None:
-    lab.end("a", "b", "c", verdict=status)
-    lab.advance(10_000)
-    assert lab.store.clear("default", status).done == 3
-    assert lab.ids(status) == []
-    assert [lab.job(name) for name in "abc"] == [{}] * 3
-    assert lab.meta()["finished_bytes"] == 0
-    invariants(lab)
-    assert lab.store.clear("default", status).done == 0
+def test_finished_jobs_are_deleted(broker: BrokerHarness, status: str) -> None:
+    broker.end("a", "b", "c", kind=status)
+    broker.advance(10_000)
+    assert broker.store.clear("default", status).done == 3
+    assert broker.ids(status) == []
+    assert [broker.job(name) for name in "abc"] == [{}] * 3
+    assert broker.meta()["finished_bytes"] == 0
+    invariants(broker)
+    assert broker.store.clear("default", status).done == 0
 
 
 @pytest.mark.parametrize("status", FINISHED)
-def test_the_oldest_go_first(lab: Lab, status: str) -> None:
-    lab.end(*[f"j{n}" for n in range(5)], verdict=status)
-    assert lab.store.clear("default", status, 2).done == 2
-    assert lab.ids(status) == ["j4", "j3", "j2"]
-    invariants(lab)
+def test_the_oldest_go_first(broker: BrokerHarness, status: str) -> None:
+    broker.end(*[f"j{n}" for n in range(5)], kind=status)
+    assert broker.store.clear("default", status, 2).done == 2
+    assert broker.ids(status) == ["j4", "j3", "j2"]
+    invariants(broker)
 
 
 @pytest.mark.parametrize("status", FINISHED)
-def test_a_repeated_enqueue_still_finds_a_cleared_job_for_a_while(lab: Lab, status: str) -> None:
-    lab.end("a", verdict=status)
-    lab.advance(4000)
-    assert lab.store.clear("default", status).done == 1
-    assert lab.add("a") == [False]
-    assert lab.ids("queued") == []
-    assert 0 < lab.redis.pttl(lab.keys.job("a")) <= 6000
+def test_a_repeated_enqueue_still_finds_a_cleared_job_for_a_while(
+    broker: BrokerHarness, status: str
+) -> None:
+    broker.end("a", kind=status)
+    broker.advance(4000)
+    assert broker.store.clear("default", status).done == 1
+    assert broker.add("a") == [False]
+    assert broker.ids("queued") == []
+    assert 0 < broker.redis.pttl(broker.keys.job("a")) <= 6000
     with pytest.raises(JobNotFound):
-        lab.queries.job("a")
-    assert lab.store.cancel(["a"]) == lab.store.requeue(["a"]) == [-1]
-    invariants(lab)
+        broker.queries.job("a")
+    assert broker.store.cancel(["a"]) == broker.store.requeue(["a"]) == [-1]
+    invariants(broker)
 
 
 @pytest.mark.parametrize(
@@ -54,76 +56,78 @@ def test_a_repeated_enqueue_still_finds_a_cleared_job_for_a_while(lab: Lab, stat
         ("scheduled", {"when": "+1000"}),
     ],
 )
-def test_waiting_jobs_become_cancelled(lab: Lab, status: str, options: dict[str, object]) -> None:
-    lab.add("a", "b", **options)
-    assert lab.store.clear("default", status).done == 2
-    assert lab.ids("cancelled") == ["b", "a"]
-    assert lab.story("a")[-1] == "cancelled"
-    assert lab.events("a")[-1]["seq"] == 2
-    assert lab.meta()["cancelled_total"] == 2
-    assert "lingers" not in lab.job("a")
-    invariants(lab)
-    lab.advance(1000)
-    assert lab.taken(jobs=5) == []
+def test_waiting_jobs_become_cancelled(
+    broker: BrokerHarness, status: str, options: dict[str, object]
+) -> None:
+    broker.add("a", "b", **options)
+    assert broker.store.clear("default", status).done == 2
+    assert broker.ids("cancelled") == ["b", "a"]
+    assert broker.event_statuses("a")[-1] == "cancelled"
+    assert broker.events("a")[-1]["seq"] == 2
+    assert broker.meta()["cancelled_total"] == 2
+    assert "lingers" not in broker.job("a")
+    invariants(broker)
+    broker.advance(1000)
+    assert broker.taken(jobs=5) == []
 
 
-def test_retrying_jobs_become_cancelled(lab: Lab) -> None:
-    lab.add("a")
-    lab.finish(outcome(lab.take(), "retrying", ERROR))
-    assert lab.store.clear("default", "retrying").done == 1
-    assert lab.status("a") == "cancelled"
-    invariants(lab)
+def test_retrying_jobs_become_cancelled(broker: BrokerHarness) -> None:
+    broker.add("a")
+    broker.finish(outcome(broker.take(), "retrying", ERROR))
+    assert broker.store.clear("default", "retrying").done == 1
+    assert broker.status("a") == "cancelled"
+    invariants(broker)
 
 
-def test_both_lists_of_queued_jobs_are_emptied_in_bounded_steps(lab: Lab) -> None:
-    lab.add(*[f"l{n}" for n in range(100)])
-    lab.add("l100")
-    lab.add(*[f"p{n}" for n in range(30)], priority=1)
+def test_both_lists_of_queued_jobs_are_emptied_in_bounded_steps(broker: BrokerHarness) -> None:
+    broker.add(*[f"l{n}" for n in range(100)])
+    broker.add("l100")
+    broker.add(*[f"p{n}" for n in range(30)], priority=1)
     steps = []
-    while step := lab.store.clear("default", "queued").seen:
+    while step := broker.store.clear("default", "queued").seen:
         steps.append(step)
-        invariants(lab)
+        invariants(broker)
     assert steps == [100, 1, 30]
-    assert len(lab.ids("cancelled")) == 131
+    assert len(broker.ids("cancelled")) == 131
 
 
-def test_lingering_ids_also_leave_the_queue(lab: Lab) -> None:
-    lab.add("a", "b", "c")
-    lab.store.cancel(["a", "b"])
-    lab.advance(10_001)
-    lab.store.prune("default", "cancelled", 1, 10**9)
-    assert lab.job("a") == {"lingers": "1"}
-    assert lab.store.clear("default", "queued").done == 3
-    assert lab.ids("queued") == []
-    assert lab.job("a") == {}
-    assert lab.story("b").count("cancelled") == 1
-    invariants(lab)
+def test_lingering_ids_also_leave_the_queue(broker: BrokerHarness) -> None:
+    broker.add("a", "b", "c")
+    broker.store.cancel(["a", "b"])
+    broker.advance(10_001)
+    broker.store.prune("default", "cancelled", 1, 10**9)
+    assert broker.job("a") == {"lingers": "1"}
+    assert broker.store.clear("default", "queued").done == 3
+    assert broker.ids("queued") == []
+    assert broker.job("a") == {}
+    assert broker.event_statuses("b").count("cancelled") == 1
+    invariants(broker)
 
 
-def test_running_jobs_of_the_queue_are_left_alone(lab: Lab) -> None:
-    lab.add("a", "b")
-    job = lab.take()
-    lab.store.clear("default", "queued")
-    assert lab.finish(outcome(job)) == [1]
-    invariants(lab)
+def test_running_jobs_of_the_queue_are_left_alone(broker: BrokerHarness) -> None:
+    broker.add("a", "b")
+    job = broker.take()
+    broker.store.clear("default", "queued")
+    assert broker.finish(outcome(job)) == [1]
+    invariants(broker)
 
 
 @pytest.mark.parametrize("status", ["processing", "waiting", "wake", "meta", ""])
-def test_other_lists_cannot_be_cleared(lab: Lab, status: str) -> None:
-    lab.add("a", "b")
-    lab.take()
-    before = lab.dump()
+def test_other_lists_cannot_be_cleared(broker: BrokerHarness, status: str) -> None:
+    broker.add("a", "b")
+    broker.take()
+    before = broker.dump()
     with pytest.raises(RedisQueueError, match="cannot be cleared"):
-        lab.store.clear("default", status)
-    assert lab.dump() == before
+        broker.store.clear("default", status)
+    assert broker.dump() == before
 
 
-def test_foreign_and_missing_keys_of_jobs(lab: Lab) -> None:
-    lab.end("a", "b", "c")
-    lab.redis.delete(lab.keys.job("a"), lab.keys.job("b"))
-    lab.redis.set(lab.keys.job("b"), "theirs")
-    assert lab.store.clear("default", "completed").done == 3
-    assert lab.redis.get(lab.keys.job("b")) == "theirs"
+def test_foreign_and_missing_keys_of_jobs(broker: BrokerHarness) -> None:
+    broker.end("a", "b", "c")
+    broker.redis.delete(broker.keys.job("a"), broker.keys.job("b"))
+    broker.redis.set(broker.keys.job("b"), "theirs")
+    assert broker.store.clear("default", "completed").done == 3
+    assert broker.redis.get(broker.keys.job("b")) == "theirs"
 
 
 @pytest.mark.parametrize(
@@ -131,40 +135,40 @@ def test_foreign_and_missing_keys_of_jobs(lab: Lab) -> None:
     [("queued", "queued"), ("queued", "priority"), ("queued", "cancelled"), ("failed", "meta")],
 )
 def test_a_key_of_another_type_is_named_and_nothing_is_written(
-    lab: Lab, status: str, name: str
+    broker: BrokerHarness, status: str, name: str
 ) -> None:
-    lab.end("f", verdict="failed")
-    lab.add("a")
-    key = getattr(lab.keys.queue("default"), name)
-    lab.redis.delete(key)
-    lab.redis.set(key, "theirs")
-    before = lab.dump()
+    broker.end("f", kind="failed")
+    broker.add("a")
+    key = getattr(broker.keys.queue("default"), name)
+    broker.redis.delete(key)
+    broker.redis.set(key, "theirs")
+    before = broker.dump()
     with pytest.raises(WrongKeyType, match=re.escape(f"the key {key} holds a string")):
-        lab.store.clear("default", status)
-    assert lab.dump() == before
+        broker.store.clear("default", status)
+    assert broker.dump() == before
 
 
 @pytest.mark.parametrize("status", ["queued", "completed"])
-def test_it_works_on_a_full_redis(lab: Lab, status: str) -> None:
-    lab.end("a")
-    lab.add("b")
-    with lab.full():
-        assert lab.store.clear("default", status).done == 1
-    invariants(lab)
+def test_it_works_on_a_full_redis(broker: BrokerHarness, status: str) -> None:
+    broker.end("a")
+    broker.add("b")
+    with broker.full():
+        assert broker.store.clear("default", status).done == 1
+    invariants(broker)
 
 
 @pytest.mark.parametrize("kind", ["plain", "priority", "failed"])
-def test_only_the_intended_jobs_are_cleared(lab: Lab, kind: str) -> None:
+def test_only_the_intended_jobs_are_cleared(broker: BrokerHarness, kind: str) -> None:
     """The caller has read the list, whose first job has gone since."""
     names = ["a", "b", "c", "d"]
     if kind == "failed":
-        lab.end(*names, verdict="failed")
-        lab.store.delete(["a"])
+        broker.end(*names, kind="failed")
+        broker.store.delete(["a"])
     else:
-        lab.add(*names, priority=5 if kind == "priority" else 0)
-        lab.claim()
+        broker.add(*names, priority=5 if kind == "priority" else 0)
+        broker.claim()
     status = "failed" if kind == "failed" else "queued"
-    assert lab.store.clear("default", status, 2, meant=["a", "b"]) == (1, 1)
-    assert lab.store.clear("default", status, 2, meant=["a", "b"]) == (0, 0)
-    assert [lab.job(name).get("status") for name in "cd"] == [status, status]
-    invariants(lab)
+    assert broker.store.clear("default", status, 2, meant=["a", "b"]) == (1, 1)
+    assert broker.store.clear("default", status, 2, meant=["a", "b"]) == (0, 0)
+    assert [broker.job(name).get("status") for name in "cd"] == [status, status]
+    invariants(broker)

@@ -44,12 +44,12 @@ from django_redisqueue.exceptions import (
 )
 from tests.app import tasks
 from tests.support.cluster import ClusterNodes, free_ports
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.support.servers import RedisServer
 from tests.support.stopwatch import Stopwatch
 from tests.worker.processes import eventually
 
-from .lab import Lab, invariants
+from .harness import BrokerHarness, invariants
 from .test_scripts import exercise, exercise_the_rest, verb_of
 
 SLOT = slot("0")  # of shard 0
@@ -103,16 +103,16 @@ def test_a_cache_on_a_cluster_cannot_be_shared(settings: Any) -> None:
 
 
 @pytest.fixture
-def lab(cluster: ClusterNodes) -> Iterator[Lab]:
+def broker(cluster: ClusterNodes) -> Iterator[BrokerHarness]:
     """Shard 0, on the cluster."""
-    made = Lab(cluster.owner(SLOT), cluster.url)
+    made = BrokerHarness(cluster.owner(SLOT), cluster.url)
     yield made
     made.close()
 
 
-def test_every_verb_runs_on_a_cluster(lab: Lab, cluster: ClusterNodes) -> None:
-    exercise(lab)
-    invariants(lab)
+def test_every_verb_runs_on_a_cluster(broker: BrokerHarness, cluster: ClusterNodes) -> None:
+    exercise(broker)
+    invariants(broker)
     assert [node.asked.dbsize() for node in cluster.others(SLOT)] == [0, 0]
 
 
@@ -392,18 +392,18 @@ class MovingSlot(RedisConnection):
     """Runs each script three times: when the slot has begun to move but no key has; when all keys
     have moved except the one that scripts declare; and when it is not moving."""
 
-    lab: Lab
+    broker: BrokerHarness
     cluster: ClusterNodes
 
     def script(self, sha: str, source: str, key: str, *args: Any) -> Any:
         verb = verb_of(sha, args[0])
-        self.lab.redis.persist(self.lab.keys.event("other"))  # otherwise it could expire
-        before = self.lab.dump()
+        self.broker.redis.persist(self.broker.keys.event("other"))  # otherwise it could expire
+        before = self.broker.dump()
         replies = []
         for gone in ([], [name for name in before if name != key]):
             with half_moved(self.cluster, gone), suppress(RedisUnavailable):
                 replies.append(super().script(sha, source, key, *args))
-            assert self.lab.dump() == before, f"{verb} did half of its work"
+            assert self.broker.dump() == before, f"{verb} did half of its work"
         replies.append(super().script(sha, source, key, *args))
         assert all(reply == replies[-1] for reply in replies), f"{verb} took moved keys for gone"
         return replies[-1]
@@ -426,13 +426,13 @@ def half_moved(cluster: ClusterNodes, gone: Sequence[str]) -> Iterator[None]:
 
 
 def test_no_script_does_half_of_its_work_while_the_slot_moves(
-    lab: Lab, cluster: ClusterNodes
+    broker: BrokerHarness, cluster: ClusterNodes
 ) -> None:
-    connection = MovingSlot(lab.connection.redis_url, 5.0, 2.0)
-    connection.lab, connection.cluster = lab, cluster
-    lab.store.connection = connection
-    exercise(lab)
-    exercise_the_rest(lab)
+    connection = MovingSlot(broker.connection.redis_url, 5.0, 2.0)
+    connection.broker, connection.cluster = broker, cluster
+    broker.store.connection = connection
+    exercise(broker)
+    exercise_the_rest(broker)
     connection.close()
 
 
@@ -452,15 +452,15 @@ def test_ask_redirects_cause_a_wait_and_are_not_followed(cluster: ClusterNodes) 
 
 
 def test_a_scan_of_a_slot_that_moves_or_has_moved_is_refused(
-    lab: Lab, cluster: ClusterNodes
+    broker: BrokerHarness, cluster: ClusterNodes
 ) -> None:
     """SCAN has no key, so any node would run it, and find whatever it has."""
-    lab.add(*"abc")
-    scanner = Scanner(lab.connection)
+    broker.add(*"abc")
+    scanner = Scanner(broker.connection)
     with cluster.moving(SLOT):
         with pytest.raises(RedisUnavailable, match=IS_MOVING):
             scanner.page(SCAN_START)
-        lab.connection.connect()
+        broker.connection.connect()
     with pytest.raises(RedisUnavailable, match="has handed the queue's slot"):
         scanner.page(SCAN_START)
     forget_clusters()
@@ -471,12 +471,12 @@ def test_a_scan_of_a_slot_that_moves_or_has_moved_is_refused(
 
 
 def test_a_listener_hears_every_message_of_the_scripts_once(
-    lab: Lab, cluster: ClusterNodes
+    broker: BrokerHarness, cluster: ClusterNodes
 ) -> None:
     listener = blocking_connection()
-    listener.subscribe(lab.keys.status_channel, lab.keys.workflow_channel)
-    assert lab.keys.status_channel == "job_queue:{0}:job_status"
-    lab.add(*"abcde")
+    listener.subscribe(broker.keys.status_channel, broker.keys.workflow_channel)
+    assert broker.keys.status_channel == "job_queue:{0}:job_status"
+    broker.add(*"abcde")
     heard: list[str] = []
     while len(heard) < 5:
         heard += filter(None, [listener.message(5)])
@@ -484,9 +484,11 @@ def test_a_listener_hears_every_message_of_the_scripts_once(
     listener.close()
 
 
-def test_a_listener_notices_that_the_slot_has_moved(lab: Lab, cluster: ClusterNodes) -> None:
+def test_a_listener_notices_that_the_slot_has_moved(
+    broker: BrokerHarness, cluster: ClusterNodes
+) -> None:
     listener = blocking_connection()
-    listener.subscribe(lab.keys.status_channel)
+    listener.subscribe(broker.keys.status_channel)
     with cluster.moving(SLOT):
         pass
     if cluster.has_sharded_channels:
@@ -494,23 +496,23 @@ def test_a_listener_notices_that_the_slot_has_moved(lab: Lab, cluster: ClusterNo
             listener.message(5)
     listener.close()
     forget_clusters()
-    listener.subscribe(lab.keys.status_channel)
-    lab.connection.close()
-    lab.add("a")
+    listener.subscribe(broker.keys.status_channel)
+    broker.connection.close()
+    broker.add("a")
     assert listener.message(5)
     listener.close()
 
 
 def test_waits_are_woken_by_the_end_of_a_job(cluster: ClusterNodes) -> None:
-    hand = Hand()
+    manual_worker = ManualWorker()
     job = tasks.add.enqueue(1, 2)
     found: list[Any] = []
     waiting = threading.Thread(target=lambda: found.append(job.wait(timeout=20)))
     waiting.start()
     eventually(lambda: cluster.listeners(f"job_queue:{{0}}:done:{job.id}") == 1)
-    assert hand.complete_one("3") == job.id
+    assert manual_worker.complete_one("3") == job.id
     waiting.join()
-    hand.close()
+    manual_worker.close()
     assert found == [3]
 
 

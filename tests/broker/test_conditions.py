@@ -13,56 +13,58 @@ from django_redisqueue.testing.hashes import callback_job, new_hash
 
 from ..app import tasks
 from .gathers import Query
-from .lab import PAYLOAD, Lab, invariants
-from .workflows import LabWorkflow
+from .harness import PAYLOAD, BrokerHarness, invariants
+from .workflows import BrokerWorkflow
 
 UNIQUE, LANE = "until_finished app.task:1", "limit:tenant:42"
 FIELDS = {"unique": UNIQUE, "lane": LANE}
 
 
-def check(lab: Lab, job_id: str) -> None:
+def check(broker: BrokerHarness, job_id: str) -> None:
     """The hash has both fields, and ``seq``, so that no run of the job takes the fast path."""
-    found = lab.job(job_id)
+    found = broker.job(job_id)
     assert {name: found[name] for name in FIELDS} == FIELDS
     assert found["watched"] == "ul"
-    data = Queries(lab.connection).job(job_id)
+    data = Queries(broker.connection).job(job_id)
     assert (data.unique, data.lane, data.seq > 0) == (UNIQUE, LANE, True)
-    invariants(lab)
+    invariants(broker)
 
 
 @pytest.mark.parametrize("after", ["", "wait parent"])
-def test_a_job(lab: Lab, after: str) -> None:
-    lab.add("parent")
-    lab.add("a", after=after, **FIELDS)
-    assert lab.job("a")["watched"] == ("aul" if after else "ul")
-    assert lab.job("a")["seq"] == "1"
-    assert not FIELDS.items() & lab.job("parent").items()
+def test_a_job(broker: BrokerHarness, after: str) -> None:
+    broker.add("parent")
+    broker.add("a", after=after, **FIELDS)
+    assert broker.job("a")["watched"] == ("aul" if after else "ul")
+    assert broker.job("a")["seq"] == "1"
+    assert not FIELDS.items() & broker.job("parent").items()
 
 
-def test_a_job_of_a_workflow(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {0: [], 1: [0]})
+def test_a_job_of_a_workflow(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: [0]})
     workflow.jobs = [job._replace(**FIELDS) for job in workflow.jobs]
     assert workflow.push() == 1
-    check(lab, workflow.job(0))
-    check(lab, workflow.job(1))
+    check(broker, workflow.job(0))
+    check(broker, workflow.job(1))
 
 
-def test_the_callback_of_a_workflow(lab: Lab) -> None:
+def test_the_callback_of_a_workflow(broker: BrokerHarness) -> None:
     callback = {"complete_task": "app.then", "complete_payload": PAYLOAD}
-    workflow = LabWorkflow(lab, {0: []}, complete_unique=UNIQUE, complete_lane=LANE, **callback)
+    workflow = BrokerWorkflow(
+        broker, {0: []}, complete_unique=UNIQUE, complete_lane=LANE, **callback
+    )
     workflow.push()
     workflow.run_one()
-    check(lab, f"{workflow.id}.complete0")
+    check(broker, f"{workflow.id}.complete0")
 
 
-def test_the_jobs_of_a_gather(lab: Lab) -> None:
-    query = Query(lab, "a", **FIELDS)
+def test_the_jobs_of_a_gather(broker: BrokerHarness) -> None:
+    query = Query(broker, "a", **FIELDS)
     listeners = [(*listener[:6], UNIQUE, LANE) for listener in query.plan.listeners]
     query.plan = query.plan._replace(listeners=listeners)
     assert query.start() == 1
-    check(lab, query.job(0))
+    check(broker, query.job(0))
     query.finish(query.take())
-    check(lab, query.job("then"))
+    check(broker, query.job("then"))
 
 
 @pytest.mark.django_db

@@ -4,164 +4,172 @@ from __future__ import annotations
 
 import pytest
 
-from .lab import ERROR, Lab, invariants, outcome
-from .workflows import LabWorkflow
+from .harness import ERROR, BrokerHarness, invariants, outcome
+from .workflows import BrokerWorkflow
 
 DIAMOND = {0: [], 1: [0], 2: [0], 3: [1, 2]}
 
 
-def test_a_paused_workflow_starts_nothing_and_release_requeues_in_order(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {n: [] for n in range(5)})
+def test_a_paused_workflow_starts_nothing_and_release_requeues_in_order(
+    broker: BrokerHarness,
+) -> None:
+    workflow = BrokerWorkflow(broker, {n: [] for n in range(5)})
     workflow.push()
-    assert lab.store.control_workflow(workflow.id, "pause") == 1
-    lab.add("other")
-    assert lab.taken(jobs=10) == ["other"]
+    assert broker.store.control_workflow(workflow.id, "pause") == 1
+    broker.add("other")
+    assert broker.taken(jobs=10) == ["other"]
     assert workflow.statuses() == ["waiting"] * 5
     assert workflow.data().is_paused
     assert workflow.counts() == {"total": 5, "waiting": 5}
-    assert lab.store.control_workflow(workflow.id, "release") == 1
+    assert broker.store.control_workflow(workflow.id, "release") == 1
     workflow.advance()
-    assert lab.ids("queued") == [workflow.job(n) for n in range(5)]
-    invariants(lab, tokens=False)
+    assert broker.ids("queued") == [workflow.job(n) for n in range(5)]
+    invariants(broker, tokens=False)
 
 
-def test_running_jobs_of_a_paused_workflow_finish_and_their_children_wait(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, DIAMOND)
+def test_running_jobs_of_a_paused_workflow_finish_and_their_children_wait(
+    broker: BrokerHarness,
+) -> None:
+    workflow = BrokerWorkflow(broker, DIAMOND)
     workflow.push()
-    job = lab.take()
-    lab.store.control_workflow(workflow.id, "pause")
-    assert lab.finish(workflow.completed(job)) == [1]
-    assert lab.taken(jobs=10) == []
-    lab.store.control_workflow(workflow.id, "release")
+    job = broker.take()
+    broker.store.control_workflow(workflow.id, "pause")
+    assert broker.finish(workflow.completed(job)) == [1]
+    assert broker.taken(jobs=10) == []
+    broker.store.control_workflow(workflow.id, "release")
     assert workflow.run_all() == [1, 2, 3]
     assert workflow.data().status == "completed"
 
 
-def test_a_release_requeues_before_another_failure_ends_the_workflow(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {0: [], 1: [], 2: [], 3: [1]})
+def test_a_release_requeues_before_another_failure_ends_the_workflow(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: [], 2: [], 3: [1]})
     workflow.push()
-    lab.store.cancel([workflow.job(0), workflow.job(1)])
-    lab.store.requeue([workflow.job(0)])
-    lab.store.control_workflow(workflow.id, "pause")
-    assert lab.taken(jobs=10) == []
-    lab.store.control_workflow(workflow.id, "release")
+    broker.store.cancel([workflow.job(0), workflow.job(1)])
+    broker.store.requeue([workflow.job(0)])
+    broker.store.control_workflow(workflow.id, "pause")
+    assert broker.taken(jobs=10) == []
+    broker.store.control_workflow(workflow.id, "release")
     assert workflow.data().status == "running"
     assert workflow.run_all() == [0, 2]
     assert workflow.statuses() == ["completed", "cancelled", "completed", "waiting"]
     assert (workflow.data().status, workflow.data().generation) == ("failed", 1)
-    invariants(lab, tokens=False)
+    invariants(broker, tokens=False)
 
 
-def test_a_held_job_that_is_cancelled_does_not_prevent_the_end_of_its_workflow(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {0: [], 1: [], 2: [0]}, on_fail={1: "go_on"})
+def test_a_held_job_that_is_cancelled_does_not_prevent_the_end_of_its_workflow(
+    broker: BrokerHarness,
+) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: [], 2: [0]}, on_fail={1: "go_on"})
     workflow.push()
-    lab.store.cancel([workflow.job(0), workflow.job(1)])
-    lab.store.requeue([workflow.job(1)])
-    lab.store.control_workflow(workflow.id, "pause")
-    assert lab.taken(jobs=10) == []
-    lab.store.cancel([workflow.job(1)])
-    lab.store.control_workflow(workflow.id, "release")
+    broker.store.cancel([workflow.job(0), workflow.job(1)])
+    broker.store.requeue([workflow.job(1)])
+    broker.store.control_workflow(workflow.id, "pause")
+    assert broker.taken(jobs=10) == []
+    broker.store.cancel([workflow.job(1)])
+    broker.store.control_workflow(workflow.id, "release")
     workflow.advance()
     assert (workflow.data().status, workflow.data().generation) == ("failed", 1)
     assert workflow.statuses() == ["cancelled", "cancelled", "waiting"]
-    invariants(lab, tokens=False)
+    invariants(broker, tokens=False)
 
 
-def test_repeating_pause_or_release_does_nothing(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, DIAMOND)
+def test_repeating_pause_or_release_does_nothing(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, DIAMOND)
     workflow.push()
-    assert [lab.store.control_workflow(workflow.id, "pause") for _ in range(2)] == [1, 0]
-    assert [lab.store.control_workflow(workflow.id, "release") for _ in range(2)] == [1, 0]
+    assert [broker.store.control_workflow(workflow.id, "pause") for _ in range(2)] == [1, 0]
+    assert [broker.store.control_workflow(workflow.id, "release") for _ in range(2)] == [1, 0]
 
 
-def test_release_repeats_no_delay_and_forgets_no_attempt(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {0: [], 1: []})
+def test_release_repeats_no_delay_and_forgets_no_attempt(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: []})
     workflow.jobs[0] = workflow.jobs[0]._replace(when="+60000")
     workflow.push()
-    assert lab.finish(outcome(lab.take(), "retrying", ERROR)) == [1]
+    assert broker.finish(outcome(broker.take(), "retrying", ERROR)) == [1]
     assert workflow.statuses() == ["scheduled", "retrying"]
-    lab.store.control_workflow(workflow.id, "pause")
-    lab.advance(60_000)
-    assert lab.taken(jobs=10) == []
+    broker.store.control_workflow(workflow.id, "pause")
+    broker.advance(60_000)
+    assert broker.taken(jobs=10) == []
     assert workflow.statuses() == ["waiting"] * 2
-    lab.store.control_workflow(workflow.id, "release")
+    broker.store.control_workflow(workflow.id, "release")
     workflow.advance()
     assert workflow.statuses() == ["queued"] * 2
-    assert [event["attempt"] for event in lab.events(workflow.job(1))][-2:] == [1, 1]
-    assert [job.attempts for job in lab.claim(jobs=2).jobs] == [0, 1]
+    assert [event["attempt"] for event in broker.events(workflow.job(1))][-2:] == [1, 1]
+    assert [job.attempts for job in broker.claim(jobs=2).jobs] == [0, 1]
 
 
-def test_cancel_ends_waiting_jobs_and_asks_running_jobs_to_stop(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {0: [], 1: [], 2: [0], 3: [], 4: [2]}, failure_task="app.alarm")
+def test_cancel_ends_waiting_jobs_and_asks_running_jobs_to_stop(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(
+        broker, {0: [], 1: [], 2: [0], 3: [], 4: [2]}, failure_task="app.alarm"
+    )
     workflow.push()
-    running = lab.take()
-    assert lab.store.control_workflow(workflow.id, "cancel") == 1
+    running = broker.take()
+    assert broker.store.control_workflow(workflow.id, "cancel") == 1
     workflow.advance()
     assert workflow.statuses() == ["processing", *["cancelled"] * 4]
-    assert "cancel_ms" in lab.job(running.id)
-    assert lab.taken(jobs=10) == []
+    assert "cancel_ms" in broker.job(running.id)
+    assert broker.taken(jobs=10) == []
     # completed wins over a cancel that came late
-    assert lab.finish(workflow.completed(running)) == [1]
+    assert broker.finish(workflow.completed(running)) == [1]
     assert workflow.data().status == "cancelled"
     assert workflow.counts() == {"total": 5, "completed": 1, "cancelled": 4}
-    assert lab.store.requeue([workflow.job(1)]) == [-3]
-    invariants(lab, tokens=False)
+    assert broker.store.requeue([workflow.job(1)]) == [-3]
+    invariants(broker, tokens=False)
 
 
-def test_a_job_cancelled_by_hand_fails_its_workflow(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, DIAMOND)
+def test_a_job_cancelled_by_hand_fails_its_workflow(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, DIAMOND)
     workflow.push()
-    assert lab.store.cancel([workflow.job(1)]) == [1]
+    assert broker.store.cancel([workflow.job(1)]) == [1]
     assert workflow.data().status == "failed"
 
 
-def test_only_a_workflow_that_has_ended_is_cleaned_up(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, DIAMOND)
+def test_only_a_workflow_that_has_ended_is_cleaned_up(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, DIAMOND)
     workflow.push()
-    assert lab.store.control_workflow(workflow.id, "clean") == 0
+    assert broker.store.control_workflow(workflow.id, "clean") == 0
     workflow.run_all()
-    assert lab.store.control_workflow(workflow.id, "clean") == 1
+    assert broker.store.control_workflow(workflow.id, "clean") == 1
     workflow.advance()
-    assert lab.workflows.workflow(workflow.id) is None
-    assert lab.ids("completed") == [workflow.job(n) for n in (3, 2, 1, 0)]
+    assert broker.workflows.workflow(workflow.id) is None
+    assert broker.ids("completed") == [workflow.job(n) for n in (3, 2, 1, 0)]
 
 
 @pytest.mark.parametrize("order", ["pause", "release", "cancel", "clean"])
-def test_an_unknown_workflow_is_reported(lab: Lab, order: str) -> None:
-    assert lab.store.control_workflow("flow_gone_0", order) == -1
+def test_an_unknown_workflow_is_reported(broker: BrokerHarness, order: str) -> None:
+    assert broker.store.control_workflow("flow_gone_0", order) == -1
 
 
-def test_a_full_redis_lets_a_workflow_be_cancelled(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, DIAMOND)
+def test_a_full_redis_lets_a_workflow_be_cancelled(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, DIAMOND)
     workflow.push()
-    with lab.full():
-        assert lab.store.control_workflow(workflow.id, "cancel") == 1
+    with broker.full():
+        assert broker.store.control_workflow(workflow.id, "cancel") == 1
         workflow.advance()
     assert workflow.statuses()[1:] == ["cancelled"] * 3
 
 
-def test_queued_jobs_do_not_run_after_the_clean_up(lab: Lab) -> None:
+def test_queued_jobs_do_not_run_after_the_clean_up(broker: BrokerHarness) -> None:
     """Without its workflow, nothing would hold it back."""
-    cancelled = LabWorkflow(lab, {0: [], 1: []}, name="1")
-    failed = LabWorkflow(lab, {0: [], 1: [], 2: [1]}, name="2")
+    cancelled = BrokerWorkflow(broker, {0: [], 1: []}, name="1")
+    failed = BrokerWorkflow(broker, {0: [], 1: [], 2: [1]}, name="2")
     for workflow in (failed, cancelled):
         workflow.push()
-    assert failed.run_one(verdict="failed") == 0
-    lab.store.control_workflow(cancelled.id, "cancel")
+    assert failed.run_one(kind="failed") == 0
+    broker.store.control_workflow(cancelled.id, "cancel")
     for workflow in (cancelled, failed):
-        assert lab.store.control_workflow(workflow.id, "clean") == 1
+        assert broker.store.control_workflow(workflow.id, "clean") == 1
     failed.advance()
-    assert lab.taken(jobs=10) == []
+    assert broker.taken(jobs=10) == []
     assert cancelled.statuses() == ["cancelled"] * 2
     assert failed.statuses() == ["failed", "cancelled", "cancelled"]
-    assert lab.job(failed.job(1))["reason"] == "cleaned"
-    invariants(lab, tokens=False)
+    assert broker.job(failed.job(1))["reason"] == "cleaned"
+    invariants(broker, tokens=False)
 
 
-def test_a_large_workflow_is_cleaned_up_without_a_pause(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {n: [] for n in range(250)})
+def test_a_large_workflow_is_cleaned_up_without_a_pause(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {n: [] for n in range(250)})
     workflow.push_all()
     assert len(workflow.run_all()) == 250
-    lab.store.control_workflow(workflow.id, "clean")
+    broker.store.control_workflow(workflow.id, "clean")
     workflow.advance()  # as long as it reports that there is more
-    assert lab.workflows.workflow(workflow.id) is None
+    assert broker.workflows.workflow(workflow.id) is None

@@ -6,71 +6,77 @@ import pytest
 
 from django_redisqueue.exceptions import JobNotFound, WrongKeyType
 
-from .lab import FINISHED, Lab, invariants
+from .harness import FINISHED, BrokerHarness, invariants
 
 
 @pytest.mark.parametrize("status", FINISHED)
-def test_a_finished_job_is_deleted_and_its_neighbours_stay(lab: Lab, status: str) -> None:
-    lab.end("a", "b", "c", verdict=status)
-    lab.advance(10_000)
-    assert lab.store.delete(["b"]) == [1]
-    assert lab.ids(status) == ["c", "a"]
-    assert lab.job("b") == {}
-    invariants(lab)
-    assert lab.store.delete(["b"]) == [-1]
+def test_a_finished_job_is_deleted_and_its_neighbours_stay(
+    broker: BrokerHarness, status: str
+) -> None:
+    broker.end("a", "b", "c", kind=status)
+    broker.advance(10_000)
+    assert broker.store.delete(["b"]) == [1]
+    assert broker.ids(status) == ["c", "a"]
+    assert broker.job("b") == {}
+    invariants(broker)
+    assert broker.store.delete(["b"]) == [-1]
 
 
-def test_unfinished_jobs_are_left_alone(lab: Lab) -> None:
-    lab.add("queued", "running")
-    lab.add("later", when="+1000")
-    before = lab.dump()
-    assert lab.store.delete(["queued", "later", "never"]) == [0, 0, -1]
-    assert lab.dump() == before
-    running = lab.take().id
-    assert lab.store.delete([running]) == [0]
-    invariants(lab)
+def test_unfinished_jobs_are_left_alone(broker: BrokerHarness) -> None:
+    broker.add("queued", "running")
+    broker.add("later", when="+1000")
+    before = broker.dump()
+    assert broker.store.delete(["queued", "later", "never"]) == [0, 0, -1]
+    assert broker.dump() == before
+    running = broker.take().id
+    assert broker.store.delete([running]) == [0]
+    invariants(broker)
 
 
-def test_the_bytes_are_counted_down(lab: Lab) -> None:
-    lab.end("a", "b", verdict="failed")
-    lab.advance(10_000)
-    assert lab.store.delete(["a", "b", "a"]) == [1, 1, -1]
-    assert lab.meta()["finished_bytes"] == 0
+def test_the_bytes_are_counted_down(broker: BrokerHarness) -> None:
+    broker.end("a", "b", kind="failed")
+    broker.advance(10_000)
+    assert broker.store.delete(["a", "b", "a"]) == [1, 1, -1]
+    assert broker.meta()["finished_bytes"] == 0
 
 
-def test_a_repeated_enqueue_still_finds_a_deleted_job_for_a_while(lab: Lab) -> None:
-    lab.end("a")
-    lab.advance(4000)
-    assert lab.store.delete(["a"]) == [1]
-    assert lab.add("a") == [False]
-    assert 0 < lab.redis.pttl(lab.keys.job("a")) <= 6000
+def test_a_repeated_enqueue_still_finds_a_deleted_job_for_a_while(broker: BrokerHarness) -> None:
+    broker.end("a")
+    broker.advance(4000)
+    assert broker.store.delete(["a"]) == [1]
+    assert broker.add("a") == [False]
+    assert 0 < broker.redis.pttl(broker.keys.job("a")) <= 6000
     with pytest.raises(JobNotFound):
-        lab.queries.job("a")
-    invariants(lab)
+        broker.queries.job("a")
+    invariants(broker)
 
 
-def test_a_cancelled_id_that_lingers_in_its_list_is_discarded_by_a_claim(lab: Lab) -> None:
-    lab.add("a", "b")
-    lab.store.cancel(["a"])
-    lab.advance(10_000)
-    assert lab.store.delete(["a"]) == [1]
-    assert lab.taken(jobs=5) == ["b"]
-    assert lab.claim().lost == []
-    invariants(lab)
+def test_a_cancelled_id_that_lingers_in_its_list_is_discarded_by_a_claim(
+    broker: BrokerHarness,
+) -> None:
+    broker.add("a", "b")
+    broker.store.cancel(["a"])
+    broker.advance(10_000)
+    assert broker.store.delete(["a"]) == [1]
+    assert broker.taken(jobs=5) == ["b"]
+    assert broker.claim().lost == []
+    invariants(broker)
 
 
-def test_delete_works_on_a_full_redis(lab: Lab) -> None:
-    lab.end("a", verdict="failed")
-    lab.advance(10_000)
-    with lab.full():
-        assert lab.store.delete(["a"]) == [1]
-    invariants(lab)
+def test_delete_works_on_a_full_redis(broker: BrokerHarness) -> None:
+    broker.end("a", kind="failed")
+    broker.advance(10_000)
+    with broker.full():
+        assert broker.store.delete(["a"]) == [1]
+    invariants(broker)
 
 
-def test_a_list_of_another_type_is_refused_before_anything_is_written(lab: Lab) -> None:
-    lab.end("a", "b", verdict="failed")
-    lab.redis.set(lab.keys.queue("default").completed, "x")
-    before = lab.dump()
+def test_a_list_of_another_type_is_refused_before_anything_is_written(
+    broker: BrokerHarness,
+) -> None:
+    broker.end("a", "b", kind="failed")
+    broker.redis.set(broker.keys.queue("default").completed, "x")
+    before = broker.dump()
     with pytest.raises(WrongKeyType):
-        lab.store.delete(["a", "b"])
-    assert lab.dump() == before
+        broker.store.delete(["a", "b"])
+    assert broker.dump() == before

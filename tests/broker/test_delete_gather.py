@@ -7,56 +7,64 @@ import pytest
 from django_redisqueue.exceptions import WrongKeyType
 
 from .gathers import TTL_MS, Query
-from .lab import Lab
+from .harness import BrokerHarness
 
 
 @pytest.fixture
-def closed(lab: Lab) -> Query:
+def closed(broker: BrokerHarness) -> Query:
     """A gather whose files are about to be deleted."""
-    query = Query(lab, "a")
+    query = Query(broker, "a")
     query.start()
     job = query.take()
-    lab.store.record_result_file(job.id, job.lease, "f")
+    broker.store.record_result_file(job.id, job.lease, "f")
     query.finish(job)
     query.run_one()
-    lab.advance(TTL_MS)
+    broker.advance(TTL_MS)
     query.look()
     return query
 
 
-def test_everything_is_removed_once(lab: Lab, closed: Query) -> None:
-    assert lab.store.delete_gather(closed.key, closed.id)
-    keys = (lab.keys.gather_plan(closed.key), lab.keys.gather(closed.key), lab.keys.closed_gathers)
-    assert lab.redis.exists(*keys) == 0
-    assert not lab.store.delete_gather(closed.key, closed.id)
-    assert Query(lab, name="1").start() == 1
+def test_everything_is_removed_once(broker: BrokerHarness, closed: Query) -> None:
+    assert broker.store.delete_gather(closed.key, closed.id)
+    keys = (
+        broker.keys.gather_plan(closed.key),
+        broker.keys.gather(closed.key),
+        broker.keys.closed_gathers,
+    )
+    assert broker.redis.exists(*keys) == 0
+    assert not broker.store.delete_gather(closed.key, closed.id)
+    assert Query(broker, name="1").start() == 1
 
 
-def test_a_gather_that_is_not_closed_or_has_been_replaced_stays(lab: Lab, closed: Query) -> None:
-    other = Query(lab, key="other", name="1")
+def test_a_gather_that_is_not_closed_or_has_been_replaced_stays(
+    broker: BrokerHarness, closed: Query
+) -> None:
+    other = Query(broker, key="other", name="1")
     other.start()
-    before = lab.dump()
-    assert not lab.store.delete_gather(other.key, other.id)
-    assert not lab.store.delete_gather(closed.key, other.id)
-    assert lab.dump() == before
+    before = broker.dump()
+    assert not broker.store.delete_gather(other.key, other.id)
+    assert not broker.store.delete_gather(closed.key, other.id)
+    assert broker.dump() == before
 
 
-def test_a_plan_that_was_deleted_by_hand_does_not_stay_listed(lab: Lab, closed: Query) -> None:
-    lab.redis.delete(lab.keys.gather_plan(closed.key))
+def test_a_plan_that_was_deleted_by_hand_does_not_stay_listed(
+    broker: BrokerHarness, closed: Query
+) -> None:
+    broker.redis.delete(broker.keys.gather_plan(closed.key))
     assert closed.queries.files(closed.key) == ("", [])
-    assert not lab.store.delete_gather(closed.key, "")
+    assert not broker.store.delete_gather(closed.key, "")
     assert closed.queries.closed(10) == []
 
 
-def test_a_key_of_the_wrong_type_is_named(lab: Lab, closed: Query) -> None:
-    lab.redis.delete(lab.keys.closed_gathers)
-    lab.redis.set(lab.keys.closed_gathers, "mine")
+def test_a_key_of_the_wrong_type_is_named(broker: BrokerHarness, closed: Query) -> None:
+    broker.redis.delete(broker.keys.closed_gathers)
+    broker.redis.set(broker.keys.closed_gathers, "mine")
     with pytest.raises(WrongKeyType, match="holds a string where a set belongs"):
-        lab.store.delete_gather(closed.key, closed.id)
+        broker.store.delete_gather(closed.key, closed.id)
     with pytest.raises(WrongKeyType, match="holds a string where a set belongs"):
-        lab.store.advance()
+        broker.store.advance()
 
 
-def test_it_works_on_a_full_redis(lab: Lab, closed: Query) -> None:
-    with lab.full():
-        assert lab.store.delete_gather(closed.key, closed.id)
+def test_it_works_on_a_full_redis(broker: BrokerHarness, closed: Query) -> None:
+    with broker.full():
+        assert broker.store.delete_gather(closed.key, closed.id)

@@ -10,44 +10,44 @@ import pytest
 from django_redisqueue.broker.queries import UnreadableJob
 from django_redisqueue.exceptions import JobNotFound, WrongKeyType
 
-from .lab import ERROR, FINISHED, PAYLOAD, T0, Lab, invariants
+from .harness import ERROR, FINISHED, PAYLOAD, T0, BrokerHarness, invariants
 from .test_prune import entry_of, finished_ms
 
 LARGE = '"' + "x" * 2000 + '"'
-Delete = Callable[[Lab], None]
+Delete = Callable[[BrokerHarness], None]
 
 
-def by_name(lab: Lab) -> None:
-    status = lab.status("a")
-    assert lab.store.delete(["a"]) == [1]
-    assert lab.store.delete(["a"]) == [-1]
-    assert lab.ids(str(status)) == []
+def by_name(broker: BrokerHarness) -> None:
+    status = broker.status("a")
+    assert broker.store.delete(["a"]) == [1]
+    assert broker.store.delete(["a"]) == [-1]
+    assert broker.ids(str(status)) == []
 
 
-def as_a_list(lab: Lab) -> None:
-    status = str(lab.status("a"))
-    assert lab.store.clear("default", status) == (1, 1)
-    assert lab.store.clear("default", status) == (0, 0)
+def as_a_list(broker: BrokerHarness) -> None:
+    status = str(broker.status("a"))
+    assert broker.store.clear("default", status) == (1, 1)
+    assert broker.store.clear("default", status) == (0, 0)
 
 
 either = pytest.mark.parametrize("delete", [by_name, as_a_list])
 STATUSES = pytest.mark.parametrize("status", FINISHED)
 
 
-def prune(lab: Lab) -> tuple[int, int, bool]:
-    return lab.store.prune("default", "completed", 10**6, 10**12)
+def prune(broker: BrokerHarness) -> tuple[int, int, bool]:
+    return broker.store.prune("default", "completed", 10**6, 10**12)
 
 
-def let_the_mirror_read(lab: Lab, status: str = "completed") -> None:
-    lab.store.trim(entry_of(lab, "a", status), 10_000)
+def let_the_mirror_read(broker: BrokerHarness, status: str = "completed") -> None:
+    broker.store.trim(entry_of(broker, "a", status), 10_000)
 
 
 @either
 @STATUSES
 def test_a_hash_that_the_mirror_needs_stays_until_it_is_read(
-    mirrored: Lab, status: str, delete: Delete
+    mirrored: BrokerHarness, status: str, delete: Delete
 ) -> None:
-    mirrored.end("a", verdict=status, body=LARGE)
+    mirrored.end("a", kind=status, body=LARGE)
     finished_ms(mirrored, "a", mirrored.queries.now_ms() - 1)
     before = mirrored.redis.hgetall(mirrored.keys.job("a"))
     delete(mirrored)
@@ -65,7 +65,7 @@ def test_a_hash_that_the_mirror_needs_stays_until_it_is_read(
 
 @either
 def test_a_job_is_deleted_at_once_when_the_mirror_has_read_its_end(
-    mirrored: Lab, delete: Delete
+    mirrored: BrokerHarness, delete: Delete
 ) -> None:
     mirrored.end("a")
     finished_ms(mirrored, "a", mirrored.queries.now_ms() - 1)
@@ -75,8 +75,8 @@ def test_a_job_is_deleted_at_once_when_the_mirror_has_read_its_end(
 
 
 @either
-def test_to_every_other_reader_it_is_gone(mirrored: Lab, delete: Delete) -> None:
-    mirrored.end("a", verdict="failed", body=ERROR)
+def test_to_every_other_reader_it_is_gone(mirrored: BrokerHarness, delete: Delete) -> None:
+    mirrored.end("a", kind="failed", body=ERROR)
     delete(mirrored)
     with pytest.raises(JobNotFound):
         mirrored.queries.job("a")
@@ -90,7 +90,7 @@ def test_to_every_other_reader_it_is_gone(mirrored: Lab, delete: Delete) -> None
 
 
 @either
-def test_the_byte_cap_overrides_it_and_is_counted(mirrored: Lab, delete: Delete) -> None:
+def test_the_byte_cap_overrides_it_and_is_counted(mirrored: BrokerHarness, delete: Delete) -> None:
     mirrored.end("a", body=LARGE)
     delete(mirrored)
     mirrored.end("b")
@@ -102,8 +102,10 @@ def test_the_byte_cap_overrides_it_and_is_counted(mirrored: Lab, delete: Delete)
 
 
 @either
-def test_waiting_callers_are_told_at_once_and_only_once(mirrored: Lab, delete: Delete) -> None:
-    mirrored.end("a", verdict="failed", body=ERROR)
+def test_waiting_callers_are_told_at_once_and_only_once(
+    mirrored: BrokerHarness, delete: Delete
+) -> None:
+    mirrored.end("a", kind="failed", body=ERROR)
     mirrored.add("waits", after="wait a")
     delete(mirrored)
     [*_] = mirrored.advancing()
@@ -115,15 +117,15 @@ def test_waiting_callers_are_told_at_once_and_only_once(mirrored: Lab, delete: D
     invariants(mirrored)
 
 
-def finished_ms_of_the_deleted(lab: Lab) -> None:
+def finished_ms_of_the_deleted(broker: BrokerHarness) -> None:
     """Act as if it had ended long before what the mirror has read."""
-    lab.redis.zadd(lab.keys.queue("default").deleted, {"a": 1})
+    broker.redis.zadd(broker.keys.queue("default").deleted, {"a": 1})
 
 
 @either
 @pytest.mark.parametrize("meets_first", ["claim", "prune"])
 def test_a_cancelled_id_in_its_queue_is_discarded(
-    mirrored: Lab, delete: Delete, meets_first: str
+    mirrored: BrokerHarness, delete: Delete, meets_first: str
 ) -> None:
     mirrored.add("a", "b")
     mirrored.store.cancel(["a"])
@@ -142,7 +144,7 @@ def test_a_cancelled_id_in_its_queue_is_discarded(
     assert mirrored.job("a") == {}
 
 
-def test_the_deleted_and_the_old_share_a_step(mirrored: Lab) -> None:
+def test_the_deleted_and_the_old_share_a_step(mirrored: BrokerHarness) -> None:
     mirrored.store.now_ms = T0  # Redis's own clock may be set back meanwhile
     names = [f"j{n:03}" for n in range(150)]
     for at in range(0, 150, 50):
@@ -156,7 +158,7 @@ def test_the_deleted_and_the_old_share_a_step(mirrored: Lab) -> None:
     assert mirrored.meta()["finished_bytes"] == 0
 
 
-def test_a_full_redis_deletes(mirrored: Lab) -> None:
+def test_a_full_redis_deletes(mirrored: BrokerHarness) -> None:
     mirrored.end("a", "b")
     with mirrored.full():
         assert mirrored.store.delete(["a"]) == [1]
@@ -166,7 +168,7 @@ def test_a_full_redis_deletes(mirrored: Lab) -> None:
 
 @either
 def test_a_key_of_another_type_is_refused_before_anything_is_written(
-    mirrored: Lab, delete: Delete
+    mirrored: BrokerHarness, delete: Delete
 ) -> None:
     mirrored.end("a")
     mirrored.redis.set(mirrored.keys.queue("default").deleted, "theirs")

@@ -14,7 +14,7 @@ from django_redisqueue.broker.redis_url import RedisUrl
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.exceptions import ParentNotFound, RedisRefused, WrongKeyType
 
-from .lab import PAYLOAD, Lab
+from .harness import PAYLOAD, BrokerHarness
 
 
 def stored(*ids: str, after: str = "") -> list[NewJob]:
@@ -22,67 +22,71 @@ def stored(*ids: str, after: str = "") -> list[NewJob]:
 
 
 @pytest.fixture
-def live(lab: Lab) -> Lab:
+def live(broker: BrokerHarness) -> BrokerHarness:
     """On Redis's own clock."""
-    lab.store.now_ms = None
-    return lab
+    broker.store.now_ms = None
+    return broker
 
 
 # -- what Redis remembers about jobs that have rows
 
 
 @pytest.mark.parametrize("after", ["", "wait parent"])
-def test_a_job_with_a_row_is_not_created_again_after_it_was_pruned(lab: Lab, after: str) -> None:
+def test_a_job_with_a_row_is_not_created_again_after_it_was_pruned(
+    broker: BrokerHarness, after: str
+) -> None:
     if after:
-        lab.end("parent")
-    assert lab.store.enqueue(stored("a", after=after)) == [True]
-    lab.end("a")
-    lab.redis.delete(lab.keys.job("a"))
-    assert lab.store.enqueue(stored("a", "b", after=after)) == [False, True]
-    Durability(lab.store.connection).forget(["a"])
-    assert lab.store.enqueue(stored("a", "b", after=after)) == [True, False]
+        broker.end("parent")
+    assert broker.store.enqueue(stored("a", after=after)) == [True]
+    broker.end("a")
+    broker.redis.delete(broker.keys.job("a"))
+    assert broker.store.enqueue(stored("a", "b", after=after)) == [False, True]
+    Durability(broker.store.connection).forget(["a"])
+    assert broker.store.enqueue(stored("a", "b", after=after)) == [True, False]
 
 
-def test_a_job_sent_without_its_row_is_remembered_from_the_next_call(lab: Lab) -> None:
-    lab.add("a")
-    assert lab.redis.zrange(lab.keys.outbox, 0, -1) == []
-    assert lab.store.enqueue(stored("a")) == [False]
-    assert lab.redis.zrange(lab.keys.outbox, 0, -1) == ["a"]
+def test_a_job_sent_without_its_row_is_remembered_from_the_next_call(broker: BrokerHarness) -> None:
+    broker.add("a")
+    assert broker.redis.zrange(broker.keys.outbox, 0, -1) == []
+    assert broker.store.enqueue(stored("a")) == [False]
+    assert broker.redis.zrange(broker.keys.outbox, 0, -1) == ["a"]
 
 
-def test_a_job_that_was_not_created_is_not_remembered(lab: Lab) -> None:
-    lab.redis.set(lab.keys.job("a"), "text")
+def test_a_job_that_was_not_created_is_not_remembered(broker: BrokerHarness) -> None:
+    broker.redis.set(broker.keys.job("a"), "text")
     with pytest.raises(WrongKeyType, match="does not hold a job"):
-        lab.store.enqueue(stored("a", "b"))
-    assert lab.redis.zrange(lab.keys.outbox, 0, -1) == ["b"]
+        broker.store.enqueue(stored("a", "b"))
+    assert broker.redis.zrange(broker.keys.outbox, 0, -1) == ["b"]
     with pytest.raises(ParentNotFound, match="was to wait for job gone"):
-        lab.store.enqueue(stored("c", after="wait gone"))
-    assert lab.redis.zrange(lab.keys.outbox, 0, -1) == ["b"]
+        broker.store.enqueue(stored("c", after="wait gone"))
+    assert broker.redis.zrange(broker.keys.outbox, 0, -1) == ["b"]
 
 
-def test_it_costs_a_read_and_a_write_per_call_and_nothing_without_rows(lab: Lab) -> None:
-    lab.redis.config_resetstat()
-    lab.store.enqueue(stored(*[f"a{n}" for n in range(100)]))
-    stats = lab.redis.info("commandstats")
+def test_it_costs_a_read_and_a_write_per_call_and_nothing_without_rows(
+    broker: BrokerHarness,
+) -> None:
+    broker.redis.config_resetstat()
+    broker.store.enqueue(stored(*[f"a{n}" for n in range(100)]))
+    stats = broker.redis.info("commandstats")
     assert (stats["cmdstat_zmscore"]["calls"], stats["cmdstat_zadd"]["calls"]) == (1, 1)
-    lab.redis.config_resetstat()
-    lab.add(*[f"b{n}" for n in range(100)])
-    assert not {"cmdstat_zmscore", "cmdstat_zadd"} & lab.redis.info("commandstats").keys()
+    broker.redis.config_resetstat()
+    broker.add(*[f"b{n}" for n in range(100)])
+    assert not {"cmdstat_zmscore", "cmdstat_zadd"} & broker.redis.info("commandstats").keys()
 
 
-def test_a_key_of_another_type_is_named_before_anything_is_written(lab: Lab) -> None:
-    lab.redis.set(lab.keys.outbox, "text")
-    before = lab.dump()
+def test_a_key_of_another_type_is_named_before_anything_is_written(broker: BrokerHarness) -> None:
+    broker.redis.set(broker.keys.outbox, "text")
+    before = broker.dump()
     with pytest.raises(WrongKeyType, match=":outbox holds a string where a zset belongs"):
-        lab.store.enqueue(stored("a"))
-    assert lab.dump() == before
+        broker.store.enqueue(stored("a"))
+    assert broker.dump() == before
 
 
 # -- is it safe
 
 
 def test_a_job_is_safe_some_seconds_after_redis_has_accepted_it(
-    live: Lab, monkeypatch: pytest.MonkeyPatch
+    live: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = Durability(live.store.connection)
     live.store.enqueue(stored("a"))
@@ -95,7 +99,9 @@ def test_a_job_is_safe_some_seconds_after_redis_has_accepted_it(
     assert asked.accepted(["a"]) == {}
 
 
-def test_it_is_not_safe_until_a_replica_has_it(live: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_not_safe_until_a_replica_has_it(
+    live: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(durability, "FSYNCED_MS", 0)
     monkeypatch.setattr(durability, "WAIT_MS", 10)
     live.store.enqueue(stored("a"))

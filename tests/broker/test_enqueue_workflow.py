@@ -11,21 +11,21 @@ from django_redisqueue.client.transport import CLEANED_UP
 from django_redisqueue.core.records import WorkflowPart
 from django_redisqueue.exceptions import WrongKeyType
 
-from .lab import PAYLOAD, Lab, invariants, outcome
-from .workflows import LabWorkflow
+from .harness import PAYLOAD, BrokerHarness, invariants, outcome
+from .workflows import BrokerWorkflow
 
 
-def test_a_small_workflow_starts_in_the_call_that_makes_it(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {0: [], 1: [0], 2: [0], 3: [1, 2]})
+def test_a_small_workflow_starts_in_the_call_that_makes_it(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: [0], 2: [0], 3: [1, 2]})
     assert workflow.push() == 1
-    assert lab.ids("queued") == [workflow.job(0)]
+    assert broker.ids("queued") == [workflow.job(0)]
     assert workflow.statuses() == ["queued", "waiting", "waiting", "waiting"]
     assert workflow.counts() == {"total": 4, "waiting": 3}
-    assert lab.tokens() == 1
+    assert broker.tokens() == 1
 
 
-def test_each_child_starts_once_when_its_last_parent_is_done(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {0: [], 1: [0], 2: [0], 3: [1, 2]})
+def test_each_child_starts_once_when_its_last_parent_is_done(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: [0], 2: [0], 3: [1, 2]})
     workflow.push()
     assert workflow.run_one() == 0
     assert workflow.run_one() == 1
@@ -34,75 +34,80 @@ def test_each_child_starts_once_when_its_last_parent_is_done(lab: Lab) -> None:
     assert workflow.statuses()[3] == "queued"
     assert workflow.run_one() == 3
     assert workflow.data().status == "completed"
-    assert lab.story(workflow.job(3)) == ["waiting", "queued", "processing", "completed"]
+    assert broker.event_statuses(workflow.job(3)) == [
+        "waiting",
+        "queued",
+        "processing",
+        "completed",
+    ]
 
 
-def test_a_repeated_push_changes_nothing(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {0: [], 1: [0]})
+def test_a_repeated_push_changes_nothing(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: [0]})
     assert workflow.push() == 1
-    before = lab.dump()
+    before = broker.dump()
     assert workflow.push() == 0
-    assert lab.dump() == before
+    assert broker.dump() == before
 
 
-def test_a_large_workflow_is_not_visible_before_its_last_call(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {0: [], **{n: [0] for n in range(1, 250)}})
+def test_a_large_workflow_is_not_visible_before_its_last_call(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], **{n: [0] for n in range(1, 250)}})
     workflow.push_batch(0, 100, first=True)
     workflow.push_batch(100, 200)
     assert workflow.data().status == "building"
-    assert lab.taken() == []
+    assert broker.taken() == []
     workflow.push_batch(100, 200)  # its reply was lost
     workflow.push_batch(200, 250, last=True)
     assert workflow.data().total == 250
     workflow.advance()
-    assert lab.ids("queued") == [workflow.job(0)]
+    assert broker.ids("queued") == [workflow.job(0)]
     assert workflow.run_all() == list(range(250))
     assert workflow.data().status == "completed"
 
 
-def test_a_batch_without_the_first_is_refused(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {0: [], 1: [0]})
+def test_a_batch_without_the_first_is_refused(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: [0]})
     assert workflow.push_batch(0, 2, last=True) == -1
-    assert lab.dump() == {}
+    assert broker.dump() == {}
 
 
 def test_a_half_pushed_workflow_waits_a_day_for_the_rest_and_is_not_recreated_later(
-    lab: Lab,
+    broker: BrokerHarness,
 ) -> None:
-    workflow = LabWorkflow(lab, {n: [] for n in range(150)})
+    workflow = BrokerWorkflow(broker, {n: [] for n in range(150)})
     assert workflow.push_batch(0, 100, first=True) == 1
-    lab.advance(HALF_PUSHED_MS - 1)
+    broker.advance(HALF_PUSHED_MS - 1)
     workflow.advance()
     assert workflow.push_batch(0, 100, first=True) == 1
     assert workflow.data().status == "building"
-    lab.advance(1)
+    broker.advance(1)
     workflow.advance()
     assert set(workflow.statuses()[:100]) == {"cancelled"}
-    before = lab.dump()
+    before = broker.dump()
     assert workflow.push_batch(0, 100, first=True) == CLEANED_UP
     assert workflow.push_batch(100, 150, last=True) == -1
-    assert lab.dump() == before
+    assert broker.dump() == before
 
 
-def test_its_jobs_are_counted_as_enqueued(lab: Lab) -> None:
+def test_its_jobs_are_counted_as_enqueued(broker: BrokerHarness) -> None:
     done = {"complete_task": "app.done", "complete_payload": "[[],{}]", "complete_queue": "other"}
-    workflow = LabWorkflow(lab, {0: [], 1: [0]}, **done)
+    workflow = BrokerWorkflow(broker, {0: [], 1: [0]}, **done)
     workflow.push()
-    assert lab.meta()["enqueued_total"] == 2
+    assert broker.meta()["enqueued_total"] == 2
     workflow.run_all()
-    assert (lab.meta()["enqueued_total"], lab.meta("other")["enqueued_total"]) == (2, 1)
+    assert (broker.meta()["enqueued_total"], broker.meta("other")["enqueued_total"]) == (2, 1)
 
 
-def test_a_fan_out_over_the_budget_is_notified_in_steps(lab: Lab) -> None:
-    workflow = LabWorkflow(
-        lab, {0: [], **{n: [0] for n in range(1, 351)}, 351: list(range(1, 351))}
+def test_a_fan_out_over_the_budget_is_notified_in_steps(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(
+        broker, {0: [], **{n: [0] for n in range(1, 351)}, 351: list(range(1, 351))}
     )
     workflow.push_all()
     workflow.advance()
     assert workflow.run_one() == 0
     told, more = [workflow.statuses().count("queued")], True
     while more:
-        more = lab.store.advance()
+        more = broker.store.advance()
         told.append(workflow.statuses().count("queued"))
     assert all(b - a <= 100 for a, b in zip([0, *told], told, strict=False))
     assert told[-1] == 350
@@ -110,75 +115,80 @@ def test_a_fan_out_over_the_budget_is_notified_in_steps(lab: Lab) -> None:
     assert workflow.data().status == "completed"
 
 
-def test_a_key_of_the_wrong_type_is_named_and_nothing_is_created(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {0: []})
-    lab.redis.set(lab.keys.workflow(workflow.id), "mine")
-    before = lab.dump()
+def test_a_key_of_the_wrong_type_is_named_and_nothing_is_created(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: []})
+    broker.redis.set(broker.keys.workflow(workflow.id), "mine")
+    before = broker.dump()
     with pytest.raises(WrongKeyType, match="holds a string where a hash belongs"):
         workflow.push()
-    assert lab.dump() == before
+    assert broker.dump() == before
 
 
-def test_a_callback_runs_once_when_the_workflow_is_complete(lab: Lab) -> None:
-    workflow = LabWorkflow(
-        lab, {0: [], 1: []}, complete_task="app.done", complete_payload="[[7],{}]",
+def test_a_callback_runs_once_when_the_workflow_is_complete(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(
+        broker, {0: [], 1: []}, complete_task="app.done", complete_payload="[[7],{}]",
         complete_options='{"timeout_ms":5}', complete_priority="3",
     )  # fmt: skip
     workflow.push()
     assert workflow.run_all() == [0, 1]
-    done = lab.take("c9")
+    done = broker.take("c9")
     assert (done.id, done.task, done.payload) == (
         f"{workflow.id}.complete0",
         "app.done",
         "[[7],{}]",
     )
-    assert (done.options, lab.job(done.id)["priority"]) == ('{"timeout_ms":5}', "3")
-    assert lab.taken() == []
+    assert (done.options, broker.job(done.id)["priority"]) == ('{"timeout_ms":5}', "3")
+    assert broker.taken() == []
 
 
-def test_a_callback_may_be_delayed_and_have_fewer_events_in_the_mirror(lab: Lab) -> None:
-    workflow = LabWorkflow(
-        lab, {0: []}, complete_task="app.done", complete_payload="[[],{}]", complete_queue="other",
-        complete_when="+5000", complete_audit="final",
+def test_a_callback_may_be_delayed_and_have_fewer_events_in_the_mirror(
+    broker: BrokerHarness,
+) -> None:
+    workflow = BrokerWorkflow(
+        broker, {0: []}, complete_task="app.done", complete_payload="[[],{}]",
+        complete_queue="other", complete_when="+5000", complete_audit="final",
     )  # fmt: skip
     workflow.push()
     workflow.run_one()
     done = f"{workflow.id}.complete0"
-    assert lab.ids("scheduled", "other") == [done]
-    assert (lab.job(done)["audit"], lab.story(done)) == ("final", [])
-    lab.advance(5000)
-    assert lab.taken(queues=["other"]) == [done]
-    invariants(lab)
+    assert broker.ids("scheduled", "other") == [done]
+    assert (broker.job(done)["audit"], broker.event_statuses(done)) == ("final", [])
+    broker.advance(5000)
+    assert broker.taken(queues=["other"]) == [done]
+    invariants(broker)
 
 
-def test_a_delay_starts_when_the_last_parent_is_done(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {0: [], 1: [0]})
+def test_a_delay_starts_when_the_last_parent_is_done(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: [0]})
     workflow.jobs[1] = workflow.jobs[1]._replace(when="+5000")
     workflow.push()
     workflow.run_one()
-    assert lab.story(workflow.job(1)) == ["waiting", "scheduled"]
-    assert lab.events(workflow.job(1))[-1]["dueMs"] == lab.now + 5000
+    assert broker.event_statuses(workflow.job(1)) == ["waiting", "scheduled"]
+    assert broker.events(workflow.job(1))[-1]["dueMs"] == broker.now + 5000
 
 
-def test_results_are_kept_for_children_in_the_workflow(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {0: [], 1: [0]})
+def test_results_are_kept_for_children_in_the_workflow(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: [0]})
     workflow.push()
     workflow.run_one(body='{"rows":3}')
-    assert lab.workflows.parent_results(workflow.job(1)) == {workflow.job(0): {"rows": 3}}
+    assert broker.workflows.parent_results(workflow.job(1)) == {workflow.job(0): {"rows": 3}}
 
 
-def test_a_failure_stops_the_workflow_and_a_retry_resumes_it(lab: Lab) -> None:
-    workflow = LabWorkflow(
-        lab, {0: [], 1: [], 2: [0], 3: [2, 1]}, failure_task="app.alarm", failure_payload="[[],{}]"
+def test_a_failure_stops_the_workflow_and_a_retry_resumes_it(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(
+        broker,
+        {0: [], 1: [], 2: [0], 3: [2, 1]},
+        failure_task="app.alarm",
+        failure_payload="[[],{}]",
     )
     workflow.push()
-    workflow.run_one(verdict="failed")
+    workflow.run_one(kind="failed")
     assert workflow.data().status == "failed"
     alarm = f"{workflow.id}.failure0"
-    assert lab.ids("queued") == [workflow.job(1), alarm]
-    assert lab.taken("c5", jobs=5) == [alarm]  # job 1 is held back
+    assert broker.ids("queued") == [workflow.job(1), alarm]
+    assert broker.taken("c5", jobs=5) == [alarm]  # job 1 is held back
     assert workflow.statuses() == ["failed", "waiting", "waiting", "waiting"]
-    assert lab.store.requeue([workflow.job(0)]) == [1]
+    assert broker.store.requeue([workflow.job(0)]) == [1]
     assert workflow.data().status == "running"
     assert workflow.data().generation == 1
     workflow.advance()
@@ -186,11 +196,13 @@ def test_a_failure_stops_the_workflow_and_a_retry_resumes_it(lab: Lab) -> None:
     assert workflow.data().status == "completed"
 
 
-def test_a_retry_while_its_workflow_is_still_being_pushed_does_not_end_the_push(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {n: [] for n in range(150)})
+def test_a_retry_while_its_workflow_is_still_being_pushed_does_not_end_the_push(
+    broker: BrokerHarness,
+) -> None:
+    workflow = BrokerWorkflow(broker, {n: [] for n in range(150)})
     workflow.push_batch(0, 100, first=True)
-    assert lab.store.cancel([workflow.job(3)]) == [1]
-    assert lab.store.requeue([workflow.job(3)]) == [1]
+    assert broker.store.cancel([workflow.job(3)]) == [1]
+    assert broker.store.requeue([workflow.job(3)]) == [1]
     assert workflow.data().status == "building"
     assert workflow.push_batch(100, 150, last=True) == 1
     workflow.advance()
@@ -201,185 +213,196 @@ def test_a_retry_while_its_workflow_is_still_being_pushed_does_not_end_the_push(
 @pytest.mark.parametrize("deletes", [False, True])
 @pytest.mark.parametrize(("policy", "status"), [("go_on", "completed"), ("skip", "cancelled")])
 def test_dependants_pushed_after_a_cancel_are_notified(
-    lab: Lab, policy: str, status: str, deletes: bool
+    broker: BrokerHarness, policy: str, status: str, deletes: bool
 ) -> None:
-    workflow = LabWorkflow(lab, {n: [] for n in range(149)} | {149: [3, 4]}, on_fail={3: policy})
+    workflow = BrokerWorkflow(
+        broker, {n: [] for n in range(149)} | {149: [3, 4]}, on_fail={3: policy}
+    )
     workflow.push_batch(0, 100, first=True)
-    assert lab.store.cancel([workflow.job(3)]) == [1]
+    assert broker.store.cancel([workflow.job(3)]) == [1]
     if deletes:
-        assert lab.store.delete([workflow.job(3)]) == [1]
+        assert broker.store.delete([workflow.job(3)]) == [1]
     workflow.advance()
     assert workflow.push_batch(100, 150, last=True) == 1
     workflow.advance()
     workflow.run_all()
     expected = "cancelled" if deletes and policy == "go_on" else status
-    assert lab.status(workflow.job(149)) == expected
+    assert broker.status(workflow.job(149)) == expected
     assert workflow.data().status == "completed"
-    assert lab.redis.llen(lab.keys.pending_writes) == 0
-    invariants(lab, tokens=False)
+    assert broker.redis.llen(broker.keys.pending_writes) == 0
+    invariants(broker, tokens=False)
 
 
-def test_a_retried_skipped_job_notifies_the_remaining_dependants_when_it_ends(lab: Lab) -> None:
-    workflow = LabWorkflow(
-        lab, {0: [], 1: [0], **{n: [1] for n in range(2, 302)}}, on_fail={0: "skip"}
+def test_a_retried_skipped_job_notifies_the_remaining_dependants_when_it_ends(
+    broker: BrokerHarness,
+) -> None:
+    workflow = BrokerWorkflow(
+        broker, {0: [], 1: [0], **{n: [1] for n in range(2, 302)}}, on_fail={0: "skip"}
     )
     workflow.push_all()
     workflow.advance()
-    workflow.run_one(verdict="failed")
-    lab.store.advance()
-    assert (lab.status(workflow.job(1)), lab.status(workflow.job(301))) == ("cancelled", "waiting")
-    assert lab.store.requeue([workflow.job(1)]) == [1]
+    workflow.run_one(kind="failed")
+    broker.store.advance()
+    assert (broker.status(workflow.job(1)), broker.status(workflow.job(301))) == (
+        "cancelled",
+        "waiting",
+    )
+    assert broker.store.requeue([workflow.job(1)]) == [1]
     workflow.advance()
-    assert lab.ids("queued") == [workflow.job(1)]
+    assert broker.ids("queued") == [workflow.job(1)]
     told = workflow.statuses().count("cancelled")
     assert 0 < told < 300
     assert len(workflow.run_all()) == 1 + 300 - told
     assert workflow.data().status == "completed"
-    invariants(lab, tokens=False)
+    invariants(broker, tokens=False)
 
 
-def test_a_skipped_branch_does_not_fail_the_workflow(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {0: [], 1: [0], 2: [1], 3: []}, on_fail={0: "skip"})
+def test_a_skipped_branch_does_not_fail_the_workflow(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: [0], 2: [1], 3: []}, on_fail={0: "skip"})
     workflow.push()
-    workflow.run_one(verdict="failed")
+    workflow.run_one(kind="failed")
     assert workflow.statuses() == ["failed", "cancelled", "cancelled", "queued"]
-    assert lab.job(workflow.job(2))["reason"] == "skipped"
+    assert broker.job(workflow.job(2))["reason"] == "skipped"
     workflow.run_one()
     assert workflow.data().status == "completed"
 
 
-def test_go_on_runs_the_dependants_of_a_failed_job(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {0: [], 1: [0]}, on_fail={0: "go_on"})
+def test_go_on_runs_the_dependants_of_a_failed_job(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: [0]}, on_fail={0: "go_on"})
     workflow.push()
-    workflow.run_one(verdict="failed")
+    workflow.run_one(kind="failed")
     assert workflow.run_one() == 1
     assert workflow.data().status == "completed"
 
 
-def test_a_redelivered_finish_notifies_children_once(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {0: [], 1: [], 2: [0, 1]})
+def test_a_redelivered_finish_notifies_children_once(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: [], 2: [0, 1]})
     workflow.push()
-    job = lab.take()
-    assert lab.finish(workflow.completed(job)) == [1]
-    assert lab.finish(workflow.completed(job)) == [2]
-    assert lab.job(workflow.job(2))["waits"] == "1"
+    job = broker.take()
+    assert broker.finish(workflow.completed(job)) == [1]
+    assert broker.finish(workflow.completed(job)) == [2]
+    assert broker.job(workflow.job(2))["waits"] == "1"
 
 
-def test_a_retry_after_clean_up_is_refused(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {0: []})
+def test_a_retry_after_clean_up_is_refused(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: []})
     workflow.push()
-    workflow.run_one(verdict="failed")
-    assert lab.store.control_workflow(workflow.id, "clean") == 1
+    workflow.run_one(kind="failed")
+    assert broker.store.control_workflow(workflow.id, "clean") == 1
     workflow.advance()
-    assert lab.store.requeue([workflow.job(0)]) == [-2]
-    assert lab.store.requeue_oldest("default", "failed", 10) == (1, 0)
-    assert lab.ids("failed") == [workflow.job(0)]  # refused, and still in its list
+    assert broker.store.requeue([workflow.job(0)]) == [-2]
+    assert broker.store.requeue_oldest("default", "failed", 10) == (1, 0)
+    assert broker.ids("failed") == [workflow.job(0)]  # refused, and still in its list
 
 
 @pytest.mark.parametrize("by_itself", [True, False])
-def test_a_retry_is_refused_from_the_beginning_of_the_clean_up(lab: Lab, by_itself: bool) -> None:
-    workflow = LabWorkflow(lab, {n: [] for n in range(300)}, ttl_ms="60000")
+def test_a_retry_is_refused_from_the_beginning_of_the_clean_up(
+    broker: BrokerHarness, by_itself: bool
+) -> None:
+    workflow = BrokerWorkflow(broker, {n: [] for n in range(300)}, ttl_ms="60000")
     workflow.push_all()
     workflow.advance()
-    workflow.run_one(verdict="failed")
+    workflow.run_one(kind="failed")
     if by_itself:
-        lab.advance(60_001)
+        broker.advance(60_001)
     else:
-        lab.store.control_workflow(workflow.id, "clean")
-    lab.store.advance()
+        broker.store.control_workflow(workflow.id, "clean")
+    broker.store.advance()
     assert workflow.data().cancelled  # it has begun, and there is more to do
-    assert lab.store.requeue([workflow.job(0)]) == [-2]
+    assert broker.store.requeue([workflow.job(0)]) == [-2]
     workflow.advance()
     assert workflow.statuses() == ["failed", *["cancelled"] * 299]
-    assert lab.workflows.workflow(workflow.id) is None
-    invariants(lab, tokens=False)
+    assert broker.workflows.workflow(workflow.id) is None
+    invariants(broker, tokens=False)
 
 
-def test_the_clean_up_is_automatic_after_the_lifetime(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {0: [], 1: [0]}, ttl_ms="60000")
+def test_the_clean_up_is_automatic_after_the_lifetime(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: [0]}, ttl_ms="60000")
     workflow.push()
-    workflow.run_one(verdict="failed")
-    lab.advance(60_001)
+    workflow.run_one(kind="failed")
+    broker.advance(60_001)
     workflow.advance()
     assert workflow.statuses() == ["failed", "cancelled"]
-    assert not lab.redis.exists(lab.keys.workflow(workflow.id))
+    assert not broker.redis.exists(broker.keys.workflow(workflow.id))
 
 
-def part(workflow: LabWorkflow) -> WorkflowPart:
+def part(workflow: BrokerWorkflow) -> WorkflowPart:
     return WorkflowPart(workflow.id, (), workflow.jobs, True, True)
 
 
-def push_together(lab: Lab, *workflows: LabWorkflow) -> list[int | str]:
-    call = lab.store.enqueue_workflow([part(workflow) for workflow in workflows])
-    found: list[int | str] = lab.connection.script(*call)
+def push_together(broker: BrokerHarness, *workflows: BrokerWorkflow) -> list[int | str]:
+    call = broker.store.enqueue_workflow([part(workflow) for workflow in workflows])
+    found: list[int | str] = broker.connection.script(*call)
     return found
 
 
-def test_one_call_may_create_several(lab: Lab) -> None:
-    workflows = [LabWorkflow(lab, {0: [], 1: [0], 2: []}, name=name) for name in "abc"]
+def test_one_call_may_create_several(broker: BrokerHarness) -> None:
+    workflows = [BrokerWorkflow(broker, {0: [], 1: [0], 2: []}, name=name) for name in "abc"]
     assert workflows[1].push() == 1
-    assert push_together(lab, *workflows) == [1, 0, 1]
+    assert push_together(broker, *workflows) == [1, 0, 1]
     assert [workflow.counts() for workflow in workflows] == [{"total": 3, "waiting": 1}] * 3
-    assert lab.meta()["enqueued_total"] == 9
-    assert [event.told["status"] for event in lab.written("workflow")] == ["running"] * 3
-    before = lab.dump()
-    assert push_together(lab, *workflows) == [0, 0, 0]
-    assert lab.dump() == before
-    assert sorted(lab.taken(jobs=10)) == [one.job(n) for one in workflows for n in (0, 2)]
-    invariants(lab)
+    assert broker.meta()["enqueued_total"] == 9
+    assert [event.data["status"] for event in broker.written("workflow")] == ["running"] * 3
+    before = broker.dump()
+    assert push_together(broker, *workflows) == [0, 0, 0]
+    assert broker.dump() == before
+    assert sorted(broker.taken(jobs=10)) == [one.job(n) for one in workflows for n in (0, 2)]
+    invariants(broker)
 
 
-def test_each_job_has_its_own_first_event(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {n: [] for n in range(4)})
+def test_each_job_has_its_own_first_event(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {n: [] for n in range(4)})
     workflow.jobs[1] = workflow.jobs[1]._replace(task="app.other")
     workflow.jobs[3] = workflow.jobs[3]._replace(queue="low", payload='[["x"],{}]')
     workflow.push()
-    told = [(one["jobId"], one["task"], one["queue"], one["args"]) for one in lab.events()]
+    told = [(one["jobId"], one["task"], one["queue"], one["args"]) for one in broker.events()]
     assert told == [(job.id, job.task, job.queue, job.payload) for job in workflow.jobs]
 
 
-def test_of_two_workflows_with_the_same_unique_key_the_first_is_created(lab: Lab) -> None:
-    workflows = [LabWorkflow(lab, {0: [], 1: [0]}, name=name) for name in "abc"]
+def test_of_two_workflows_with_the_same_unique_key_the_first_is_created(
+    broker: BrokerHarness,
+) -> None:
+    workflows = [BrokerWorkflow(broker, {0: [], 1: [0]}, name=name) for name in "abc"]
     for workflow in workflows[:2]:
         workflow.jobs[1] = workflow.jobs[1]._replace(unique="key until_finished - -")
     a, b, c = workflows
-    assert push_together(lab, a, b, c) == [1, f"{b.job(1)} {a.job(1)} key", 1]
+    assert push_together(broker, a, b, c) == [1, f"{b.job(1)} {a.job(1)} key", 1]
     assert b.statuses() == [None, None]
-    assert not lab.redis.exists(lab.keys.workflow(b.id))
+    assert not broker.redis.exists(broker.keys.workflow(b.id))
     assert (a.counts(), c.counts()) == ({"total": 2, "waiting": 1},) * 2
-    invariants(lab)
+    invariants(broker)
 
 
-def test_a_key_of_the_wrong_type_leaves_all_of_a_call_unwritten(lab: Lab) -> None:
-    a, b = (LabWorkflow(lab, {0: []}, name=name) for name in "ab")
+def test_a_key_of_the_wrong_type_leaves_all_of_a_call_unwritten(broker: BrokerHarness) -> None:
+    a, b = (BrokerWorkflow(broker, {0: []}, name=name) for name in "ab")
     b.jobs[0] = b.jobs[0]._replace(queue="low")
-    with lab.broken("queued", "low"):
-        before = lab.dump()
+    with broker.broken("queued", "low"):
+        before = broker.dump()
         with pytest.raises(WrongKeyType):
-            push_together(lab, a, b)
-        assert lab.dump() == before
-    assert push_together(lab, a, b) == [1, 1]
+            push_together(broker, a, b)
+        assert broker.dump() == before
+    assert push_together(broker, a, b) == [1, 1]
 
 
-def test_a_half_pushed_workflow_is_started_by_a_push_in_one_call(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {0: [], 1: [0]})
+def test_a_half_pushed_workflow_is_started_by_a_push_in_one_call(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: [0]})
     workflow.push_batch(0, 2, first=True)
     assert workflow.push() == 1
     workflow.advance()
     assert workflow.counts() == {"total": 2, "waiting": 1}
     assert workflow.run_all() == [0, 1]
     assert workflow.data().status == "completed"
-    invariants(lab)
+    invariants(broker)
 
 
-def test_a_job_has_only_the_fields_that_differ_from_the_default(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {0: [], 1: [0], 2: [0]}, on_fail={1: "skip"})
+def test_a_job_has_only_the_fields_that_differ_from_the_default(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: [0], 2: [0]}, on_fail={1: "skip"})
     workflow.jobs[1] = workflow.jobs[1]._replace(
         queue="low", options='{"timeout":5}', priority=3, when="+5", audit="final"
     )
     workflow.push()
-    hashes = [lab.redis.hgetall(lab.keys.job(workflow.job(n))) for n in range(3)]
-    always = {"task": "app.task", "payload": PAYLOAD, "enqueued_ms": str(lab.now)}
+    hashes = [broker.redis.hgetall(broker.keys.job(workflow.job(n))) for n in range(3)]
+    always = {"task": "app.task", "payload": PAYLOAD, "enqueued_ms": str(broker.now)}
     assert hashes == [
         {**always, "status": "queued", "then": ".1 .2"},
         {
@@ -408,27 +431,27 @@ def test_a_job_has_only_the_fields_that_differ_from_the_default(lab: Lab) -> Non
 )
 @pytest.mark.parametrize("n", [0, 1])
 def test_a_workflow_of_plain_jobs_keeps_their_queue(
-    lab: Lab, change: dict[str, Any], kept: str | None, n: int
+    broker: BrokerHarness, change: dict[str, Any], kept: str | None, n: int
 ) -> None:
-    workflow = LabWorkflow(lab, {0: [], 1: [0]})
+    workflow = BrokerWorkflow(broker, {0: [], 1: [0]})
     workflow.jobs[n] = workflow.jobs[n]._replace(**change)
     workflow.push()
-    assert lab.redis.hget(lab.keys.workflow(workflow.id), "plain_queue") == kept
+    assert broker.redis.hget(broker.keys.workflow(workflow.id), "plain_queue") == kept
 
 
-def test_the_jobs_of_a_plain_workflow_are_released_into_its_queue(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {0: [], 1: [0], 2: [1]})
+def test_the_jobs_of_a_plain_workflow_are_released_into_its_queue(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: [0], 2: [1]})
     workflow.jobs = [job._replace(queue="low") for job in workflow.jobs]
     workflow.push()
     for n in range(3):
-        assert lab.ids("queued", "low") == [workflow.job(n)]
-        (job,) = lab.claim(queues=("low",)).jobs
-        lab.finish(outcome(job))
+        assert broker.ids("queued", "low") == [workflow.job(n)]
+        (job,) = broker.claim(queues=("low",)).jobs
+        broker.finish(outcome(job))
     assert workflow.data().status == "completed"
-    invariants(lab)
+    invariants(broker)
 
 
-def test_a_workflow_of_several_calls_keeps_no_queue(lab: Lab) -> None:
-    workflow = LabWorkflow(lab, {0: [], **{n: [0] for n in range(1, 101)}})
+def test_a_workflow_of_several_calls_keeps_no_queue(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], **{n: [0] for n in range(1, 101)}})
     workflow.push_all()
-    assert lab.redis.hget(lab.keys.workflow(workflow.id), "plain_queue") is None
+    assert broker.redis.hget(broker.keys.workflow(workflow.id), "plain_queue") is None

@@ -19,28 +19,28 @@ from django_redisqueue.broker.events import EntryLost, EventStream
 from django_redisqueue.broker.health import HealthQueries, UnreadEvents
 
 from ..support.stream import fields_of
-from .lab import PAYLOAD, Lab, outcome
-from .workflows import LabWorkflow
+from .harness import PAYLOAD, BrokerHarness, outcome
+from .workflows import BrokerWorkflow
 
 NOT_OURS = {"other": "thing", "more": "of it"}
 
 
 @pytest.fixture
-def events(lab: Lab) -> EventStream:
-    return EventStream(lab.connection)
+def events(broker: BrokerHarness) -> EventStream:
+    return EventStream(broker.connection)
 
 
-def add(lab: Lab, *sizes: int) -> list[str]:
+def add(broker: BrokerHarness, *sizes: int) -> list[str]:
     """Add one entry of each size; returns the ids of the jobs."""
     made = [[f"j{at}.{n}" for n in range(size)] for at, size in enumerate(sizes)]
     for names in made:
-        lab.add(*names)
+        broker.add(*names)
     return [name for names in made for name in names]
 
 
-def write(lab: Lab, *parts: str, entry: str = "*") -> str:
+def write(broker: BrokerHarness, *parts: str, entry: str = "*") -> str:
     """Add an entry by hand; its fields may be repeated."""
-    return lab.redis.execute_command("XADD", lab.keys.events, entry, *parts)  # type: ignore[no-any-return]
+    return broker.redis.execute_command("XADD", broker.keys.events, entry, *parts)  # type: ignore[no-any-return]
 
 
 def read_on(events: EventStream, size: int, after: Position = START) -> list[list[str]]:
@@ -59,12 +59,14 @@ def read_on(events: EventStream, size: int, after: Position = START) -> list[lis
 # -- places
 
 
-def test_a_place_is_its_entry_and_the_number_of_events_before_it_there(lab: Lab) -> None:
-    lab.add("a", "b", "c")
-    jobs = lab.claim(jobs=2).jobs
-    lab.finish(*map(outcome, jobs))
-    read = EventStream(lab.connection).read(START).events
-    assert [event.position for event in read] == [event.place for event in lab.written()]
+def test_a_place_is_its_entry_and_the_number_of_events_before_it_there(
+    broker: BrokerHarness,
+) -> None:
+    broker.add("a", "b", "c")
+    jobs = broker.claim(jobs=2).jobs
+    broker.finish(*map(outcome, jobs))
+    read = EventStream(broker.connection).read(START).events
+    assert [event.position for event in read] == [event.place for event in broker.written()]
     assert [event.position[1] % ENTRY for event in read] == [0, 1, 2, 0, 1, 0, 1]
     assert sorted({event.position for event in read}) == [event.position for event in read]
     assert [event.args for event in read] == [PAYLOAD] * 3 + [None] * 4
@@ -77,8 +79,10 @@ def test_an_entry_and_a_place_in_it(place: Position) -> None:
     assert (ms, number) <= place < (ms, number + ENTRY)
 
 
-def test_events_of_jobs_and_of_workflows_share_an_entry(lab: Lab, events: EventStream) -> None:
-    workflow = LabWorkflow(lab, {0: (), 1: ()})
+def test_events_of_jobs_and_of_workflows_share_an_entry(
+    broker: BrokerHarness, events: EventStream
+) -> None:
+    workflow = BrokerWorkflow(broker, {0: (), 1: ()})
     workflow.push()
     page = events.read(START)
     assert [event.position[1] % ENTRY for event in page.events] == [0, 1]
@@ -92,10 +96,10 @@ def test_events_of_jobs_and_of_workflows_share_an_entry(lab: Lab, events: EventS
 
 @pytest.mark.parametrize("size", [1, 3, 10, 1000])
 def test_pages_consist_of_whole_entries_and_skip_nothing(
-    lab: Lab, events: EventStream, size: int
+    broker: BrokerHarness, events: EventStream, size: int
 ) -> None:
     sizes = [1, 5, 100, 2, 1, 1, 37, 1, 1, 1, 60]
-    every = add(lab, *sizes)
+    every = add(broker, *sizes)
     pages = read_on(events, size)
     assert [name for page in pages for name in page] == every
     assert all(len(page) >= size for page in pages[:-1])
@@ -105,9 +109,9 @@ def test_pages_consist_of_whole_entries_and_skip_nothing(
 
 
 def test_a_dense_stream_behind_a_sparse_one_is_read_in_bounded_pieces(
-    lab: Lab, events: EventStream, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerHarness, events: EventStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    every = add(lab, *[1] * 300, *[100] * 60)
+    every = add(broker, *[1] * 300, *[100] * 60)
     asked = []
     real = entries_module.Entries._parts
 
@@ -124,27 +128,29 @@ def test_a_dense_stream_behind_a_sparse_one_is_read_in_bounded_pieces(
     assert sum(asked) < 2.5 * len(every)
 
 
-def test_the_end_is_known(lab: Lab, events: EventStream) -> None:
-    add(lab, 3, 3)
+def test_the_end_is_known(broker: BrokerHarness, events: EventStream) -> None:
+    add(broker, 3, 3)
     assert events.read(START, 7).is_end
     first = events.read(START, 3)
     assert not first.is_end
     assert events.read(first.last, 4).is_end
 
 
-def test_a_reader_continues_in_the_middle_of_an_entry(lab: Lab, events: EventStream) -> None:
-    every = add(lab, 4, 3)
+def test_a_reader_continues_in_the_middle_of_an_entry(
+    broker: BrokerHarness, events: EventStream
+) -> None:
+    every = add(broker, 4, 3)
     places = [event.position for event in events.read(START).events]
-    feed = EventFeed(lab.connection)
+    feed = EventFeed(broker.connection)
     for at, place in enumerate(places):
         assert [event.job_id for event in events.read(place).events] == every[at + 1 :]
         assert [found for found, _ in feed.page(place, 100)] == places[at + 1 :]
 
 
-def test_a_cursor_whose_entry_is_gone_is_lost(lab: Lab, events: EventStream) -> None:
-    add(lab, 5, 5)
+def test_a_cursor_whose_entry_is_gone_is_lost(broker: BrokerHarness, events: EventStream) -> None:
+    add(broker, 5, 5)
     first = events.read(START, 5).last
-    lab.redis.xdel(lab.keys.events, entry_id(first))
+    broker.redis.xdel(broker.keys.events, entry_id(first))
     with pytest.raises(EntryLost, match=f"entry {entry_id(first)} is no longer in the event"):
         events.read(first)
     assert events.at(first) is None
@@ -157,14 +163,14 @@ def test_a_cursor_whose_entry_is_gone_is_lost(lab: Lab, events: EventStream) -> 
 
 
 def test_foreign_entries_are_logged_once_and_skipped(
-    lab: Lab, events: EventStream, caplog: pytest.LogCaptureFixture
+    broker: BrokerHarness, events: EventStream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lab.add("a")
-    lab.redis.xadd(lab.keys.events, NOT_OURS)
-    text = lab.written()[0].text
+    broker.add("a")
+    broker.redis.xadd(broker.keys.events, NOT_OURS)
+    text = broker.written()[0].text
     other = fields_of(text.replace('"a"', '"b"'))
-    write(lab, ":n", "x", *fields_of(text), ":alike", "{", "x", "", *other)
-    lab.redis.xadd(lab.keys.events, NOT_OURS)
+    write(broker, ":n", "x", *fields_of(text), ":alike", "{", "x", "", *other)
+    broker.redis.xadd(broker.keys.events, NOT_OURS)
     page = events.read(START)
     assert [event.job_id for event in page.events] == ["a", "a", "b"]
     assert [event.position[1] % ENTRY for event in page.events] == [0, 0, 2]
@@ -176,24 +182,24 @@ def test_foreign_entries_are_logged_once_and_skipped(
 
 
 def test_an_entry_with_more_events_than_places(
-    lab: Lab, events: EventStream, caplog: pytest.LogCaptureFixture
+    broker: BrokerHarness, events: EventStream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lab.add("a")
-    text = lab.written()[0].text
-    write(lab, *fields_of(text) * (ENTRY + 5))
-    lab.add("z")
+    broker.add("a")
+    text = broker.written()[0].text
+    write(broker, *fields_of(text) * (ENTRY + 5))
+    broker.add("z")
     page = events.read(START, 5000)
     assert len(page.events) == ENTRY + 2
     assert len({event.position for event in page.events}) == ENTRY + 2
     assert page.events[-1].job_id == "z"
     assert caplog.text.count("it has 1005 events") == 1
-    assert len(EventFeed(lab.connection).page(START, 5000)) == ENTRY + 2
+    assert len(EventFeed(broker.connection).page(START, 5000)) == ENTRY + 2
 
 
-def test_entries_without_a_number_are_read(lab: Lab, events: EventStream) -> None:
-    lab.add("a")
-    text = lab.written()[0].text
-    write(lab, *fields_of(text.replace('"a"', '"b"'))[:-1], "[[1],{}]")
+def test_entries_without_a_number_are_read(broker: BrokerHarness, events: EventStream) -> None:
+    broker.add("a")
+    text = broker.written()[0].text
+    write(broker, *fields_of(text.replace('"a"', '"b"'))[:-1], "[[1],{}]")
     assert [(one.job_id, one.args) for one in events.read(START).events] == [
         ("a", PAYLOAD), ("b", "[[1],{}]"),
     ]  # fmt: skip
@@ -202,37 +208,41 @@ def test_entries_without_a_number_are_read(lab: Lab, events: EventStream) -> Non
 # -- how many
 
 
-def unread(lab: Lab, after: Position) -> UnreadEvents:
+def unread(broker: BrokerHarness, after: Position) -> UnreadEvents:
     """The number of events that the mirror has not read, if it has read up to there."""
-    return HealthQueries(lab.connection).shard_state(["default"], after).unread
+    return HealthQueries(broker.connection).shard_state(["default"], after).unread
 
 
-def test_unread_events_are_counted_from_any_place(lab: Lab, events: EventStream) -> None:
-    assert unread(lab, START) == (0, 0)
-    add(lab, 4, 1, 100)
-    assert unread(lab, START).events == lab.queries.server().events == 105
+def test_unread_events_are_counted_from_any_place(
+    broker: BrokerHarness, events: EventStream
+) -> None:
+    assert unread(broker, START) == (0, 0)
+    add(broker, 4, 1, 100)
+    assert unread(broker, START).events == broker.queries.server().events == 105
     after = START
     for left in (101, 100, 0):
         after = events.read(after, 1).last
-        assert unread(lab, after).events == left
-    lab.redis.xtrim(lab.keys.events, maxlen=2, approximate=False)
-    assert lab.queries.server().events == 101
+        assert unread(broker, after).events == left
+    broker.redis.xtrim(broker.keys.events, maxlen=2, approximate=False)
+    assert broker.queries.server().events == 101
 
 
 def test_the_unread_count_is_unknown_after_a_lost_counter_until_the_mirror_has_passed_it(
-    lab: Lab, events: EventStream
+    broker: BrokerHarness, events: EventStream
 ) -> None:
-    add(lab, 50)
-    lab.add("x")
+    add(broker, 50)
+    broker.add("x")
     after = events.read(START).last
-    lab.redis.delete(lab.keys.meta)
-    assert lab.queries.server().events is None
-    assert unread(lab, START).events is None
-    lab.add("y", "z")
-    assert unread(lab, after).events == 2
+    broker.redis.delete(broker.keys.meta)
+    assert broker.queries.server().events is None
+    assert unread(broker, START).events is None
+    broker.add("y", "z")
+    assert unread(broker, after).events == 2
 
 
-def test_the_unread_count_is_unknown_where_another_program_has_written(lab: Lab) -> None:
-    lab.redis.xadd(lab.keys.events, NOT_OURS)
-    assert unread(lab, START).events is None
-    assert lab.queries.server().events is None
+def test_the_unread_count_is_unknown_where_another_program_has_written(
+    broker: BrokerHarness,
+) -> None:
+    broker.redis.xadd(broker.keys.events, NOT_OURS)
+    assert unread(broker, START).events is None
+    assert broker.queries.server().events is None

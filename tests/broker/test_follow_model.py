@@ -8,17 +8,17 @@ from collections import Counter
 
 import pytest
 
-from .lab import ERROR, FINISHED, Lab, invariants, outcome
+from .harness import ERROR, FINISHED, BrokerHarness, invariants, outcome
 
 STEPS = 150
 OPTIONS = '{"index":"task:app.task"}'
 
 
-class Play:
+class FollowMachine:
     """Jobs outside workflows, driven by chance."""
 
-    def __init__(self, lab: Lab, seed: int) -> None:
-        self.lab = lab
+    def __init__(self, broker: BrokerHarness, seed: int) -> None:
+        self.broker = broker
         self.chance = random.Random(seed)
         self.parents: dict[str, tuple[str, list[str]]] = {}
         self.gone: set[str] = set()
@@ -38,49 +38,49 @@ class Play:
             "options": self.chance.choice(["", OPTIONS]),
             "after": " ".join([policy, *chosen]) if chosen else "",
         }
-        assert self.lab.add(name, **where) == [True]
-        assert self.lab.add(name, **where) == [False]
+        assert self.broker.add(name, **where) == [True]
+        assert self.broker.add(name, **where) == [False]
 
     def work(self) -> None:
         child = self.chance.choice(["a", "b"])
-        for job in self.lab.claim(child, self.chance.randint(1, 4)).jobs:
+        for job in self.broker.claim(child, self.chance.randint(1, 4)).jobs:
             self.check_results(job.id)
             end = self.chance.choice(["completed"] * 5 + ["failed", "cancelled", "queued"])
             settled = outcome(job, end, {"failed": ERROR, "queued": ""}.get(end, '"ok"'))
-            (code,) = self.lab.finish(settled, child=child)
+            (code,) = self.broker.finish(settled, child=child)
             if end == "completed" and code == 1:
                 self.ended[job.id] += 1
             if self.chance.random() < 0.3:  # its reply was lost
-                assert self.lab.finish(settled, child=child) == [2]
+                assert self.broker.finish(settled, child=child) == [2]
 
     def check_results(self, name: str) -> None:
         """A running job finds what its parents returned, whatever was deleted."""
         policy, parents = self.parents[name]
-        results = self.lab.workflows.parent_results(name)
+        results = self.broker.workflows.parent_results(name)
         assert list(results) == parents
         if policy == "wait" and name not in self.retried:
             assert set(results.values()) <= {"ok"}, (name, results)
 
     def cancel(self) -> None:
-        self.lab.store.cancel([self.chance.choice(self.there)])
+        self.broker.store.cancel([self.chance.choice(self.there)])
 
     def retry(self) -> None:
         name = self.chance.choice(self.there)
-        if self.lab.store.requeue([name]) == [1]:
+        if self.broker.store.requeue([name]) == [1]:
             self.retried.add(name)
 
     def delete(self) -> None:
         name = self.chance.choice(self.there)
-        if self.lab.store.delete([name]) == [1]:
+        if self.broker.store.delete([name]) == [1]:
             self.gone.add(name)
 
     def crash(self) -> None:
-        self.lab.claim("dead", 3)
-        self.lab.store.reap("dead", [])
+        self.broker.claim("dead", 3)
+        self.broker.store.reap("dead", [])
 
     def advance(self) -> None:
-        self.lab.advance(1000)
-        self.lab.store.advance()
+        self.broker.advance(1000)
+        self.broker.store.advance()
 
     def step(self) -> None:
         verbs = [self.add, self.add, self.work, self.work, self.cancel, self.retry, self.delete]
@@ -89,11 +89,11 @@ class Play:
     def rest(self) -> None:
         """All jobs run to the end, and deferred work is done."""
         for _ in range(500):
-            more = self.lab.store.advance()
-            jobs = self.lab.claim("z", 50).jobs
+            more = self.broker.store.advance()
+            jobs = self.broker.claim("z", 50).jobs
             self.ended.update(job.id for job in jobs)
-            self.lab.finish(*[outcome(job) for job in jobs], child="z")
-            if not jobs and not more and not self.lab.ids("queued"):
+            self.broker.finish(*[outcome(job) for job in jobs], child="z")
+            if not jobs and not more and not self.broker.ids("queued"):
                 return
         raise AssertionError("it never comes to rest")
 
@@ -101,8 +101,11 @@ class Play:
         """Every waiting job has a reason to wait, and no ended job had one."""
         for name in self.there:
             policy, parents = self.parents[name]
-            statuses = [self.lab.status(parent) for parent in parents]
-            status, is_over = self.lab.status(name), all(s in (None, *FINISHED) for s in statuses)
+            statuses = [self.broker.status(parent) for parent in parents]
+            status, is_over = (
+                self.broker.status(name),
+                all(s in (None, *FINISHED) for s in statuses),
+            )
             if status == "waiting":
                 assert any(s in ("failed", "cancelled", "waiting") for s in statuses), name
                 assert policy == "wait" or not is_over, (name, policy, statuses)
@@ -112,17 +115,17 @@ class Play:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_followers(lab: Lab, seed: int) -> None:
-    play = Play(lab, seed)
-    play.add()
+def test_random_followers(broker: BrokerHarness, seed: int) -> None:
+    machine = FollowMachine(broker, seed)
+    machine.add()
     for _ in range(STEPS):
-        if play.there:
-            play.step()
+        if machine.there:
+            machine.step()
         else:
-            play.add()
-        invariants(lab, tokens=False)
-    play.rest()
-    invariants(lab, tokens=False)
-    play.check()
-    assert all(times == 1 for times in play.ended.values()), play.ended
-    assert len(play.ended) > 10
+            machine.add()
+        invariants(broker, tokens=False)
+    machine.rest()
+    invariants(broker, tokens=False)
+    machine.check()
+    assert all(times == 1 for times in machine.ended.values()), machine.ended
+    assert len(machine.ended) > 10

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from .gathers import DELAY_MS, KEEP_MS, TTL_MS, Query
-from .lab import ERROR, Lab, invariants, outcome, told
+from .harness import ERROR, BrokerHarness, invariants, job_events, outcome
 
 STEPS = 150
-VERDICTS = ["completed"] * 6 + ["failed", "failed", "retrying", "queued"]
+OUTCOME_KINDS = ["completed"] * 6 + ["failed", "failed", "retrying", "queued"]
 
 
-class Play:
+class GatherMachine:
     """Gathers, driven by chance."""
 
-    def __init__(self, lab: Lab, seed: int) -> None:
-        self.lab = lab
+    def __init__(self, broker: BrokerHarness, seed: int) -> None:
+        self.broker = broker
         self.chance = random.Random(seed)
         self.queries: list[Query] = []
         self.expired: set[str] = set()
@@ -31,7 +31,7 @@ class Play:
     def start(self) -> None:
         size = self.chance.randint(1, 6)
         query = Query(
-            self.lab, "abcdef"[:size], key=f"k{len(self.queries)}", name=str(len(self.queries)),
+            self.broker, "abcdef"[:size], key=f"k{len(self.queries)}", name=str(len(self.queries)),
             threshold=self.chance.randint(1, size), failure=self.chance.random() < 0.7,
         )  # fmt: skip
         assert query.start() == 1
@@ -41,16 +41,16 @@ class Play:
 
     def work(self) -> None:
         child = self.chance.choice(["a", "b"])
-        jobs = self.lab.claim(child, self.chance.randint(1, 5)).jobs
-        ends = [self.chance.choice(VERDICTS) for _ in jobs]
+        jobs = self.broker.claim(child, self.chance.randint(1, 5)).jobs
+        ends = [self.chance.choice(OUTCOME_KINDS) for _ in jobs]
         settled = [
             outcome(job, end, {"completed": '"ok"', "queued": ""}.get(end, ERROR))
             for job, end in zip(jobs, ends, strict=True)
         ]
-        for code in self.lab.finish(*settled, child=child):
+        for code in self.broker.finish(*settled, child=child):
             assert code in (1, 3)
         if self.chance.random() < 0.3:
-            assert set(self.lab.finish(*settled, child=child)) <= {2}
+            assert set(self.broker.finish(*settled, child=child)) <= {2}
 
     def any_job(self) -> str:
         query = self.chance.choice(self.queries)
@@ -58,14 +58,14 @@ class Play:
         return query.job(self.chance.choice(names))
 
     def cancel(self) -> None:
-        self.lab.store.cancel([self.any_job()])
+        self.broker.store.cancel([self.any_job()])
 
     def retry(self) -> None:
-        self.lab.store.requeue([self.any_job()])
+        self.broker.store.requeue([self.any_job()])
 
     def crash(self) -> None:
-        self.lab.claim("dead", 3)
-        self.lab.store.reap("dead", [])
+        self.broker.claim("dead", 3)
+        self.broker.store.reap("dead", [])
 
     def expire(self) -> None:
         query = self.chance.choice(self.queries)
@@ -76,11 +76,11 @@ class Play:
     def delete(self) -> None:
         query = self.chance.choice(self.queries)
         for which in ("then", "failure"):
-            if self.lab.store.delete([query.job(which)]) == [1]:
+            if self.broker.store.delete([query.job(which)]) == [1]:
                 self.without_follow_up.add(query.key)
 
     def later(self) -> None:
-        self.lab.advance(self.chance.choice([1500, 1500, DELAY_MS]))
+        self.broker.advance(self.chance.choice([1500, 1500, DELAY_MS]))
         self.queries[0].look()
 
     def step(self) -> None:
@@ -90,10 +90,10 @@ class Play:
     def rest(self) -> None:
         """No more interference: everything that can run runs, and time passes."""
         for _ in range(100):
-            self.lab.advance(DELAY_MS)
+            self.broker.advance(DELAY_MS)
             self.queries[0].look()
-            jobs = self.lab.claim("z", 50).jobs
-            self.lab.finish(*[outcome(job) for job in jobs], child="z")
+            jobs = self.broker.claim("z", 50).jobs
+            self.broker.finish(*[outcome(job) for job in jobs], child="z")
             if not jobs and all(query.data().status.is_final for query in self.known()):
                 return
         raise AssertionError("it never comes to rest")
@@ -103,12 +103,12 @@ class Play:
 
     def check(self) -> None:
         """A gather whose hashes have not changed has already been checked."""
-        dump, keys = invariants(self.lab, tokens=False), self.lab.keys
+        dump, keys = invariants(self.broker, tokens=False), self.broker.keys
         known = [query for query in self.queries if keys.gather_plan(query.key) in dump]
         listed = {key for key, _ in dump.get(keys.gathers, ("zset", []))[1]}
         assert listed == {query.key for query in known}
         assert listed == {key for key, _ in dump.get(keys.newest_gathers, ("zset", []))[1]}
-        events = told(dump, keys)
+        events = job_events(dump, keys)
         completions = Counter(job_id for job_id, status, _ in events if status == "completed")
         for query in known:
             assert all(completions[query.job(which)] <= 1 for which in ("then", "failure"))
@@ -120,7 +120,7 @@ class Play:
     def check_one(self, query: Query) -> None:
         data = query.data()
         state = data.status.value, data.reason.value
-        *jobs, then, failure = self.lab.statuses(
+        *jobs, then, failure = self.broker.statuses(
             [query.job(n) for n in (*range(len(data.listeners)), "then", "failure")]
         )
         ends = zip(data.listeners, jobs, strict=True)
@@ -145,19 +145,19 @@ class Play:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_gathers(lab: Lab, seed: int) -> None:
-    play = Play(lab, seed)
-    play.start()
+def test_random_gathers(broker: BrokerHarness, seed: int) -> None:
+    machine = GatherMachine(broker, seed)
+    machine.start()
     for _ in range(STEPS):
-        play.step()
-        play.check()
-    play.rest()
-    play.check()
-    assert {status for status, _ in play.reached.values()} == {"released", "failed"}
+        machine.step()
+        machine.check()
+    machine.rest()
+    machine.check()
+    assert {status for status, _ in machine.reached.values()} == {"released", "failed"}
     for _ in range(5):
-        lab.advance(max(TTL_MS, KEEP_MS))
-        play.queries[0].look()
-    assert play.known() == []
-    assert not lab.redis.exists(lab.keys.gathers, lab.keys.newest_gathers)
-    left = [key for key in invariants(lab, tokens=False) if ":gather:" in key]
+        broker.advance(max(TTL_MS, KEEP_MS))
+        machine.queries[0].look()
+    assert machine.known() == []
+    assert not broker.redis.exists(broker.keys.gathers, broker.keys.newest_gathers)
+    left = [key for key in invariants(broker, tokens=False) if ":gather:" in key]
     assert left == []

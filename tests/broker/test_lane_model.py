@@ -10,7 +10,7 @@ import pytest
 
 from django_redisqueue.broker.replies import ClaimedJob
 
-from .lab import Lab, invariants, outcome
+from .harness import BrokerHarness, invariants, outcome
 from .lanes import check_limits
 from .planted import plant_bug
 
@@ -29,16 +29,16 @@ LANES = [
 RATE, WINDOW = 4, 10_000
 
 
-class Machine:
+class LaneMachine:
     """One random run."""
 
-    def __init__(self, lab: Lab, seed: int) -> None:
-        self.lab, self.random = lab, random.Random(seed)
+    def __init__(self, broker: BrokerHarness, seed: int) -> None:
+        self.broker, self.random = broker, random.Random(seed)
         self.held: list[tuple[str, ClaimedJob]] = []
         self.lanes: dict[str, str] = {}
         self.starts: dict[str, list[int]] = defaultdict(list)
         self.call = 0
-        lab.redis.flushdb()
+        broker.redis.flushdb()
 
     def step(self) -> None:
         verbs = [
@@ -50,7 +50,7 @@ class Machine:
         self.check()
 
     def check(self) -> None:
-        check_limits(invariants(self.lab, tokens=False), self.lab.keys.base)
+        check_limits(invariants(self.broker, tokens=False), self.broker.keys.base)
 
     def enqueue(self) -> None:
         queue, lane = self.random.choice(QUEUES), self.random.choice(LANES).strip()
@@ -59,7 +59,7 @@ class Machine:
         for _ in range(self.random.randint(1, 3)):
             job_id = f"j{len(self.lanes)}"
             self.lanes[job_id] = lane
-            self.lab.add(job_id, queue=queue, lane=lane, priority=priority, when=when)
+            self.broker.add(job_id, queue=queue, lane=lane, priority=priority, when=when)
 
     def claim(self, floor: int | None = None) -> int:
         child = self.random.choice(["c1", "c2"])
@@ -67,7 +67,7 @@ class Machine:
         if floor is None:
             floor = self.random.choice([-100, -100, 0, 1])
         jobs = self.random.choice([1, 2, 8])
-        claim = self.lab.claim(child, jobs, queues, min_priority=floor)
+        claim = self.broker.claim(child, jobs, queues, min_priority=floor)
         assert claim.lost == []
         chunks = {lane for job in claim.jobs if "|k:" in (lane := self.lanes[job.id])}
         assert not chunks or {self.lanes[job.id] for job in claim.jobs} == chunks
@@ -81,7 +81,7 @@ class Machine:
 
     def _started(self, key: str) -> None:
         starts = self.starts[key]
-        starts.append(self.lab.now)
+        starts.append(self.broker.now)
         assert len(starts) <= RATE or starts[-1] - starts[-1 - RATE] >= WINDOW, key
 
     def _pick(self) -> tuple[str, ClaimedJob] | None:
@@ -89,19 +89,19 @@ class Machine:
             return None
         return self.held.pop(self.random.randrange(len(self.held)))
 
-    def finish(self, verdict: str = "") -> None:
+    def finish(self, kind: str = "") -> None:
         if found := self._pick():
             child, job = found
-            verdict = verdict or self.random.choice(
+            kind = kind or self.random.choice(
                 ["completed", "completed", "failed", "retrying", "cancelled", "delayed"]
             )
-            assert self.lab.finish(outcome(job, verdict), child=child)[0] in (1, 3)
+            assert self.broker.finish(outcome(job, kind), child=child)[0] in (1, 3)
 
     def release(self) -> None:
         if found := self._pick():
             child, job = found
             was_rated = [key for key in self.lanes[job.id].split(" ")[0].split("|") if "r:" in key]
-            assert self.lab.store.release(child, [(job.id, job.lease)])[0] in (1, 3)
+            assert self.broker.store.release(child, [(job.id, job.lease)])[0] in (1, 3)
             for key in was_rated:  # a token may be returned; here it still counts as used
                 starts = self.starts[key]
                 starts.remove(max(starts))
@@ -109,58 +109,58 @@ class Machine:
     def reap(self) -> None:
         child = self.random.choice(["c1", "c2"])
         held = [job.id for holder, job in self.held if holder == child]
-        self.lab.store.reap(child, held[: self.random.randint(0, 2)])
+        self.broker.store.reap(child, held[: self.random.randint(0, 2)])
         self.held = [found for found in self.held if found[0] != child]
 
     def cancel(self) -> None:
         if self.lanes:
-            self.lab.store.cancel([self.random.choice(list(self.lanes))])
+            self.broker.store.cancel([self.random.choice(list(self.lanes))])
 
     def requeue(self) -> None:
         if self.lanes:
-            self.lab.store.requeue([self.random.choice(list(self.lanes))])
+            self.broker.store.requeue([self.random.choice(list(self.lanes))])
 
     def clear(self) -> None:
         if self.random.random() < 0.3:
-            self.lab.store.clear(self.random.choice(QUEUES), "queued", 2)
+            self.broker.store.clear(self.random.choice(QUEUES), "queued", 2)
 
     def pause(self) -> None:
-        self.lab.store.pause(self.random.choice(QUEUES), self.random.random() < 0.3)
+        self.broker.store.pause(self.random.choice(QUEUES), self.random.random() < 0.3)
 
     def pause_lanes(self) -> None:
         key = self.random.choice(["s:a0", "s:a1", "c:t:1", "c:all:", "r:r:0"])
-        self.lab.store.pause_lanes(self.random.choice(QUEUES), key, self.random.random() < 0.3)
+        self.broker.store.pause_lanes(self.random.choice(QUEUES), key, self.random.random() < 0.3)
 
     def set_aging(self) -> None:
         aging = self.random.choice([None, 1, 400, 4000])
-        self.lab.store.set_aging({self.random.choice(QUEUES): aging})
+        self.broker.store.set_aging({self.random.choice(QUEUES): aging})
 
     def wait(self) -> None:
-        self.lab.advance(self.random.choice([1, 500, 3000]))
-        self.lab.store.promote(QUEUES)
+        self.broker.advance(self.random.choice([1, 500, 3000]))
+        self.broker.store.promote(QUEUES)
 
     def run_to_the_end(self) -> None:
         for queue in QUEUES:
-            self.lab.store.pause(queue, False)
-            for key in self.lab.redis.hkeys(self.lab.keys.queue(queue).pauses):
-                self.lab.store.pause_lanes(queue, key, False)
+            self.broker.store.pause(queue, False)
+            for key in self.broker.redis.hkeys(self.broker.keys.queue(queue).pauses):
+                self.broker.store.pause_lanes(queue, key, False)
         idle = 0
         while idle < 60:
             while self.held:
                 self.finish("completed")
-            self.lab.advance(500)
-            self.lab.store.promote(QUEUES)
+            self.broker.advance(500)
+            self.broker.store.promote(QUEUES)
             idle = 0 if self.claim(-100) else idle + 1
-        dump = invariants(self.lab, tokens=False)
+        dump = invariants(self.broker, tokens=False)
         left = [key for key in dump if (":q:" in key and "keyed" in key) or key.endswith("slots")]
         assert left == []
-        assert self.lab.keys.waiting_limits not in dump
-        assert self.lab.keys.waiting_chunks not in dump
+        assert self.broker.keys.waiting_limits not in dump
+        assert self.broker.keys.waiting_chunks not in dump
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_any_order_of_verbs_keeps_the_limits(lab: Lab, seed: int) -> None:
-    machine = Machine(lab, seed)
+def test_any_order_of_verbs_keeps_the_limits(broker: BrokerHarness, seed: int) -> None:
+    machine = LaneMachine(broker, seed)
     for _ in range(90):
         machine.step()
     machine.run_to_the_end()
@@ -183,15 +183,15 @@ BUGS = {
 }  # fmt: skip
 
 
-def _run_seeds(lab: Lab) -> None:
+def _run_seeds(broker: BrokerHarness) -> None:
     for seed in range(30):
-        test_any_order_of_verbs_keeps_the_limits(lab, seed)
+        test_any_order_of_verbs_keeps_the_limits(broker, seed)
 
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_machine_finds_planted_bugs(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, bug: str
+    broker: BrokerHarness, monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
     plant_bug(monkeypatch, *BUGS[bug])
     with pytest.raises((AssertionError, KeyError)):
-        _run_seeds(lab)
+        _run_seeds(broker)

@@ -14,31 +14,31 @@ from django_redisqueue.broker.shards import AllShards
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.exceptions import InvalidOption
 
-from .lab import PAYLOAD, Lab
+from .harness import PAYLOAD, BrokerHarness
 
 STRIPE = "|c:stripe:42 c:stripe=2"
 
 
-def add(lab: Lab, lane: str, *names: str) -> None:
-    lab.store.enqueue([NewJob(name, "default", "t", PAYLOAD, lane=lane) for name in names])
+def add(broker: BrokerHarness, lane: str, *names: str) -> None:
+    broker.store.enqueue([NewJob(name, "default", "t", PAYLOAD, lane=lane) for name in names])
 
 
-def queries(lab: Lab) -> LimitQueries:
-    return LimitQueries(lab.connection)
+def queries(broker: BrokerHarness) -> LimitQueries:
+    return LimitQueries(broker.connection)
 
 
-def page(lab: Lab, after: str = "", count: int = 100) -> tuple[list[LimitState], str]:
-    return sums.limits(AllShards(lab.connection.at, [lab.connection.shard]), after, count)
+def page(broker: BrokerHarness, after: str = "", count: int = 100) -> tuple[list[LimitState], str]:
+    return sums.limits(AllShards(broker.connection.at, [broker.connection.shard]), after, count)
 
 
-def test_a_limit_with_its_holders_and_who_waits(lab: Lab) -> None:
-    assert page(lab) == ([], "")
-    add(lab, STRIPE, "a", "b", "c", "d")
-    assert page(lab) == ([], "")
-    lab.take()
-    lab.take()
-    assert lab.taken() == []
-    ((state,), following) = page(lab)
+def test_a_limit_with_its_holders_and_who_waits(broker: BrokerHarness) -> None:
+    assert page(broker) == ([], "")
+    add(broker, STRIPE, "a", "b", "c", "d")
+    assert page(broker) == ([], "")
+    broker.take()
+    broker.take()
+    assert broker.taken() == []
+    ((state,), following) = page(broker)
     assert (state.name, state.used, state.most, following) == ("stripe:42", 2, 2, "")
     assert state.holders == [Holder("a"), Holder("b")]
     assert (state.parked, state.queues, state.is_rate, state.next_ms) == (
@@ -48,97 +48,99 @@ def test_a_limit_with_its_holders_and_who_waits(lab: Lab) -> None:
         None,
     )
     assert state.oldest_ms is not None
-    assert queries(lab).parked_at("default", "|c:stripe:42") == "c:stripe:42"
-    assert queries(lab).parked_at("default", "|c:other:") == ""
+    assert queries(broker).parked_at("default", "|c:stripe:42") == "c:stripe:42"
+    assert queries(broker).parked_at("default", "|c:other:") == ""
 
 
-def test_the_number_of_one_key_overrides_that_of_the_limit(lab: Lab) -> None:
-    add(lab, STRIPE, "a")
-    lab.take()
-    lab.redis.hset(lab.keys.limits, mapping={"=c:stripe:42": "7", "set": "1"})
-    assert queries(lab).states(["c:stripe:42"])[0].most == 7
-    lab.redis.hset(lab.keys.limits, "=c:stripe:42", "")
-    assert queries(lab).states(["c:stripe:42"])[0].most is None
+def test_the_number_of_one_key_overrides_that_of_the_limit(broker: BrokerHarness) -> None:
+    add(broker, STRIPE, "a")
+    broker.take()
+    broker.redis.hset(broker.keys.limits, mapping={"=c:stripe:42": "7", "set": "1"})
+    assert queries(broker).states(["c:stripe:42"])[0].most == 7
+    broker.redis.hset(broker.keys.limits, "=c:stripe:42", "")
+    assert queries(broker).states(["c:stripe:42"])[0].most is None
 
 
-def test_a_rate_without_waiting_jobs(lab: Lab) -> None:
-    add(lab, "|r:api:7 r:api=2/60000000/1", "a")
-    lab.take()
-    ((state,), _) = page(lab)
+def test_a_rate_without_waiting_jobs(broker: BrokerHarness) -> None:
+    add(broker, "|r:api:7 r:api=2/60000000/1", "a")
+    broker.take()
+    ((state,), _) = page(broker)
     assert (state.name, state.parked, state.is_full) == ("api:7", 0, False)
     assert state.next_ms is not None
-    lab.redis.delete(lab.keys.tat("r:api:7"))  # it has expired, so the bucket is full
-    assert page(lab) == ([], "")
+    broker.redis.delete(broker.keys.tat("r:api:7"))  # it has expired, so the bucket is full
+    assert page(broker) == ([], "")
 
 
-def test_a_rate_says_when_it_allows_the_next_start(lab: Lab) -> None:
-    add(lab, "|r:api: r:api=2/60000000/1", "a", "b")
-    lab.take()
-    assert lab.taken() == []
-    ((state,), _) = page(lab)
+def test_a_rate_says_when_it_allows_the_next_start(broker: BrokerHarness) -> None:
+    add(broker, "|r:api: r:api=2/60000000/1", "a", "b")
+    broker.take()
+    assert broker.taken() == []
+    ((state,), _) = page(broker)
     assert (state.name, str(state.rate), state.used, state.most) == ("api", "2 in 1m", 0, None)
     assert state.parked == 1
-    lab.redis.set(lab.keys.tat("r:api:"), f"{(queries(lab).now_ms() + 30_000) * 1000} 1")
-    (state,) = queries(lab).states(["r:api:"])
+    broker.redis.set(broker.keys.tat("r:api:"), f"{(queries(broker).now_ms() + 30_000) * 1000} 1")
+    (state,) = queries(broker).states(["r:api:"])
     assert 25_000 < (state.next_ms or 0) <= 30_000
-    lab.redis.delete(lab.keys.tat("r:api:"))
-    assert queries(lab).states(["r:api:"])[0].next_ms == 0
+    broker.redis.delete(broker.keys.tat("r:api:"))
+    assert queries(broker).states(["r:api:"])[0].next_ms == 0
 
 
-def test_a_slot_of_a_job_that_does_not_run_is_stuck(lab: Lab) -> None:
-    add(lab, STRIPE, "a", "b")
-    lab.take()
-    lab.redis.zadd(lab.keys.slots, {"c:stripe:42 gone": 0, "c:stripe:42 b": 0})
-    (state,) = queries(lab).states(["c:stripe:42"])
+def test_a_slot_of_a_job_that_does_not_run_is_stuck(broker: BrokerHarness) -> None:
+    add(broker, STRIPE, "a", "b")
+    broker.take()
+    broker.redis.zadd(broker.keys.slots, {"c:stripe:42 gone": 0, "c:stripe:42 b": 0})
+    (state,) = queries(broker).states(["c:stripe:42"])
     assert state.stuck == ["b", "gone"]
     assert state.used == 3
 
 
 def test_a_slot_that_is_freed_meanwhile_is_not_stuck(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add(lab, STRIPE, "a")
-    lab.take()
-    ask = lab.connection.pipeline
+    add(broker, STRIPE, "a")
+    broker.take()
+    ask = broker.connection.pipeline
 
     def pipeline(commands: Any, **how: Any) -> list[Any]:
         replies = ask(commands, **how)
-        lab.redis.zrem(lab.keys.slots, "c:stripe:42 a")
-        lab.redis.hset(lab.keys.job("a"), "status", "completed")
+        broker.redis.zrem(broker.keys.slots, "c:stripe:42 a")
+        broker.redis.hset(broker.keys.job("a"), "status", "completed")
         return replies
 
-    monkeypatch.setattr(lab.connection, "pipeline", pipeline)
-    (state,) = queries(lab).states(["c:stripe:42"])
+    monkeypatch.setattr(broker.connection, "pipeline", pipeline)
+    (state,) = queries(broker).states(["c:stripe:42"])
     assert state.holders == [Holder("a")]
 
 
-def test_pages_have_every_limit_once(lab: Lab) -> None:
-    lab.redis.zadd(lab.keys.slots, {f"c:a{n:04}: job_{m}": 0 for n in range(30) for m in range(3)})
-    lab.redis.zadd(lab.keys.slots, {f"c:b: job_{m}": 0 for m in range(CHUNK + 10)})
-    lab.redis.zadd(lab.keys.slots, {"c:c: job_1": 0})
-    lab.redis.zadd(lab.keys.waiting_limits, {f"r:a{n:04}: default": 0 for n in range(30)})
+def test_pages_have_every_limit_once(broker: BrokerHarness) -> None:
+    broker.redis.zadd(
+        broker.keys.slots, {f"c:a{n:04}: job_{m}": 0 for n in range(30) for m in range(3)}
+    )
+    broker.redis.zadd(broker.keys.slots, {f"c:b: job_{m}": 0 for m in range(CHUNK + 10)})
+    broker.redis.zadd(broker.keys.slots, {"c:c: job_1": 0})
+    broker.redis.zadd(broker.keys.waiting_limits, {f"r:a{n:04}: default": 0 for n in range(30)})
     seen, after = [], ""
     while True:
-        found, after = page(lab, after, 20)
+        found, after = page(broker, after, 20)
         seen += [state.key for state in found]
         if not after:
             break
     expected = [f"c:a{n:04}:" for n in range(30)] + ["c:b:", "c:c:"]
     assert seen == expected + [f"r:a{n:04}:" for n in range(30)]
     with pytest.raises(InvalidOption, match="after must be the value that the previous page"):
-        page(lab, "x" * 1001)
+        page(broker, "x" * 1001)
 
 
-def test_the_limits_with_the_most_parked_lanes(lab: Lab) -> None:
-    queue = lab.keys.queue("default")
+def test_the_limits_with_the_most_parked_lanes(broker: BrokerHarness) -> None:
+    queue = broker.keys.queue("default")
     for n in range(5):
-        lab.redis.zadd(lab.keys.waiting_limits, {f"c:{n}: default": 0})
-        lab.redis.zadd(queue.parked_at(f"c:{n}:"), {f"lane{m}": 0 for m in range(n + 1)})
-    lab.redis.set(queue.parked_at("c:9:"), "theirs")
-    lab.redis.zadd(lab.keys.waiting_limits, {"c:9: default": 0})
-    policies = HealthQueries(lab.connection).shard_state([], START).policies
+        broker.redis.zadd(broker.keys.waiting_limits, {f"c:{n}: default": 0})
+        broker.redis.zadd(queue.parked_at(f"c:{n}:"), {f"lane{m}": 0 for m in range(n + 1)})
+    broker.redis.set(queue.parked_at("c:9:"), "theirs")
+    broker.redis.zadd(broker.keys.waiting_limits, {"c:9: default": 0})
+    policies = HealthQueries(broker.connection).shard_state([], START).policies
     assert policies.most_parked(2) == ["c:4:", "c:3:"]
-    states = queries(lab).states(policies.most_parked(9))
+    states = queries(broker).states(policies.most_parked(9))
     assert [state.parked for state in states] == [5, 4, 3, 2, 1, 0]
 
 

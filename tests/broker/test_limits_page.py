@@ -14,7 +14,7 @@ from django_redisqueue import Limit, Rate, Task, task
 from django_redisqueue.client import registry
 from django_redisqueue.testing import capture_jobs, run_inline
 
-from .lab import Lab, outcome
+from .harness import BrokerHarness, outcome
 
 PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
 TIMELINE = re.compile(r"<!-- timeline: (\w+) -->\n```text\n(.*?)```", re.S)
@@ -68,12 +68,12 @@ def test_shares(make: Callable[..., Task], settings: Any) -> None:
     )
 
 
-def test_shares_in_redis(lab: Lab, make: Callable[..., Task], settings: Any) -> None:
+def test_shares_in_redis(broker: BrokerHarness, make: Callable[..., Task], settings: Any) -> None:
     settings.REDISQUEUE = {**settings.REDISQUEUE, "WEIGHTS": {"a": 2}}
     rule = make(fair_by="tenant").lane_rule
     for tenant, n in [*(("a", n) for n in range(1, 7)), ("b", 1), ("b", 2)]:
-        lab.add(f"{tenant}{n}", lane=rule.lane((tenant, n), {}))
-    assert f"{'a has weight 2':17}{' '.join(lab.taken(jobs=8))}\n" in told("fair")
+        broker.add(f"{tenant}{n}", lane=rule.lane((tenant, n), {}))
+    assert f"{'a has weight 2':17}{' '.join(broker.taken(jobs=8))}\n" in told("fair")
 
 
 def test_rates(make: Callable[..., Task]) -> None:
@@ -93,31 +93,31 @@ def test_rates(make: Callable[..., Task]) -> None:
     assert text == told("rate")
 
 
-def test_concurrency(lab: Lab) -> None:
+def test_concurrency(broker: BrokerHarness) -> None:
     def starts() -> str:
-        ids = lab.taken("c1", jobs=9)
+        ids = broker.taken("c1", jobs=9)
         return f"{', '.join(ids) or 'nothing'} start{'s' if len(ids) < 2 else ''}"
 
-    lab.add("1", "2", "3", "4", lane="|c:t: c:t=2")
-    held = lab.claim("c1", 9).jobs
+    broker.add("1", "2", "3", "4", lane="|c:t: c:t=2")
+    held = broker.claim("c1", 9).jobs
     text = f"{'claim':17}{', '.join(job.id for job in held)} start\n"
     text += f"{'claim':17}{starts()}\n"
-    for job, verdict, word in zip(held, ("completed", "failed"), ("ends", "fails"), strict=True):
-        lab.finish(outcome(job, verdict))
+    for job, kind, word in zip(held, ("completed", "failed"), ("ends", "fails"), strict=True):
+        broker.finish(outcome(job, kind))
         text += f"{f'{job.id} {word}':17}{starts()}\n"
     assert text == told("concurrency")
 
 
-def test_aging(lab: Lab) -> None:
+def test_aging(broker: BrokerHarness) -> None:
     lines = {}
     for label, aging in (("without", None), ("AGING is 15", 15_000)):
-        lab.redis.flushdb()
-        lab.store.set_aging({"default": aging})
-        lab.add("plain")
+        broker.redis.flushdb()
+        broker.store.set_aging({"default": aging})
+        broker.add("plain")
         steps = []
         for n, name in enumerate("abcde"):
-            lab.add(name, priority=2)
-            steps.append(f"{10 * n} s: {lab.take().id}")
-            lab.advance(10_000)
+            broker.add(name, priority=2)
+            steps.append(f"{10 * n} s: {broker.take().id}")
+            broker.advance(10_000)
         lines[label] = "   ".join(steps)
     assert "".join(f"{label:17}{line}\n" for label, line in lines.items()) == told("aging")

@@ -25,13 +25,13 @@ from hypothesis.stateful import (
 from django_redisqueue.broker.commands import ClaimRequest
 from django_redisqueue.broker.replies import ClaimedJob, ClaimReply, Outcome, id_in
 
-from .lab import ERROR, FINISHED, Lab, invariants, said
+from .harness import ERROR, FINISHED, BrokerHarness, invariants, with_implied_fields
 from .model import LATER, Model
 from .planted import plant_bug
 
 QUEUES = ("x", "y")
 CHILDREN = ("c1", "c2")
-VERDICTS = ("completed", "failed", "retrying", "delayed", "cancelled", "queued")
+OUTCOME_KINDS = ("completed", "failed", "retrying", "delayed", "cancelled", "queued")
 # In CI, use the same examples every time, and spend no minutes on shrinking one.
 IN_CI = "CI" in os.environ
 FINDING = [Phase.explicit, Phase.reuse, Phase.generate]
@@ -47,13 +47,13 @@ queues = st.sampled_from(QUEUES)
 orders = st.sampled_from([("x", "y"), ("x", "y"), ("y", "x"), ("x",)])
 floors = st.sampled_from([-100, -100, -100, 0, 1])
 picks = st.integers(0, 7)
-verdicts = st.sampled_from(VERDICTS)
+kinds = st.sampled_from(OUTCOME_KINDS)
 
 
 class Machine(RuleBasedStateMachine):
     """Each rule is one verb, or lets time pass."""
 
-    lab: Lab
+    broker: BrokerHarness
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,8 +67,8 @@ class Machine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.lab.redis.flushdb()
-        self.lab.store.now_ms = self.model.now
+        self.broker.redis.flushdb()
+        self.broker.store.now_ms = self.model.now
         self.enqueue(2, "x", 0, 0, 0)
 
     # -- producers and operators
@@ -87,7 +87,7 @@ class Machine(RuleBasedStateMachine):
         expected = [self.model.enqueue(name, queue, priority, delay) for name in new]
         options = '{"index":"task:t tags.x:1"}' if queue == "x" else ""
         where = {"queue": queue, "priority": priority, "when": f"+{delay}", "options": options}
-        assert self.lab.add(*new, **where) == expected
+        assert self.broker.add(*new, **where) == expected
 
     @precondition(lambda self: self.names)
     @rule(some=st.lists(picks, min_size=1, max_size=3))
@@ -104,30 +104,30 @@ class Machine(RuleBasedStateMachine):
     def requeue(self, some: list[int]) -> None:
         names = [self._named(at) for at in some]
         expected = [self.model.requeue(name) for name in names]
-        assert self.lab.store.requeue(names) == expected
+        assert self.broker.store.requeue(names) == expected
 
     @precondition(lambda self: self.names)
     @rule(some=st.lists(picks, min_size=1, max_size=3))
     def run_now(self, some: list[int]) -> None:
         names = [self._named(at) for at in some]
         expected = [self.model.run_now(name) for name in names]
-        assert self.lab.store.run_now(names) == expected
+        assert self.broker.store.run_now(names) == expected
 
     @precondition(lambda self: self._ended())
     @rule(at=picks)
     def requeue_what_ended(self, at: int) -> None:
         name = _pick(self._ended(), at)
-        assert self.lab.store.requeue([name]) == [self.model.requeue(name)]
+        assert self.broker.store.requeue([name]) == [self.model.requeue(name)]
 
     @rule(queue=queues, status=st.sampled_from(["failed", "cancelled"]), count=st.integers(1, 3))
     def requeue_oldest(self, queue: str, status: str, count: int) -> None:
         expected = self.model.requeue_oldest(queue, status, count)
-        assert self.lab.store.requeue_oldest(queue, status, count).done == expected
+        assert self.broker.store.requeue_oldest(queue, status, count).done == expected
 
     @rule(queue=queues, is_paused=st.sampled_from([True, False, False]))
     def pause(self, queue: str, is_paused: bool) -> None:
         found = self.model.queues[queue]
-        assert self.lab.store.pause(queue, is_paused) is (found.is_paused != is_paused)
+        assert self.broker.store.pause(queue, is_paused) is (found.is_paused != is_paused)
         found.is_paused = is_paused
 
     @rule(
@@ -137,103 +137,103 @@ class Machine(RuleBasedStateMachine):
     )
     def clear(self, queue: str, status: str, count: int) -> None:
         self.model.clear(queue, status, count)
-        self.lab.store.clear(queue, status, count)
+        self.broker.store.clear(queue, status, count)
 
     @rule(queue=queues, status=st.sampled_from(FINISHED), keep=st.integers(0, 2))
     def prune(self, queue: str, status: str, keep: int) -> None:
         expected = self.model.prune(queue, status, keep, 30_000)
-        assert self.lab.store.prune(queue, status, keep, 30_000) == (expected, 0, False)
+        assert self.broker.store.prune(queue, status, keep, 30_000) == (expected, 0, False)
 
     @rule(queue=queues, aging=st.sampled_from([None, 1, 500, 5000]))
     def set_aging(self, queue: str, aging: int | None) -> None:
         has_changed = self.model.queues[queue].aging != aging
         self.model.queues[queue].aging = aging
-        assert self.lab.store.set_aging({queue: aging}) == has_changed
+        assert self.broker.store.set_aging({queue: aging}) == has_changed
 
     # -- children
 
     @rule(child=children, wanted=st.integers(1, 4), order=orders, floor=floors)
     def claim(self, child: str, wanted: int, order: tuple[str, ...], floor: int) -> None:
         """As a worker does it: holding the wake token of a queue."""
-        any(self.lab.pop_token(queue) for queue in order)
+        any(self.broker.pop_token(queue) for queue in order)
         claim_request, call = self._claim_request(child, order, floor)
-        claim = self.lab.store.claim(claim_request, call, wanted)
+        claim = self.broker.store.claim(claim_request, call, wanted)
         self._check_claim(claim_request, call, wanted, claim)
         if claim.jobs:
             self.last[child] = lambda resent: self._same(
-                claim, self.lab.store.claim(claim_request, call, wanted, resent=resent), resent
+                claim, self.broker.store.claim(claim_request, call, wanted, resent=resent), resent
             )
 
     @precondition(lambda self: self._held())
-    @rule(some=st.lists(st.tuples(picks, verdicts), min_size=1, max_size=3), delay=picks)
+    @rule(some=st.lists(st.tuples(picks, kinds), min_size=1, max_size=3), delay=picks)
     def finish(self, some: list[tuple[int, str]], delay: int) -> None:
         """Report what children hold. The first job's child reports all of them; those of other
         children are refused."""
         held = self._held()
         child = _pick(held, some[0][0])[0]
-        outcomes = [_outcome(_pick(held, at)[1], verdict, delay) for at, verdict in some]
-        assert self.lab.finish(*outcomes, child=child) == self._expect(child, outcomes)
+        outcomes = [_outcome(_pick(held, at)[1], kind, delay) for at, kind in some]
+        assert self.broker.finish(*outcomes, child=child) == self._expect(child, outcomes)
 
     @precondition(lambda self: self._held())
-    @rule(at=picks, verdict=verdicts, wanted=st.integers(1, 4), order=orders)
-    def finish_and_claim(self, at: int, verdict: str, wanted: int, order: tuple[str, ...]) -> None:
+    @rule(at=picks, kind=kinds, wanted=st.integers(1, 4), order=orders)
+    def finish_and_claim(self, at: int, kind: str, wanted: int, order: tuple[str, ...]) -> None:
         child, job = _pick(self._held(), at)
-        outcomes = [_outcome(job, verdict, 0)]
+        outcomes = [_outcome(job, kind, 0)]
         claim_request, call = self._claim_request(child, order, -100)
-        codes, claim = self.lab.store.finish(claim_request, call, outcomes, wanted)
+        codes, claim = self.broker.store.finish(claim_request, call, outcomes, wanted)
         assert codes == self._expect(child, outcomes)
         self._check_claim(claim_request, call, wanted, claim)
         if claim.jobs:
             self.last[child] = lambda resent: self._same(
                 claim,
-                self.lab.store.finish(claim_request, call, outcomes, wanted, resent=resent)[1],
+                self.broker.store.finish(claim_request, call, outcomes, wanted, resent=resent)[1],
                 resent,
             )
 
     @precondition(lambda self: self._stale())
-    @rule(at=picks, verdict=verdicts, child=st.none() | children)
-    def write_what_is_stale(self, at: int, verdict: str, child: str | None) -> None:
+    @rule(at=picks, kind=kinds, child=st.none() | children)
+    def write_what_is_stale(self, at: int, kind: str, child: str | None) -> None:
         """Report claims that are over, by their own child or another: they are refused, and nothing
         changes."""
         holder, job = _pick(self._stale(), at)
         child = child or holder
-        outcome, before = _outcome(job, verdict, 5), self.lab.dump()
+        outcome, before = _outcome(job, kind, 5), self.broker.dump()
         expected = self._expect(child, [outcome])
         assert expected in ([0], [2])
-        assert self.lab.finish(outcome, child=child) == expected
-        assert self.lab.store.release(child, [(job.id, job.lease)]) == expected
-        assert self.lab.store.progress(child, job.id, job.lease, "{}") is False
-        assert self.lab.dump() == before
+        assert self.broker.finish(outcome, child=child) == expected
+        assert self.broker.store.release(child, [(job.id, job.lease)]) == expected
+        assert self.broker.store.progress(child, job.id, job.lease, "{}") is False
+        assert self.broker.dump() == before
 
     @precondition(lambda self: self._held())
-    @rule(at=picks, verdict=verdicts)
-    def write_what_was_released(self, at: int, verdict: str) -> None:
+    @rule(at=picks, kind=kinds)
+    def write_what_was_released(self, at: int, kind: str) -> None:
         """By a child that may hold the job again, under another lease."""
         child, job = _pick(self._held(), at)
         self.release(at)
         self.claim(child, 4, QUEUES, -100)
         stale = self._stale()
-        self.write_what_is_stale(len(stale) - 1 - stale.index((child, job)), verdict, None)
+        self.write_what_is_stale(len(stale) - 1 - stale.index((child, job)), kind, None)
 
     @precondition(lambda self: self.last)
     @rule(at=picks)
     def send_the_last_call_again(self, at: int) -> None:
         """Its reply was lost: the resent call has no further effect, and returns the same."""
         child = sorted(self.last)[at % len(self.last)]
-        before = self.lab.dump()
+        before = self.broker.dump()
         self.late[child] = self.last.pop(child)
         self.late[child](True)
-        note = self.lab.keys.resent(child)
-        assert self.lab.dump() == before | {note: self.lab.dump()[note]}
+        note = self.broker.keys.resent(child)
+        assert self.broker.dump() == before | {note: self.broker.dump()[note]}
 
     @precondition(lambda self: self.late)
     @rule(at=picks)
     def a_call_comes_after_it_was_sent_again(self, at: int) -> None:
         """A copy of it that the network delayed arrives: it claims nothing."""
-        before = self.lab.dump()
+        before = self.broker.dump()
         child = sorted(self.late)[at % len(self.late)]
         self.late[child](False)
-        assert self.lab.dump() == before
+        assert self.broker.dump() == before
 
     @precondition(lambda self: self._held())
     @rule(at=picks)
@@ -241,14 +241,14 @@ class Machine(RuleBasedStateMachine):
         child, job = _pick(self._held(), at)
         self._forget_last(child)
         expected = self.model.settle(child, job.id, job.lease, "queued", 0)
-        assert self.lab.store.release(child, [(job.id, job.lease)]) == [expected]
+        assert self.broker.store.release(child, [(job.id, job.lease)]) == [expected]
 
     @precondition(lambda self: self._held())
     @rule(at=picks)
     def progress(self, at: int) -> None:
         child, job = _pick(self._held(), at)
         self.model.jobs[job.id].seq += 1
-        assert self.lab.store.progress(child, job.id, job.lease, "{}") is True
+        assert self.broker.store.progress(child, job.id, job.lease, "{}") is True
 
     # -- time, supervisors and the dead
 
@@ -256,7 +256,7 @@ class Machine(RuleBasedStateMachine):
     def time_passes(self, ms: int, promotes: bool) -> None:
         self._advance(ms)
         if promotes:
-            assert self.lab.store.promote(QUEUES)[0] == self.model.promote()
+            assert self.broker.store.promote(QUEUES)[0] == self.model.promote()
 
     @rule(alive=st.sets(children), beats=st.sampled_from([0, 1, 5, 5]))
     def lease_passes(self, alive: set[str], beats: int) -> None:
@@ -265,32 +265,32 @@ class Machine(RuleBasedStateMachine):
         for beat, ms in enumerate((4000, 4000, 4000, 3001, 0)):
             if beat < beats:
                 self.model.heartbeat(sorted(alive))
-                self.lab.store.heartbeat(sorted(alive))
+                self.broker.store.heartbeat(sorted(alive))
             self._advance(ms)
         self._reap_the_lapsed()
-        before = self.lab.dump()
+        before = self.broker.dump()
         for queue in QUEUES:  # nothing is ever wrong here, because no key is deleted by hand
-            assert self.lab.store.recover_orphans(queue, 0) == (0, [])
-        assert self.lab.dump() == before
+            assert self.broker.store.recover_orphans(queue, 0) == (0, [])
+        assert self.broker.dump() == before
 
     @rule(child=children, started=st.none() | st.integers(0, 3))
     def reap_the_dead(self, child: str, started: int | None) -> None:
         """``started``: how many of the held jobs had started; None if that is unknown."""
         held = self.model.held.get(child, [])
         blamed = None if started is None else held[:started]
-        reaped = self.lab.store.reap(child, blamed)
+        reaped = self.broker.store.reap(child, blamed)
         assert (reaped.child, reaped.more) == (child, False)
         assert dict(reaped.jobs) == self.model.reap(child, blamed)
         self._forget_the_dead(child)
 
     def _reap_the_lapsed(self) -> None:
         expected = self.model.lapsed()
-        before = self.lab.dump()
-        reaped = self.lab.store.reap()
+        before = self.broker.dump()
+        reaped = self.broker.store.reap()
         if not expected or not self.model.may_reap():
             assert reaped.child == ""
             assert (reaped.wait_ms > 0) is bool(expected)
-            assert self.lab.dump() == before
+            assert self.broker.dump() == before
             return
         assert reaped.child == expected
         assert dict(reaped.jobs) == self.model.reap(expected, None)
@@ -306,10 +306,10 @@ class Machine(RuleBasedStateMachine):
         self.a_call_comes_after_it_was_sent_again(at)
 
     @precondition(lambda self: self._held())
-    @rule(at=picks, verdict=verdicts)
-    def finish_what_is_to_be_cancelled(self, at: int, verdict: str) -> None:
+    @rule(at=picks, kind=kinds)
+    def finish_what_is_to_be_cancelled(self, at: int, kind: str) -> None:
         self.cancel_what_runs(at)
-        self.finish([(at, verdict)], 0)
+        self.finish([(at, kind)], 0)
 
     @rule(queue=queues, child=children)
     def what_has_waited_goes_first(self, queue: str, child: str) -> None:
@@ -332,12 +332,12 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def every_job_is_in_one_place_and_redis_is_what_the_model_says(self) -> None:
-        dump, keys, model = invariants(self.lab), self.lab.keys, self.model
+        dump, keys, model = invariants(self.broker), self.broker.keys, self.model
         for tombstone in model.tombs:  # they would expire by the real clock
             assert keys.job(tombstone) in dump
-            self.lab.redis.persist(keys.job(tombstone))
+            self.broker.redis.persist(keys.job(tombstone))
         for job in model.jobs.values():
-            stored = said(dump[keys.job(job.id)][1])
+            stored = with_implied_fields(dump[keys.job(job.id)][1])
             assert stored["status"] == job.status, job
             assert stored.get("child", "") == job.child, job
             for name in ("lease", "attempts", "recoveries", "generation"):
@@ -395,7 +395,7 @@ class Machine(RuleBasedStateMachine):
 
     def _cancel(self, names: list[str]) -> None:
         expected = [self.model.cancel(name) for name in names]
-        assert self.lab.store.cancel(names) == expected
+        assert self.broker.store.cancel(names) == expected
 
     def _expect(self, child: str, outcomes: Sequence[Outcome]) -> list[int]:
         self._forget_last(child)
@@ -415,7 +415,7 @@ class Machine(RuleBasedStateMachine):
 
     def _advance(self, ms: int) -> None:
         self.model.now += ms
-        self.lab.advance(ms)
+        self.broker.advance(ms)
 
 
 def _ids(dump: dict[str, Any], key: str) -> list[str]:
@@ -428,21 +428,21 @@ def _pick(found: Sequence[Item], at: int) -> Item:
     return found[max(-1 - at, -len(found))]
 
 
-def _outcome(job: ClaimedJob, verdict: str, delay: int) -> Outcome:
-    again = verdict in ("retrying", "delayed")
-    body = ERROR if again or verdict == "failed" else ""
-    body = '"ok"' if verdict == "completed" else body
-    return Outcome(job.id, job.lease, job.call, verdict, body, str(delay) if again else "")
+def _outcome(job: ClaimedJob, kind: str, delay: int) -> Outcome:
+    again = kind in ("retrying", "delayed")
+    body = ERROR if again or kind == "failed" else ""
+    body = '"ok"' if kind == "completed" else body
+    return Outcome(job.id, job.lease, job.call, kind, body, str(delay) if again else "")
 
 
-def _machine(lab: Lab) -> type[Machine]:
-    return type("Machine", (Machine,), {"lab": lab})
+def _machine(broker: BrokerHarness) -> type[Machine]:
+    return type("Machine", (Machine,), {"broker": broker})
 
 
 @pytest.mark.slow
-def test_any_order_of_verbs_keeps_the_laws(lab: Lab) -> None:
+def test_any_order_of_verbs_keeps_the_laws(broker: BrokerHarness) -> None:
     limits = settings(max_examples=60, stateful_step_count=50, **BUDGET)
-    run_state_machine_as_test(_machine(lab), settings=limits)
+    run_state_machine_as_test(_machine(broker), settings=limits)
 
 
 BUGS = {
@@ -492,7 +492,7 @@ SEEDS = {"an outage is not noticed": 3}  # where 7 takes long to find anything
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_machine_finds_planted_bugs(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, bug: str
+    broker: BrokerHarness, monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
     """Without this test, a model that checks nothing would pass. The seeds find each bug
     quickly."""
@@ -502,4 +502,4 @@ def test_the_machine_finds_planted_bugs(
         **{**BUDGET, "database": None, "derandomize": True, "phases": [Phase.generate]},
     )  # fmt: skip
     with pytest.raises(AssertionError):
-        run_state_machine_as_test(seed(SEEDS.get(bug, 7))(_machine(lab)), settings=limits)
+        run_state_machine_as_test(seed(SEEDS.get(bug, 7))(_machine(broker)), settings=limits)

@@ -11,31 +11,31 @@ from django_redisqueue.core.records import (
     worker_of,
 )
 
-from .lab import Lab
+from .harness import BrokerHarness
 
 WORKER = "w.m.1.2"
 REPORT = WorkerReport("host", "1.0", 5, "running", ("default",), 2, 3, {"1": 7})
 
 
-def test_an_order_stays_for_the_next_heartbeats(lab: Lab) -> None:
-    assert not lab.store.order_worker(WORKER, WorkerOrder.STOP, 1), "there is no such worker"
-    assert lab.store.heartbeat([], worker=WORKER, report=REPORT.text()).order == ""
-    assert lab.store.order_worker(WORKER, WorkerOrder.STOP, 1)
-    assert lab.store.order_worker(WORKER, WorkerOrder.QUIET, 2)
+def test_an_order_stays_for_the_next_heartbeats(broker: BrokerHarness) -> None:
+    assert not broker.store.order_worker(WORKER, WorkerOrder.STOP, 1), "there is no such worker"
+    assert broker.store.heartbeat([], worker=WORKER, report=REPORT.text()).order == ""
+    assert broker.store.order_worker(WORKER, WorkerOrder.STOP, 1)
+    assert broker.store.order_worker(WORKER, WorkerOrder.QUIET, 2)
     for _ in range(2):
-        assert lab.store.heartbeat([], worker=WORKER, report=REPORT.text()).order == "2 quiet"
-    assert lab.store.heartbeat([], worker="another", report="{}").order == ""
-    assert parse_report(lab.redis.get(lab.keys.worker(WORKER))) == REPORT
-    for key in (lab.keys.worker(WORKER), lab.keys.worker_order(WORKER)):
-        assert 0 < lab.redis.pttl(key) <= 600_000
+        assert broker.store.heartbeat([], worker=WORKER, report=REPORT.text()).order == "2 quiet"
+    assert broker.store.heartbeat([], worker="another", report="{}").order == ""
+    assert parse_report(broker.redis.get(broker.keys.worker(WORKER))) == REPORT
+    for key in (broker.keys.worker(WORKER), broker.keys.worker_order(WORKER)):
+        assert 0 < broker.redis.pttl(key) <= 600_000
 
 
-def test_foreign_keys_do_not_stop_heartbeats(lab: Lab) -> None:
-    lab.redis.lpush(lab.keys.worker(WORKER), "theirs")
-    lab.redis.lpush(lab.keys.worker_order(WORKER), "theirs")
-    assert lab.store.heartbeat([], worker=WORKER, report=REPORT.text()).order == ""
-    assert lab.store.order_worker(WORKER, WorkerOrder.RESUME, 3)
-    assert lab.store.heartbeat([], worker=WORKER, report=REPORT.text()).order == "3 resume"
+def test_foreign_keys_do_not_stop_heartbeats(broker: BrokerHarness) -> None:
+    broker.redis.lpush(broker.keys.worker(WORKER), "theirs")
+    broker.redis.lpush(broker.keys.worker_order(WORKER), "theirs")
+    assert broker.store.heartbeat([], worker=WORKER, report=REPORT.text()).order == ""
+    assert broker.store.order_worker(WORKER, WorkerOrder.RESUME, 3)
+    assert broker.store.heartbeat([], worker=WORKER, report=REPORT.text()).order == "3 resume"
 
 
 def test_a_report_survives_a_round_trip_through_redis() -> None:

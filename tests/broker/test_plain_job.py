@@ -12,98 +12,102 @@ import pytest
 
 from django_redisqueue.exceptions import RedisQueueError, WrongKeyType
 
-from .lab import Lab, invariants
+from .harness import BrokerHarness, invariants
 from .planted import plant_bug
 from .test_single_run import without_instants
 
 AS_OTHERS = ("is_usual, tokens = not is_general,", "is_usual, tokens = false,")
 STEP = 5000  # events between two entries of the trim index
 
-Spoil = Callable[[Lab], object]
-KEYS: dict[str, Callable[[Lab], str]] = {
-    "meta": lambda lab: lab.keys.meta,
-    "job": lambda lab: lab.keys.job("a"),
-    "meta of the queue": lambda lab: lab.keys.queue("default").meta,
-    "queued": lambda lab: lab.keys.queue("default").queued,
-    "wake": lambda lab: lab.keys.queue("default").wake,
+Spoil = Callable[[BrokerHarness], object]
+KEYS: dict[str, Callable[[BrokerHarness], str]] = {
+    "meta": lambda broker: broker.keys.meta,
+    "job": lambda broker: broker.keys.job("a"),
+    "meta of the queue": lambda broker: broker.keys.queue("default").meta,
+    "queued": lambda broker: broker.keys.queue("default").queued,
+    "wake": lambda broker: broker.keys.queue("default").wake,
 }
 NUMBERS = ("much", "007", "9" * 19, "1.5", "-1", "0", "1", "")
 
 
-def _replace(key: Callable[[Lab], str]) -> Spoil:
-    def spoil(lab: Lab) -> None:
-        lab.redis.delete(key(lab))
-        lab.redis.set(key(lab), "theirs")
+def _replace(key: Callable[[BrokerHarness], str]) -> Spoil:
+    def spoil(broker: BrokerHarness) -> None:
+        broker.redis.delete(key(broker))
+        broker.redis.set(key(broker), "theirs")
 
     return spoil
 
 
 def _events(number: str) -> Spoil:
-    return lambda lab: lab.redis.hset(lab.keys.meta, "events", number)
+    return lambda broker: broker.redis.hset(broker.keys.meta, "events", number)
 
 
 def _total(number: str) -> Spoil:
-    return lambda lab: lab.redis.hset(KEYS["meta of the queue"](lab), "enqueued_total", number)
+    return lambda broker: broker.redis.hset(
+        KEYS["meta of the queue"](broker), "enqueued_total", number
+    )
 
 
 CASES: dict[str, Spoil] = {
     **{f"{name} is of another type": _replace(key) for name, key in KEYS.items()},
     **{f"events are {number!r}": _events(number) for number in NUMBERS},
     **{f"the total is {number!r}": _total(number) for number in NUMBERS},
-    "a token": lambda lab: None,
-    "no token": lambda lab: lab.pop_token(),
-    "known": lambda lab: lab.add("a"),
-    "known, no token": lambda lab: [lab.add("a"), lab.pop_token()],
-    "no events": lambda lab: lab.redis.hdel(lab.keys.meta, "events"),
-    "a new queue": lambda lab: lab.redis.delete(KEYS["meta of the queue"](lab), lab.keys.queues),
+    "a token": lambda broker: None,
+    "no token": lambda broker: broker.pop_token(),
+    "known": lambda broker: broker.add("a"),
+    "known, no token": lambda broker: [broker.add("a"), broker.pop_token()],
+    "no events": lambda broker: broker.redis.hdel(broker.keys.meta, "events"),
+    "a new queue": lambda broker: broker.redis.delete(
+        KEYS["meta of the queue"](broker), broker.keys.queues
+    ),
     "an entry is due for the trim index": _events(str(STEP - 1)),
     "an entry was due": _events(str(STEP)),
 }
 
 
-def _second(lab: Lab, spoil: Spoil) -> tuple[object, ...]:
+def _second(broker: BrokerHarness, spoil: Spoil) -> tuple[object, ...]:
     """The reply to a second job of a queue and what the job leaves, after something was
     corrupted."""
-    lab.redis.flushdb()
-    lab.add("first")
-    spoil(lab)
-    before = lab.dump()
+    broker.redis.flushdb()
+    broker.add("first")
+    spoil(broker)
+    before = broker.dump()
     found: Any
     try:
-        found = lab.add("a")
+        found = broker.add("a")
     except RedisQueueError as error:
         found = str(error)
-        assert lab.dump() == before, "half written"
-    return found, {key: without_instants(*value) for key, value in lab.dump().items()}
+        assert broker.dump() == before, "half written"
+    return found, {key: without_instants(*value) for key, value in broker.dump().items()}
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_plain_job_has_the_same_result_as_any_job(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, case: str
+    broker: BrokerHarness, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    found = _second(lab, CASES[case])
+    found = _second(broker, CASES[case])
     plant_bug(monkeypatch, *AS_OTHERS)
-    assert found == _second(lab, CASES[case])
+    assert found == _second(broker, CASES[case])
 
 
-def test_it_is_undone_when_the_stream_is_of_another_type(lab: Lab) -> None:
-    lab.add("first")
-    _replace(lambda lab: lab.keys.events)(lab)
-    before = lab.dump()
+def test_it_is_undone_when_the_stream_is_of_another_type(broker: BrokerHarness) -> None:
+    broker.add("first")
+    _replace(lambda broker: broker.keys.events)(broker)
+    before = broker.dump()
     with pytest.raises(WrongKeyType, match="holds a string where a stream belongs"):
-        lab.add("a")
-    assert lab.dump() == before
+        broker.add("a")
+    assert broker.dump() == before
 
 
-def test_it_does_not_read_the_trim_index(lab: Lab) -> None:
+def test_it_does_not_read_the_trim_index(broker: BrokerHarness) -> None:
     """Another call that adds an entry checks its type."""
-    lab.add("first")
-    _replace(lambda lab: lab.keys.trim_index)(lab)
-    assert lab.add("a") == [True]
+    broker.add("first")
+    _replace(lambda broker: broker.keys.trim_index)(broker)
+    assert broker.add("a") == [True]
     with pytest.raises(WrongKeyType, match="holds a string where a list belongs"):
-        lab.add("b", "c")
-    lab.redis.delete(lab.keys.trim_index)
-    invariants(lab)
+        broker.add("b", "c")
+    broker.redis.delete(broker.keys.trim_index)
+    invariants(broker)
 
 
 BUGS = {
@@ -120,11 +124,11 @@ BUGS = {
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_planted_bugs_are_found(lab: Lab, bug: str) -> None:
+def test_planted_bugs_are_found(broker: BrokerHarness, bug: str) -> None:
     def found(spoil: Spoil, right: str, wrong: str) -> Any:
         with pytest.MonkeyPatch.context() as patch:
             plant_bug(patch, right, wrong)
-            return _second(lab, spoil)
+            return _second(broker, spoil)
 
     def differs(spoil: Spoil) -> bool:
         try:
@@ -132,5 +136,5 @@ def test_planted_bugs_are_found(lab: Lab, bug: str) -> None:
         except AssertionError:
             return True  # half written
 
-    stream = _replace(lambda lab: lab.keys.events)
+    stream = _replace(lambda broker: broker.keys.events)
     assert any(differs(spoil) for spoil in (*CASES.values(), stream))

@@ -9,40 +9,42 @@ import pytest
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.exceptions import RedisQueueError
 
-from .lab import PAYLOAD, Lab, invariants, outcome
+from .harness import PAYLOAD, BrokerHarness, invariants, outcome
 
 
-def add(lab: Lab, name: str, mode: str = "until_finished - -") -> bool:
-    return lab.store.enqueue([NewJob(name, "default", "t", PAYLOAD, unique=f"k {mode}")])[0]
+def add(broker: BrokerHarness, name: str, mode: str = "until_finished - -") -> bool:
+    return broker.store.enqueue([NewJob(name, "default", "t", PAYLOAD, unique=f"k {mode}")])[0]
 
 
 @pytest.mark.parametrize("mode", ["until_finished - -", "for 100000 -", "once 100000 mark"])
-def test_a_new_job_takes_the_key_and_the_old_one_continues(lab: Lab, mode: str) -> None:
-    add(lab, "a", mode)
-    assert lab.store.release_unique("k") == "a"
-    assert lab.store.release_unique("k") == ""
-    left = {lab.keys.unique("k"), lab.keys.uniques, lab.keys.unique_lifetimes}
-    assert not left & invariants(lab).keys()
-    assert add(lab, "b", mode)
-    assert lab.finish(outcome(lab.take(), "completed", "1")) == [1]
-    assert str(lab.redis.get(lab.keys.unique("k"))).startswith("b")
+def test_a_new_job_takes_the_key_and_the_old_one_continues(
+    broker: BrokerHarness, mode: str
+) -> None:
+    add(broker, "a", mode)
+    assert broker.store.release_unique("k") == "a"
+    assert broker.store.release_unique("k") == ""
+    left = {broker.keys.unique("k"), broker.keys.uniques, broker.keys.unique_lifetimes}
+    assert not left & invariants(broker).keys()
+    assert add(broker, "b", mode)
+    assert broker.finish(outcome(broker.take(), "completed", "1")) == [1]
+    assert str(broker.redis.get(broker.keys.unique("k"))).startswith("b")
 
 
-def test_a_key_that_no_job_has(lab: Lab) -> None:
-    assert lab.store.release_unique("k") == ""
-    assert lab.dump() == {}
+def test_a_key_that_no_job_has(broker: BrokerHarness) -> None:
+    assert broker.store.release_unique("k") == ""
+    assert broker.dump() == {}
 
 
-def test_a_full_redis(lab: Lab) -> None:
-    add(lab, "a")
-    with lab.full():
-        assert lab.store.release_unique("k") == "a"
-    assert not lab.redis.exists(lab.keys.unique("k"))
+def test_a_full_redis(broker: BrokerHarness) -> None:
+    add(broker, "a")
+    with broker.full():
+        assert broker.store.release_unique("k") == "a"
+    assert not broker.redis.exists(broker.keys.unique("k"))
 
 
 @pytest.mark.parametrize("name", ["unique", "uniques", "unique_lifetimes"])
-def test_a_key_of_the_wrong_type(lab: Lab, name: str) -> None:
-    key = lab.keys.unique("k") if name == "unique" else getattr(lab.keys, name)
-    lab.redis.hset(key, "x", "1")
+def test_a_key_of_the_wrong_type(broker: BrokerHarness, name: str) -> None:
+    key = broker.keys.unique("k") if name == "unique" else getattr(broker.keys, name)
+    broker.redis.hset(key, "x", "1")
     with pytest.raises(RedisQueueError, match=re.escape(f"the key {key} holds a hash where a")):
-        lab.store.release_unique("k")
+        broker.store.release_unique("k")

@@ -2,93 +2,93 @@
 
 from __future__ import annotations
 
-from .lab import Lab, invariants, outcome
+from .harness import BrokerHarness, invariants, outcome
 
 
-def test_unknown_claims_are_released_in_order(lab: Lab) -> None:
-    lab.add(*"abcde")
-    lab.claim(jobs=4)
-    lab.advance(1)
-    assert lab.store.release_unknown("c1", lab.now, ["b"]) == ["d", "c", "a"]
-    assert lab.held() == ["1:b"]
-    assert lab.ids("queued") == ["a", "c", "d", "e"]
-    again = lab.take("c2")
+def test_unknown_claims_are_released_in_order(broker: BrokerHarness) -> None:
+    broker.add(*"abcde")
+    broker.claim(jobs=4)
+    broker.advance(1)
+    assert broker.store.release_unknown("c1", broker.now, ["b"]) == ["d", "c", "a"]
+    assert broker.held() == ["1:b"]
+    assert broker.ids("queued") == ["a", "c", "d", "e"]
+    again = broker.take("c2")
     assert (again.id, again.attempts, again.recoveries, again.lease) == ("a", 0, 0, 2)
-    assert lab.meta()["released_total"] == 3
-    invariants(lab)
+    assert broker.meta()["released_total"] == 3
+    invariants(broker)
 
 
-def test_later_claims_stay(lab: Lab) -> None:
-    lab.add("a", "b")
-    lab.take()
-    lab.advance(10)
-    lab.take()
-    assert lab.store.release_unknown("c1", lab.now, []) == ["a"]
-    assert lab.held() == ["2:b"]
-    invariants(lab)
+def test_later_claims_stay(broker: BrokerHarness) -> None:
+    broker.add("a", "b")
+    broker.take()
+    broker.advance(10)
+    broker.take()
+    assert broker.store.release_unknown("c1", broker.now, []) == ["a"]
+    assert broker.held() == ["2:b"]
+    invariants(broker)
 
 
-def test_another_childs_jobs_and_ended_ones_are_left_alone(lab: Lab) -> None:
-    lab.add("a", "b")
-    lab.take("c2")
-    lab.finish(outcome(lab.take()))
-    assert lab.store.release_unknown("c1", lab.now + 1, []) == []
-    assert (lab.status("a"), lab.status("b")) == ("processing", "completed")
-    invariants(lab)
+def test_another_childs_jobs_and_ended_ones_are_left_alone(broker: BrokerHarness) -> None:
+    broker.add("a", "b")
+    broker.take("c2")
+    broker.finish(outcome(broker.take()))
+    assert broker.store.release_unknown("c1", broker.now + 1, []) == []
+    assert (broker.status("a"), broker.status("b")) == ("processing", "completed")
+    invariants(broker)
 
 
-def test_a_job_with_a_pending_cancel_is_cancelled(lab: Lab) -> None:
-    lab.add("a")
-    lab.take()
-    lab.store.cancel(["a"])
-    assert lab.store.release_unknown("c1", lab.now + 1, []) == ["a"]
-    assert lab.status("a") == "cancelled"
-    invariants(lab)
+def test_a_job_with_a_pending_cancel_is_cancelled(broker: BrokerHarness) -> None:
+    broker.add("a")
+    broker.take()
+    broker.store.cancel(["a"])
+    assert broker.store.release_unknown("c1", broker.now + 1, []) == ["a"]
+    assert broker.status("a") == "cancelled"
+    invariants(broker)
 
 
-def test_the_late_report_is_refused(lab: Lab) -> None:
-    lab.add("a")
-    job = lab.take()
-    lab.store.release_unknown("c1", lab.now + 1, [])
-    lab.take("c2")
-    assert lab.finish(outcome(job)) == [0]
-    invariants(lab)
+def test_the_late_report_is_refused(broker: BrokerHarness) -> None:
+    broker.add("a")
+    job = broker.take()
+    broker.store.release_unknown("c1", broker.now + 1, [])
+    broker.take("c2")
+    assert broker.finish(outcome(job)) == [0]
+    invariants(broker)
 
 
-def test_a_hundred_per_call(lab: Lab) -> None:
+def test_a_hundred_per_call(broker: BrokerHarness) -> None:
     ids = [f"j{n}" for n in range(130)]
-    lab.add(*ids[:100])
-    lab.claim(jobs=100)
-    lab.add(*ids[100:])
-    lab.claim(jobs=30)
-    assert len(lab.store.release_unknown("c1", lab.now + 1, [])) == 100
-    assert len(lab.store.release_unknown("c1", lab.now + 1, [])) == 30
-    assert lab.store.release_unknown("c1", lab.now + 1, []) == []
-    assert lab.held() == []
-    invariants(lab)
+    broker.add(*ids[:100])
+    broker.claim(jobs=100)
+    broker.add(*ids[100:])
+    broker.claim(jobs=30)
+    assert len(broker.store.release_unknown("c1", broker.now + 1, [])) == 100
+    assert len(broker.store.release_unknown("c1", broker.now + 1, [])) == 30
+    assert broker.store.release_unknown("c1", broker.now + 1, []) == []
+    assert broker.held() == []
+    invariants(broker)
 
 
-def test_a_job_whose_hash_is_gone_leaves_the_list(lab: Lab) -> None:
-    lab.add("a")
-    lab.take()
-    lab.redis.delete(lab.keys.job("a"))
-    assert lab.store.release_unknown("c1", lab.now, []) == []
-    assert lab.held() == []
+def test_a_job_whose_hash_is_gone_leaves_the_list(broker: BrokerHarness) -> None:
+    broker.add("a")
+    broker.take()
+    broker.redis.delete(broker.keys.job("a"))
+    assert broker.store.release_unknown("c1", broker.now, []) == []
+    assert broker.held() == []
 
 
-def test_it_works_on_a_full_redis(lab: Lab) -> None:
-    lab.add("a")
-    lab.take()
-    with lab.full():
-        assert lab.store.release_unknown("c1", lab.now + 1, []) == ["a"]
-    invariants(lab)
+def test_it_works_on_a_full_redis(broker: BrokerHarness) -> None:
+    broker.add("a")
+    broker.take()
+    with broker.full():
+        assert broker.store.release_unknown("c1", broker.now + 1, []) == ["a"]
+    invariants(broker)
 
 
-def test_a_job_of_a_queue_with_a_key_of_another_type_stays(lab: Lab) -> None:
-    lab.add("a", queue="sound")
-    lab.add("b")
-    lab.claim(jobs=2, queues=["sound", "default"])
-    with lab.broken("completed"):
-        assert lab.store.release_unknown("c1", lab.now + 1, []) == ["a"]
-    assert lab.store.release_unknown("c1", lab.now + 1, []) == ["b"]
-    invariants(lab)
+def test_a_job_of_a_queue_with_a_key_of_another_type_stays(broker: BrokerHarness) -> None:
+    broker.add("a", queue="sound")
+    broker.add("b")
+    broker.claim(jobs=2, queues=["sound", "default"])
+    with broker.broken("completed"):
+        assert broker.store.release_unknown("c1", broker.now + 1, []) == ["a"]
+    assert broker.store.release_unknown("c1", broker.now + 1, []) == ["b"]
+    invariants(broker)

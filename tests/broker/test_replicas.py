@@ -44,7 +44,7 @@ def replica(pair: tuple[RedisServer, RedisServer], settings: Any) -> Iterator[Re
 
 
 @pytest.fixture
-def deaf(replica: RedisServer) -> RedisServer:
+def paused_replica(replica: RedisServer) -> RedisServer:
     """A replica that confirms nothing, although the master believes it to be healthy."""
     tasks.noop.enqueue("before")
     replica.pause()
@@ -81,7 +81,7 @@ def test_waiting_takes_no_additional_round_trip(
     ids=["one", "many", "workflow"],
 )
 def test_too_few_replicas_are_an_error_within_a_second(
-    deaf: RedisServer, act: Callable[[], object]
+    paused_replica: RedisServer, act: Callable[[], object]
 ) -> None:
     watch = Stopwatch()
     with pytest.raises(NotReplicated, match="has it, but only 0 of the 1 replicas of REDISQ"):
@@ -89,19 +89,19 @@ def test_too_few_replicas_are_an_error_within_a_second(
     assert watch.seconds < 1
 
 
-def test_a_repeat_on_another_connection_does_not_confirm_it(deaf: RedisServer) -> None:
+def test_a_repeat_on_another_connection_does_not_confirm_it(paused_replica: RedisServer) -> None:
     jobs = [NewJob("a", "default", "app.task", "{}")]
     for _ in range(2):
         connection = producer_connection()
         with pytest.raises(NotReplicated):
             Commands(connection).enqueue(jobs)
         connection.close()
-    deaf.resume()
+    paused_replica.resume()
     assert Commands(producer_connection()).enqueue(jobs) == [False]
 
 
 def test_the_mirror_begins_when_replicas_have_the_id_of_the_data(
-    deaf: RedisServer,
+    paused_replica: RedisServer,
 ) -> None:
     """A master that a failover has given no id would be taken for another Redis."""
     # It waits for 0.6 s; Redis ends the wait at its next tick of 0.1 s.
@@ -111,9 +111,9 @@ def test_the_mirror_begins_when_replicas_have_the_id_of_the_data(
             NotReplicated, match=r"but only 0 of the 1 replicas of REDISQ.* mirror begins"
         ):
             scanner.name()
-    deaf.resume()
+    paused_replica.resume()
     name = Scanner(worker_connection()).name()
-    assert deaf.client().hget("job_queue:{0}:meta", "incarnation") == name.encode()
+    assert paused_replica.client().hget("job_queue:{0}:meta", "incarnation") == name.encode()
 
 
 def test_scripts_that_redis_has_forgotten(
@@ -136,7 +136,7 @@ def test_an_error_of_the_script_comes_first(replica: RedisServer) -> None:
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
 def test_a_row_is_deleted_when_replicas_have_its_job(
-    deaf: RedisServer, settings: Any, monkeypatch: pytest.MonkeyPatch
+    paused_replica: RedisServer, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(durability, "FSYNCED_MS", 0)
     monkeypatch.setattr(durability, "WAIT_MS", 100)
@@ -147,7 +147,7 @@ def test_a_row_is_deleted_when_replicas_have_its_job(
     relay = Relay(Commands(worker_connection()), "default")
     relay.run_once()
     assert [row.pk for row in OutboxJob.objects.all()] == [job.id]
-    deaf.resume()
+    paused_replica.resume()
     relay.run_once()
     assert not OutboxJob.objects.exists()
     assert JobQueue().get_stats()["queued"] == 2

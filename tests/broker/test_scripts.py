@@ -21,9 +21,9 @@ from django_redisqueue.core.records import WorkerOrder
 from ..support.bytecode import globals_of
 from ..support.servers import RedisServer
 from .gathers import TTL_MS, Query
-from .lab import ERROR, Lab, invariants, outcome
+from .harness import ERROR, BrokerHarness, invariants, outcome
 from .schedules import FIRST, SET, define, definition, fire, job_id
-from .workflows import LabWorkflow
+from .workflows import BrokerWorkflow
 
 ROOT = Path(__file__).resolve().parent
 VERBS = scripts.names()
@@ -38,6 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder of Lua files."""
     (tmp_path / "include").mkdir()
     monkeypatch.setattr(scripts, "LUA", tmp_path)
+    monkeypatch.setattr(scripts, "_loaded", {})
     return tmp_path
 
 
@@ -129,7 +130,7 @@ def test_code_used_by_only_one_include_is_in_its_own_block(folder: Path) -> None
     """A Lua function can have at most 200 local variables, and some verbs include nearly all
     files."""
     _write(folder, verb='-- @include "a"\nreturn shown(later)\n', include__a=PRIVATE)
-    assert scripts._load.__wrapped__("verb").source == (
+    assert scripts.load("verb").source == (
         "local later, shown\ndo\nlocal SIZE, twice = 3, 2\n\n"
         "local function own(a) return a * twice end\n"
         "function shown(a)\n  return own(a) + SIZE\nend\n\nend\n\nreturn shown(later)\n"
@@ -138,7 +139,7 @@ def test_code_used_by_only_one_include_is_in_its_own_block(folder: Path) -> None
 
 def test_an_include_that_shares_everything_needs_no_block(folder: Path) -> None:
     _write(folder, verb='-- @include "a"\nreturn x + y\n', include__a="local x, y = 1, 2\n")
-    assert scripts._load.__wrapped__("verb").source == "local x, y = 1, 2\n\nreturn x + y\n"
+    assert scripts.load("verb").source == "local x, y = 1, 2\n\nreturn x + y\n"
 
 
 LATE = """local KIND = 'k'
@@ -157,7 +158,7 @@ def test_functions_behind_a_mark_are_created_when_one_of_them_is_called(folder: 
         include__a=LATE,
         include__deep="local function deep() return base end\n",
     )
-    assert scripts._load.__wrapped__("verb").source == (
+    assert scripts.load("verb").source == (
         "local base = KEYS[1]\n"
         "\nlocal made_2_once\nlocal function made_2()\nif made_2_once then return made_2_once end\n"
         "local function deep() return base end\n\n"
@@ -176,7 +177,7 @@ def test_a_name_created_on_first_use_has_no_other_meaning(folder: Path, other: s
         include__a="-- @first_use\nlocal function outer() return 1 end\n",
     )
     with pytest.raises(scripts.ScriptError, match="outer, which is created on first use, is also"):
-        scripts._load.__wrapped__("verb")
+        scripts.load("verb")
 
 
 def test_a_value_created_on_first_use_cannot_be_used_elsewhere(folder: Path) -> None:
@@ -188,7 +189,7 @@ def test_a_value_created_on_first_use_cannot_be_used_elsewhere(folder: Path) -> 
     with pytest.raises(
         scripts.ScriptError, match="other files use found, which is created on first use"
     ):
-        scripts._load.__wrapped__("verb")
+        scripts.load("verb")
 
 
 def test_verbs_that_share_a_script_each_have_a_branch(
@@ -204,7 +205,7 @@ def test_verbs_that_share_a_script_each_have_a_branch(
         include__some='-- @include "all"\nlocal some = #ARGV\nlocal function unused() end\n',
     )
     monkeypatch.setitem(scripts.SHARED, "both", scripts.Group(("all",), ("one", "two")))
-    assert re.sub("\n+", "\n", scripts._load.__wrapped__("both").source) == (
+    assert re.sub("\n+", "\n", scripts.load("both").source) == (
         "-- both: one, two\nlocal verb = table.remove(ARGV, 1)\n"
         "local function all() return (1) end\n"
         "if verb == 'one' then\nlocal some = #ARGV\n"
@@ -226,7 +227,7 @@ def test_values_created_on_first_use_belong_to_one_branch(
     )
     group = scripts.Group(("all",), ("one", "two", "three"))
     monkeypatch.setitem(scripts.SHARED, "group", group)
-    source = scripts._load.__wrapped__("group").source
+    source = scripts.load("group").source
     *_, one, two, three = source.split("if verb == ")
     calls = [re.findall(r"return (\w+\(\)\S*)", branch)[-1] for branch in (one, two, three)]
     assert re.fullmatch(
@@ -355,10 +356,10 @@ def test_no_include_line_remains_in_a_script() -> None:
         assert "@include" not in scripts.assemble(name)
 
 
-def test_the_digest_is_the_one_redis_uses(lab: Lab) -> None:
+def test_the_digest_is_the_one_redis_uses(broker: BrokerHarness) -> None:
     for verb in VERBS:
         script = scripts.load(verb)
-        assert lab.redis.script_load(script.source) == script.sha
+        assert broker.redis.script_load(script.source) == script.sha
 
 
 # -- the files
@@ -463,23 +464,23 @@ def test_a_verb_that_emits_ends_by_writing_its_events(verb: str) -> None:
 # -- names of keys
 
 
-def exercise(lab: Lab) -> None:
+def exercise(broker: BrokerHarness) -> None:
     """Run every verb, so that every key that a script can write is written."""
-    store, claim_request = lab.store, ClaimRequest("c1", ("default", "other"))
+    store, claim_request = broker.store, ClaimRequest("c1", ("default", "other"))
     store.pause("other", True)
     store.pause("other", False)
     store.lead("me", 1000)
-    lab.add(*"abcdefgh")
-    lab.add("high", "low", queue="other", priority=5)
-    lab.add("later", when="+60000")
-    lab.add("after", after="wait later", options='{"index":"task:t"}')
-    lab.add("soon", when="+10")
-    lab.end("x", "y", verdict="failed", queue="other2")
+    broker.add(*"abcdefgh")
+    broker.add("high", "low", queue="other", priority=5)
+    broker.add("later", when="+60000")
+    broker.add("after", after="wait later", options='{"index":"task:t"}')
+    broker.add("soon", when="+10")
+    broker.end("x", "y", kind="failed", queue="other2")
     roles = [RoleTerm("leader", "me", 1000, True)]
     store.heartbeat(["c1"], [("a", "c1", 1)], ["default"], "w", "{}", roles)
     assert store.order_worker("w", WorkerOrder.QUIET, 1)
     store.watch("a")
-    a, b, c, d, e, _ = lab.claim("c1", 6).jobs
+    a, b, c, d, e, _ = broker.claim("c1", 6).jobs
     store.progress("c1", "a", a.lease, "{}")
     store.step("c1", "f", 1, "step:s", "1")
     store.step("c1", "b", b.lease, "step:s", "1")
@@ -487,60 +488,60 @@ def exercise(lab: Lab) -> None:
     assert store.check_wait("c1", "c", c.lease, "e", None, sleeps=False).value == ""
     assert store.send_event("other", "1", 1000) == 0
     store.finish(claim_request, 100, [outcome(a), outcome(b, "failed", ERROR)], 1)
-    lab.finish(outcome(c, "parked", "e"), outcome(d, "delayed", ERROR, "60000"))
+    broker.finish(outcome(c, "parked", "e"), outcome(d, "delayed", ERROR, "60000"))
     store.release("c1", [(e.id, e.lease)])
-    store.release_unknown("c1", lab.now, [])
+    store.release_unknown("c1", broker.now, [])
     assert store.cancel(["h", "f", "never"]) == [1, 2, -1]
-    lab.advance(10)
+    broker.advance(10)
     assert store.promote(["default", "other"])[0] == 1
     store.requeue(["b"])
-    lab.steady()
+    broker.steady()
     assert store.reap().child
     store.recover_orphans("default", 0)
     assert store.clear("other2", "failed", 1).done == 1
     assert store.prune("other2", "failed", 0, 0)[0] == 1
     assert store.delete(["h", "never"]) == [1, -1]
     store.trim("1-1", 0)
-    lab.take("c2")
-    lab.claim("c2", call=lab.call, resent=True)
-    lab.add("tick", when="+1")
-    query = Query(lab, "xy", queue="other2")
+    broker.take("c2")
+    broker.claim("c2", call=broker.call, resent=True)
+    broker.add("tick", when="+1")
+    query = Query(broker, "xy", queue="other2")
     query.plan = query.plan._replace(
         listeners=[[name, "other2", "app.task", "", 5, ""] for name in "xy"]
     )
     query.start()
-    one, two = lab.claim("c3", 2, ["other2"]).jobs
+    one, two = broker.claim("c3", 2, ["other2"]).jobs
     store.record_result_file(one.id, one.lease, "file")
-    lab.finish(outcome(one), outcome(two), child="c3")
-    then = lab.take("c3", queues=["other2"])
-    lab.finish(outcome(then), child="c3")
-    lab.advance(TTL_MS)
+    broker.finish(outcome(one), outcome(two), child="c3")
+    then = broker.take("c3", queues=["other2"])
+    broker.finish(outcome(then), child="c3")
+    broker.advance(TTL_MS)
     store.advance()
     assert query.queries.closed(1) == [query.key]
-    Query(lab, "xy", key="key-2", name="1").start()
-    define(lab, definition(queue="other"), definition("gone"))
-    fire(lab, FIRST)
+    Query(broker, "xy", key="key-2", name="1").start()
+    define(broker, definition(queue="other"), definition("gone"))
+    fire(broker, FIRST)
     store.pause_schedule("report", True)
     store.remove_schedules(SET, ["gone"])
 
 
-def exercise_the_rest(lab: Lab) -> None:
+def exercise_the_rest(broker: BrokerHarness) -> None:
     """Run the verbs that ``exercise`` leaves out, each with something to do."""
-    store = lab.store
+    store = broker.store
     assert store.forget_result_files(["file"]) == 0
     assert store.set_limit("k:1", "3")
     assert store.pause_lanes("default", "k:1", True)
-    lab.add("limited", unique="once 1", lane="l:5:k:1")
+    broker.add("limited", unique="once 1", lane="l:5:k:1")
     assert store.release_unique("1") == ""
     assert store.run_now(["limited"]) == [0]
     store.set_aging({"default": 60_000})
     store.audit_lanes()
     store.compact("default", 0)
-    flow = LabWorkflow(lab, {0: [], 1: [0]})
+    flow = BrokerWorkflow(broker, {0: [], 1: [0]})
     assert flow.push() == 1
     assert flow.push() == 0
     assert store.control_workflow(flow.id, "cancel") == 1
-    query = Query(lab, "xy", key="key-3", name="3")
+    query = Query(broker, "xy", key="key-3", name="3")
     query.start()
     assert not store.delete_gather("key-3", "gather_other_0")
 
@@ -550,18 +551,18 @@ def verb_of(sha: str, first_argument: str) -> str:
     return found.get((sha,)) or found[sha, first_argument]
 
 
-def test_every_verb_is_exercised(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_verb_is_exercised(broker: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that run all verbs, on other servers or while a slot moves, rely on this."""
     verbs = set()
-    run = lab.connection.script
+    run = broker.connection.script
 
     def script(sha: str, source: str, key: str, *args: Any) -> Any:
         verbs.add(verb_of(sha, args[0]))
         return run(sha, source, key, *args)
 
-    monkeypatch.setattr(lab.connection, "script", script)
-    exercise(lab)
-    exercise_the_rest(lab)
+    monkeypatch.setattr(broker.connection, "script", script)
+    exercise(broker)
+    exercise_the_rest(broker)
     assert sorted(verbs) == VERBS
 
 
@@ -589,32 +590,32 @@ def _is_known(key: str, keys: Keys) -> bool:
     return key in known
 
 
-def test_scripts_write_only_keys_that_keys_py_makes(lab: Lab) -> None:
-    exercise(lab)
-    invariants(lab)
-    written = list(lab.dump())
-    assert [key for key in written if not _is_known(key, lab.keys)] == []
-    queue = lab.keys.queue("default")
-    assert {lab.keys.closed_gathers, lab.keys.resent("c2")} <= set(written)
-    assert {lab.keys.schedules, lab.keys.schedule_sets, lab.keys.schedule("report")} <= set(written)
-    for key in (lab.keys.workers, lab.keys.events, lab.keys.meta, lab.keys.timer, queue.queued):
+def test_scripts_write_only_keys_that_keys_py_makes(broker: BrokerHarness) -> None:
+    exercise(broker)
+    invariants(broker)
+    written, keys = list(broker.dump()), broker.keys
+    assert [key for key in written if not _is_known(key, keys)] == []
+    queue = keys.queue("default")
+    assert {keys.closed_gathers, keys.resent("c2")} <= set(written)
+    assert {keys.schedules, keys.schedule_sets, keys.schedule("report")} <= set(written)
+    for key in (keys.workers, keys.events, keys.meta, keys.timer, queue.queued):
         assert key in written
-    assert lab.keys.queue("other").priority in written
-    assert {queue.waiting, lab.keys.followers("later"), lab.keys.index("task:t")} <= set(written)
+    assert keys.queue("other").priority in written
+    assert {queue.waiting, keys.followers("later"), keys.index("task:t")} <= set(written)
     assert (queue.retrying in written, queue.scheduled in written) == (True, True)
 
 
-def test_scripts_neither_write_nor_read_keys_outside_the_shard(lab: Lab) -> None:
-    with lab.redis.monitor() as monitor:
-        exercise(lab)
-        lab.redis.ping()
+def test_scripts_neither_write_nor_read_keys_outside_the_shard(broker: BrokerHarness) -> None:
+    with broker.redis.monitor() as monitor:
+        exercise(broker)
+        broker.redis.ping()
         touched = set()
         while (seen := monitor.next_command())["command"] != "PING":
             if seen["client_type"] == "lua":
                 touched |= _keys_of(seen["command"].split(" "))
     assert touched
-    assert {key for key in touched if not key.startswith(lab.keys.base)} == set()
-    assert lab.keys.base.endswith(":{0}:")
+    assert {key for key in touched if not key.startswith(broker.keys.base)} == set()
+    assert broker.keys.base.endswith(":{0}:")
 
 
 def _keys_of(command: list[str]) -> set[str]:
@@ -626,17 +627,17 @@ def _keys_of(command: list[str]) -> set[str]:
     return set(arguments) if name.upper() in ("EXISTS", "DEL", "UNLINK") else {arguments[0]}
 
 
-def test_scripts_only_publish_on_the_channels_of_keys_py(lab: Lab) -> None:
-    with lab.redis.pubsub() as pubsub:
+def test_scripts_only_publish_on_the_channels_of_keys_py(broker: BrokerHarness) -> None:
+    with broker.redis.pubsub() as pubsub:
         pubsub.psubscribe("*")
         assert pubsub.get_message(timeout=5)["type"] == "psubscribe"
-        exercise(lab)
-        lab.redis.publish("end", "")
+        exercise(broker)
+        broker.redis.publish("end", "")
         heard = set()
         while (message := pubsub.get_message(timeout=5))["channel"] != "end":
             heard.add(message["channel"])
-    ends = {lab.keys.done("a"), lab.keys.done("gather_0_0")}
-    assert heard == {lab.keys.status_channel, lab.keys.control} | ends
+    ends = {broker.keys.done("a"), broker.keys.done("gather_0_0")}
+    assert heard == {broker.keys.status_channel, broker.keys.control} | ends
 
 
 # -- servers
@@ -666,32 +667,32 @@ def test_all_scripts_run_on_every_available_server(
     monkeypatch.setenv("DRQ_REDIS_SERVER", programs[name])
     with RedisServer() as server:
         settings.REDISQUEUE = {"CONNECTION": {"URL": server.url}, "MIRROR": False}
-        lab = Lab(server)
+        broker = BrokerHarness(server)
         if refuses:
-            lab.redis.execute_command("ACL", "SETUSER", "default", f"-{refuses}")
-        exercise(lab)
-        invariants(lab)
-        lab.store.now_ms = None  # the server's own clock, in milliseconds
-        lab.add("z")
-        assert abs(int(lab.job("z")["enqueued_ms"]) - lab.queries.now_ms()) < 60_000
-        lab.close()
+            broker.redis.execute_command("ACL", "SETUSER", "default", f"-{refuses}")
+        exercise(broker)
+        invariants(broker)
+        broker.store.now_ms = None  # the server's own clock, in milliseconds
+        broker.add("z")
+        assert abs(int(broker.job("z")["enqueued_ms"]) - broker.queries.now_ms()) < 60_000
+        broker.close()
 
 
 HEAP = 1400  # KiB of all scripts, compiled
 
 
-def test_all_scripts_take_little_memory(lab: Lab) -> None:
+def test_all_scripts_take_little_memory(broker: BrokerHarness) -> None:
     """Redis keeps them and scans them again and again. A new verb that is seldom called can share a
     script (scripts.SHARED)."""
-    lab.redis.script_flush()
+    broker.redis.script_flush()
     for verb in VERBS:
-        lab.redis.script_load(scripts.load(verb).source)
-    used = lab.redis.eval("collectgarbage() return collectgarbage('count')", 0)
+        broker.redis.script_load(scripts.load(verb).source)
+    used = broker.redis.eval("collectgarbage() return collectgarbage('count')", 0)
     assert used <= HEAP
 
 
-def test_scripts_that_a_server_has_forgotten_are_sent_again(lab: Lab) -> None:
-    lab.add("a")
-    lab.redis.script_flush()
-    lab.add("b")
-    assert lab.taken(jobs=2) == ["a", "b"]
+def test_scripts_that_a_server_has_forgotten_are_sent_again(broker: BrokerHarness) -> None:
+    broker.add("a")
+    broker.redis.script_flush()
+    broker.add("b")
+    assert broker.taken(jobs=2) == ["a", "b"]

@@ -9,99 +9,101 @@ import pytest
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.exceptions import WrongKeyType
 
-from .lab import PAYLOAD, Lab, invariants, outcome
+from .harness import PAYLOAD, BrokerHarness, invariants, outcome
 
 KEY = "c:t:1"
 ONE = f"|{KEY} c:t=1"
 
 
-def test_a_raised_limit_starts_jobs_that_wait_for_it(lab: Lab) -> None:
-    lab.add("a", "b", "c", "d", lane=ONE)
-    lab.add("other", "x", lane="|c:t:2 c:t=1")
-    assert lab.taken(jobs=8) == ["a", "other"]
-    while lab.pop_token():
+def test_a_raised_limit_starts_jobs_that_wait_for_it(broker: BrokerHarness) -> None:
+    broker.add("a", "b", "c", "d", lane=ONE)
+    broker.add("other", "x", lane="|c:t:2 c:t=1")
+    assert broker.taken(jobs=8) == ["a", "other"]
+    while broker.pop_token():
         pass
-    assert lab.store.set_limit(KEY, "3")
-    assert lab.tokens() == 1
-    invariants(lab)
-    assert lab.taken("c2", jobs=8) == ["b", "c"]
-    assert not lab.store.set_limit(KEY, "3")
+    assert broker.store.set_limit(KEY, "3")
+    assert broker.tokens() == 1
+    invariants(broker)
+    assert broker.taken("c2", jobs=8) == ["b", "c"]
+    assert not broker.store.set_limit(KEY, "3")
 
 
-def test_it_overrides_the_numbers_of_jobs_until_it_is_removed(lab: Lab) -> None:
-    lab.store.set_limit(KEY, "2")
-    lab.add("a", "b", "c", "d", lane=ONE)
-    first, second = lab.claim(jobs=8).jobs
-    lab.finish(outcome(first))
-    lab.add("e", lane=ONE)
-    assert lab.store.set_limit(KEY, "")
-    assert not lab.store.set_limit(KEY, "")
-    assert lab.taken("c2", jobs=8) == []
-    lab.finish(outcome(second))
-    assert lab.taken("c2", jobs=8) == ["c"]
-    assert lab.redis.hgetall(lab.keys.limits) == {"c:t": "1"}
-    invariants(lab)
+def test_it_overrides_the_numbers_of_jobs_until_it_is_removed(broker: BrokerHarness) -> None:
+    broker.store.set_limit(KEY, "2")
+    broker.add("a", "b", "c", "d", lane=ONE)
+    first, second = broker.claim(jobs=8).jobs
+    broker.finish(outcome(first))
+    broker.add("e", lane=ONE)
+    assert broker.store.set_limit(KEY, "")
+    assert not broker.store.set_limit(KEY, "")
+    assert broker.taken("c2", jobs=8) == []
+    broker.finish(outcome(second))
+    assert broker.taken("c2", jobs=8) == ["c"]
+    assert broker.redis.hgetall(broker.keys.limits) == {"c:t": "1"}
+    invariants(broker)
 
 
-def test_removing_an_override_wakes_lanes_if_the_jobs_number_is_higher(lab: Lab) -> None:
-    lab.store.set_limit(KEY, "1")
-    lab.add("a", "b", "c", lane=f"|{KEY} c:t=2")
-    assert lab.taken(jobs=8) == ["a"]
-    lab.store.set_limit(KEY, "")
-    assert lab.taken("c2", jobs=8) == ["b"]
-    invariants(lab)
+def test_removing_an_override_wakes_lanes_if_the_jobs_number_is_higher(
+    broker: BrokerHarness,
+) -> None:
+    broker.store.set_limit(KEY, "1")
+    broker.add("a", "b", "c", lane=f"|{KEY} c:t=2")
+    assert broker.taken(jobs=8) == ["a"]
+    broker.store.set_limit(KEY, "")
+    assert broker.taken("c2", jobs=8) == ["b"]
+    invariants(broker)
 
 
-def test_many_lanes_of_several_queues_wait(lab: Lab) -> None:
+def test_many_lanes_of_several_queues_wait(broker: BrokerHarness) -> None:
     queues = ("x", "y")
     for n in range(150):
-        lab.add(f"j{n}", queue=queues[n % 2], lane=f"s{n}|{KEY} c:t=1")
-    while lab.claim(jobs=8, queues=queues).jobs:
+        broker.add(f"j{n}", queue=queues[n % 2], lane=f"s{n}|{KEY} c:t=1")
+    while broker.claim(jobs=8, queues=queues).jobs:
         pass
-    lab.store.set_limit(KEY, "1000")
+    broker.store.set_limit(KEY, "1000")
     claimed: list[str] = []
     for child in range(20):
-        claimed += lab.taken(f"d{child}", jobs=64, queues=queues)
+        claimed += broker.taken(f"d{child}", jobs=64, queues=queues)
     assert len(claimed) == 149
-    invariants(lab)
+    invariants(broker)
 
 
-def test_a_rate(lab: Lab) -> None:
-    lab.add("a", "b", "c", lane="|r:r:1 r:r=1/60000000/1")
-    assert lab.taken(jobs=8) == ["a"]
-    assert lab.taken(jobs=8) == []
-    lab.store.set_limit("r:r:1", "60/60000000/1")
-    lab.advance(60_002)
-    lab.store.promote([])
-    assert lab.taken() == ["b"]
-    assert lab.taken() == []
-    assert lab.store.promote([]).next_ms == 1001
-    invariants(lab)
+def test_a_rate(broker: BrokerHarness) -> None:
+    broker.add("a", "b", "c", lane="|r:r:1 r:r=1/60000000/1")
+    assert broker.taken(jobs=8) == ["a"]
+    assert broker.taken(jobs=8) == []
+    broker.store.set_limit("r:r:1", "60/60000000/1")
+    broker.advance(60_002)
+    broker.store.promote([])
+    assert broker.taken() == ["b"]
+    assert broker.taken() == []
+    assert broker.store.promote([]).next_ms == 1001
+    invariants(broker)
 
 
-def test_a_weight(lab: Lab) -> None:
-    lab.add(*[f"a{n}" for n in range(30)], lane="a")
-    lab.add(*[f"b{n}" for n in range(30)], lane="b")
-    assert lab.store.set_limit("s:a", "3")
-    assert [name[0] for name in lab.taken(jobs=12)].count("a") == 9
-    assert lab.store.set_limit("s:a", "")
-    assert lab.redis.hgetall(lab.keys.limits) == {}
+def test_a_weight(broker: BrokerHarness) -> None:
+    broker.add(*[f"a{n}" for n in range(30)], lane="a")
+    broker.add(*[f"b{n}" for n in range(30)], lane="b")
+    assert broker.store.set_limit("s:a", "3")
+    assert [name[0] for name in broker.taken(jobs=12)].count("a") == 9
+    assert broker.store.set_limit("s:a", "")
+    assert broker.redis.hgetall(broker.keys.limits) == {}
 
 
-def test_a_full_redis(lab: Lab) -> None:
-    lab.add("a", "b", lane=ONE)
-    lab.taken(jobs=8)
-    with lab.full():
-        assert lab.store.set_limit(KEY, "2")
-        assert lab.store.set_limit("s:a", "2")
-    assert lab.redis.hget(lab.keys.limits, "set") == "2"
+def test_a_full_redis(broker: BrokerHarness) -> None:
+    broker.add("a", "b", lane=ONE)
+    broker.taken(jobs=8)
+    with broker.full():
+        assert broker.store.set_limit(KEY, "2")
+        assert broker.store.set_limit("s:a", "2")
+    assert broker.redis.hget(broker.keys.limits, "set") == "2"
 
 
 @pytest.mark.parametrize("name", ["limits", "slots", "waiting_limits", "due_limits", "timer"])
-def test_a_key_of_the_wrong_type(lab: Lab, name: str) -> None:
-    lab.store.enqueue([NewJob("a", "default", "t", PAYLOAD, lane=ONE)])
-    key = getattr(lab.keys, name)
-    lab.redis.delete(key)
-    lab.redis.set(key, "theirs")
+def test_a_key_of_the_wrong_type(broker: BrokerHarness, name: str) -> None:
+    broker.store.enqueue([NewJob("a", "default", "t", PAYLOAD, lane=ONE)])
+    key = getattr(broker.keys, name)
+    broker.redis.delete(key)
+    broker.redis.set(key, "theirs")
     with pytest.raises(WrongKeyType, match=re.escape(f"{key} holds a string")):
-        lab.store.set_limit(KEY, "2")
+        broker.store.set_limit(KEY, "2")

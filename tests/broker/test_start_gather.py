@@ -9,110 +9,114 @@ from django_redisqueue.broker.replies import Outcome
 from django_redisqueue.exceptions import LeaseLost, RedisFull, WrongKeyType
 
 from .gathers import DELAY_MS, KEEP_MS, TTL_MS, Query
-from .lab import ERROR, Lab, invariants, outcome
+from .harness import ERROR, BrokerHarness, invariants, outcome
 
 NOTHING = ("collecting", "")
 
 
-def test_a_start_queues_one_job_per_listener(lab: Lab) -> None:
-    query = Query(lab)
+def test_a_start_queues_one_job_per_listener(broker: BrokerHarness) -> None:
+    query = Query(broker)
     assert query.start() == 1
-    assert lab.ids("queued") == [query.job(n) for n in range(3)]
-    assert lab.job(query.job(1))["listener"] == "b"
-    assert lab.tokens() == 1
+    assert broker.ids("queued") == [query.job(n) for n in range(3)]
+    assert broker.job(query.job(1))["listener"] == "b"
+    assert broker.tokens() == 1
     assert (query.state(), query.data().missing) == (NOTHING, ("a", "b", "c"))
     assert 0 < query.ttl_ms() <= TTL_MS
-    assert lab.redis.hgetall(lab.keys.gather(query.key)) == {"queryDoneCount": "0"}
-    assert lab.redis.zscore(lab.keys.gathers, query.key) == lab.now + DELAY_MS
-    assert lab.redis.zscore(lab.keys.newest_gathers, query.key) == lab.now
-    assert lab.redis.pttl(lab.keys.gather_plan(query.key)) == -1
-    assert lab.meta()["enqueued_total"] == 3
-    assert lab.story(query.job(0)) == ["queued"]
-    invariants(lab)
+    assert broker.redis.hgetall(broker.keys.gather(query.key)) == {"queryDoneCount": "0"}
+    assert broker.redis.zscore(broker.keys.gathers, query.key) == broker.now + DELAY_MS
+    assert broker.redis.zscore(broker.keys.newest_gathers, query.key) == broker.now
+    assert broker.redis.pttl(broker.keys.gather_plan(query.key)) == -1
+    assert broker.meta()["enqueued_total"] == 3
+    assert broker.event_statuses(query.job(0)) == ["queued"]
+    invariants(broker)
 
 
-def test_a_limited_number_of_gathers_is_listed_the_newest_ones(lab: Lab) -> None:
-    lab.redis.zadd(lab.keys.newest_gathers, {f"old{n}": n + 1 for n in range(10_000)})
-    query = Query(lab)
+def test_a_limited_number_of_gathers_is_listed_the_newest_ones(broker: BrokerHarness) -> None:
+    broker.redis.zadd(broker.keys.newest_gathers, {f"old{n}": n + 1 for n in range(10_000)})
+    query = Query(broker)
     query.start()
-    assert lab.redis.zcard(lab.keys.newest_gathers) == 10_000
-    assert not lab.redis.zscore(lab.keys.newest_gathers, "old0")
-    assert query.queries.newest(2) == [(query.key, lab.now), ("old9999", 10_000)]
+    assert broker.redis.zcard(broker.keys.newest_gathers) == 10_000
+    assert not broker.redis.zscore(broker.keys.newest_gathers, "old0")
+    assert query.queries.newest(2) == [(query.key, broker.now), ("old9999", 10_000)]
 
 
-def test_a_repeated_start_changes_nothing(lab: Lab) -> None:
-    query = Query(lab)
+def test_a_repeated_start_changes_nothing(broker: BrokerHarness) -> None:
+    query = Query(broker)
     assert query.start() == 1
-    before = lab.dump()
+    before = broker.dump()
     assert query.start() == 0
-    assert lab.dump() == before
+    assert broker.dump() == before
 
 
-def test_a_key_in_use_is_refused(lab: Lab) -> None:
-    Query(lab).start()
-    before = lab.dump()
-    assert Query(lab, name="1").start() == -1
-    assert lab.dump() == before
+def test_a_key_in_use_is_refused(broker: BrokerHarness) -> None:
+    Query(broker).start()
+    before = broker.dump()
+    assert Query(broker, name="1").start() == -1
+    assert broker.dump() == before
 
 
-def test_a_start_that_arrives_when_everything_is_forgotten_starts_nothing(lab: Lab) -> None:
-    query = Query(lab, "a")
+def test_a_start_that_arrives_when_everything_is_forgotten_starts_nothing(
+    broker: BrokerHarness,
+) -> None:
+    query = Query(broker, "a")
     query.start()
     query.run_one()
     query.run_one()
-    lab.advance(TTL_MS)
+    broker.advance(TTL_MS)
     query.look()
     assert not query.is_known
     assert query.start() == 0
-    assert lab.ids("queued") == []
+    assert broker.ids("queued") == []
 
 
 @pytest.mark.parametrize("key", ["gather_plan", "gather", "gathers", "newest_gathers", "timer"])
-def test_a_key_of_the_wrong_type_is_named_and_nothing_is_created(lab: Lab, key: str) -> None:
-    query = Query(lab)
-    name = getattr(lab.keys, key)
+def test_a_key_of_the_wrong_type_is_named_and_nothing_is_created(
+    broker: BrokerHarness, key: str
+) -> None:
+    query = Query(broker)
+    name = getattr(broker.keys, key)
     name = name(query.key) if callable(name) else name
-    lab.redis.set(name, "mine")
-    before = lab.dump()
+    broker.redis.set(name, "mine")
+    before = broker.dump()
     with pytest.raises(WrongKeyType, match="holds a string where"):
         query.start()
-    assert lab.dump() == before
+    assert broker.dump() == before
 
 
-def test_a_full_redis_refuses_a_start_but_no_result(lab: Lab) -> None:
-    query = Query(lab, "a")
+def test_a_full_redis_refuses_a_start_but_no_result(broker: BrokerHarness) -> None:
+    query = Query(broker, "a")
     query.start()
     job = query.take()
-    with lab.full():
+    with broker.full():
         with pytest.raises(RedisFull):
-            Query(lab, key="other", name="1").start()
+            Query(broker, key="other", name="1").start()
         assert query.finish(job) == 1
     assert query.state() == ("released", "")
-    assert not lab.redis.exists(lab.keys.gather_plan("other"))
+    assert not broker.redis.exists(broker.keys.gather_plan("other"))
 
 
-def test_the_threshold_releases_the_follow_up_once(lab: Lab) -> None:
-    query = Query(lab, threshold=2)
+def test_the_threshold_releases_the_follow_up_once(broker: BrokerHarness) -> None:
+    query = Query(broker, threshold=2)
     query.start()
     query.run_one(body="[1]")
     assert query.state() == NOTHING
     query.run_one(body='{"n":2}')
     assert query.state() == ("released", "")
-    assert lab.ids("queued") == [query.job(2), query.job("then")]
+    assert broker.ids("queued") == [query.job(2), query.job("then")]
     assert query.ttl_ms() == -1  # they are kept for it
     query.run_one(body="3")  # a later result is kept, and triggers nothing
     assert query.queries.results(query.key) == {"a": "[1]", "b": '{"n":2}', "c": "3"}
     assert (query.data().done_count, query.data().missing) == (3, ())
-    assert lab.ids("queued") == [query.job("then")]
+    assert broker.ids("queued") == [query.job("then")]
     then = query.take()
     assert (then.task, then.payload) == ("app.then", '[[],{"x":1}]')
-    assert lab.taken("runner") == []
-    invariants(lab)
+    assert broker.taken("runner") == []
+    invariants(broker)
 
 
-def test_a_run_unknown_to_redis_gets_no_key(lab: Lab) -> None:
+def test_a_run_unknown_to_redis_gets_no_key(broker: BrokerHarness) -> None:
     """A master that was replaced may not know the follow-up, which the new master has started."""
-    query = Query(lab, "a")
+    query = Query(broker, "a")
     query.start()
     job = query.take()
     assert query.queries.key_of_run(job.id) == "key-1"
@@ -124,53 +128,53 @@ def test_a_run_unknown_to_redis_gets_no_key(lab: Lab) -> None:
     assert query.queries.key_of(job.id) == "key-1"
 
 
-def test_the_follow_up_keeps_its_options(lab: Lab) -> None:
+def test_the_follow_up_keeps_its_options(broker: BrokerHarness) -> None:
     query = Query(
-        lab, "a", queue="other", options='{"timeout_ms":5}', priority="7", audit="final",
+        broker, "a", queue="other", options='{"timeout_ms":5}', priority="7", audit="final",
     )  # fmt: skip
     query.start()
     query.run_one()
-    job = lab.job(query.job("then"))
+    job = broker.job(query.job("then"))
     assert (job["queue"], job["options"], job["priority"], job["audit"]) == (
         "other", '{"timeout_ms":5}', "7", "final",
     )  # fmt: skip
-    assert lab.ids("priority", "other") == [query.job("then")]
-    invariants(lab)
+    assert broker.ids("priority", "other") == [query.job("then")]
+    invariants(broker)
 
 
-def test_a_delayed_follow_up_is_scheduled(lab: Lab) -> None:
-    query = Query(lab, "a", when="+5000")
+def test_a_delayed_follow_up_is_scheduled(broker: BrokerHarness) -> None:
+    query = Query(broker, "a", when="+5000")
     query.start()
     query.run_one()
-    assert lab.ids("scheduled") == [query.job("then")]
-    invariants(lab)
+    assert broker.ids("scheduled") == [query.job("then")]
+    invariants(broker)
 
 
-def test_a_redelivered_result_counts_once(lab: Lab) -> None:
-    query = Query(lab)
+def test_a_redelivered_result_counts_once(broker: BrokerHarness) -> None:
+    query = Query(broker)
     query.start()
     job = query.take()
     assert [query.finish(job), query.finish(job), query.finish(job)] == [1, 2, 2]
     assert query.data().done_count == 1
 
 
-def test_a_stored_result_is_not_counted_again(lab: Lab) -> None:
+def test_a_stored_result_is_not_counted_again(broker: BrokerHarness) -> None:
     """Even if Redis has gone back in time for a job, but not for its gather."""
-    query = Query(lab)
+    query = Query(broker)
     query.start()
     job = query.take()
     assert query.finish(job, body='"first"') == 1
-    lab.redis.hset(lab.keys.job(job.id), "status", "processing")
+    broker.redis.hset(broker.keys.job(job.id), "status", "processing")
     assert query.finish(job, body='"again"') == 1
     assert query.data().done_count == 1
     assert query.queries.results(query.key) == {"a": '"first"'}
 
 
-def test_a_stale_result_counts_for_nothing(lab: Lab) -> None:
-    query = Query(lab, "a")
+def test_a_stale_result_counts_for_nothing(broker: BrokerHarness) -> None:
+    query = Query(broker, "a")
     query.start()
     stale = query.take()
-    lab.store.reap("runner", [stale.id])
+    broker.store.reap("runner", [stale.id])
     again = query.take()
     assert query.finish(stale, body='"stale"') == 0
     assert query.state() == NOTHING
@@ -178,18 +182,20 @@ def test_a_stale_result_counts_for_nothing(lab: Lab) -> None:
     assert query.queries.results(query.key) == {"a": '"true"'}
 
 
-def test_results_of_one_batch_release_once(lab: Lab) -> None:
-    query = Query(lab)
+def test_results_of_one_batch_release_once(broker: BrokerHarness) -> None:
+    query = Query(broker)
     query.start()
-    jobs = lab.claim("runner", 3).jobs
-    assert lab.finish(*[outcome(job) for job in jobs], child="runner") == [1, 1, 1]
-    assert lab.ids("queued") == [query.job("then")]
-    invariants(lab)
+    jobs = broker.claim("runner", 3).jobs
+    assert broker.finish(*[outcome(job) for job in jobs], child="runner") == [1, 1, 1]
+    assert broker.ids("queued") == [query.job("then")]
+    invariants(broker)
 
 
 @pytest.mark.parametrize("way", ["fail", "cancel", "poison", "clear"])
-def test_a_loss_that_cannot_be_made_up_fails_the_gather_at_once(lab: Lab, way: str) -> None:
-    query = Query(lab, threshold=2)
+def test_a_loss_that_cannot_be_made_up_fails_the_gather_at_once(
+    broker: BrokerHarness, way: str
+) -> None:
+    query = Query(broker, threshold=2)
     query.start()
     query.run_one()
     query.run_one("failed")
@@ -197,91 +203,95 @@ def test_a_loss_that_cannot_be_made_up_fails_the_gather_at_once(lab: Lab, way: s
     if way == "fail":
         query.run_one("failed")
     elif way == "cancel":
-        lab.store.cancel([query.job(2)])
+        broker.store.cancel([query.job(2)])
     elif way == "clear":
-        lab.store.clear("default", "queued")
+        broker.store.clear("default", "queued")
     else:
-        lab.redis.hset(lab.keys.job(query.job(2)), "recoveries", 99)
-        lab.store.reap("runner", [query.take().id])
+        broker.redis.hset(broker.keys.job(query.job(2)), "recoveries", 99)
+        broker.store.reap("runner", [query.take().id])
     assert query.state() == ("failed", "unreachable")
     assert query.data().missing == ("b", "c")
-    assert query.job("failure") in lab.ids("queued")
-    assert lab.status(query.job("then")) is None
+    assert query.job("failure") in broker.ids("queued")
+    assert broker.status(query.job("then")) is None
     assert query.ttl_ms() == -1  # for the follow-up
-    invariants(lab)
+    invariants(broker)
 
 
-def test_without_a_follow_up_the_results_just_expire(lab: Lab) -> None:
-    query = Query(lab, "ab", failure=False)
+def test_without_a_follow_up_the_results_just_expire(broker: BrokerHarness) -> None:
+    query = Query(broker, "ab", failure=False)
     query.start()
     query.run_one()
     query.run_one("failed")
     assert query.state() == ("failed", "unreachable")
-    assert lab.ids("queued") == []
+    assert broker.ids("queued") == []
     assert 0 < query.ttl_ms() <= TTL_MS
 
 
-def test_the_result_of_a_listener_retried_by_hand_is_kept_and_triggers_nothing(lab: Lab) -> None:
-    query = Query(lab, "ab")
+def test_the_result_of_a_listener_retried_by_hand_is_kept_and_triggers_nothing(
+    broker: BrokerHarness,
+) -> None:
+    query = Query(broker, "ab")
     query.start()
     query.run_one("failed")
     assert query.state() == ("failed", "unreachable")
     assert query.run_one() == "1"
     assert query.run_one() == "failure"
-    lab.store.requeue([query.job(0)])
+    broker.store.requeue([query.job(0)])
     assert query.run_one() == "0"
     assert set(query.queries.results(query.key)) == {"a", "b"}
     assert (query.state(), query.data().missing) == (("failed", "unreachable"), ("a", "b"))
-    assert lab.ids("queued") == []
+    assert broker.ids("queued") == []
 
 
-def test_a_retry_by_hand_before_the_end_can_still_reach_it(lab: Lab) -> None:
-    query = Query(lab, threshold=2)
+def test_a_retry_by_hand_before_the_end_can_still_reach_it(broker: BrokerHarness) -> None:
+    query = Query(broker, threshold=2)
     query.start()
     query.run_one("failed")
-    lab.store.requeue([query.job(0)])
+    broker.store.requeue([query.job(0)])
     query.run_one("failed")  # b has failed; a and c may still return
     assert query.state() == NOTHING
     assert (query.run_one(), query.run_one()) == ("2", "0")
     assert query.state() == ("released", "")
 
 
-def test_a_retried_attempt_does_not_count_as_a_loss(lab: Lab) -> None:
-    query = Query(lab, "a")
+def test_a_retried_attempt_does_not_count_as_a_loss(broker: BrokerHarness) -> None:
+    query = Query(broker, "a")
     query.start()
     query.run_one("retrying")
     assert query.state() == NOTHING
 
 
-def test_a_gather_fails_after_its_last_check(lab: Lab) -> None:
-    query = Query(lab, threshold=2)
+def test_a_gather_fails_after_its_last_check(broker: BrokerHarness) -> None:
+    query = Query(broker, threshold=2)
     query.start()
     query.run_one()
     for left in (2, 1):
-        lab.advance(DELAY_MS)
+        broker.advance(DELAY_MS)
         query.look()
         assert (query.state(), query.data().polls_left) == (NOTHING, left)
-    lab.advance(DELAY_MS - 1)
+    broker.advance(DELAY_MS - 1)
     query.look()
     assert query.state() == NOTHING
-    lab.advance(1)
+    broker.advance(1)
     query.look()
     assert query.state() == ("failed", "late")
     assert query.data().missing == ("b", "c")
-    assert lab.ids("queued").count(query.job("failure")) == 1
+    assert broker.ids("queued").count(query.job("failure")) == 1
     query.run_one()
     query.run_one()
-    assert lab.status(query.job("then")) is None  # too late
+    assert broker.status(query.job("then")) is None  # too late
 
 
 @pytest.mark.parametrize("ended_by", ["look", "result", "loss"])
-def test_lost_results_fail_the_gather_and_are_not_recreated(lab: Lab, ended_by: str) -> None:
-    query = Query(lab)
+def test_lost_results_fail_the_gather_and_are_not_recreated(
+    broker: BrokerHarness, ended_by: str
+) -> None:
+    query = Query(broker)
     query.start()
     query.run_one()
     query.expire()
     if ended_by == "look":
-        lab.advance(DELAY_MS)
+        broker.advance(DELAY_MS)
         query.look()
     else:
         query.run_one("completed" if ended_by == "result" else "failed")
@@ -289,95 +299,97 @@ def test_lost_results_fail_the_gather_and_are_not_recreated(lab: Lab, ended_by: 
     assert query.data().missing == ("a", "b", "c")
     query.run_one()
     assert query.ttl_ms() == -2
-    assert lab.status(query.job("failure")) is not None
+    assert broker.status(query.job("failure")) is not None
 
 
-def test_an_expiry_before_the_next_check_is_seen_in_time(lab: Lab) -> None:
-    query = Query(lab)
+def test_an_expiry_before_the_next_check_is_seen_in_time(broker: BrokerHarness) -> None:
+    query = Query(broker)
     query.plan = query.plan._replace(ttl_ms=1000)
     query.start()
-    assert lab.redis.zscore(lab.keys.gathers, query.key) == lab.now + 1050
-    lab.advance(1050)
+    assert broker.redis.zscore(broker.keys.gathers, query.key) == broker.now + 1050
+    broker.advance(1050)
     query.look()  # Redis's own clock is not that far: it still exists
     assert (query.state(), query.data().polls_left) == (NOTHING, 3)
-    assert lab.redis.zscore(lab.keys.gathers, query.key) == lab.now - 1050 + DELAY_MS
+    assert broker.redis.zscore(broker.keys.gathers, query.key) == broker.now - 1050 + DELAY_MS
 
 
-def test_a_gather_is_forgotten_a_while_after_its_follow_up_has_run(lab: Lab) -> None:
-    query = Query(lab, "a")
+def test_a_gather_is_forgotten_a_while_after_its_follow_up_has_run(broker: BrokerHarness) -> None:
+    query = Query(broker, "a")
     query.start()
     query.run_one()
-    lab.advance(TTL_MS)
+    broker.advance(TTL_MS)
     query.look()
     assert query.is_known  # the follow-up has not run
     assert query.ttl_ms() == -1
     assert query.run_one() == "then"
     assert 0 < query.ttl_ms() <= TTL_MS
-    lab.advance(TTL_MS)
+    broker.advance(TTL_MS)
     query.look()
     assert not query.is_known
     assert query.ttl_ms() == -2
-    assert not lab.redis.exists(lab.keys.gathers)
-    assert Query(lab, name="1").start() == 1  # the key is free
+    assert not broker.redis.exists(broker.keys.gathers)
+    assert Query(broker, name="1").start() == 1  # the key is free
 
 
-def test_results_wait_for_a_manual_retry_of_the_follow_up(lab: Lab) -> None:
-    query = Query(lab, "a")
+def test_results_wait_for_a_manual_retry_of_the_follow_up(broker: BrokerHarness) -> None:
+    query = Query(broker, "a")
     query.start()
     query.run_one()
     query.run_one("failed")
     assert query.ttl_ms() == -1
-    lab.advance(KEEP_MS - 1)
+    broker.advance(KEEP_MS - 1)
     query.look()
-    lab.store.requeue([query.job("then")])
-    lab.advance(1)
+    broker.store.requeue([query.job("then")])
+    broker.advance(1)
     query.look()
     assert (query.is_known, query.ttl_ms()) == (True, -1)  # it is queued
     assert query.run_one() == "then"
     assert query.ttl_ms() > 0
-    lab.advance(TTL_MS)
+    broker.advance(TTL_MS)
     query.look()
     assert not query.is_known
 
 
-def test_a_gather_with_a_failed_follow_up_is_forgotten_with_failed_jobs(lab: Lab) -> None:
-    query = Query(lab, "a")
+def test_a_gather_with_a_failed_follow_up_is_forgotten_with_failed_jobs(
+    broker: BrokerHarness,
+) -> None:
+    query = Query(broker, "a")
     query.start()
     query.run_one()
     query.run_one("failed")
-    lab.advance(KEEP_MS)
+    broker.advance(KEEP_MS)
     query.look()
     assert (query.is_known, query.ttl_ms()) == (False, -2)
 
 
-def test_a_gather_is_forgotten_sooner_when_its_follow_up_is_gone(lab: Lab) -> None:
-    query = Query(lab, "a")
+def test_a_gather_is_forgotten_sooner_when_its_follow_up_is_gone(broker: BrokerHarness) -> None:
+    query = Query(broker, "a")
     query.start()
     query.run_one()
     query.run_one("failed")
-    lab.advance(TTL_MS)
+    broker.advance(TTL_MS)
     query.look()
     assert query.is_known
-    assert lab.store.delete([query.job("then")]) == [1]
-    lab.advance(TTL_MS)
+    assert broker.store.delete([query.job("then")]) == [1]
+    broker.advance(TTL_MS)
     query.look()
     assert (query.is_known, query.ttl_ms()) == (False, -2)
 
 
-def test_a_job_of_an_earlier_gather_does_not_affect_the_present_one(lab: Lab) -> None:
-    old = Query(lab, "ab", threshold=1)
+def test_a_job_of_an_earlier_gather_does_not_affect_the_present_one(broker: BrokerHarness) -> None:
+    old = Query(broker, "ab", threshold=1)
     old.start()
-    lab.store.cancel([old.job(1)])
+    broker.store.cancel([old.job(1)])
     old.run_one()
     old.run_one()
-    lab.advance(TTL_MS)
+    broker.advance(TTL_MS)
     old.look()
-    new = Query(lab, "ab", name="1")
+    new = Query(broker, "ab", name="1")
     assert new.start() == 1
-    lab.store.requeue([old.job(1)])
-    assert [lab.take("runner").id for _ in range(3)] == [new.job(0), new.job(1), old.job(1)]
-    last = lab.job(old.job(1))
-    lab.finish(outcome_of(old.job(1), last), child="runner")
+    broker.store.requeue([old.job(1)])
+    assert [broker.take("runner").id for _ in range(3)] == [new.job(0), new.job(1), old.job(1)]
+    last = broker.job(old.job(1))
+    broker.finish(outcome_of(old.job(1), last), child="runner")
     assert (new.state(), new.data().done_count) == (NOTHING, 0)
 
 
@@ -386,51 +398,53 @@ def outcome_of(job_id: str, job: dict[str, str]) -> Outcome:
     return Outcome(job_id, int(job["lease"]), 1, "completed", '"old"')
 
 
-def test_a_plan_of_the_wrong_type_does_not_block_the_jobs(lab: Lab) -> None:
-    query = Query(lab, "a")
+def test_a_plan_of_the_wrong_type_does_not_block_the_jobs(broker: BrokerHarness) -> None:
+    query = Query(broker, "a")
     query.start()
     job = query.take()
-    lab.redis.delete(lab.keys.gather_plan(query.key))
-    lab.redis.set(lab.keys.gather_plan(query.key), "mine")
+    broker.redis.delete(broker.keys.gather_plan(query.key))
+    broker.redis.set(broker.keys.gather_plan(query.key), "mine")
     assert query.finish(job) == 1
-    lab.advance(DELAY_MS)
+    broker.advance(DELAY_MS)
     query.look()
-    assert lab.redis.get(lab.keys.gather_plan(query.key)) == "mine"
-    assert not lab.redis.exists(lab.keys.gathers)
+    assert broker.redis.get(broker.keys.gather_plan(query.key)) == "mine"
+    assert not broker.redis.exists(broker.keys.gathers)
 
 
-def test_a_list_of_gathers_of_the_wrong_type_costs_no_results(lab: Lab) -> None:
-    query = Query(lab, "ab")
+def test_a_list_of_gathers_of_the_wrong_type_costs_no_results(broker: BrokerHarness) -> None:
+    query = Query(broker, "ab")
     query.start()
-    key = lab.keys.gathers
-    lab.redis.rename(key, "theirs")
-    lab.redis.set(key, "mine")
+    key = broker.keys.gathers
+    broker.redis.rename(key, "theirs")
+    broker.redis.set(key, "mine")
     for _ in query.plan.listeners:
         query.run_one()
     assert query.state() == ("released", "")
-    lab.redis.rename("theirs", key)
+    broker.redis.rename("theirs", key)
     assert query.run_one() == "then"
-    lab.advance(TTL_MS)
+    broker.advance(TTL_MS)
     query.look()
     assert not query.is_known
 
 
-def test_the_timer_is_told_when_to_check(lab: Lab) -> None:
-    assert lab.store.promote(["default"])[:2] == (0, -1)
-    query = Query(lab)
+def test_the_timer_is_told_when_to_check(broker: BrokerHarness) -> None:
+    assert broker.store.promote(["default"])[:2] == (0, -1)
+    query = Query(broker)
     query.start()
-    assert lab.redis.llen(lab.keys.timer) == 1  # it is woken
-    assert lab.store.promote(["default"])[:2] == (0, DELAY_MS)
+    assert broker.redis.llen(broker.keys.timer) == 1  # it is woken
+    assert broker.store.promote(["default"])[:2] == (0, DELAY_MS)
 
 
-def test_many_that_fail_in_one_batch_are_checked_in_steps(lab: Lab) -> None:
+def test_many_that_fail_in_one_batch_are_checked_in_steps(broker: BrokerHarness) -> None:
     wide = [f"l{n}" for n in range(100)]
-    queries = [Query(lab, wide, key=f"k{n}", name=str(n), threshold=100) for n in range(3)]
+    queries = [Query(broker, wide, key=f"k{n}", name=str(n), threshold=100) for n in range(3)]
     for query in queries:
         query.start()
     first = [f"{query.id}.0" for query in queries]
-    jobs = [job for _ in range(3) for job in lab.claim("runner", 100).jobs if job.id in first]
-    assert lab.finish(*[outcome(job, "failed", ERROR) for job in jobs], child="runner") == [1] * 3
+    jobs = [job for _ in range(3) for job in broker.claim("runner", 100).jobs if job.id in first]
+    assert (
+        broker.finish(*[outcome(job, "failed", ERROR) for job in jobs], child="runner") == [1] * 3
+    )
     assert [query.data().status for query in queries] == ["failed", "collecting", "collecting"]
     queries[0].look()
     assert [query.state() for query in queries] == [("failed", "unreachable")] * 3

@@ -18,8 +18,8 @@ from django_redisqueue.exceptions import RedisQueueError
 from ..support.commands import Script
 from ..support.servers import RedisServer
 from .gathers import Query
-from .lab import ERROR, PAYLOAD, T0, Lab, invariants, outcome
-from .workflows import LabWorkflow
+from .harness import ERROR, PAYLOAD, T0, BrokerHarness, invariants, outcome
+from .workflows import BrokerWorkflow
 
 HOUR = 3_600_000
 MODES = {
@@ -37,7 +37,7 @@ def spec(mode: str, key: str = "k") -> str:
     return f"{key} {MODES[mode]}"
 
 
-def put(lab: Lab, name: str, mode: str, *, key: str = "k", **options: Any) -> str:
+def put(broker: BrokerHarness, name: str, mode: str, *, key: str = "k", **options: Any) -> str:
     """Enqueue a job with a key; returns the id of the job that has it afterwards."""
     if mode == "replace":
         options.setdefault("when", "+10000")
@@ -45,62 +45,62 @@ def put(lab: Lab, name: str, mode: str, *, key: str = "k", **options: Any) -> st
     job = NewJob(
         name, options.pop("queue", "default"), "app.task", unique=spec(mode, key), **options
     )
-    (is_new,) = lab.store.enqueue([job])
+    (is_new,) = broker.store.enqueue([job])
     assert not (is_new and job.owner)
-    checked(lab)
+    checked(broker)
     return job.owner or name
 
 
-def checked(lab: Lab) -> None:
+def checked(broker: BrokerHarness) -> None:
     """A key's job exists and has not ended, or the key lasts for its own time."""
-    dump = invariants(lab, tokens=False)
-    prefix = f"{lab.keys.base}unique:"
+    dump = invariants(broker, tokens=False)
+    prefix = f"{broker.keys.base}unique:"
     keys = {key.removeprefix(prefix): dump[key][1] for key in dump if key.startswith(prefix)}
-    listed = {key for key, _ in dump.get(lab.keys.uniques, ["zset", []])[1]}
-    lasting = {key for key, _ in dump.get(lab.keys.unique_lifetimes, ["zset", []])[1]}
+    listed = {key for key, _ in dump.get(broker.keys.uniques, ["zset", []])[1]}
+    lasting = {key for key, _ in dump.get(broker.keys.unique_lifetimes, ["zset", []])[1]}
     assert listed == keys.keys()
     for key, value in keys.items():
         if key not in lasting:
-            job = lab.job(value)
+            job = broker.job(value)
             assert job["status"] not in ("completed", "failed", "cancelled")
             assert f"{key} " in job["unique"]
 
 
-def owner(lab: Lab, key: str = "k") -> str:
-    found = UniqueQueries(lab.connection).find(key)
+def owner(broker: BrokerHarness, key: str = "k") -> str:
+    found = UniqueQueries(broker.connection).find(key)
     return found.job_id if found else ""
 
 
-def start(lab: Lab, name: str) -> Any:
-    lab.advance(10_000)
-    lab.store.promote([])
-    job = lab.take()
+def start(broker: BrokerHarness, name: str) -> Any:
+    broker.advance(10_000)
+    broker.store.promote([])
+    job = broker.take()
     assert job.id == name
     return job
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_second_job_with_the_key_is_the_first(lab: Lab, mode: str) -> None:
-    assert put(lab, "a", mode) == "a"
-    assert put(lab, "b", mode) == "a"
-    assert put(lab, "c", mode, key="other") == "c"
-    assert lab.status("b") is None
-    assert lab.meta()["deduplicated_total"] == 1
-    assert lab.meta()["enqueued_total"] == 2
-    assert Queries(lab.connection).job("b").id == "a"
-    assert lab.events("b") == []
+def test_a_second_job_with_the_key_is_the_first(broker: BrokerHarness, mode: str) -> None:
+    assert put(broker, "a", mode) == "a"
+    assert put(broker, "b", mode) == "a"
+    assert put(broker, "c", mode, key="other") == "c"
+    assert broker.status("b") is None
+    assert broker.meta()["deduplicated_total"] == 1
+    assert broker.meta()["enqueued_total"] == 2
+    assert Queries(broker.connection).job("b").id == "a"
+    assert broker.events("b") == []
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_resending_a_call_has_no_further_effect(lab: Lab, mode: str) -> None:
+def test_resending_a_call_has_no_further_effect(broker: BrokerHarness, mode: str) -> None:
     """Even if the first job has ended in between."""
-    put(lab, "a", mode)
-    assert put(lab, "a", mode) == "a"
-    assert put(lab, "b", mode) == "a"
-    assert put(lab, "b", mode) == "a"
-    lab.finish(outcome(start(lab, "a"), "completed", "1"))
-    assert put(lab, "b", mode) == "a"
-    assert lab.ids("queued") == lab.ids("scheduled") == []
+    put(broker, "a", mode)
+    assert put(broker, "a", mode) == "a"
+    assert put(broker, "b", mode) == "a"
+    assert put(broker, "b", mode) == "a"
+    broker.finish(outcome(start(broker, "a"), "completed", "1"))
+    assert put(broker, "b", mode) == "a"
+    assert broker.ids("queued") == broker.ids("scheduled") == []
 
 
 PRODUCER = """
@@ -121,143 +121,145 @@ for n in range(250):
 """
 
 
-def test_a_thousand_producers_race_for_one_key(lab: Lab, redis_server: RedisServer) -> None:
+def test_a_thousand_producers_race_for_one_key(
+    broker: BrokerHarness, redis_server: RedisServer
+) -> None:
     """In four processes, which start together."""
     where = {
         "REDISQUEUE_TEST_URL": redis_server.url,
-        "REDISQUEUE_TEST_SETTINGS": json.dumps({"PREFIX": lab.store.settings.prefix}),
+        "REDISQUEUE_TEST_SETTINGS": json.dumps({"PREFIX": broker.store.settings.prefix}),
     }
     mode = MODES["until_finished"]
     racers = [Script(PRODUCER % (name, mode), **where) for name in "abcd"]
     for _ in racers:
-        assert lab.redis.blpop(["ready"], 60), [racer.output for racer in racers]
-    lab.redis.rpush("go", *"abcd")
+        assert broker.redis.blpop(["ready"], 60), [racer.output for racer in racers]
+    broker.redis.rpush("go", *"abcd")
     assert [racer.wait() for racer in racers] == [0] * 4, [racer.output for racer in racers]
     answers = [line.split() for racer in racers for line in racer.output.splitlines()]
     assert len(answers) == 1000
     assert len({job_id for job_id, _ in answers}) == 1
     assert sum(int(is_new) for _, is_new in answers) == 1
-    assert len(lab.ids("queued")) == 1
-    assert lab.meta()["deduplicated_total"] == 999
+    assert len(broker.ids("queued")) == 1
+    assert broker.meta()["deduplicated_total"] == 999
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_decision_is_one_script(lab: Lab, mode: str) -> None:
+def test_every_decision_is_one_script(broker: BrokerHarness, mode: str) -> None:
     """So a producer that is killed leaves all of it or nothing: there are not two steps."""
-    before = lab.redis.info("commandstats")["cmdstat_evalsha"]["calls"]
-    put(lab, "a", mode)
-    put(lab, "b", mode)
-    start(lab, "a")
-    calls = lab.redis.info("commandstats")["cmdstat_evalsha"]["calls"] - before
+    before = broker.redis.info("commandstats")["cmdstat_evalsha"]["calls"]
+    put(broker, "a", mode)
+    put(broker, "b", mode)
+    start(broker, "a")
+    calls = broker.redis.info("commandstats")["cmdstat_evalsha"]["calls"] - before
     assert calls == 4  # two of enqueue, promote and claim
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_duplicates_inside_one_call(lab: Lab, mode: str) -> None:
+def test_duplicates_inside_one_call(broker: BrokerHarness, mode: str) -> None:
     jobs = [NewJob(f"j{n}", "default", "t", PAYLOAD, unique=spec(mode)) for n in range(100)]
-    assert lab.store.enqueue(jobs) == [True] + [False] * 99
+    assert broker.store.enqueue(jobs) == [True] + [False] * 99
     assert {job.owner for job in jobs[1:]} == {"j0"}
-    assert lab.meta()["deduplicated_total"] == 99
-    checked(lab)
+    assert broker.meta()["deduplicated_total"] == 99
+    checked(broker)
 
 
-def test_until_started_ends_with_the_start(lab: Lab) -> None:
-    put(lab, "a", "until_started")
-    job = start(lab, "a")
-    assert put(lab, "b", "until_started") == "b"
-    lab.finish(outcome(job, "retrying", ERROR))
-    assert put(lab, "c", "until_started") == "b"
-    lab.finish(outcome(lab.take(), "completed", "1"))
-    assert owner(lab) == ""
+def test_until_started_ends_with_the_start(broker: BrokerHarness) -> None:
+    put(broker, "a", "until_started")
+    job = start(broker, "a")
+    assert put(broker, "b", "until_started") == "b"
+    broker.finish(outcome(job, "retrying", ERROR))
+    assert put(broker, "c", "until_started") == "b"
+    broker.finish(outcome(broker.take(), "completed", "1"))
+    assert owner(broker) == ""
 
 
-def test_until_started_outlives_a_claim_that_started_nothing(lab: Lab) -> None:
-    put(lab, "a", "until_started")
-    job = start(lab, "a")
-    lab.store.release("c1", [(job.id, job.lease)])
-    assert put(lab, "b", "until_started") == "a"
+def test_until_started_outlives_a_claim_that_started_nothing(broker: BrokerHarness) -> None:
+    put(broker, "a", "until_started")
+    job = start(broker, "a")
+    broker.store.release("c1", [(job.id, job.lease)])
+    assert put(broker, "b", "until_started") == "a"
 
 
-@pytest.mark.parametrize("verdict", ["retrying", "delayed", "queued"])
+@pytest.mark.parametrize("kind", ["retrying", "delayed", "queued"])
 @pytest.mark.parametrize("mode", ["until_finished", "keep_last"])
-def test_a_returning_job_keeps_its_key(lab: Lab, mode: str, verdict: str) -> None:
-    put(lab, "a", mode)
-    lab.finish(outcome(start(lab, "a"), verdict, ERROR))
-    assert put(lab, "b", mode) == "a"
-    assert owner(lab) == "a"
+def test_a_returning_job_keeps_its_key(broker: BrokerHarness, mode: str, kind: str) -> None:
+    put(broker, "a", mode)
+    broker.finish(outcome(start(broker, "a"), kind, ERROR))
+    assert put(broker, "b", mode) == "a"
+    assert owner(broker) == "a"
 
 
 # -- how a key is freed
 
 
-def complete(lab: Lab) -> None:
-    lab.finish(outcome(start(lab, "a"), "completed", "1"))
+def complete(broker: BrokerHarness) -> None:
+    broker.finish(outcome(start(broker, "a"), "completed", "1"))
 
 
-def fail(lab: Lab) -> None:
-    lab.finish(outcome(start(lab, "a"), "failed", ERROR))
+def fail(broker: BrokerHarness) -> None:
+    broker.finish(outcome(start(broker, "a"), "failed", ERROR))
 
 
-def stop(lab: Lab) -> None:
-    lab.finish(outcome(start(lab, "a"), "cancelled", ""))
+def stop(broker: BrokerHarness) -> None:
+    broker.finish(outcome(start(broker, "a"), "cancelled", ""))
 
 
-def cancel(lab: Lab) -> None:
-    assert lab.store.cancel(["a"]) == [1]
+def cancel(broker: BrokerHarness) -> None:
+    assert broker.store.cancel(["a"]) == [1]
 
 
-def cancel_while_it_runs_and_is_reaped(lab: Lab) -> None:
-    start(lab, "a")
-    lab.store.cancel(["a"])
-    lab.store.reap("c1")
+def cancel_while_it_runs_and_is_reaped(broker: BrokerHarness) -> None:
+    start(broker, "a")
+    broker.store.cancel(["a"])
+    broker.store.reap("c1")
 
 
-def poison(lab: Lab) -> None:
-    start(lab, "a")
+def poison(broker: BrokerHarness) -> None:
+    start(broker, "a")
     for _ in range(3):
-        lab.store.reap("c1", ["a"])
-        lab.claim()
-    assert lab.job("a")["reason"] == "poison"
+        broker.store.reap("c1", ["a"])
+        broker.claim()
+    assert broker.job("a")["reason"] == "poison"
 
 
-def clear(lab: Lab) -> None:
+def clear(broker: BrokerHarness) -> None:
     for status in ("scheduled", "queued"):
-        lab.store.clear("default", status)
-    assert lab.status("a") == "cancelled"
+        broker.store.clear("default", status)
+    assert broker.status("a") == "cancelled"
 
 
-def clear_finished(lab: Lab) -> None:
-    complete(lab)
-    lab.store.clear("default", "completed")
+def clear_finished(broker: BrokerHarness) -> None:
+    complete(broker)
+    broker.store.clear("default", "completed")
 
 
-def delete(lab: Lab) -> None:
-    fail(lab)
-    lab.advance(20_000)
-    assert lab.store.delete(["a"]) == [1]
+def delete(broker: BrokerHarness) -> None:
+    fail(broker)
+    broker.advance(20_000)
+    assert broker.store.delete(["a"]) == [1]
 
 
-def prune(lab: Lab) -> None:
-    complete(lab)
-    lab.advance(20_000)
-    lab.store.trim(lab.redis.xrevrange(lab.keys.events, count=1)[0][0], 0)
-    assert lab.store.prune("default", "completed", 0, 0)[0] == 1
+def prune(broker: BrokerHarness) -> None:
+    complete(broker)
+    broker.advance(20_000)
+    broker.store.trim(broker.redis.xrevrange(broker.keys.events, count=1)[0][0], 0)
+    assert broker.store.prune("default", "completed", 0, 0)[0] == 1
 
 
-def lose(lab: Lab) -> None:
-    lab.redis.delete(lab.keys.job("a"))
+def lose(broker: BrokerHarness) -> None:
+    broker.redis.delete(broker.keys.job("a"))
 
 
-def lose_while_it_runs(lab: Lab) -> None:
-    start(lab, "a")
-    lose(lab)
+def lose_while_it_runs(broker: BrokerHarness) -> None:
+    start(broker, "a")
+    lose(broker)
 
 
-def release(lab: Lab) -> None:
-    assert lab.store.release_unique("k") == "a"
+def release(broker: BrokerHarness) -> None:
+    assert broker.store.release_unique("k") == "a"
 
 
-ENDS: list[Callable[[Lab], None]] = [
+ENDS: list[Callable[[BrokerHarness], None]] = [
     complete, fail, stop, cancel, cancel_while_it_runs_and_is_reaped, poison, clear,
     clear_finished, delete, prune, lose, lose_while_it_runs, release,
 ]  # fmt: skip
@@ -265,367 +267,381 @@ ENDS: list[Callable[[Lab], None]] = [
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("mode", ["until_started", "until_finished", "replace", "keep_last"])
-def test_no_key_outlives_its_job(lab: Lab, mode: str, end: Callable[[Lab], None]) -> None:
-    put(lab, "a", mode)
-    end(lab)
+def test_no_key_outlives_its_job(
+    broker: BrokerHarness, mode: str, end: Callable[[BrokerHarness], None]
+) -> None:
+    put(broker, "a", mode)
+    end(broker)
     if end not in (lose, lose_while_it_runs):
-        assert not lab.redis.exists(lab.keys.unique("k"))
-        assert not lab.redis.exists(lab.keys.uniques)
+        assert not broker.redis.exists(broker.keys.unique("k"))
+        assert not broker.redis.exists(broker.keys.uniques)
     new = NewJob("b", "default", "app.task", PAYLOAD, unique=spec(mode))
-    assert lab.store.enqueue([new]) == [True]
-    assert owner(lab) == "b"
+    assert broker.store.enqueue([new]) == [True]
+    assert owner(broker) == "b"
 
 
-def test_the_end_of_its_workflow_frees_the_key(lab: Lab) -> None:
+def test_the_end_of_its_workflow_frees_the_key(broker: BrokerHarness) -> None:
     """The job is cancelled or cleaned up with the workflow, or skipped because of its parent."""
     for end in ("cancel", "clean"):
-        workflow = LabWorkflow(lab, {0: [], 1: [0]}, name=end)
+        workflow = BrokerWorkflow(broker, {0: [], 1: [0]}, name=end)
         workflow.jobs[1] = workflow.jobs[1]._replace(unique=spec("until_finished"))
         workflow.push()
-        assert owner(lab) == workflow.job(1)
+        assert owner(broker) == workflow.job(1)
         if end == "clean":
             workflow.run_one("failed")
-        lab.store.control_workflow(workflow.id, end)
+        broker.store.control_workflow(workflow.id, end)
         workflow.advance()
-        checked(lab)
-        assert owner(lab) == ""
-    lab.add("parent")
-    put(lab, "a", "until_finished", after="skip parent")
-    lab.finish(outcome(lab.take(), "failed", ERROR))
-    assert (lab.status("a"), owner(lab)) == ("cancelled", "")
+        checked(broker)
+        assert owner(broker) == ""
+    broker.add("parent")
+    put(broker, "a", "until_finished", after="skip parent")
+    broker.finish(outcome(broker.take(), "failed", ERROR))
+    assert (broker.status("a"), owner(broker)) == ("cancelled", "")
 
 
 @pytest.mark.parametrize("end", [complete, fail, poison, delete, prune, clear_finished])
-def test_a_lasting_key_outlives_its_job(lab: Lab, end: Callable[[Lab], None]) -> None:
-    put(lab, "a", "for")
-    end(lab)
-    assert put(lab, "b", "for") == "a"
-    lab.store.now_ms = T0 + HOUR - 1
-    assert put(lab, "c", "for") == "a"
-    lab.advance(1)
-    assert put(lab, "d", "for") == "d"
+def test_a_lasting_key_outlives_its_job(
+    broker: BrokerHarness, end: Callable[[BrokerHarness], None]
+) -> None:
+    put(broker, "a", "for")
+    end(broker)
+    assert put(broker, "b", "for") == "a"
+    broker.store.now_ms = T0 + HOUR - 1
+    assert put(broker, "c", "for") == "a"
+    broker.advance(1)
+    assert put(broker, "d", "for") == "d"
 
 
 @pytest.mark.parametrize("end", [cancel, stop, clear])
-def test_a_cancelled_job_frees_a_lasting_key(lab: Lab, end: Callable[[Lab], None]) -> None:
-    put(lab, "a", "for")
-    end(lab)
-    assert put(lab, "b", "for") == "b"
+def test_a_cancelled_job_frees_a_lasting_key(
+    broker: BrokerHarness, end: Callable[[BrokerHarness], None]
+) -> None:
+    put(broker, "a", "for")
+    end(broker)
+    assert put(broker, "b", "for") == "b"
 
 
-def test_lasting_keys_do_not_accumulate(lab: Lab) -> None:
+def test_lasting_keys_do_not_accumulate(broker: BrokerHarness) -> None:
     for n in range(10):
-        put(lab, f"j{n}", "for", key=f"k{n}")
-    lab.advance(HOUR)
+        put(broker, f"j{n}", "for", key=f"k{n}")
+    broker.advance(HOUR)
     for n in range(5):
-        put(lab, f"l{n}", "for", key=f"l{n}")
-    assert lab.redis.zcard(lab.keys.uniques) == 5
-    assert 0 < lab.redis.pttl(lab.keys.unique("l0")) <= HOUR
+        put(broker, f"l{n}", "for", key=f"l{n}")
+    assert broker.redis.zcard(broker.keys.uniques) == 5
+    assert 0 < broker.redis.pttl(broker.keys.unique("l0")) <= HOUR
 
 
-def test_the_end_of_an_older_owner_does_not_free_the_key(lab: Lab) -> None:
-    put(lab, "a", "until_started")
-    job = start(lab, "a")
-    put(lab, "b", "until_started")
-    lab.finish(outcome(job, "completed", "1"))
-    assert owner(lab) == "b"
+def test_the_end_of_an_older_owner_does_not_free_the_key(broker: BrokerHarness) -> None:
+    put(broker, "a", "until_started")
+    job = start(broker, "a")
+    put(broker, "b", "until_started")
+    broker.finish(outcome(job, "completed", "1"))
+    assert owner(broker) == "b"
 
 
 # -- newer arguments
 
 
-def test_replace_waits_for_quiet_but_not_forever(lab: Lab) -> None:
-    put(lab, "a", "replace")
+def test_replace_waits_for_quiet_but_not_forever(broker: BrokerHarness) -> None:
+    put(broker, "a", "replace")
     for n in range(1, 9):
-        lab.advance(9_000)
-        assert put(lab, f"b{n}", "replace") == "a"
-        due = min(lab.now + 10_000, T0 + 60_000)
-        if due > lab.now:
-            assert lab.job("a")["due_ms"] == str(due)
-            assert lab.redis.zscore(lab.keys.queue("default").scheduled, "a") == due
-    assert lab.status("a") == "queued"
-    job = lab.take()
+        broker.advance(9_000)
+        assert put(broker, f"b{n}", "replace") == "a"
+        due = min(broker.now + 10_000, T0 + 60_000)
+        if due > broker.now:
+            assert broker.job("a")["due_ms"] == str(due)
+            assert broker.redis.zscore(broker.keys.queue("default").scheduled, "a") == due
+    assert broker.status("a") == "queued"
+    job = broker.take()
     assert (job.id, job.payload) == ("a", '[["b8"],{}]')
 
 
-def test_the_newer_arguments_are_an_event(lab: Lab) -> None:
-    put(lab, "a", "replace")
-    put(lab, "b", "replace", options='{"tags":{"x":"1"}}')
-    told = lab.events("a")[-1]
+def test_the_newer_arguments_are_an_event(broker: BrokerHarness) -> None:
+    put(broker, "a", "replace")
+    put(broker, "b", "replace", options='{"tags":{"x":"1"}}')
+    told = broker.events("a")[-1]
     assert (told["status"], told["seq"], told["replaced"]) == ("scheduled", 2, True)
     assert told["options"] == {"tags": {"x": "1"}}
-    assert lab.written("job")[-1].beside == {"args": '[["b"],{}]'}
-    assert lab.job("a")["options"] == '{"tags":{"x":"1"}}'
+    assert broker.written("job")[-1].inline == {"args": '[["b"],{}]'}
+    assert broker.job("a")["options"] == '{"tags":{"x":"1"}}'
 
 
-def test_newer_arguments_bring_their_own_limits(lab: Lab) -> None:
+def test_newer_arguments_bring_their_own_limits(broker: BrokerHarness) -> None:
     """This applies to a job that is not in its queue yet; a queued job stays in its lane."""
-    put(lab, "a", "replace", lane="s|c:x: c:x=1")
-    put(lab, "b", "replace", lane="s|c:y: c:y=1")
-    assert lab.job("a")["lane"] == "s|c:y: c:y=1"
-    lab.advance(10_000)
-    lab.store.promote([])
-    put(lab, "c", "replace", lane="s|c:z: c:z=1")
-    assert lab.job("a")["lane"] == "s|c:y: c:y=1"
-    assert lab.take().id == "a"
+    put(broker, "a", "replace", lane="s|c:x: c:x=1")
+    put(broker, "b", "replace", lane="s|c:y: c:y=1")
+    assert broker.job("a")["lane"] == "s|c:y: c:y=1"
+    broker.advance(10_000)
+    broker.store.promote([])
+    put(broker, "c", "replace", lane="s|c:z: c:z=1")
+    assert broker.job("a")["lane"] == "s|c:y: c:y=1"
+    assert broker.take().id == "a"
 
 
 @pytest.mark.parametrize("mode", ["replace", "keep_last"])
 @pytest.mark.parametrize("priority", [0, 5])
-def test_a_job_in_its_queue_keeps_its_place(lab: Lab, mode: str, priority: int) -> None:
-    put(lab, "a", mode, priority=priority, when="")
-    put(lab, "b", mode, priority=priority, when="")
-    job = lab.take()
+def test_a_job_in_its_queue_keeps_its_place(
+    broker: BrokerHarness, mode: str, priority: int
+) -> None:
+    put(broker, "a", mode, priority=priority, when="")
+    put(broker, "b", mode, priority=priority, when="")
+    job = broker.take()
     assert (job.id, job.payload) == ("a", '[["b"],{}]')
 
 
-def test_replace_while_it_runs_creates_a_successor(lab: Lab) -> None:
-    put(lab, "a", "replace")
-    job = start(lab, "a")
-    assert put(lab, "b", "replace") == "b"
-    assert owner(lab) == "b"
-    assert put(lab, "c", "replace") == "b"
-    lab.finish(outcome(job, "completed", "1"))
-    assert owner(lab) == "b"
-    assert start(lab, "b").payload == '[["c"],{}]'
+def test_replace_while_it_runs_creates_a_successor(broker: BrokerHarness) -> None:
+    put(broker, "a", "replace")
+    job = start(broker, "a")
+    assert put(broker, "b", "replace") == "b"
+    assert owner(broker) == "b"
+    assert put(broker, "c", "replace") == "b"
+    broker.finish(outcome(job, "completed", "1"))
+    assert owner(broker) == "b"
+    assert start(broker, "b").payload == '[["c"],{}]'
 
 
-@pytest.mark.parametrize("verdict", ["retrying", "delayed", "queued"])
-def test_a_job_with_a_successor_does_not_run_after_it(lab: Lab, verdict: str) -> None:
-    put(lab, "a", "replace")
-    job = start(lab, "a")
-    put(lab, "b", "replace")
-    assert lab.finish(outcome(job, verdict, ERROR)) == [3]
-    assert (lab.status("a"), lab.job("a")["reason"]) == ("cancelled", "superseded")
-    assert owner(lab) == "b"
-    checked(lab)
+@pytest.mark.parametrize("kind", ["retrying", "delayed", "queued"])
+def test_a_job_with_a_successor_does_not_run_after_it(broker: BrokerHarness, kind: str) -> None:
+    put(broker, "a", "replace")
+    job = start(broker, "a")
+    put(broker, "b", "replace")
+    assert broker.finish(outcome(job, kind, ERROR)) == [3]
+    assert (broker.status("a"), broker.job("a")["reason"]) == ("cancelled", "superseded")
+    assert owner(broker) == "b"
+    checked(broker)
 
 
-def test_a_crash_does_not_restore_older_arguments(lab: Lab) -> None:
-    put(lab, "a", "replace")
-    start(lab, "a")
-    put(lab, "b", "replace")
-    lab.store.reap("c1", ["a"])
-    assert (lab.status("a"), lab.job("a")["reason"]) == ("cancelled", "superseded")
-    checked(lab)
+def test_a_crash_does_not_restore_older_arguments(broker: BrokerHarness) -> None:
+    put(broker, "a", "replace")
+    start(broker, "a")
+    put(broker, "b", "replace")
+    broker.store.reap("c1", ["a"])
+    assert (broker.status("a"), broker.job("a")["reason"]) == ("cancelled", "superseded")
+    checked(broker)
 
 
 @pytest.mark.parametrize("how", ["retrying", "queued", "crash"])
-def test_older_arguments_do_not_return_after_the_successor_has_run(lab: Lab, how: str) -> None:
+def test_older_arguments_do_not_return_after_the_successor_has_run(
+    broker: BrokerHarness, how: str
+) -> None:
     """It ran for a long time, or its worker was silent."""
-    put(lab, "a", "replace")
-    job = start(lab, "a")
-    put(lab, "b", "replace")
-    newer = start(lab, "b")
-    put(lab, "c", "replace")
-    lab.store.cancel(["c"])
-    lab.finish(outcome(newer, "completed", "1"))
+    put(broker, "a", "replace")
+    job = start(broker, "a")
+    put(broker, "b", "replace")
+    newer = start(broker, "b")
+    put(broker, "c", "replace")
+    broker.store.cancel(["c"])
+    broker.finish(outcome(newer, "completed", "1"))
     if how == "crash":
-        lab.store.reap("c1", ["a"])
+        broker.store.reap("c1", ["a"])
     else:
-        assert lab.finish(outcome(job, how, ERROR if how == "retrying" else "")) == [3]
-    assert (lab.status("a"), lab.job("a")["reason"]) == ("cancelled", "superseded")
-    checked(lab)
+        assert broker.finish(outcome(job, how, ERROR if how == "retrying" else "")) == [3]
+    assert (broker.status("a"), broker.job("a")["reason"]) == ("cancelled", "superseded")
+    checked(broker)
 
 
-def test_a_job_requeued_by_hand_runs_like_any_other(lab: Lab) -> None:
-    put(lab, "a", "replace")
-    job = start(lab, "a")
-    put(lab, "b", "replace")
-    lab.finish(outcome(start(lab, "b"), "completed", "1"))
-    lab.finish(outcome(job, "failed", ERROR))
-    assert lab.store.requeue(["a"]) == [1]
-    lab.finish(outcome(lab.take(), "retrying", ERROR))
-    assert lab.status("a") == "retrying"
+def test_a_job_requeued_by_hand_runs_like_any_other(broker: BrokerHarness) -> None:
+    put(broker, "a", "replace")
+    job = start(broker, "a")
+    put(broker, "b", "replace")
+    broker.finish(outcome(start(broker, "b"), "completed", "1"))
+    broker.finish(outcome(job, "failed", ERROR))
+    assert broker.store.requeue(["a"]) == [1]
+    broker.finish(outcome(broker.take(), "retrying", ERROR))
+    assert broker.status("a") == "retrying"
 
 
-def test_without_a_successor_it_is_retried(lab: Lab) -> None:
-    put(lab, "a", "replace")
-    job = start(lab, "a")
-    put(lab, "b", "replace")
-    lab.store.cancel(["b"])
-    lab.finish(outcome(job, "retrying", ERROR))
-    assert lab.status("a") == "retrying"
+def test_without_a_successor_it_is_retried(broker: BrokerHarness) -> None:
+    put(broker, "a", "replace")
+    job = start(broker, "a")
+    put(broker, "b", "replace")
+    broker.store.cancel(["b"])
+    broker.finish(outcome(job, "retrying", ERROR))
+    assert broker.status("a") == "retrying"
 
 
-def test_newer_arguments_for_a_failed_attempt_restart_the_job(lab: Lab) -> None:
-    put(lab, "a", "replace")
-    lab.finish(outcome(start(lab, "a"), "retrying", ERROR))
-    assert put(lab, "b", "replace") == "a"
-    found = lab.job("a")
-    assert (found["status"], found["due_ms"]) == ("scheduled", str(lab.now + 10_000))
+def test_newer_arguments_for_a_failed_attempt_restart_the_job(broker: BrokerHarness) -> None:
+    put(broker, "a", "replace")
+    broker.finish(outcome(start(broker, "a"), "retrying", ERROR))
+    assert put(broker, "b", "replace") == "a"
+    found = broker.job("a")
+    assert (found["status"], found["due_ms"]) == ("scheduled", str(broker.now + 10_000))
     assert not {"attempts", "error"} & found.keys()
-    assert start(lab, "a").attempts == 0
+    assert start(broker, "a").attempts == 0
 
 
-def test_keep_last_runs_one_and_keeps_one(lab: Lab) -> None:
-    put(lab, "a", "keep_last")
-    job = start(lab, "a")
-    assert put(lab, "b", "keep_last") == "b"
-    assert (lab.status("b"), owner(lab)) == ("waiting", "b")
-    assert put(lab, "c", "keep_last") == "b"
-    assert lab.taken() == []
-    lab.finish(outcome(job, "retrying", ERROR))
-    assert lab.status("b") == "waiting"
-    lab.advance(1000)
-    lab.store.promote([])
-    lab.finish(outcome(lab.take(), "completed", "1"))
-    assert (lab.status("b"), owner(lab)) == ("queued", "b")
-    assert lab.take().payload == '[["c"],{}]'
+def test_keep_last_runs_one_and_keeps_one(broker: BrokerHarness) -> None:
+    put(broker, "a", "keep_last")
+    job = start(broker, "a")
+    assert put(broker, "b", "keep_last") == "b"
+    assert (broker.status("b"), owner(broker)) == ("waiting", "b")
+    assert put(broker, "c", "keep_last") == "b"
+    assert broker.taken() == []
+    broker.finish(outcome(job, "retrying", ERROR))
+    assert broker.status("b") == "waiting"
+    broker.advance(1000)
+    broker.store.promote([])
+    broker.finish(outcome(broker.take(), "completed", "1"))
+    assert (broker.status("b"), owner(broker)) == ("queued", "b")
+    assert broker.take().payload == '[["c"],{}]'
 
 
 @pytest.mark.parametrize("end", [fail, stop, poison, cancel_while_it_runs_and_is_reaped])
-def test_keep_last_is_started_by_any_end(lab: Lab, end: Callable[[Lab], None]) -> None:
-    put(lab, "a", "keep_last")
-    job = start(lab, "a")
-    put(lab, "b", "keep_last")
-    lab.store.release("c1", [(job.id, job.lease)])
-    end(lab)
-    checked(lab)
-    assert lab.status("b") in ("queued", "processing")
-    assert owner(lab) == "b"
+def test_keep_last_is_started_by_any_end(
+    broker: BrokerHarness, end: Callable[[BrokerHarness], None]
+) -> None:
+    put(broker, "a", "keep_last")
+    job = start(broker, "a")
+    put(broker, "b", "keep_last")
+    broker.store.release("c1", [(job.id, job.lease)])
+    end(broker)
+    checked(broker)
+    assert broker.status("b") in ("queued", "processing")
+    assert owner(broker) == "b"
 
 
-def test_the_key_returns_to_the_running_job_when_the_last_is_cancelled(lab: Lab) -> None:
-    put(lab, "a", "keep_last")
-    job = start(lab, "a")
-    put(lab, "b", "keep_last")
-    lab.store.cancel(["b"])
-    assert owner(lab) == "a"
-    assert put(lab, "c", "keep_last") == "c"
-    lab.finish(outcome(job, "completed", "1"))
-    assert (lab.status("b"), lab.status("c")) == ("cancelled", "queued")
+def test_the_key_returns_to_the_running_job_when_the_last_is_cancelled(
+    broker: BrokerHarness,
+) -> None:
+    put(broker, "a", "keep_last")
+    job = start(broker, "a")
+    put(broker, "b", "keep_last")
+    broker.store.cancel(["b"])
+    assert owner(broker) == "a"
+    assert put(broker, "c", "keep_last") == "c"
+    broker.finish(outcome(job, "completed", "1"))
+    assert (broker.status("b"), broker.status("c")) == ("cancelled", "queued")
 
 
-def test_the_last_does_not_wait_for_a_job_that_is_gone(lab: Lab) -> None:
-    put(lab, "a", "keep_last")
-    start(lab, "a")
-    put(lab, "b", "keep_last")
-    lab.redis.delete(lab.keys.job("a"))
+def test_the_last_does_not_wait_for_a_job_that_is_gone(broker: BrokerHarness) -> None:
+    put(broker, "a", "keep_last")
+    start(broker, "a")
+    put(broker, "b", "keep_last")
+    broker.redis.delete(broker.keys.job("a"))
     new = NewJob("c", "default", "app.task", NEWER, unique=spec("keep_last"))
-    assert lab.store.enqueue([new]) == [False]
-    job = lab.take("c2")
+    assert broker.store.enqueue([new]) == [False]
+    job = broker.take("c2")
     assert (job.id, job.payload) == ("b", NEWER)
 
 
-def test_bytes_of_finished_jobs(lab: Lab) -> None:
+def test_bytes_of_finished_jobs(broker: BrokerHarness) -> None:
     """``invariants`` compares the sum; the key's text counts."""
-    put(lab, "a", "until_finished", key="k" * 300)
-    put(lab, "b", "until_finished", key="k")
-    for job in lab.claim(jobs=2).jobs:
-        lab.finish(outcome(job, "completed", "1"))
-    invariants(lab)
-    a, b = (int(lab.job(name)["bytes"]) for name in "ab")
+    put(broker, "a", "until_finished", key="k" * 300)
+    put(broker, "b", "until_finished", key="k")
+    for job in broker.claim(jobs=2).jobs:
+        broker.finish(outcome(job, "completed", "1"))
+    invariants(broker)
+    a, b = (int(broker.job(name)["bytes"]) for name in "ab")
     assert a - b >= 299
 
 
 # -- verbs that must not decide about a key
 
 
-def test_requeue_reacquires_the_key_if_it_is_free(lab: Lab) -> None:
-    put(lab, "a", "until_finished")
-    fail(lab)
-    assert lab.store.requeue(["a"]) == [1]
-    assert owner(lab) == "a"
-    fail(lab)
-    put(lab, "b", "until_finished")
-    assert lab.store.requeue(["a"]) == [-4]
-    assert lab.store.requeue_oldest("default", "failed", 10).done == 0
-    assert UniqueQueries(lab.connection).conflict("a") == ("k", "b")
-    checked(lab)
+def test_requeue_reacquires_the_key_if_it_is_free(broker: BrokerHarness) -> None:
+    put(broker, "a", "until_finished")
+    fail(broker)
+    assert broker.store.requeue(["a"]) == [1]
+    assert owner(broker) == "a"
+    fail(broker)
+    put(broker, "b", "until_finished")
+    assert broker.store.requeue(["a"]) == [-4]
+    assert broker.store.requeue_oldest("default", "failed", 10).done == 0
+    assert UniqueQueries(broker.connection).conflict("a") == ("k", "b")
+    checked(broker)
 
 
-def test_promotion_and_retry_do_not_decide(lab: Lab) -> None:
-    put(lab, "a", "until_started", when="+100")
-    lab.store.release_unique("k")
-    put(lab, "b", "until_started", when="+100")
-    lab.advance(100)
-    assert sorted(lab.taken(jobs=2)) == ["a", "b"]
+def test_promotion_and_retry_do_not_decide(broker: BrokerHarness) -> None:
+    put(broker, "a", "until_started", when="+100")
+    broker.store.release_unique("k")
+    put(broker, "b", "until_started", when="+100")
+    broker.advance(100)
+    assert sorted(broker.taken(jobs=2)) == ["a", "b"]
 
 
 # -- through workflows and gathers
 
 
-def test_a_workflow_is_refused_before_anything_is_written(lab: Lab) -> None:
-    put(lab, "a", "until_finished")
-    workflow = LabWorkflow(lab, {0: [], 1: [0], 2: [1]})
+def test_a_workflow_is_refused_before_anything_is_written(broker: BrokerHarness) -> None:
+    put(broker, "a", "until_finished")
+    workflow = BrokerWorkflow(broker, {0: [], 1: [0], 2: [1]})
     workflow.jobs[1] = workflow.jobs[1]._replace(unique=spec("until_finished"))
-    before = lab.dump()
+    before = broker.dump()
     assert workflow.push() == f"{workflow.job(1)} a k"
-    assert lab.dump() == before
-    complete(lab)
+    assert broker.dump() == before
+    complete(broker)
     assert (workflow.push(), workflow.push()) == (1, 0)
-    assert put(lab, "b", "until_finished") == workflow.job(1)
+    assert put(broker, "b", "until_finished") == workflow.job(1)
     assert workflow.run_all() == [0, 1, 2]
-    assert owner(lab) == ""
+    assert owner(broker) == ""
 
 
-def test_the_callback_of_a_workflow_may_be_a_duplicate(lab: Lab) -> None:
-    put(lab, "a", "keep_last")
-    job = start(lab, "a")
+def test_the_callback_of_a_workflow_may_be_a_duplicate(broker: BrokerHarness) -> None:
+    put(broker, "a", "keep_last")
+    job = start(broker, "a")
     for name in "xy":
-        workflow = LabWorkflow(
-            lab, {0: []}, name=name, complete_task="app.task", complete_unique=spec("keep_last"),
+        workflow = BrokerWorkflow(
+            broker, {0: []}, name=name, complete_task="app.task", complete_unique=spec("keep_last"),
             complete_payload=f'[["{name}"],{{}}]',
         )  # fmt: skip
         workflow.push()
         workflow.run_one()
-        checked(lab)
-    assert Queries(lab.connection).job("flow_y_0.complete0").id == "flow_x_0.complete0"
-    assert lab.meta()["deduplicated_total"] == 1
-    lab.finish(outcome(job, "completed", "1"))
-    assert lab.take().payload == '[["y"],{}]'
+        checked(broker)
+    assert Queries(broker.connection).job("flow_y_0.complete0").id == "flow_x_0.complete0"
+    assert broker.meta()["deduplicated_total"] == 1
+    broker.finish(outcome(job, "completed", "1"))
+    assert broker.take().payload == '[["y"],{}]'
 
 
-def test_the_continuation_of_a_gather_may_be_a_duplicate(lab: Lab) -> None:
-    put(lab, "a", "until_started", when="+1000")
-    query = Query(lab, "a", unique=spec("until_started"))
+def test_the_continuation_of_a_gather_may_be_a_duplicate(broker: BrokerHarness) -> None:
+    put(broker, "a", "until_started", when="+1000")
+    query = Query(broker, "a", unique=spec("until_started"))
     query.start()
     query.finish(query.take())
-    assert Queries(lab.connection).job(query.job("then")).id == "a"
-    checked(lab)
-    lab.advance(10_000_000)
-    for _ in lab.advancing():
+    assert Queries(broker.connection).job(query.job("then")).id == "a"
+    checked(broker)
+    broker.advance(10_000_000)
+    for _ in broker.advancing():
         pass
-    assert not lab.redis.exists(lab.keys.gather_plan(query.key))
+    assert not broker.redis.exists(broker.keys.gather_plan(query.key))
 
 
 # -- keys of HTTP requests
 
 
-def test_another_body_with_the_same_key_is_refused(lab: Lab) -> None:
-    put(lab, "a", "once")
+def test_another_body_with_the_same_key_is_refused(broker: BrokerHarness) -> None:
+    put(broker, "a", "once")
     new = NewJob("b", "default", "t", PAYLOAD, unique=f"k once {HOUR} another")
-    assert lab.store.enqueue([new]) == [False]
+    assert broker.store.enqueue([new]) == [False]
     assert (new.owner, new.differs) == ("a", True)
 
 
-def test_two_keys_of_one_job(lab: Lab) -> None:
+def test_two_keys_of_one_job(broker: BrokerHarness) -> None:
     """The request's key leads to the job that the task's key led to, even when that has ended."""
-    put(lab, "a", "until_finished")
+    put(broker, "a", "until_finished")
     both = f"{spec('once', 'request')} {spec('until_finished')}"
     new = NewJob("b", "default", "t", PAYLOAD, unique=both)
-    assert lab.store.enqueue([new]) == [False]
-    complete(lab)
-    lab.advance(60_000)
-    lab.redis.delete(lab.keys.job("b"))  # for a while only, its id leads to the other job
+    assert broker.store.enqueue([new]) == [False]
+    complete(broker)
+    broker.advance(60_000)
+    broker.redis.delete(broker.keys.job("b"))  # for a while only, its id leads to the other job
     again = NewJob("c", "default", "t", PAYLOAD, unique=both)
-    assert lab.store.enqueue([again]) == [False]
+    assert broker.store.enqueue([again]) == [False]
     assert again.owner == "a"
 
 
 # -- reading, invalid data
 
 
-def test_a_page_of_keys(lab: Lab) -> None:
-    queries = UniqueQueries(lab.connection)
+def test_a_page_of_keys(broker: BrokerHarness) -> None:
+    queries = UniqueQueries(broker.connection)
     assert (queries.page(), queries.count(), queries.find("k0")) == ([], 0, None)
-    put(lab, "a", "until_finished", key="k0")
-    lab.advance(5)
-    put(lab, "b", "once", key="k1")
-    put(lab, "c", "keep_last", key="k2")
-    lose(lab)
-    lab.redis.zadd(lab.keys.unique_lifetimes, {"k1": 9e15})
+    put(broker, "a", "until_finished", key="k0")
+    broker.advance(5)
+    put(broker, "b", "once", key="k1")
+    put(broker, "c", "keep_last", key="k2")
+    lose(broker)
+    broker.redis.zadd(broker.keys.unique_lifetimes, {"k1": 9e15})
     assert queries.page() == [
         UniqueKey("k0", "a", "", "", T0),
         UniqueKey("k1", "b", "queued", "app.task", T0 + 5, 9 * 10**15),
@@ -636,35 +652,39 @@ def test_a_page_of_keys(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("name", ["unique", "uniques", "unique_lifetimes"])
-def test_a_key_of_the_wrong_type_is_named_before_anything_is_written(lab: Lab, name: str) -> None:
-    key = lab.keys.unique("k") if name == "unique" else getattr(lab.keys, name)
-    lab.redis.hset(key, "x", "1")
-    before = lab.dump()
+def test_a_key_of_the_wrong_type_is_named_before_anything_is_written(
+    broker: BrokerHarness, name: str
+) -> None:
+    key = broker.keys.unique("k") if name == "unique" else getattr(broker.keys, name)
+    broker.redis.hset(key, "x", "1")
+    before = broker.dump()
     new = NewJob("a", "default", "t", PAYLOAD, unique=spec("until_finished"))
     with pytest.raises(RedisQueueError, match=re.escape(f"the key {key} holds a hash where a")):
-        lab.store.enqueue([new])
-    assert lab.dump() == before
+        broker.store.enqueue([new])
+    assert broker.dump() == before
 
 
 @pytest.mark.parametrize("name", ["unique", "uniques", "unique_lifetimes"])
-def test_a_key_of_the_wrong_type_does_not_stop_the_end_of_a_job(lab: Lab, name: str) -> None:
-    put(lab, "a", "for")
-    put(lab, "b", "keep_last", key="k2")
-    for key in (lab.keys.unique("k2"),) if name == "unique" else (getattr(lab.keys, name),):
-        lab.redis.delete(key)
-        lab.redis.hset(key, "x", "1")
-    for job in lab.claim(jobs=2).jobs:
-        assert lab.finish(outcome(job, "completed", "1")) == [1]
+def test_a_key_of_the_wrong_type_does_not_stop_the_end_of_a_job(
+    broker: BrokerHarness, name: str
+) -> None:
+    put(broker, "a", "for")
+    put(broker, "b", "keep_last", key="k2")
+    for key in (broker.keys.unique("k2"),) if name == "unique" else (getattr(broker.keys, name),):
+        broker.redis.delete(key)
+        broker.redis.hset(key, "x", "1")
+    for job in broker.claim(jobs=2).jobs:
+        assert broker.finish(outcome(job, "completed", "1")) == [1]
 
 
 @pytest.mark.parametrize("mode", ["until_finished", "keep_last"])
-def test_a_full_redis_frees_keys_and_releases_the_last(lab: Lab, mode: str) -> None:
-    put(lab, "a", mode)
-    job = lab.take()
-    put(lab, "b", mode)
-    with lab.full():
-        assert lab.finish(outcome(job, "completed", "1")) == [1]
+def test_a_full_redis_frees_keys_and_releases_the_last(broker: BrokerHarness, mode: str) -> None:
+    put(broker, "a", mode)
+    job = broker.take()
+    put(broker, "b", mode)
+    with broker.full():
+        assert broker.finish(outcome(job, "completed", "1")) == [1]
         with pytest.raises(RedisQueueError, match="maxmemory"):
-            put(lab, "c", mode)
-    assert owner(lab) == ("b" if mode == "keep_last" else "")
-    checked(lab)
+            put(broker, "c", mode)
+    assert owner(broker) == ("b" if mode == "keep_last" else "")
+    checked(broker)

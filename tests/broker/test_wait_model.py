@@ -10,7 +10,7 @@ from hypothesis.stateful import initialize, precondition, rule, run_state_machin
 
 from django_redisqueue.broker.replies import ClaimedJob, Outcome, WaitReply, WaitState
 
-from .lab import Lab
+from .harness import BrokerHarness
 from .model import Job, Model
 from .test_model import BUDGET, QUEUES, Machine, _pick, picks
 
@@ -89,7 +89,7 @@ class WaitMachine(Machine):
         child, job = _pick(self._held(), at)
         self.events += is_new or not self.events
         event = _event(self.events)
-        store = self.lab.store
+        store = self.broker.store
         reply = store.check_wait(child, job.id, job.lease, event, ms, sleeps=False)
         if reply.state is not WaitState.GOES_ON:  # it has received this event, or missed it
             self.model.jobs[job.id].forgiven = self.model.jobs[job.id].recoveries
@@ -102,7 +102,7 @@ class WaitMachine(Machine):
     def sleep(self, at: int, ms: int) -> None:
         child, job = _pick(self._held(), at)
         self.events += 1
-        store = self.lab.store
+        store = self.broker.store
         reply = store.check_wait(child, job.id, job.lease, f"s{self.events}", ms, sleeps=True)
         self._park(child, job, "", reply)
 
@@ -112,26 +112,26 @@ class WaitMachine(Machine):
         due = int(reply.value) if reply.value else 9 * 10**13
         expected = self.model.park(child, job.id, event, due)
         parked = Outcome(job.id, job.lease, job.call, "parked", event, reply.value)
-        assert self.lab.finish(parked, child=child) == [expected]
-        before = self.lab.dump()
-        assert self.lab.finish(parked, child=child) == [2]
-        assert self.lab.dump() == before
+        assert self.broker.finish(parked, child=child) == [expected]
+        before = self.broker.dump()
+        assert self.broker.finish(parked, child=child) == [2]
+        assert self.broker.dump() == before
 
     @precondition(lambda self: self.events)
     @rule(at=picks)
     def send_event(self, at: int) -> None:
         event = _event(max(1, self.events - at))
-        assert self.lab.store.send_event(event, "1", 60_000) == self.model.wake(event)
-        self.lab.redis.delete(self.lab.keys.event(event))  # it would expire by the real clock
+        assert self.broker.store.send_event(event, "1", 60_000) == self.model.wake(event)
+        self.broker.redis.delete(self.broker.keys.event(event))  # it would expire by the real clock
 
     park_more, park_yet_more, send_more_events = park, park, send_event
 
 
-def _machine(lab: Lab) -> type[WaitMachine]:
-    return type("WaitMachine", (WaitMachine,), {"lab": lab})
+def _machine(broker: BrokerHarness) -> type[WaitMachine]:
+    return type("WaitMachine", (WaitMachine,), {"broker": broker})
 
 
 @pytest.mark.slow
-def test_a_waiting_job_is_in_one_place(lab: Lab) -> None:
+def test_a_waiting_job_is_in_one_place(broker: BrokerHarness) -> None:
     limits = settings(max_examples=15, stateful_step_count=40, **BUDGET)
-    run_state_machine_as_test(_machine(lab), settings=limits)
+    run_state_machine_as_test(_machine(broker), settings=limits)

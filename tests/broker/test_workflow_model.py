@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from .lab import ERROR, Lab, invariants, outcome
-from .workflows import LabWorkflow
+from .harness import ERROR, BrokerHarness, invariants, outcome
+from .workflows import BrokerWorkflow
 
 STEPS = 120
 
@@ -23,22 +23,22 @@ def random_parents(chance: random.Random) -> dict[int, list[int]]:
     }
 
 
-class Play:
+class WorkflowMachine:
     """One workflow after another, driven by chance."""
 
-    def __init__(self, lab: Lab, seed: int) -> None:
-        self.lab = lab
+    def __init__(self, broker: BrokerHarness, seed: int) -> None:
+        self.broker = broker
         self.chance = random.Random(seed)
         self.policies = ["", "", "skip", "go_on"]
-        self.workflows: list[LabWorkflow] = []
+        self.workflows: list[BrokerWorkflow] = []
         self.ended: Counter[str] = Counter()
         self.checked: dict[str, list[Any]] = {}  # workflow id -> its hashes
 
     def push(self) -> None:
         parents = random_parents(self.chance)
         on_fail = {n: self.chance.choice(self.policies) for n in parents}
-        workflow = LabWorkflow(
-            self.lab, parents, on_fail=on_fail, name=str(len(self.workflows)),
+        workflow = BrokerWorkflow(
+            self.broker, parents, on_fail=on_fail, name=str(len(self.workflows)),
             complete_task="app.done", complete_payload="[[],{}]",
             failure_task="app.alarm", failure_payload="[[],{}]",
             failure_options='{"index":"task:app.alarm"}',
@@ -49,36 +49,36 @@ class Play:
 
     def work(self) -> None:
         child = self.chance.choice(["a", "b"])
-        jobs = self.lab.claim(child, self.chance.randint(1, 5)).jobs
+        jobs = self.broker.claim(child, self.chance.randint(1, 5)).jobs
         for job in jobs:
             end = self.chance.choice(["completed"] * 6 + ["failed", "retrying", "queued"])
             body = {"completed": "null", "queued": ""}.get(end, ERROR)
             settled = outcome(job, end, body)
-            (code,) = self.lab.finish(settled, child=child)
+            (code,) = self.broker.finish(settled, child=child)
             if end == "completed" and code == 1:
                 self.ended[job.id] += 1
             if self.chance.random() < 0.3:  # its reply was lost
-                assert self.lab.finish(settled, child=child) == [2]
+                assert self.broker.finish(settled, child=child) == [2]
 
     def control(self) -> None:
         workflow = self.chance.choice(self.workflows)
         order = self.chance.choice(["pause", "release", "release", "pause", "cancel"])
         if order != "cancel" or self.chance.random() < 0.2:
-            self.lab.store.control_workflow(workflow.id, order)
+            self.broker.store.control_workflow(workflow.id, order)
 
     def retry(self) -> None:
         workflow = self.chance.choice(self.workflows)
         ids = [workflow.job(n) for n in workflow.parents]
-        self.lab.store.requeue([job for job in ids if self.lab.status(job) == "failed"][:1])
+        self.broker.store.requeue([job for job in ids if self.broker.status(job) == "failed"][:1])
 
     def crash(self) -> None:
-        self.lab.claim("dead", 3)
-        self.lab.store.reap("dead", [])
+        self.broker.claim("dead", 3)
+        self.broker.store.reap("dead", [])
 
     def later(self) -> None:
-        self.lab.advance(1500)
-        self.lab.store.promote(["default"])
-        self.lab.store.advance()
+        self.broker.advance(1500)
+        self.broker.store.promote(["default"])
+        self.broker.store.advance()
 
     def step(self) -> None:
         self.chance.choice(
@@ -89,21 +89,21 @@ class Play:
     def rest(self) -> None:
         """No more interference: everything is released, and runs without failures."""
         for workflow in self.workflows:
-            self.lab.store.control_workflow(workflow.id, "release")
+            self.broker.store.control_workflow(workflow.id, "release")
         for _ in range(1000):
-            self.lab.advance(1500)
-            self.lab.store.promote(["default"])
-            self.lab.store.advance()
-            jobs = self.lab.claim("z", 50).jobs
+            self.broker.advance(1500)
+            self.broker.store.promote(["default"])
+            self.broker.store.advance()
+            jobs = self.broker.claim("z", 50).jobs
             self.ended.update(job.id for job in jobs)
-            self.lab.finish(*[outcome(job, "completed", "null") for job in jobs], child="z")
-            if not jobs and not any(self.lab.ids(name) for name in ("queued", "retrying")):
+            self.broker.finish(*[outcome(job, "completed", "null") for job in jobs], child="z")
+            if not jobs and not any(self.broker.ids(name) for name in ("queued", "retrying")):
                 return
         raise AssertionError("it never comes to rest")
 
     def check(self) -> None:
         """A workflow whose hashes have not changed has already been checked."""
-        dump = invariants(self.lab, tokens=False)
+        dump = invariants(self.broker, tokens=False)
         for workflow in self.workflows:
             hashes = workflow.hashes(dump)
             if self.checked.get(workflow.id) != hashes:
@@ -112,21 +112,21 @@ class Play:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_workflows(lab: Lab, seed: int) -> None:
-    play = Play(lab, seed)
-    play.push()
+def test_random_workflows(broker: BrokerHarness, seed: int) -> None:
+    machine = WorkflowMachine(broker, seed)
+    machine.push()
     for _ in range(STEPS):
-        play.step()
-        play.check()
-    play.rest()
-    play.check()
-    assert all(times == 1 for times in play.ended.values()), play.ended
-    for workflow in play.workflows:
+        machine.step()
+        machine.check()
+    machine.rest()
+    machine.check()
+    assert all(times == 1 for times in machine.ended.values()), machine.ended
+    for workflow in machine.workflows:
         data, statuses = workflow.data(), workflow.statuses()
         assert data.status.is_final, (data, statuses)
         if data.status == "completed":
             assert "waiting" not in statuses
-            assert lab.status(f"{workflow.id}.complete{data.generation}") is not None
+            assert broker.status(f"{workflow.id}.complete{data.generation}") is not None
         if data.status == "failed":
             assert {"failed", "cancelled"} & set(statuses)
-            assert lab.status(f"{workflow.id}.failure{data.generation}") is not None
+            assert broker.status(f"{workflow.id}.failure{data.generation}") is not None

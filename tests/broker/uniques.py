@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .lab import FINISHED, Lab
+from .harness import FINISHED, BrokerHarness
 
 # Modes by the names of keys, which numbers may follow
 MODES = {
@@ -16,11 +16,11 @@ MODES = {
 }
 
 
-def check_uniques(lab: Lab, dump: dict[str, Any]) -> None:
+def check_uniques(broker: BrokerHarness, dump: dict[str, Any]) -> None:
     """Each key is held by a living job, and no two jobs exist that it rules out."""
-    prefix, jobs_at = lab.keys.unique(""), lab.keys.job("")
+    prefix, jobs_at = broker.keys.unique(""), broker.keys.job("")
     owners = {key.removeprefix(prefix): dump[key][1] for key in dump if key.startswith(prefix)}
-    listed = {key for key, _ in dump.get(lab.keys.uniques, ("", []))[1]}
+    listed = {key for key, _ in dump.get(broker.keys.uniques, ("", []))[1]}
     assert owners.keys() <= listed
     # Redis expires lasting keys by its own clock.
     assert {key.rstrip("0123456789") for key in listed - owners.keys()} <= {"lasting"}

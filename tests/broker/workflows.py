@@ -9,17 +9,17 @@ from typing import Any
 from django_redisqueue.broker.replies import ClaimedJob, Outcome
 from django_redisqueue.core.records import WorkflowData, WorkflowJob, WorkflowPart
 
-from .lab import ERROR, FINISHED, PAYLOAD, Lab, outcome
+from .harness import ERROR, FINISHED, PAYLOAD, BrokerHarness, outcome
 
 WIDE = 100
 
 
-class LabWorkflow:
+class BrokerWorkflow:
     """A workflow of jobs 0, 1, ... with their parents; every job is a no-op in one queue."""
 
     def __init__(
         self,
-        lab: Lab,
+        broker: BrokerHarness,
         parents: Mapping[int, Sequence[int]],
         *,
         on_fail: Mapping[int, str] | None = None,
@@ -27,7 +27,7 @@ class LabWorkflow:
         options: str = "",
         **fields: str,
     ) -> None:
-        self.lab = lab
+        self.broker = broker
         self.id = f"flow_{name}_0"
         self.parents = parents
         self._fields = [part for pair in fields.items() for part in pair]
@@ -63,20 +63,20 @@ class LabWorkflow:
         fields = self._fields if first else []
         part = WorkflowPart(self.id, fields, self.jobs[start:stop], first, last)
         code: int
-        (code,) = self.lab.store.connection.script(*self.lab.store.enqueue_workflow([part]))
+        (code,) = self.broker.store.connection.script(*self.broker.store.enqueue_workflow([part]))
         return code
 
     def advance(self) -> None:
-        for _ in self.lab.advancing():
+        for _ in self.broker.advancing():
             pass
 
     # -- running
 
-    def run_one(self, verdict: str = "completed", body: str = "null") -> int:
+    def run_one(self, kind: str = "completed", body: str = "null") -> int:
         """Claim and finish the next job, which must belong to this workflow; returns its number."""
-        job = self.lab.take("runner")
-        settled = outcome(job, verdict, ERROR if verdict == "failed" else body)
-        assert self.lab.finish(settled, child="runner") == [1]
+        job = self.broker.take("runner")
+        settled = outcome(job, kind, ERROR if kind == "failed" else body)
+        assert self.broker.finish(settled, child="runner") == [1]
         return int(job.id.removeprefix(f"{self.id}."))
 
     def run_all(self) -> list[int]:
@@ -84,17 +84,17 @@ class LabWorkflow:
         ran."""
         ran = []
         for _ in range(10_000):
-            jobs = self.lab.claim("runner", 50).jobs
+            jobs = self.broker.claim("runner", 50).jobs
             if not jobs:
-                if not self.lab.store.advance() and not self.lab.ids("queued"):
+                if not self.broker.store.advance() and not self.broker.ids("queued"):
                     return ran
                 continue
             ours = [job for job in jobs if job.id.removeprefix(f"{self.id}.").isdigit()]
             ran += [int(job.id.removeprefix(f"{self.id}.")) for job in ours]
             if len(ours) < len(jobs):
                 others = [job for job in jobs if job not in ours]
-                self.lab.store.release("runner", [(j.id, j.lease) for j in others])
-            self.lab.finish(*[self.completed(job) for job in ours], child="runner")
+                self.broker.store.release("runner", [(j.id, j.lease) for j in others])
+            self.broker.finish(*[self.completed(job) for job in ours], child="runner")
             if not ours:
                 return ran
         raise AssertionError("it never ends")
@@ -106,17 +106,17 @@ class LabWorkflow:
     # -- looking
 
     def data(self) -> WorkflowData:
-        found = self.lab.workflows.workflow(self.id)
+        found = self.broker.workflows.workflow(self.id)
         assert found is not None
         return found
 
     def statuses(self) -> list[str | None]:
-        return self.lab.statuses([self.job(n) for n in sorted(self.parents)])
+        return self.broker.statuses([self.job(n) for n in sorted(self.parents)])
 
     def hashes(self, dump: dict[str, Any]) -> list[Any]:
         """The hashes of the workflow and its jobs, in a dump of all keys."""
-        names = [self.lab.keys.job(self.job(n)) for n in self.parents]
-        return [dump.get(name) for name in (self.lab.keys.workflow(self.id), *names)]
+        names = [self.broker.keys.job(self.job(n)) for n in self.parents]
+        return [dump.get(name) for name in (self.broker.keys.workflow(self.id), *names)]
 
     def check_counts(self, statuses: Sequence[str | None]) -> None:
         """The counts match the jobs; ended jobs still count after they are deleted."""

@@ -13,7 +13,7 @@ from django.core.signals import request_finished, request_started
 from django.test import Client
 
 from django_redisqueue.dashboard import pages
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.support.servers import RedisServer
 from tests.worker.processes import WorkerProcess, eventually
 
@@ -92,9 +92,9 @@ def page(browser: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def hand(redisqueue: None) -> Iterator[Hand]:
-    """A ``Hand`` on the queue ``default``: a worker that the test operates itself."""
-    made = Hand()
+def manual_worker(redisqueue: None) -> Iterator[ManualWorker]:
+    """A ``ManualWorker`` on the queue ``default``: a worker that the test operates itself."""
+    made = ManualWorker()
     yield made
     made.close()
 

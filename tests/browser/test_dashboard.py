@@ -22,7 +22,7 @@ from django_redisqueue.models import Approval, ErrorGroup, JobEvent, JobRecord, 
 from django_redisqueue.telemetry import correlate
 from tests.app import tasks
 from tests.client.gather import tasks as gather_tasks
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.worker.processes import WorkerProcess, eventually
 
 from .visitor import Visitor
@@ -109,11 +109,13 @@ def test_two_clicks_on_a_slow_server_enqueue_one_copy(
     assert JobQueue("default").get_stats()["queued"] == 2
 
 
-def test_the_badge_turns_red_with_the_health_strip(visitor: Visitor, hand: Hand) -> None:
-    hand.store.heartbeat(["c1"], (), ["default", "low"])
+def test_the_badge_turns_red_with_the_health_strip(
+    visitor: Visitor, manual_worker: ManualWorker
+) -> None:
+    manual_worker.store.heartbeat(["c1"], (), ["default", "low"])
     visitor.go("overview")
     visitor.page.locator("#drq-state[data-state=live][data-level=ok]").wait_for()
-    hand.connection.call("ZREM", hand.store.keys.serving, "low")
+    manual_worker.connection.call("ZREM", manual_worker.store.keys.serving, "low")
     tasks.noop.using(queue_name="low").enqueue()
     visitor.sees("No worker serves queue low", "#drq-health")
     badge = visitor.page.locator("#drq-state[data-level=error]")
@@ -151,9 +153,9 @@ def test_a_server_that_is_down_is_reported_until_it_is_back(visitor: Visitor) ->
     visitor.sees("Live", "#drq-state")
 
 
-def test_a_failed_job_is_retried(visitor: Visitor, hand: Hand) -> None:
+def test_a_failed_job_is_retried(visitor: Visitor, manual_worker: ManualWorker) -> None:
     tasks.noop.enqueue("x")
-    job_id = hand.fail_one("no good")
+    job_id = manual_worker.fail_one("no good")
     visitor.go("overview")
     visitor.count("default", "failed").click()
     visitor.page.get_by_role("link", name=job_id).click()
@@ -180,9 +182,9 @@ def known_error(job_id: str, text: str = "no good") -> None:
     )  # fmt: skip
 
 
-def test_the_jobs_of_an_error_are_retried(visitor: Visitor, hand: Hand) -> None:
+def test_the_jobs_of_an_error_are_retried(visitor: Visitor, manual_worker: ManualWorker) -> None:
     tasks.noop.enqueue("x")
-    job_id = hand.fail_one("no good")
+    job_id = manual_worker.fail_one("no good")
     known_error(job_id)
     visitor.go("overview").page.get_by_role("link", name="Errors").click()
     visitor.sees("Live", "#drq-state")
@@ -243,14 +245,14 @@ def test_a_worker_is_watched_and_told_to_be_quiet(visitor: Visitor, worker: Star
 
 
 def test_all_matching_jobs_are_retried_by_a_worker(
-    visitor: Visitor, hand: Hand, worker: StartWorker
+    visitor: Visitor, manual_worker: ManualWorker, worker: StartWorker
 ) -> None:
     tasks.noop.enqueue_many([("retry me",)] * 1050)
     tasks.noop.enqueue_many([("leave me",)] * 50)
-    store, calls = hand.store, iter(range(1000, 2000))
-    while jobs := store.claim(hand.claim_request, next(calls), 64).jobs:
+    store, calls = manual_worker.store, iter(range(1000, 2000))
+    while jobs := store.claim(manual_worker.claim_request, next(calls), 64).jobs:
         for job in jobs:
-            hand.settle(job, "failed", '{"type":"E","message":"no","traceback":""}')
+            manual_worker.settle(job, "failed", '{"type":"E","message":"no","traceback":""}')
     visitor.go("queue", "default", "failed", query="?text=retry")
     visitor.sees("50 jobs of the 100 searched")
     visitor.sees("Live", "#drq-state")
@@ -266,9 +268,9 @@ def test_all_matching_jobs_are_retried_by_a_worker(
     assert JobQueue().get_stats()["failed"] == 50
 
 
-def test_some_are_selected_and_deleted(visitor: Visitor, hand: Hand) -> None:
+def test_some_are_selected_and_deleted(visitor: Visitor, manual_worker: ManualWorker) -> None:
     tasks.noop.enqueue_many([(n,) for n in range(3)])
-    ids = [hand.fail_one() for _ in range(3)]
+    ids = [manual_worker.fail_one() for _ in range(3)]
     visitor.go("queue", "default", "failed")
     visitor.sees("Live", "#drq-state")
     visitor.page.get_by_label("Select all on this page").check()
@@ -282,22 +284,22 @@ def test_some_are_selected_and_deleted(visitor: Visitor, hand: Hand) -> None:
 
 
 def test_a_selection_stays_while_the_list_changes(
-    visitor: Visitor, hand: Hand, monkeypatch: pytest.MonkeyPatch
+    visitor: Visitor, manual_worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The selection is by id, although rows are added above it and it moves to the next page."""
     monkeypatch.setattr(queue_page, "SIZE", 3)
     tasks.noop.enqueue_many([(n,) for n in range(6)])
     visitor.go("queue", "default", "failed").sees("No failed jobs.")
-    first, second = hand.fail_one(), hand.fail_one()
+    first, second = manual_worker.fail_one(), manual_worker.fail_one()
     visitor.sees(first)
     box = visitor.page.get_by_label(f"Select {first}")
     box.check()
-    later = [hand.fail_one()]
+    later = [manual_worker.fail_one()]
     visitor.sees(later[0])
     assert box.is_checked()
     assert box.evaluate("box => box === document.activeElement"), "the focus stays where it was"
     assert not visitor.page.get_by_label(f"Select {second}").is_checked()
-    later.append(hand.fail_one())
+    later.append(manual_worker.fail_one())
     visitor.sees(later[1])
     visitor.sees("(1, 1 not in this list now)", "#drq-selected")
     visitor.page.get_by_label(f"Select {later[1]}").check()
@@ -331,9 +333,11 @@ def test_a_share_is_paused_after_a_confirmation_and_resumed(visitor: Visitor) ->
     assert JobQueue().get_pauses() == []
 
 
-def test_an_approval_is_found_among_what_jobs_wait_for(visitor: Visitor, hand: Hand) -> None:
+def test_an_approval_is_found_among_what_jobs_wait_for(
+    visitor: Visitor, manual_worker: ManualWorker
+) -> None:
     job = tasks.noop.enqueue()
-    hand.settle(hand.claim_one(), "parked", f"approval:{job.id}:refund")
+    manual_worker.settle(manual_worker.claim_one(), "parked", f"approval:{job.id}:refund")
     Approval.objects.create(
         job_id=job.id, name="refund", task="t", queue="default", permission="auth.add_group"
     )
@@ -348,17 +352,17 @@ XSS = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
 
 @pytest.fixture
-def poisoned(hand: Hand) -> str:
+def poisoned(manual_worker: ManualWorker) -> str:
     """Puts the payload into everything that comes from outside; returns the id of a job."""
-    keys, connection = Keys(hand.store.keys.prefix), worker_connection()
+    keys, connection = Keys(manual_worker.store.keys.prefix), worker_connection()
     running = tasks.noop.enqueue(
         XSS,
     )
-    claimed = hand.claim_one()
+    claimed = manual_worker.claim_one()
     note = f'{{"done":1,"total":2,"note":"{XSS}"}}'
-    hand.store.progress(hand.claim_request.child, running.id, claimed.lease, note)
+    manual_worker.store.progress(manual_worker.claim_request.child, running.id, claimed.lease, note)
     failed = tasks.noop.enqueue({XSS: XSS})
-    hand.fail_one(XSS)
+    manual_worker.fail_one(XSS)
     for job_id in (running.id, failed.id):
         connection.call("HSET", keys.job(job_id), "task", XSS)
     connection.call("HSET", keys.job(failed.id), "progress", note)
@@ -434,17 +438,19 @@ PAGES = [
 ]  # fmt: skip
 
 
-def test_pages_fit_a_phone_and_label_their_content(visitor: Visitor, hand: Hand) -> None:
+def test_pages_fit_a_phone_and_label_their_content(
+    visitor: Visitor, manual_worker: ManualWorker
+) -> None:
     with correlate("r" * 128):
         tasks.noop.enqueue("a long argument " * 20)
-    job_id = hand.fail_one("a long message " * 40)
+    job_id = manual_worker.fail_one("a long message " * 40)
     Gather.start(
         "g" * 128, topic="report", payload={"record_id": 42}, threshold=2, then=gather_tasks.merge
     )
-    hand.store.heartbeat([hand.claim_request.child, f"{'w' * 60}.aaaaaaaa.1.1.1"])
+    manual_worker.store.heartbeat([manual_worker.claim_request.child, f"{'w' * 60}.aaaaaaaa.1.1.1"])
     policies = {"unique": f"{'k' * 150} until_finished - -", "lane": f"|c:l:{'v' * 60} c:l=1"}
-    hand.store.enqueue([NewJob("unique", "default", "app.pay", "[[],{}]", **policies)])
-    hand.claim_one()
+    manual_worker.store.enqueue([NewJob("unique", "default", "app.pay", "[[],{}]", **policies)])
+    manual_worker.claim_one()
     now = timezone.now()
     Rollup.objects.create(minute=now, queue="default", task="a", completed=5, wait="[5]", run="[5]")
     known_error(job_id, "a_long_word_" * 16)
@@ -471,7 +477,7 @@ def test_pages_fit_a_phone_and_label_their_content(visitor: Visitor, hand: Hand)
             assert mute == 0
 
 
-def test_filters_are_folded_on_a_phone(visitor: Visitor, hand: Hand) -> None:
+def test_filters_are_folded_on_a_phone(visitor: Visitor, manual_worker: ManualWorker) -> None:
     Gather.start("report-42", topic="report", payload={"record_id": 42}, then=gather_tasks.merge)
     lists = [
         ("queue", "default", "failed"), ("jobrecord_changelist",), ("errors",), ("workers",),

@@ -9,7 +9,7 @@ import pytest
 from django_redisqueue import JobQueue
 from django_redisqueue.core.job_data import encode_error
 from tests.app import tasks
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.support.shards import mirror
 
 from .visitor import Visitor
@@ -21,27 +21,29 @@ pytestmark = [
 OWN = '  File "/srv/shop/tasks.py", line 3, in <b>\n    pay(1)\n'
 
 
-def fail_attempt(hand: Hand, message: str) -> None:
+def fail_attempt(manual_worker: ManualWorker, message: str) -> None:
     text = encode_error("Declined", message, f"Traceback:\n{OWN}Declined: {message}\n", 9999)
-    hand.store.promote(["default"])
-    hand.settle(hand.claim_one(), "retrying", text, "0")
+    manual_worker.store.promote(["default"])
+    manual_worker.settle(manual_worker.claim_one(), "retrying", text, "0")
     mirror()
 
 
-def test_attempts_open_stay_open_and_are_copied(visitor: Visitor, hand: Hand) -> None:
+def test_attempts_open_stay_open_and_are_copied(
+    visitor: Visitor, manual_worker: ManualWorker
+) -> None:
     job = tasks.flaky.enqueue("k", 9)
-    fail_attempt(hand, "first")
+    fail_attempt(manual_worker, "first")
     visitor.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     visitor.go("job", job.id)
     visitor.sees("Live", "#drq-state")
     attempts = visitor.page.locator(".drq-attempt")
     assert attempts.locator("mark").inner_text().endswith("pay(1)\n")
-    fail_attempt(hand, "second")
+    fail_attempt(manual_worker, "second")
     attempts.filter(has_text="Attempt 2 of 5").wait_for()
     assert [each.get_attribute("data-id") for each in attempts.all()] == ["0-2", "0-1"]
     assert attempts.nth(1).evaluate("e => e.open"), "it stays as the reader has left it"
     attempts.nth(0).locator("summary").click()
-    fail_attempt(hand, "third")
+    fail_attempt(manual_worker, "third")
     attempts.filter(has_text="Attempt 3 of 5").wait_for()
     assert [each.evaluate("e => e.open") for each in attempts.all()] == [True, False, True]
     visitor.page.get_by_role("button", name="Copy the traceback of attempt 1").click()
@@ -52,7 +54,7 @@ def test_attempts_open_stay_open_and_are_copied(visitor: Visitor, hand: Hand) ->
     assert re.fullmatch(r"20\d\d-\d\d-\d\d [\d:]{8} \(UTC.*\)", enqueued.get_attribute("title"))
 
 
-def test_a_copy_has_changed_arguments(visitor: Visitor, hand: Hand) -> None:
+def test_a_copy_has_changed_arguments(visitor: Visitor, manual_worker: ManualWorker) -> None:
     job = tasks.add.enqueue(1, 2)
     visitor.go("job", job.id)
     visitor.page.get_by_role("link", name="Copy with changed arguments").click()
@@ -65,10 +67,12 @@ def test_a_copy_has_changed_arguments(visitor: Visitor, hand: Hand) -> None:
     assert [each.args for each in JobQueue().get_jobs("queued")] == [(1, 2), (3, 4)]  # type: ignore[union-attr]
 
 
-def test_a_filter_is_saved_and_picked_later_on_a_phone_too(visitor: Visitor, hand: Hand) -> None:
+def test_a_filter_is_saved_and_picked_later_on_a_phone_too(
+    visitor: Visitor, manual_worker: ManualWorker
+) -> None:
     tasks.noop.enqueue_many([(1,), (2,)])
-    hand.fail_one("card declined")
-    other = hand.fail_one("no such card")
+    manual_worker.fail_one("card declined")
+    other = manual_worker.fail_one("no such card")
     visitor.go("queue", "default", "failed")
     visitor.page.get_by_label("Text in arguments or error").fill("declined")
     visitor.click("Filter", exact=True)

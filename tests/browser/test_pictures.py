@@ -15,7 +15,7 @@ from django_redisqueue.broker.commands import ClaimRequest
 from django_redisqueue.core.job_data import encode_error
 from django_redisqueue.metrics.histograms import add, encode
 from django_redisqueue.models import Rollup
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.support.shards import mirror
 
 from .visitor import Visitor
@@ -64,23 +64,23 @@ def hour_of_figures() -> None:
         )  # fmt: skip
 
 
-def shop(hand: Hand) -> tuple[str, str]:
+def shop(manual_worker: ManualWorker) -> tuple[str, str]:
     """The ids of a failed job and of a running workflow."""
-    hand.claim_request = ClaimRequest(CHILD, ("default", "low"))
+    manual_worker.claim_request = ClaimRequest(CHILD, ("default", "low"))
     hour_of_figures()
     charge.enqueue_many([(order,) for order in range(1040, 1044)])
     for _ in range(3):
-        job = hand.claim_one()
+        job = manual_worker.claim_one()
         trace = f"Traceback (most recent call last):\n{FRAME}{BANK}{RAISE}Declined: no funds\n"
         error = encode_error("bank.Declined", "no funds", trace, 9999)
-        hand.settle(job, "failed", error)
-    hand.complete_one()
+        manual_worker.settle(job, "failed", error)
+    manual_worker.complete_one()
     with Workflow("order 1044") as workflow:
         paid = workflow.add(charge, 1044)
         papers = [workflow.add(invoice, 1044, after=paid), workflow.add(charge, 1045, after=paid)]
         workflow.add(send_receipt, 1044, after=papers)
-    hand.complete_one()
-    hand.claim_one()
+    manual_worker.complete_one()
+    manual_worker.claim_one()
     invoice.enqueue_many([(order,) for order in range(1046, 1060)])
     mirror()
     return job.id, workflow.id
@@ -95,12 +95,12 @@ def folder(tmp_path: Path) -> Path:
 def test_the_pictures_of_the_documentation_are_light(
     visitor: Visitor, redisqueue: dict[str, Any], folder: Path
 ) -> None:
-    hand = Hand()
-    job_id, workflow_id = shop(hand)
+    manual_worker = ManualWorker()
+    job_id, workflow_id = shop(manual_worker)
     visitor.page.set_viewport_size({"width": 1020, "height": 840})
 
     def take(name: str, sees: str) -> None:
-        hand.store.heartbeat([CHILD], (), ["default", "low"])
+        manual_worker.store.heartbeat([CHILD], (), ["default", "low"])
         visitor.sees("Live", "#drq-state")
         visitor.expect("#drq-health p").to_have_count(0)
         visitor.sees(sees)
@@ -115,4 +115,4 @@ def test_the_pictures_of_the_documentation_are_light(
     take("job", "All errors like this one")
     visitor.go("workflow", workflow_id)
     take("workflow", "1 of 4 jobs completed")
-    hand.close()
+    manual_worker.close()

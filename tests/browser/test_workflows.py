@@ -10,7 +10,7 @@ from django_redisqueue import Gather, Workflow
 from tests.app import tasks
 from tests.client.gather import tasks as gather_tasks
 from tests.dashboard.site import address
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.support.shards import mirror
 
 from .visitor import Visitor
@@ -38,7 +38,7 @@ def stroke(visitor: Visitor, number: int) -> str:
     return str(box(visitor, number).locator("rect").evaluate("e => getComputedStyle(e).stroke"))
 
 
-def test_the_graph_changes_live(visitor: Visitor, hand: Hand) -> None:
+def test_the_graph_changes_live(visitor: Visitor, manual_worker: ManualWorker) -> None:
     workflow = fan(MARKUP)
     visitor.go("workflow", workflow.id)
     visitor.mark()
@@ -47,7 +47,7 @@ def test_the_graph_changes_live(visitor: Visitor, hand: Hand) -> None:
     assert colours[0] != colours[1], "queued and waiting"
     first = box(visitor, 0).locator("a")
     first.focus()
-    hand.complete_one()
+    manual_worker.complete_one()
     box(visitor, 0).get_by_text("completed", exact=True).wait_for()
     box(visitor, 1).get_by_text("queued", exact=True).wait_for()
     visitor.sees("1 of 4 jobs completed", "#drq-workflow")
@@ -68,7 +68,9 @@ def view(visitor: Visitor) -> list[float]:
     )
 
 
-def test_the_graph_keeps_its_position_and_zoom(visitor: Visitor, hand: Hand) -> None:
+def test_the_graph_keeps_its_position_and_zoom(
+    visitor: Visitor, manual_worker: ManualWorker
+) -> None:
     workflow = fan()
     visitor.go("workflow", workflow.id)
     visitor.sees("Live", "#drq-state")
@@ -83,7 +85,7 @@ def test_the_graph_keeps_its_position_and_zoom(visitor: Visitor, hand: Hand) -> 
     visitor.page.keyboard.press("ArrowRight")
     moved = view(visitor)
     assert moved[0] > zoomed[0]
-    hand.complete_one()
+    manual_worker.complete_one()
     box(visitor, 0).get_by_text("completed", exact=True).wait_for()
     assert view(visitor) == moved, "an update leaves it where it is"
     place = graph.bounding_box()
@@ -98,14 +100,16 @@ def test_the_graph_keeps_its_position_and_zoom(visitor: Visitor, hand: Hand) -> 
     visitor.sees("completed, waited", "#drq-workflowtimes")
 
 
-def test_it_is_paused_released_retried_and_cancelled(visitor: Visitor, hand: Hand) -> None:
+def test_it_is_paused_released_retried_and_cancelled(
+    visitor: Visitor, manual_worker: ManualWorker
+) -> None:
     workflow = fan()
     visitor.go("workflow", workflow.id)
     visitor.click("Pause")
     visitor.is_told("is paused")
     visitor.click("Release")
     visitor.is_told("was released")
-    hand.fail_one()
+    manual_worker.fail_one()
     visitor.click("Retry failed jobs")
     visitor.is_told("1 job sent back")
     visitor.click("Cancel")
@@ -115,13 +119,13 @@ def test_it_is_paused_released_retried_and_cancelled(visitor: Visitor, hand: Han
     assert workflow.status == "cancelled"
 
 
-def test_the_list_leads_to_it_and_is_live(visitor: Visitor, hand: Hand) -> None:
+def test_the_list_leads_to_it_and_is_live(visitor: Visitor, manual_worker: ManualWorker) -> None:
     workflow = fan(MARKUP)
     mirror()
     visitor.go("overview")
     visitor.page.get_by_role("link", name="Workflows", exact=True).first.click()
     visitor.sees("0 of 4 jobs completed")
-    hand.complete_one()
+    manual_worker.complete_one()
     visitor.sees("1 of 4 jobs completed")
     visitor.expect(".drq-bar rect.completed").to_have_attribute("width", "25.0")
     visitor.page.get_by_role("link", name=MARKUP).click()
@@ -150,18 +154,20 @@ def test_it_can_be_read_on_a_phone_and_without_scripts(browser: Any, visitor: Vi
     assert visitor.page.evaluate(wide)
 
 
-def test_the_page_of_a_gather_follows_its_parts(visitor: Visitor, hand: Hand) -> None:
+def test_the_page_of_a_gather_follows_its_parts(
+    visitor: Visitor, manual_worker: ManualWorker
+) -> None:
     Gather.start(
         "report-42", topic="report", payload={"record_id": 42}, threshold=2, then=gather_tasks.merge
     )
     visitor.go("gathers").page.get_by_role("link", name="report-42").click()
     visitor.sees("0 of 3 jobs completed", "#drq-gather")
     visitor.mark()
-    hand.fail_one(MARKUP)
+    manual_worker.fail_one(MARKUP)
     visitor.sees("First failure", "#drq-gather")
     visitor.sees(MARKUP, "#drq-gather")
-    hand.complete_one("1")
-    hand.complete_one("2")
+    manual_worker.complete_one("1")
+    manual_worker.complete_one("2")
     visitor.sees("2 of 3, 2 needed", "#drq-gather")
     visitor.expect("#drq-workflowtimes li").to_have_count(3)
     assert visitor.is_marked()

@@ -32,7 +32,7 @@ from django_redisqueue.testing import capture_jobs, run_inline
 from tests.app import tasks
 from tests.client.workflows.tasks import gathered
 
-from ..support.hand import Hand
+from ..support.manual_worker import ManualWorker
 from ..support.shards import all_stores
 from .test_transactions import rolled_back
 
@@ -46,34 +46,34 @@ def results_of(job_id: str) -> dict[str, Any]:
     return WorkflowQueries(connection).parent_results(job_id)
 
 
-def test_a_job_starts_when_its_parents_have_completed(hand: Hand) -> None:
+def test_a_job_starts_when_its_parents_have_completed(manual_worker: ManualWorker) -> None:
     first, second = tasks.noop.enqueue(), tasks.noop.enqueue()
     last = gathered.using(after=[first, second.id]).enqueue()
     assert last.status == "waiting"
     assert JobQueue().get_stats()["waiting"] == 1
     assert JobQueue().get_jobs("waiting") == [last]
-    hand.complete_one("1")
-    hand.complete_one('"two"')
+    manual_worker.complete_one("1")
+    manual_worker.complete_one('"two"')
     assert get_job(last.id).status == "queued"
     assert JobQueue().get_stats()["waiting"] == 0
     assert results_of(last.id) == {first.id: 1, second.id: "two"}
-    assert hand.complete_one() == last.id
+    assert manual_worker.complete_one() == last.id
 
 
-def test_a_single_job_counts_as_a_list_of_one(hand: Hand) -> None:
+def test_a_single_job_counts_as_a_list_of_one(manual_worker: ManualWorker) -> None:
     first = tasks.noop.enqueue()
-    hand.complete_one()
+    manual_worker.complete_one()
     assert tasks.noop.using(after=first).enqueue().status == "queued"
     assert tasks.noop.using(after=first.id).enqueue().status == "queued"
 
 
 @pytest.mark.parametrize("policy", ["skip", OnParentFailure.SKIP])
-def test_the_policy_is_the_childs(hand: Hand, policy: Any) -> None:
+def test_the_policy_is_the_childs(manual_worker: ManualWorker, policy: Any) -> None:
     first = tasks.noop.enqueue()
     skips = tasks.noop.using(after=first, on_parent_failure=policy).enqueue()
     goes = tasks.noop.using(after=first, on_parent_failure="go_on").enqueue()
     waits = tasks.noop.using(after=first).enqueue()
-    hand.fail_one()
+    manual_worker.fail_one()
     assert [job.status for job in (skips, goes, waits)] == ["cancelled", "queued", "waiting"]
     assert waits.cancel()
     assert get_job(waits.id).status == "cancelled"
@@ -115,7 +115,7 @@ def test_an_unknown_parent_is_named_and_nothing_is_written(
     assert key_count() == 0
 
 
-def test_many_at_once(hand: Hand) -> None:
+def test_many_at_once(manual_worker: ManualWorker) -> None:
     parents = tasks.noop.enqueue_many([(n,) for n in range(60)])
     children = tasks.noop.using(after=parents).enqueue_many([(n,) for n in range(5)])
     assert {job.status.value for job in children} == {"waiting"}
@@ -129,22 +129,22 @@ def test_a_job_of_a_workflow_takes_its_parents_from_add() -> None:
         Workflow().add(tasks.noop.using(after=first))
 
 
-def test_a_job_waits_for_a_job_of_a_workflow(hand: Hand) -> None:
+def test_a_job_waits_for_a_job_of_a_workflow(manual_worker: ManualWorker) -> None:
     with Workflow() as workflow:
         first = workflow.add(tasks.noop)
         workflow.add(tasks.noop, after=first)
     outside = tasks.noop.using(after=first).enqueue()
-    hand.complete_one("5")
+    manual_worker.complete_one("5")
     assert outside.status == "queued"
     assert results_of(outside.id) == {first.id: 5}
 
 
-def test_jobs_that_wait_for_a_cleared_job_end(hand: Hand) -> None:
+def test_jobs_that_wait_for_a_cleared_job_end(manual_worker: ManualWorker) -> None:
     first = tasks.noop.enqueue()
-    hand.fail_one()
+    manual_worker.fail_one()
     child = tasks.noop.using(after=first).enqueue()
     assert JobQueue().clear("failed") == 1
-    hand.claim()  # workers do the deferred work
+    manual_worker.claim()  # workers do the deferred work
     with pytest.raises(JobFailed, match="is cancelled"):
         child.wait(timeout=5)
 
@@ -153,13 +153,17 @@ def test_jobs_that_wait_for_a_cleared_job_end(hand: Hand) -> None:
 
 
 @in_transactions
-def test_parent_and_child_of_one_transaction(hand: Hand) -> None:
+def test_parent_and_child_of_one_transaction(manual_worker: ManualWorker) -> None:
     with transaction.atomic():
         first = tasks.noop.enqueue(1)
         last = tasks.noop.using(after=first).enqueue(3)
         tasks.noop.enqueue(2)
     assert (first.status, last.status) == ("queued", "waiting")
-    assert [hand.complete_one(), hand.complete_one(), hand.complete_one()][2] == last.id
+    assert [
+        manual_worker.complete_one(),
+        manual_worker.complete_one(),
+        manual_worker.complete_one(),
+    ][2] == last.id
 
 
 @in_transactions
@@ -210,7 +214,7 @@ def test_the_child_of_a_parent_that_was_rolled_back_is_cancelled_by_the_relay() 
 
 
 @in_transactions
-def test_through_the_outbox(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_through_the_outbox(manual_worker: ManualWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process dies after the commit: the relay finds the rows, and sends the parent first."""
     monkeypatch.setattr(RedisTransport, "enqueue", lambda *_: 1 / 0)
     with suppress(ZeroDivisionError), transaction.atomic():
@@ -224,12 +228,12 @@ def test_through_the_outbox(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None
     assert JobQueue().get_jobs("waiting") == []
     relay()
     assert [job.id for job in JobQueue().get_jobs("waiting")] == [last.id]
-    assert [hand.complete_one(), hand.complete_one()] == [first.id, last.id]
+    assert [manual_worker.complete_one(), manual_worker.complete_one()] == [first.id, last.id]
 
 
 @in_transactions
 def test_redis_was_down_when_the_parent_committed(
-    hand: Hand, monkeypatch: pytest.MonkeyPatch
+    manual_worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The child waits in the outbox until the relay has sent its parent."""
 
@@ -244,7 +248,7 @@ def test_redis_was_down_when_the_parent_committed(
         last = tasks.noop.using(after=first).enqueue()
     assert OutboxJob.objects.count() == 2
     relay(2)
-    assert [hand.complete_one(), hand.complete_one()] == [first.id, last.id]
+    assert [manual_worker.complete_one(), manual_worker.complete_one()] == [first.id, last.id]
 
 
 # -- in memory

@@ -36,7 +36,7 @@ from tests.app import tasks
 from tests.app.models import Counter
 from tests.support.shards import keys_of
 
-from ..support.hand import low
+from ..support.manual_worker import low
 
 pytestmark = pytest.mark.usefixtures("queue_settings")
 

@@ -149,7 +149,7 @@ def test_one_enqueue_is_one_round_trip_with_its_event(
     keys = keys_of()
     event = last(redis, keys.events)
     assert event is not None
-    assert (event.told["jobId"], event.told["status"]) == (job.id, "queued")
+    assert (event.data["jobId"], event.data["status"]) == (job.id, "queued")
     assert redis.llen(keys.queue("default").wake) == 1
 
 

@@ -34,7 +34,7 @@ from django_redisqueue.models import OutboxJob
 from django_redisqueue.testing import capture_jobs
 from tests.app import tasks
 from tests.support.burst import work
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.support.shards import keys_with
 
 pytestmark = pytest.mark.usefixtures("queue_settings")
@@ -137,42 +137,44 @@ def test_a_workflow_treats_it_as_cancelled(redis: Redis) -> None:
 # --- jobs that started in time --------------------------------------------------------------------
 
 
-def starts(hand: Hand, job: Job) -> bool:
+def starts(manual_worker: ManualWorker, job: Job) -> bool:
     """Whether a worker that claims the job now would check its time."""
-    (claimed,) = hand.claim()
+    (claimed,) = manual_worker.claim()
     assert claimed.id == job.id
-    queries = WorkflowQueries(hand.store_of(job.id).connection, get_settings())
+    queries = WorkflowQueries(manual_worker.store_of(job.id).connection, get_settings())
     found = queries.waited_since(job.id)
-    hand.settle(claimed, "queued", "", "head")
+    manual_worker.settle(claimed, "queued", "", "head")
     return found is None
 
 
 @pytest.mark.parametrize(
-    ("verdict", "body", "detail"),
+    ("kind", "body", "detail"),
     [("retrying", "{}", "0"), ("limited", "{}", "0"), ("parked", "", "1"), ("queued", "", "tail")],
 )
 def test_a_job_that_has_started_does_not_expire(
-    hand: Hand, verdict: str, body: str, detail: str
+    manual_worker: ManualWorker, kind: str, body: str, detail: str
 ) -> None:
     """It is being retried, was over a rate, continues after a sleep, or was released half way."""
     job = alert.enqueue(1)
-    hand.settle(hand.claim_one(), verdict, body, detail)
-    assert starts(hand, job)
+    manual_worker.settle(manual_worker.claim_one(), kind, body, detail)
+    assert starts(manual_worker, job)
 
 
-def test_a_recovered_job_does_not_expire(hand: Hand) -> None:
+def test_a_recovered_job_does_not_expire(manual_worker: ManualWorker) -> None:
     job = alert.enqueue(1)
-    hand.claim_one()
-    hand.store_of(job.id).reap(hand.claim_request.child, started=[job.id])
-    assert starts(hand, job)
+    manual_worker.claim_one()
+    manual_worker.store_of(job.id).reap(manual_worker.claim_request.child, started=[job.id])
+    assert starts(manual_worker, job)
 
 
-@pytest.mark.parametrize(("verdict", "body"), [("queued", ""), ("delayed", "{}")])
-def test_a_job_that_was_only_claimed_expires(hand: Hand, verdict: str, body: str) -> None:
+@pytest.mark.parametrize(("kind", "body"), [("queued", ""), ("delayed", "{}")])
+def test_a_job_that_was_only_claimed_expires(
+    manual_worker: ManualWorker, kind: str, body: str
+) -> None:
     """Its worker released it, or does not know its task."""
     job = alert.enqueue(1)
-    hand.settle(hand.claim_one(), verdict, body, "0" if body else "")
-    assert not starts(hand, job)
+    manual_worker.settle(manual_worker.claim_one(), kind, body, "0" if body else "")
+    assert not starts(manual_worker, job)
 
 
 def test_a_retry_and_a_sleep_end_after_the_time() -> None:
@@ -195,22 +197,22 @@ def test_it_counts_from_the_end_of_the_last_parent(redis: Redis) -> None:
     flow = chain(tasks.noop.s(1), alert.s())
     late = alert.using(after=first).enqueue(4)
     age(redis, after), age(redis, late), age(redis, flow.jobs()[1])
-    hand = Hand()
-    assert {hand.complete_one(), hand.complete_one()} == {first.id, second.id}
+    manual_worker = ManualWorker()
+    assert {manual_worker.complete_one(), manual_worker.complete_one()} == {first.id, second.id}
     age(redis, first, field="finished_ms")
-    hand.close()
+    manual_worker.close()
     work()
     assert [ended(job)[0] for job in (after, late)] == ["completed", "cancelled"]
     assert ended(flow.jobs()[1])[0] == "completed"
 
 
-def test_it_counts_from_the_newest_arguments(redis: Redis, hand: Hand) -> None:
+def test_it_counts_from_the_newest_arguments(redis: Redis, manual_worker: ManualWorker) -> None:
     alert_last.enqueue("a", 1)
-    running = hand.claim_one()
+    running = manual_worker.claim_one()
     job, other = alert_last.enqueue("a", 2), alert_last.enqueue("a", 3)
     assert other.id == job.id
     age(redis, job)
-    hand.settle(running, "completed", "null")
+    manual_worker.settle(running, "completed", "null")
     work()
     assert ended(job) == ("completed", "")
     assert SEEN == [3]
@@ -294,7 +296,7 @@ def test_a_replaced_job_that_would_expire_before_it_is_due() -> None:
     assert alert.using(unique=For("1h")).enqueue(1).status == "queued"
 
 
-def test_other_jobs_cost_nothing_extra(hand: Hand) -> None:
+def test_other_jobs_cost_nothing_extra(manual_worker: ManualWorker) -> None:
     tasks.noop.enqueue()
     tasks.noop.using(max_attempts=2, tags={"expires": "+1"}).enqueue()
     with patch.object(WorkflowQueries, "waited_since") as asked:

@@ -17,7 +17,7 @@ from tests.app import tasks
 from tests.outbox.tasks import charge
 from tests.support.shards import keys_of
 
-from ..support.hand import Hand
+from ..support.manual_worker import ManualWorker
 
 ALL = ["task", "workflow", "tags.tenant"]
 
@@ -114,7 +114,7 @@ def test_without_the_setting_jobs_are_unchanged(
 # -- finding
 
 
-def test_unfinished_jobs_are_found_by_what_is_indexed(hand: Hand) -> None:
+def test_unfinished_jobs_are_found_by_what_is_indexed(manual_worker: ManualWorker) -> None:
     first, second = of_tenant("1").enqueue(), of_tenant("1").enqueue()
     other = of_tenant("2").enqueue()
     late = of_tenant("1", tasks.add).using(run_after=60).enqueue(1, 2)
@@ -122,21 +122,21 @@ def test_unfinished_jobs_are_found_by_what_is_indexed(hand: Hand) -> None:
     assert find_jobs(tags={"tenant": "1"}, task=tasks.add, status="unfinished") == [late]
     assert find_jobs(task="tests.app.tasks.add", status=["scheduled", "queued"]) == [late]
     assert find_jobs(tags={"tenant": "2"}, status="queued") == [other]
-    assert hand.complete_one() == first.id
+    assert manual_worker.complete_one() == first.id
     assert find_jobs(task=tasks.noop, tags={"tenant": "1"}, status="unfinished") == [second]
     assert find_jobs(tags={"tenant": "1"}, status="queued", queue="low") == []
     assert find_jobs(tags={"tenant": "1"}, status="unfinished")[0].args is not None
 
 
-def test_jobs_of_a_workflow(hand: Hand) -> None:
+def test_jobs_of_a_workflow(manual_worker: ManualWorker) -> None:
     with Workflow() as workflow:
         first = workflow.add(of_tenant("7"))
         second = workflow.add(of_tenant("7"), after=first)
     assert find_jobs(workflow=workflow, status="unfinished") == [second, first]
     assert find_jobs(workflow=workflow.id, status="waiting", tags={"tenant": "7"}) == [second]
-    hand.complete_one()
+    manual_worker.complete_one()
     assert find_jobs(workflow=workflow, status="unfinished") == [second]
-    hand.fail_one()
+    manual_worker.fail_one()
     assert find_jobs(workflow=workflow, status="unfinished") == []
     second.requeue()
     assert find_jobs(workflow=workflow, status="unfinished") == [second]

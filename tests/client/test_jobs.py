@@ -29,7 +29,7 @@ from django_redisqueue.exceptions import (
 from tests.app import tasks
 from tests.support.stopwatch import Stopwatch
 
-from ..support.hand import Hand
+from ..support.manual_worker import ManualWorker
 
 UNKNOWN = "job_1_aaaaaaaaaa_0"
 
@@ -59,10 +59,10 @@ def once_watched(redis: Redis, job: Job, act: Callable[[], object]) -> Callable[
     return do
 
 
-def test_attributes_show_the_last_refresh(hand: Hand) -> None:
+def test_attributes_show_the_last_refresh(manual_worker: ManualWorker) -> None:
     job = tasks.noop.enqueue(1)
     assert job.status is Status.QUEUED
-    hand.complete_one('{"a":[1]}')
+    manual_worker.complete_one('{"a":[1]}')
     assert job.status is Status.QUEUED
     job.refresh()
     assert job.status is Status.COMPLETED
@@ -73,19 +73,19 @@ def test_attributes_show_the_last_refresh(hand: Hand) -> None:
     assert job.enqueued_at <= job.started_at <= job.finished_at
 
 
-def test_a_failure_is_kept_as_text(hand: Hand) -> None:
+def test_a_failure_is_kept_as_text(manual_worker: ManualWorker) -> None:
     job = tasks.noop.enqueue()
-    hand.fail_one("no luck")
+    manual_worker.fail_one("no luck")
     assert job.status is Status.FAILED
     assert job.attempts == 1
     assert job.error == JobError("ValueError", "no luck", "Traceback ...")
     assert str(job.error) == "ValueError: no luck"
 
 
-def test_a_retry_shows_its_time_and_error(hand: Hand) -> None:
+def test_a_retry_shows_its_time_and_error(manual_worker: ManualWorker) -> None:
     job = tasks.noop.enqueue()
     error = '{"type":"E","message":"m","traceback":""}'
-    hand.settle(hand.claim_one(), "retrying", error, "60000")
+    manual_worker.settle(manual_worker.claim_one(), "retrying", error, "60000")
     assert job.status is Status.RETRYING
     assert job.attempts == 1
     assert job.error == JobError("E", "m")
@@ -94,32 +94,32 @@ def test_a_retry_shows_its_time_and_error(hand: Hand) -> None:
     assert timedelta(seconds=59) < job.run_after - job.enqueued_at < timedelta(seconds=65)
 
 
-def test_progress_is_shown(hand: Hand) -> None:
+def test_progress_is_shown(manual_worker: ManualWorker) -> None:
     job = tasks.noop.enqueue()
-    claimed = hand.claim_one()
-    hand.store.progress(
-        hand.claim_request.child, job.id, claimed.lease, '{"done":2,"total":5,"note":"n"}'
+    claimed = manual_worker.claim_one()
+    manual_worker.store.progress(
+        manual_worker.claim_request.child, job.id, claimed.lease, '{"done":2,"total":5,"note":"n"}'
     )
     assert job.progress == Progress(2, 5, "n")
 
 
-def test_wait_is_woken_by_the_end(redis: Redis, hand: Hand) -> None:
+def test_wait_is_woken_by_the_end(redis: Redis, manual_worker: ManualWorker) -> None:
     job = tasks.noop.enqueue()
-    with at_once(once_watched(redis, job, lambda: hand.complete_one('"done"'))):
+    with at_once(once_watched(redis, job, lambda: manual_worker.complete_one('"done"'))):
         watch = Stopwatch()
         assert job.wait(timeout=10) == "done"
         assert watch.seconds < 2  # not after RECHECK seconds
     assert job.status is Status.COMPLETED
 
 
-def test_await_result_is_woken_by_the_end(redis: Redis, hand: Hand) -> None:
+def test_await_result_is_woken_by_the_end(redis: Redis, manual_worker: ManualWorker) -> None:
     job = tasks.noop.enqueue()
-    with at_once(once_watched(redis, job, lambda: hand.complete_one("7"))):
+    with at_once(once_watched(redis, job, lambda: manual_worker.complete_one("7"))):
         assert asyncio.run(job.await_result(timeout=10)) == 7
 
 
 def test_await_result_reads_a_large_result_outside_the_event_loop(
-    redis: Redis, hand: Hand, monkeypatch: pytest.MonkeyPatch
+    redis: Redis, manual_worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @async_unsafe  # like a storage that keeps files in the database
     def read(name: str) -> str:
@@ -127,11 +127,13 @@ def test_await_result_reads_a_large_result_outside_the_event_loop(
 
     monkeypatch.setattr(client_jobs, "read_result", read)
     job = tasks.noop.enqueue()
-    hand.complete_one(encode_stored("redisqueue/7.json"))
+    manual_worker.complete_one(encode_stored("redisqueue/7.json"))
     assert asyncio.run(job.await_result(timeout=10)) == "from redisqueue/7.json"
 
 
-def test_await_result_leaves_the_threads_of_the_loop_to_others(redis: Redis, hand: Hand) -> None:
+def test_await_result_leaves_the_threads_of_the_loop_to_others(
+    redis: Redis, manual_worker: ManualWorker
+) -> None:
     """Those threads may run what it waits for: the async jobs of one child share an event loop."""
     jobs = tasks.noop.enqueue_many([()] * 3)
 
@@ -139,23 +141,23 @@ def test_await_result_leaves_the_threads_of_the_loop_to_others(redis: Redis, han
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         waits = [asyncio.create_task(job.await_result(timeout=5)) for job in jobs]
         for job in jobs:
-            await asyncio.to_thread(once_watched(redis, job, hand.complete_one))
+            await asyncio.to_thread(once_watched(redis, job, manual_worker.complete_one))
         return await asyncio.gather(*waits)
 
     assert asyncio.run(wait_for_all()) == [None] * 3
 
 
-def test_wait_for_an_ended_job_returns_at_once(hand: Hand) -> None:
+def test_wait_for_an_ended_job_returns_at_once(manual_worker: ManualWorker) -> None:
     job = tasks.noop.enqueue()
-    hand.complete_one("3")
+    manual_worker.complete_one("3")
     assert job.wait(timeout=0) == 3
     assert job.wait() == 3
 
 
-def test_wait_reports_a_failure_and_a_cancel(redis: Redis, hand: Hand) -> None:
+def test_wait_reports_a_failure_and_a_cancel(redis: Redis, manual_worker: ManualWorker) -> None:
     failed, cancelled = tasks.noop.enqueue(), tasks.noop.enqueue()
     with (
-        at_once(once_watched(redis, failed, lambda: hand.fail_one("no luck"))),
+        at_once(once_watched(redis, failed, lambda: manual_worker.fail_one("no luck"))),
         pytest.raises(JobFailed, match=f"{failed.id} is failed: ValueError: no luck"),
     ):
         failed.wait(timeout=10)
@@ -167,7 +169,7 @@ def test_wait_reports_a_failure_and_a_cancel(redis: Redis, hand: Hand) -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, 0.05, timedelta(milliseconds=50)], ids=str)
-def test_wait_ends_at_its_timeout(hand: Hand, timeout: float) -> None:
+def test_wait_ends_at_its_timeout(manual_worker: ManualWorker, timeout: float) -> None:
     job = tasks.noop.enqueue()
     watch = Stopwatch()
     with pytest.raises(WaitTimeout, match=f"job {job.id} had not finished after 0"):
@@ -175,12 +177,12 @@ def test_wait_ends_at_its_timeout(hand: Hand, timeout: float) -> None:
     assert watch.seconds < 1
 
 
-def test_wait_with_an_invalid_timeout(hand: Hand) -> None:
+def test_wait_with_an_invalid_timeout(manual_worker: ManualWorker) -> None:
     with pytest.raises(InvalidOption, match=r"timeout must be seconds, .* not 'long'"):
         tasks.noop.enqueue().wait(timeout="long")  # type: ignore[arg-type]
 
 
-@pytest.mark.usefixtures("hand")
+@pytest.mark.usefixtures("manual_worker")
 @pytest.mark.parametrize(
     "ask",
     [
@@ -198,19 +200,19 @@ def test_an_unknown_job(ask: Callable[[], object], key_count: Callable[[], int])
     assert key_count() == 0
 
 
-def test_cancel_before_while_and_after_it_runs(hand: Hand) -> None:
+def test_cancel_before_while_and_after_it_runs(manual_worker: ManualWorker) -> None:
     queued = tasks.noop.enqueue()
     assert queued.cancel() is True
     assert queued.status is Status.CANCELLED
     assert queued.cancel() is False
 
     running = tasks.noop.enqueue()
-    claimed = hand.claim_one()
+    claimed = manual_worker.claim_one()
     assert claimed.id == running.id  # the cancelled job is not claimed
     assert running.cancel() is True
     assert running.status is Status.PROCESSING
     assert running.data.cancel_ms is not None
-    hand.settle(claimed, "cancelled")
+    manual_worker.settle(claimed, "cancelled")
     running.refresh()
     assert running.status is Status.CANCELLED
     assert asyncio.run(running.acancel()) is False
@@ -221,23 +223,23 @@ def test_cancel_before_while_and_after_it_runs(hand: Hand) -> None:
     assert JobQueue().get_stats()["cancelled"] == 3
 
 
-def test_requeue_restores_all_attempts(hand: Hand) -> None:
+def test_requeue_restores_all_attempts(manual_worker: ManualWorker) -> None:
     job = tasks.noop.enqueue()
-    hand.fail_one()
+    manual_worker.fail_one()
     job.requeue()
     assert job.status is Status.QUEUED
     assert (job.attempts, job.error, job.data.generation) == (0, None, 1)
-    hand.complete_one()
+    manual_worker.complete_one()
     with pytest.raises(WrongState, match=f"job {job.id} is completed; only failed or cancelled"):
         job.requeue()
 
 
-def test_a_cancelled_job_can_be_requeued_and_runs_once(hand: Hand) -> None:
+def test_a_cancelled_job_can_be_requeued_and_runs_once(manual_worker: ManualWorker) -> None:
     job = tasks.noop.enqueue()
     job.cancel()
     job.requeue()
-    assert hand.complete_one() == job.id
-    assert hand.claim() == []
+    assert manual_worker.complete_one() == job.id
+    assert manual_worker.claim() == []
 
 
 def test_handles_are_equal_by_id() -> None:

@@ -21,7 +21,7 @@ from tests.app import tasks
 from tests.support.shards import keys_of
 from tests.support.stream import written
 
-from ..support.hand import Hand, low
+from ..support.manual_worker import ManualWorker, low
 
 pytestmark = pytest.mark.usefixtures("queue_settings")
 
@@ -120,18 +120,18 @@ def test_a_naive_datetime_is_local_time_without_use_tz(settings: Any) -> None:
     assert check_run_after(datetime(1970, 1, 1, 5, 30, 1)) == "1000"
 
 
-def test_a_scheduled_job_is_claimed_when_it_is_due(hand: Hand) -> None:
+def test_a_scheduled_job_is_claimed_when_it_is_due(manual_worker: ManualWorker) -> None:
     job = tasks.noop.using(run_after=60).enqueue()
-    assert hand.claim() == []
-    hand.store.now_ms = (job.data.due_ms or 0) - 1
-    assert hand.claim() == []
-    hand.store.now_ms += 1
-    assert [claimed.id for claimed in hand.claim()] == [job.id]
+    assert manual_worker.claim() == []
+    manual_worker.store.now_ms = (job.data.due_ms or 0) - 1
+    assert manual_worker.claim() == []
+    manual_worker.store.now_ms += 1
+    assert [claimed.id for claimed in manual_worker.claim()] == [job.id]
 
 
-def test_call_options_reach_the_worker(hand: Hand) -> None:
+def test_call_options_reach_the_worker(manual_worker: ManualWorker) -> None:
     tasks.noop.using(max_attempts=7, timeout=timedelta(seconds=2)).enqueue()
-    assert json.loads(hand.claim_one().options) == {"max_attempts": 7, "timeout_ms": 2000}
+    assert json.loads(manual_worker.claim_one().options) == {"max_attempts": 7, "timeout_ms": 2000}
 
 
 @pytest.mark.parametrize(
@@ -171,16 +171,16 @@ def test_jitter_stays_in_its_range() -> None:
 
 @pytest.mark.parametrize("audit", list(Audit))
 def test_audit_thins_events_at_the_source(
-    redis: Redis, queue_settings: dict[str, Any], hand: Hand, audit: Audit
+    redis: Redis, queue_settings: dict[str, Any], manual_worker: ManualWorker, audit: Audit
 ) -> None:
     thinned = Task(
         func=tasks.noop.func, name="a.b", options=TaskOptions(), queue_name="default", priority=0,
         audit=audit.value,
     )  # fmt: skip
     thinned.enqueue()
-    hand.complete_one()
+    manual_worker.complete_one()
     thinned.enqueue()
-    hand.fail_one()
+    manual_worker.fail_one()
     seen = len(written(redis, keys_of().events))
     assert seen == {"all": 6, "final": 2, "failed": 1, "none": 0}[audit]
 

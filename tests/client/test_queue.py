@@ -16,7 +16,7 @@ from django_redisqueue.exceptions import InvalidOption, JobNotFound
 from django_redisqueue.worker.maintenance.upkeep import ContinuationRunner
 from tests.app import tasks
 
-from ..support.hand import Hand, low
+from ..support.manual_worker import ManualWorker, low
 
 NOTHING = {
     "queued": 0, "processing": 0, "completed": 0, "failed": 0, "cancelled": 0, "scheduled": 0,
@@ -33,7 +33,7 @@ def arguments(status: str, start: int = 0, stop: int = 49) -> list[Any]:
     return [job.args[0] for job in jobs if isinstance(job, Job)]
 
 
-def test_stats_count_every_status(hand: Hand) -> None:
+def test_stats_count_every_status(manual_worker: ManualWorker) -> None:
     queue = JobQueue()
     assert queue.get_stats() == NOTHING
 
@@ -41,10 +41,12 @@ def test_stats_count_every_status(hand: Hand) -> None:
         tasks.noop.enqueue(n)
     tasks.noop.using(priority=5).enqueue(6)
     tasks.noop.using(run_after=60).enqueue(7)
-    hand.complete_one()
-    hand.fail_one()
-    hand.settle(hand.claim_one(), "retrying", '{"type":"E","message":""}', "60000")
-    hand.claim_one()
+    manual_worker.complete_one()
+    manual_worker.fail_one()
+    manual_worker.settle(
+        manual_worker.claim_one(), "retrying", '{"type":"E","message":""}', "60000"
+    )
+    manual_worker.claim_one()
     tasks.noop.enqueue(8).cancel()
 
     counts = queue.get_stats()
@@ -54,7 +56,7 @@ def test_stats_count_every_status(hand: Hand) -> None:
     )
 
 
-def test_clearing_reaches_the_jobs_behind_cancelled_ids(hand: Hand) -> None:
+def test_clearing_reaches_the_jobs_behind_cancelled_ids(manual_worker: ManualWorker) -> None:
     for _ in range(3):
         tasks.noop.enqueue().cancel()
     tasks.noop.enqueue()
@@ -62,7 +64,7 @@ def test_clearing_reaches_the_jobs_behind_cancelled_ids(hand: Hand) -> None:
     assert JobQueue().get_stats() == stats(cancelled=4)
 
 
-def test_a_cancelled_job_that_was_cleared_is_not_found(hand: Hand) -> None:
+def test_a_cancelled_job_that_was_cleared_is_not_found(manual_worker: ManualWorker) -> None:
     """Its id is still in the queue's list, and its enqueue may still be repeated."""
     job = tasks.noop.enqueue()
     job.cancel()
@@ -75,14 +77,14 @@ def test_a_cancelled_job_that_was_cleared_is_not_found(hand: Hand) -> None:
 
 @pytest.mark.one_server("looks at its server's clients and commands")
 @pytest.mark.one_shard("one round trip a shard")
-def test_stats_are_one_round_trip(redis: Redis, hand: Hand) -> None:
+def test_stats_are_one_round_trip(redis: Redis, manual_worker: ManualWorker) -> None:
     JobQueue().get_stats()
     before = redis.info("stats")["total_reads_processed"]
     JobQueue().get_stats()
     assert redis.info("stats")["total_reads_processed"] - before == 2  # and this INFO
 
 
-def test_pages_of_queued_jobs_are_in_the_order_of_execution(hand: Hand) -> None:
+def test_pages_of_queued_jobs_are_in_the_order_of_execution(manual_worker: ManualWorker) -> None:
     for n, priority in enumerate([0, -10, 10, 0, 10, -10, 0]):
         tasks.noop.using(priority=priority).enqueue(n)
     order = [2, 4, 0, 3, 6, 1, 5]
@@ -90,18 +92,18 @@ def test_pages_of_queued_jobs_are_in_the_order_of_execution(hand: Hand) -> None:
     assert [arguments("queued", at, at)[0] for at in range(7)] == order
     assert arguments("queued", 1, 4) == order[1:5]
     assert arguments("queued", 7, 9) == []
-    assert [int(hand.claim_one().payload[2]) for _ in range(7)] == order
+    assert [int(manual_worker.claim_one().payload[2]) for _ in range(7)] == order
 
 
-def test_pages_of_finished_jobs_are_newest_first(hand: Hand) -> None:
+def test_pages_of_finished_jobs_are_newest_first(manual_worker: ManualWorker) -> None:
     for n in range(5):
         tasks.noop.enqueue(n)
-        hand.complete_one()
+        manual_worker.complete_one()
     assert arguments("completed") == [4, 3, 2, 1, 0]
     assert arguments("completed", 1, 2) == [3, 2]
 
 
-def test_pages_of_scheduled_jobs_are_soonest_first(hand: Hand) -> None:
+def test_pages_of_scheduled_jobs_are_soonest_first(manual_worker: ManualWorker) -> None:
     for delay in (300, 100, 200):
         tasks.noop.using(run_after=delay).enqueue(delay)
     assert arguments("scheduled") == [100, 200, 300]
@@ -109,28 +111,32 @@ def test_pages_of_scheduled_jobs_are_soonest_first(hand: Hand) -> None:
     assert arguments("processing") == []
 
 
-def test_a_paused_queue_hands_out_nothing(hand: Hand) -> None:
+def test_a_paused_queue_hands_out_nothing(manual_worker: ManualWorker) -> None:
     queue = JobQueue()
     job = tasks.noop.enqueue()
     assert not queue.is_paused
     assert queue.pause() is True
     assert queue.pause() is False
     assert queue.is_paused
-    assert hand.claim() == []
+    assert manual_worker.claim() == []
     assert queue.resume() is True
     assert queue.resume() is False
     assert not queue.is_paused
-    assert hand.complete_one() == job.id
+    assert manual_worker.complete_one() == job.id
 
 
 @pytest.mark.parametrize("status", ["completed", "failed"])
 def test_clear_deletes_finished_jobs(
-    hand: Hand, redis: Redis, settings: Any, queue_settings: dict[str, Any], status: str
+    manual_worker: ManualWorker,
+    redis: Redis,
+    settings: Any,
+    queue_settings: dict[str, Any],
+    status: str,
 ) -> None:
     settings.REDISQUEUE = {**queue_settings, "RESEND_WINDOW": 0}
     for n in range(3):
         tasks.noop.enqueue(n)
-        hand.complete_one() if status == "completed" else hand.fail_one()
+        manual_worker.complete_one() if status == "completed" else manual_worker.fail_one()
     tasks.noop.enqueue("stays")
     queue = JobQueue()
     assert queue.clear(status) == 3
@@ -139,7 +145,7 @@ def test_clear_deletes_finished_jobs(
     assert queue.clear(status) == 0
 
 
-def test_clear_cancels_jobs_that_wait_for_their_turn(hand: Hand) -> None:
+def test_clear_cancels_jobs_that_wait_for_their_turn(manual_worker: ManualWorker) -> None:
     for n in range(3):
         tasks.noop.enqueue(n)
         tasks.noop.using(priority=n + 1).enqueue(n)
@@ -149,15 +155,17 @@ def test_clear_cancels_jobs_that_wait_for_their_turn(hand: Hand) -> None:
     assert queue.get_stats() == stats(cancelled=6, scheduled=3)
     assert queue.clear("scheduled") == 3
     assert queue.get_stats() == stats(cancelled=9)
-    assert hand.claim() == []
+    assert manual_worker.claim() == []
 
 
-def test_clear_and_requeue_all_proceed_in_steps_of_100(redis: Redis, hand: Hand) -> None:
+def test_clear_and_requeue_all_proceed_in_steps_of_100(
+    redis: Redis, manual_worker: ManualWorker
+) -> None:
     jobs = tasks.noop.enqueue_many([(n,) for n in range(250)])
     queue = JobQueue()
     for _ in range(3):
-        for job in hand.claim(100):
-            hand.settle(job, "failed", '{"type":"E","message":"m"}')
+        for job in manual_worker.claim(100):
+            manual_worker.settle(job, "failed", '{"type":"E","message":"m"}')
     assert queue.get_stats() == stats(failed=250)
     assert queue.requeue_all("failed") == 250
     assert queue.get_stats() == stats(queued=250)
@@ -170,7 +178,7 @@ def test_clear_and_requeue_all_proceed_in_steps_of_100(redis: Redis, hand: Hand)
 
 @pytest.mark.parametrize(("act", "status"), [("clear", "cancelled"), ("requeue_all", "queued")])
 def test_what_a_caller_leaves_half_done_is_completed(
-    act: str, status: str, hand: Hand, monkeypatch: pytest.MonkeyPatch
+    act: str, status: str, manual_worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks.noop.enqueue_many([(n,) for n in range(120)])
     queue, verb = JobQueue(), {"clear": "clear", "requeue_all": "requeue_oldest"}[act]
@@ -189,16 +197,19 @@ def test_what_a_caller_leaves_half_done_is_completed(
         with pytest.raises(KeyboardInterrupt):
             getattr(queue, act)("queued" if act == "clear" else "cancelled")
     assert queue.get_stats()[status] == 100
-    silent = hand.store.keys.continuations
-    (token, word), *_ = zip(*[iter(hand.connection.call("HGETALL", silent))] * 2, strict=True)
-    hand.connection.call("HSET", silent, token, word.rpartition(" ")[0] + " 1")  # time passes
-    assert ContinuationRunner(hand.store).run_once() is False
+    silent = manual_worker.store.keys.continuations
+    (token, word), *_ = zip(
+        *[iter(manual_worker.connection.call("HGETALL", silent))] * 2, strict=True
+    )
+    # time passes
+    manual_worker.connection.call("HSET", silent, token, word.rpartition(" ")[0] + " 1")
+    assert ContinuationRunner(manual_worker.store).run_once() is False
     assert queue.get_stats() == stats(**{status: 120})
 
 
 @pytest.mark.parametrize("priority", [0, 5])
 def test_clear_leaves_jobs_that_arrive_meanwhile(
-    priority: int, hand: Hand, monkeypatch: pytest.MonkeyPatch
+    priority: int, manual_worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers take jobs from the list at the same time."""
     job = tasks.noop.using(priority=priority)
@@ -211,7 +222,7 @@ def test_clear_leaves_jobs_that_arrive_meanwhile(
             called_ms = Queries(commands.connection).now_ms()
             while Queries(commands.connection).now_ms() == called_ms:
                 pass
-            hand.claim(60)
+            manual_worker.claim(60)
             newer.extend(tasks.noop.using(priority=priority * 2).enqueue_many([()] * 10))
             newer.extend(job.enqueue_many([()] * 30))
         return taken
@@ -222,7 +233,7 @@ def test_clear_leaves_jobs_that_arrive_meanwhile(
     assert JobQueue().get_stats() == stats(queued=40, processing=60, cancelled=60)
 
 
-def test_clear_with_a_limit_takes_the_oldest(hand: Hand) -> None:
+def test_clear_with_a_limit_takes_the_oldest(manual_worker: ManualWorker) -> None:
     first, second, third = tasks.noop.enqueue_many([()] * 3)
     assert JobQueue().clear("queued", limit=0) == 0
     assert JobQueue().clear("queued", limit=2) == 2
@@ -231,7 +242,7 @@ def test_clear_with_a_limit_takes_the_oldest(hand: Hand) -> None:
 
 def test_queues_do_not_mix(settings: Any, queue_settings: dict[str, Any]) -> None:
     settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}}
-    hand = Hand("low")
+    manual_worker = ManualWorker("low")
     tasks.noop.enqueue(1)
     own = low.enqueue(2)
     moved = tasks.noop.using(queue_name="low").enqueue(3)
@@ -240,8 +251,8 @@ def test_queues_do_not_mix(settings: Any, queue_settings: dict[str, Any]) -> Non
     assert JobQueue("low").get_stats() == stats(queued=3)
     assert JobQueue("default").get_stats() == stats(queued=1)
     # The task low has priority -5, so its job is last.
-    assert [job.id for job in hand.claim(9)] == [moved.id, added.id, own.id]
-    hand.close()
+    assert [job.id for job in manual_worker.claim(9)] == [moved.id, added.id, own.id]
+    manual_worker.close()
 
 
 def test_repr() -> None:
@@ -252,7 +263,7 @@ def test_repr() -> None:
 def of_tenant(tenant: str) -> None: ...
 
 
-def test_one_share_or_limit_is_paused(hand: Hand) -> None:
+def test_one_share_or_limit_is_paused(manual_worker: ManualWorker) -> None:
     queue = JobQueue()
     for tenant in ("a", "b", "c"):
         of_tenant.enqueue(tenant)
@@ -260,12 +271,12 @@ def test_one_share_or_limit_is_paused(hand: Hand) -> None:
     assert queue.pause(limit=of_tenant, key="b")
     assert not queue.pause(limit=of_tenant.name, key="b")
     assert queue.get_pauses() == [f"limit {of_tenant.name}:b", "share a"]
-    assert [job.payload for job in hand.claim(jobs=9)] == ['[["c"],{}]']
+    assert [job.payload for job in manual_worker.claim(jobs=9)] == ['[["c"],{}]']
     assert queue.get_stats()["queued"] == 2
     assert queue.resume(share="a")
     assert queue.resume(limit=of_tenant, key="b")
     assert not queue.resume(limit=of_tenant, key="b")
-    assert len(hand.claim(jobs=9)) == 2
+    assert len(manual_worker.claim(jobs=9)) == 2
     assert queue.get_pauses() == []
 
 
@@ -273,7 +284,7 @@ def test_one_share_or_limit_is_paused(hand: Hand) -> None:
 def twice_limited(tenant: str) -> None: ...
 
 
-@pytest.mark.usefixtures("hand")
+@pytest.mark.usefixtures("manual_worker")
 def test_a_paused_limit_and_rate_of_one_name_are_named_once() -> None:
     queue = JobQueue()
     queue.pause(limit=twice_limited, key="b")

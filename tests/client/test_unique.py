@@ -41,7 +41,7 @@ from django_redisqueue.exceptions import (
 from django_redisqueue.models import OutboxJob
 
 from ..app import tasks
-from ..support.hand import Hand
+from ..support.manual_worker import ManualWorker
 from ..support.shards import keys_with, mirror, relay
 
 in_transactions = pytest.mark.django_db(transaction=True, databases=["default", "other"])
@@ -54,7 +54,7 @@ def age() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_second_enqueue_returns_the_first_job(hand: Hand, mode: Any) -> None:
+def test_a_second_enqueue_returns_the_first_job(manual_worker: ManualWorker, mode: Any) -> None:
     send = tasks.noop.using(unique=mode).enqueue
     first, second, other = send(1), send(1), send(2)
     assert (first.is_duplicate, second.is_duplicate, other.is_duplicate) == (False, True, False)
@@ -63,11 +63,11 @@ def test_a_second_enqueue_returns_the_first_job(hand: Hand, mode: Any) -> None:
     assert get_job(second.id).args == (1,)
 
 
-def test_double_click(hand: Hand) -> None:
+def test_double_click(manual_worker: ManualWorker) -> None:
     jobs = once.enqueue_many([(1,), (2,), (1,), (1,)])
     assert [job.is_duplicate for job in jobs] == [False, False, True, True]
     assert jobs[2] == jobs[3] == jobs[0]
-    assert [hand.complete_one(), hand.complete_one()] == [jobs[0].id, jobs[1].id]
+    assert [manual_worker.complete_one(), manual_worker.complete_one()] == [jobs[0].id, jobs[1].id]
     assert not once.enqueue(1).is_duplicate
 
 
@@ -84,7 +84,9 @@ def test_double_click(hand: Hand) -> None:
         (lambda a, b: f"{a} {b % 2}", [((1, 2), {}), ((1, 4), {})], ((1, 3), {})),
     ],
 )
-def test_the_parts_of_the_key(hand: Hand, by: Any, same: list[Any], other: Any) -> None:
+def test_the_parts_of_the_key(
+    manual_worker: ManualWorker, by: Any, same: list[Any], other: Any
+) -> None:
     unique = tasks.add.using(unique="until_finished", unique_by=by)
     first, second = (unique.enqueue(*args, **kwargs) for args, kwargs in same)
     assert second.is_duplicate
@@ -93,12 +95,14 @@ def test_the_parts_of_the_key(hand: Hand, by: Any, same: list[Any], other: Any) 
     assert not unique.enqueue(*args, **kwargs).is_duplicate
 
 
-def test_defaults_count_as_arguments_and_tasks_have_separate_keys(hand: Hand) -> None:
+def test_defaults_count_as_arguments_and_tasks_have_separate_keys(
+    manual_worker: ManualWorker,
+) -> None:
     assert once.enqueue() == once.enqueue(None) == once.enqueue(x=None)
     assert not tasks.fail.using(unique="until_finished").enqueue(None).is_duplicate
 
 
-def test_a_text_of_any_kind_becomes_one_word(hand: Hand) -> None:
+def test_a_text_of_any_kind_becomes_one_word(manual_worker: ManualWorker) -> None:
     made = tasks.noop.using(unique="until_finished", unique_by=lambda x: x)
     made.enqueue("ü b\n|c")
     (key,) = unique_keys()
@@ -111,7 +115,7 @@ def charge(customer: int, card: str) -> None:
     """Its card is secret."""
 
 
-def test_a_key_does_not_reveal_redacted_arguments(hand: Hand) -> None:
+def test_a_key_does_not_reveal_redacted_arguments(manual_worker: ManualWorker) -> None:
     """An attacker cannot find a short secret by hashing all candidates."""
     job = charge.enqueue(1, "4711")
     plain = charge.uniqueness
@@ -122,7 +126,7 @@ def test_a_key_does_not_reveal_redacted_arguments(hand: Hand) -> None:
     assert not charge.enqueue(1, "4712").is_duplicate
 
 
-def test_the_text_of_a_callable_does_not_reveal_them_either(hand: Hand) -> None:
+def test_the_text_of_a_callable_does_not_reveal_them_either(manual_worker: ManualWorker) -> None:
     by_card = charge.using(unique="until_finished", unique_by=lambda customer, card: card)
     job = by_card.enqueue(1, "4711")
     (key,) = unique_keys()
@@ -136,7 +140,7 @@ def test_the_text_of_a_callable_does_not_reveal_them_either(hand: Hand) -> None:
     assert "4711" not in str(raised.value)
 
 
-def test_a_call_can_turn_it_off(hand: Hand) -> None:
+def test_a_call_can_turn_it_off(manual_worker: ManualWorker) -> None:
     first = once.enqueue(1)
     assert once.using(unique=False).enqueue(1).id != first.id
     assert once.using(priority=3).enqueue(1) == first
@@ -196,10 +200,12 @@ def test_options_that_make_no_sense(wrong: Callable[[], Any], message: str) -> N
         (lambda x: "\ud800", "must return a string of 1 to 200 characters"),
     ],
 )
-def test_a_callable_that_returns_no_valid_key(hand: Hand, by: Any, message: str) -> None:
+def test_a_callable_that_returns_no_valid_key(
+    manual_worker: ManualWorker, by: Any, message: str
+) -> None:
     with pytest.raises(InvalidOption, match=message):
         tasks.noop.using(unique="until_finished", unique_by=by).enqueue(0)
-    assert hand.claim() == []
+    assert manual_worker.claim() == []
 
 
 @task(unique="until_finished")
@@ -207,7 +213,7 @@ def with_odd_default(x: int, marker: Any = object()) -> None:  # noqa: B008
     """Its default cannot be part of a key."""
 
 
-def test_a_default_that_no_key_can_hold(hand: Hand) -> None:
+def test_a_default_that_no_key_can_hold(manual_worker: ManualWorker) -> None:
     with pytest.raises(InvalidArguments, match=r"the unique key of .*with_odd_default: 'marker'"):
         with_odd_default.enqueue(1)
     assert (
@@ -220,7 +226,9 @@ def test_a_default_that_no_key_can_hold(hand: Hand) -> None:
 def refresh(customer: int) -> None: ...
 
 
-def test_a_positional_argument_of_a_decorated_function_has_no_name(hand: Hand) -> None:
+def test_a_positional_argument_of_a_decorated_function_has_no_name(
+    manual_worker: ManualWorker,
+) -> None:
     with pytest.raises(InvalidArguments, match="'customer', which must be a keyword argument"):
         refresh.enqueue(1)
     jobs = [refresh.enqueue(customer=customer) for customer in (1, 2, 1)]
@@ -231,7 +239,7 @@ def test_a_positional_argument_of_a_decorated_function_has_no_name(hand: Hand) -
 
 
 @in_transactions
-def test_an_id_given_out_before_the_commit_stays_valid(hand: Hand) -> None:
+def test_an_id_given_out_before_the_commit_stays_valid(manual_worker: ManualWorker) -> None:
     first = once.enqueue(1)
     with transaction.atomic():
         second = once.enqueue(1)
@@ -243,7 +251,7 @@ def test_an_id_given_out_before_the_commit_stays_valid(hand: Hand) -> None:
     assert get_job(second.id).cancel()
     assert get_job(first.id).status == "cancelled"
     get_job(second.id).requeue()
-    assert hand.complete_one("7") == first.id
+    assert manual_worker.complete_one("7") == first.id
     assert second.wait(timeout=5) == 7
     second.refresh()
     assert second.result == 7
@@ -251,13 +259,13 @@ def test_an_id_given_out_before_the_commit_stays_valid(hand: Hand) -> None:
 
 @in_transactions
 def test_the_id_leads_to_the_record_once_redis_has_pruned_the_job(
-    redis: Redis, hand: Hand, settings: Any, queue_settings: Any
+    redis: Redis, manual_worker: ManualWorker, settings: Any, queue_settings: Any
 ) -> None:
     settings.REDISQUEUE = {**queue_settings, "MIRROR": True}
     first = once.enqueue(1)
     with transaction.atomic():
         second = once.enqueue(1)
-    hand.complete_one("7")
+    manual_worker.complete_one("7")
     mirror()
     redis.delete(keys_with(first.id).job(first.id))
     assert get_job(second.id).data.id == first.id
@@ -265,7 +273,7 @@ def test_the_id_leads_to_the_record_once_redis_has_pruned_the_job(
 
 
 @in_transactions
-def test_two_in_one_transaction(hand: Hand) -> None:
+def test_two_in_one_transaction(manual_worker: ManualWorker) -> None:
     with transaction.atomic():
         jobs = [once.enqueue(1), once.enqueue(1)]
     assert [job.is_duplicate for job in jobs] == [False, True]
@@ -275,7 +283,11 @@ def test_two_in_one_transaction(hand: Hand) -> None:
 @in_transactions
 @pytest.mark.parametrize("mirrored", [True, False])
 def test_a_row_of_a_duplicate_is_handled(
-    hand: Hand, settings: Any, queue_settings: Any, monkeypatch: Any, mirrored: bool
+    manual_worker: ManualWorker,
+    settings: Any,
+    queue_settings: Any,
+    monkeypatch: Any,
+    mirrored: bool,
 ) -> None:
     """The process dies after the commit. The relay sends the row, and needs no record of it."""
     settings.REDISQUEUE = {**queue_settings, "MIRROR": mirrored}
@@ -295,7 +307,9 @@ def test_a_row_of_a_duplicate_is_handled(
 
 
 @in_transactions
-def test_cancelling_a_row_leaves_the_other_job_alone(hand: Hand, monkeypatch: Any) -> None:
+def test_cancelling_a_row_leaves_the_other_job_alone(
+    manual_worker: ManualWorker, monkeypatch: Any
+) -> None:
     first = once.enqueue(1)
     monkeypatch.setattr(RedisTransport, "enqueue", lambda *_: 1 / 0)
     with suppress(ZeroDivisionError), transaction.atomic():
@@ -309,7 +323,9 @@ def test_cancelling_a_row_leaves_the_other_job_alone(hand: Hand, monkeypatch: An
 
 
 @pytest.mark.one_shard("workflows of several shards share no call")
-def test_a_refused_workflow_does_not_block_the_rest_of_its_call(hand: Hand) -> None:
+def test_a_refused_workflow_does_not_block_the_rest_of_its_call(
+    manual_worker: ManualWorker,
+) -> None:
     workflows = [Workflow() for _ in range(5)]
     for workflow in workflows:
         workflow.add(tasks.noop, 0)
@@ -323,7 +339,7 @@ def test_a_refused_workflow_does_not_block_the_rest_of_its_call(hand: Hand) -> N
     assert workflows[4].data.total == 1
 
 
-def test_a_workflow_is_refused_as_a_whole(hand: Hand) -> None:
+def test_a_workflow_is_refused_as_a_whole(manual_worker: ManualWorker) -> None:
     held = once.enqueue(1)
     workflow = Workflow("nightly")
     load = workflow.add(tasks.noop, 0)
@@ -336,12 +352,12 @@ def test_a_workflow_is_refused_as_a_whole(hand: Hand) -> None:
         f"{unique_keys()[0].key}, which its job {node} needs; cancel job {held.id}, or push the "
         "workflow again once it has ended"
     )
-    assert hand.complete_one() == held.id
+    assert manual_worker.complete_one() == held.id
     workflow.push()
     assert once.enqueue(1).id == node
 
 
-def test_the_jobs_with_keys_are_in_the_first_call(hand: Hand) -> None:
+def test_the_jobs_with_keys_are_in_the_first_call(manual_worker: ManualWorker) -> None:
     """So that a large workflow is also refused before anything is written."""
     once.enqueue(1)
     workflow = Workflow()
@@ -373,7 +389,7 @@ def test_a_workflow_that_could_never_have_its_keys() -> None:
         many.push()
 
 
-def test_a_key_that_needs_the_result_of_a_parent(hand: Hand) -> None:
+def test_a_key_that_needs_the_result_of_a_parent(manual_worker: ManualWorker) -> None:
     with pytest.raises(InvalidOption, match="names 'x', whose value is not yet known"):
         chain(tasks.noop.s(1), once.using(unique="until_finished", unique_by="x").s())
     chain(tasks.noop.s(1), tasks.add.using(unique="until_finished").s(2))
@@ -383,7 +399,7 @@ def test_a_key_that_needs_the_result_of_a_parent(hand: Hand) -> None:
 
 @in_transactions
 def test_a_workflow_after_a_commit_waits_in_the_outbox(
-    hand: Hand, monkeypatch: pytest.MonkeyPatch
+    manual_worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No caller is left to handle the error, and nothing is lost."""
     held = once.enqueue(1)
@@ -395,15 +411,15 @@ def test_a_workflow_after_a_commit_waits_in_the_outbox(
     relay()
     row = OutboxJob.objects.get(pk=workflow.id)
     assert f"job {held.id} has the unique key" in row.problem
-    assert hand.complete_one() == held.id
+    assert manual_worker.complete_one() == held.id
     relay()
-    assert hand.complete_one() == workflow.jobs()[0].id
+    assert manual_worker.complete_one() == workflow.jobs()[0].id
 
 
 # -- requeue, reading, releasing
 
 
-def test_requeue_names_the_job_that_has_the_key(hand: Hand) -> None:
+def test_requeue_names_the_job_that_has_the_key(manual_worker: ManualWorker) -> None:
     first = once.enqueue(1)
     first.cancel()
     second = once.enqueue(1)
@@ -421,7 +437,7 @@ def command(*options: str) -> str:
     return said.getvalue()
 
 
-def test_the_keys_are_listed_and_released(hand: Hand) -> None:
+def test_the_keys_are_listed_and_released(manual_worker: ManualWorker) -> None:
     assert command() == ""
     first = once.enqueue(1)
     second = tasks.add.using(unique=For("1h")).enqueue(1, 2)

@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 
 from .site import Site
 
@@ -22,9 +22,9 @@ def redisqueue(queue_settings: dict[str, Any], settings: Any) -> None:
 
 
 @pytest.fixture
-def hand(redisqueue: None) -> Iterator[Hand]:
-    """A ``Hand`` on the queue ``default``: a worker that the test operates itself."""
-    made = Hand()
+def manual_worker(redisqueue: None) -> Iterator[ManualWorker]:
+    """A ``ManualWorker`` on the queue ``default``: a worker that the test operates itself."""
+    made = ManualWorker()
     yield made
     made.close()
 

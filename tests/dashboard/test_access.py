@@ -11,7 +11,7 @@ from django.test import Client
 
 from django_redisqueue import JobQueue, get_job
 from tests.app import tasks
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 
 from .site import address, logged
 
@@ -26,10 +26,10 @@ PAGES = [
 
 
 @pytest.fixture
-def failed(hand: Hand) -> str:
+def failed(manual_worker: ManualWorker) -> str:
     """The id of a failed job."""
     tasks.noop.enqueue()
-    return hand.fail_one()
+    return manual_worker.fail_one()
 
 
 def logged_in(user: User, **options: Any) -> Client:

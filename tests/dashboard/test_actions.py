@@ -15,7 +15,7 @@ from django_redisqueue.broker.queries import Queries
 from django_redisqueue.dashboard import actions, bulk
 from django_redisqueue.models import SavedFilter
 from tests.app import tasks
-from tests.support.hand import Hand, low
+from tests.support.manual_worker import ManualWorker, low
 from tests.worker.processes import eventually
 
 from .site import Site, address, logged, plain
@@ -23,10 +23,10 @@ from .site import Site, address, logged, plain
 LIST = ("act_on_list", "default", "failed")
 
 
-def failed(hand: Hand, count: int, message: str = "boom") -> list[str]:
+def failed(manual_worker: ManualWorker, count: int, message: str = "boom") -> list[str]:
     """Fail this many jobs, with the arguments 0, 1, ...; returns their ids."""
     tasks.noop.enqueue_many([(f"no {n}",) for n in range(count)])
-    return [hand.fail_one(message) for _ in range(count)]
+    return [manual_worker.fail_one(message) for _ in range(count)]
 
 
 def counts(**expected: int) -> bool:
@@ -37,16 +37,16 @@ def counts(**expected: int) -> bool:
 # -- one job
 
 
-def test_retry_a_job(site: Site, hand: Hand) -> None:
-    (job_id,) = failed(hand, 1)
+def test_retry_a_job(site: Site, manual_worker: ManualWorker) -> None:
+    (job_id,) = failed(manual_worker, 1)
     assert site.post("act_on_job", job_id, verb="retry") == "The job was sent back to the queue."
     assert get_job(job_id).status == "queued"
     assert logged() == [(job_id, "Retry")]
 
 
-def test_cancel_a_queued_job_and_a_running_one(site: Site, hand: Hand) -> None:
+def test_cancel_a_queued_job_and_a_running_one(site: Site, manual_worker: ManualWorker) -> None:
     first, second = tasks.noop.enqueue_many([(), ()])
-    running = hand.claim_one()
+    running = manual_worker.claim_one()
     assert running.id == first.id
     assert "cancelled, or asked to stop" in site.post("act_on_job", first.id, verb="cancel")
     assert "asked to stop" in site.text("job", first.id)
@@ -56,14 +56,14 @@ def test_cancel_a_queued_job_and_a_running_one(site: Site, hand: Hand) -> None:
     assert logged() == [(first.id, "Cancel"), (second.id, "Cancel")]
 
 
-def test_delete_a_job(site: Site, hand: Hand) -> None:
-    (job_id,) = failed(hand, 1)
+def test_delete_a_job(site: Site, manual_worker: ManualWorker) -> None:
+    (job_id,) = failed(manual_worker, 1)
     assert "deleted from Redis" in site.post("act_on_job", job_id, verb="delete")
     assert counts(failed=0)
     site.get("job", job_id, code=404)
 
 
-def test_enqueue_a_copy(site: Site, hand: Hand) -> None:
+def test_enqueue_a_copy(site: Site, manual_worker: ManualWorker) -> None:
     low.using(priority=7).enqueue("x")
     (original,) = JobQueue("low").get_jobs("queued")
     text = site.post("act_on_job", original.id, verb="copy")
@@ -86,8 +86,10 @@ def test_enqueue_a_copy(site: Site, hand: Hand) -> None:
         ("", "'' is not an action; use one of retry, run_now, cancel, delete"),
     ],
 )
-def test_an_impossible_action_is_a_message(site: Site, hand: Hand, verb: str, message: str) -> None:
-    (job_id,) = failed(hand, 1)
+def test_an_impossible_action_is_a_message(
+    site: Site, manual_worker: ManualWorker, verb: str, message: str
+) -> None:
+    (job_id,) = failed(manual_worker, 1)
     assert site.post("act_on_job", job_id, verb=verb) == message
     assert counts(failed=1)
     assert logged() == []
@@ -103,15 +105,15 @@ def test_a_copy_for_an_unknown_task_is_a_message(site: Site, redis: Any) -> None
 # -- some jobs of a list
 
 
-def test_retry_some(site: Site, hand: Hand) -> None:
-    ids = failed(hand, 3)
+def test_retry_some(site: Site, manual_worker: ManualWorker) -> None:
+    ids = failed(manual_worker, 3)
     assert site.post(*LIST, verb="retry", id=ids[:2]) == "2 jobs sent back to the queue."
     assert counts(queued=2, failed=1)
     assert sorted(logged()) == sorted((each, "Retry (queue default, failed)") for each in ids[:2])
 
 
-def test_deleting_some_asks_first(site: Site, hand: Hand) -> None:
-    ids = failed(hand, 3)
+def test_deleting_some_asks_first(site: Site, manual_worker: ManualWorker) -> None:
+    ids = failed(manual_worker, 3)
     asked = plain(site.post(*LIST, verb="delete", id=ids[:2]))
     assert "This will delete 2 jobs of the queue default" in asked
     assert ids[0] in asked
@@ -128,8 +130,10 @@ def test_cancel_some_queued_jobs(site: Site, redisqueue: None) -> None:
     assert counts(cancelled=2)
 
 
-def test_jobs_that_have_changed_meanwhile_are_reported(site: Site, hand: Hand) -> None:
-    first, second = failed(hand, 2)
+def test_jobs_that_have_changed_meanwhile_are_reported(
+    site: Site, manual_worker: ManualWorker
+) -> None:
+    first, second = failed(manual_worker, 2)
     get_job(first).requeue()
     text = site.post(*LIST, verb="retry", id=[first, second])
     assert "1 job sent back to the queue." in text
@@ -152,9 +156,9 @@ def test_jobs_that_have_changed_meanwhile_are_reported(site: Site, hand: Hand) -
     ],
 )
 def test_bad_input_is_a_message_and_changes_nothing(
-    site: Site, hand: Hand, fields: dict[str, Any], message: str
+    site: Site, manual_worker: ManualWorker, fields: dict[str, Any], message: str
 ) -> None:
-    failed(hand, 1)
+    failed(manual_worker, 1)
     assert message in site.post(*LIST, **fields)
     assert counts(failed=1)
     assert logged() == []
@@ -176,8 +180,8 @@ def confirm(site: Site, **fields: Any) -> str:
     return site.post(*LIST, scope="all", confirmed="yes", before_ms=before, **fields)
 
 
-def test_retry_all(site: Site, hand: Hand) -> None:
-    failed(hand, 60)
+def test_retry_all(site: Site, manual_worker: ManualWorker) -> None:
+    failed(manual_worker, 60)
     assert confirm(site, verb="retry") == "60 jobs sent back to the queue."
     assert counts(queued=60, failed=0)
     assert logged() == [("queue default", "Retry all failed jobs: 60 jobs")]
@@ -185,17 +189,17 @@ def test_retry_all(site: Site, hand: Hand) -> None:
 
 @pytest.mark.parametrize("language", ["en", "de"])
 def test_numbers_in_forms_have_no_separators(
-    site: Site, hand: Hand, settings: Any, language: str
+    site: Site, manual_worker: ManualWorker, settings: Any, language: str
 ) -> None:
     settings.LANGUAGE_CODE, settings.USE_THOUSAND_SEPARATOR = language, True
-    failed(hand, 2)
+    failed(manual_worker, 2)
     assert confirm(site, verb="retry") == "2 jobs sent back to the queue."
     SavedFilter.objects.create(pk=1234, user=User.objects.get(), name="mine", query="text=x")
     assert 'name="filter" value="1234"' in site.get("queue", "default", "failed")
 
 
-def test_retry_all_matching(site: Site, hand: Hand) -> None:
-    failed(hand, 12)
+def test_retry_all_matching(site: Site, manual_worker: ManualWorker) -> None:
+    failed(manual_worker, 12)
     assert confirm(site, verb="retry", text="no 1") == "3 jobs sent back to the queue."  # 1 10 11
     assert counts(queued=3, failed=9)
     assert logged() == [
@@ -203,8 +207,10 @@ def test_retry_all_matching(site: Site, hand: Hand) -> None:
     ]
 
 
-def test_a_confirmation_does_not_state_the_number_of_matches(site: Site, hand: Hand) -> None:
-    failed(hand, 12)
+def test_a_confirmation_does_not_state_the_number_of_matches(
+    site: Site, manual_worker: ManualWorker
+) -> None:
+    failed(manual_worker, 12)
     page = site.post(*LIST, scope="all", verb="retry", text="no 1")
     assert "The list has 12 jobs now." in page
     assert "Jobs that do not match or arrive later are left alone." in page
@@ -212,17 +218,19 @@ def test_a_confirmation_does_not_state_the_number_of_matches(site: Site, hand: H
     assert "Retry 12 jobs</button>" in site.post(*LIST, scope="all", verb="retry")
 
 
-def test_a_confirmation_of_selected_jobs_states_their_number(site: Site, hand: Hand) -> None:
+def test_a_confirmation_of_selected_jobs_states_their_number(
+    site: Site, manual_worker: ManualWorker
+) -> None:
     """Also in a filtered list, whose other jobs are left alone."""
-    job_id = failed(hand, 12)[0]
+    job_id = failed(manual_worker, 12)[0]
     page = site.post(*LIST, id=job_id, verb="delete", text="no 1")
     assert "Delete 1 job</button>" in page
 
 
-def test_delete_all_matching_a_task(site: Site, hand: Hand) -> None:
-    failed(hand, 2)
+def test_delete_all_matching_a_task(site: Site, manual_worker: ManualWorker) -> None:
+    failed(manual_worker, 2)
     tasks.add.enqueue(1, 2)
-    hand.fail_one()
+    manual_worker.fail_one()
     assert confirm(site, verb="delete", task=tasks.add.name) == "1 job deleted from Redis."
     assert counts(failed=2)
 
@@ -241,22 +249,24 @@ def test_cancel_all_waiting_whatever_their_priority(site: Site, redisqueue: None
     assert counts(cancelled=4, queued=1)
 
 
-def test_jobs_that_arrive_after_the_confirmation_are_left_alone(site: Site, hand: Hand) -> None:
-    failed(hand, 2)
+def test_jobs_that_arrive_after_the_confirmation_are_left_alone(
+    site: Site, manual_worker: ManualWorker
+) -> None:
+    failed(manual_worker, 2)
     page = site.post(*LIST, verb="delete", scope="all")
     before = page.partition('name="before_ms" value="')[2].partition('"')[0]
-    eventually(lambda: Queries(hand.connection).now_ms() > int(before))
-    (late,) = failed(hand, 1, "later")
+    eventually(lambda: Queries(manual_worker.connection).now_ms() > int(before))
+    (late,) = failed(manual_worker, 1, "later")
     done = site.post(*LIST, verb="delete", scope="all", confirmed="yes", before_ms=before)
     assert done == "2 jobs deleted from Redis."
     assert get_job(late).status == "failed"
 
 
 def test_a_long_list_is_left_to_a_worker(
-    site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch
+    site: Site, manual_worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "INLINE", 5)
-    failed(hand, 6)
+    failed(manual_worker, 6)
     text = confirm(site, verb="retry", text="no")
     assert "a worker is doing this. This page shows the progress" in text
     (job,) = JobQueue().get_jobs("queued")
@@ -269,10 +279,10 @@ def test_a_long_list_is_left_to_a_worker(
 
 
 def test_a_paused_queue_lets_another_do_the_bulk(
-    site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch
+    site: Site, manual_worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "INLINE", 0)
-    failed(hand, 1)
+    failed(manual_worker, 1)
     JobQueue().pause()
     confirm(site, verb="retry")
     assert JobQueue("low").get_stats()["queued"] == 1
@@ -307,9 +317,14 @@ def links(page: str) -> list[tuple[str, str]]:
     return [(html.unescape(name), html.unescape(query)) for query, name in found]
 
 
-def test_a_filter_is_saved_and_picked_on_every_list_of_jobs(site: Site, hand: Hand) -> None:
+def test_a_filter_is_saved_and_picked_on_every_list_of_jobs(
+    site: Site, manual_worker: ManualWorker
+) -> None:
     tasks.noop.enqueue_many([(1,), (2,)])
-    declined, other = hand.fail_one("card declined"), hand.fail_one("no such card")
+    declined, other = (
+        manual_worker.fail_one("card declined"),
+        manual_worker.fail_one("no such card"),
+    )
     page = site.get("queue", "default", "failed", text="declined")
     assert '<input type="hidden" name="text" value="declined">' in page
     assert "The filter broken payments was saved." in save(site)

@@ -23,7 +23,7 @@ from django_redisqueue.dashboard.bulk import (
 )
 from django_redisqueue.dashboard.filters import JobFilter
 from tests.app import tasks
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.worker.processes import eventually
 
 pytestmark = pytest.mark.django_db
@@ -42,40 +42,40 @@ def acted(action: BulkAction, on_progress: OnProgress) -> int:
     return sum(bulk.perform(action, on_progress).complete())
 
 
-def now(hand: Hand) -> int:
+def now(manual_worker: ManualWorker) -> int:
     """A time that has passed, so that whatever follows is later."""
-    queries = Queries(hand.connection)
+    queries = Queries(manual_worker.connection)
     found = queries.now_ms()
     eventually(lambda: queries.now_ms() > found)
     return found
 
 
-def fail(hand: Hand, *arguments: Any) -> list[str]:
+def fail(manual_worker: ManualWorker, *arguments: Any) -> list[str]:
     tasks.noop.enqueue_many([(argument,) for argument in arguments])
-    return [hand.fail_one() for _ in arguments]
+    return [manual_worker.fail_one() for _ in arguments]
 
 
 def stats() -> dict[str, int]:
     return {name: count for name, count in JobQueue().get_stats().items() if count}
 
 
-def test_jobs_that_cannot_be_retried_are_not_counted_and_stay(hand: Hand) -> None:
+def test_jobs_that_cannot_be_retried_are_not_counted_and_stay(manual_worker: ManualWorker) -> None:
     with Workflow() as workflow:
         stays = workflow.add(tasks.noop)
     workflow.cancel()
     alone = tasks.noop.enqueue()
     alone.cancel()
-    action = BulkAction(RETRY, "default", Status.CANCELLED, now(hand))
+    action = BulkAction(RETRY, "default", Status.CANCELLED, now(manual_worker))
     assert acted(action, on) == 1
     assert alone.status == "queued"
     assert stays.status == "cancelled"
 
 
-def test_an_action_performed_twice_leaves_new_failures_alone(hand: Hand) -> None:
-    fail(hand, *range(120))
-    action = BulkAction(RETRY, "default", Status.FAILED, now(hand))
+def test_an_action_performed_twice_leaves_new_failures_alone(manual_worker: ManualWorker) -> None:
+    fail(manual_worker, *range(120))
+    action = BulkAction(RETRY, "default", Status.FAILED, now(manual_worker))
     assert acted(action, on) == 120
-    again = [hand.fail_one() for _ in range(70)]
+    again = [manual_worker.fail_one() for _ in range(70)]
     assert acted(action, on) == 0
     assert stats() == {"failed": 70, "queued": 50}
     assert get_job(again[0]).status == "failed"
@@ -83,7 +83,7 @@ def test_an_action_performed_twice_leaves_new_failures_alone(hand: Hand) -> None
 
 @pytest.mark.parametrize("verb", [CANCEL, RETRY, DELETE])
 def test_jobs_that_arrive_later_stay_while_the_others_are_processed(
-    hand: Hand, monkeypatch: pytest.MonkeyPatch, verb: Verb
+    manual_worker: ManualWorker, monkeypatch: pytest.MonkeyPatch, verb: Verb
 ) -> None:
     """Workers claim the jobs, or another action deletes them, between two calls of the action."""
     status = Status.QUEUED if verb is CANCEL else Status.FAILED
@@ -91,19 +91,19 @@ def test_jobs_that_arrive_later_stay_while_the_others_are_processed(
     def make(argument: str) -> list[str]:
         if verb is CANCEL:
             return [tasks.noop.enqueue(argument).id for _ in range(3)]
-        return fail(hand, *[argument] * 3)
+        return fail(manual_worker, *[argument] * 3)
 
     old = make("old")
-    before_ms = now(hand)
+    before_ms = now(manual_worker)
     make("late")
     name = "requeue_oldest" if verb is RETRY else "clear"
     take = getattr(Commands, name)
 
     def take_later(*args: Any) -> Any:
         if verb is CANCEL:
-            hand.claim(2)
+            manual_worker.claim(2)
         else:
-            hand.store.delete(old[:2])
+            manual_worker.store.delete(old[:2])
         return take(*args)
 
     monkeypatch.setattr(Commands, name, take_later)
@@ -112,26 +112,26 @@ def test_jobs_that_arrive_later_stay_while_the_others_are_processed(
 
 
 @pytest.mark.parametrize("which", [JobFilter(text="odd"), JobFilter(task=tasks.noop.name)])
-def test_a_filtered_action_performed_twice(hand: Hand, which: JobFilter) -> None:
-    fail(hand, *["odd", "even"] * 60)
-    action = BulkAction(RETRY, "default", Status.FAILED, now(hand), which)
+def test_a_filtered_action_performed_twice(manual_worker: ManualWorker, which: JobFilter) -> None:
+    fail(manual_worker, *["odd", "even"] * 60)
+    action = BulkAction(RETRY, "default", Status.FAILED, now(manual_worker), which)
     meant = 60 if which.text else 120
     assert acted(action, on) == meant
     assert acted(action, on) == 0
     assert stats() == {"queued": meant, "failed": 120 - meant} if meant < 120 else {"queued": 120}
-    hand.fail_one()
+    manual_worker.fail_one()
     assert acted(action, on) == 0
 
 
-def test_a_cancel_is_noticed_between_two_steps(hand: Hand) -> None:
-    fail(hand, *range(120))
+def test_a_cancel_is_noticed_between_two_steps(manual_worker: ManualWorker) -> None:
+    fail(manual_worker, *range(120))
     seen: list[tuple[int, int]] = []
 
     def tell(done: int, total: int) -> bool:
         seen.append((done, total))
         return len(seen) < 2
 
-    assert acted(BulkAction(DELETE, "default", Status.FAILED, now(hand)), tell) == 50
+    assert acted(BulkAction(DELETE, "default", Status.FAILED, now(manual_worker)), tell) == 50
     assert seen == [(0, 120), (50, 120)]
     assert stats() == {"failed": 70}
 
@@ -139,13 +139,15 @@ def test_a_cancel_is_noticed_between_two_steps(hand: Hand) -> None:
 @pytest.mark.parametrize(
     ("verb", "which"), [(RETRY, JobFilter()), (RETRY, JobFilter(text="1")), (CANCEL, JobFilter())]
 )
-def test_the_progress_ends_at_the_total(hand: Hand, verb: Verb, which: JobFilter) -> None:
+def test_the_progress_ends_at_the_total(
+    manual_worker: ManualWorker, verb: Verb, which: JobFilter
+) -> None:
     if verb is RETRY:
-        fail(hand, *range(130))
+        fail(manual_worker, *range(130))
     else:
         tasks.noop.enqueue_many([(n,) for n in range(130)])
-    before_ms = now(hand)
-    fail(hand, "late")
+    before_ms = now(manual_worker)
+    fail(manual_worker, "late")
     tasks.noop.enqueue("late")
     seen: list[tuple[int, int]] = []
 
@@ -160,21 +162,25 @@ def test_the_progress_ends_at_the_total(hand: Hand, verb: Verb, which: JobFilter
     assert seen[-1] == (131, 131)
 
 
-def test_running_jobs_are_asked_to_stop_except_the_one_that_asks(hand: Hand) -> None:
+def test_running_jobs_are_asked_to_stop_except_the_one_that_asks(
+    manual_worker: ManualWorker,
+) -> None:
     tasks.noop.enqueue_many([(n,) for n in range(3)])
-    running = [job.id for job in hand.claim(3)]
-    action = BulkAction(CANCEL, "default", Status.PROCESSING, now(hand), JobFilter(), running[0])
+    running = [job.id for job in manual_worker.claim(3)]
+    action = BulkAction(
+        CANCEL, "default", Status.PROCESSING, now(manual_worker), JobFilter(), running[0]
+    )
     assert acted(action, on) == 2
     flagged = [get_job(job_id).data.cancel_ms is not None for job_id in running]
     assert flagged == [False, True, True]
 
 
 def test_scheduled_jobs_that_arrive_later_but_are_due_sooner_do_not_hide_the_others(
-    hand: Hand,
+    manual_worker: ManualWorker,
 ) -> None:
     for seconds in (600, 700):
         tasks.noop.using(run_after=seconds).enqueue(seconds)
-    before_ms = now(hand)
+    before_ms = now(manual_worker)
     late = tasks.noop.using(run_after=60).enqueue("late")
     assert acted(BulkAction(CANCEL, "default", Status.SCHEDULED, before_ms), on) == 2
     assert stats() == {"cancelled": 2, "scheduled": 1}
@@ -182,20 +188,22 @@ def test_scheduled_jobs_that_arrive_later_but_are_due_sooner_do_not_hide_the_oth
 
 
 def test_an_unreadable_job_is_deleted_with_all_but_not_by_a_filter(
-    hand: Hand,
+    manual_worker: ManualWorker,
 ) -> None:
-    first, *_ = fail(hand, "a", "b")
-    hand.connection.call("HSET", hand.store.keys.job(first), "payload", "{")
-    before_ms = now(hand)
+    first, *_ = fail(manual_worker, "a", "b")
+    manual_worker.connection.call("HSET", manual_worker.store.keys.job(first), "payload", "{")
+    before_ms = now(manual_worker)
     by_text = BulkAction(DELETE, "default", Status.FAILED, before_ms, JobFilter(text='"a"'))
     assert acted(by_text, on) == 0
     assert acted(BulkAction(DELETE, "default", Status.FAILED, before_ms), on) == 2
     assert stats() == {}
 
 
-def test_a_job_performs_an_action_and_reports_progress(hand: Hand, run: Run) -> None:
-    fail(hand, *range(60))
-    action = BulkAction(RETRY, "default", Status.FAILED, now(hand), JobFilter(text="1"))
+def test_a_job_performs_an_action_and_reports_progress(
+    manual_worker: ManualWorker, run: Run
+) -> None:
+    fail(manual_worker, *range(60))
+    action = BulkAction(RETRY, "default", Status.FAILED, now(manual_worker), JobFilter(text="1"))
     job = enqueue_bulk(action)
     result, told = run(job)
     assert result == {"jobs": 15}  # 1, 10-19, 21, 31, 41, 51
@@ -204,11 +212,11 @@ def test_a_job_performs_an_action_and_reports_progress(hand: Hand, run: Run) -> 
 
 
 @pytest.fixture
-def run(hand: Hand) -> Run:
+def run(manual_worker: ManualWorker) -> Run:
     """Claim one of the package's own jobs and run it here, as a worker would."""
 
     def do(job: Job) -> tuple[Any, list[tuple[float, float, str]]]:
-        assert hand.claim_one().id == job.id
+        assert manual_worker.claim_one().id == job.id
         told: list[tuple[float, float, str]] = []
 
         class Context:
@@ -225,21 +233,23 @@ def run(hand: Hand) -> Run:
     return do
 
 
-def test_the_pages_of_the_snapshot_overlap(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages_of_the_snapshot_overlap(
+    manual_worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Jobs that leave the list between two pages move the rest up: none may be skipped."""
     monkeypatch.setattr(bulk, "PAGE", 50)
     monkeypatch.setattr(bulk, "OVERLAP", 10)
-    ids = fail(hand, *range(180))[::-1]
+    ids = fail(manual_worker, *range(180))[::-1]
     asked: list[int] = []
     page = Queries.ids
 
     def shrinking(queries: Queries, queue: str, status: Status, start: int, stop: int) -> list[str]:
         asked.append(start)
         found: list[str] = page.__get__(queries, Queries)(queue, status, start, stop)
-        hand.store.delete(found[:8])  # before the next page is read
+        manual_worker.store.delete(found[:8])  # before the next page is read
         return found
 
     monkeypatch.setattr(Queries, "ids", shrinking)
-    action = BulkAction(RETRY, "default", Status.FAILED, now(hand), JobFilter(text=""))
-    assert set(bulk._snapshot(action, Queries(hand.connection))) == set(ids)
+    action = BulkAction(RETRY, "default", Status.FAILED, now(manual_worker), JobFilter(text=""))
+    assert set(bulk._snapshot(action, Queries(manual_worker.connection))) == set(ids)
     assert asked[:3] == [0, 40, 90]

@@ -26,7 +26,7 @@ from django_redisqueue.models import (
 )
 from tests.app import tasks
 from tests.broker.schedules import definition
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.support.round_trips import round_trips
 
 from .site import Site
@@ -120,13 +120,13 @@ def gathers(store: Commands, numbers: range) -> None:
         )
 
 
-def fill(hand: Hand, first: int, last: int) -> None:
+def fill(manual_worker: ManualWorker, first: int, last: int) -> None:
     """Failed and queued jobs, workers that run some of them, records, events and rollups."""
-    store = Commands(hand.connection)
+    store = Commands(manual_worker.connection)
     numbers = range(first, last)
     tasks.noop.enqueue_many([(n,) for n in numbers])
     for _ in numbers:
-        hand.fail_one()
+        manual_worker.fail_one()
     tasks.noop.enqueue_many([(n,) for n in numbers])
     store.heartbeat([f"w.aaaaaaaa.1.1.{n}" for n in numbers])
     store.enqueue(
@@ -174,12 +174,14 @@ def fill(hand: Hand, first: int, last: int) -> None:
 
 @pytest.mark.slow
 def test_the_cost_of_a_page_does_not_depend_on_the_number_of_rows(
-    site: Site, hand: Hand, cost: Callable[[Page, dict[str, object]], tuple[int, int]]
+    site: Site,
+    manual_worker: ManualWorker,
+    cost: Callable[[Page, dict[str, object]], tuple[int, int]],
 ) -> None:
-    fill(hand, 0, 60)  # more than a page, so that there is a next page both times
+    fill(manual_worker, 0, 60)  # more than a page, so that there is a next page both times
     site.get("overview")  # content types and scripts are cached from now on
     small = [cost(*page) for page in PAGES]
-    fill(hand, 60, 1000)
+    fill(manual_worker, 60, 1000)
     large = [cost(*page) for page in PAGES]
     for (page, query), before, after in zip(PAGES, small, large, strict=True):
         if query.get("text") and page[0] == "queue":
@@ -200,16 +202,20 @@ def test_no_page_counts_rows(site: Site, redisqueue: None) -> None:
             assert not [sql for sql in found if f"LIMIT {OUTBOX_ROWS}" not in sql]
 
 
-def test_round_trips_are_counted(site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
-    hand.connection.call("PING")  # a new connection introduces itself
+def test_round_trips_are_counted(
+    site: Site, manual_worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manual_worker.connection.call("PING")  # a new connection introduces itself
     with round_trips(monkeypatch) as made:
-        hand.connection.call("PING")
-        hand.connection.pipeline([("PING",), ("PING",)])
+        manual_worker.connection.call("PING")
+        manual_worker.connection.pipeline([("PING",), ("PING",)])
     assert len(made) == 2
 
 
 def test_the_page_of_a_workflow_reads_500_jobs_in_three_round_trips(
-    site: Site, hand: Hand, cost: Callable[[Page, dict[str, object]], tuple[int, int]]
+    site: Site,
+    manual_worker: ManualWorker,
+    cost: Callable[[Page, dict[str, object]], tuple[int, int]],
 ) -> None:
     def flow_of(jobs: int) -> Workflow:
         with Workflow() as workflow:

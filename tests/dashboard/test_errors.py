@@ -19,7 +19,7 @@ from django_redisqueue.dashboard import bulk
 from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.models import ErrorGroup
 from tests.app import tasks
-from tests.support.hand import Hand, low
+from tests.support.manual_worker import ManualWorker, low
 
 from .site import Site, address, logged, plain
 
@@ -27,8 +27,8 @@ TRACE = 'Traceback (most recent call last):\n  File "/a/shop/tasks.py", line 3, 
 
 
 @pytest.fixture
-def both(redisqueue: None) -> Iterator[Hand]:
-    made = Hand("default", "low")
+def both(redisqueue: None) -> Iterator[ManualWorker]:
+    made = ManualWorker("default", "low")
     yield made
     made.close()
 
@@ -36,17 +36,19 @@ def both(redisqueue: None) -> Iterator[Hand]:
 def mirror() -> None:
     """Apply all events of every shard."""
     for shard in range(get_settings().shards):
-        bridge = Bridge(get_settings(), connection=Hand().connection.at(shard))
+        bridge = Bridge(get_settings(), connection=ManualWorker().connection.at(shard))
         while bridge.run_once():
             pass
         bridge.connection.close()
 
 
-def fail(hand: Hand, message: str, kind: str = "ValueError", how: str = "failed") -> str:
+def fail(
+    manual_worker: ManualWorker, message: str, kind: str = "ValueError", how: str = "failed"
+) -> str:
     """Make the next job end like this; returns its id."""
-    job = hand.claim_one()
+    job = manual_worker.claim_one()
     delay = "1000000" if how == "retrying" else ""
-    hand.settle(job, how, encode_error(kind, message, TRACE, 9999), delay)
+    manual_worker.settle(job, how, encode_error(kind, message, TRACE, 9999), delay)
     return job.id
 
 
@@ -55,7 +57,7 @@ def rows(text: str) -> list[str]:
 
 
 @pytest.fixture
-def known(both: Hand) -> dict[str, ErrorGroup]:
+def known(both: ManualWorker) -> dict[str, ErrorGroup]:
     """Two groups, by exception: one of three jobs in two queues, and one of a retried attempt."""
     tasks.noop.enqueue_many([(), ()])
     fail(both, "order 1 <b>")
@@ -121,7 +123,9 @@ def test_the_page_of_a_group(site: Site, known: dict[str, ErrorGroup]) -> None:
     site.get("error", "no group", code=404)
 
 
-def test_its_failed_jobs_are_retried_in_every_queue_and_shard(site: Site, both: Hand) -> None:
+def test_its_failed_jobs_are_retried_in_every_queue_and_shard(
+    site: Site, both: ManualWorker
+) -> None:
     tasks.noop.enqueue_many([(), (), ()])
     others = fail(both, "else")
     for n in range(2):
@@ -147,7 +151,9 @@ def test_its_failed_jobs_are_retried_in_every_queue_and_shard(site: Site, both: 
     assert get_job(again).status == "failed"
 
 
-def test_many_are_deleted_by_a_job(site: Site, both: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_are_deleted_by_a_job(
+    site: Site, both: ManualWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bulk, "INLINE", 1)
     tasks.noop.enqueue_many([(), ()])
     for n in range(2):
@@ -169,7 +175,7 @@ def test_many_are_deleted_by_a_job(site: Site, both: Hand, monkeypatch: pytest.M
 
 
 def test_silenced_errors_are_counted_and_left_out_of_the_list(
-    site: Site, known: dict[str, ErrorGroup], both: Hand
+    site: Site, known: dict[str, ErrorGroup], both: ManualWorker
 ) -> None:
     pk = known["ValueError"].pk
     assert "is silenced" in site.post("act_on_error", pk, verb="silence")

@@ -16,7 +16,7 @@ from django_redisqueue.dashboard import export
 from django_redisqueue.models import ErrorGroup
 from tests.app import tasks
 from tests.mirror.rows import record
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 
 from .site import Site, address
 
@@ -30,19 +30,19 @@ def body(site: Site, name: str, *args: object, **query: object) -> str:
 
 
 @pytest.mark.parametrize("first", ["=", "+", "-", "@", "\t", "\r", "\n"])
-def test_no_cell_begins_as_a_formula(site: Site, hand: Hand, first: str) -> None:
+def test_no_cell_begins_as_a_formula(site: Site, manual_worker: ManualWorker, first: str) -> None:
     """The list of OWASP: https://owasp.org/www-community/attacks/CSV_Injection"""
     tasks.noop.enqueue()
-    hand.fail_one(f"{first}1+1")
+    manual_worker.fail_one(f"{first}1+1")
     text = body(site, "export_queue", "default", "failed", format="csv")
     (row,) = csv.DictReader(io.StringIO(text, newline=""))
     assert row["error_message"] == f"'{first}1+1"
 
 
-def test_no_part_of_a_cell_begins_as_a_formula(site: Site, hand: Hand) -> None:
+def test_no_part_of_a_cell_begins_as_a_formula(site: Site, manual_worker: ManualWorker) -> None:
     """A spreadsheet whose separator is the semicolon also ends a cell at a line break."""
     tasks.noop.enqueue("x;=1+1")
-    hand.fail_one("a - b = c; =1+1;\n- 2\t@3;4")
+    manual_worker.fail_one("a - b = c; =1+1;\n- 2\t@3;4")
     text = body(site, "export_queue", "default", "failed", format="csv")
     (row,) = csv.DictReader(io.StringIO(text, newline=""))
     assert row["error_message"] == "a - b = c;' =1+1;'\n'- 2\t'@3;4"
@@ -50,11 +50,11 @@ def test_no_part_of_a_cell_begins_as_a_formula(site: Site, hand: Hand) -> None:
 
 
 def test_a_list_as_csv_and_json_with_its_filter(
-    site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch
+    site: Site, manual_worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for n in range(120):
         tasks.noop.using(tags={"n": str(n)}, priority=-5).enqueue(f"no {n}")
-    ids = [hand.fail_one(FORMULA) for _ in range(120)]
+    ids = [manual_worker.fail_one(FORMULA) for _ in range(120)]
     text = body(site, "export_queue", "default", "failed", format="csv")
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["id"] for row in rows] == ids[::-1]
@@ -89,7 +89,7 @@ def test_an_unknown_format_or_filter_is_explained(site: Site, redisqueue: None) 
 
 
 @pytest.mark.django_db(transaction=True)
-def test_under_asgi_the_file_is_streamed(site: Site, hand: Hand) -> None:
+def test_under_asgi_the_file_is_streamed(site: Site, manual_worker: ManualWorker) -> None:
     tasks.noop.enqueue("x")
 
     async def ask() -> list[Any]:
@@ -101,7 +101,7 @@ def test_under_asgi_the_file_is_streamed(site: Site, hand: Hand) -> None:
     assert b'noop,default,queued,0,0,1,{},"[""x""]"' in b"".join(asyncio.run(ask()))
 
 
-def test_the_search_box(site: Site, hand: Hand) -> None:
+def test_the_search_box(site: Site, manual_worker: ManualWorker) -> None:
     job = tasks.noop.enqueue()
     found = site.client.get(address("search"), {"q": job.id})
     assert found["Location"] == address("job", job.id)

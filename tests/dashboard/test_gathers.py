@@ -15,7 +15,7 @@ from django_redisqueue.broker.workflows import GatherQueries
 from django_redisqueue.client.transport import connection_of
 from django_redisqueue.dashboard import gathers_page
 from tests.client.gather import tasks
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 
 from .site import Site, address, plain
 
@@ -29,7 +29,9 @@ def rows(text: str) -> list[str]:
     return [plain(row) for row in re.findall(r"<tr data-id.*?</tr>", text, re.DOTALL)]
 
 
-def test_the_page_of_a_gather_follows_it_to_its_end(site: Site, hand: Hand) -> None:
+def test_the_page_of_a_gather_follows_it_to_its_end(
+    site: Site, manual_worker: ManualWorker
+) -> None:
     gather = start()
     words = site.text("gather", "report-42")
     assert "Gather report-42" in words
@@ -37,8 +39,8 @@ def test_the_page_of_a_gather_follows_it_to_its_end(site: Site, hand: Hand) -> N
     assert "Results 0 of 3, 2 needed" in words
     assert "Missing accounts funds users" in words
     assert "No known job has started." in words
-    failed = hand.fail_one("no funds <b>")  # funds: its priority is the highest
-    hand.complete_one("[42,1]")
+    failed = manual_worker.fail_one("no funds <b>")  # funds: its priority is the highest
+    manual_worker.complete_one("[42,1]")
     page = site.get("gather", "report-42")
     assert "First failure: tests.client.gather.tasks.funds" in plain(page)
     assert "ValueError : no funds <b>" in plain(page)
@@ -47,7 +49,7 @@ def test_the_page_of_a_gather_follows_it_to_its_end(site: Site, hand: Hand) -> N
     assert page.count(f'href="{address("job", failed)}"') == 3
     assert len(rows(page)) == 3
     assert re.search(r"failed, waited [\d.]+ m?s, ran [\d.]+ m?s", plain(page))
-    hand.complete_one("2")
+    manual_worker.complete_one("2")
     parts = site.json("gather", "report-42", live=1)["fragments"]
     assert set(parts) == {"drq-health", "drq-gather", "drq-workflowtimes", "drq-gatherjobs"}
     words = plain(parts["drq-gather"])
@@ -65,12 +67,12 @@ def start_at(n: int, **options: object) -> Gather:
 
 
 def test_the_list_has_the_gathers_of_all_shards(
-    site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch
+    site: Site, manual_worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "No gathers." in site.text("gathers")
     for n in range(5):
         start_at(n)
-    hand.complete_one("1")
+    manual_worker.complete_one("1")
     found = rows(site.get("gathers"))
     assert [row.split()[0] for row in found] == [f"g{n}" for n in (4, 3, 2, 1, 0)]
     assert sorted(re.findall(r"(\d) of 3 jobs completed", " ".join(found))) == list("00001")
@@ -84,12 +86,14 @@ def test_the_list_has_the_gathers_of_all_shards(
     assert [row.split()[0] for row in rows(live)] == ["g4", "g3"]
 
 
-def test_the_list_can_be_filtered(site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_can_be_filtered(
+    site: Site, manual_worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for n in range(12):
         start_at(n, threshold=1)
     ended = set[str]()
     while len(ended) < 4:
-        ended.add(hand.complete_one("1").rpartition(".")[0])
+        ended.add(manual_worker.complete_one("1").rpartition(".")[0])
     keys = [f"g{n}" for n in range(11, -1, -1)]
     released = [key for key in keys if get_gather(key).id in ended]
     assert len(released) == 4
@@ -117,11 +121,11 @@ def test_the_list_can_be_filtered(site: Site, hand: Hand, monkeypatch: pytest.Mo
     assert "is not allowed in text" in site.text("gathers", key="a\x00")
 
 
-def test_the_search_box_finds_gathers(site: Site, hand: Hand) -> None:
+def test_the_search_box_finds_gathers(site: Site, manual_worker: ManualWorker) -> None:
     live, ended = start("report-42"), start("report-43", threshold=1)
     other = start("other")
     while not ended.data.status.is_final:
-        hand.complete_one("1")
+        manual_worker.complete_one("1")
     page = site.get("search", q="report-43")
     assert f'href="{address("gather", "report-43")}">report-43</a>' in page
     assert address("gather", "report-42") not in page
@@ -143,7 +147,7 @@ def test_the_search_box_finds_gathers(site: Site, hand: Hand) -> None:
         assert f"with {unknown} in arguments or error" in site.text("search", q=unknown)
 
 
-def test_a_job_of_a_gather_links_to_it(site: Site, hand: Hand) -> None:
+def test_a_job_of_a_gather_links_to_it(site: Site, manual_worker: ManualWorker) -> None:
     (job, *_) = start().jobs()
     assert f'<a href="{address("gather", "report-42")}">report-42</a>' in site.get("job", job.id)
 

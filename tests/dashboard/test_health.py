@@ -8,7 +8,7 @@ import pytest
 
 from django_redisqueue import JobQueue, Workflow
 from tests.app import tasks
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 
 from .site import Site, address, plain
 
@@ -30,8 +30,8 @@ def test_every_page_has_the_strip(site: Site, redisqueue: None) -> None:
             assert 'id="drq-state" role="status" data-state="off" data-level="error"' in text
 
 
-def test_nothing_is_shown_when_nothing_is_wrong(site: Site, hand: Hand) -> None:
-    hand.store.heartbeat(["c1"], (), ["default", "low"])
+def test_nothing_is_shown_when_nothing_is_wrong(site: Site, manual_worker: ManualWorker) -> None:
+    manual_worker.store.heartbeat(["c1"], (), ["default", "low"])
     tasks.noop.enqueue()
     text = site.get("overview")
     assert "data-finding" not in text
@@ -44,9 +44,9 @@ def test_nothing_is_shown_when_nothing_is_wrong(site: Site, hand: Hand) -> None:
      (("workflows",), {"live": 1})],
 )  # fmt: skip
 def test_live_updates_contain_the_strip_and_the_level(
-    site: Site, hand: Hand, page: tuple[str, ...], query: dict[str, Any]
+    site: Site, manual_worker: ManualWorker, page: tuple[str, ...], query: dict[str, Any]
 ) -> None:
-    hand.store.heartbeat(["c1"], (), ["default"])
+    manual_worker.store.heartbeat(["c1"], (), ["default"])
     answer = site.json(*page, **query)
     assert (answer["level"], answer["problems"]) == ("ok", 0)
     tasks.noop.using(queue_name="low").enqueue()
@@ -55,7 +55,7 @@ def test_live_updates_contain_the_strip_and_the_level(
     assert "No worker serves queue low" in plain(answer["fragments"]["drq-health"])
 
 
-def test_many_problems_are_counted(site: Site, hand: Hand, settings: Any) -> None:
+def test_many_problems_are_counted(site: Site, manual_worker: ManualWorker, settings: Any) -> None:
     queues = {f"q{n}": {} for n in range(30)}
     settings.REDISQUEUE = {**settings.REDISQUEUE, "QUEUES": {"default": {}, **queues}}
     for name in queues:
@@ -65,17 +65,17 @@ def test_many_problems_are_counted(site: Site, hand: Hand, settings: Any) -> Non
     assert "And 20 more." in text
 
 
-def test_a_finding_leads_to_its_page(site: Site, hand: Hand) -> None:
-    hand.store.heartbeat(["c1"], (), ["default"])
+def test_a_finding_leads_to_its_page(site: Site, manual_worker: ManualWorker) -> None:
+    manual_worker.store.heartbeat(["c1"], (), ["default"])
     tasks.noop.using(queue_name="low").enqueue()
     there = address("queue", "low", "queued")
     assert f'<a href="{there}">No worker serves queue low' in site.get("overview")
     assert f'<a href="{there}">No worker' not in site.get("queue", "low", "queued")
 
 
-def test_who_paused_a_queue_and_when(site: Site, hand: Hand, redis: Any) -> None:
+def test_who_paused_a_queue_and_when(site: Site, manual_worker: ManualWorker, redis: Any) -> None:
     site.post("pause", "low", verb="pause")
-    redis.hincrby(hand.store.keys.queue("low").meta, "paused", -3 * 3_600_000)
+    redis.hincrby(manual_worker.store.keys.queue("low").meta, "paused", -3 * 3_600_000)
     words = site.text("overview")
     assert "Queue low was paused 3 h ago by ada." in words
     assert "low paused 3 h ago by ada 0" in words

@@ -30,8 +30,8 @@ from django_redisqueue.monitor.views import JsonView, line, parse
 from django_redisqueue.prometheus import Collector
 from tests.app import tasks
 from tests.mirror import rows
-from tests.support.hand import Hand
 from tests.support.hostile import BYTES, TEXTS, nested
+from tests.support.manual_worker import ManualWorker
 from tests.support.shards import keys_with
 
 from .site import Site
@@ -61,11 +61,11 @@ def api(site: Site, path: str, code: int = 200) -> Any:
 
 
 @pytest.fixture
-def failed(site: Site, hand: Hand) -> list[str]:
+def failed(site: Site, manual_worker: ManualWorker) -> list[str]:
     """Three failed jobs, of which the middle one will be corrupted."""
     jobs = tasks.noop.enqueue_many([("first",), ("corrupt",), ("last",)])
     for _ in jobs:
-        hand.fail_one()
+        manual_worker.fail_one()
     return [job.id for job in jobs]
 
 
@@ -83,10 +83,14 @@ def failed(site: Site, hand: Hand) -> list[str]:
 @example(fields={"error": b'{"type":1,"message":[],"traceback":{}}'})
 @example(fields={"finished_ms": b"9" * 400, "started_ms": b"-" + b"9" * 400})
 def test_a_job_with_corrupt_fields(
-    site: Site, hand: Hand, redis: Redis, failed: list[str], fields: Mapping[str, bytes]
+    site: Site,
+    manual_worker: ManualWorker,
+    redis: Redis,
+    failed: list[str],
+    fields: Mapping[str, bytes],
 ) -> None:
     first, corrupt, last = failed
-    key = hand.store.keys.job(corrupt)
+    key = manual_worker.store.keys.job(corrupt)
     before = redis.hgetall(key)
     redis.hset(key, mapping=dict(fields))
     try:
@@ -113,14 +117,14 @@ def test_a_job_with_corrupt_fields(
 @example(fields={"ready_ms": b"nan"})
 @example(fields={"started_ms": b"9" * 400, "task": b"\xff\r\n"})
 def test_a_corrupt_job_that_is_next_or_runs(
-    site: Site, hand: Hand, redis: Redis, fields: Mapping[str, bytes]
+    site: Site, manual_worker: ManualWorker, redis: Redis, fields: Mapping[str, bytes]
 ) -> None:
     redis.flushdb()
     running, _ = tasks.noop.enqueue_many([(1,), (2,)])
-    hand.claim_one()
+    manual_worker.claim_one()
     for job_id in (running.id, "job_1_next_0"):
-        redis.hset(hand.store.keys.job(job_id), mapping=dict(fields))
-    redis.rpush(hand.store.keys.queue("default").queued, "job_1_next_0")
+        redis.hset(manual_worker.store.keys.job(job_id), mapping=dict(fields))
+    redis.rpush(manual_worker.store.keys.queue("default").queued, "job_1_next_0")
     words = site.text("overview")
     assert "default" in words
     assert "low" in words
@@ -151,12 +155,12 @@ def test_a_corrupt_job_that_is_next_or_runs(
 @example(meta={}, events=b"", score=1, child=b"a.b.%b.1.%b" % (2 * (b"1" * 5000,)), job_id=b"x.")
 @example(meta={}, events=b"9" * 400, score=1e300, child=b"\xff/\n", job_id=b"\xff/\n")
 def test_corrupt_keys_of_a_queue_and_of_workers(
-    site: Site, hand: Hand, redis: Redis, meta: Any, events: bytes, score: float, child: bytes,
-    job_id: bytes,
+    site: Site, manual_worker: ManualWorker, redis: Redis, meta: Any, events: bytes, score: float,
+    child: bytes, job_id: bytes,
 ) -> None:  # fmt: skip
     redis.flushdb()
     fine = tasks.noop.enqueue("fine")
-    keys = hand.store.keys
+    keys = manual_worker.store.keys
     redis.hset(keys.meta, "events", events)
     if meta:
         redis.hset(keys.queue("default").meta, mapping=meta)
@@ -188,10 +192,10 @@ def test_corrupt_keys_of_a_queue_and_of_workers(
 @example(member=b"NaN", score=1.0, value=b"NaN")
 @example(member=b"NaN", score=-1.0, value=b"")
 def test_corrupt_policies(
-    site: Site, hand: Hand, redis: Redis, member: bytes, score: float, value: bytes
+    site: Site, manual_worker: ManualWorker, redis: Redis, member: bytes, score: float, value: bytes
 ) -> None:
     redis.flushdb()
-    keys = hand.store.keys
+    keys = manual_worker.store.keys
     for key in (keys.uniques, keys.schedules, keys.slots, keys.waiting_limits):
         redis.zadd(key, {member: score, **{f"c:l:{n} job_{n}": n for n in range(60)}})
     redis.set(keys.unique("").encode() + member, value)
@@ -272,7 +276,11 @@ def test_a_record_whose_id_cannot_be_in_a_url(site: Site) -> None:
 @example(fields={"total": b"9" * 30, "made_ms": b"9" * 400}, job={"after": b".\xff .x"})
 @example(fields={"name": b"\xff\x1b", "total": b"-5"}, job={"task": b"\xff"})
 def test_a_corrupt_workflow(
-    site: Site, hand: Hand, redis: Redis, fields: Mapping[str, bytes], job: Mapping[str, bytes]
+    site: Site,
+    manual_worker: ManualWorker,
+    redis: Redis,
+    fields: Mapping[str, bytes],
+    job: Mapping[str, bytes],
 ) -> None:
     redis.flushdb()
     WorkflowRecord.objects.all().delete()
@@ -305,15 +313,17 @@ def test_a_corrupt_workflow(
 @generated
 @given(result=BYTES)
 @example(result=DEEP)
-def test_a_corrupt_result_of_a_parent(site: Site, hand: Hand, redis: Redis, result: bytes) -> None:
+def test_a_corrupt_result_of_a_parent(
+    site: Site, manual_worker: ManualWorker, redis: Redis, result: bytes
+) -> None:
     redis.flushdb()
     with Workflow() as workflow:
         parent = workflow.add(tasks.noop)
         child = workflow.add(tasks.noop, after=parent)
-    hand.complete_one("1")
+    manual_worker.complete_one("1")
     redis.hset(keys_with(parent.id).job(parent.id), "result", result)
     with suppress(CorruptJob):  # and nothing else
-        queries = WorkflowQueries(hand.store_of(child.id).connection)
+        queries = WorkflowQueries(manual_worker.store_of(child.id).connection)
         assert list(queries.parent_results(child.id)) == [parent.id]
 
 
@@ -341,12 +351,12 @@ def test_a_corrupt_rollup(site: Site, texts: list[str]) -> None:
 @example(entries=[{b":alike": b"{"}])
 @example(entries=[{b":n": b"x", b":alike": b'{"status":NaN}', b"job_1": b"\xff"}])
 def test_corrupt_events(
-    site: Site, hand: Hand, redis: Redis, entries: list[dict[bytes, bytes]]
+    site: Site, manual_worker: ManualWorker, redis: Redis, entries: list[dict[bytes, bytes]]
 ) -> None:
     redis.flushdb()
     first = tasks.noop.enqueue()
     for entry in entries:
-        redis.xadd(hand.store.keys.events, entry)  # type: ignore[arg-type]
+        redis.xadd(manual_worker.store.keys.events, entry)  # type: ignore[arg-type]
     last = tasks.noop.enqueue()
     site.text("overview")
     answer = site.client.get("/jobs/events?last_event_id=1-0")

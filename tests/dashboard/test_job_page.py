@@ -22,7 +22,7 @@ from django_redisqueue.models import ErrorGroup, PeriodicJob
 from django_redisqueue.telemetry import correlate
 from tests.app import tasks
 from tests.mirror.rows import event, record
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.support.shards import shard_of
 
 from .site import Site, address, logged
@@ -70,18 +70,24 @@ def attempts(site: Site, job_id: str) -> list[str]:
     return [" ".join(re.sub(r"<[^>]*>", " ", each).split()) for each in found]
 
 
-def settle(hand: Hand, job: Any, verdict: str, message: str, detail: str, trace: str = "") -> None:
-    hand.settle(job, verdict, encode_error("shop.Declined", message, trace, 50_000), detail)
+def settle(
+    manual_worker: ManualWorker, job: Any, kind: str, message: str, detail: str, trace: str = ""
+) -> None:
+    manual_worker.settle(job, kind, encode_error("shop.Declined", message, trace, 50_000), detail)
 
 
 @pytest.mark.django_db(databases=["default", "other"])
-def test_each_attempt_has_its_section_with_its_error(site: Site, hand: Hand) -> None:
+def test_each_attempt_has_its_section_with_its_error(
+    site: Site, manual_worker: ManualWorker
+) -> None:
     job = tasks.flaky.enqueue("k", 9)
-    settle(hand, hand.claim_one(), "retrying", "first", "0", TRACEBACK)
-    hand.store.promote(["default"])
-    settle(hand, hand.claim_one(), "retrying", "second", "0", TRACEBACK + "x" * 2000)
-    hand.store.promote(["default"])
-    running = hand.claim_one()
+    settle(manual_worker, manual_worker.claim_one(), "retrying", "first", "0", TRACEBACK)
+    manual_worker.store.promote(["default"])
+    settle(
+        manual_worker, manual_worker.claim_one(), "retrying", "second", "0", TRACEBACK + "x" * 2000
+    )
+    manual_worker.store.promote(["default"])
+    running = manual_worker.claim_one()
     mirror()
     third, second, first = attempts(site, job.id)
     assert third.startswith("Attempt 3 of 5 processing")
@@ -89,22 +95,22 @@ def test_each_attempt_has_its_section_with_its_error(site: Site, hand: Hand) -> 
     assert "shop.Declined : second Traceback" in second
     assert "shop.Declined : first" in first
     assert '<mark class="drq-own">  File &quot;/srv/shop' in site.get("job", job.id)
-    settle(hand, running, "failed", "third", "", "x" * 2000)
+    settle(manual_worker, running, "failed", "third", "", "x" * 2000)
     mirror()
     third, second, first = attempts(site, job.id)
     assert "Declined : third" in third
     assert "is no longer available" in second, "over 1 KB, and not the last one"
     get_job(job.id).requeue()
-    hand.claim_one()
+    manual_worker.claim_one()
     mirror()
     assert attempts(site, job.id)[0].startswith("Attempt 1 of 5, after manual retry 1 processing")
     assert len(attempts(site, job.id)) == 4
 
 
-def test_attempts_without_events_and_with_too_many(site: Site, hand: Hand) -> None:
+def test_attempts_without_events_and_with_too_many(site: Site, manual_worker: ManualWorker) -> None:
     job = tasks.noop.enqueue()
     assert attempts(site, job.id) == []
-    hand.fail_one("alone")
+    manual_worker.fail_one("alone")
     (only,) = attempts(site, job.id)
     assert only.startswith("Attempt 1 of 1 failed")
     assert "ValueError : alone" in only
@@ -138,31 +144,31 @@ def test_arguments_have_their_parameter_names_and_are_indented(site: Site) -> No
     assert '1 "a" named 2' in site.text("job", "job_u")
 
 
-def test_the_time_that_is_left(site: Site, hand: Hand) -> None:
+def test_the_time_that_is_left(site: Site, manual_worker: ManualWorker) -> None:
     job = tasks.noop.using(timeout=300).enqueue()
     later = tasks.noop.using(run_after=7200).enqueue()
     assert re.search(r"Due in (1 h 59 m|2 h)", site.text("job", later.id))
     assert "Time left" not in site.text("job", job.id)
-    running = hand.claim_one()
+    running = manual_worker.claim_one()
     assert re.search(r"Time left (4 m \d+ s|5 m) of 5 m", site.text("job", job.id))
-    hand.settle(running, "retrying", encode_error("E", "no", "", 999), "3600000")
+    manual_worker.settle(running, "retrying", encode_error("E", "no", "", 999), "3600000")
     assert re.search(r"Next attempt in (59 m|1 h)", site.text("job", job.id))
 
 
-def test_until_when_a_job_may_start(site: Site, hand: Hand) -> None:
+def test_until_when_a_job_may_start(site: Site, manual_worker: ManualWorker) -> None:
     job = tasks.noop.using(expires="10m").enqueue()
     assert "Expires after 10 m" in site.text("job", job.id)
     at = tasks.noop.using(expires=datetime(2100, 1, 2, 3, 4, tzinfo=UTC)).enqueue()
     assert re.search(r"Expires 2100-01-0\d \d\d:\d4", site.text("job", at.id))
     assert "Expires" not in site.text("job", tasks.noop.enqueue().id)
     error = encode_error("JobExpired", "no worker claimed it", "", 999)
-    hand.settle(hand.claim_one(), "cancelled", error, "expired")
+    manual_worker.settle(manual_worker.claim_one(), "cancelled", error, "expired")
     words = site.text("job", job.id)
     assert "expired" in words
     assert "JobExpired : no worker claimed it" in words
 
 
-def test_links_to_everything_a_job_belongs_to(site: Site, hand: Hand) -> None:
+def test_links_to_everything_a_job_belongs_to(site: Site, manual_worker: ManualWorker) -> None:
     PeriodicJob.objects.create(name="nightly", task=tasks.noop.name, every="1h")
 
     name = "host.machine.1.2.worker3"
@@ -175,11 +181,13 @@ def test_links_to_everything_a_job_belongs_to(site: Site, hand: Hand) -> None:
 
 
 @pytest.mark.django_db(databases=["default", "other"])
-def test_each_failed_attempt_links_to_the_group_of_its_error(site: Site, hand: Hand) -> None:
+def test_each_failed_attempt_links_to_the_group_of_its_error(
+    site: Site, manual_worker: ManualWorker
+) -> None:
     job = tasks.flaky.enqueue("k", 9)
-    settle(hand, hand.claim_one(), "retrying", "order 7", "0", TRACEBACK)
-    hand.store.promote(["default"])
-    settle(hand, hand.claim_one(), "failed", "order 'x'", "", TRACEBACK)
+    settle(manual_worker, manual_worker.claim_one(), "retrying", "order 7", "0", TRACEBACK)
+    manual_worker.store.promote(["default"])
+    settle(manual_worker, manual_worker.claim_one(), "failed", "order 'x'", "", TRACEBACK)
     mirror()
     groups = {group.message: group.pk for group in ErrorGroup.objects.all()}
     links = re.findall(r'href="([^"]*)">All errors like this', site.get("job", job.id))
@@ -190,7 +198,7 @@ def test_each_failed_attempt_links_to_the_group_of_its_error(site: Site, hand: H
 
 
 @pytest.mark.django_db(databases=["default", "other"])
-def test_the_correlation_id_of_a_job_is_shown(site: Site, hand: Hand) -> None:
+def test_the_correlation_id_of_a_job_is_shown(site: Site, manual_worker: ManualWorker) -> None:
     with correlate("import-7"):
         job = tasks.noop.using(tags={"tenant": "42"}).enqueue()
     assert "Correlation id import-7" in site.text("job", job.id)
@@ -252,7 +260,9 @@ def test_an_error_in_the_form_is_explained_and_the_input_kept(
     assert logged() == []
 
 
-def test_a_unique_key_is_not_copied_and_that_of_the_task_applies(site: Site, hand: Hand) -> None:
+def test_a_unique_key_is_not_copied_and_that_of_the_task_applies(
+    site: Site, manual_worker: ManualWorker
+) -> None:
     job = tasks.noop.using(unique="until_finished").enqueue(1)
     assert "This copy was" in site.post("copy_job", job.id, args="[1]", kwargs="{}")
     owner = once.enqueue(1)
@@ -262,16 +272,20 @@ def test_a_unique_key_is_not_copied_and_that_of_the_task_applies(site: Site, han
     assert JobQueue().get_stats()["queued"] == 4
 
 
-def test_a_redacted_argument_stays_in_its_place_only(site: Site, hand: Hand) -> None:
+def test_a_redacted_argument_stays_in_its_place_only(
+    site: Site, manual_worker: ManualWorker
+) -> None:
     secret = "the number of a card"
     job = tasks.add.enqueue(secret, 2)
-    hand.connection.call("HSET", hand.store.keys.job(job.id), "options", '{"redact":[0]}')
+    manual_worker.connection.call(
+        "HSET", manual_worker.store.keys.job(job.id), "options", '{"redact":[0]}'
+    )
     assert "[redacted]" in site.get("copy_job", job.id)
     assert secret not in site.get("copy_job", job.id)
     wrong = site.post("copy_job", job.id, args='[3, "[redacted]"]', kwargs="{}")
     assert "only for values that the job itself has redacted" in wrong
     assert "This copy was" in site.post("copy_job", job.id, args='["[redacted]", 9]', kwargs="{}")
-    assert [job.payload for job in hand.claim(2)][1] == '[["the number of a card",9],{}]'
+    assert [job.payload for job in manual_worker.claim(2)][1] == '[["the number of a card",9],{}]'
 
 
 def test_the_form_needs_its_permission(site: Site, staff: Any, original: str) -> None:

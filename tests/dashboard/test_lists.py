@@ -19,7 +19,7 @@ from django_redisqueue.dashboard import bulk, charts, queue_page
 from django_redisqueue.models import ApiToken, Rollup
 from tests.app import tasks
 from tests.mirror.rows import record
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.worker.processes import eventually
 
 from .site import Site, logged, plain
@@ -37,25 +37,27 @@ def run_now(site: Site, status: str, **fields: Any) -> str:
 # -- run now
 
 
-def test_one_job_and_several_jobs_run_now(site: Site, hand: Hand) -> None:
+def test_one_job_and_several_jobs_run_now(site: Site, manual_worker: ManualWorker) -> None:
     first, second, third = later()
     assert site.post("act_on_job", first, verb="run_now") == "The job was moved into the queue."
     assert run_now(site, "scheduled", id=[second]) == "1 job moved into the queue."
     tasks.flaky.enqueue("k", 9)
     for _ in range(2):
-        hand.complete_one()
-    failing = hand.claim_one()
-    hand.settle(failing, "retrying", encode_error("E", "no", "", 99), "3600000")
+        manual_worker.complete_one()
+    failing = manual_worker.claim_one()
+    manual_worker.settle(failing, "retrying", encode_error("E", "no", "", 99), "3600000")
     assert run_now(site, "retrying", id=[failing.id]) == "1 job moved into the queue."
-    assert hand.claim_one().id == failing.id
+    assert manual_worker.claim_one().id == failing.id
     assert JobQueue().get_stats()["scheduled"] == 1
     assert logged()[0] == (first, "Run now")
     assert "the action 'run_now' does not apply" in run_now(site, "queued", id=[third])
 
 
-def test_the_message_says_why_a_parked_job_cannot_run_now(site: Site, hand: Hand) -> None:
+def test_the_message_says_why_a_parked_job_cannot_run_now(
+    site: Site, manual_worker: ManualWorker
+) -> None:
     job = tasks.noop.enqueue()
-    hand.settle(hand.claim_one(), "parked", "paid:42", "")
+    manual_worker.settle(manual_worker.claim_one(), "parked", "paid:42", "")
     assert "run_now" not in site.get("job", job.id)
     text = run_now(site, "scheduled", id=[job.id])
     assert "1 job had changed or disappeared meanwhile, or cannot run until a wait ends" in text
@@ -63,7 +65,7 @@ def test_the_message_says_why_a_parked_job_cannot_run_now(site: Site, hand: Hand
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_all_matching_jobs_run_now(
-    site: Site, hand: Hand, at_once: bool, monkeypatch: pytest.MonkeyPatch
+    site: Site, manual_worker: ManualWorker, at_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later(60)
     monkeypatch.setattr(bulk, "INLINE", 100 if at_once else 5)
@@ -79,7 +81,9 @@ def test_all_matching_jobs_run_now(
     assert (stats["scheduled"], stats["queued"]) == (49, 11 + (not at_once))
 
 
-def test_without_a_filter_all_run_now_and_none_is_cleared(site: Site, hand: Hand) -> None:
+def test_without_a_filter_all_run_now_and_none_is_cleared(
+    site: Site, manual_worker: ManualWorker
+) -> None:
     later(7)
     page = run_now(site, "scheduled", scope="all")
     before = page.partition('name="before_ms" value="')[2].partition('"')[0]
@@ -89,7 +93,7 @@ def test_without_a_filter_all_run_now_and_none_is_cleared(site: Site, hand: Hand
     assert JobQueue().get_stats()["queued"] == 7
 
 
-def test_the_oldest_wait_and_the_pauses_of_a_queue(site: Site, hand: Hand) -> None:
+def test_the_oldest_wait_and_the_pauses_of_a_queue(site: Site, manual_worker: ManualWorker) -> None:
     assert "Oldest wait –" in site.text("queue", "default", "queued")
     tasks.noop.enqueue()
     page = site.json("queue", "default", "queued", live=1)["fragments"]["drq-queuefacts"]
@@ -141,12 +145,12 @@ def api_calls(site: Site, path: str) -> Any:
 
 
 @pytest.fixture
-def failed(hand: Hand) -> None:
+def failed(manual_worker: ManualWorker) -> None:
     """Two tasks, with tags, workers and errors."""
     tasks.noop.using(tags={"tenant": "42"}, priority=5).enqueue("Apple")
-    hand.fail_one("card declined")
+    manual_worker.fail_one("card declined")
     tasks.add.enqueue(1, 2)
-    hand.fail_one("pear gone")
+    manual_worker.fail_one("pear gone")
 
 
 FILTERS: list[tuple[dict[str, str], str]] = [
@@ -178,23 +182,24 @@ def test_filters_by_parts_of_words_in_redis_and_in_the_mirror(
         assert rows[other][2] not in words, page
 
 
-def test_a_filter_by_worker(site: Site, hand: Hand, failed: None) -> None:
+def test_a_filter_by_worker(site: Site, manual_worker: ManualWorker, failed: None) -> None:
     record("job_1", "failed", task="app.t", worker="box-7.aaaaaaaa.1.2.3")
     assert "app.t" in site.text("jobrecord_changelist", worker="BOX-7")
     assert "app.t" not in site.text("jobrecord_changelist", worker="box-8")
-    child = hand.claim_request.child
+    child = manual_worker.claim_request.child
     assert "Apple" in site.text("queue", "default", "failed", worker=child[:8])
     assert "Apple" not in site.text("queue", "default", "failed", worker="nobody")
     assert '<option value="tenant=42">' in site.get("queue", "default", "failed")
 
 
-def test_the_columns_of_a_list(site: Site, hand: Hand, failed: None) -> None:
+def test_the_columns_of_a_list(site: Site, manual_worker: ManualWorker, failed: None) -> None:
     words = site.text("queue", "default", "failed")
-    row = rf'noop job_\w+ "Apple" tenant=42 5 1 of 1 [\d: -]+ [\d.]+ m?s {hand.claim_request.child}'
+    child = manual_worker.claim_request.child
+    row = rf'noop job_\w+ "Apple" tenant=42 5 1 of 1 [\d: -]+ [\d.]+ m?s {child}'
     assert re.search(row, words), words
     tasks.noop.enqueue()
-    hand.claim_one()
-    eventually(lambda: re.search(r"1 of 1 [\d: -]+ [\d.]+ m?s hand", site.text(
+    manual_worker.claim_one()
+    eventually(lambda: re.search(r"1 of 1 [\d: -]+ [\d.]+ m?s test_", site.text(
         "queue", "default", "processing")))  # fmt: skip
 
 

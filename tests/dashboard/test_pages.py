@@ -28,7 +28,7 @@ from django_redisqueue.dashboard.pages import Page
 from django_redisqueue.metrics.histograms import Sums
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
 from tests.app import tasks
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.support.shards import shard_of
 
 from .site import Site, address, plain
@@ -42,14 +42,16 @@ def row(site: Site, queue: str = "default") -> str:
     return plain(text.partition(f'<tr data-queue="{queue}">')[2].partition("</tr>")[0])
 
 
-def test_the_overview_has_every_queue_with_its_counts(site: Site, hand: Hand) -> None:
+def test_the_overview_has_every_queue_with_its_counts(
+    site: Site, manual_worker: ManualWorker
+) -> None:
     for n in range(3):
         tasks.noop.enqueue(n)
     later = tasks.noop.using(run_after=60).enqueue()
     for _ in range(2):
         tasks.noop.using(after=later).enqueue()
-    hand.fail_one()
-    hand.complete_one()
+    manual_worker.fail_one()
+    manual_worker.complete_one()
     JobQueue("low").pause()
     #                      queued running scheduled waiting retrying failed completed cancelled
     assert row(site).startswith("default 0 workers Pause default 1 0 1 2 0 1 1 0")
@@ -67,12 +69,12 @@ def test_percentiles_and_failures_are_those_of_the_last_hour(site: Site) -> None
     assert re.search(r"[1-4] ms [1-4] ms [01] ms [01] ms 3 0$", row(site))
 
 
-def test_rates_come_from_two_samples(site: Site, hand: Hand) -> None:
+def test_rates_come_from_two_samples(site: Site, manual_worker: ManualWorker) -> None:
     first = site.json("overview_live")
     assert parse_sample(first["look"]) is not None
     for n in range(20):
         tasks.noop.enqueue(n)
-    hand.complete_one()
+    manual_worker.complete_one()
     before = parse_sample(first["look"])
     assert before is not None
     ago = Sample(before.now_ms - 9_000, before.shards, before.queues)  # as if it were 9 s ago
@@ -156,9 +158,9 @@ def test_problems_of_the_mirror_are_reported(site: Site, settings: Any) -> None:
     assert "The mirror is off" in site.text("overview")
 
 
-def test_how_far_the_mirror_is_behind(site: Site, hand: Hand) -> None:
+def test_how_far_the_mirror_is_behind(site: Site, manual_worker: ManualWorker) -> None:
     assert "Mirror up to date" in site.text("overview")
-    connection, key = hand.connection, hand.store.keys.events
+    connection, key = manual_worker.connection, manual_worker.store.keys.events
     connection.call("XADD", key, "1000-0", ":alike", "{}", "x", "")
     words = site.text("overview")
     assert re.search(r"The mirror is \d+ d( \d+ h)? behind\. Check that a worker", words)
@@ -166,10 +168,10 @@ def test_how_far_the_mirror_is_behind(site: Site, hand: Hand) -> None:
     assert "Mirror up to date" in site.text("overview")
 
 
-def test_how_many_events_are_kept(site: Site, hand: Hand) -> None:
+def test_how_many_events_are_kept(site: Site, manual_worker: ManualWorker) -> None:
     tasks.noop.enqueue_many([()] * 1234)
     assert "Events kept 1,234" in site.text("overview")
-    hand.connection.call("DEL", hand.store.keys.meta)
+    manual_worker.connection.call("DEL", manual_worker.store.keys.meta)
     assert "Events kept unknown" in site.text("overview")
 
 
@@ -290,10 +292,10 @@ def test_a_page_of_a_queue(site: Site, redisqueue: None) -> None:
     assert "Next" not in second
 
 
-def test_the_counts_and_the_list_are_live(site: Site, hand: Hand) -> None:
+def test_the_counts_and_the_list_are_live(site: Site, manual_worker: ManualWorker) -> None:
     tasks.noop.enqueue()
     assert "Queued 1" in site.text("queue", "default", "failed")
-    failed = hand.fail_one()
+    failed = manual_worker.fail_one()
     other = tasks.noop.enqueue("no such text").id
     answer = site.json("queue", "default", "failed", live=1)
     assert list(answer["fragments"]) == [
@@ -319,12 +321,12 @@ def test_a_list_does_not_contain_cancelled_jobs(site: Site, redisqueue: None) ->
     assert job.id in site.get("queue", "default", "cancelled")
 
 
-def test_filters(site: Site, hand: Hand) -> None:
+def test_filters(site: Site, manual_worker: ManualWorker) -> None:
     tasks.noop.enqueue("apple pie")
     tasks.noop.enqueue("pear")
     tasks.add.enqueue(1, 2)
     for _ in range(3):
-        hand.fail_one()
+        manual_worker.fail_one()
     page = ("queue", "default", "failed")
     assert "1 job of the 3 searched" in site.text(*page, text="APPLE")
     assert "1 job of the 3 searched" in site.text(*page, task=tasks.add.name)
@@ -354,9 +356,11 @@ def test_a_filter_searches_a_bounded_slice_and_offers_to_continue(
     assert "Go on" not in last
 
 
-def test_an_unreadable_job_has_a_row_that_says_so(site: Site, hand: Hand, redis: Any) -> None:
+def test_an_unreadable_job_has_a_row_that_says_so(
+    site: Site, manual_worker: ManualWorker, redis: Any
+) -> None:
     broken, fine = tasks.noop.enqueue_many([("a",), ("b",)])
-    redis.hset(hand.store.keys.job(broken.id), "payload", "{nonsense")
+    redis.hset(manual_worker.store.keys.job(broken.id), "payload", "{nonsense")
     words = site.text("queue", "default", "queued")
     assert f"{broken.id} unreadable" in words
     assert fine.id in words
@@ -372,32 +376,37 @@ def test_an_unreadable_job_has_a_row_that_says_so(site: Site, hand: Hand, redis:
 
 
 def test_a_time_at_the_end_of_the_calendar_breaks_no_page(
-    site: Site, hand: Hand, redis: Any, settings: Any
+    site: Site, manual_worker: ManualWorker, redis: Any, settings: Any
 ) -> None:
     settings.TIME_ZONE = "Pacific/Kiritimati"  # the first time zone to reach the year 10000
     job = tasks.noop.using(run_after=60).enqueue()
     for far in ("253402300800000", "9" * 30):
-        redis.hset(hand.store.keys.job(job.id), "due_ms", far)
+        redis.hset(manual_worker.store.keys.job(job.id), "due_ms", far)
         assert job.id in site.text("queue", "default", "scheduled")
         assert "9999" in site.text("job", job.id)
 
 
-def test_a_job_with_everything(site: Site, hand: Hand) -> None:
+def test_a_job_with_everything(site: Site, manual_worker: ManualWorker) -> None:
     job = tasks.progress.enqueue(4)
-    claimed = hand.claim_one()
-    hand.store.progress(
-        hand.claim_request.child, job.id, claimed.lease, '{"done":1,"total":4,"note":"step 1"}'
+    claimed = manual_worker.claim_one()
+    manual_worker.store.progress(
+        manual_worker.claim_request.child,
+        job.id,
+        claimed.lease,
+        '{"done":1,"total":4,"note":"step 1"}',
     )
     words = site.text("job", job.id)
     assert "processing tests.app.tasks.progress" in words
     assert "1 of 4, 25 % step 1" in words
-    hand.settle(claimed, "completed", '{"found":[1,2]}')
+    manual_worker.settle(claimed, "completed", '{"found":[1,2]}')
     assert '"found": [' in site.text("job", job.id)
 
 
-def test_a_failed_job_shows_its_error_and_traceback(site: Site, hand: Hand) -> None:
+def test_a_failed_job_shows_its_error_and_traceback(
+    site: Site, manual_worker: ManualWorker
+) -> None:
     job = tasks.noop.enqueue("an argument")
-    hand.fail_one("no good")
+    manual_worker.fail_one("no good")
     words = site.text("job", job.id)
     assert "ValueError : no good Traceback ..." in words
     assert 'x "an argument"' in words
@@ -490,17 +499,19 @@ def test_an_unknown_job_is_not_found(site: Site) -> None:
     site.get("job", "<b>", code=404)
 
 
-def test_redacted_values_are_shown_nowhere_but_still_copied(site: Site, hand: Hand) -> None:
+def test_redacted_values_are_shown_nowhere_but_still_copied(
+    site: Site, manual_worker: ManualWorker
+) -> None:
     job = tasks.noop.enqueue("4111-1111")
     options = '{"redact":[0]}'
-    hand.connection.call("HSET", hand.store.keys.job(job.id), "options", options)
+    manual_worker.connection.call("HSET", manual_worker.store.keys.job(job.id), "options", options)
     pages = [("job", job.id), ("queue", "default", "queued")]
     for page in pages:
         assert "4111-1111" not in site.get(*page)
         assert "[redacted]" in site.get(*page)
     assert "0 jobs of the 1" in site.text("queue", "default", "queued", text="4111-1111")
     site.post("act_on_job", job.id, verb="copy")
-    assert hand.claim(2)[1].payload == '[["4111-1111"],{}]'
+    assert manual_worker.claim(2)[1].payload == '[["4111-1111"],{}]'
     record(payload='[["[redacted]"],{}]')
     assert "the arguments are redacted" in site.post("act_on_job", "job_1", verb="copy")
 

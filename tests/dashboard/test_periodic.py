@@ -20,7 +20,7 @@ from django_redisqueue.core.schedules import Every, ScheduleData
 from django_redisqueue.models import JobRecord, PeriodicJob
 from tests.app import tasks
 from tests.broker.schedules import definition
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.support.shards import all_stores, shard_of
 
 from .site import Site, logged
@@ -130,7 +130,9 @@ def _preview(site: Site, form: dict[str, str]) -> str:
     return response.content.decode()
 
 
-def test_run_now_pause_and_resume(periodic: Site, commit: Commit, hand: Hand) -> None:
+def test_run_now_pause_and_resume(
+    periodic: Site, commit: Commit, manual_worker: ManualWorker
+) -> None:
     row = make(commit, name="adding", every="1h")
     assert "adding: Enqueued as job periodic_" in periodic.post(
         "periodicjob_do", row.pk, verb="run"
@@ -146,7 +148,7 @@ def test_run_now_pause_and_resume(periodic: Site, commit: Commit, hand: Hand) ->
     assert in_redis("adding").paused_ms is None
     assert [what for _, what in logged()][1:] == ["Paused.", "Resumed."]
     assert logged()[0][1].startswith("Enqueued as job periodic_")
-    assert hand.claim_one().payload == "[[1,2],{}]"
+    assert manual_worker.claim_one().payload == "[[1,2],{}]"
 
 
 def test_actions_on_several(periodic: Site, commit: Commit) -> None:

@@ -18,7 +18,7 @@ from django_redisqueue.core.schedules import Cron, Source
 from django_redisqueue.models import Approval, PeriodicJob
 from tests.app import tasks
 from tests.broker.schedules import definition
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 
 from .site import Site, address, logged, plain
 
@@ -26,30 +26,36 @@ MINUTE = 60_000
 
 
 @pytest.fixture
-def hand(redisqueue: None) -> Iterator[Hand]:
-    """A ``Hand`` in shard 0, where made-up ids are looked for."""
-    made = Hand(home=0)
+def manual_worker(redisqueue: None) -> Iterator[ManualWorker]:
+    """A ``ManualWorker`` in shard 0, where made-up ids are looked for."""
+    made = ManualWorker(home=0)
     yield made
     made.close()
 
 
-def own(hand: Hand, job_id: str, *keys: str, mode: str = "until_finished - -") -> None:
+def own(
+    manual_worker: ManualWorker, job_id: str, *keys: str, mode: str = "until_finished - -"
+) -> None:
     unique = " ".join(f"{key} {mode}" for key in keys)
-    hand.store.enqueue([NewJob(job_id, "default", "app.pay", "[[],{}]", unique=unique)])
+    manual_worker.store.enqueue([NewJob(job_id, "default", "app.pay", "[[],{}]", unique=unique)])
 
 
-def test_each_limit_with_its_holders_and_waiting_jobs(site: Site, hand: Hand) -> None:
+def test_each_limit_with_its_holders_and_waiting_jobs(
+    site: Site, manual_worker: ManualWorker
+) -> None:
     assert "No job holds a limit or waits for one." in site.text("limits")
     lanes = ["|c:stripe:a%2Fb c:stripe=2"] * 4 + ["|r:api: r:api=2/60000000/1"] * 2
-    hand.store.enqueue(
+    manual_worker.store.enqueue(
         [NewJob(f"job_{n}", "default", "t", "[[],{}]", lane=lane) for n, lane in enumerate(lanes)]
     )
-    started = [job.id for _ in range(5) for job in hand.claim()]
+    started = [job.id for _ in range(5) for job in manual_worker.claim()]
     assert started == ["job_0", "job_1", "job_4"]
     text = site.text("limits")
     assert re.search(r"stripe:a/b 2 of 2 job_0 , job_1 1 default [\d.]+ m?s", text)
     assert re.search(r"api rate 2 in 1m in (30|29|2\d\.\d) s 1 default [\d.]+ m?s", text)
-    hand.connection.call("HSET", hand.store.keys.job("job_0"), "status", "completed")
+    manual_worker.connection.call(
+        "HSET", manual_worker.store.keys.job("job_0"), "status", "completed"
+    )
     assert "job_0 not running , job_1" in site.text("limits")
     assert "stripe:a/b" in site.json("limits", live=1)["fragments"]["drq-limits"]
 
@@ -59,12 +65,14 @@ def release(client: Client, key: str, job_id: str, **more: str) -> int:
     return client.post(address("release_key"), form).status_code
 
 
-def test_each_key_with_its_owner_and_its_age(site: Site, hand: Hand) -> None:
+def test_each_key_with_its_owner_and_its_age(site: Site, manual_worker: ManualWorker) -> None:
     assert "No job has a unique key." in site.text("unique_keys")
-    now_ms = hand.store.now_ms = int(hand.connection.call("TIME")[0]) * 1000 - 3 * MINUTE
-    own(hand, "job_1", "app.pay:<b>")
-    hand.store.now_ms = now_ms + MINUTE
-    own(hand, "job_2", "app.pay:2", mode="for 3600000 -")
+    now_ms = manual_worker.store.now_ms = (
+        int(manual_worker.connection.call("TIME")[0]) * 1000 - 3 * MINUTE
+    )
+    own(manual_worker, "job_1", "app.pay:<b>")
+    manual_worker.store.now_ms = now_ms + MINUTE
+    own(manual_worker, "job_2", "app.pay:2", mode="for 3600000 -")
     text = site.text("unique_keys")
     assert re.search(r"app.pay:<b> job_1 app.pay queued 3 m( \d s)? with its job Release", text)
     assert re.search(r"app.pay:2 job_2 app.pay queued 2 m( \d s)? (57|58) m.* Release", text)
@@ -74,19 +82,21 @@ def test_each_key_with_its_owner_and_its_age(site: Site, hand: Hand) -> None:
     assert "job_1" in site.json("unique_keys", live=1)["fragments"]["drq-unique_keys"]
 
 
-def test_a_key_is_released_and_logged(site: Site, hand: Hand) -> None:
-    own(hand, "job_1", "k")
+def test_a_key_is_released_and_logged(site: Site, manual_worker: ManualWorker) -> None:
+    own(manual_worker, "job_1", "k")
     assert site.post("release_key", key="k", job="job_1") == "k is free. Job job_1 was not changed."
     assert logged() == [("job_1", "Release unique key k")]
-    own(hand, "job_2", "k")
+    own(manual_worker, "job_2", "k")
     told = site.post("release_key", key="k", job="job_1")
     assert told == "The job no longer has this key; nothing was done."
     assert "job_2" in site.text("unique_keys")
     assert len(logged()) == 1
 
 
-def test_releasing_needs_its_permission(staff: Callable[..., User], hand: Hand) -> None:
-    own(hand, "job_1", "k")
+def test_releasing_needs_its_permission(
+    staff: Callable[..., User], manual_worker: ManualWorker
+) -> None:
+    own(manual_worker, "job_1", "k")
     client = Client()
     client.force_login(staff("view_jobrecord", "retry_job", "clear_queue", "pause_queue"))
     assert release(client, "k", "job_1") == 403
@@ -99,16 +109,16 @@ def test_releasing_needs_its_permission(staff: Callable[..., User], hand: Hand) 
     assert "job_1" in Site(client).text("unique_keys")
 
 
-def test_pages_of_keys_continue_after_the_last_one(site: Site, hand: Hand) -> None:
-    hand.store.now_ms = 1_760_000_000_000
+def test_pages_of_keys_continue_after_the_last_one(site: Site, manual_worker: ManualWorker) -> None:
+    manual_worker.store.now_ms = 1_760_000_000_000
     for n in range(120):
-        own(hand, f"job_{n:03}", f"key{n:03}")
+        own(manual_worker, f"job_{n:03}", f"key{n:03}")
     seen: list[str] = []
     url = address("unique_keys")
     while url:
         text = site.client.get(url).content.decode()
         seen += re.findall(r'drq-long">(key\d+)<', text)
-        hand.store.release_unique(seen[0])  # pages do not shift
+        manual_worker.store.release_unique(seen[0])  # pages do not shift
         link = re.search(r'<a href="([^"]*)" rel="next">', text)
         url = html.unescape(link[1]) if link else ""
     assert seen == [f"key{n:03}" for n in range(120)]
@@ -116,12 +126,12 @@ def test_pages_of_keys_continue_after_the_last_one(site: Site, hand: Hand) -> No
 
 
 @pytest.fixture
-def schedules(hand: Hand) -> Commands:
+def schedules(manual_worker: ManualWorker) -> Commands:
     """A running schedule, a paused one, one with an error, and a late one."""
-    now_ms = int(hand.connection.call("TIME")[0]) * 1000
+    now_ms = int(manual_worker.connection.call("TIME")[0]) * 1000
     cron = Cron("0 4 * * *", timezone="Asia/Tokyo")
     admin: dict[str, Any] = {"source": Source.ADMIN}
-    hand.store.define_schedules(
+    manual_worker.store.define_schedules(
         "",
         [
             (definition("runs", cron, task=tasks.noop.name, **admin), now_ms + 5 * MINUTE),
@@ -130,8 +140,8 @@ def schedules(hand: Hand) -> Commands:
             (definition("late", **admin), now_ms - 5 * MINUTE),
         ],
     )
-    hand.store.pause_schedule("paused", True)
-    return hand.store
+    manual_worker.store.pause_schedule("paused", True)
+    return manual_worker.store
 
 
 def test_each_schedule_with_its_state(site: Site, schedules: Commands) -> None:
@@ -145,9 +155,11 @@ def test_each_schedule_with_its_state(site: Site, schedules: Commands) -> None:
     assert re.search(r"wrong app.task every 1m error no task <b> 0 0 0", text)
 
 
-def test_what_a_schedule_has_run_and_missed(site: Site, hand: Hand, schedules: Commands) -> None:
-    key = hand.store.keys.schedule("late")
-    hand.connection.call(
+def test_what_a_schedule_has_run_and_missed(
+    site: Site, manual_worker: ManualWorker, schedules: Commands
+) -> None:
+    key = manual_worker.store.keys.schedule("late")
+    manual_worker.connection.call(
         "HSET", key, "last_ms", 1_760_000_000_000, "last_job", "periodic_1", "fired", 12,
         "missed", 3, "skipped", 2,
     )  # fmt: skip
@@ -155,34 +167,38 @@ def test_what_a_schedule_has_run_and_missed(site: Site, hand: Hand, schedules: C
         r"late app.task every 1m late \S+ \S+ 2025-10-09 \S+ 12 3 2", site.text("schedules")
     )
     assert address("job", "periodic_1") in site.get("schedules")
-    hand.connection.call("HSET", key, "fired", "many")
+    manual_worker.connection.call("HSET", key, "fired", "many")
     assert re.search(r"late error the hash of schedule late cannot be read", site.text("schedules"))
     fragment = site.json("schedules", live=1)["fragments"]["drq-schedules"]
     assert "0 4 * * *" in fragment
 
 
-def test_the_page_of_a_job_says_why_it_does_not_run(site: Site, hand: Hand) -> None:
-    hand.store.heartbeat([hand.claim_request.child], (), ["default"])
+def test_the_page_of_a_job_says_why_it_does_not_run(
+    site: Site, manual_worker: ManualWorker
+) -> None:
+    manual_worker.store.heartbeat([manual_worker.claim_request.child], (), ["default"])
     lane = "|c:stripe:42 c:stripe=1"
     for name in ("job_1", "job_2"):
-        hand.store.enqueue([NewJob(name, "default", "t", "[[],{}]", lane=lane)])
-    hand.claim_one()
-    hand.claim()
+        manual_worker.store.enqueue([NewJob(name, "default", "t", "[[],{}]", lane=lane)])
+    manual_worker.claim_one()
+    manual_worker.claim()
     assert "It waits for limit stripe:42, 1 of 1, held by job_1." in site.text("job", "job_2")
     assert 'id="drq-why"' not in site.get("job", "job_1")
     part = site.json("job", "job_2", live=1)["fragments"]["drq-job"]
     assert "It waits for limit stripe:42" in part
-    hand.connection.call("DEL", hand.store.keys.queue("default").parked)
-    hand.connection.call("SET", hand.store.keys.limits, "theirs")
+    manual_worker.connection.call("DEL", manual_worker.store.keys.queue("default").parked)
+    manual_worker.connection.call("SET", manual_worker.store.keys.limits, "theirs")
     assert "It waits for a free worker." in site.text("job", "job_2")
 
 
-def test_the_page_of_a_job_has_its_keys_and_its_steps(site: Site, hand: Hand) -> None:
-    own(hand, "job_1", "k", "<l>")
-    hand.store.release_unique("k")
-    steps = hand.store.keys.steps("job_1")
+def test_the_page_of_a_job_has_its_keys_and_its_steps(
+    site: Site, manual_worker: ManualWorker
+) -> None:
+    own(manual_worker, "job_1", "k", "<l>")
+    manual_worker.store.release_unique("k")
+    steps = manual_worker.store.keys.steps("job_1")
     fields = {"step:charge <1>": "null", "step:mail": "{}", "cursor:rows": "[7]", "bytes": "9"}
-    hand.connection.call("HSET", steps, *sum(fields.items(), ()))
+    manual_worker.connection.call("HSET", steps, *sum(fields.items(), ()))
     text = site.text("job", "job_1")
     assert "Unique keys <l> Release <l>" in text
     assert "Stored state Walks rows Steps done charge <1> mail" in text
@@ -191,21 +207,23 @@ def test_the_page_of_a_job_has_its_keys_and_its_steps(site: Site, hand: Hand) ->
     told = site.post("release_key", key="<l>", job="no/id", back="job")
     assert told == "The job no longer has this key; nothing was done."
     assert "Unique keys" not in site.text("job", "job_1")
-    hand.connection.call("HSET", steps, *sum(((f"step:{n:03}", "1") for n in range(120)), ()))
+    manual_worker.connection.call(
+        "HSET", steps, *sum(((f"step:{n:03}", "1") for n in range(120)), ())
+    )
     assert "And 23 more." in site.text("job", "job_1")
-    hand.connection.call("DEL", steps)
-    hand.connection.call("SET", steps, "theirs")
+    manual_worker.connection.call("DEL", steps)
+    manual_worker.connection.call("SET", steps, "theirs")
     assert "The reason why it is not running cannot be read" in site.text("job", "job_1")
 
 
 def test_a_job_that_waits_for_an_approval_leads_to_it(
-    staff: Callable[..., User], hand: Hand
+    staff: Callable[..., User], manual_worker: ManualWorker
 ) -> None:
-    hand.store.enqueue([NewJob("job_1", "default", "t", "[[],{}]", when="+60000")])
-    now_ms = int(hand.connection.call("TIME")[0]) * 1000
-    key = hand.store.keys.job("job_1")
+    manual_worker.store.enqueue([NewJob("job_1", "default", "t", "[[],{}]", when="+60000")])
+    now_ms = int(manual_worker.connection.call("TIME")[0]) * 1000
+    key = manual_worker.store.keys.job("job_1")
     waits = ("waits_for", "approval:job_1:refund", "parked_ms", now_ms)
-    hand.connection.call("HSET", key, *waits)
+    manual_worker.connection.call("HSET", key, *waits)
     row = Approval.objects.create(job_id="job_1", name="refund", task="t", queue="default")
     for permissions, is_linked in ((("view_jobrecord",), False), (("view_approval",), True)):
         client = Client()
@@ -234,20 +252,22 @@ def test_without_redis(site: Site, settings: Any) -> None:
         assert "Redis does not answer." in site.text(page)
 
 
-def park(hand: Hand, job_id: str, event: str, due: str = "") -> None:
-    hand.store.enqueue([NewJob(job_id, "default", "app.pay", "[[],{}]")])
-    hand.settle(hand.claim_one(), "parked", event, due)
+def park(manual_worker: ManualWorker, job_id: str, event: str, due: str = "") -> None:
+    manual_worker.store.enqueue([NewJob(job_id, "default", "app.pay", "[[],{}]")])
+    manual_worker.settle(manual_worker.claim_one(), "parked", event, due)
 
 
-def test_waits_of_jobs(staff: Callable[..., User], hand: Hand) -> None:
+def test_waits_of_jobs(staff: Callable[..., User], manual_worker: ManualWorker) -> None:
     client = Client()
     client.force_login(staff("view_jobrecord", "view_approval"))
     site = Site(client)
     assert "No job waits for an event." in site.text("waits")
-    now_ms = hand.store.now_ms = int(hand.connection.call("TIME")[0]) * 1000 - 3 * MINUTE
-    park(hand, "job_1", "paid:<b>")
-    park(hand, "job_2", "approval:job_2:refund")
-    park(hand, "job_3", "", str(now_ms + 63 * MINUTE))
+    now_ms = manual_worker.store.now_ms = (
+        int(manual_worker.connection.call("TIME")[0]) * 1000 - 3 * MINUTE
+    )
+    park(manual_worker, "job_1", "paid:<b>")
+    park(manual_worker, "job_2", "approval:job_2:refund")
+    park(manual_worker, "job_3", "", str(now_ms + 63 * MINUTE))
     row = Approval.objects.create(
         job_id="job_2", name="refund", task="t", queue="q", permission="a.b", question="Refund?"
     )
@@ -263,10 +283,10 @@ def test_waits_of_jobs(staff: Callable[..., User], hand: Hand) -> None:
     assert "paid:" in site.json("waits", live=1)["fragments"]["drq-waits"]
 
 
-def test_waits_are_paged(site: Site, hand: Hand) -> None:
+def test_waits_are_paged(site: Site, manual_worker: ManualWorker) -> None:
     for n in range(51):
-        hand.store.now_ms = 1_760_000_000_000 + n
-        park(hand, f"job_{n:02}", "", "9000000000000")
+        manual_worker.store.now_ms = 1_760_000_000_000 + n
+        park(manual_worker, f"job_{n:02}", "", "9000000000000")
     page = site.get("waits", kind="sleep")
     (found,) = re.findall(r'href="([^"]*)" rel="next"', page)
     following = plain(site.client.get(html.unescape(found)).content.decode())
@@ -276,9 +296,9 @@ def test_waits_are_paged(site: Site, hand: Hand) -> None:
 
 
 def test_approvals_are_only_shown_to_users_who_may_see_them(
-    staff: Callable[..., User], hand: Hand
+    staff: Callable[..., User], manual_worker: ManualWorker
 ) -> None:
-    park(hand, "job_1", "approval:job_1:refund")
+    park(manual_worker, "job_1", "approval:job_1:refund")
     Approval.objects.create(
         job_id="job_1", name="refund", task="t", queue="q", permission="a.b", question="Of 42?"
     )
@@ -304,9 +324,9 @@ def change(site: Site, verb: str, **fields: str) -> str:
     return site.post("change_limit", verb=verb, confirmed="yes", **fields)
 
 
-def test_a_limit_is_overridden_and_restored(site: Site, hand: Hand) -> None:
+def test_a_limit_is_overridden_and_restored(site: Site, manual_worker: ManualWorker) -> None:
     limited.enqueue("acme")
-    hand.claim_one()
+    manual_worker.claim_one()
     assert "tests.limited:acme 1 of 5 job" in site.text("limits")
     which = {"limit": "tests.limited", "key": "acme"}
     assert "to 9" in site.post("change_limit", verb="set", number="9", **which)
@@ -326,17 +346,19 @@ def test_a_limit_is_overridden_and_restored(site: Site, hand: Hand) -> None:
     ]  # fmt: skip
 
 
-def test_a_share_and_a_limit_are_paused_and_resumed(site: Site, hand: Hand) -> None:
+def test_a_share_and_a_limit_are_paused_and_resumed(
+    site: Site, manual_worker: ManualWorker
+) -> None:
     limited.enqueue("acme")
     change(site, "pause", share="acme", queue="default")
     change(site, "pause", limit="tests.limited", key="x", queue="default")
-    assert hand.claim() == []
+    assert manual_worker.claim() == []
     text = site.text("limits")
     assert re.search(r"limit tests.limited:x default ada \d.* Resume", text)
     assert re.search(r"share acme default ada \d.* Resume", text)
     told = site.post("resume_part", queue="default", part="s:acme")
     assert told == "share acme is resumed in queue default."
-    hand.claim_one()
+    manual_worker.claim_one()
     told = site.post("resume_part", queue="default", part="s:acme")
     assert told == "It was already resumed; nothing was done."
     assert [what for _, what in logged()] == [

@@ -20,7 +20,7 @@ from django_redisqueue.dashboard import bulk, queue_page
 from django_redisqueue.dashboard.periodic import read_states
 from tests.app import tasks
 from tests.broker.schedules import definition
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.support.round_trips import round_trips
 from tests.support.servers import RedisServer
 
@@ -58,14 +58,14 @@ def other(
 
 
 @pytest.fixture
-def hands(redisqueue: None) -> Iterator[list[Hand]]:
-    """A ``Hand`` that claims in each shard."""
-    made = [Hand("default", "hot") for _ in range(SHARDS)]
-    for shard, hand in enumerate(made):
-        hand.stores = [Commands(hand.connection.at(shard))]
+def manual_workers(redisqueue: None) -> Iterator[list[ManualWorker]]:
+    """A ``ManualWorker`` that claims in each shard."""
+    made = [ManualWorker("default", "hot") for _ in range(SHARDS)]
+    for shard, manual_worker in enumerate(made):
+        manual_worker.stores = [Commands(manual_worker.connection.at(shard))]
     yield made
-    for hand in made:
-        hand.close()
+    for manual_worker in made:
+        manual_worker.close()
 
 
 def spread(count: int) -> list[str]:
@@ -77,10 +77,10 @@ def spread(count: int) -> list[str]:
     return ids
 
 
-def fail_all(hands: list[Hand], count: int) -> list[str]:
+def fail_all(manual_workers: list[ManualWorker], count: int) -> list[str]:
     """Make this many jobs fail, in each shard in turn."""
     spread(count)
-    return [hands[n % SHARDS].fail_one(f"no {n}") for n in range(count)]
+    return [manual_workers[n % SHARDS].fail_one(f"no {n}") for n in range(count)]
 
 
 def ids_on(text: str) -> list[str]:
@@ -107,8 +107,10 @@ def test_a_list_contains_the_jobs_of_all_shards_page_by_page(
     assert "11 to 12" in text
 
 
-def test_finished_jobs_of_all_shards_are_listed_newest_first(site: Site, hands: list[Hand]) -> None:
-    failed = fail_all(hands, 8)
+def test_finished_jobs_of_all_shards_are_listed_newest_first(
+    site: Site, manual_workers: list[ManualWorker]
+) -> None:
+    failed = fail_all(manual_workers, 8)
     assert ids_on(site.get("queue", "hot", "failed")) == failed[::-1]
 
 
@@ -137,8 +139,10 @@ def test_a_position_from_another_number_of_shards_restarts_the_list(site: Site, 
     assert ids_on(site.get("queue", "hot", "queued", start=start)) == [job_id]
 
 
-def test_a_job_and_its_page_are_in_its_shard(site: Site, hands: list[Hand]) -> None:
-    failed = fail_all(hands, 4)
+def test_a_job_and_its_page_are_in_its_shard(
+    site: Site, manual_workers: list[ManualWorker]
+) -> None:
+    failed = fail_all(manual_workers, 4)
     for job_id in failed:
         assert "ValueError" in site.get("job", job_id)
         assert (
@@ -238,8 +242,10 @@ def test_several_shards_take_the_round_trips_of_one(
 # Actions
 
 
-def test_selected_jobs_are_acted_on_in_their_shards(site: Site, hands: list[Hand]) -> None:
-    failed = fail_all(hands, 6)
+def test_selected_jobs_are_acted_on_in_their_shards(
+    site: Site, manual_workers: list[ManualWorker]
+) -> None:
+    failed = fail_all(manual_workers, 6)
     text = site.post("act_on_list", "hot", "failed", verb="retry", id=failed)
     assert text == "6 jobs sent back to the queue."
     assert JobQueue("hot").get_stats()["queued"] == 6
@@ -252,14 +258,18 @@ def confirm(site: Site, **fields: Any) -> str:
     return site.post("act_on_list", "hot", "failed", **fields)
 
 
-def test_all_jobs_of_all_shards_are_acted_on(site: Site, hands: list[Hand]) -> None:
-    fail_all(hands, 10)
+def test_all_jobs_of_all_shards_are_acted_on(
+    site: Site, manual_workers: list[ManualWorker]
+) -> None:
+    fail_all(manual_workers, 10)
     assert confirm(site, verb="retry") == "10 jobs sent back to the queue."
     assert JobQueue("hot").get_stats()["queued"] == 10
 
 
-def test_a_bulk_action_reports_its_progress_over_all_shards(hands: list[Hand], db: None) -> None:
-    fail_all(hands, 10)
+def test_a_bulk_action_reports_its_progress_over_all_shards(
+    manual_workers: list[ManualWorker], db: None
+) -> None:
+    fail_all(manual_workers, 10)
     told: list[tuple[int, int]] = []
 
     def tell(done: int, total: int) -> bool:

@@ -12,7 +12,7 @@ from django_redisqueue.core.clock import real_ms
 from django_redisqueue.core.records import WorkerReport
 from django_redisqueue.dashboard import workers_page
 from tests.app import tasks
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.support.shards import all_stores
 
 from .site import Site, address, logged, plain
@@ -42,11 +42,13 @@ def rows(site: Site, **query: object) -> list[str]:
     return [plain(row) for row in found]
 
 
-def test_a_worker_with_its_report_and_the_jobs_of_its_children(site: Site, hand: Hand) -> None:
+def test_a_worker_with_its_report_and_the_jobs_of_its_children(
+    site: Site, manual_worker: ManualWorker
+) -> None:
     beat(BOX, report(), (1, 2, "maintenance3"))
-    hand.claim_request = workers_page_claim(hand, f"{BOX}.1")
+    manual_worker.claim_request = workers_page_claim(manual_worker, f"{BOX}.1")
     tasks.noop.enqueue()
-    running = hand.claim_one()
+    running = manual_worker.claim_one()
     assert rows(site) == [
         "box-1 pid 41 web.example running default 1 of 2 1 9.0 MB 2 h 9.8 Quiet box-1 Stop box-1"
     ]
@@ -60,8 +62,8 @@ def test_a_worker_with_its_report_and_the_jobs_of_its_children(site: Site, hand:
     assert re.search(r'queue=default">1 worker</a>', site.get("overview")), "who serves the queue"
 
 
-def workers_page_claim(hand: Hand, child: str) -> Any:
-    return type(hand.claim_request)(child, hand.claim_request.queues)
+def workers_page_claim(manual_worker: ManualWorker, child: str) -> Any:
+    return type(manual_worker.claim_request)(child, manual_worker.claim_request.queues)
 
 
 def test_a_worker_without_a_report(site: Site) -> None:
@@ -72,12 +74,12 @@ def test_a_worker_without_a_report(site: Site) -> None:
 
 
 def test_dead_workers_come_first_page_by_page(
-    site: Site, hand: Hand, redis: Any, monkeypatch: pytest.MonkeyPatch
+    site: Site, manual_worker: ManualWorker, redis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers_page, "SIZE", 4)
     for n in range(9):
         beat(f"w{n}.aaaaaaaa.1.1", report(queues=["low" if n % 2 else "default"]))
-    redis.zadd(hand.store.keys.workers, {"zz.aaaaaaaa.9.9.1": 1_000_000_000_000})
+    redis.zadd(manual_worker.store.keys.workers, {"zz.aaaaaaaa.9.9.1": 1_000_000_000_000})
     assert [row.split()[0] for row in rows(site)] == ["zz", "w0", "w1", "w2"]
     assert "expired" in rows(site)[0]
     assert "Alive 9 of 10" in site.text("workers")
@@ -110,13 +112,13 @@ def test_a_worker_is_told_to_stop_once_a_user_has_confirmed(site: Site) -> None:
     [("running", ["quiet", "stop"]), ("quiet", ["resume", "stop"]), ("stopping", [])],
 )
 def test_a_worker_is_offered_what_suits_its_state(
-    site: Site, hand: Hand, state: str, buttons: list[str]
+    site: Site, manual_worker: ManualWorker, state: str, buttons: list[str]
 ) -> None:
     beat(BOX, report(state))
     assert re.findall(r'name="order" value="(\w+)"', site.get("workers")) == buttons
     tasks.noop.enqueue()
-    hand.claim_request = workers_page_claim(hand, f"{BOX}.1")
-    hand.claim_one()
+    manual_worker.claim_request = workers_page_claim(manual_worker, f"{BOX}.1")
+    manual_worker.claim_one()
     assert ("draining" in rows(site)[0]) == (state != "running")
     if "resume" in buttons:
         assert "told to take jobs again" in site.post("order_worker", worker=BOX, order="resume")
@@ -143,13 +145,17 @@ def test_users_who_may_not_control_workers_see_no_buttons(site: Site, staff: Any
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "\xff" * 10, report().replace("web", "\ud800")])
-def test_a_foreign_value_is_not_a_report(site: Site, hand: Hand, text: str) -> None:
+def test_a_foreign_value_is_not_a_report(
+    site: Site, manual_worker: ManualWorker, text: str
+) -> None:
     beat(BOX, text.encode("utf-8", "replace").decode())
     assert rows(site)[0].startswith("box-1 pid 41")
 
 
-def test_foreign_keys_and_ids_are_shown_or_named(site: Site, hand: Hand, redis: Any) -> None:
-    keys = hand.store.keys
+def test_foreign_keys_and_ids_are_shown_or_named(
+    site: Site, manual_worker: ManualWorker, redis: Any
+) -> None:
+    keys = manual_worker.store.keys
     redis.zadd(keys.workers, {b"\xff<b>.x": 9e15, "nobody": 9e15})
     redis.lpush(keys.worker("nobody"), "theirs")
     assert "nobody alive – 0 – –" in site.text("workers")

@@ -22,7 +22,7 @@ from django_redisqueue.dashboard import workflow_detail, workflows_page
 from django_redisqueue.dashboard.workflows_page import PARTS
 from django_redisqueue.models import JobRecord, WorkflowEvent, WorkflowRecord
 from tests.app import tasks
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.support.shards import keys_with
 
 from .site import Site, address, logged
@@ -57,10 +57,10 @@ def boxes(site: Site, workflow_id: str) -> list[tuple[str, str]]:
 # -- one workflow
 
 
-def test_the_page_shows_counts_and_the_graph(site: Site, hand: Hand) -> None:
+def test_the_page_shows_counts_and_the_graph(site: Site, manual_worker: ManualWorker) -> None:
     workflow = fan()
-    hand.complete_one()
-    hand.fail_one()
+    manual_worker.complete_one()
+    manual_worker.fail_one()
     words = site.text("workflow", workflow.id)
     assert "Workflow nightly" in words
     assert "1 of 4 jobs completed, 1 failed" in words
@@ -75,15 +75,15 @@ def test_the_page_shows_counts_and_the_graph(site: Site, hand: Hand) -> None:
 
 
 def test_boxes_show_what_their_jobs_do_and_the_first_failure_is_quoted(
-    site: Site, hand: Hand
+    site: Site, manual_worker: ManualWorker
 ) -> None:
     workflow = fan()
-    hand.complete_one()
+    manual_worker.complete_one()
     assert "First failure" not in site.text("workflow", workflow.id)
-    failing, running = hand.claim(2)
-    hand.settle(failing, "failed", encode_error("ValueError", "card declined", "", 999))
-    for store in hand.stores:
-        store.progress(hand.claim_request.child, running.id, running.lease, PROGRESS)
+    failing, running = manual_worker.claim(2)
+    manual_worker.settle(failing, "failed", encode_error("ValueError", "card declined", "", 999))
+    for store in manual_worker.stores:
+        store.progress(manual_worker.claim_request.child, running.id, running.lease, PROGRESS)
     page = site.get("workflow", workflow.id)
     assert '<text x="12" y="33" class="drq-box-argument">&quot;first&quot;</text>' in page
     assert re.search(rf'class="drq-box-time">{DURATION}<', page)
@@ -134,9 +134,9 @@ def test_the_timeline_of_jobs_deleted_from_redis(site: Site) -> None:
     assert '<rect class="ran completed" x="250" y="0" width="500"' in page
 
 
-def test_the_jobs_by_status(site: Site, hand: Hand) -> None:
+def test_the_jobs_by_status(site: Site, manual_worker: ManualWorker) -> None:
     workflow = fan(3)
-    hand.complete_one()
+    manual_worker.complete_one()
     listed = re.compile(rf'<span class="drq-task">{workflow.id}\.(\d+)<')
 
     def jobs(**query: object) -> list[int]:
@@ -175,10 +175,10 @@ def test_the_jobs_page_by_page(
 
 
 def test_jobs_deleted_from_redis_are_read_from_their_records(
-    site: Site, hand: Hand, redis: Any
+    site: Site, manual_worker: ManualWorker, redis: Any
 ) -> None:
     workflow = fan()
-    hand.complete_one()
+    manual_worker.complete_one()
     redis.delete(keys_with(workflow.id).job(f"{workflow.id}.0"))
     JobRecord.objects.create(
         id=f"{workflow.id}.0", task="tests.app.tasks.noop", queue="default", status="completed",
@@ -226,10 +226,10 @@ def test_an_unknown_workflow_is_not_found(site: Site) -> None:
 
 
 def test_a_large_graph_is_folded_and_a_larger_one_is_not_drawn(
-    site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch
+    site: Site, manual_worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workflow = fan(300)
-    assert not all(hand.advance() for _ in range(100)), "it goes on for ever"
+    assert not all(manual_worker.advance() for _ in range(100)), "it goes on for ever"
     words = site.text("workflow", workflow.id)
     assert "Jobs that are alike (task, status, and what they wait for) share a box." in words
     assert boxes(site, workflow.id) == [
@@ -250,19 +250,19 @@ def test_more_edges_than_can_be_read_are_not_drawn(
     assert "The graph of 4 jobs is too large to draw" in site.text("workflow", workflow.id)
 
 
-def test_the_callbacks_of_its_end(site: Site, hand: Hand) -> None:
+def test_the_callbacks_of_its_end(site: Site, manual_worker: ManualWorker) -> None:
     with Workflow("calls", on_complete=tasks.noop.s()) as workflow:
         workflow.add(tasks.noop)
-    hand.complete_one()
+    manual_worker.complete_one()
     assert f"Callback {workflow.id}.complete0 queued" in site.text("workflow", workflow.id)
 
 
-def test_only_changes_are_sent_again(site: Site, hand: Hand) -> None:
+def test_only_changes_are_sent_again(site: Site, manual_worker: ManualWorker) -> None:
     workflow = fan()
     answer = site.json("workflow", workflow.id, live=1)["fragments"]
     assert list(answer) == ["drq-health", *(f"drq-{part}" for part in PARTS)]
     assert "0 of 4 jobs completed" in answer["drq-workflow"]
-    hand.complete_one()
+    manual_worker.complete_one()
     assert (
         "1 of 4 jobs completed"
         in site.json("workflow", workflow.id, live=1)["fragments"]["drq-workflow"]
@@ -293,7 +293,7 @@ def test_a_jobs_page_leads_to_its_workflow(site: Site, redisqueue: None) -> None
 # -- the list
 
 
-def test_the_list_has_live_counts(site: Site, hand: Hand) -> None:
+def test_the_list_has_live_counts(site: Site, manual_worker: ManualWorker) -> None:
     workflow = fan()
     recorded(workflow.id, "running", name="nightly")
     recorded(
@@ -304,7 +304,7 @@ def test_the_list_has_live_counts(site: Site, hand: Hand) -> None:
         failed=1,
         made_at=timezone.now() - timedelta(1),
     )
-    hand.complete_one()
+    manual_worker.complete_one()
     words = site.text("workflows")
     assert "1 of 4 jobs completed" in words
     assert "2 of 4 jobs completed, 1 failed" in words
@@ -367,7 +367,7 @@ def test_the_admins_own_addresses_lead_there(site: Site) -> None:
 # -- actions
 
 
-def test_pause_release_cancel_and_clean_up(site: Site, hand: Hand) -> None:
+def test_pause_release_cancel_and_clean_up(site: Site, manual_worker: ManualWorker) -> None:
     workflow = fan()
     page = ("act_on_workflow", workflow.id)
     assert "is paused: running jobs finish" in site.post(*page, verb="pause")
@@ -384,7 +384,7 @@ def test_pause_release_cancel_and_clean_up(site: Site, hand: Hand) -> None:
     assert "no longer be retried as part of it" in site.post(*page, verb="clean")
     recorded(workflow.id, "cancelled")
     site.post(*page, verb="clean", confirmed="yes")
-    store = hand.store_of(workflow.id)
+    store = manual_worker.store_of(workflow.id)
     assert store.connection.call("EXISTS", store.keys.workflow(workflow.id)) == 0
     name = f"workflow {workflow.id}"
     assert logged() == [
@@ -398,12 +398,14 @@ def test_pause_release_cancel_and_clean_up(site: Site, hand: Hand) -> None:
     )
 
 
-def test_failed_jobs_are_retried(site: Site, hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_jobs_are_retried(
+    site: Site, manual_worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Workflow("w") as workflow:
         for n in range(5):
             workflow.add(tasks.noop, n, on_failure="go_on")
     for _ in range(3):
-        hand.fail_one()
+        manual_worker.fail_one()
     monkeypatch.setattr(workflows_page, "RETRIED", 2)
     told = site.post("act_on_workflow", workflow.id, verb="retry")
     assert "2 jobs sent back to the queue." in told
@@ -427,12 +429,12 @@ VERBS = [
 
 @pytest.mark.parametrize(("verb", "permission"), VERBS)
 def test_each_action_needs_its_permission_a_post_and_a_token(
-    staff: Callable[..., User], hand: Hand, verb: str, permission: str
+    staff: Callable[..., User], manual_worker: ManualWorker, verb: str, permission: str
 ) -> None:
     with Workflow("w") as workflow:
         workflow.add(tasks.noop, on_failure="go_on")
         workflow.add(tasks.noop)
-    hand.fail_one()
+    manual_worker.fail_one()
     form = {"verb": verb, "confirmed": "yes"}
     url = address("act_on_workflow", workflow.id)
     before = get_workflow(workflow.id).data

@@ -1,10 +1,10 @@
 import pytest
 
 from example_project.reports import seeding
-from tests.outbox.conftest import empty_sqlite, play
-from tests.worker.conftest import stage
+from tests.outbox.conftest import empty_sqlite, outbox_harness
+from tests.worker.conftest import harness
 
-__all__ = ["empty_sqlite", "play", "stage"]
+__all__ = ["empty_sqlite", "harness", "outbox_harness"]
 
 
 @pytest.fixture(autouse=True)

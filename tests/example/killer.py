@@ -15,14 +15,14 @@ from django.core.files.base import ContentFile
 
 from example_project.reports import downloads, tasks
 
-GRAVES = Path(os.environ["REDISQUEUE_TEST_GRAVES"])
+KILLS = Path(os.environ["REDISQUEUE_TEST_DEATHS"])
 SOURCES = ("users", "funds", "accounts")
 
 
 def die_at(step: str) -> None:
-    for token in sorted(GRAVES.glob(f"{step}.*")):
+    for token in sorted(KILLS.glob(f"{step}.*")):
         try:
-            token.rename(GRAVES / "spent" / token.name)
+            token.rename(KILLS / "spent" / token.name)
         except FileNotFoundError:  # another process took it
             continue
         os.kill(os.getpid(), signal.SIGKILL)
@@ -45,10 +45,10 @@ write, sweep = downloads._write, downloads._sweep
 
 
 def deadly_write(record: Any, lines: Any) -> tuple[str, int]:
-    if (GRAVES / "poison").exists():
+    if (KILLS / "poison").exists():
         os.kill(os.getpid(), signal.SIGKILL)
     die_at("joined")  # nothing has been written
-    if any(GRAVES.glob("within.*")):
+    if any(KILLS.glob("within.*")):
         record.file.storage.save(f"{record.folder}/part.csv", ContentFile(b"user,na"))
         die_at("within")  # part of a file exists
     written = write(record, lines)

@@ -18,10 +18,10 @@ from django_redisqueue import get_gather
 from example_project.reports.comparing import plain_join
 from example_project.reports.models import FileDownloadRecord
 from example_project.reports.tasks import request_report
-from tests.outbox.conftest import Play
+from tests.outbox.conftest import OutboxHarness
 from tests.outbox.test_lost import DIE_BEFORE_SENDING
+from tests.worker.harness import WorkerHarness
 from tests.worker.processes import eventually
-from tests.worker.stage import Stage
 
 REPORTS = 6
 DEATHS = 3  # at each step
@@ -31,15 +31,20 @@ MODULES = ["example_project.reports.tasks", "tests.example.killer"]
 
 
 @pytest.fixture
-def graves(play: Play, tmp_path: Path, settings: Any) -> Path:
-    """The killer's folder, on a stage whose database has users, and whose results of users are too
-    large for Redis."""
-    made = tmp_path / "graves"
+def kills(outbox_harness: OutboxHarness, tmp_path: Path, settings: Any) -> Path:
+    """The killer's folder, on a harness whose database has users, and whose results of users are
+    too large for Redis."""
+    made = tmp_path / "kills"
     (made / "spent").mkdir(parents=True)
     media = str(tmp_path / "media")
     settings.MEDIA_ROOT = media
-    play.stage.environment |= {"REDISQUEUE_TEST_GRAVES": str(made), "REDISQUEUE_TEST_MEDIA": media}
-    play.stage.configure(TASK_MODULES=MODULES, MAX_RECOVERIES=100, MAX_RESULT_BYTES=4096)
+    outbox_harness.harness.environment |= {
+        "REDISQUEUE_TEST_DEATHS": str(made),
+        "REDISQUEUE_TEST_MEDIA": media,
+    }
+    outbox_harness.harness.configure(
+        TASK_MODULES=MODULES, MAX_RECOVERIES=100, MAX_RESULT_BYTES=4096
+    )
     call_command("makereportdata", users=USERS, stdout=StringIO())
     return made
 
@@ -50,17 +55,17 @@ def ended(records: list[FileDownloadRecord]) -> bool:
     return all(record.status != "requested" for record in records)
 
 
-def under_way(stage: Stage, record: FileDownloadRecord) -> None:
+def under_way(harness: WorkerHarness, record: FileDownloadRecord) -> None:
     """Wait until something runs, or until the report is ready: it may be that fast."""
-    eventually(lambda: stage.stats()["processing"] or ended([record]), why=stage.report)
+    eventually(lambda: harness.stats()["processing"] or ended([record]), why=harness.report)
 
 
-def check(stage: Stage, records: list[FileDownloadRecord], jobs: int = 4) -> None:
+def check(harness: WorkerHarness, records: list[FileDownloadRecord], jobs: int = 4) -> None:
     """Each is ready, and its only file complete; each of its jobs was accepted once."""
     expected = [list(map(str, line)) for line in plain_join()]
     assert len(expected) > USERS / 2
-    stage.until_done(jobs * len(records), timeout=60)
-    assert stage.count("completed_total") == jobs * len(records)
+    harness.until_done(jobs * len(records), timeout=60)
+    assert harness.count("completed_total") == jobs * len(records)
     for record in records:
         record.refresh_from_db()
         assert (record.status, record.rows, record.problem) == ("ready", len(expected), "")
@@ -73,78 +78,78 @@ def check(stage: Stage, records: list[FileDownloadRecord], jobs: int = 4) -> Non
         assert get_gather(record.key).done_count == 3
 
 
-def test_killed_at_each_step(play: Play, graves: Path, tmp_path: Path) -> None:
-    stage = play.stage
+def test_killed_at_each_step(outbox_harness: OutboxHarness, kills: Path, tmp_path: Path) -> None:
+    harness = outbox_harness.harness
     steps = (
         *("asking-users", "found-users", "asking-funds", "found-funds", "asking-accounts"),
         *("found-accounts", "joined", "within", "written", "ready", "swept"),
     )
     for step in steps:
         for n in range(DEATHS):
-            (graves / f"{step}.{n}").touch()
+            (kills / f"{step}.{n}").touch()
     records = [request_report() for _ in range(REPORTS)]
-    stage.worker("--processes", "3")
-    check(stage, records)
+    harness.worker("--processes", "3")
+    check(harness, records)
     deaths = len(steps) * DEATHS
-    assert len(list((graves / "spent").iterdir())) == deaths, "a kill that was not tried"
-    assert stage.count("recovered_total") == deaths
+    assert len(list((kills / "spent").iterdir())) == deaths, "a kill that was not tried"
+    assert harness.count("recovered_total") == deaths
     large = list((tmp_path / "media" / "redisqueue").iterdir())
     assert len(large) >= REPORTS, "no result went through the storage"
 
 
-def test_a_site_that_dies_after_its_commit(play: Play, graves: Path) -> None:
-    stage = play.stage
-    stage.configure(TASK_MODULES=[*MODULES, "tests.outbox.quick"])
+def test_a_site_that_dies_after_its_commit(outbox_harness: OutboxHarness, kills: Path) -> None:
+    harness = outbox_harness.harness
+    harness.configure(TASK_MODULES=[*MODULES, "tests.outbox.quick"])
     ask = "from example_project.reports.tasks import request_report; request_report()"
-    play.run(DIE_BEFORE_SENDING + ask, kill=signal.SIGKILL, OUTBOX=True)
+    outbox_harness.run(DIE_BEFORE_SENDING + ask, kill=signal.SIGKILL, OUTBOX=True)
     record = FileDownloadRecord.objects.get()
-    assert stage.stats()["queued"] == 0
-    stage.worker("--processes", "1")
-    eventually(lambda: ended([record]), 30, why=stage.report)
-    stage.until_done(5)  # the outbox starts the gather with a job
-    check(stage, [record], jobs=5)
+    assert harness.stats()["queued"] == 0
+    harness.worker("--processes", "1")
+    eventually(lambda: ended([record]), 30, why=harness.report)
+    harness.until_done(5)  # the outbox starts the gather with a job
+    check(harness, [record], jobs=5)
 
 
 @pytest.mark.slow
-def test_killed_at_random(play: Play, graves: Path) -> None:
+def test_killed_at_random(outbox_harness: OutboxHarness, kills: Path) -> None:
     """Children, and the supervisor now and then, while reports are asked for all the time.
 
         A kill may fall between two jobs, the more often the faster they are, so this continues
     until enough jobs were hit.
     """
-    stage, chance = play.stage, random.Random(4)
-    worker = stage.worker("--processes", "3").wait_until_up(4)
+    harness, chance = outbox_harness.harness, random.Random(4)
+    worker = harness.worker("--processes", "3").wait_until_up(4)
     records = []
     for death in range(MOST_DEATHS):
-        if death >= 24 and stage.count("recovered_total") > 5:
+        if death >= 24 and harness.count("recovered_total") > 5:
             break
         records.append(request_report())
         if death % 8 == 7:
             worker.kill()
-            worker = stage.worker("--processes", "3").wait_until_up(4)
+            worker = harness.worker("--processes", "3").wait_until_up(4)
         else:
-            under_way(stage, records[-1])
+            under_way(harness, records[-1])
             child = chance.choice(eventually(lambda worker=worker: worker.children))
             with suppress(ProcessLookupError):  # it has just ended on its own
                 os.kill(child, signal.SIGKILL)
-    eventually(lambda: ended(records), 60, why=stage.report)
-    assert stage.count("recovered_total") > 5, "hardly any job was hit"
-    check(stage, records)
+    eventually(lambda: ended(records), 60, why=harness.report)
+    assert harness.count("recovered_total") > 5, "hardly any job was hit"
+    check(harness, records)
 
 
 def test_a_merge_that_always_dies_is_reported_and_its_retry_delivers(
-    play: Play, graves: Path
+    outbox_harness: OutboxHarness, kills: Path
 ) -> None:
-    stage = play.stage
-    stage.configure(MAX_RECOVERIES=3, MIRROR=True)
-    (graves / "poison").touch()
+    harness = outbox_harness.harness
+    harness.configure(MAX_RECOVERIES=3, MIRROR=True)
+    (kills / "poison").touch()
     record = request_report()
-    stage.worker("--processes", "1")
-    eventually(lambda: ended([record]), 30, why=stage.report)
+    harness.worker("--processes", "1")
+    eventually(lambda: ended([record]), 30, why=harness.report)
     assert record.status == "failed"
     assert "the worker process died 3 times" in record.problem
     assert not record.file
-    (graves / "poison").unlink()
+    (kills / "poison").unlink()
     get_gather(record.key).follow_up.requeue()
-    stage.until_done(4)
-    check(stage, [record])
+    harness.until_done(4)
+    check(harness, [record])

@@ -99,7 +99,7 @@ def drive(deployment: Deployment, chosen: list[str], options: argparse.Namespace
     from .fault_runner import Length
     from .ledger import read_file
     from .run import Gauntlet, delete_finished
-    from .verdict import judge, never_accepted, promises_of
+    from .verdict import check_promises, never_accepted, promises_of
 
     begun = time.monotonic()
 
@@ -113,24 +113,24 @@ def drive(deployment: Deployment, chosen: list[str], options: argparse.Namespace
         + (", side by side" if options.side_by_side else "")
     )
     length = Length(0 if options.rounds else options.minutes * 60, options.rounds or 1)
-    course = Gauntlet(deployment, chosen, say).run(length, side_by_side=options.side_by_side)
+    result = Gauntlet(deployment, chosen, say).run(length, side_by_side=options.side_by_side)
     say("reading what is left")
     reading = {"decode_responses": True, "socket_timeout": 60}
     servers = [server.client(**reading) for server in deployment.servers]
     found = collect(read_file(deployment.ledger), servers, place.keys)
-    if options.memory and not course.problem:
+    if options.memory and not result.problem:
         found.left = delete_finished(deployment, servers)
     asked = promises_of(place.on, memory=options.memory, clock_jumps=place.clock_jumps)
-    rulings = judge(found, asked)
-    missing = [*course.missing(chosen), *never_accepted(found)]
+    checked = check_promises(found, asked)
+    missing = [*result.missing(chosen), *never_accepted(found)]
     for part in (
-        report.table(course, chosen, found.ledger),
+        report.table(result, chosen, found.ledger),
         report.load(found),
-        report.promises(rulings),
-        report.summary(course, rulings, missing, deployment.seed),
+        report.promises(checked),
+        report.summary(result, checked, missing, deployment.seed),
     ):
         print("", *part, sep="\n")
-    return report.exit_code(course, rulings, missing)
+    return report.exit_code(result, checked, missing)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from django_redisqueue.broker.keys import Keys
 from django_redisqueue.core.ids import shard_of_id
 from django_redisqueue.models import JobEvent, OutboxJob
 from tests.app.models import Counter
-from tests.broker.lab import shaped
+from tests.broker.harness import shaped
 from tests.mirror.mirrored_shard import differences
 from tests.support.history import FINAL
 from tests.support.stream import entries
@@ -61,7 +61,7 @@ class Evidence:
     ledger: Ledger
     keyspace: Keyspace = field(default_factory=dict)
     expiring: set[str] = field(default_factory=set)
-    stories: dict[str, list[Event]] = field(default_factory=dict)  # by job
+    events: dict[str, list[Event]] = field(default_factory=dict)  # by job
     counters: dict[str, int] = field(default_factory=dict)  # what jobs did in the database
     differences: list[str] = field(default_factory=list)  # between the mirror and Redis
     outbox: int = 0  # rows
@@ -85,11 +85,11 @@ class Evidence:
 
     def status(self, job_id: str) -> str:
         """The last status that reached the mirror."""
-        story = self.stories.get(job_id)
-        return story[-1].status if story else "unheard of"
+        events = self.events.get(job_id)
+        return events[-1].status if events else "unheard of"
 
     def ends(self, job_id: str) -> list[Event]:
-        return [event for event in self.stories.get(job_id, ()) if event.status in FINAL]
+        return [event for event in self.events.get(job_id, ()) if event.status in FINAL]
 
 
 def collect(ledger: Ledger, servers: Iterable[Redis], shards: Sequence[Keys]) -> Evidence:
@@ -98,7 +98,7 @@ def collect(ledger: Ledger, servers: Iterable[Redis], shards: Sequence[Keys]) ->
         keyspace, expiring = read_keyspace(redis)
         found.keyspace |= keyspace
         found.expiring |= expiring
-    found.stories = read_stories(RedisClock(ledger.jumps))
+    found.events = read_events(RedisClock(ledger.jumps))
     found.counters = dict(Counter.objects.values_list("name", "value"))
     found.differences = list(differences(found.jobs))
     found.outbox = OutboxJob.objects.count()
@@ -126,8 +126,8 @@ class RedisClock:
         return era, self._ahead[era]
 
 
-def read_stories(clock: RedisClock) -> dict[str, list[Event]]:
-    stories: dict[str, list[Event]] = defaultdict(list)
+def read_events(clock: RedisClock) -> dict[str, list[Event]]:
+    events: dict[str, list[Event]] = defaultdict(list)
     rows = JobEvent.objects.order_by("id").values_list(
         "job_id", "seq", "status", "at", "detail", "entry_ms", "entry_no"
     )
@@ -135,8 +135,8 @@ def read_stories(clock: RedisClock) -> dict[str, list[Event]]:
         said_ms = in_ms(at)
         era, ahead = clock.read(shard_of_id(job_id), (place[0], place[1]), said_ms)
         is_reconciled = '"reconciled":true' in detail
-        stories[job_id].append(Event(seq, status, said_ms - ahead, ahead, era, is_reconciled))
-    return dict(stories)
+        events[job_id].append(Event(seq, status, said_ms - ahead, ahead, era, is_reconciled))
+    return dict(events)
 
 
 def in_ms(moment: datetime) -> int:

@@ -51,16 +51,16 @@ def holdings(runs: Iterable[Run], found: Evidence) -> Iterator[Holding]:
 
 def claim_of(run: Run, found: Evidence) -> tuple[Event | None, Event | None]:
     """The event of the claim under which the run started, and the event after it."""
-    story = found.stories.get(run.job, [])
+    events = found.events.get(run.job, [])
     earlier = [
         at
-        for at, event in enumerate(story)
+        for at, event in enumerate(events)
         if event.status == "processing" and event.at <= run.start // NS
     ]
     if not earlier:
         return None, None
     at = earlier[-1]
-    return story[at], story[at + 1] if at + 1 < len(story) else None
+    return events[at], events[at + 1] if at + 1 < len(events) else None
 
 
 def is_explained(claim_ms: int, taken_ms: int, found: Evidence) -> bool:

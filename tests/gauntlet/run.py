@@ -34,7 +34,7 @@ QUEUE = "default"
 
 
 @dataclass(slots=True)
-class Course:
+class RunResult:
     """What happened. ``problem``: why the run could not continue."""
 
     fired: Counter[str] = field(default_factory=Counter)
@@ -57,9 +57,9 @@ class Gauntlet:
         self._tail = Tail(deployment.ledger)
         self._runner = FaultRunner(deployment, self._tail, say, self._logs)
 
-    def run(self, length: Length, *, side_by_side: bool = False) -> Course:
+    def run(self, length: Length, *, side_by_side: bool = False) -> RunResult:
         get_settings()  # the workers' own settings: if they are wrong, they fail here and now
-        course = Course(self._runner.fired)
+        result = RunResult(self._runner.fired)
         made = plans(self._deployment.seed, self._chosen, side_by_side=side_by_side)
         self._deployment.start()
         try:
@@ -68,8 +68,8 @@ class Gauntlet:
             self._come_to_rest()
             self._deployment.stop_workers()
         except (AssertionError, RuntimeError) as error:  # from a wait that took too long
-            course.problem = str(error)
-        return course
+            result.problem = str(error)
+        return result
 
     def _logs(self) -> str:
         return "\n".join(process.output[-3000:] for process in self._deployment.all_workers())
@@ -88,12 +88,17 @@ class Gauntlet:
             if call.kind == "steps":
                 eventually(lambda call=call: send_its_event(call.id), RECOVERY)
         with closing(worker_connection()) as link:
-            eventually(lambda: unrest(link) == "", REST, every=0.5, why=lambda: unrest(link))
+            eventually(
+                lambda: unfinished_work(link) == "",
+                REST,
+                every=0.5,
+                why=lambda: unfinished_work(link),
+            )
             link.close_all()
         connection.close()
 
 
-def unrest(link: RedisConnection) -> str:
+def unfinished_work(link: RedisConnection) -> str:
     """What has not ended yet; "" if everything has."""
     try:
         pause_the_schedule()

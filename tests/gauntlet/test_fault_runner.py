@@ -48,7 +48,7 @@ def test_the_seed_decides_every_plan() -> None:
     assert list(islice(whole[""], 40)) == list(islice(make_plan(7, choose(Place())), 40))
 
 
-class Stage:
+class FakeDeployment:
     """A deployment whose faults do nothing, while jobs run."""
 
     place = Place(lease=0.04)
@@ -57,8 +57,8 @@ class Stage:
         self.ledger = folder / "ledger"
         self.ledger.touch()
         self.misses = ""  # the fault that has no effect
-        deployment: Any = self
-        self.runner = FaultRunner(deployment, Tail(self.ledger), lambda _: None, lambda: "")
+        itself: Any = self
+        self.runner = FaultRunner(itself, Tail(self.ledger), lambda _: None, lambda: "")
 
     def inject(self, planned: PlannedFault) -> list[int]:
         assert planned.fault != self.misses, f"{planned.fault} did not strike"
@@ -71,27 +71,27 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    stage, stop = Stage(tmp_path), threading.Event()
-    monkeypatch.setenv(ledger.VARIABLE, str(stage.ledger))
-    monkeypatch.setattr(Faults, "inject", lambda _, planned: stage.inject(planned))
-    jobs = threading.Thread(target=stage.work, args=[stop])
+def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDeployment]:
+    deployment, stop = FakeDeployment(tmp_path), threading.Event()
+    monkeypatch.setenv(ledger.VARIABLE, str(deployment.ledger))
+    monkeypatch.setattr(Faults, "inject", lambda _, planned: deployment.inject(planned))
+    jobs = threading.Thread(target=deployment.work, args=[stop])
     jobs.start()
-    yield stage
+    yield deployment
     stop.set()
     jobs.join()
 
 
-def test_each_plan_side_by_side_completes_a_round(stage: Stage) -> None:
+def test_each_plan_side_by_side_completes_a_round(deployment: FakeDeployment) -> None:
     chosen = choose(Place())
-    stage.runner.run(list(plans(7, chosen, side_by_side=True).values()), Length(rounds=2))
-    assert stage.runner.fired == dict.fromkeys(chosen, 2)
-    assert len(ledger.read_file(stage.ledger).faults) == 2 * len(chosen)
+    deployment.runner.run(list(plans(7, chosen, side_by_side=True).values()), Length(rounds=2))
+    assert deployment.runner.fired == dict.fromkeys(chosen, 2)
+    assert len(ledger.read_file(deployment.ledger).faults) == 2 * len(chosen)
 
 
-def test_a_fault_without_effect_ends_all_plans(stage: Stage) -> None:
-    stage.misses = "database_cut"
+def test_a_fault_without_effect_ends_all_plans(deployment: FakeDeployment) -> None:
+    deployment.misses = "database_cut"
     endless = plans(7, choose(Place()), side_by_side=True)
     with pytest.raises(AssertionError, match="database_cut did not strike"):
-        stage.runner.run(list(endless.values()), Length(seconds=3600))
-    assert "database_cut" not in stage.runner.fired
+        deployment.runner.run(list(endless.values()), Length(seconds=3600))
+    assert "database_cut" not in deployment.runner.fired

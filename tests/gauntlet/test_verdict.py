@@ -13,12 +13,12 @@ from .evidence import Event, Evidence, RedisClock
 from .ledger import Fault, Jump, read
 from .limits import NS
 from .plan import make_plan
-from .run import Course
+from .run import RunResult
 from .verdict import (
     MEMORY,
     ONE_REDIS,
-    Ruling,
-    judge,
+    CheckedPromise,
+    check_promises,
     never_accepted,
     no_job_falls_due_early,
     no_job_runs_early,
@@ -34,7 +34,7 @@ class History:
     def __init__(self) -> None:
         self.now = T0
         self.lines: list[dict[str, Any]] = []
-        self.stories: dict[str, list[Event]] = {}
+        self.events: dict[str, list[Event]] = {}
         self.hashes: dict[str, dict[str, str]] = {}
 
     def line(self, what: str, pid: int = 1, **fields: Any) -> None:
@@ -48,8 +48,8 @@ class History:
     def event(self, job: str, *statuses: str) -> None:
         for status in statuses:
             self.now += 1
-            story = self.stories.setdefault(job, [])
-            story.append(Event(len(story) + 1, status, self.now))
+            events = self.events.setdefault(job, [])
+            events.append(Event(len(events) + 1, status, self.now))
 
     def starts(self, job: str, call: str, kind: str = "plain", pid: int = 10, **marks: Any) -> None:
         self.event(job, "processing")
@@ -68,16 +68,16 @@ class History:
 
     def hash(self, job: str, call: str, task: str) -> None:
         self.hashes[job] = {
-            "status": self.stories[job][-1].status,
+            "status": self.events[job][-1].status,
             "task": f"tests.gauntlet.tasks.{task}",
             "payload": json.dumps([[call], {}]),
             "bytes": "400",
             "finished_ms": str(self.now),
-            "seq": str(len(self.stories[job])),
+            "seq": str(len(self.events[job])),
         }
 
     def evidence(self) -> Evidence:
-        found = Evidence(read(map(json.dumps, self.lines)), stories=self.stories)
+        found = Evidence(read(map(json.dumps, self.lines)), events=self.events)
         keys, queue = found.keys, found.keys.queue("default")
         for job, hash_ in self.hashes.items():
             found.keyspace[keys.job(job)] = ("hash", dict(hash_))
@@ -125,7 +125,7 @@ def a_sound_history() -> History:
 
 def broken(found: Evidence) -> dict[str, list[str]]:
     """The broken promises, with the evidence against each."""
-    return {one.promise: one.shown for one in judge(found, ONE_REDIS) if one.count}
+    return {one.promise: one.shown for one in check_promises(found, ONE_REDIS) if one.count}
 
 
 def test_a_sound_history_keeps_every_promise() -> None:
@@ -153,7 +153,7 @@ def ended_twice(history: History) -> None:
 
 
 def a_gap(history: History) -> None:
-    del history.stories["j1"][1]
+    del history.events["j1"][1]
 
 
 def never_ran(history: History) -> None:
@@ -364,17 +364,17 @@ def test_a_fault_explains_why_a_job_was_taken_from_its_child() -> None:
 
 
 def test_a_fault_that_never_fired_makes_the_run_void() -> None:
-    course = Course()
-    course.fired["redis_killed"] += 1
-    kept = [Ruling("nothing_is_lost", [], 0)]
-    broken_one = [Ruling("nothing_is_lost", ["j1 is lost"], 1)]
-    assert course.missing(["redis_killed"]) == []
-    gone = course.missing(["connections_cut", "redis_killed"])
+    result = RunResult()
+    result.fired["redis_killed"] += 1
+    kept = [CheckedPromise("nothing_is_lost", [], 0)]
+    broken_one = [CheckedPromise("nothing_is_lost", ["j1 is lost"], 1)]
+    assert result.missing(["redis_killed"]) == []
+    gone = result.missing(["connections_cut", "redis_killed"])
     assert gone == ["connections_cut"]
-    assert report.exit_code(course, kept, []) == report.PASSED
-    assert report.exit_code(course, kept, gone) == report.VOID
-    assert report.exit_code(course, broken_one, gone) == report.BROKEN
-    said = "\n".join(report.summary(course, kept, gone, 7))
+    assert report.exit_code(result, kept, []) == report.PASSED
+    assert report.exit_code(result, kept, gone) == report.VOID
+    assert report.exit_code(result, broken_one, gone) == report.BROKEN
+    said = "\n".join(report.summary(result, kept, gone, 7))
     assert said == "VOID: these never happened: connections_cut\n1 faults, seed 7: void"
 
 
@@ -400,8 +400,8 @@ def test_how_long_a_fault_kept_all_workers_from_working() -> None:
 
 
 def test_a_run_that_could_not_continue_has_not_passed() -> None:
-    course = Course(problem="no job ran")
-    assert report.exit_code(course, [], []) == report.BROKEN
+    result = RunResult(problem="no job ran")
+    assert report.exit_code(result, [], []) == report.BROKEN
 
 
 def test_the_same_seed_gives_the_same_plan() -> None:
@@ -432,7 +432,7 @@ def test_a_delay_by_the_clock_of_redis(waited_ms: int, said: list[str]) -> None:
     history = a_sound_history()
     history.call("later", "delayed", "later")
     at = history.now
-    history.stories["later"] = [
+    history.events["later"] = [
         Event(1, "scheduled", at), Event(2, "queued", at + 100, ahead=waited_ms - 100, era=1)
     ]  # fmt: skip
     told = list(no_job_falls_due_early(history.evidence()))
@@ -443,8 +443,8 @@ def test_a_delay_by_the_clock_of_redis(waited_ms: int, said: list[str]) -> None:
 def test_a_rate_is_only_checked_between_two_jumps() -> None:
     history = a_sound_history()
     too_fast(history)
-    for story in history.stories.values():
-        story[:] = [event._replace(era=event.at % 2) for event in story]
+    for events in history.events.values():
+        events[:] = [event._replace(era=event.at % 2) for event in events]
     assert "rates_hold" not in broken(history.evidence())
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
-from tests.broker.lab import check_keyspace
+from tests.broker.harness import check_keyspace
 from tests.support.history import flaw
 
 from . import tasks
@@ -51,10 +51,10 @@ def nothing_completes_unrun(found: Evidence) -> Iterator[str]:
 
 def each_job_ends_once(found: Evidence) -> Iterator[str]:
     """The events of each job lead to one end, without a gap."""
-    for job, story in found.stories.items():
-        wrong = flaw((event.seq, event.status) for event in story)
+    for job, events in found.events.items():
+        wrong = flaw((event.seq, event.status) for event in events)
         if wrong or len(found.ends(job)) > 1:
-            told = " ".join(event.status for event in story)
+            told = " ".join(event.status for event in events)
             yield f"{job}: {wrong or 'it has ended more than once'} ({told})"
 
 
@@ -83,7 +83,7 @@ def no_job_falls_due_early(found: Evidence) -> Iterator[str]:
     """The same where clocks jump, by Redis's own clock: a delayed job only leaves its list after
     its delay."""
     for call in found.ledger.accepted("delayed"):
-        for before, after in pairwise(found.stories.get(call.jobs[0], ())):
+        for before, after in pairwise(found.events.get(call.jobs[0], ())):
             is_next = after.seq == before.seq + 1 and not (before.reconciled or after.reconciled)
             waited_ms = after.at_redis - before.at_redis
             if before.status == "scheduled" and is_next and waited_ms < DELAY * 1000:
@@ -255,7 +255,7 @@ def promises_of(on: str, *, memory: bool = True, clock_jumps: bool = False) -> l
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
+class CheckedPromise:
     """A promise, and what contradicts it: the first few contradictions, and their number."""
 
     promise: str
@@ -269,12 +269,14 @@ def never_accepted(found: Evidence) -> list[str]:
     return [f"{kind} (a call)" for kind in KINDS if kind not in accepted]
 
 
-def judge(found: Evidence, promises: Iterable[Promise] = ONE_REDIS) -> list[Ruling]:
+def check_promises(
+    found: Evidence, promises: Iterable[Promise] = ONE_REDIS
+) -> list[CheckedPromise]:
     """Check every promise."""
-    rulings = []
+    checked = []
     for promise in promises:
         contradictions = promise(found)
         shown = list(islice(contradictions, SHOWN))
         count = len(shown) + sum(1 for _ in contradictions)
-        rulings.append(Ruling(promise.__name__, shown, count))
-    return rulings
+        checked.append(CheckedPromise(promise.__name__, shown, count))
+    return checked

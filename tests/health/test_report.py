@@ -21,17 +21,17 @@ from django_redisqueue.exceptions import ConfigurationError, InvalidOption
 from django_redisqueue.health.report import HealthReport, as_json, read_health
 from django_redisqueue.models import MirrorState, OutboxJob, Rollup
 from tests.app import tasks
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
 
 
 @pytest.fixture
-def hand(queue_settings: dict[str, Any], settings: Any) -> Iterator[Hand]:
+def manual_worker(queue_settings: dict[str, Any], settings: Any) -> Iterator[ManualWorker]:
     settings.REDISQUEUE = {
         **queue_settings, "MIRROR": True, "QUEUES": {"default": {"ALERT_WAIT": 60}, "low": {}},
     }  # fmt: skip
-    made = Hand()
+    made = ManualWorker()
     yield made
     made.close()
 
@@ -50,18 +50,18 @@ def ids() -> list[str]:
     return [str(each.id) for each in report().findings]
 
 
-def serve(hand: Hand, *queues: str) -> None:
-    hand.store.heartbeat([hand.claim_request.child], (), queues)
+def serve(manual_worker: ManualWorker, *queues: str) -> None:
+    manual_worker.store.heartbeat([manual_worker.claim_request.child], (), queues)
 
 
-def test_nothing_is_wrong(hand: Hand) -> None:
+def test_nothing_is_wrong(manual_worker: ManualWorker) -> None:
     assert (ids(), report().level) == ([], "ok")  # there are no workers, and there is no work
-    serve(hand, "default", "low")
+    serve(manual_worker, "default", "low")
     tasks.noop.enqueue()
     assert (ids(), report().level) == ([], "ok")
 
 
-def test_no_worker_while_jobs_wait(hand: Hand) -> None:
+def test_no_worker_while_jobs_wait(manual_worker: ManualWorker) -> None:
     tasks.noop.using(run_after=60).enqueue()
     assert found("no_worker") == (
         "No worker is alive, and 1 job waits for one. Start one: manage.py runworker."
@@ -69,32 +69,34 @@ def test_no_worker_while_jobs_wait(hand: Hand) -> None:
     tasks.noop.enqueue()
     assert "and 2 jobs wait for one" in found("no_worker")
     assert report().level == "error"
-    serve(hand, "default")
+    serve(manual_worker, "default")
     assert ids() == []
 
 
-def test_a_worker_that_has_died_serves_no_longer_than_its_lease(hand: Hand, redis: Redis) -> None:
+def test_a_worker_that_has_died_serves_no_longer_than_its_lease(
+    manual_worker: ManualWorker, redis: Redis
+) -> None:
     tasks.noop.enqueue()
-    serve(hand, "default")
-    redis.zincrby(hand.store.keys.serving, -20_000, "default")
-    redis.zincrby(hand.store.keys.workers, -20_000, hand.claim_request.child)
+    serve(manual_worker, "default")
+    redis.zincrby(manual_worker.store.keys.serving, -20_000, "default")
+    redis.zincrby(manual_worker.store.keys.workers, -20_000, manual_worker.claim_request.child)
     assert set(ids()) == {"no_worker", "workers_lapsed"}
-    child = hand.claim_request.child
+    child = manual_worker.claim_request.child
     assert f"The lease of 1 child of a worker has expired: dead, or not connected to Redis "\
         f"({child})." in found("workers_lapsed")  # fmt: skip
 
 
 def test_many_children_with_expired_leases_are_counted_and_a_few_named(
-    hand: Hand, redis: Redis
+    manual_worker: ManualWorker, redis: Redis
 ) -> None:
-    redis.zadd(hand.store.keys.workers, {f"dead{n}": 1 for n in range(6)})
+    redis.zadd(manual_worker.store.keys.workers, {f"dead{n}": 1 for n in range(6)})
     words = found("workers_lapsed")
     assert words.startswith("The leases of 6 children of workers have expired: dead")
     assert "(dead0, dead1, dead2, …)" in words
 
 
-def test_an_unserved_queue(hand: Hand) -> None:
-    serve(hand, "default")
+def test_an_unserved_queue(manual_worker: ManualWorker) -> None:
+    serve(manual_worker, "default")
     assert ids() == []  # it is empty
     tasks.noop.using(queue_name="low").enqueue()
     assert found("queue_not_served") == (
@@ -102,33 +104,37 @@ def test_an_unserved_queue(hand: Hand) -> None:
         "Start one that does: manage.py runworker --queues low."
     )
     assert report().problems[0].target == ("queue", "low", "queued")
-    serve(hand, "default", "low")
+    serve(manual_worker, "default", "low")
     assert ids() == []
 
 
-def test_queues_served_by_workers_of_an_older_version_are_unknown(hand: Hand) -> None:
-    serve(hand)
+def test_queues_served_by_workers_of_an_older_version_are_unknown(
+    manual_worker: ManualWorker,
+) -> None:
+    serve(manual_worker)
     tasks.noop.enqueue()
     assert ids() == []
 
 
-def test_the_oldest_job_waits_too_long(hand: Hand, redis: Redis) -> None:
-    serve(hand, "default", "low")
+def test_the_oldest_job_waits_too_long(manual_worker: ManualWorker, redis: Redis) -> None:
+    serve(manual_worker, "default", "low")
     for queue in ("default", "low"):
         job = tasks.noop.using(queue_name=queue).enqueue()
-        redis.hincrby(hand.store.keys.job(job.id), "enqueued_ms", -61_000)
+        redis.hincrby(manual_worker.store.keys.job(job.id), "enqueued_ms", -61_000)
     words = found("queue_late")
     assert "The oldest job of queue default has waited for 1 m 1 s, longer than 1 m (ALERT" in words
     assert "low" not in words, "it has no threshold"
 
 
-def test_a_paused_queue_is_reported_with_time_and_user(hand: Hand, redis: Redis) -> None:
-    serve(hand, "default")
+def test_a_paused_queue_is_reported_with_time_and_user(
+    manual_worker: ManualWorker, redis: Redis
+) -> None:
+    serve(manual_worker, "default")
     low = JobQueue("low")
     assert low.pause(by="ann")
     assert not low.pause(by="bob")
     tasks.noop.using(queue_name="low").enqueue()
-    redis.hincrby(hand.store.keys.queue("low").meta, "paused", -3 * 3_600_000)
+    redis.hincrby(manual_worker.store.keys.queue("low").meta, "paused", -3 * 3_600_000)
     assert found("queue_paused") == (
         "Queue low was paused 3 h ago by ann, and has 1 job queued. "
         "Resume it when the reason for the pause is gone."
@@ -140,12 +146,12 @@ def test_a_paused_queue_is_reported_with_time_and_user(hand: Hand, redis: Redis)
     assert " by " not in found("queue_paused")
 
 
-def test_the_name_of_the_pausing_user_must_be_text(hand: Hand) -> None:
+def test_the_name_of_the_pausing_user_must_be_text(manual_worker: ManualWorker) -> None:
     with pytest.raises(InvalidOption, match="by must be a name, not 7"):
         JobQueue().pause(by=7)  # type: ignore[arg-type]
 
 
-def test_failed_jobs_above_a_rate(hand: Hand, settings: Any) -> None:
+def test_failed_jobs_above_a_rate(manual_worker: ManualWorker, settings: Any) -> None:
     now = timezone.now().replace(second=0, microsecond=0)
     row = Rollup.objects.create(minute=now, queue="low", task="a.b", failed=9, completed=1)
     assert ids() == [], "too few for a rate"
@@ -177,11 +183,11 @@ def test_wrong_thresholds_are_named(wrong: dict[str, Any], words: str) -> None:
 
 
 @pytest.mark.one_server("changes its server's state")
-def test_problems_of_redis_and_its_keys(hand: Hand, redis: Redis) -> None:
-    serve(hand, "default", "low")
-    redis.set(hand.store.keys.queue("low").failed, "theirs")
+def test_problems_of_redis_and_its_keys(manual_worker: ManualWorker, redis: Redis) -> None:
+    serve(manual_worker, "default", "low")
+    redis.set(manual_worker.store.keys.queue("low").failed, "theirs")
     assert "Queue low is blocked: " in found("queue_broken")
-    hand.store.enqueue([NewJob("job_1", "former", "a.task", "[[],{}]")])
+    manual_worker.store.enqueue([NewJob("job_1", "former", "a.task", "[[],{}]")])
     assert "Queue former has unfinished jobs in Redis (1), but is not in" in found("queue_unknown")
     redis.config_set("maxmemory-policy", "allkeys-lru")
     try:
@@ -190,8 +196,8 @@ def test_problems_of_redis_and_its_keys(hand: Hand, redis: Redis) -> None:
         redis.config_set("maxmemory-policy", "noeviction")
 
 
-def test_keys_of_another_type_hide_nothing_else(hand: Hand, redis: Redis) -> None:
-    keys = hand.store.keys
+def test_keys_of_another_type_hide_nothing_else(manual_worker: ManualWorker, redis: Redis) -> None:
+    keys = manual_worker.store.keys
     tasks.noop.enqueue()
     for key in (keys.serving, keys.workers, keys.queues):
         redis.delete(key)
@@ -199,14 +205,14 @@ def test_keys_of_another_type_hide_nothing_else(hand: Hand, redis: Redis) -> Non
     assert "no_worker" in ids()
 
 
-def test_redis_is_down(hand: Hand, settings: Any) -> None:
+def test_redis_is_down(manual_worker: ManualWorker, settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent/redis.sock"}}
     assert "Redis at unix:///nonexistent/redis.sock does not answer" in found("redis_away")
     assert ids() == ["redis_away"], "nothing is said of what is not known"
 
 
-def test_the_mirror(hand: Hand, settings: Any) -> None:
-    serve(hand, "default")
+def test_the_mirror(manual_worker: ManualWorker, settings: Any) -> None:
+    serve(manual_worker, "default")
     now = timezone.now()
     state = MirrorState.objects.create(shard=0, gaps=2, gap_at=now, left_out=1, fault_at=now)
     assert sorted(ids()) == ["mirror_faults", "mirror_gaps"]
@@ -215,7 +221,9 @@ def test_the_mirror(hand: Hand, settings: Any) -> None:
     state.save()
     assert [each.level for each in report().findings] == ["info", "info"]
     assert report().level == "ok"
-    hand.connection.call("XADD", hand.store.keys.events, "1000-0", ":alike", "{}", "x", "")
+    manual_worker.connection.call(
+        "XADD", manual_worker.store.keys.events, "1000-0", ":alike", "{}", "x", ""
+    )
     assert "The mirror is " in found("mirror_late")
     state.problem = "this Redis is another one"
     state.save()
@@ -224,7 +232,7 @@ def test_the_mirror(hand: Hand, settings: Any) -> None:
     assert ids() == ["mirror_off"]
 
 
-def test_the_outbox(hand: Hand) -> None:
+def test_the_outbox(manual_worker: ManualWorker) -> None:
     OutboxJob.objects.create(id="a", queue="q", task="t", payload="[]")
     OutboxJob.objects.using("other").create(id="b", queue="q", task="t", payload="[]", problem="no")
     assert found("outbox_stuck") == ""
@@ -233,7 +241,7 @@ def test_the_outbox(hand: Hand) -> None:
     assert "A job has waited in the outbox of database default for 5 m" in found("outbox_stuck")
 
 
-def test_refused_rows_of_the_outbox_hide_no_waiting_job(hand: Hand) -> None:
+def test_refused_rows_of_the_outbox_hide_no_waiting_job(manual_worker: ManualWorker) -> None:
     for n in range(150):
         row = {"queue": "q", "task": "t", "payload": "[]", "problem": "no"}
         OutboxJob.objects.create(id=f"r{n}", **row)
@@ -245,7 +253,7 @@ def test_refused_rows_of_the_outbox_hide_no_waiting_job(hand: Hand) -> None:
 
 
 def test_an_unreadable_database_hides_nothing_else(
-    hand: Hand, monkeypatch: pytest.MonkeyPatch
+    manual_worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise OperationalError("disk full")
@@ -258,7 +266,7 @@ def test_an_unreadable_database_hides_nothing_else(
     assert "no_worker" in known
 
 
-def test_an_unreadable_outbox_does_not_hide_the_others(hand: Hand) -> None:
+def test_an_unreadable_outbox_does_not_hide_the_others(manual_worker: ManualWorker) -> None:
     def fail(*_: object) -> None:
         raise OperationalError("disk full")
 
@@ -269,7 +277,7 @@ def test_an_unreadable_outbox_does_not_hide_the_others(hand: Hand) -> None:
         assert "has waited in the outbox of database default for 5 m" in found("outbox_stuck")
 
 
-def test_the_worst_comes_first(hand: Hand) -> None:
+def test_the_worst_comes_first(manual_worker: ManualWorker) -> None:
     MirrorState.objects.create(shard=0, gaps=1)
     JobQueue("low").pause()
     tasks.noop.enqueue()
@@ -282,7 +290,10 @@ def test_the_worst_comes_first(hand: Hand) -> None:
 
 @pytest.mark.one_server("a pipeline for each server")
 def test_the_cost_does_not_depend_on_the_amount_of_data(
-    hand: Hand, settings: Any, monkeypatch: pytest.MonkeyPatch, django_assert_max_num_queries: Any
+    manual_worker: ManualWorker,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    django_assert_max_num_queries: Any,
 ) -> None:
     trips: list[int] = []
     send = RedisConnection.send
@@ -295,11 +306,11 @@ def test_the_cost_does_not_depend_on_the_amount_of_data(
     queues = {f"q{n}": {} for n in range(50)}
     for known in ({"default": {}}, queues):
         settings.REDISQUEUE = {**settings.REDISQUEUE, "QUEUES": known}
-        hand.store.heartbeat([f"{n}" for n in range(200)], (), list(known))
-        hand.store.enqueue([NewJob(f"job_{n}", n, "a.task", "[[],{}]") for n in known])
+        manual_worker.store.heartbeat([f"{n}" for n in range(200)], (), list(known))
+        manual_worker.store.enqueue([NewJob(f"job_{n}", n, "a.task", "[[],{}]") for n in known])
         trips.clear()
         with django_assert_max_num_queries(3 * 3):  # each in a savepoint of the test's transaction
-            read_health(hand.connection)
+            read_health(manual_worker.connection)
         assert len(trips) == 2
     assert sum(trips) / get_settings().shards <= 17 + (17 + 4) * 50 + 11
     assert len(get_settings().queues) == 50

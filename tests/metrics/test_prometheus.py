@@ -29,7 +29,7 @@ from django_redisqueue.worker.identity import this_worker
 from tests.app import tasks
 from tests.broker.schedules import definition
 from tests.support.commands import Script
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.support.shards import keys_of, shard_of
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
@@ -53,20 +53,20 @@ def scrape() -> Scrape:
 
 
 @pytest.fixture
-def hand(queue_settings: dict[str, Any], settings: Any) -> Iterator[Hand]:
+def manual_worker(queue_settings: dict[str, Any], settings: Any) -> Iterator[ManualWorker]:
     settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}}
-    made = Hand()
+    made = ManualWorker()
     yield made
     made.close()
 
 
-def test_queues(hand: Hand, redis: Redis, queue_settings: dict[str, Any]) -> None:
+def test_queues(manual_worker: ManualWorker, redis: Redis, queue_settings: dict[str, Any]) -> None:
     jobs = tasks.noop.enqueue_many([()] * 6)
     jobs[5].cancel()
-    hand.complete_one()
-    hand.complete_one()
-    hand.fail_one()
-    hand.claim_one()
+    manual_worker.complete_one()
+    manual_worker.complete_one()
+    manual_worker.fail_one()
+    manual_worker.claim_one()
     JobQueue("low").pause()
     key = keys_of().job(jobs[4].id)
     redis.hset(key, "enqueued_ms", int(time.time() * 1000) - 100_000)
@@ -88,21 +88,23 @@ def test_queues(hand: Hand, redis: Redis, queue_settings: dict[str, Any]) -> Non
     assert ("up", "mirror") not in found  # it is switched off
 
 
-def test_policies(hand: Hand, redis: Redis) -> None:
+def test_policies(manual_worker: ManualWorker, redis: Redis) -> None:
     for name in ("job_1", "job_2"):
         lane = "|c:stripe:4%2F2|r:api: c:stripe=1 r:api=100/60000000/100"
         job = NewJob(
             name, "default", "t", "[[],{}]", unique=f"{name} until_finished - -", lane=lane
         )
-        hand.store.enqueue([job])
-    hand.claim_one()
-    hand.claim()
+        manual_worker.store.enqueue([job])
+    manual_worker.claim_one()
+    manual_worker.claim()
     made = [definition(name, source=Source.ADMIN) for name in ("a", "b")]
-    hand.store.define_schedules("", [(one, 1_760_000_000_000) for one in made])
-    hand.store.pause_schedule("b", True)
-    redis.hset(hand.store.keys.schedule("a"), mapping={"missed": 3, "last_ms": 1_759_999_999_000})
-    hand.store.enqueue([NewJob("job_3", "default", "t", "[[],{}]")])
-    hand.settle(hand.claim_one(), "parked", "paid:42", "")
+    manual_worker.store.define_schedules("", [(one, 1_760_000_000_000) for one in made])
+    manual_worker.store.pause_schedule("b", True)
+    redis.hset(
+        manual_worker.store.keys.schedule("a"), mapping={"missed": 3, "last_ms": 1_759_999_999_000}
+    )
+    manual_worker.store.enqueue([NewJob("job_3", "default", "t", "[[],{}]")])
+    manual_worker.settle(manual_worker.claim_one(), "parked", "paid:42", "")
     found = scrape()
     assert [found["parked_jobs", kind] for kind in ("event", "approval", "sleep")] == [1, 0, 0]
     assert found["unique_keys",] == 2
@@ -118,11 +120,11 @@ def test_policies(hand: Hand, redis: Redis) -> None:
 
 
 def test_one_limit_per_tenant_does_not_create_one_series_per_tenant(
-    hand: Hand, redis: Redis
+    manual_worker: ManualWorker, redis: Redis
 ) -> None:
-    low = hand.store.keys.queue("low")
+    low = manual_worker.store.keys.queue("low")
     for n in range(40):
-        redis.zadd(hand.store.keys.waiting_limits, {f"c:l:{n} low": 0, f"r:l:{n} low": 0})
+        redis.zadd(manual_worker.store.keys.waiting_limits, {f"c:l:{n} low": 0, f"r:l:{n} low": 0})
         redis.zadd(low.parked_at(f"c:l:{n}"), {"lane": 0})
         redis.zadd(low.parked_at(f"r:l:{n}"), {"lane": 0})
     found = scrape()
@@ -130,7 +132,9 @@ def test_one_limit_per_tenant_does_not_create_one_series_per_tenant(
     assert found["limits_waited_for",] == 80
 
 
-def test_a_blocked_queue_is_named(hand: Hand, redis: Redis, queue_settings: dict[str, Any]) -> None:
+def test_a_blocked_queue_is_named(
+    manual_worker: ManualWorker, redis: Redis, queue_settings: dict[str, Any]
+) -> None:
     tasks.noop.enqueue()
     key = keys_of().queue("low").retrying
     redis.set(key, "theirs")
@@ -142,12 +146,12 @@ def test_a_blocked_queue_is_named(hand: Hand, redis: Redis, queue_settings: dict
     assert found["jobs", "default", "queued"] == 1
 
 
-def test_workers(hand: Hand) -> None:
+def test_workers(manual_worker: ManualWorker) -> None:
     assert found_workers() == (0, 0, None)
-    hand.store.now_ms = int(time.time() * 1000) - 3_600_000
-    hand.store.heartbeat(["dead"])
-    hand.store.now_ms = None
-    hand.store.heartbeat(["a", "b", this_worker().child(1, "maintenance")])
+    manual_worker.store.now_ms = int(time.time() * 1000) - 3_600_000
+    manual_worker.store.heartbeat(["dead"])
+    manual_worker.store.now_ms = None
+    manual_worker.store.heartbeat(["a", "b", this_worker().child(1, "maintenance")])
     alive, lapsed, shortest = found_workers()
     assert (alive, lapsed) == (2, 1)
     assert 0 < (shortest or 0) <= 15
@@ -163,13 +167,13 @@ def found_workers() -> tuple[float, float, float | None]:
 
 
 @pytest.fixture
-def mirrored(hand: Hand, settings: Any) -> Hand:
+def mirrored(manual_worker: ManualWorker, settings: Any) -> ManualWorker:
     settings.REDISQUEUE = {**settings.REDISQUEUE, "MIRROR": True}
-    return hand
+    return manual_worker
 
 
 def test_the_mirror_lags_by_the_age_of_its_oldest_unread_event(
-    mirrored: Hand, redis: Redis, queue_settings: dict[str, Any]
+    mirrored: ManualWorker, redis: Redis, queue_settings: dict[str, Any]
 ) -> None:
     assert scrape()["mirror_lag_seconds",] == 0
     stream = keys_of().events
@@ -191,7 +195,7 @@ def test_the_mirror_lags_by_the_age_of_its_oldest_unread_event(
     assert (found["mirror_lag_seconds",], found["mirror_stopped",]) == (0, 1)
 
 
-def test_durations_of_the_last_minutes(mirrored: Hand) -> None:
+def test_durations_of_the_last_minutes(mirrored: ManualWorker) -> None:
     now = timezone.now()
     for age, wait in ((0, [0, 0, 0, 100]), (60, [0, 0, 0, 100]), (7200, [0] * 50 + [10_000])):
         minute = (now - timedelta(seconds=age)).replace(second=0, microsecond=0)
@@ -204,7 +208,7 @@ def test_durations_of_the_last_minutes(mirrored: Hand) -> None:
     assert labelled == {"summary"}  # the only type that may have this label
 
 
-def test_the_outbox_of_each_database(hand: Hand) -> None:
+def test_the_outbox_of_each_database(manual_worker: ManualWorker) -> None:
     job = {"queue": "default", "task": "a", "payload": "[[],{}]"}
     OutboxJob.objects.create(id="job_1_a_0", **job)
     OutboxJob.objects.filter(id="job_1_a_0").update(
@@ -222,7 +226,7 @@ def test_the_outbox_of_each_database(hand: Hand) -> None:
     assert found["outbox_oldest_seconds", "other"] == 0
 
 
-def test_an_unreadable_outbox_does_not_hide_the_others(hand: Hand) -> None:
+def test_an_unreadable_outbox_does_not_hide_the_others(manual_worker: ManualWorker) -> None:
     def fail(*_: object) -> None:
         raise OperationalError("disk full")
 
@@ -274,7 +278,7 @@ def test_the_collector_is_registered_once_and_idle_until_it_is_scraped(
 
 
 def test_the_cost_does_not_grow_with_jobs(
-    mirrored: Hand, django_assert_max_num_queries: Any
+    mirrored: ManualWorker, django_assert_max_num_queries: Any
 ) -> None:
     tasks.noop.enqueue_many([()] * 300)
     collector = Collector()
@@ -283,7 +287,7 @@ def test_the_cost_does_not_grow_with_jobs(
         list(collector.collect())
 
 
-def test_the_docs_list_exactly_the_existing_metrics(mirrored: Hand, settings: Any) -> None:
+def test_the_docs_list_exactly_the_existing_metrics(mirrored: ManualWorker, settings: Any) -> None:
     settings.REDISQUEUE = {**settings.REDISQUEUE, "SHARDS": 2}  # which have their own metric
     names = set()
     for family in Collector().collect():

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from tests.broker.lab import Lab
+from tests.broker.harness import BrokerHarness
 from tests.support.postgres import as_database
 from tests.support.servers import RedisServer
-from tests.worker.conftest import stage
-from tests.worker.stage import Stage
+from tests.worker.conftest import harness
+from tests.worker.harness import WorkerHarness
 
 from .mirror_processes import MirrorProcesses, sqlite_entry
 from .mirrored_shard import MirroredShard
 
-__all__ = ["stage"]
+__all__ = ["harness"]
 
 # The bridge processes the outboxes of all aliases; ``other`` stays in memory, even next to
 # PostgreSQL.
@@ -42,7 +42,7 @@ def mirrored(queue_settings: dict[str, Any], settings: Any) -> None:
 @pytest.fixture
 def shard(mirrored: None, redis_server: RedisServer, database: str) -> Iterator[MirroredShard]:
     """A shard that the test operates directly, and a bridge."""
-    made = MirroredShard(Lab(redis_server))
+    made = MirroredShard(BrokerHarness(redis_server))
     yield made
     made.close()
 
@@ -50,12 +50,12 @@ def shard(mirrored: None, redis_server: RedisServer, database: str) -> Iterator[
 @pytest.fixture(params=["sqlite", "postgresql"])
 def processes(
     request: pytest.FixtureRequest,
-    stage: Stage,
+    harness: WorkerHarness,
     migrated: Path,
     tmp_path: Path,
     django_db_blocker: Any,
 ) -> Iterator[MirrorProcesses]:
-    """A stage whose processes mirror into their own database, which the test reads too."""
+    """A harness whose processes mirror into their own database, which the test reads too."""
     server = None
     if request.param == "sqlite":
         shutil.copy(migrated / "default.sqlite3", tmp_path / "default.sqlite3")
@@ -64,9 +64,9 @@ def processes(
         server = request.getfixturevalue("postgres")
         entry = server.new_database()
     with django_db_blocker.unblock(), as_database("default", entry):
-        made = MirrorProcesses(stage, entry, server)
+        made = MirrorProcesses(harness, entry, server)
         yield made
         made.close()
     if server is not None:
-        stage.end_workers()  # otherwise one might write into the database after it was emptied
+        harness.end_workers()  # otherwise one might write into the database after it was emptied
         server.drop(entry)

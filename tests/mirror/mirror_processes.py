@@ -12,14 +12,14 @@ from django.db import connection
 
 from django_redisqueue.broker.entries import format_position
 from django_redisqueue.models import JobEvent, MirrorState
-from tests.broker.lab import Lab
+from tests.broker.harness import BrokerHarness
 from tests.support.cluster import ClusterNodes
 from tests.support.commands import Script
 from tests.support.postgres import PostgresServer
 from tests.support.shards import all_keys
 from tests.support.stream import last
+from tests.worker.harness import WorkerHarness
 from tests.worker.processes import PATIENCE, WorkerProcess, eventually
-from tests.worker.stage import Stage
 
 from .mirrored_shard import MirroredShard, differences, job_hashes
 
@@ -42,22 +42,22 @@ class MirrorProcesses(MirroredShard):
     """Shards on Redis's clock, whose bridges are processes."""
 
     def __init__(
-        self, stage: Stage, entry: dict[str, Any], postgres: PostgresServer | None = None
+        self, harness: WorkerHarness, entry: dict[str, Any], postgres: PostgresServer | None = None
     ) -> None:
-        stage.configure(MIRROR=True)
-        stage.environment["REDISQUEUE_TEST_DATABASES"] = json.dumps({"default": entry})
-        super().__init__(Lab(stage.servers))
-        self.lab.store.now_ms = None
-        self.stage = stage
+        harness.configure(MIRROR=True)
+        harness.environment["REDISQUEUE_TEST_DATABASES"] = json.dumps({"default": entry})
+        super().__init__(BrokerHarness(harness.servers))
+        self.broker.store.now_ms = None
+        self.harness = harness
         self.entry = entry
         self.postgres = postgres
 
     def worker(self, *arguments: str, **options: Any) -> WorkerProcess:
-        return self.stage.worker(*arguments, **options)
+        return self.harness.worker(*arguments, **options)
 
     def bridge_process(self) -> WorkerProcess:
         """Start ``bridgeevents`` and wait until it mirrors."""
-        process = self.stage.worker(command="bridgeevents")
+        process = self.harness.worker(command="bridgeevents")
         eventually(
             lambda: "mirroring" in process.output and self.is_heard(), why=lambda: process.output
         )
@@ -65,10 +65,10 @@ class MirrorProcesses(MirroredShard):
 
     def is_heard(self) -> bool:
         """Whether a bridge is sleeping on its subscription."""
-        channel = self.lab.keys.status_channel
-        if isinstance(self.stage.servers, ClusterNodes):
-            return self.stage.servers.listeners(channel) > 0
-        ((_, listeners),) = self.lab.redis.pubsub_numsub(channel)
+        channel = self.broker.keys.status_channel
+        if isinstance(self.harness.servers, ClusterNodes):
+            return self.harness.servers.listeners(channel) > 0
+        ((_, listeners),) = self.broker.redis.pubsub_numsub(channel)
         return int(listeners) > 0
 
     def once(self) -> Script:
@@ -78,7 +78,7 @@ class MirrorProcesses(MirroredShard):
 
     def script(self, text: str) -> Script:
         """Python in a process with this shard's settings."""
-        return self.stage.script(text, "-W", "error")
+        return self.harness.script(text, "-W", "error")
 
     @staticmethod
     def ended(script: Script) -> tuple[int, str]:
@@ -95,33 +95,33 @@ class MirrorProcesses(MirroredShard):
 
         def at_the_end() -> bool:
             positions = dict(MirrorState.objects.values_list("shard", "position"))
-            newest = {keys.shard: last(self.lab.redis, keys.events) for keys in all_keys()}
+            newest = {keys.shard: last(self.broker.redis, keys.events) for keys in all_keys()}
             return any(newest.values()) and all(
                 event is None or positions.get(shard) == format_position(event.place)
                 for shard, event in newest.items()
             )
 
-        eventually(at_the_end, timeout, every=0.05, why=self.stage.report)
+        eventually(at_the_end, timeout, every=0.05, why=self.harness.report)
 
     def until_known(self, shards: int) -> None:
         """Wait until the mirror knows this many shards, and has looked for the jobs that existed
         before."""
         known = MirrorState.objects.exclude(incarnation="").filter(unreconciled=False)
-        eventually(lambda: known.count() == shards, why=self.stage.report)
+        eventually(lambda: known.count() == shards, why=self.harness.report)
 
     def until_equal(self, timeout: float = PATIENCE, *, keeps_lost: bool = False) -> None:
         """Wait until every job in the mirror agrees with Redis. ``keeps_lost``: the mirror may also
         keep jobs that it read because a replica had them, although the promoted one did not."""
 
         def wrong() -> list[str]:
-            found = differences(job_hashes(self.lab))
+            found = differences(job_hashes(self.broker))
             return [one for one in found if not (keeps_lost and one.endswith("only in the mirror"))]
 
         eventually(
             lambda: not wrong(),
             timeout,
             every=0.2,
-            why=lambda: f"{wrong()[:20]}\n{self.stage.report()}",
+            why=lambda: f"{wrong()[:20]}\n{self.harness.report()}",
         )
 
     def rows(self) -> int:

@@ -26,21 +26,22 @@ from django_redisqueue.models import (
     WorkflowEvent,
     WorkflowRecord,
 )
-from tests.broker.lab import Lab, said
+from tests.broker.harness import BrokerHarness, with_implied_fields
 from tests.support.shards import all_keys
 from tests.support.stream import Written, written
 
 
 class MirroredShard:
-    """A lab, and a bridge that applies its events when ``mirror`` is called."""
+    """A shard that tests operate directly, and a bridge that applies its events when ``mirror`` is
+    called."""
 
-    def __init__(self, lab: Lab) -> None:
-        self.lab = lab
+    def __init__(self, broker: BrokerHarness) -> None:
+        self.broker = broker
         self.bridge = Bridge(get_settings())
 
     def close(self) -> None:
         self.bridge.connection.close()
-        self.lab.close()
+        self.broker.close()
 
     def mirror(self, bridge: Bridge | None = None) -> None:
         """Apply all available events."""
@@ -66,7 +67,7 @@ class MirroredShard:
     def run_jobs(self, count: int, name: str = "j") -> list[str]:
         """Run many jobs, with three events each; every tenth fails. Returns their ids."""
         ids = [f"{name}{n}" for n in range(count)]
-        store = self.lab.store
+        store = self.broker.store
         for at in range(0, count, 100):
             batch = [NewJob(job_id, "default", "app.task", f'[["{job_id}"],{{}}]')
                      for job_id in ids[at : at + 100]]  # fmt: skip
@@ -83,8 +84,8 @@ class MirroredShard:
 
     def assert_complete(self) -> None:
         """Every record agrees with Redis, and every event of the stream has one row."""
-        check_events(self.lab)
-        check_records(self.lab)
+        check_events(self.broker)
+        check_records(self.broker)
 
 
 ERROR = '{"type":"ValueError","message":"no","traceback":""}'
@@ -96,11 +97,11 @@ def _outcome(job_id: str) -> tuple[str, str, str]:
     return "completed", json.dumps(f"result of {job_id}"), ""
 
 
-def check_events(lab: Lab) -> None:
+def check_events(broker: BrokerHarness) -> None:
     """The history equals the streams (whose first parts may have been trimmed), with each event
     once."""
     for keys in all_keys():
-        _check_events(keys, written(lab.redis, keys.events))
+        _check_events(keys, written(broker.redis, keys.events))
 
 
 def _check_events(keys: Keys, stream: Sequence[Written]) -> None:
@@ -127,19 +128,19 @@ def _check_rows(
     assert rows == sorted(set(rows))
 
 
-def check_records(lab: Lab) -> None:
+def check_records(broker: BrokerHarness) -> None:
     """The records agree with the jobs' hashes."""
-    assert list(differences(job_hashes(lab))) == []
+    assert list(differences(job_hashes(broker))) == []
 
 
-def job_hashes(lab: Lab) -> dict[str, dict[str, str]]:
+def job_hashes(broker: BrokerHarness) -> dict[str, dict[str, str]]:
     """The hash of each job in Redis, by its id."""
     found = [
         key
         for keys in all_keys()
-        for key in lab.redis.scan_iter(f"{keys.base}job:*", count=10_000, _type="hash")
+        for key in broker.redis.scan_iter(f"{keys.base}job:*", count=10_000, _type="hash")
     ]
-    pipeline = lab.redis.pipeline(transaction=False)
+    pipeline = broker.redis.pipeline(transaction=False)
     for key in found:
         pipeline.hgetall(key)
     return {key.rpartition(":")[2]: job for key, job in zip(found, pipeline.execute(), strict=True)}
@@ -163,7 +164,7 @@ def _of_hash(job: dict[str, str]) -> dict[str, Any]:
     found["queue"] = job.get("queue", "default")
     found["priority"] = int(job.get("priority", 0))
     found["requeues"] = int(job.get("generation", 0))
-    found["seq"] = int(said(job).get("seq", 1))
+    found["seq"] = int(with_implied_fields(job).get("seq", 1))
     for name in ("enqueued", "started", "finished", "due"):
         found[name] = int(job[f"{name}_ms"]) if f"{name}_ms" in job else None
     if job["status"] not in ("scheduled", "retrying"):

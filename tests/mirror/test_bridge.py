@@ -15,8 +15,8 @@ from django_redisqueue.mirror import bridge as bridge_module
 from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.mirror.writer import Cursor
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
-from tests.broker.lab import ERROR
-from tests.broker.workflows import LabWorkflow
+from tests.broker.harness import ERROR
+from tests.broker.workflows import BrokerWorkflow
 from tests.support.stream import fields_of
 
 from .mirrored_shard import MirroredShard, counts, refusing
@@ -40,7 +40,7 @@ def test_down_for_5000_events(shard: MirroredShard) -> None:
 
 
 def test_an_older_event_changes_nothing(shard: MirroredShard) -> None:
-    shard.lab.end("a")
+    shard.broker.end("a")
     shard.mirror()
     before = JobRecord.objects.values().get()
     MirrorState.objects.update(position="0-0")
@@ -54,12 +54,12 @@ def test_an_older_event_changes_nothing(shard: MirroredShard) -> None:
 
 
 def test_a_newer_epoch_wins_over_a_higher_number(shard: MirroredShard) -> None:
-    shard.lab.end("a", verdict="failed", body=ERROR)
+    shard.broker.end("a", kind="failed", body=ERROR)
     shard.mirror()
     JobRecord.objects.update(seq=99)
     MirrorState.objects.update(epoch=1)
     shard.bridge.close()
-    shard.lab.store.requeue(["a"])
+    shard.broker.store.requeue(["a"])
     shard.mirror()
     record = shard.record("a")
     assert (record.status, record.epoch, record.seq) == ("queued", 1, 4)
@@ -127,11 +127,11 @@ def test_two_bridges_at_once(shard: MirroredShard) -> None:
 def test_an_entry_that_is_not_an_event_is_left_out_and_logged(
     shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lab = shard.lab
-    lab.redis.xadd(lab.keys.events, {":alike": "{", "x": ""})
-    lab.redis.xadd(lab.keys.events, {"other": "thing"})
-    lab.redis.xadd(lab.keys.events, {":alike": '{"status":"dancing"}', "x": ""})
-    lab.add("a")
+    broker = shard.broker
+    broker.redis.xadd(broker.keys.events, {":alike": "{", "x": ""})
+    broker.redis.xadd(broker.keys.events, {"other": "thing"})
+    broker.redis.xadd(broker.keys.events, {":alike": '{"status":"dancing"}', "x": ""})
+    broker.add("a")
     shard.mirror()
     assert shard.record("a").status == "queued"
     assert caplog.text.count("is no event") == 3
@@ -140,10 +140,10 @@ def test_an_entry_that_is_not_an_event_is_left_out_and_logged(
 def test_invalid_unicode_is_left_out_and_logged(
     shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lab = shard.lab
-    lab.add(*(f"a{n}" for n in range(20)))
-    lab.redis.execute_command("XADD", lab.keys.events, "*", *fields_of(NO_UNICODE))
-    lab.add(*(f"c{n}" for n in range(20)))
+    broker = shard.broker
+    broker.add(*(f"a{n}" for n in range(20)))
+    broker.redis.execute_command("XADD", broker.keys.events, "*", *fields_of(NO_UNICODE))
+    broker.add(*(f"c{n}" for n in range(20)))
     shard.mirror()
     assert JobRecord.objects.count() == 40
     assert caplog.text.count("is no event: jobId is") == 1
@@ -155,10 +155,10 @@ def test_invalid_unicode_is_left_out_and_logged(
 def test_only_an_event_that_the_database_refuses_is_left_out(
     shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lab = shard.lab
-    lab.add(*(f"a{n}" for n in range(20)))
-    lab.add("refused")
-    lab.add(*(f"c{n}" for n in range(20)))
+    broker = shard.broker
+    broker.add(*(f"a{n}" for n in range(20)))
+    broker.add("refused")
+    broker.add(*(f"c{n}" for n in range(20)))
     with refusing("refused"):
         shard.mirror()
     assert JobRecord.objects.count() == 40
@@ -172,17 +172,17 @@ def test_only_an_event_that_the_database_refuses_is_left_out(
 def test_only_the_refused_events_of_an_entry_are_left_out(
     shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lab = shard.lab
-    workflow = LabWorkflow(lab, {0: ()})
-    lab.add(*(f"a{n}" for n in range(10)), "refused", *(f"b{n}" for n in range(10)))
+    broker = shard.broker
+    workflow = BrokerWorkflow(broker, {0: ()})
+    broker.add(*(f"a{n}" for n in range(10)), "refused", *(f"b{n}" for n in range(10)))
     workflow.push()
-    texts = [event.text for event in lab.written("job") if event.told["jobId"][0] in "abr"]
-    told = [event for event in lab.written() if event.field == "workflow"]
-    lab.redis.delete(lab.keys.events)
+    texts = [event.text for event in broker.written("job") if event.data["jobId"][0] in "abr"]
+    told = [event for event in broker.written() if event.field == "workflow"]
+    broker.redis.delete(broker.keys.events)
     parts = [part for text in texts for part in fields_of(text)]
-    write = ("XADD", lab.keys.events, "*", ":n", "0", *parts)
-    lab.redis.execute_command(*write, ":workflow", told[0].text, ":name", "")
-    lab.add("later")
+    write = ("XADD", broker.keys.events, "*", ":n", "0", *parts)
+    broker.redis.execute_command(*write, ":workflow", told[0].text, ":name", "")
+    broker.add("later")
     with refusing("refused"):
         shard.mirror()
     assert JobRecord.objects.count() == 21
@@ -200,8 +200,8 @@ def test_only_the_refused_events_of_an_entry_are_left_out(
 def test_an_entry_that_is_not_an_event_is_logged_once(
     shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shard.lab.add("a")
-    shard.lab.redis.xadd(shard.lab.keys.events, {"other": "thing"})
+    shard.broker.add("a")
+    shard.broker.redis.xadd(shard.broker.keys.events, {"other": "thing"})
     for _ in range(3):
         shard.mirror()
     assert caplog.text.count("is no event") == 1
@@ -209,8 +209,8 @@ def test_an_entry_that_is_not_an_event_is_logged_once(
 
 def test_the_mirror_resumes_in_the_middle_of_an_entry(shard: MirroredShard) -> None:
     """It stopped while writing an entry event by event."""
-    shard.lab.add(*"abcde")
-    place = shard.lab.written()[2].place
+    shard.broker.add(*"abcde")
+    place = shard.broker.written()[2].place
     MirrorState.objects.create(shard=0, position=f"{place[0]}-{place[1]}")
     shard.mirror()
     assert sorted(JobRecord.objects.values_list("pk", flat=True)) == ["d", "e"]

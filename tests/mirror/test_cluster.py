@@ -15,8 +15,8 @@ from django_redisqueue.models import JobRecord, WorkflowRecord
 from tests.client.gather import tasks as gather_tasks
 from tests.support.cluster import MASTERS, ClusterNodes
 from tests.worker import limit_tasks, tasks
+from tests.worker.harness import WorkerHarness
 from tests.worker.processes import eventually
-from tests.worker.stage import Stage
 from tests.worker.test_limits import by_key, peak, read_runs
 
 from .mirror_processes import MirrorProcesses
@@ -27,11 +27,11 @@ TASK_MODULES = ["tests.worker.tasks", "tests.worker.limit_tasks", "tests.client.
 
 
 @pytest.fixture
-def stage(cluster: ClusterNodes, tmp_path: Path, settings: Any) -> Iterator[Stage]:
+def harness(cluster: ClusterNodes, tmp_path: Path, settings: Any) -> Iterator[WorkerHarness]:
     with ExitStack() as stack:
-        stage = Stage(cluster, tmp_path, settings, stack)
-        stage.configure(SHARDS=SHARDS, QUEUES=QUEUES, TASK_MODULES=TASK_MODULES)
-        yield stage
+        harness = WorkerHarness(cluster, tmp_path, settings, stack)
+        harness.configure(SHARDS=SHARDS, QUEUES=QUEUES, TASK_MODULES=TASK_MODULES)
+        yield harness
 
 
 def add_workflow(book: str, name: str) -> Workflow:
@@ -48,29 +48,29 @@ def test_jobs_of_all_kinds_end_once_and_are_mirrored(
     processes: MirrorProcesses, cluster: ClusterNodes
 ) -> None:
     assert len({cluster.owner(slot(tag(shard))) for shard in range(SHARDS)}) == MASTERS
-    stage, marks = processes.stage, str(processes.stage.folder / "marks")
+    harness, marks = processes.harness, str(processes.harness.folder / "marks")
     names = [f"job{n}" for n in range(500)]
-    jobs = tasks.run.using(queue_name="spread").enqueue_many([(stage.book, n) for n in names])
-    jobs += [tasks.run.using(queue_name=q).enqueue(stage.book, q) for q in ("default", "pinned")]
+    jobs = tasks.run.using(queue_name="spread").enqueue_many([(harness.book, n) for n in names])
+    jobs += [tasks.run.using(queue_name=q).enqueue(harness.book, q) for q in ("default", "pinned")]
     jobs += [limit_tasks.limited.enqueue(marks, f"k{n % 3}", f"k{n % 3}-{n}") for n in range(18)]
-    workflows = [add_workflow(stage.book, f"w{n}") for n in range(8)]
+    workflows = [add_workflow(harness.book, f"w{n}") for n in range(8)]
     for _ in range(2):
         processes.worker("--processes", "2").wait_until_up(4)
     gathers = [
         Gather.start(f"g{n}", topic="report", payload={"record_id": n}, then=gather_tasks.merge)
         for n in range(8)
     ]
-    late = tasks.run.using(run_after=0.3).enqueue(stage.book, "late")
+    late = tasks.run.using(run_after=0.3).enqueue(harness.book, "late")
     for job in (*jobs, late):
-        assert stage.ended(job).status == "completed"
+        assert harness.ended(job).status == "completed"
     for workflow in workflows:
-        eventually(lambda w=workflow: w.status == "completed", why=stage.report)
+        eventually(lambda w=workflow: w.status == "completed", why=harness.report)
     for n, gather in enumerate(gathers):
         assert gather.follow_up.wait(30)["users"] == [n, 1]
 
     expected = {*names, "default", "pinned", "late"}
     expected |= {f"w{n}.{part}" for n in range(8) for part in (0, 1, 2, "last")}
-    assert stage.runs() == dict.fromkeys(expected, 1)
+    assert harness.runs() == dict.fromkeys(expected, 1)
     limits = by_key(read_runs(Path(marks)))
     assert {key: len(runs) for key, runs in limits.items()} == {"k0": 6, "k1": 6, "k2": 6}
     assert max(map(peak, limits.values())) <= limit_tasks.LIMIT

@@ -31,8 +31,8 @@ def full_shard(shard: MirroredShard, settings: Any) -> MirroredShard:
     trimmed by a hundredth of its cap at a time."""
     shard.bridge.close()
     settings.REDISQUEUE = {**settings.REDISQUEUE, "EVENTS_CAP": 100 * STEP}
-    shard.lab.store.settings = get_settings()
-    shard.lab.store.now_ms = None
+    shard.broker.store.settings = get_settings()
+    shard.broker.store.now_ms = None
     shard.bridge = make_bridge(get_settings(), page=100)
     return shard
 
@@ -42,7 +42,7 @@ STEP = 200  # events
 
 def length(shard: MirroredShard) -> int:
     """The length of the stream in events."""
-    return len(shard.lab.written())
+    return len(shard.broker.written())
 
 
 @pytest.fixture
@@ -60,7 +60,9 @@ def test_the_last_10_000_events_stay_for_live_readers(full_shard: MirroredShard)
     full_shard.run_jobs(4000)
     full_shard.mirror()
     assert 10_000 <= length(full_shard) < 10_200 + STEP
-    assert format_position(full_shard.lab.written()[-1].place) == MirrorState.objects.get().position
+    assert (
+        format_position(full_shard.broker.written()[-1].place) == MirrorState.objects.get().position
+    )
 
 
 @pytest.mark.usefixtures("keep_none")
@@ -86,30 +88,30 @@ def test_the_cursors_own_entry_stays(full_shard: MirroredShard) -> None:
         full_shard.run_jobs(70, f"r{n}.")
         full_shard.mirror()
         position = MirrorState.objects.get().position
-        assert position in [format_position(event.place) for event in full_shard.lab.written()]
+        assert position in [format_position(event.place) for event in full_shard.broker.written()]
         full_shard.bridge.close()
     assert (MirrorState.objects.get().gaps, MirrorState.objects.get().epoch) == (0, 0)
 
 
 def test_a_finished_job_stays_until_it_is_mirrored(full_shard: MirroredShard) -> None:
-    full_shard.lab.end("a")
-    completed = full_shard.lab.keys.queue("default").completed
-    full_shard.lab.redis.zadd(completed, {"a": 1})  # long ago
+    full_shard.broker.end("a")
+    completed = full_shard.broker.keys.queue("default").completed
+    full_shard.broker.redis.zadd(completed, {"a": 1})  # long ago
     full_shard.mirror()
-    full_shard.lab.end("b")
-    full_shard.lab.redis.zadd(completed, {"b": _now(full_shard) - 20_000})
-    full_shard.lab.redis.hset(
-        full_shard.lab.keys.meta, "mirror_position", f"{_now(full_shard) - 60_000}-0"
+    full_shard.broker.end("b")
+    full_shard.broker.redis.zadd(completed, {"b": _now(full_shard) - 20_000})
+    full_shard.broker.redis.hset(
+        full_shard.broker.keys.meta, "mirror_position", f"{_now(full_shard) - 60_000}-0"
     )
-    assert full_shard.lab.store.prune("default", "completed", 0, 0)[0] == 1  # a
-    assert full_shard.lab.status("b") == "completed"
+    assert full_shard.broker.store.prune("default", "completed", 0, 0)[0] == 1  # a
+    assert full_shard.broker.status("b") == "completed"
     full_shard.mirror()
-    assert full_shard.lab.store.prune("default", "completed", 0, 0)[0] == 1
+    assert full_shard.broker.store.prune("default", "completed", 0, 0)[0] == 1
     assert JobRecord.objects.get(pk="b").status == "completed"
 
 
 def _now(shard: MirroredShard) -> int:
-    return shard.lab.queries.now_ms()
+    return shard.broker.queries.now_ms()
 
 
 # -- signals
@@ -127,7 +129,7 @@ def test_signals_follow_the_commits_of_the_bridge(full_shard: MirroredShard) -> 
         ids = full_shard.run_jobs(150)
         full_shard.mirror()
         assert sorted(heard) == sorted((one, _end(one)) for one in ids)
-        full_shard.lab.store.requeue(["j7"])
+        full_shard.broker.store.requeue(["j7"])
         full_shard.run_jobs(0)
         full_shard.mirror()
         assert heard[150:] == [("j7", "failed")]
@@ -174,16 +176,16 @@ def test_a_worker_continues_without_its_mirror_until_redis_is_accepted(
 ) -> None:
     processes.worker("--processes", "1").wait_until_up(3)
     processes.run_jobs(5)
-    processes.lab.add("waits", queue="idle")
+    processes.broker.add("waits", queue="idle")
     processes.until_mirrored()
-    processes.lab.redis.flushall()
+    processes.broker.redis.flushall()
     processes.run_jobs(5, "later")
-    eventually(lambda: bool(MirrorState.objects.get(shard=0).problem), why=processes.stage.report)
+    eventually(lambda: bool(MirrorState.objects.get(shard=0).problem), why=processes.harness.report)
     assert JobRecord.objects.count() == 6
     accepted = processes.worker("--accept-redis", command="reapqueue")
     assert accepted.wait() == 0
     assert "the mirror now follows" in accepted.output
-    eventually(lambda: processes.record("waits").reason == "lost", why=processes.stage.report)
+    eventually(lambda: processes.record("waits").reason == "lost", why=processes.harness.report)
     processes.until_at_the_end()
     assert JobRecord.objects.count() == 11
     eventually(lambda: not MirrorState.objects.get(shard=0).unreconciled)

@@ -17,7 +17,7 @@ from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.mirror.retention import Retention, mirror_rules
 from django_redisqueue.models import ErrorGroup, JobRecord, MirrorState, Rollup
 from django_redisqueue.worker.child.retry_policy import describe
-from tests.broker.lab import T0, outcome
+from tests.broker.harness import T0, outcome
 
 from .mirrored_shard import MirroredShard
 
@@ -28,18 +28,18 @@ def body(message: str, kind: str = "ValueError", size: int = 0) -> str:
 
 
 def fail(shard: MirroredShard, job_id: str, error: str, how: str = "failed") -> None:
-    job = shard.lab.take()
+    job = shard.broker.take()
     assert job.id == job_id
-    shard.lab.finish(outcome(job, how, error, "1000" if how == "retrying" else ""))
+    shard.broker.finish(outcome(job, how, error, "1000" if how == "retrying" else ""))
 
 
 def test_failures_and_retried_attempts_count_in_one_group(shard: MirroredShard) -> None:
-    shard.lab.add("a", "b")
+    shard.broker.add("a", "b")
     fail(shard, "a", body("order 1"), "retrying")
     fail(shard, "b", body("order 2"))  # in the same millisecond
     shard.mirror()
     assert ErrorGroup.objects.get().job_id == "b"
-    shard.lab.advance(1000)
+    shard.broker.advance(1000)
     fail(shard, "a", body("order 3"))
     shard.mirror()
     group = ErrorGroup.objects.get()
@@ -58,14 +58,14 @@ def test_failures_and_retried_attempts_count_in_one_group(shard: MirroredShard) 
 def test_of_failures_in_the_same_millisecond_the_last_in_the_stream_is_shown(
     shard: MirroredShard,
 ) -> None:
-    shard.lab.add("a", "b")
-    first, second = shard.lab.claim(jobs=2).jobs
-    shard.lab.finish(outcome(second, "failed", body("order 1")))
-    shard.lab.finish(outcome(first, "retrying", body("order 2"), "0"))
+    shard.broker.add("a", "b")
+    first, second = shard.broker.claim(jobs=2).jobs
+    shard.broker.finish(outcome(second, "failed", body("order 1")))
+    shard.broker.finish(outcome(first, "retrying", body("order 2"), "0"))
     shard.mirror()
     assert ErrorGroup.objects.get().job_id == "a"
     for order in (3, 4):
-        shard.lab.finish(outcome(shard.lab.take(), "retrying", body(f"order {order}"), "0"))
+        shard.broker.finish(outcome(shard.broker.take(), "retrying", body(f"order {order}"), "0"))
     shard.mirror()
     group = ErrorGroup.objects.get()
     assert group.last_error is not None
@@ -74,7 +74,7 @@ def test_of_failures_in_the_same_millisecond_the_last_in_the_stream_is_shown(
 
 
 def test_a_repeated_event_counts_once(shard: MirroredShard) -> None:
-    shard.lab.add("a")
+    shard.broker.add("a")
     fail(shard, "a", body("no"), "retrying")
     shard.mirror()
     MirrorState.objects.update(position="0-0")
@@ -85,16 +85,16 @@ def test_a_repeated_event_counts_once(shard: MirroredShard) -> None:
 
 
 def test_the_group_of_a_record_is_that_of_its_last_error(shard: MirroredShard) -> None:
-    shard.lab.add("a", "b")
+    shard.broker.add("a", "b")
     fail(shard, "a", body("no"), "retrying")
     fail(shard, "b", body("no"))
     shard.mirror()
-    shard.lab.advance(1000)
+    shard.broker.advance(1000)
     fail(shard, "a", body("else", "KeyError"))
     shard.mirror()
     groups = {group.exception: group for group in ErrorGroup.objects.all()}
     assert shard.record("a").error_group == groups["KeyError"].pk
-    shard.lab.store.requeue(["a", "b"])
+    shard.broker.store.requeue(["a", "b"])
     shard.mirror()
     assert {shard.record(job_id).error_group for job_id in "ab"} == {None}
     assert {group.exception: group.count for group in ErrorGroup.objects.all()} == {
@@ -105,12 +105,12 @@ def test_the_group_of_a_record_is_that_of_its_last_error(shard: MirroredShard) -
 
 def test_a_large_error_that_was_replaced_counts_for_the_next(shard: MirroredShard) -> None:
     """The stream does not carry it, and the job's hash only has the last one."""
-    shard.lab.add("a", "b")
+    shard.broker.add("a", "b")
     fail(shard, "a", body("first", size=2000), "retrying")
     fail(shard, "b", body("first", size=2000), "retrying")
-    shard.lab.advance(1000)
+    shard.broker.advance(1000)
     fail(shard, "a", body("last", size=2000))
-    shard.lab.finish(outcome(shard.lab.take()))
+    shard.broker.finish(outcome(shard.broker.take()))
     shard.mirror()
     last, unknown = ErrorGroup.objects.order_by("-exception")
     assert (last.message, last.count, last.failed) == ("last", 2, 1)
@@ -123,10 +123,10 @@ def test_beyond_the_bound_a_task_has_one_more_group(
 ) -> None:
     monkeypatch.setattr(aggregates, "MAX_GROUPS", 2)
     for letter in "abcd":
-        shard.lab.add(letter)
+        shard.broker.add(letter)
         fail(shard, letter, body(f"wrong {letter}"))
         shard.mirror()
-    shard.lab.add("e")
+    shard.broker.add("e")
     fail(shard, "e", body("wrong a"))
     shard.mirror()
     found = dict(ErrorGroup.objects.values_list("message", "count"))
@@ -137,7 +137,7 @@ def test_beyond_the_bound_a_task_has_one_more_group(
 def test_rows_that_shards_share_are_inserted_in_one_order(shard: MirroredShard) -> None:
     """In whatever order their events come, so that two bridges never wait for each other."""
     for task in ("app.b", "app.c", "app.a"):
-        shard.lab.store.enqueue([NewJob(task, "default", task, "[[],{}]")])
+        shard.broker.store.enqueue([NewJob(task, "default", task, "[[],{}]")])
         fail(shard, task, body("no"))
     shard.mirror()
     assert list(Rollup.objects.order_by("pk").values_list("task", flat=True)) == [
@@ -146,7 +146,7 @@ def test_rows_that_shards_share_are_inserted_in_one_order(shard: MirroredShard) 
 
 
 def test_old_groups_are_deleted_and_may_recur(shard: MirroredShard) -> None:
-    shard.lab.add("a", "b")
+    shard.broker.add("a", "b")
     fail(shard, "a", body("no"))
     shard.mirror()
     later = datetime.fromtimestamp(T0 / 1000, UTC) + timedelta(days=365)
@@ -171,7 +171,7 @@ def test_the_failed_jobs_of_a_group_are_found_by_an_index(shard: MirroredShard) 
 
 
 def test_values_redacted_by_a_task_are_in_no_group(shard: MirroredShard) -> None:
-    shard.lab.add("a")
+    shard.broker.add("a")
     error = describe(ValueError("card s3cret refused"), 1000, ["s3cret"])
     fail(shard, "a", error)
     shard.mirror()

@@ -11,7 +11,7 @@ from django.db import transaction
 from django_redisqueue.models import JobEvent, MirrorState, OutboxJob
 from django_redisqueue.outbox import relay
 from tests.app.models import Counter
-from tests.broker.workflows import LabWorkflow
+from tests.broker.workflows import BrokerWorkflow
 from tests.support import shards
 from tests.worker.processes import eventually
 
@@ -70,7 +70,7 @@ def jobs_of_receivers(processes: MirrorProcesses) -> list[str]:
     shards.relay()
     assert not OutboxJob.objects.filter(relayed_at=None).exists()
     queue = shards.keys_of("told").queue("told").queued
-    return processes.lab.redis.lrange(queue, 0, -1)  # type: ignore[return-value]
+    return processes.broker.redis.lrange(queue, 0, -1)  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -78,7 +78,7 @@ def test_a_killed_and_restarted_bridge_sends_each_signal_once(
     processes: MirrorProcesses, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay, "GRACE", timedelta(0))
-    processes.stage.configure(QUEUES={"default": {}, "told": {}})
+    processes.harness.configure(QUEUES={"default": {}, "told": {}})
     end, has_happened = MOMENTS[moment], moment == "after the commit"
     ids = processes.run_jobs(6)
     assert run(processes, ids[3], end) == -signal.SIGKILL
@@ -86,7 +86,7 @@ def test_a_killed_and_restarted_bridge_sends_each_signal_once(
     assert counted() == told
     assert len(jobs_of_receivers(processes)) == len(told)
 
-    workflow = LabWorkflow(processes.lab, FAN, name="1")
+    workflow = BrokerWorkflow(processes.broker, FAN, name="1")
     workflow.push()
     workflow.run_all()
     assert run(processes, workflow.id, end) == -signal.SIGKILL
@@ -101,7 +101,7 @@ def test_a_killed_and_restarted_bridge_sends_each_signal_once(
 
 
 def test_two_simultaneous_bridges_send_each_signal_once(processes: MirrorProcesses) -> None:
-    processes.stage.configure(QUEUES={"default": {}, "told": {}})
+    processes.harness.configure(QUEUES={"default": {}, "told": {}})
     ids = [
         job_id for job_id in processes.run_jobs(150) if not job_id.endswith("7")
     ]  # otherwise it has failed

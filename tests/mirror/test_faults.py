@@ -18,8 +18,8 @@ from django_redisqueue.mirror import writer as writer_module
 from django_redisqueue.mirror.bridge import make_bridge
 from django_redisqueue.mirror.database_errors import ErrorCause, error_cause
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup, WorkflowRecord
-from tests.broker.lab import outcome
-from tests.broker.workflows import LabWorkflow
+from tests.broker.harness import outcome
+from tests.broker.workflows import BrokerWorkflow
 from tests.core.test_parsing import ANYTHING
 
 from .mirrored_shard import MirroredShard, refusing
@@ -51,7 +51,7 @@ def encoded(value: object) -> bytes:
 
 def add_entry(shard: MirroredShard, *fields: object) -> None:
     """An entry of the stream as another producer would write it."""
-    shard.lab.redis.execute_command("XADD", shard.lab.keys.events, "*", *map(encoded, fields))
+    shard.broker.redis.execute_command("XADD", shard.broker.keys.events, "*", *map(encoded, fields))
 
 
 def add_job_event(
@@ -79,7 +79,7 @@ def test_an_unreadable_value_affects_neither_its_event_nor_others(
 ) -> None:
     for at, (name, value) in enumerate(UNREADABLE):
         add_job_event(shard, f"odd{at}", {**EVENT, name: value}, "[[1],{}]")
-        shard.lab.add(f"good{at}")
+        shard.broker.add(f"good{at}")
     shard.mirror()
     shard.mirror()
     for at, (name, _) in enumerate(UNREADABLE):
@@ -98,7 +98,7 @@ def test_an_unreadable_value_affects_neither_its_event_nor_others(
 def test_an_event_without_a_status_is_left_out(shard: MirroredShard, said: str) -> None:
     add_entry(shard, ":alike", said, "odd", "")
     add_entry(shard, ":workflow", said, ":name", "odd")
-    shard.lab.add("behind")
+    shard.broker.add("behind")
     shard.mirror()
     assert JobRecord.objects.get().pk == "behind"
     assert not WorkflowRecord.objects.exists()
@@ -107,15 +107,15 @@ def test_an_event_without_a_status_is_left_out(shard: MirroredShard, said: str) 
 
 def test_a_hash_changed_by_hand(shard: MirroredShard) -> None:
     """Its numbers return in events, and what an event lacks is read from the hash."""
-    lab = shard.lab
-    lab.add("odd")
-    lab.finish(outcome(lab.take(), "queued"))
-    lab.redis.hset(lab.keys.job("odd"), mapping={"attempts": -3, "generation": "x" * 9})
-    job = lab.take()
-    lab.redis.delete(lab.keys.events)
+    broker = shard.broker
+    broker.add("odd")
+    broker.finish(outcome(broker.take(), "queued"))
+    broker.redis.hset(broker.keys.job("odd"), mapping={"attempts": -3, "generation": "x" * 9})
+    job = broker.take()
+    broker.redis.delete(broker.keys.events)
     error = json.dumps({"type": "E", "message": "no", "traceback": "t" * 3000})
-    lab.finish(outcome(job, "failed", error))
-    lab.add("behind")
+    broker.finish(outcome(job, "failed", error))
+    broker.add("behind")
     shard.mirror()
     record = shard.record("odd")
     assert (record.status, record.attempts, record.requeues) == ("failed", 0, 0)
@@ -135,8 +135,8 @@ def test_a_hash_changed_by_hand(shard: MirroredShard) -> None:
 def test_events_with_generated_content(
     shard: MirroredShard, told: Sequence[tuple[dict[str, Any], Any]], workflow: dict[str, Any]
 ) -> None:
-    workflow_id = LabWorkflow(shard.lab, {0: ()}).id
-    shard.lab.redis.flushdb()
+    workflow_id = BrokerWorkflow(shard.broker, {0: ()}).id
+    shard.broker.redis.flushdb()
     for model in (JobEvent, JobRecord, MirrorState, WorkflowRecord):
         model._base_manager.all().delete()
     shard.bridge.close()
@@ -145,11 +145,11 @@ def test_events_with_generated_content(
             add_job_event(shard, f"odd{at}", {**EVENT, **changed}, beside)
         except TypeError:  # bytes: not JSON
             add_entry(shard, ":alike", f"{{{changed}", f"odd{at}", beside)
-        shard.lab.add(f"good{at}")
+        shard.broker.add(f"good{at}")
     add_entry(
         shard, ":workflow", repr({"workflowId": workflow_id, **FLOW_EVENT, **workflow}), ":name", ""
     )
-    shard.lab.add("last")
+    shard.broker.add("last")
     shard.mirror()
     good = JobRecord.objects.filter(pk__startswith="good", status="queued", task="app.task")
     assert good.count() == len(told)
@@ -170,21 +170,21 @@ def test_events_with_generated_content(
 def test_a_reconcile_with_generated_hashes(
     shard: MirroredShard, changed: Sequence[dict[str, Any]]
 ) -> None:
-    shard.lab.redis.flushdb()
+    shard.broker.redis.flushdb()
     for model in (JobEvent, JobRecord, MirrorState):
         model._base_manager.all().delete()
-    shard.lab.store.now_ms = None
+    shard.broker.store.now_ms = None
     bridge = make_bridge(get_settings())
     for at, values in enumerate(changed):
-        shard.lab.add(f"odd{at}", f"good{at}")
-        key = shard.lab.keys.job(f"odd{at}")
+        shard.broker.add(f"odd{at}", f"good{at}")
+        key = shard.broker.keys.job(f"odd{at}")
         parts = [part for pair in values.items() for part in map(encoded, pair)]
-        shard.lab.redis.execute_command("HSET", key, *parts)
-    no_unicode = shard.lab.keys.job("").encode() + b"\xff"
-    shard.lab.redis.execute_command("HSET", no_unicode, "status", "queued")
-    shard.lab.redis.hset(shard.lab.keys.workflow("flow_odd"), "status", "running")
-    shard.lab.redis.hset(shard.lab.keys.workflow("flow_odd"), "total", "1e5")
-    shard.lab.redis.delete(shard.lab.keys.events)
+        shard.broker.redis.execute_command("HSET", key, *parts)
+    no_unicode = shard.broker.keys.job("").encode() + b"\xff"
+    shard.broker.redis.execute_command("HSET", no_unicode, "status", "queued")
+    shard.broker.redis.hset(shard.broker.keys.workflow("flow_odd"), "status", "running")
+    shard.broker.redis.hset(shard.broker.keys.workflow("flow_odd"), "total", "1e5")
+    shard.broker.redis.delete(shard.broker.keys.events)
     for _ in range(100):
         bridge.run_once()
         if MirrorState.objects.filter(unreconciled=False).exists():
@@ -199,9 +199,9 @@ def test_a_reconcile_with_generated_hashes(
 
 @pytest.mark.parametrize("name", [b"x" * 1000, b"a\0b", b"\xff"])
 def test_the_mirror_accepts_any_id_of_the_data(shard: MirroredShard, name: bytes) -> None:
-    shard.lab.redis.execute_command("HSET", shard.lab.keys.meta, "incarnation", name)
+    shard.broker.redis.execute_command("HSET", shard.broker.keys.meta, "incarnation", name)
     for job_id in ("a", "b"):
-        shard.lab.add(job_id)
+        shard.broker.add(job_id)
         bridge = make_bridge(get_settings())
         shard.mirror(bridge)
         bridge.connection.close()
@@ -249,11 +249,11 @@ def test_a_page_is_bounded_by_the_bytes_that_it_reads_from_hashes(
     monkeypatch.setattr(writer_module, "MAX_BODY_BYTES", 10_000)
     read: list[int] = []
     shard.bridge.close()
-    shard.lab.store.now_ms = None
+    shard.broker.store.now_ms = None
     shard.bridge = make_bridge(get_settings())
     spy_on(shard.bridge.events, read, monkeypatch)
     ids = [f"j{n}" for n in range(40)]
-    shard.lab.end(*ids, body=json.dumps("r" * 3000))
+    shard.broker.end(*ids, body=json.dumps("r" * 3000))
     shard.mirror()
     assert [record.result_value for record in JobRecord.objects.all()] == ["r" * 3000] * 40
     assert sum(read) > 40 * 3000
@@ -267,9 +267,9 @@ def test_a_reconcile_is_bounded_by_the_same_bytes(
     monkeypatch.setattr(writer_module, "MAX_BODY_BYTES", 10_000)
     read: list[int] = []
     spy_on(type(shard.bridge.events), read, monkeypatch)
-    shard.lab.store.now_ms = None
-    shard.lab.end(*(f"j{n}" for n in range(20)), body=json.dumps("r" * 3000))
-    shard.lab.redis.delete(shard.lab.keys.events)
+    shard.broker.store.now_ms = None
+    shard.broker.end(*(f"j{n}" for n in range(20)), body=json.dumps("r" * 3000))
+    shard.broker.redis.delete(shard.broker.keys.events)
     bridge = make_bridge(get_settings())
     shard.mirror(bridge)
     bridge.connection.close()
@@ -347,7 +347,7 @@ def test_an_event_that_exceeds_a_limit_is_left_out(
     shard: MirroredShard, code: str, errors: int
 ) -> None:
     """At once if the database blames its values, otherwise once it accepts another write."""
-    shard.lab.add(*(f"a{n}" for n in range(25)), "odd", *(f"b{n}" for n in range(25)))
+    shard.broker.add(*(f"a{n}" for n in range(25)), "odd", *(f"b{n}" for n in range(25)))
     with raising(code):
         assert mirror_on(shard, 30) == errors or errors
     assert JobRecord.objects.count() == 50
@@ -358,7 +358,7 @@ def test_an_event_that_exceeds_a_limit_is_left_out(
 @on_postgresql
 @pytest.mark.parametrize("code", ["53100", "40001", "55P03", "57014", "25006", "42501"])
 def test_nothing_is_left_out_while_the_database_is_unwell(shard: MirroredShard, code: str) -> None:
-    shard.lab.add("a", "odd", "b")
+    shard.broker.add("a", "odd", "b")
     with raising(code):
         assert mirror_on(shard, 12) == 12
         assert JobRecord.objects.count() == 1
@@ -370,7 +370,7 @@ def test_nothing_is_left_out_while_the_database_is_unwell(shard: MirroredShard, 
 def test_nothing_is_left_out_while_the_database_does_not_answer(
     shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shard.lab.add("a")
+    shard.broker.add("a")
 
     def lost(*args: Any) -> None:
         raise OperationalError("server closed the connection unexpectedly")
@@ -405,9 +405,9 @@ def test_the_cause_of_an_error_of_postgresql(
 
 
 def test_a_record_that_the_database_refuses_does_not_stop_a_reconcile(shard: MirroredShard) -> None:
-    shard.lab.store.now_ms = None
-    shard.lab.add("a", "odd", "b")
-    shard.lab.redis.delete(shard.lab.keys.events)
+    shard.broker.store.now_ms = None
+    shard.broker.add("a", "odd", "b")
+    shard.broker.redis.delete(shard.broker.keys.events)
     bridge = make_bridge(get_settings())
     with refusing("odd"):
         shard.mirror(bridge)

@@ -10,7 +10,7 @@ from django_redisqueue import find_jobs
 from django_redisqueue.core.codec import dumps
 from django_redisqueue.core.tags import flatten_tags
 from django_redisqueue.models import JobRecord
-from tests.broker.workflows import LabWorkflow
+from tests.broker.workflows import BrokerWorkflow
 
 from .mirrored_shard import MirroredShard
 from .rows import record
@@ -25,13 +25,13 @@ def found(**query: Any) -> list[str]:
 
 
 def test_tags_are_stored_in_the_record_and_found_there(shard: MirroredShard) -> None:
-    lab = shard.lab
-    lab.end("a", options=options(tenant="42", zone="eu"))
-    lab.add("b", options=options(tenant="42"))
-    lab.add("big", options=options(tenant="7"), payload=f'[["{"x" * 2000}"],{{}}]')
-    lab.add("quiet", options=options(tenant="9"), audit="final")
-    lab.add("plain")
-    lab.store.cancel(["quiet"])
+    broker = shard.broker
+    broker.end("a", options=options(tenant="42", zone="eu"))
+    broker.add("b", options=options(tenant="42"))
+    broker.add("big", options=options(tenant="7"), payload=f'[["{"x" * 2000}"],{{}}]')
+    broker.add("quiet", options=options(tenant="9"), audit="final")
+    broker.add("plain")
+    broker.store.cancel(["quiet"])
     shard.mirror()
     assert JobRecord.objects.get(pk="a").tags == '{"tenant":"42","zone":"eu"}'
     assert JobRecord.objects.get(pk="plain").tags == ""
@@ -46,18 +46,18 @@ def test_tags_are_stored_in_the_record_and_found_there(shard: MirroredShard) -> 
 
 
 def test_correlation_ids_are_stored_in_the_record(shard: MirroredShard) -> None:
-    lab = shard.lab
+    broker = shard.broker
     for name, more in {
         "a": {}, "tagged": {"tags": ["correlation_id", "x"]}, "big": {"index": "y" * 2000},
     }.items():  # fmt: skip
-        lab.add(name, options=dumps({**more, "headers": {"correlation_id": f"req:{name}"}}))
+        broker.add(name, options=dumps({**more, "headers": {"correlation_id": f"req:{name}"}}))
     quiet = dumps({"headers": {"correlation_id": "req:quiet", "traceparent": "00-1"}})
-    lab.add("quiet", options=quiet, audit="final")
-    lab.add("long", options=dumps({"headers": {"correlation_id": "x" * 200}}))
-    lab.add("traced", options=dumps({"headers": {"traceparent": "00-1"}}))
+    broker.add("quiet", options=quiet, audit="final")
+    broker.add("long", options=dumps({"headers": {"correlation_id": "x" * 200}}))
+    broker.add("traced", options=dumps({"headers": {"traceparent": "00-1"}}))
     tag = dumps({"tags": ["name", '"correlation_id":"no"']})
-    lab.add("plain"), lab.add("text", options=tag)
-    lab.store.cancel(["quiet"])
+    broker.add("plain"), broker.add("text", options=tag)
+    broker.store.cancel(["quiet"])
     shard.mirror()
     stored = dict(JobRecord.objects.values_list("id", "correlation_id"))
     assert stored == {
@@ -68,8 +68,8 @@ def test_correlation_ids_are_stored_in_the_record(shard: MirroredShard) -> None:
 
 def test_jobs_of_a_workflow(shard: MirroredShard) -> None:
     workflow, other = (
-        LabWorkflow(shard.lab, {0: [], 1: [0]}),
-        LabWorkflow(shard.lab, {0: []}, name="00"),
+        BrokerWorkflow(shard.broker, {0: [], 1: [0]}),
+        BrokerWorkflow(shard.broker, {0: []}, name="00"),
     )
     workflow.push(), other.push()
     shard.mirror()

@@ -17,19 +17,19 @@ from .mirrored_shard import MirroredShard
 @pytest.fixture
 def full_shard(shard: MirroredShard) -> MirroredShard:
     shard.bridge.close()
-    shard.lab.store.now_ms = None
+    shard.broker.store.now_ms = None
     shard.bridge = make_bridge(get_settings(), page=100)
     return shard
 
 
 def unread(shard: MirroredShard) -> UnreadEvents:
-    found = read_facts(shard.lab.connection).shard
+    found = read_facts(shard.broker.connection).shard
     assert found is not None
     return found.unread
 
 
 def state(shard: MirroredShard) -> MirrorState:
-    return read_facts(shard.lab.connection).mirrors[shard.lab.connection.shard]
+    return read_facts(shard.broker.connection).mirrors[shard.broker.connection.shard]
 
 
 def test_before_the_first_event_and_before_the_first_bridge(full_shard: MirroredShard) -> None:
@@ -55,10 +55,10 @@ def test_it_is_exact_while_the_mirror_is_behind(full_shard: MirroredShard) -> No
 
 
 def test_the_age_is_that_of_the_oldest_unread(full_shard: MirroredShard) -> None:
-    seconds, _ = full_shard.lab.redis.time()
+    seconds, _ = full_shard.broker.redis.time()
     for ms in (seconds * 1000 - 60_000, seconds * 1000 - 20_000):
-        full_shard.lab.redis.xadd(
-            full_shard.lab.keys.events, {":alike": "{}", "x": ""}, id=f"{ms}-0"
+        full_shard.broker.redis.xadd(
+            full_shard.broker.keys.events, {":alike": "{}", "x": ""}, id=f"{ms}-0"
         )
     assert 59_000 <= unread(full_shard).oldest_ms <= 70_000
     MirrorState.objects.create(shard=0, position=f"{seconds * 1000 - 60_000}-0")

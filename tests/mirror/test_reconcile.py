@@ -28,8 +28,8 @@ from django_redisqueue.models import (
     WorkflowEvent,
     WorkflowRecord,
 )
-from tests.broker.lab import ERROR, outcome
-from tests.broker.workflows import LabWorkflow
+from tests.broker.harness import ERROR, outcome
+from tests.broker.workflows import BrokerWorkflow
 from tests.worker.processes import eventually
 
 from .mirrored_shard import MirroredShard, check_records, counts
@@ -41,7 +41,7 @@ def full_shard(shard: MirroredShard, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setattr(reconcile, "RECORDS_PER_STEP", 3)
     monkeypatch.setattr(scan, "KEYS_A_PAGE", 10)
     shard.bridge.close()
-    shard.lab.store.now_ms = None
+    shard.broker.store.now_ms = None
     shard.bridge = make_bridge(get_settings())
     return shard
 
@@ -65,22 +65,22 @@ def steps(reconciler: Reconciler, cursor: Cursor) -> int:
 
 
 def test_every_status_is_brought_in_line_with_redis(full_shard: MirroredShard) -> None:
-    lab = full_shard.lab
-    lab.add("completes", "fails", "cancelled", "runs", "retries", "released", "stays")
+    broker = full_shard.broker
+    broker.add("completes", "fails", "cancelled", "runs", "retries", "released", "stays")
     full_shard.mirror()
-    jobs = {job.id: job for job in lab.claim(jobs=6).jobs}
-    lab.finish(
+    jobs = {job.id: job for job in broker.claim(jobs=6).jobs}
+    broker.finish(
         outcome(jobs["completes"], body='"' + "r" * 3000 + '"'),
         outcome(jobs["fails"], "failed", ERROR, "max_attempts"),
         outcome(jobs["cancelled"], "cancelled", ERROR),
         outcome(jobs["retries"], "retrying", ERROR, "60000"),
         outcome(jobs["released"], "queued"),
     )
-    lab.add("later", when="+60000")
-    lab.store.requeue(["fails"])
-    lab.redis.delete(lab.keys.events)
+    broker.add("later", when="+60000")
+    broker.store.requeue(["fails"])
+    broker.redis.delete(broker.keys.events)
     full_shard.mirror()
-    check_records(lab)
+    check_records(broker)
     assert JobRecord.objects.get(pk="runs").worker == "c1"
     assert JobRecord.objects.get(pk="retries").attempts == 1
     assert JobRecord.objects.get(pk="completes").attempts == 1
@@ -96,13 +96,13 @@ def test_a_different_end_with_the_same_seq_is_found(
     full_shard: MirroredShard, other: dict[str, str | int]
 ) -> None:
     """A failover undid the end that the mirror has, and the job ended differently."""
-    lab = full_shard.lab
-    lab.add("a", "same")
-    lab.finish(*[outcome(job, "cancelled", ERROR) for job in lab.claim(jobs=2).jobs])
+    broker = full_shard.broker
+    broker.add("a", "same")
+    broker.finish(*[outcome(job, "cancelled", ERROR) for job in broker.claim(jobs=2).jobs])
     reconciler, cursor = begin(full_shard)
-    lab.redis.hset(lab.keys.job("a"), mapping=other)
+    broker.redis.hset(broker.keys.job("a"), mapping=other)
     steps(reconciler, cursor)
-    check_records(lab)
+    check_records(broker)
     assert JobRecord.objects.get(pk="a").epoch == cursor.epoch > 0
     assert JobRecord.objects.get(pk="same").epoch == 0
 
@@ -114,16 +114,16 @@ def test_it_is_bounded_and_done_once(full_shard: MirroredShard) -> None:
     assert not MirrorState.objects.get().unreconciled
     assert reconciler(cursor) is False
     assert JobEvent.objects.filter(epoch=1).count() == 0
-    check_records(full_shard.lab)
+    check_records(full_shard.broker)
 
 
 def test_an_interrupted_reconcile_restarts_and_changes_nothing_twice(
     full_shard: MirroredShard,
 ) -> None:
     ids = [f"gone{n}" for n in range(10)]
-    full_shard.lab.add(*ids)
+    full_shard.broker.add(*ids)
     reconciler, cursor = begin(full_shard)
-    full_shard.lab.redis.delete(*[full_shard.lab.keys.job(job_id) for job_id in ids])
+    full_shard.broker.redis.delete(*[full_shard.broker.keys.job(job_id) for job_id in ids])
     while not JobRecord.objects.filter(reason="lost").exists():
         reconciler(cursor)
     assert JobRecord.objects.filter(reason="lost").count() < 10
@@ -134,11 +134,11 @@ def test_an_interrupted_reconcile_restarts_and_changes_nothing_twice(
 
 def test_no_job_is_declared_lost_before_its_end_has_been_read(full_shard: MirroredShard) -> None:
     """It ends and is deleted just when the reconciler looks at it."""
-    full_shard.lab.add("a", "b")
+    full_shard.broker.add("a", "b")
     reconciler, cursor = begin(full_shard)
-    for job in full_shard.lab.claim(jobs=2).jobs:
-        full_shard.lab.finish(outcome(job))
-    full_shard.lab.redis.delete(full_shard.lab.keys.job("a"), full_shard.lab.keys.job("b"))
+    for job in full_shard.broker.claim(jobs=2).jobs:
+        full_shard.broker.finish(outcome(job))
+    full_shard.broker.redis.delete(full_shard.broker.keys.job("a"), full_shard.broker.keys.job("b"))
     for _ in range(50):
         # it waits until the events that were in the stream have been read
         assert reconciler(cursor) is True
@@ -150,10 +150,12 @@ def test_no_job_is_declared_lost_before_its_end_has_been_read(full_shard: Mirror
 
 
 def test_no_job_is_declared_lost_that_an_outbox_sends_again(full_shard: MirroredShard) -> None:
-    full_shard.lab.add("stored", "gone")
+    full_shard.broker.add("stored", "gone")
     OutboxJob.objects.using("other").create(id="stored", queue="q", task="t", payload="[[],{}]")
     reconciler, cursor = begin(full_shard)
-    full_shard.lab.redis.delete(full_shard.lab.keys.job("stored"), full_shard.lab.keys.job("gone"))
+    full_shard.broker.redis.delete(
+        full_shard.broker.keys.job("stored"), full_shard.broker.keys.job("gone")
+    )
     steps(reconciler, cursor)
     assert dict(JobRecord.objects.values_list("pk", "reason")) == {"stored": "", "gone": "lost"}
 
@@ -162,14 +164,14 @@ def test_a_missing_job_is_looked_for_again_after_reading_to_the_end(
     full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends and is deleted between the look at its record and the look at Redis."""
-    full_shard.lab.add("a")
+    full_shard.broker.add("a")
     reconciler, cursor = begin(full_shard)
     knows, calls = scan.Scanner.knows, []
 
     def late(self: Any, ids: Any) -> Any:
         if not calls:
-            full_shard.lab.finish(outcome(full_shard.lab.take()))
-            full_shard.lab.redis.delete(full_shard.lab.keys.job("a"))
+            full_shard.broker.finish(outcome(full_shard.broker.take()))
+            full_shard.broker.redis.delete(full_shard.broker.keys.job("a"))
         calls.append(ids)
         return knows(self, ids)
 
@@ -185,9 +187,9 @@ def test_a_missing_job_is_looked_for_again_after_reading_to_the_end(
 def test_no_job_is_declared_lost_that_moves_between_the_two_looks(
     full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full_shard.lab.add("a")
+    full_shard.broker.add("a")
     reconciler, cursor = begin(full_shard)
-    full_shard.lab.redis.delete(full_shard.lab.keys.job("a"))
+    full_shard.broker.redis.delete(full_shard.broker.keys.job("a"))
     looks = []
     knows = scan.Scanner.knows
 
@@ -222,7 +224,7 @@ def test_a_job_enqueued_meanwhile_is_left_to_its_events(
     full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reconciler, cursor = begin(full_shard)
-    before_the_first_page(monkeypatch, lambda: full_shard.lab.add("new"))
+    before_the_first_page(monkeypatch, lambda: full_shard.broker.add("new"))
     for _ in range(50):
         assert reconciler(cursor) is True  # it waits until the events in the stream have been read
     assert not JobRecord.objects.exists()
@@ -235,23 +237,23 @@ def test_a_job_enqueued_meanwhile_is_left_to_its_events(
 def test_a_job_that_continues_meanwhile_is_left_to_its_events(
     full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full_shard.lab.add("a", "b")
+    full_shard.broker.add("a", "b")
     _, cursor = begin(full_shard)
     before_the_first_page(
-        monkeypatch, lambda: full_shard.lab.finish(outcome(full_shard.lab.take()))
+        monkeypatch, lambda: full_shard.broker.finish(outcome(full_shard.broker.take()))
     )
     full_shard.mirror()
     assert full_shard.statuses("a") == ["queued", "processing", "completed"]
     assert full_shard.statuses("b") == ["queued"]
     assert (full_shard.record("a").epoch, full_shard.record("b").epoch) == (cursor.epoch, 0)
     assert not MirrorState.objects.get().unreconciled
-    check_records(full_shard.lab)
+    check_records(full_shard.broker)
 
 
 def test_a_workflow_that_ends_meanwhile_is_left_to_its_events(
     full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workflow = LabWorkflow(full_shard.lab, {0: []})
+    workflow = BrokerWorkflow(full_shard.broker, {0: []})
     workflow.push()
     begin(full_shard)
     before_the_first_page(monkeypatch, workflow.run_all)
@@ -259,57 +261,57 @@ def test_a_workflow_that_ends_meanwhile_is_left_to_its_events(
     assert full_shard.workflow_statuses(workflow.id) == ["running", "completed"]
     assert full_shard.statuses(workflow.job(0)) == ["queued", "processing", "completed"]
     assert not MirrorState.objects.get().unreconciled
-    check_records(full_shard.lab)
+    check_records(full_shard.broker)
 
 
 def test_a_start_that_was_mirrored_is_not_written_again(full_shard: MirroredShard) -> None:
     """Only the end of the job is lost in the gap."""
-    lab = full_shard.lab
-    lab.add("a")
-    job = lab.take()
+    broker = full_shard.broker
+    broker.add("a")
+    job = broker.take()
     full_shard.mirror()
-    lab.finish(outcome(job))
-    lab.redis.delete(lab.keys.events)
+    broker.finish(outcome(job))
+    broker.redis.delete(broker.keys.events)
     full_shard.mirror()
     assert full_shard.statuses("a") == ["queued", "processing", "completed"]
-    check_records(lab)
+    check_records(broker)
 
 
 def test_a_requeue_is_counted(full_shard: MirroredShard) -> None:
-    lab = full_shard.lab
-    lab.end("a", verdict="failed", body=ERROR)
+    broker = full_shard.broker
+    broker.end("a", kind="failed", body=ERROR)
     full_shard.mirror()
-    lab.store.requeue(["a"])
-    lab.finish(outcome(lab.take()))
-    lab.redis.delete(lab.keys.events)
+    broker.store.requeue(["a"])
+    broker.finish(outcome(broker.take()))
+    broker.redis.delete(broker.keys.events)
     full_shard.mirror()
     assert full_shard.record("a").requeues == 1
-    check_records(lab)
+    check_records(broker)
 
 
 def test_a_job_that_has_moved_in_this_epoch_is_left_to_its_events(
     full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full_shard.lab.end("a", verdict="failed", body=ERROR)
+    full_shard.broker.end("a", kind="failed", body=ERROR)
     _, cursor = begin(full_shard)
-    full_shard.lab.store.requeue(["a"])
+    full_shard.broker.store.requeue(["a"])
     page = full_shard.bridge.events.read(cursor.position)
     cursor = full_shard.bridge.writer.write(page.events, cursor, page.last)
-    before_the_first_page(monkeypatch, full_shard.lab.take)
+    before_the_first_page(monkeypatch, full_shard.broker.take)
     steps(Reconciler(full_shard.bridge.connection, get_settings()), cursor)
     assert full_shard.statuses("a") == ["queued", "processing", "failed", "queued"]
     full_shard.mirror()
-    check_records(full_shard.lab)
+    check_records(full_shard.broker)
 
 
 def test_a_job_that_moved_before_a_failed_start_is_left_to_its_events(
     full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab = full_shard.lab
+    broker = full_shard.broker
     reconciler, cursor = begin(full_shard)
-    lab.add("unread")
-    added_ms = lab.queries.now_ms()
-    eventually(lambda: lab.queries.now_ms() > added_ms)
+    broker.add("unread")
+    added_ms = broker.queries.now_ms()
+    eventually(lambda: broker.queries.now_ms() > added_ms)
     with monkeypatch.context() as patch:
         patch.setattr(EventStream, "last", Mock(side_effect=RedisUnavailable("cut off")))
         with pytest.raises(RedisUnavailable):
@@ -344,10 +346,10 @@ def test_on_a_new_connection_it_restarts(
 
 
 def test_another_bridge_overtakes_it(full_shard: MirroredShard) -> None:
-    full_shard.lab.add("a", "gone")
+    full_shard.broker.add("a", "gone")
     reconciler, cursor = begin(full_shard)
-    full_shard.lab.redis.delete(full_shard.lab.keys.job("gone"))
-    full_shard.lab.add("b")
+    full_shard.broker.redis.delete(full_shard.broker.keys.job("gone"))
+    full_shard.broker.add("b")
     MirrorState.objects.update(position="9-9", epoch=5)
     for _ in range(20):
         reconciler(cursor)
@@ -371,9 +373,9 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> Non
 def test_of_two_simultaneous_reconciles_only_one_writes(
     full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full_shard.lab.add("gone", "unseen")
+    full_shard.broker.add("gone", "unseen")
     reconciler, cursor = begin(full_shard)
-    full_shard.lab.redis.delete(full_shard.lab.keys.job("gone"))
+    full_shard.broker.redis.delete(full_shard.broker.keys.job("gone"))
     for model in (JobRecord, JobEvent):
         model.objects.filter(**{"pk" if model is JobRecord else "job_id": "unseen"}).delete()
     other = Reconciler(full_shard.bridge.connection, get_settings())
@@ -388,9 +390,9 @@ def test_of_two_simultaneous_reconciles_only_one_writes(
 def test_a_job_just_declared_lost_by_another_is_not_declared_lost_again(
     full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full_shard.lab.add("gone")
+    full_shard.broker.add("gone")
     reconciler, cursor = begin(full_shard)
-    full_shard.lab.redis.delete(full_shard.lab.keys.job("gone"))
+    full_shard.broker.redis.delete(full_shard.broker.keys.job("gone"))
     other = Reconciler(full_shard.bridge.connection, get_settings())
     meanwhile(monkeypatch, lambda: steps(other, cursor))
     steps(reconciler, cursor)
@@ -409,17 +411,17 @@ def test_a_new_epoch_in_between_restarts_it(full_shard: MirroredShard) -> None:
 
 
 def test_audit_levels_are_kept_and_foreign_keys_left_alone(full_shard: MirroredShard) -> None:
-    lab = full_shard.lab
+    broker = full_shard.broker
     levels = ("final", "failed", "none")
     for level in levels:
-        for verdict in ("completed", "failed"):
-            lab.add(f"{level}.{verdict}", audit=level)
-            lab.finish(outcome(lab.take(), verdict, ERROR))
+        for kind in ("completed", "failed"):
+            broker.add(f"{level}.{kind}", audit=level)
+            broker.finish(outcome(broker.take(), kind, ERROR))
     for level in levels:
-        lab.add(f"{level}.waits", audit=level)
-    lab.redis.set(lab.keys.job("theirs"), "a string")
-    lab.redis.hset(lab.keys.job("tombstone"), "lingers", 1)
-    lab.redis.delete(lab.keys.events)
+        broker.add(f"{level}.waits", audit=level)
+    broker.redis.set(broker.keys.job("theirs"), "a string")
+    broker.redis.hset(broker.keys.job("tombstone"), "lingers", 1)
+    broker.redis.delete(broker.keys.events)
     full_shard.mirror()
     assert set(JobRecord.objects.values_list("pk", flat=True)) == {
         "final.completed", "final.failed", "failed.failed",
@@ -427,19 +429,19 @@ def test_audit_levels_are_kept_and_foreign_keys_left_alone(full_shard: MirroredS
 
 
 def test_a_job_whose_key_holds_a_foreign_value_is_lost(full_shard: MirroredShard) -> None:
-    full_shard.lab.add("a", "b")
+    full_shard.broker.add("a", "b")
     reconciler, cursor = begin(full_shard)
-    full_shard.lab.redis.delete(full_shard.lab.keys.job("a"))
-    full_shard.lab.redis.set(full_shard.lab.keys.job("a"), "a string")
+    full_shard.broker.redis.delete(full_shard.broker.keys.job("a"))
+    full_shard.broker.redis.set(full_shard.broker.keys.job("a"), "a string")
     steps(reconciler, cursor)
     assert dict(JobRecord.objects.values_list("id", "reason")) == {"a": "lost", "b": ""}
     assert not MirrorState.objects.get().unreconciled
 
 
 def test_a_lost_job_is_signalled_like_any_event(full_shard: MirroredShard) -> None:
-    full_shard.lab.add("a")
+    full_shard.broker.add("a")
     reconciler, cursor = begin(full_shard)
-    full_shard.lab.redis.delete(full_shard.lab.keys.job("a"))
+    full_shard.broker.redis.delete(full_shard.broker.keys.job("a"))
     steps(reconciler, cursor)
     event = JobEvent.objects.latest("id")
     detail = json.loads(event.detail)
@@ -451,19 +453,21 @@ def test_a_lost_job_is_signalled_like_any_event(full_shard: MirroredShard) -> No
 def test_records_older_than_the_retention_do_not_return(full_shard: MirroredShard) -> None:
     """Redis may keep a failed job or an ended workflow for longer than the database keeps its
     record. If it were written again, its signals would be sent again."""
-    lab = full_shard.lab
-    flows = [LabWorkflow(lab, {0: []}, name=name, ttl_ms="0") for name in ("old", "young")]
+    broker = full_shard.broker
+    flows = [BrokerWorkflow(broker, {0: []}, name=name, ttl_ms="0") for name in ("old", "young")]
     for flow in flows:
         flow.push()
-    lab.add("old", "young")
-    lab.finish(*[outcome(job, "failed", ERROR, "max_attempts") for job in lab.claim(jobs=4).jobs])
+    broker.add("old", "young")
+    broker.finish(
+        *[outcome(job, "failed", ERROR, "max_attempts") for job in broker.claim(jobs=4).jobs]
+    )
     reconciler, cursor = begin(full_shard)
     for model in (JobRecord, JobEvent, WorkflowRecord, WorkflowEvent):
         model._default_manager.all().delete()
     old_ms = real_ms() - get_settings().audit_retention_ms - 1000
     for job_id in ("old", flows[0].job(0)):
-        lab.redis.hset(lab.keys.job(job_id), "finished_ms", old_ms)
-    lab.redis.hset(lab.keys.workflow(flows[0].id), "ended_ms", old_ms)
+        broker.redis.hset(broker.keys.job(job_id), "finished_ms", old_ms)
+    broker.redis.hset(broker.keys.workflow(flows[0].id), "ended_ms", old_ms)
     steps(reconciler, cursor)
     assert set(JobRecord.objects.values_list("pk", flat=True)) == {"young", flows[1].job(0)}
     assert [one.pk for one in WorkflowRecord.objects.all()] == [flows[1].id]

@@ -19,7 +19,7 @@ from django_redisqueue.mirror import redis_identity
 from django_redisqueue.mirror.bridge import make_bridge
 from django_redisqueue.mirror.redis_identity import RedisIdentity
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState
-from tests.broker.lab import ERROR, Lab, outcome
+from tests.broker.harness import ERROR, BrokerHarness, outcome
 from tests.support.servers import RedisServer
 from tests.support.stream import fields_of
 
@@ -30,7 +30,7 @@ from .mirrored_shard import MirroredShard, check_records
 def full_shard(shard: MirroredShard) -> Iterator[MirroredShard]:
     """A shard on Redis's own clock, and a bridge with everything that belongs to it."""
     shard.bridge.close()
-    shard.lab.store.now_ms = None
+    shard.broker.store.now_ms = None
     shard.bridge = make_bridge(get_settings(), page=100)
     return shard
 
@@ -53,14 +53,14 @@ def statuses() -> dict[str, str]:
 
 def is_in_step(shard: MirroredShard) -> None:
     """Whether every record agrees with Redis, and nothing is left to reconcile."""
-    check_records(shard.lab)
+    check_records(shard.broker)
     assert not state().unreconciled
     assert state().problem == ""
 
 
-def trim_all(lab: Lab) -> None:
+def trim_all(broker: BrokerHarness) -> None:
     """Trim all but the last entry, as EVENTS_CAP would do in a burst, but at once."""
-    lab.redis.xtrim(lab.keys.events, maxlen=1, approximate=False)
+    broker.redis.xtrim(broker.keys.events, maxlen=1, approximate=False)
 
 
 # -- a Redis gets an id
@@ -72,22 +72,25 @@ def test_a_new_mirror_accepts_the_redis_it_finds_and_gives_it_an_id(
     full_shard.run_jobs(20)
     full_shard.mirror()
     assert len(state().incarnation) == 32
-    assert full_shard.lab.redis.hget(full_shard.lab.keys.meta, "incarnation") == state().incarnation
+    assert (
+        full_shard.broker.redis.hget(full_shard.broker.keys.meta, "incarnation")
+        == state().incarnation
+    )
     assert (state().epoch, state().gaps) == (0, 0)
     full_shard.assert_complete()
     is_in_step(full_shard)
 
 
 def test_a_new_database_learns_of_jobs_whose_events_are_gone(full_shard: MirroredShard) -> None:
-    full_shard.lab.end("done", body='"' + "x" * 3000 + '"')
-    full_shard.lab.end("failed", verdict="failed", body=ERROR)
-    full_shard.lab.add("waits", payload='[["w"],{}]', priority=-3)
-    full_shard.lab.add("later", when="+60000")
-    full_shard.lab.add("runs")
-    assert full_shard.lab.take("c9").id == "runs"
-    full_shard.lab.add("again")
-    full_shard.lab.finish(outcome(full_shard.lab.take(), "retrying", ERROR, "60000"))
-    trim_all(full_shard.lab)
+    full_shard.broker.end("done", body='"' + "x" * 3000 + '"')
+    full_shard.broker.end("failed", kind="failed", body=ERROR)
+    full_shard.broker.add("waits", payload='[["w"],{}]', priority=-3)
+    full_shard.broker.add("later", when="+60000")
+    full_shard.broker.add("runs")
+    assert full_shard.broker.take("c9").id == "runs"
+    full_shard.broker.add("again")
+    full_shard.broker.finish(outcome(full_shard.broker.take(), "retrying", ERROR, "60000"))
+    trim_all(full_shard.broker)
     full_shard.mirror()
     assert len(JobRecord.objects.all()) == 6
     is_in_step(full_shard)
@@ -103,13 +106,13 @@ def test_a_new_database_learns_of_jobs_whose_events_are_gone(full_shard: Mirrore
 def test_an_emptied_redis_is_not_followed_until_it_is_accepted(
     full_shard: MirroredShard, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full_shard.lab.end("done")
-    full_shard.lab.add("waits", "runs", "later")
-    full_shard.lab.take()
+    full_shard.broker.end("done")
+    full_shard.broker.add("waits", "runs", "later")
+    full_shard.broker.take()
     full_shard.mirror()
     before, position = list(JobRecord.objects.order_by("pk").values()), state().position
-    full_shard.lab.redis.flushall()
-    full_shard.lab.add("new")
+    full_shard.broker.redis.flushall()
+    full_shard.broker.add("new")
     for _ in range(3):
         with pytest.raises(WrongRedis, match=r"was emptied, or is a new one.*--accept-redis"):
             full_shard.mirror()
@@ -143,22 +146,22 @@ def test_a_redis_of_another_installation_is_not_followed(full_shard: MirroredSha
     full_shard.run_jobs(3)
     full_shard.mirror()
     full_shard.bridge.close()
-    full_shard.lab.redis.hset(full_shard.lab.keys.meta, "incarnation", "f" * 32)
+    full_shard.broker.redis.hset(full_shard.broker.keys.meta, "incarnation", "f" * 32)
     with pytest.raises(WrongRedis, match="has another installation's data"):
         full_shard.mirror()
     assert state().incarnation != "f" * 32
 
 
 def test_a_lost_job_that_reappears_is_alive_again(full_shard: MirroredShard) -> None:
-    full_shard.lab.add("a")
-    full_shard.lab.take()
+    full_shard.broker.add("a")
+    full_shard.broker.take()
     full_shard.mirror()
-    full_shard.lab.redis.flushall()
+    full_shard.broker.redis.flushall()
     accept()
     full_shard.bridge.close()
     full_shard.mirror()
     assert full_shard.record("a").reason == "lost"
-    full_shard.lab.add("a")  # an outbox still has it
+    full_shard.broker.add("a")  # an outbox still has it
     full_shard.mirror()
     record = full_shard.record("a")
     assert (record.status, record.reason, record.error, record.finished_at) == (
@@ -173,15 +176,15 @@ def test_a_lost_job_that_reappears_is_alive_again(full_shard: MirroredShard) -> 
 def test_a_gap_is_counted_reported_and_reconciled(
     full_shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    full_shard.lab.add("ends", "fails", "waits", "requeued")
+    full_shard.broker.add("ends", "fails", "waits", "requeued")
     full_shard.mirror()
-    lab = full_shard.lab
-    jobs = {job.id: job for job in lab.claim(jobs=2).jobs}
-    lab.finish(outcome(jobs["ends"], body='"' + "x" * 3000 + '"'))
-    lab.finish(outcome(jobs["fails"], "failed", ERROR, "max_attempts"))
+    broker = full_shard.broker
+    jobs = {job.id: job for job in broker.claim(jobs=2).jobs}
+    broker.finish(outcome(jobs["ends"], body='"' + "x" * 3000 + '"'))
+    broker.finish(outcome(jobs["fails"], "failed", ERROR, "max_attempts"))
     full_shard.run_jobs(50, "unseen")
-    lab.add("last")
-    trim_all(lab)
+    broker.add("last")
+    trim_all(broker)
     full_shard.mirror()
     assert state().gaps == 1
     assert state().gap_at is not None
@@ -196,17 +199,17 @@ def test_a_gap_is_counted_reported_and_reconciled(
 
 def test_a_job_with_events_in_a_gap_and_after_it(full_shard: MirroredShard) -> None:
     """Later events do not repeat when it began, or how often it was requeued."""
-    lab = full_shard.lab
-    lab.end("again", verdict="failed", body=ERROR)
-    lab.add("runs")
+    broker = full_shard.broker
+    broker.end("again", kind="failed", body=ERROR)
+    broker.add("runs")
     full_shard.mirror()
-    runs = lab.take("c1")
-    lab.store.requeue(["again"])
-    again = lab.take("c2")
-    lab.add("last")
-    trim_all(lab)
-    lab.finish(outcome(runs))
-    lab.finish(outcome(again), child="c2")
+    runs = broker.take("c1")
+    broker.store.requeue(["again"])
+    again = broker.take("c2")
+    broker.add("last")
+    trim_all(broker)
+    broker.finish(outcome(runs))
+    broker.finish(outcome(again), child="c2")
     full_shard.mirror()
     assert state().gaps == 1
     assert statuses() == {"again": "completed", "runs": "completed", "last": "queued"}
@@ -215,10 +218,10 @@ def test_a_job_with_events_in_a_gap_and_after_it(full_shard: MirroredShard) -> N
 
 def test_a_stream_that_was_deleted_is_a_gap(full_shard: MirroredShard) -> None:
     full_shard.run_jobs(5)
-    full_shard.lab.add("waits")
+    full_shard.broker.add("waits")
     full_shard.mirror()
-    full_shard.lab.redis.delete(full_shard.lab.keys.events)
-    full_shard.lab.finish(outcome(full_shard.lab.take()))
+    full_shard.broker.redis.delete(full_shard.broker.keys.events)
+    full_shard.broker.finish(outcome(full_shard.broker.take()))
     full_shard.mirror()
     assert (state().gaps, full_shard.record("waits").status) == (1, "completed")
     is_in_step(full_shard)
@@ -227,12 +230,12 @@ def test_a_stream_that_was_deleted_is_a_gap(full_shard: MirroredShard) -> None:
 def test_a_job_whose_end_was_in_the_gap_and_is_gone_from_redis_is_lost(
     full_shard: MirroredShard,
 ) -> None:
-    full_shard.lab.add("a", "b")
+    full_shard.broker.add("a", "b")
     full_shard.mirror()
-    full_shard.lab.finish(outcome(full_shard.lab.take()))
-    full_shard.lab.redis.delete(full_shard.lab.keys.job("a"))
-    full_shard.lab.add("c")
-    trim_all(full_shard.lab)
+    full_shard.broker.finish(outcome(full_shard.broker.take()))
+    full_shard.broker.redis.delete(full_shard.broker.keys.job("a"))
+    full_shard.broker.add("c")
+    trim_all(full_shard.broker)
     full_shard.mirror()
     assert statuses() == {"a": "failed", "b": "queued", "c": "queued"}
 
@@ -243,14 +246,16 @@ def test_a_job_whose_end_was_in_the_gap_and_is_gone_from_redis_is_lost(
 def test_an_entry_with_the_same_id_but_other_content_is_noticed(
     full_shard: MirroredShard,
 ) -> None:
-    full_shard.lab.add("a")
+    full_shard.broker.add("a")
     full_shard.mirror()
     full_shard.bridge.close()
-    (event,) = full_shard.lab.written()
-    full_shard.lab.redis.delete(full_shard.lab.keys.events)
+    (event,) = full_shard.broker.written()
+    full_shard.broker.redis.delete(full_shard.broker.keys.events)
     other = fields_of(event.text.replace('"jobId":"a"', '"jobId":"b"'))
     for name, fields in (("1-1", [":alike", "{}", "b", ""]), (event.entry, other)):
-        full_shard.lab.redis.execute_command("XADD", full_shard.lab.keys.events, name, *fields)
+        full_shard.broker.redis.execute_command(
+            "XADD", full_shard.broker.keys.events, name, *fields
+        )
     full_shard.mirror()
     assert (state().epoch, state().gaps) == (1, 0)
     # in reality Redis does not know the job: it is lost
@@ -264,9 +269,9 @@ def own(
     """A shard on its own server, which saves its data when told to."""
     server = fresh_server(appendonly=False, dbfilename="dump.rdb")
     settings.REDISQUEUE = {"CONNECTION": {"URL": server.url}, "PREFIX": "own", "MIRROR": True}
-    shard = MirroredShard(Lab(server))
+    shard = MirroredShard(BrokerHarness(server))
     shard.bridge.close()
-    shard.lab.store.now_ms = None
+    shard.broker.store.now_ms = None
     shard.bridge = make_bridge(get_settings(), page=100)
     yield shard, server
     shard.close()
@@ -277,19 +282,19 @@ def test_a_redis_that_failed_over_to_an_older_copy(
     own: tuple[MirroredShard, RedisServer], goes_on: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     shard, server = own
-    lab = shard.lab
+    broker = shard.broker
     shard.run_jobs(30)
-    lab.add("rewound", "runs")
-    lab.add("waits", priority=-3)
-    job = lab.take("c8")
+    broker.add("rewound", "runs")
+    broker.add("waits", priority=-3)
+    job = broker.take("c8")
     assert job.id == "rewound"
     shard.mirror()
-    lab.redis.save()
+    broker.redis.save()
     # What the copy lacks:
-    lab.store.cancel(["waits"])
-    lab.finish(outcome(job), child="c8")
+    broker.store.cancel(["waits"])
+    broker.finish(outcome(job), child="c8")
     shard.run_jobs(40, "unsaved")
-    lab.add("lost")
+    broker.add("lost")
     shard.mirror()
     assert (shard.record("rewound").status, shard.record("waits").status) == (
         "completed", "cancelled",
@@ -297,7 +302,7 @@ def test_a_redis_that_failed_over_to_an_older_copy(
     read = parse_position(state().position)
     server.kill()
     server.start()
-    lab.connection.close()
+    broker.connection.close()
     shard.bridge.close()
     if goes_on:  # the new history is longer than the old one before the mirror looks at it
         shard.run_jobs(200, "new")
@@ -315,7 +320,7 @@ def test_a_redis_that_failed_over_to_an_older_copy(
     JobRecord.objects.filter(pk__startswith="unsaved").delete()
     JobRecord.objects.filter(pk="lost").delete()
     is_in_step(shard)
-    stream = len(lab.written())
+    stream = len(broker.written())
     # not everything was read again
     assert JobEvent.objects.filter(epoch=1, seq__gt=0).count() < stream
 
@@ -328,19 +333,23 @@ def test_a_copy_older_than_the_id_gets_the_id_again(
     Redis.)"""
     shard, server = own
     shard.run_jobs(20)
-    shard.lab.redis.save()
+    shard.broker.redis.save()
     shard.mirror()
     shard.run_jobs(unsaved, "unsaved")
     shard.mirror()
     given = state().incarnation
     server.kill()
     server.start()
-    shard.lab.connection.close()
+    shard.broker.connection.close()
     shard.bridge.close()
-    assert not shard.lab.redis.hget(shard.lab.keys.meta, "incarnation")
+    assert not shard.broker.redis.hget(shard.broker.keys.meta, "incarnation")
     shard.run_jobs(10, "new")
     shard.mirror()
-    assert shard.lab.redis.hget(shard.lab.keys.meta, "incarnation") == given == state().incarnation
+    assert (
+        shard.broker.redis.hget(shard.broker.keys.meta, "incarnation")
+        == given
+        == state().incarnation
+    )
     assert (state().epoch, state().gaps) == (1 if unsaved else 0, 0)
     JobRecord.objects.filter(pk__startswith="unsaved").delete()  # as far as is known, they ended
     is_in_step(shard)
@@ -350,13 +359,13 @@ def test_the_last_common_entry_is_found(own: tuple[MirroredShard, RedisServer]) 
     shard, server = own
     shard.run_jobs(300)
     shard.mirror()
-    shard.lab.redis.save()
+    shard.broker.redis.save()
     common = shard.bridge.events.last()
     shard.run_jobs(300, "unsaved")
     shard.mirror()
     server.kill()
     server.start()
-    shard.lab.connection.close()
+    shard.broker.connection.close()
     shard.run_jobs(250, "new")
     shard.bridge.close()
     found = RedisIdentity(shard.bridge.connection, get_settings())._common_point(
@@ -383,24 +392,24 @@ def test_an_older_database_reads_again_what_the_stream_still_has(full_shard: Mir
 
 
 def test_an_older_database_with_a_trimmed_stream_converges(full_shard: MirroredShard) -> None:
-    full_shard.lab.add("a", "b")
+    full_shard.broker.add("a", "b")
     full_shard.mirror()
     old = snapshot()
-    full_shard.lab.finish(outcome(full_shard.lab.take()))
+    full_shard.broker.finish(outcome(full_shard.broker.take()))
     full_shard.run_jobs(60, "k")
-    full_shard.lab.end("last")  # of which only the last entry remains
+    full_shard.broker.end("last")  # of which only the last entry remains
     full_shard.mirror()
     full_shard.bridge.close()
     restore(old)
-    trim_all(full_shard.lab)
-    before = full_shard.lab.dump()
+    trim_all(full_shard.broker)
+    before = full_shard.broker.dump()
     full_shard.mirror()
     assert (state().gaps, state().unreconciled) == (1, False)
     assert len(JobRecord.objects.all()) == 63
     is_in_step(full_shard)
-    after = full_shard.lab.dump()
+    after = full_shard.broker.dump()
     for dump in (before, after):
-        dump.pop(full_shard.lab.keys.meta)  # where the mirror's cursor is
+        dump.pop(full_shard.broker.keys.meta)  # where the mirror's cursor is
     assert after == before  # no job ran again, none was enqueued
 
 
@@ -410,7 +419,7 @@ def test_a_database_older_than_an_accepted_redis_stops_the_mirror_again(
     full_shard.run_jobs(3)
     full_shard.mirror()
     old = snapshot()
-    full_shard.lab.redis.flushall()
+    full_shard.broker.redis.flushall()
     accept()
     full_shard.bridge.close()
     full_shard.mirror()
@@ -437,7 +446,7 @@ def test_the_start_position_means_that_nothing_was_read(full_shard: MirroredShar
     full_shard.mirror()
     assert parse_position(state().position) == START
     assert state().incarnation
-    full_shard.lab.redis.flushall()
+    full_shard.broker.redis.flushall()
     full_shard.bridge.close()
     with pytest.raises(WrongRedis):
         full_shard.mirror()
@@ -453,12 +462,12 @@ def reapqueue() -> str:
 
 
 def test_reapqueue_accepts_this_redis(full_shard: MirroredShard) -> None:
-    full_shard.lab.add("a")
+    full_shard.broker.add("a")
     full_shard.mirror()
     assert "the mirror already follows" in reapqueue()
     assert state().epoch == 0
-    full_shard.lab.redis.flushall()
-    assert f"the mirror now follows {full_shard.lab.connection.redis_url.address}" in reapqueue()
+    full_shard.broker.redis.flushall()
+    assert f"the mirror now follows {full_shard.broker.connection.redis_url.address}" in reapqueue()
     full_shard.bridge.close()
     full_shard.mirror()
     assert full_shard.record("a").reason == "lost"

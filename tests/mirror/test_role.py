@@ -30,20 +30,20 @@ FOLLOWED = role.LEASE_MS / 1000 + role.RETRY  # s
 
 def test_a_worker_mirrors_a_real_job(processes: MirrorProcesses) -> None:
     processes.worker("--processes", "1").wait_until_up(3)
-    job = processes.stage.ended(tasks.run.enqueue(processes.stage.book, "real"))
+    job = processes.harness.ended(tasks.run.enqueue(processes.harness.book, "real"))
     processes.until_mirrored()
     record = processes.record(job.id)
     assert (record.status, record.task) == ("completed", "tests.worker.tasks.run")
-    assert (record.args, record.result_value) == ((processes.stage.book, "real"), 1)
+    assert (record.args, record.result_value) == ((processes.harness.book, "real"), 1)
     assert record.started_at is not None
     assert record.finished_at is not None
     assert record.enqueued_at <= record.started_at <= record.finished_at
 
 
 def test_without_a_mirror_there_is_no_bridge(processes: MirrorProcesses) -> None:
-    processes.stage.configure(MIRROR=False)
+    processes.harness.configure(MIRROR=False)
     worker = processes.worker("--processes", "1").wait_until_up(2)
-    processes.stage.ended(tasks.run.enqueue(processes.stage.book, "real"))
+    processes.harness.ended(tasks.run.enqueue(processes.harness.book, "real"))
     assert len(worker.children) == 2
     assert not JobRecord.objects.exists()
 
@@ -62,9 +62,9 @@ def test_burst_ends_after_the_last_event(processes: MirrorProcesses) -> None:
 def test_stopped_processes_are_replaced(processes: MirrorProcesses) -> None:
     """Tested on the only worker, so that no other one can take over the roles of which there is
     one."""
-    processes.stage.alter("quick_watchdog")
+    processes.harness.alter("quick_watchdog")
     worker = processes.worker("--processes", "1").wait_until_up(3)
-    processes.stage.ended(tasks.run.enqueue(processes.stage.book, "before"))
+    processes.harness.ended(tasks.run.enqueue(processes.harness.book, "before"))
     processes.until_mirrored()
     stopped = set(worker.children)
     for pid in stopped:
@@ -73,8 +73,8 @@ def test_stopped_processes_are_replaced(processes: MirrorProcesses) -> None:
         lambda: len(worker.children) == 3 and not stopped & set(worker.children),
         why=lambda: worker.output,
     )
-    job = tasks.run.using(run_after=0.2).enqueue(processes.stage.book, "after")  # needs all three
-    processes.stage.ended(job)
+    job = tasks.run.using(run_after=0.2).enqueue(processes.harness.book, "after")  # needs all three
+    processes.harness.ended(job)
     processes.until_mirrored()
     assert processes.record(job.id).status == "completed"
     assert worker.output.count("is stopped or stuck") == 3
@@ -83,7 +83,7 @@ def test_stopped_processes_are_replaced(processes: MirrorProcesses) -> None:
 @on_postgresql
 def test_maintenance_whose_database_hangs_is_replaced(processes: MirrorProcesses) -> None:
     """The process leads meanwhile, so no other process would relay; its connection may be dead."""
-    processes.stage.alter("quick_hang")
+    processes.harness.alter("quick_hang")
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(f"LOCK TABLE {OutboxJob._meta.db_table}")
         worker = processes.worker("--processes", "1").wait_until_up(3)
@@ -92,15 +92,15 @@ def test_maintenance_whose_database_hangs_is_replaced(processes: MirrorProcesses
         eventually(lambda: said in worker.output, why=lambda: worker.output)
         eventually(lambda: len(set(worker.children) - before) == 1, why=lambda: worker.output)
         assert len(before & set(worker.children)) == 2
-    processes.stage.ended(tasks.run.using(run_after=0.1).enqueue(processes.stage.book, "later"))
+    processes.harness.ended(tasks.run.using(run_after=0.1).enqueue(processes.harness.book, "later"))
 
 
 @on_sqlite
 def test_a_stopped_worker_mirrors_how_its_jobs_ended(processes: MirrorProcesses) -> None:
     worker = processes.worker("--processes", "1").wait_until_up(3)
-    job = tasks.run_then_sleep.enqueue(processes.stage.book, "slow", 1.0)
+    job = tasks.run_then_sleep.enqueue(processes.harness.book, "slow", 1.0)
     # started: jobs that are only claimed are released
-    eventually(lambda: processes.stage.runs()["slow"])
+    eventually(lambda: processes.harness.runs()["slow"])
     worker.term()
     assert worker.wait() == 0, worker.output
     assert processes.record(job.id).status == "completed"
@@ -112,12 +112,12 @@ def test_a_stopped_worker_mirrors_how_its_jobs_ended(processes: MirrorProcesses)
 @pytest.mark.one_shard("counts the scripts of one")
 @pytest.mark.one_server("looks at its server's commands")
 def test_an_idle_bridge_leaves_its_lease_to_the_heartbeats(processes: MirrorProcesses) -> None:
-    stage = processes.stage
-    stage.alter("quick_rest")
+    harness = processes.harness
+    harness.alter("quick_rest")
     processes.worker("--processes", "1").wait_until_up(3)
     for name in ("first", "second"):
-        stage.ended(tasks.run.enqueue(stage.book, name))
-        eventually(lambda: stage.scripts_beside(6) <= 1, 60, why=stage.report)
+        harness.ended(tasks.run.enqueue(harness.book, name))
+        eventually(lambda: harness.scripts_beside(6) <= 1, 60, why=harness.report)
         processes.until_mirrored()
 
 
@@ -165,7 +165,7 @@ def test_two_bridges_at_once(processes: MirrorProcesses) -> None:
 
 @on_sqlite
 def test_once_reports_why_it_cannot_run(processes: MirrorProcesses) -> None:
-    processes.stage.configure(MIRROR=False)
+    processes.harness.configure(MIRROR=False)
     _, said = processes.ended(processes.once())
     assert 'REDISQUEUE["MIRROR"] is False' in said
     assert "set it to True" in said
@@ -177,10 +177,10 @@ def test_redis_is_restarted_under_it(processes: MirrorProcesses) -> None:
     bridge = processes.bridge_process()
     processes.run_jobs(100, "before")
     processes.until_mirrored()
-    processes.stage.server.kill()
+    processes.harness.server.kill()
     eventually(lambda: "trying again until it goes" in bridge.output, why=lambda: bridge.output)
-    processes.stage.server.start()
-    processes.lab.connection.close()
+    processes.harness.server.start()
+    processes.broker.connection.close()
     processes.run_jobs(100, "after")
     processes.until_mirrored()
     said = [line for line in bridge.output.splitlines() if "trying again until it goes" in line]
@@ -196,7 +196,7 @@ def test_redis_is_restarted_under_it(processes: MirrorProcesses) -> None:
 def test_a_lost_subscription_is_renewed(processes: MirrorProcesses) -> None:
     processes.bridge_process()
     for n in range(3):
-        processes.lab.redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        processes.broker.redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
         eventually(processes.is_heard)
         processes.run_jobs(5, f"n{n}_")
         processes.until_mirrored(5)
@@ -206,14 +206,14 @@ def test_a_lost_subscription_is_renewed(processes: MirrorProcesses) -> None:
 @on_sqlite
 def test_a_silent_subscription_is_used_now_and_then(processes: MirrorProcesses) -> None:
     """A proxy would cut it if it were idle for long."""
-    modules = [*processes.stage.settings["TASK_MODULES"], "tests.mirror.quick_read"]
-    processes.stage.configure(TASK_MODULES=modules)
+    modules = [*processes.harness.settings["TASK_MODULES"], "tests.mirror.quick_read"]
+    processes.harness.configure(TASK_MODULES=modules)
     processes.bridge_process()
     for _ in range(2):
-        processes.lab.redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        processes.broker.redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
         eventually(
             lambda: (
-                {each["cmd"] for each in processes.lab.redis.client_list(_type="pubsub")}
+                {each["cmd"] for each in processes.broker.redis.client_list(_type="pubsub")}
                 == {"ping"}
             )
         )
@@ -223,7 +223,7 @@ def test_a_silent_subscription_is_used_now_and_then(processes: MirrorProcesses) 
 @on_sqlite
 def test_cut_off_for_reading_too_slowly(processes: MirrorProcesses) -> None:
     """The buffer of a subscriber that does not read overflows, and Redis disconnects it."""
-    processes.lab.redis.config_set("client-output-buffer-limit", "pubsub 32kb 32kb 1")
+    processes.broker.redis.config_set("client-output-buffer-limit", "pubsub 32kb 32kb 1")
     bridge = processes.bridge_process()
     bridge.process.send_signal(signal.SIGSTOP)
     ids = processes.run_jobs(3000)
@@ -265,7 +265,7 @@ def test_unapplied_migrations_are_waited_for(processes: MirrorProcesses) -> None
 
 @on_sqlite
 def test_another_bridge_succeeds_a_dead_one(processes: MirrorProcesses) -> None:
-    processes.stage.configure(TASK_MODULES=["tests.mirror.quick_lease"])
+    processes.harness.configure(TASK_MODULES=["tests.mirror.quick_lease"])
     first = processes.bridge_process()
     second = processes.worker(command="bridgeevents")
     eventually(lambda: "mirroring" in second.output, why=lambda: second.output)
@@ -294,7 +294,7 @@ def test_a_burst_of_events(processes: MirrorProcesses, jobs: int) -> None:
     processes.run_jobs(jobs)
     assert processes.rows() < 3 * jobs
     processes.until_at_the_end(120)
-    check_events(processes.lab)
+    check_events(processes.broker)
     assert processes.rows() == 3 * jobs
     statuses = JobRecord.objects.values_list("status").annotate(Count("pk")).order_by("status")
     assert list(statuses) == [("completed", jobs * 9 // 10), ("failed", jobs // 10)]

@@ -116,7 +116,7 @@ class Producer(threading.Thread):
 @contextmanager
 def producers(processes: MirrorProcesses, seed: int, count: int = 4) -> Iterator[list[Producer]]:
     stop = threading.Event()
-    made = [Producer(processes.stage.book, n, seed + n, stop) for n in range(count)]
+    made = [Producer(processes.harness.book, n, seed + n, stop) for n in range(count)]
     for producer in made:
         producer.start()
     try:
@@ -147,7 +147,7 @@ def kill_children(workers: list[WorkerProcess], seed: int) -> int:
 def test_every_verb_at_once(processes: MirrorProcesses) -> None:
     seed = int(os.environ.get("REDISQUEUE_TEST_SEED", random.randrange(10**6)))
     print(f"REDISQUEUE_TEST_SEED={seed}")  # pytest shows it if the test fails
-    processes.stage.configure(
+    processes.harness.configure(
         QUEUES={name: {} for name in QUEUES}, MAX_RECOVERIES=1000, EVENTS_CAP=10_000_000
     )
     workers = [
@@ -164,56 +164,56 @@ def test_every_verb_at_once(processes: MirrorProcesses) -> None:
     accepted = {name: job.id for producer in made for name, job in producer.jobs.items()}
     assert len(accepted) > 100  # about 3,000, or fewer on a busy machine
     print(f"{len(accepted)} jobs, {killed} children killed")
-    stories = read_stories()
-    assert stories.keys() == set(accepted.values())
-    for job_id, story in stories.items():
-        check_story(job_id, story)
-    check_places(processes, stories)
-    check_runs(processes, accepted, stories)
-    check_counters(processes, stories, sum(producer.cleared for producer in made))
-    check_records(processes, stories)
+    histories = read_histories()
+    assert histories.keys() == set(accepted.values())
+    for job_id, history in histories.items():
+        check_history(job_id, history)
+    check_places(processes, histories)
+    check_runs(processes, accepted, histories)
+    check_counters(processes, histories, sum(producer.cleared for producer in made))
+    check_records(processes, histories)
 
 
 def at_rest(processes: MirrorProcesses) -> None:
     def is_at_rest() -> bool:
-        stats = [processes.stage.stats(name) for name in QUEUES]
+        stats = [processes.harness.stats(name) for name in QUEUES]
         return not any(
             stat[name] for stat in stats for name in ("queued", "processing", "waiting", *LATER)
         )
 
     def why() -> str:
-        stats = {name: processes.stage.stats(name) for name in QUEUES}
-        return f"{stats}\n{processes.stage.report()}"
+        stats = {name: processes.harness.stats(name) for name in QUEUES}
+        return f"{stats}\n{processes.harness.report()}"
 
     eventually(is_at_rest, 40, every=0.1, why=why)
 
 
-def read_stories() -> dict[str, list[JobEvent]]:
-    stories: dict[str, list[JobEvent]] = {}
+def read_histories() -> dict[str, list[JobEvent]]:
+    histories: dict[str, list[JobEvent]] = {}
     for event in JobEvent.objects.order_by("id").iterator():
-        stories.setdefault(event.job_id, []).append(event)
-    return stories
+        histories.setdefault(event.job_id, []).append(event)
+    return histories
 
 
-def check_story(job_id: str, story: list[JobEvent]) -> None:
-    told = [(event.seq, event.status) for event in story]
+def check_history(job_id: str, history: list[JobEvent]) -> None:
+    told = [(event.seq, event.status) for event in history]
     assert flaw(told) == "", (job_id, told)
 
 
-def last(story: list[JobEvent]) -> str:
-    return story[-1].status
+def last(history: list[JobEvent]) -> str:
+    return history[-1].status
 
 
-def check_places(processes: MirrorProcesses, stories: dict[str, list[JobEvent]]) -> None:
+def check_places(processes: MirrorProcesses, histories: dict[str, list[JobEvent]]) -> None:
     """An id is in the list of its status, once, or was cleared from it; and in no other list."""
-    redis = processes.lab.redis
+    redis = processes.broker.redis
     listed: Counter[str] = Counter()
     for keys, name, status in product(all_keys(), QUEUES, FINAL):
         for job_id in redis.zrange(getattr(keys.queue(name), status), 0, -1):
             listed[job_id] += 1
             found = redis.hmget(keys.job(job_id), "status", "queue")
             assert found == [status, name if name != "default" else found[1]], job_id
-            assert last(stories[job_id]) == status
+            assert last(histories[job_id]) == status
     assert set(listed.values()) <= {1}
     hashes = {
         key.rpartition(":")[2]: redis.hexists(key, "status")
@@ -225,26 +225,26 @@ def check_places(processes: MirrorProcesses, stories: dict[str, list[JobEvent]])
 
 
 def check_runs(
-    processes: MirrorProcesses, accepted: dict[str, str], stories: dict[str, list[JobEvent]]
+    processes: MirrorProcesses, accepted: dict[str, str], histories: dict[str, list[JobEvent]]
 ) -> None:
     """A job ran at least once for each end that only a run produces, and never without a claim that
     its events show and that was not released: no run is silent."""
-    runs = processes.stage.runs()
+    runs = processes.harness.runs()
     assert runs.keys() <= accepted.keys()
     for name, job_id in accepted.items():
-        story = stories[job_id]
-        moves = Counter(pairwise(event.status for event in story))
+        history = histories[job_id]
+        moves = Counter(pairwise(event.status for event in history))
         certain = sum(moves["processing", end] for end in ("completed", "failed", "retrying"))
-        handed_back = moves["processing", "queued"] - recoveries(story)
-        possible = sum(event.status == "processing" for event in story) - handed_back
-        told = [(event.status, event.detail) for event in story]
+        handed_back = moves["processing", "queued"] - recoveries(history)
+        possible = sum(event.status == "processing" for event in history) - handed_back
+        told = [(event.status, event.detail) for event in history]
         assert certain <= runs[name] <= possible, (name, job_id, runs[name], told)
 
 
-def recoveries(story: list[JobEvent]) -> int:
+def recoveries(history: list[JobEvent]) -> int:
     """How often the job was recovered from a child that died while it ran."""
     total = before = 0
-    for event in story:
+    for event in history:
         detail = json.loads(event.detail or "{}")
         now = 0 if "requeues" in detail else int(detail.get("recoveries", before))
         total += now > before
@@ -253,27 +253,27 @@ def recoveries(story: list[JobEvent]) -> int:
 
 
 def check_counters(
-    processes: MirrorProcesses, stories: dict[str, list[JobEvent]], cleared: int
+    processes: MirrorProcesses, histories: dict[str, list[JobEvent]], cleared: int
 ) -> None:
-    ends = Counter(event.status for story in stories.values() for event in story)
+    ends = Counter(event.status for history in histories.values() for event in history)
     for status in FINAL:
-        counted = sum(processes.stage.count(f"{status}_total", name) for name in QUEUES)
+        counted = sum(processes.harness.count(f"{status}_total", name) for name in QUEUES)
         assert counted == ends[status], status
-    assert sum(processes.stage.count("enqueued_total", name) for name in QUEUES) == len(stories)
+    assert sum(processes.harness.count("enqueued_total", name) for name in QUEUES) == len(histories)
     for name in QUEUES:  # maintenance may prune between these two reads
         eventually(
             lambda name=name: (
-                processes.stage.count("finished_bytes", name) == size_of(processes, name)
+                processes.harness.count("finished_bytes", name) == size_of(processes, name)
             ),
             why=name,
         )
-    left = sum(processes.stage.stats(name)[status] for name in QUEUES for status in FINAL)
-    assert left + cleared == len(stories)
+    left = sum(processes.harness.stats(name)[status] for name in QUEUES for status in FINAL)
+    assert left + cleared == len(histories)
 
 
 def size_of(processes: MirrorProcesses, queue: str) -> int:
     """The bytes of a queue's finished jobs, according to their hashes."""
-    redis = processes.lab.redis
+    redis = processes.broker.redis
     listed = [
         keys.job(job_id)
         for keys, status in product(all_keys(), (*FINAL, "deleted"))
@@ -282,6 +282,6 @@ def size_of(processes: MirrorProcesses, queue: str) -> int:
     return sum(int(redis.hget(key, "bytes") or 0) for key in listed)
 
 
-def check_records(processes: MirrorProcesses, stories: dict[str, list[JobEvent]]) -> None:
+def check_records(processes: MirrorProcesses, histories: dict[str, list[JobEvent]]) -> None:
     records = dict(JobRecord.objects.values_list("id", "status"))
-    assert records == {job_id: last(story) for job_id, story in stories.items()}
+    assert records == {job_id: last(history) for job_id, history in histories.items()}

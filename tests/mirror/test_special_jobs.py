@@ -19,7 +19,7 @@ from django_redisqueue.dashboard.periodic import history
 from django_redisqueue.mirror.bridge import Bridge, trim_stream
 from django_redisqueue.models import JobRecord
 from tests.broker.gathers import Query
-from tests.broker.lab import outcome
+from tests.broker.harness import outcome
 from tests.broker.schedules import FIRST, MINUTE, define, definition, fire, job_id
 
 from .mirrored_shard import MirroredShard
@@ -32,7 +32,7 @@ def test_a_result_in_a_file_is_read_after_redis_has_deleted_its_job(
     shard: MirroredShard, settings: Any, tmp_path: Path
 ) -> None:
     settings.MEDIA_ROOT = str(tmp_path)
-    query = Query(shard.lab, "ab", threshold=1)
+    query = Query(shard.broker, "ab", threshold=1)
     query.start()
     job = query.take()
     name = write_result("redisqueue/result.json", '["large"]')
@@ -44,24 +44,24 @@ def test_a_result_in_a_file_is_read_after_redis_has_deleted_its_job(
     assert shard.record(job.id).result_value == {"file": name}
     assert shard.statuses(query.job("then")) == ["queued", "processing", "completed"]
     assert shard.record(query.job("then")).kwargs == {"x": 1}
-    assert shard.lab.store.delete([job.id]) == [1]
+    assert shard.broker.store.delete([job.id]) == [1]
     assert get_job(job.id).result == ["large"]
 
 
 def test_runs_have_their_arguments_and_are_found_by_their_schedule(shard: MirroredShard) -> None:
-    lab = shard.lab
-    define(lab, definition(payload='[["EU"],{}]', options='{"tags":["region","eu"]}'))
+    broker = shard.broker
+    define(broker, definition(payload='[["EU"],{}]', options='{"tags":["region","eu"]}'))
     for due_ms in (FIRST, FIRST + MINUTE):
-        assert fire(lab, due_ms) == 1
-        lab.finish(outcome(lab.take()))
-    lab.add("other")
+        assert fire(broker, due_ms) == 1
+        broker.finish(outcome(broker.take()))
+    broker.add("other")
     shard.mirror()
     shard.assert_complete()
     record = shard.record(job_id(FIRST))
     assert (record.args, record.tags) == (("EU",), '{"region":"eu"}')
     assert shard.statuses(record.id) == ["queued", "processing", "completed"]
     assert [run["id"] for run in history("report")] == [job_id(FIRST + MINUTE), job_id(FIRST)]
-    assert lab.queries.job(job_id(FIRST + MINUTE)).previous_due_ms == FIRST
+    assert broker.queries.job(job_id(FIRST + MINUTE)).previous_due_ms == FIRST
 
 
 def put(shard: MirroredShard, name: str, text: str, options: str = "") -> None:
@@ -69,7 +69,7 @@ def put(shard: MirroredShard, name: str, text: str, options: str = "") -> None:
     new = NewJob(
         name, "default", "app.task", payload, options, when="+10000", unique="k replace 10000 60000"
     )
-    shard.lab.store.enqueue([new])
+    shard.broker.store.enqueue([new])
 
 
 @pytest.mark.parametrize("text", ["short", LONG])
@@ -79,7 +79,7 @@ def test_newer_arguments(shard: MirroredShard, text: str, between: bool) -> None
     put(shard, "a", "first", '{"tags":["n","1"]}')
     if between:
         shard.mirror()
-    shard.lab.advance(1000)
+    shard.broker.advance(1000)
     put(shard, "b", text, '{"tags":["n","2"]}')
     shard.mirror()
     record = shard.record("a")
@@ -87,7 +87,7 @@ def test_newer_arguments(shard: MirroredShard, text: str, between: bool) -> None
     assert record.tags == '{"n":"2"}'
     assert record.status == "scheduled"
     assert record.due_at is not None
-    assert record.due_at.timestamp() * 1000 == shard.lab.now + 10_000
+    assert record.due_at.timestamp() * 1000 == shard.broker.now + 10_000
     assert not JobRecord.objects.filter(pk="b").exists()
     assert shard.statuses("a") == ["scheduled", "scheduled"]
 
@@ -95,23 +95,23 @@ def test_newer_arguments(shard: MirroredShard, text: str, between: bool) -> None
 @pytest.mark.parametrize("verb", ["delete", "clear"])
 @pytest.mark.parametrize("status", ["completed", "failed"])
 def test_a_job_deleted_too_soon(shard: MirroredShard, verb: str, status: str) -> None:
-    lab = shard.lab
+    broker = shard.broker
     arguments = json.dumps([[LONG], {}])
     error = json.dumps({"type": "E", "message": LONG, "traceback": ""})
     body = json.dumps(LONG) if status == "completed" else error
-    lab.store.now_ms = None
-    lab.add("a", payload=arguments)
-    lab.finish(outcome(lab.take(), status, body))
+    broker.store.now_ms = None
+    broker.add("a", payload=arguments)
+    broker.finish(outcome(broker.take(), status, body))
     if verb == "delete":
-        assert lab.store.delete(["a"]) == [1]
+        assert broker.store.delete(["a"]) == [1]
     else:
-        assert lab.store.clear("default", status).done == 1
-    assert lab.ids(status) == []
-    shard.bridge = Bridge(get_settings(), hooks=[partial(trim_stream, lab.store)])
+        assert broker.store.clear("default", status).done == 1
+    assert broker.ids(status) == []
+    shard.bridge = Bridge(get_settings(), hooks=[partial(trim_stream, broker.store)])
     shard.mirror()
     record = shard.record("a")
     assert (record.status, record.payload) == (status, arguments)
     assert (record.result if status == "completed" else record.error) == body
-    lab.redis.zadd(lab.keys.queue("default").deleted, {"a": 1})  # ages ago
-    lab.store.prune("default", "completed", 100, 10**9)
-    assert lab.ids("deleted") == []
+    broker.redis.zadd(broker.keys.queue("default").deleted, {"a": 1})  # ages ago
+    broker.store.prune("default", "completed", 100, 10**9)
+    assert broker.ids("deleted") == []

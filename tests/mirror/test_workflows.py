@@ -32,8 +32,8 @@ from django_redisqueue.signals import (
     workflow_failed,
     workflow_running,
 )
-from tests.broker.lab import ERROR, outcome
-from tests.broker.workflows import LabWorkflow
+from tests.broker.harness import ERROR, outcome
+from tests.broker.workflows import BrokerWorkflow
 
 from .mirror_processes import MirrorProcesses
 from .mirrored_shard import MirroredShard, check_events
@@ -48,7 +48,7 @@ def full_shard(shard: MirroredShard, monkeypatch: pytest.MonkeyPatch) -> Iterato
     """A shard on Redis's own clock, and a bridge with everything that belongs to it."""
     monkeypatch.setattr(reconcile, "RECORDS_PER_STEP", 3)
     shard.bridge.close()
-    shard.lab.store.now_ms = None
+    shard.broker.store.now_ms = None
     shard.bridge = make_bridge(get_settings(), page=100)
     return shard
 
@@ -61,7 +61,7 @@ def counts(record: WorkflowRecord) -> tuple[int, int, int, int]:
 
 
 def test_a_record_follows_its_workflow_to_the_end(shard: MirroredShard) -> None:
-    workflow = LabWorkflow(shard.lab, FAN, name="1")
+    workflow = BrokerWorkflow(shard.broker, FAN, name="1")
     workflow.push()
     shard.mirror()
     record = shard.workflow(workflow.id)
@@ -80,7 +80,7 @@ def test_a_record_follows_its_workflow_to_the_end(shard: MirroredShard) -> None:
 
 @pytest.mark.parametrize("name", ["", 'a "quoted" \\ name', "<b>Nächte</b> \U0001f319", "x" * 200])
 def test_its_name_arrives_as_it_was_given(shard: MirroredShard, name: str) -> None:
-    workflow = LabWorkflow(shard.lab, FAN, name="1")
+    workflow = BrokerWorkflow(shard.broker, FAN, name="1")
     workflow._fields = ["name", name]
     workflow.push()
     shard.mirror()
@@ -88,15 +88,15 @@ def test_its_name_arrives_as_it_was_given(shard: MirroredShard, name: str) -> No
 
 
 def test_pause_and_release_are_a_flag(shard: MirroredShard) -> None:
-    workflow = LabWorkflow(shard.lab, FAN, name="1")
+    workflow = BrokerWorkflow(shard.broker, FAN, name="1")
     workflow.push()
-    shard.lab.store.control_workflow(workflow.id, "pause")
+    shard.broker.store.control_workflow(workflow.id, "pause")
     shard.mirror()
     assert (shard.workflow(workflow.id).status, shard.workflow(workflow.id).is_paused) == (
         "running",
         True,
     )
-    shard.lab.store.control_workflow(workflow.id, "release")
+    shard.broker.store.control_workflow(workflow.id, "release")
     shard.mirror()
     assert (shard.workflow(workflow.id).status, shard.workflow(workflow.id).is_paused) == (
         "running",
@@ -108,15 +108,15 @@ def test_pause_and_release_are_a_flag(shard: MirroredShard) -> None:
 def test_a_paused_workflow_that_fails_and_is_retried_is_still_paused(
     shard: MirroredShard,
 ) -> None:
-    workflow = LabWorkflow(shard.lab, {0: (), 1: ()}, name="1")
+    workflow = BrokerWorkflow(shard.broker, {0: (), 1: ()}, name="1")
     workflow.push()
-    job = shard.lab.take("runner")
-    shard.lab.store.control_workflow(workflow.id, "pause")
-    shard.lab.finish(outcome(job, "failed", ERROR), child="runner")
+    job = shard.broker.take("runner")
+    shard.broker.store.control_workflow(workflow.id, "pause")
+    shard.broker.finish(outcome(job, "failed", ERROR), child="runner")
     shard.mirror()
     record = shard.workflow(workflow.id)
     assert (record.status, record.is_paused, counts(record)) == ("failed", True, (2, 0, 1, 0))
-    shard.lab.store.requeue([job.id])
+    shard.broker.store.requeue([job.id])
     shard.mirror()
     record = shard.workflow(workflow.id)
     assert (record.status, record.is_paused, record.generation) == ("running", True, 1)
@@ -125,15 +125,15 @@ def test_a_paused_workflow_that_fails_and_is_retried_is_still_paused(
 
 
 def test_a_cleaned_workflow_keeps_its_counts(shard: MirroredShard) -> None:
-    workflow = LabWorkflow(shard.lab, FAN, name="1")
+    workflow = BrokerWorkflow(shard.broker, FAN, name="1")
     workflow.push()
     workflow.run_one()
-    shard.lab.store.control_workflow(workflow.id, "cancel")
+    shard.broker.store.control_workflow(workflow.id, "cancel")
     shard.mirror()
     record = shard.workflow(workflow.id)
     assert (record.status, counts(record)) == ("cancelled", (4, 1, 0, 0)), "it has just begun to"
     workflow.advance()
-    shard.lab.store.control_workflow(workflow.id, "clean")
+    shard.broker.store.control_workflow(workflow.id, "clean")
     workflow.advance()
     shard.mirror()
     record = shard.workflow(workflow.id)
@@ -141,24 +141,24 @@ def test_a_cleaned_workflow_keeps_its_counts(shard: MirroredShard) -> None:
     assert record.cleaned_at is not None
     assert shard.workflow_statuses(workflow.id) == ["running", "cancelled", "cleaned"]
     shard.mirror()
-    check_events(shard.lab)
+    check_events(shard.broker)
 
 
 def test_a_push_that_was_never_finished_leaves_no_record(shard: MirroredShard) -> None:
-    workflow = LabWorkflow(shard.lab, FAN, name="1")
+    workflow = BrokerWorkflow(shard.broker, FAN, name="1")
     workflow.push_batch(0, 2, first=True)
     shard.mirror()
-    shard.lab.advance(HALF_PUSHED_MS)
+    shard.broker.advance(HALF_PUSHED_MS)
     workflow.advance()
     shard.mirror()
     assert not WorkflowRecord.objects.exists()
     assert shard.workflow_statuses(workflow.id) == ["cleaned"]
-    paused = LabWorkflow(shard.lab, FAN, name="2")
+    paused = BrokerWorkflow(shard.broker, FAN, name="2")
     paused.push_batch(0, 2, first=True)
-    shard.lab.store.control_workflow(paused.id, "pause")
+    shard.broker.store.control_workflow(paused.id, "pause")
     shard.mirror()
     assert shard.workflow(paused.id).is_paused
-    shard.lab.advance(HALF_PUSHED_MS)
+    shard.broker.advance(HALF_PUSHED_MS)
     paused.advance()
     shard.mirror()
     assert shard.workflow(paused.id).status == "cancelled"
@@ -169,7 +169,7 @@ def test_a_push_that_was_never_finished_leaves_no_record(shard: MirroredShard) -
 
 
 def test_a_page_is_applied_once_however_often_it_is_read(shard: MirroredShard) -> None:
-    workflow = LabWorkflow(shard.lab, FAN, name="1")
+    workflow = BrokerWorkflow(shard.broker, FAN, name="1")
     workflow.push()
     workflow.run_all()
     shard.mirror()
@@ -182,24 +182,24 @@ def test_a_page_is_applied_once_however_often_it_is_read(shard: MirroredShard) -
 
 
 def test_many_in_one_page_and_over_pages(shard: MirroredShard) -> None:
-    workflows = [LabWorkflow(shard.lab, {0: ()}, name=str(n)) for n in range(30)]
+    workflows = [BrokerWorkflow(shard.broker, {0: ()}, name=str(n)) for n in range(30)]
     for workflow in workflows:
         workflow.push()
     small = Bridge(get_settings(), page=7)
     shard.mirror(small)
     small.close()
-    assert workflows[0].lab.claim("w", 100).jobs
+    assert workflows[0].broker.claim("w", 100).jobs
     assert WorkflowRecord.objects.filter(status="running").count() == 30
     shard.mirror()
-    check_events(shard.lab)
+    check_events(shard.broker)
 
 
 def test_a_full_page_with_events_of_workflows_is_not_the_end(
     shard: MirroredShard,
 ) -> None:
     for n in range(6):
-        LabWorkflow(shard.lab, {0: ()}, name=str(n)).push()
-    events = len(shard.lab.written())
+        BrokerWorkflow(shard.broker, {0: ()}, name=str(n)).push()
+    events = len(shard.broker.written())
     bridge = Bridge(get_settings(), page=6)
     assert bridge.run_once()
     assert not bridge.is_caught_up
@@ -214,8 +214,8 @@ def test_an_entry_that_is_not_a_workflow_event_is_left_out(
 ) -> None:
     strange = ['{"workflowId":"flow_x_0","status":"dancing"}', "[]", "no JSON"]
     for text in strange:
-        shard.lab.redis.xadd(shard.lab.keys.events, {"workflow": text})
-    workflow = LabWorkflow(shard.lab, FAN, name="1")
+        shard.broker.redis.xadd(shard.broker.keys.events, {"workflow": text})
+    workflow = BrokerWorkflow(shard.broker, FAN, name="1")
     workflow.push()
     shard.mirror()
     assert caplog.text.count("is no event") == len(strange)
@@ -225,7 +225,7 @@ def test_an_entry_that_is_not_a_workflow_event_is_left_out(
 def test_a_name_that_is_too_long_affects_no_other_workflow(
     shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    workflows = [LabWorkflow(shard.lab, {0: ()}, name=str(n)) for n in range(3)]
+    workflows = [BrokerWorkflow(shard.broker, {0: ()}, name=str(n)) for n in range(3)]
     workflows[1]._fields = ["name", "x" * 201]
     for workflow in workflows:
         workflow.push()
@@ -261,17 +261,19 @@ def test_an_older_event_changes_nothing(order: tuple[int, int, int], moves: bool
 
 
 def trim_all(shard: MirroredShard) -> None:
-    shard.lab.redis.xtrim(shard.lab.keys.events, maxlen=1, approximate=False)
+    shard.broker.redis.xtrim(shard.broker.keys.events, maxlen=1, approximate=False)
 
 
 def test_a_gap_is_reconciled_from_redis(full_shard: MirroredShard) -> None:
-    ends, fails, paused, unseen = (LabWorkflow(full_shard.lab, {0: ()}, name=n) for n in "1234")
+    ends, fails, paused, unseen = (
+        BrokerWorkflow(full_shard.broker, {0: ()}, name=n) for n in "1234"
+    )
     for workflow in (ends, fails, paused):
         workflow.push()
     full_shard.mirror()
-    first, second = full_shard.lab.claim(jobs=2).jobs
-    full_shard.lab.finish(outcome(first), outcome(second, "failed", ERROR))
-    full_shard.lab.store.control_workflow(paused.id, "pause")
+    first, second = full_shard.broker.claim(jobs=2).jobs
+    full_shard.broker.finish(outcome(first), outcome(second, "failed", ERROR))
+    full_shard.broker.store.control_workflow(paused.id, "pause")
     unseen._fields = ["name", "unseen"]
     unseen.push()
     trim_all(full_shard)
@@ -294,7 +296,7 @@ def begin_anew(shard: MirroredShard) -> None:
 
 
 def test_a_record_that_agrees_is_unchanged(full_shard: MirroredShard) -> None:
-    workflow = LabWorkflow(full_shard.lab, FAN, name="1")
+    workflow = BrokerWorkflow(full_shard.broker, FAN, name="1")
     workflow.push()
     full_shard.mirror()
     begin_anew(full_shard)
@@ -306,13 +308,13 @@ def test_a_record_that_agrees_is_unchanged(full_shard: MirroredShard) -> None:
 def test_a_workflow_that_redis_does_not_know_is_lost(
     full_shard: MirroredShard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    workflows = [LabWorkflow(full_shard.lab, FAN, name=f"{n}") for n in range(5)]
+    workflows = [BrokerWorkflow(full_shard.broker, FAN, name=f"{n}") for n in range(5)]
     for workflow in workflows:
         workflow.push()
     full_shard.mirror()
     gone = workflows[:4]
     for workflow in gone:
-        full_shard.lab.redis.delete(full_shard.lab.keys.workflow(workflow.id))
+        full_shard.broker.redis.delete(full_shard.broker.keys.workflow(workflow.id))
     begin_anew(full_shard)
     told: list[str] = []
     with listening(workflow_failed, to=lambda record, **_: told.append(record.id)):
@@ -328,12 +330,12 @@ def test_a_workflow_that_redis_does_not_know_is_lost(
 
 
 def test_no_workflow_is_declared_lost_that_an_outbox_sends_again(full_shard: MirroredShard) -> None:
-    workflow = LabWorkflow(full_shard.lab, FAN, name="1")
+    workflow = BrokerWorkflow(full_shard.broker, FAN, name="1")
     workflow.push()
     full_shard.mirror()
     OutboxJob.objects.create(id=workflow.id, queue="q", task="t", payload="[[],{}]")
-    full_shard.lab.redis.delete(full_shard.lab.keys.workflow(workflow.id))
-    full_shard.lab.redis.delete(*[full_shard.lab.keys.job(f"{workflow.id}.{n}") for n in FAN])
+    full_shard.broker.redis.delete(full_shard.broker.keys.workflow(workflow.id))
+    full_shard.broker.redis.delete(*[full_shard.broker.keys.job(f"{workflow.id}.{n}") for n in FAN])
     begin_anew(full_shard)
     full_shard.mirror()
     assert full_shard.workflow(workflow.id).status == "running"
@@ -344,7 +346,7 @@ def test_no_workflow_is_declared_lost_before_its_end_has_been_read(
     full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends and is cleaned up between the walk's look at Redis and its look at the records."""
-    workflow = LabWorkflow(full_shard.lab, {0: ()}, name="1")
+    workflow = BrokerWorkflow(full_shard.broker, {0: ()}, name="1")
     workflow.push()
     reconciler, cursor = begin(full_shard)
     pages = reconcile.WorkflowReconciler.unfinished_pages
@@ -355,7 +357,7 @@ def test_no_workflow_is_declared_lost_before_its_end_has_been_read(
             if not looks:
                 looks.extend(record.pk for record in records)
                 workflow.run_all()
-                full_shard.lab.store.control_workflow(workflow.id, "clean")
+                full_shard.broker.store.control_workflow(workflow.id, "clean")
                 workflow.advance()
             yield records
 
@@ -376,9 +378,9 @@ def test_no_workflow_is_declared_lost_before_its_end_has_been_read(
 
 
 def test_a_cursor_on_a_workflows_entry_is_recognised(full_shard: MirroredShard) -> None:
-    workflow = LabWorkflow(full_shard.lab, {0: ()}, name="1")
+    workflow = BrokerWorkflow(full_shard.broker, {0: ()}, name="1")
     workflow.push()
-    full_shard.lab.store.control_workflow(workflow.id, "pause")  # the last entry
+    full_shard.broker.store.control_workflow(workflow.id, "pause")  # the last entry
     full_shard.mirror()
     last = full_shard.bridge.events.last()
     assert last is not None
@@ -387,11 +389,11 @@ def test_a_cursor_on_a_workflows_entry_is_recognised(full_shard: MirroredShard) 
     full_shard.mirror()
     assert MirrorState.objects.get().epoch == 0
     # Redis goes back in time, and another entry is now in its place.
-    key, (*_, event) = full_shard.lab.keys.events, full_shard.lab.written()
+    key, (*_, event) = full_shard.broker.keys.events, full_shard.broker.written()
     assert event.place == last
-    full_shard.lab.redis.delete(key)
+    full_shard.broker.redis.delete(key)
     other = event.text.replace("paused", "running")
-    full_shard.lab.redis.xadd(key, {"workflow": other, "name": ""}, id=event.entry)
+    full_shard.broker.redis.xadd(key, {"workflow": other, "name": ""}, id=event.entry)
     full_shard.bridge.close()
     full_shard.mirror()
     assert MirrorState.objects.get().epoch == 1
@@ -413,7 +415,7 @@ def test_signals_are_sent_in_order_once_and_not_again(full_shard: MirroredShard)
         assert sender is WorkflowRecord
         told.append((record.id, event.status, record.status))
 
-    workflow = LabWorkflow(full_shard.lab, FAN, name="1")
+    workflow = BrokerWorkflow(full_shard.broker, FAN, name="1")
     workflow.push()
     with listening(workflow_running, workflow_completed, to=hear):
         full_shard.mirror()
@@ -432,7 +434,7 @@ def test_a_receiver_that_raises_is_logged_with_the_workflow(
     def broken(**_: Any) -> None:
         raise ZeroDivisionError
 
-    workflow = LabWorkflow(full_shard.lab, {0: ()}, name="1")
+    workflow = BrokerWorkflow(full_shard.broker, {0: ()}, name="1")
     with listening(workflow_running, to=broken), caplog.at_level(logging.ERROR):
         workflow.push()
         full_shard.mirror()
@@ -443,11 +445,11 @@ def test_a_receiver_that_raises_is_logged_with_the_workflow(
 @pytest.mark.slow
 def test_a_workflow_event_alone_wakes_a_sleeping_bridge(processes: MirrorProcesses) -> None:
     """Pausing a workflow changes no job; otherwise the bridge would only look after 30 s."""
-    workflow = LabWorkflow(processes.lab, {0: ()}, name="1")
+    workflow = BrokerWorkflow(processes.broker, {0: ()}, name="1")
     workflow.push()
     processes.bridge_process()
     processes.until_at_the_end()
-    processes.lab.store.control_workflow(workflow.id, "pause")
+    processes.broker.store.control_workflow(workflow.id, "pause")
     processes.until_at_the_end(timeout=10)
     assert processes.workflow(workflow.id).is_paused
 
@@ -455,12 +457,12 @@ def test_a_workflow_event_alone_wakes_a_sleeping_bridge(processes: MirrorProcess
 def test_of_two_simultaneous_reconciles_only_one_declares_a_workflow_lost(
     full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workflow = LabWorkflow(full_shard.lab, FAN, name="1")
+    workflow = BrokerWorkflow(full_shard.broker, FAN, name="1")
     workflow.push()
     reconciler, cursor = begin(full_shard)
-    story = full_shard.workflow_statuses(workflow.id)
-    full_shard.lab.redis.delete(full_shard.lab.keys.workflow(workflow.id))
+    statuses = full_shard.workflow_statuses(workflow.id)
+    full_shard.broker.redis.delete(full_shard.broker.keys.workflow(workflow.id))
     other = Reconciler(full_shard.bridge.connection, get_settings())
     meanwhile(monkeypatch, lambda: steps(other, cursor))
     steps(reconciler, cursor)
-    assert full_shard.workflow_statuses(workflow.id) == [*story, "failed"]
+    assert full_shard.workflow_statuses(workflow.id) == [*statuses, "failed"]

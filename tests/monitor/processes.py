@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from tests.support import commands
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.support.servers import RedisServer
 from tests.worker.processes import PATIENCE, eventually
 
@@ -131,9 +131,9 @@ class MonitorHarness:
         change.REDISQUEUE = {"CONNECTION": {"URL": server.url}}
         self.server = server
         self.redis = server.client(decode_responses=True)
-        self.hand = Hand()
+        self.manual_worker = ManualWorker()
         self._stack = stack
-        stack.callback(self.hand.close)
+        stack.callback(self.manual_worker.close)
 
     def monitor(
         self, *arguments: str, terminal: bool = False, rich: bool = True, size: Size = (30, 150)

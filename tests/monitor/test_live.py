@@ -37,10 +37,10 @@ OWNED = "\x1b]0;owned\x07"
 def a_job_with_a_nasty_note(harness: MonitorHarness) -> str:
     """Its progress note would set the terminal's title."""
     job = tasks.noop.enqueue(OWNED)
-    claimed = harness.hand.claim_one()
+    claimed = harness.manual_worker.claim_one()
     progress = json.dumps({"done": 1, "total": 2, "note": OWNED})
-    harness.hand.store.progress(
-        harness.hand.claim_request.child, claimed.id, claimed.lease, progress
+    harness.manual_worker.store.progress(
+        harness.manual_worker.claim_request.child, claimed.id, claimed.lease, progress
     )
     return job.id
 
@@ -51,7 +51,7 @@ def test_the_screen_shows_what_happens_and_leaves_a_clean_terminal(
 ) -> None:
     monitor = harness.monitor("--interval", "0.2", terminal=True)
     monitor.until_drawn("queuemonitor", "default", "no worker is alive: start one")
-    harness.hand.store.heartbeat([harness.hand.claim_request.child])
+    harness.manual_worker.store.heartbeat([harness.manual_worker.claim_request.child])
     job_id = a_job_with_a_nasty_note(harness)
     monitor.until_drawn(job_id, r"1/2 \x1b]0;owned\x07", "tests.app.tasks.noop", "1 children")
     assert monitor.signal(number) == 0
@@ -90,16 +90,16 @@ def test_it_may_start_before_redis(harness: MonitorHarness) -> None:
 
 
 def test_rows_that_do_not_fit_are_counted(harness: MonitorHarness) -> None:
-    harness.hand.store.heartbeat([f"web.1234abcd.7.9.{n}" for n in range(60)])
+    harness.manual_worker.store.heartbeat([f"web.1234abcd.7.9.{n}" for n in range(60)])
     monitor = harness.monitor(terminal=True)
     monitor.until_drawn("60 children of workers alive", "more")
     assert monitor.last_screen.count("\n") < 30
 
 
 def test_eighty_columns_are_enough(harness: MonitorHarness) -> None:
-    harness.hand.store.heartbeat([harness.hand.claim_request.child])
+    harness.manual_worker.store.heartbeat([harness.manual_worker.claim_request.child])
     running = tasks.noop.enqueue()
-    harness.hand.claim_one()
+    harness.manual_worker.claim_one()
     tasks.noop.enqueue_many([()] * 1234)
     monitor = harness.monitor("--interval", "0.2", terminal=True, size=(24, 80))
     monitor.until_drawn(running.id, "1,234", "oldest", "retry failed", "f: failures only")
@@ -121,7 +121,9 @@ def test_a_small_screen_shows_the_most_important_lines(
     monkeypatch.setenv("REDISQUEUE_TEST_SETTINGS", json.dumps(queues))
     for name in names:
         tasks.noop.using(queue_name=name).enqueue()
-    harness.hand.store.heartbeat([f"a-worker-with-a-long-name.1234abcd.7.9.{n}" for n in range(60)])
+    harness.manual_worker.store.heartbeat(
+        [f"a-worker-with-a-long-name.1234abcd.7.9.{n}" for n in range(60)]
+    )
     monitor = harness.monitor("--interval", "0.2", terminal=True, size=(24, 80))
     monitor.until_drawn("p: pause or resume", "ERROR", "default", "more", "children of workers")
     assert names[-1] not in monitor.last_screen
@@ -160,7 +162,10 @@ def test_keys_show_failures_pause_queues_and_retry(
     monitor = harness.monitor("--interval", "0.2", terminal=True)
     monitor.until_drawn("p: pause or resume", "low")
     good, bad = tasks.noop.enqueue_many([()] * 2)
-    assert (harness.hand.complete_one(), harness.hand.fail_one()) == (good.id, bad.id)
+    assert (harness.manual_worker.complete_one(), harness.manual_worker.fail_one()) == (
+        good.id,
+        bad.id,
+    )
     monitor.until_drawn(good.id, "failed      default")
     monitor.press("f")
     monitor.until_drawn("Failed attempts only", bad.id)

@@ -19,7 +19,7 @@ from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.schedules import Source
 from tests.app import tasks
 from tests.broker.schedules import definition
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
 
@@ -31,22 +31,22 @@ def monitor(*arguments: str) -> str:
 
 
 @pytest.fixture
-def busy(queue_settings: dict[str, Any], settings: Any) -> Iterator[Hand]:
+def busy(queue_settings: dict[str, Any], settings: Any) -> Iterator[ManualWorker]:
     """1,002 queued, 1 waits for another, 1 processing, 1 completed, 1 failed; low is paused."""
     settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}}
-    hand = Hand()
+    manual_worker = ManualWorker()
     last = tasks.noop.enqueue_many([()] * 1005)[-1]
     tasks.noop.using(after=last).enqueue()
-    hand.store.heartbeat([hand.claim_request.child])
-    hand.complete_one()
-    hand.fail_one()
-    hand.claim_one()
+    manual_worker.store.heartbeat([manual_worker.claim_request.child])
+    manual_worker.complete_one()
+    manual_worker.fail_one()
+    manual_worker.claim_one()
     JobQueue("low").pause(by="ann")
-    yield hand
-    hand.close()
+    yield manual_worker
+    manual_worker.close()
 
 
-def test_the_table(busy: Hand) -> None:
+def test_the_table(busy: ManualWorker) -> None:
     lines = [line.split() for line in monitor().splitlines()]
     assert lines[0] == [
         "queue", "queued", "processing", "scheduled", "waiting", "retrying", "completed", "failed",
@@ -61,7 +61,7 @@ def test_the_table(busy: Hand) -> None:
     assert "tests.app.tasks.noop" in lines[-1]
 
 
-def test_json(busy: Hand) -> None:
+def test_json(busy: ManualWorker) -> None:
     found = json.loads(monitor("--json", "--queue", "default"))
     (queue,) = found["queues"]
     assert queue["name"] == "default"
@@ -80,7 +80,7 @@ def test_json(busy: Hand) -> None:
     assert 0 < child["leaseSeconds"] <= 15
 
 
-def test_policies(busy: Hand) -> None:
+def test_policies(busy: ManualWorker) -> None:
     for name in ("job_1", "job_2"):
         busy.store.enqueue(
             [
@@ -91,17 +91,17 @@ def test_policies(busy: Hand) -> None:
             ]
         )  # fmt: skip
     JobQueue("low").resume()
-    hand = Hand("low")
-    hand.claim_one()
-    hand.claim()
-    hand.close()
+    manual_worker = ManualWorker("low")
+    manual_worker.claim_one()
+    manual_worker.claim()
+    manual_worker.close()
     schedule = definition("report", source=Source.ADMIN)
     busy.store.define_schedules("", [(schedule, 1_760_000_000_000)])
-    hand = Hand("parking")
+    manual_worker = ManualWorker("parking")
     for name, event, due in (("job_3", "paid:42", ""), ("job_4", "", "9000000000000")):
-        hand.store.enqueue([NewJob(name, "parking", "t", "[[],{}]")])
-        hand.settle(hand.claim_one(), "parked", event, due)
-    hand.close()
+        manual_worker.store.enqueue([NewJob(name, "parking", "t", "[[],{}]")])
+        manual_worker.settle(manual_worker.claim_one(), "parked", event, due)
+    manual_worker.close()
     lines = monitor().splitlines()
     assert any(line.startswith(r"limits: \x1b:42 1 of 1, 1 lane parked, oldest ") for line in lines)
     assert "unique keys: 2" in lines

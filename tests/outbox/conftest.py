@@ -10,26 +10,26 @@ import pytest
 
 from tests.mirror.mirror_processes import sqlite_entry
 from tests.support.postgres import as_database
-from tests.worker.conftest import stage
-from tests.worker.stage import Stage
+from tests.worker.conftest import harness
+from tests.worker.harness import WorkerHarness
 
-__all__ = ["stage"]
+__all__ = ["harness"]
 
 MODULES = ["tests.worker.tasks", "tests.outbox.tasks", "tests.outbox.quick"]
 ALIASES = ("default", "other")
 
 
-class Play:
-    """A stage whose processes share databases with the test."""
+class OutboxHarness:
+    """A harness whose processes share databases with the test."""
 
-    def __init__(self, stage: Stage, server: Any) -> None:
-        self.stage = stage
+    def __init__(self, harness: WorkerHarness, server: Any) -> None:
+        self.harness = harness
         self.server = server  #: PostgreSQL, or None
 
     def run(self, code: str, *, redis: str = "", kill: int = 0, **settings: Any) -> None:
         """Run code in a separate process with Django set up; it ends by the signal ``kill``."""
         setup = "import os, signal\nfrom tests.outbox.tasks import *\n"
-        script = self.stage.script(setup + code, redis=redis, **settings)
+        script = self.harness.script(setup + code, redis=redis, **settings)
         code_of_exit = script.wait()
         assert code_of_exit == -kill, f"{code_of_exit}\n{script.output}"
 
@@ -41,14 +41,14 @@ def empty_sqlite(migrated: Path) -> bytes:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def play(
+def outbox_harness(
     request: pytest.FixtureRequest,
-    stage: Stage,
+    harness: WorkerHarness,
     empty_sqlite: bytes,
     tmp_path: Path,
     django_db_blocker: Any,
-) -> Iterator[Play]:
-    """A stage with two migrated databases for its processes and the test, of each kind."""
+) -> Iterator[OutboxHarness]:
+    """A harness with two migrated databases for its processes and the test, of each kind."""
     server = None if request.param == "sqlite" else request.getfixturevalue("postgres")
     entries = {}
     for alias in ALIASES:
@@ -57,13 +57,13 @@ def play(
             entries[alias] = sqlite_entry(tmp_path / f"{alias}.sqlite3")
         else:
             entries[alias] = server.new_database()
-    stage.configure(TASK_MODULES=MODULES, MIRROR=False)
-    stage.environment["REDISQUEUE_TEST_DATABASES"] = json.dumps(entries)
+    harness.configure(TASK_MODULES=MODULES, MIRROR=False)
+    harness.environment["REDISQUEUE_TEST_DATABASES"] = json.dumps(entries)
     with django_db_blocker.unblock(), ExitStack() as stack:
         for alias, entry in entries.items():
             stack.enter_context(as_database(alias, entry))
-        yield Play(stage, server)
+        yield OutboxHarness(harness, server)
     if server is not None:
-        stage.end_workers()  # otherwise one might write into a database after it was emptied
+        harness.end_workers()  # otherwise one might write into a database after it was emptied
         for entry in entries.values():
             server.drop(entry)

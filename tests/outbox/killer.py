@@ -17,7 +17,7 @@ run_once = executor.run_once
 
 def run_once_and_die(job_id: str, alias: str, work: Callable[[], str]) -> str:
     result = run_once(job_id, alias, work)
-    die_once(os.environ["REDISQUEUE_TEST_GRAVES"], job_id)
+    die_once(os.environ["REDISQUEUE_TEST_DEATHS"], job_id)
     return result
 
 
@@ -27,7 +27,7 @@ enqueue = RedisTransport.enqueue
 
 
 def enqueue_or_die(transport: RedisTransport, jobs: Sequence[NewJob]) -> None:
-    die_once(os.environ["REDISQUEUE_TEST_GRAVES"], f"send-{jobs[0].id}")
+    die_once(os.environ["REDISQUEUE_TEST_DEATHS"], f"send-{jobs[0].id}")
     enqueue(transport, jobs)
 
 

@@ -16,7 +16,7 @@ save = JobRedis.save
 
 
 def die_and_save(steps: JobRedis, job: ClaimedJob, field: str, value: str) -> int:
-    folder = os.environ.get("REDISQUEUE_TEST_GRAVES")
+    folder = os.environ.get("REDISQUEUE_TEST_DEATHS")
     if folder:
         die_once(folder, f"{job.id}-{field}")
     return save(steps, job, field, value)

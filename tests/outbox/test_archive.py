@@ -16,7 +16,7 @@ from django_redisqueue.core.job_data import encode_error
 from django_redisqueue.exceptions import CorruptJob, JobFailed, JobNotFound, WaitTimeout
 from django_redisqueue.models import JobEvent, JobRecord, OutboxJob
 from tests.app import tasks
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.support.shards import mirror
 
 from .tasks import charge
@@ -122,7 +122,7 @@ def test_an_error_on_an_event_loop_names_the_async_method(ask: Callable[[], obje
         asyncio.run(wrong())
 
 
-def test_redis_takes_precedence_over_the_mirror(hand: Hand) -> None:
+def test_redis_takes_precedence_over_the_mirror(manual_worker: ManualWorker) -> None:
     job = tasks.noop.enqueue("fresh")
     record(id=job.id)
     assert (get_job(job.id).status, get_job(job.id).args) == ("queued", ("fresh",))
@@ -182,13 +182,13 @@ def test_a_job_in_the_outbox_is_shown_redacted(
     assert get_job(job.id).args == (7, "[redacted]")
 
 
-def test_a_whole_life(redis: Redis, hand: Hand) -> None:
+def test_a_whole_life(redis: Redis, manual_worker: ManualWorker) -> None:
     """Enqueued, run, mirrored, and deleted by Redis."""
     job = tasks.add.enqueue(1, b=2)
-    hand.complete_one("3")
+    manual_worker.complete_one("3")
     mirror()
     before = get_job(job.id).data
-    redis.delete(hand.store.keys.job(job.id))
+    redis.delete(manual_worker.store.keys.job(job.id))
     after = get_job(job.id).data
     for name in ("task", "queue", "status", "args", "kwargs", "result", "attempts", "finished_ms"):
         assert getattr(after, name) == getattr(before, name), name

@@ -15,10 +15,10 @@ from tests.app.models import Counter
 from tests.worker.processes import eventually
 
 from . import tasks
-from .conftest import MODULES, Play
+from .conftest import MODULES, OutboxHarness
 
 KILLS = 100
-ON_POSTGRES = pytest.mark.parametrize("play", ["postgresql"], indirect=True)
+ON_POSTGRES = pytest.mark.parametrize("outbox_harness", ["postgresql"], indirect=True)
 
 
 def value(name: str) -> int:
@@ -27,16 +27,16 @@ def value(name: str) -> int:
 
 @pytest.mark.slow
 def test_killed_after_the_commit_and_before_the_report_a_hundred_times(
-    play: Play, tmp_path: Path
+    outbox_harness: OutboxHarness, tmp_path: Path
 ) -> None:
-    stage, graves = play.stage, tmp_path / "graves"
-    graves.mkdir()
-    stage.environment["REDISQUEUE_TEST_GRAVES"] = str(graves)
-    stage.configure(TASK_MODULES=[*MODULES, "tests.outbox.killer"])
+    harness, deaths = outbox_harness.harness, tmp_path / "deaths"
+    deaths.mkdir()
+    harness.environment["REDISQUEUE_TEST_DEATHS"] = str(deaths)
+    harness.configure(TASK_MODULES=[*MODULES, "tests.outbox.killer"])
     jobs = tasks.count_once.enqueue_many([("n",)] * KILLS)
-    stage.worker("--processes", "2")
-    stage.until_done(KILLS, timeout=120)
-    assert len(list(graves.iterdir())) == KILLS
+    harness.worker("--processes", "2")
+    harness.until_done(KILLS, timeout=120)
+    assert len(list(deaths.iterdir())) == KILLS
     assert value("n") == KILLS
     assert Receipt.objects.count() == KILLS
     for job in jobs:
@@ -45,57 +45,59 @@ def test_killed_after_the_commit_and_before_the_report_a_hundred_times(
     assert sorted(job.result for job in jobs) == list(range(1, KILLS + 1))
 
 
-def test_enqueued_jobs_commit_with_it_or_not_at_all(play: Play, tmp_path: Path) -> None:
-    stage = play.stage
-    job = tasks.fail_once.enqueue(stage.book, "work")
-    stage.worker("--processes", "1")
-    stage.until_done(2)  # itself, and the job of its second run
+def test_enqueued_jobs_commit_with_it_or_not_at_all(
+    outbox_harness: OutboxHarness, tmp_path: Path
+) -> None:
+    harness = outbox_harness.harness
+    job = tasks.fail_once.enqueue(harness.book, "work")
+    harness.worker("--processes", "1")
+    harness.until_done(2)  # itself, and the job of its second run
     job.refresh()
     assert (job.attempts, job.result) == (1, 1)
     assert (value("work"), value("work-later")) == (1, 1)
-    assert stage.runs()["work"] == 2
+    assert harness.runs()["work"] == 2
     assert OutboxJob.objects.count() <= 1  # that of the second run's job, until it is safe
 
 
 def test_a_job_enqueued_by_a_job_that_is_killed_after_its_commit(
-    play: Play, tmp_path: Path
+    outbox_harness: OutboxHarness, tmp_path: Path
 ) -> None:
     """Once before it sends what it enqueued, and once before it reports."""
-    stage, graves = play.stage, tmp_path / "graves"
-    graves.mkdir()
-    stage.environment["REDISQUEUE_TEST_GRAVES"] = str(graves)
-    stage.configure(TASK_MODULES=[*MODULES, "tests.outbox.killer"])
+    harness, deaths = outbox_harness.harness, tmp_path / "deaths"
+    deaths.mkdir()
+    harness.environment["REDISQUEUE_TEST_DEATHS"] = str(deaths)
+    harness.configure(TASK_MODULES=[*MODULES, "tests.outbox.killer"])
     tasks.count_and_enqueue.enqueue_many([("n",)] * 10)
-    stage.worker("--processes", "1")
-    stage.until_done(20, timeout=30)
-    assert len(list(graves.iterdir())) == 20
+    harness.worker("--processes", "1")
+    harness.until_done(20, timeout=30)
+    assert len(list(deaths.iterdir())) == 20
     assert (value("n"), value("n-later")) == (10, 10)
 
 
 @ON_POSTGRES  # because the frozen run would hold SQLite's only write lock
-def test_a_stale_duplicate_runs_too_and_one_receipt_wins(play: Play) -> None:
-    stage = play.stage
-    frozen = stage.worker("--processes", "1").wait_until_up(2)
-    job = tasks.slow_once.enqueue(stage.book, "twin", 1.0)
-    eventually(lambda: stage.runs()["twin"], why=stage.report)
+def test_a_stale_duplicate_runs_too_and_one_receipt_wins(outbox_harness: OutboxHarness) -> None:
+    harness = outbox_harness.harness
+    frozen = harness.worker("--processes", "1").wait_until_up(2)
+    job = tasks.slow_once.enqueue(harness.book, "twin", 1.0)
+    eventually(lambda: harness.runs()["twin"], why=harness.report)
     frozen.stop()
-    stage.worker("--processes", "1")
-    eventually(lambda: stage.runs()["twin"] == 2, why=stage.report)
-    stage.ended(job)
+    harness.worker("--processes", "1")
+    eventually(lambda: harness.runs()["twin"] == 2, why=harness.report)
+    harness.ended(job)
     assert job.result == 2
     frozen.cont()
-    eventually(lambda: "is lost" in frozen.output, why=stage.report)
+    eventually(lambda: "is lost" in frozen.output, why=harness.report)
     assert [counter.name for counter in Counter.objects.all()] == ["twin-2"]
     assert list(Receipt.objects.values_list("job_id", "result")) == [(job.id, "2")]
     job.refresh()
     assert job.result == 2
 
 
-def test_a_timeout_rolls_back(play: Play) -> None:
-    stage = play.stage
-    job = tasks.late_once.enqueue(stage.book, "late")
-    stage.worker("--processes", "1")
-    stage.ended(job)
+def test_a_timeout_rolls_back(outbox_harness: OutboxHarness) -> None:
+    harness = outbox_harness.harness
+    job = tasks.late_once.enqueue(harness.book, "late")
+    harness.worker("--processes", "1")
+    harness.ended(job)
     assert job.error is not None
     assert (job.status, job.error.reason) == ("failed", "timeout")
     assert "time.sleep(30)" in job.error.traceback
@@ -104,83 +106,85 @@ def test_a_timeout_rolls_back(play: Play) -> None:
     assert not Receipt.objects.exists()
 
 
-def test_a_cancel_rolls_back(play: Play) -> None:
-    stage = play.stage
-    job = tasks.slow_once.enqueue(stage.book, "c", 30)
-    stage.worker("--processes", "1")
-    eventually(lambda: stage.runs()["c"], why=stage.report)
+def test_a_cancel_rolls_back(outbox_harness: OutboxHarness) -> None:
+    harness = outbox_harness.harness
+    job = tasks.slow_once.enqueue(harness.book, "c", 30)
+    harness.worker("--processes", "1")
+    eventually(lambda: harness.runs()["c"], why=harness.report)
     assert job.cancel()
-    stage.ended(job)
-    assert job.status == "cancelled", stage.report()
+    harness.ended(job)
+    assert job.status == "cancelled", harness.report()
     assert not Counter.objects.exists()
     assert not Receipt.objects.exists()
 
 
 @ON_POSTGRES  # because SQLite has no connections to lose
-def test_a_connection_lost_before_the_commit_rolls_back_and_the_child_continues(play: Play) -> None:
-    stage = play.stage
+def test_a_connection_lost_before_the_commit_rolls_back_and_the_child_continues(
+    outbox_harness: OutboxHarness,
+) -> None:
+    harness = outbox_harness.harness
     job = tasks.cut_off_once.enqueue("cut")
-    stage.worker("--processes", "1")
-    stage.ended(job)
+    harness.worker("--processes", "1")
+    harness.ended(job)
     assert job.status == "failed"
     assert not Counter.objects.exists()
     good = tasks.count_once.enqueue("good")
-    stage.ended(good)
+    harness.ended(good)
     assert good.result == 1
     job.requeue()
-    stage.ended(job)
+    harness.ended(job)
     assert job.status == "failed"
 
 
-def test_a_hook_that_raises_after_the_commit_fails_nothing(play: Play) -> None:
-    stage = play.stage
+def test_a_hook_that_raises_after_the_commit_fails_nothing(outbox_harness: OutboxHarness) -> None:
+    harness = outbox_harness.harness
     job = tasks.bad_hook_once.enqueue("hook")
-    worker = stage.worker("--processes", "1")
-    stage.ended(job)
+    worker = harness.worker("--processes", "1")
+    harness.ended(job)
     assert (job.status, job.result) == ("completed", 1)
     assert value("hook") == 1
     assert f"job {job.id} has its receipt, although this run raised:" in worker.output
     assert "ZeroDivisionError" in worker.output
 
 
-def test_no_timeout_is_raised_after_the_work(play: Play) -> None:
-    stage = play.stage
+def test_no_timeout_is_raised_after_the_work(outbox_harness: OutboxHarness) -> None:
+    harness = outbox_harness.harness
     job = tasks.slow_hook_once.enqueue("slow hook")
-    stage.worker("--processes", "1")
-    stage.ended(job)
+    harness.worker("--processes", "1")
+    harness.ended(job)
     assert (job.status, job.result) == ("completed", 1)
     assert value("slow hook") == 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("play", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("outbox_harness", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("options", [(), ("--threads", "2")], ids=["main", "threads"])
 def test_a_job_that_is_killed_after_its_commit_has_completed(
-    play: Play, options: tuple[str, ...]
+    outbox_harness: OutboxHarness, options: tuple[str, ...]
 ) -> None:
     job = tasks.endless_hook_once.enqueue("hook")
-    play.stage.worker("--processes", "1", *options)
-    play.stage.until_done(1, timeout=30)
+    outbox_harness.harness.worker("--processes", "1", *options)
+    outbox_harness.harness.until_done(1, timeout=30)
     job.refresh()
     assert (job.status, job.result, job.attempts, job.recoveries) == ("completed", 1, 0, 1)
     assert value("hook") == 1
 
 
-def test_a_result_that_cannot_be_stored_rolls_back(play: Play) -> None:
-    stage = play.stage
+def test_a_result_that_cannot_be_stored_rolls_back(outbox_harness: OutboxHarness) -> None:
+    harness = outbox_harness.harness
     job = tasks.bad_result_once.enqueue("bad")
-    stage.worker("--processes", "1")
-    stage.ended(job)
+    harness.worker("--processes", "1")
+    harness.ended(job)
     assert job.error is not None
     assert (job.status, job.error.reason) == ("failed", "result")
     assert not Counter.objects.exists()
 
 
-def test_on_another_database(play: Play) -> None:
-    stage = play.stage
+def test_on_another_database(outbox_harness: OutboxHarness) -> None:
+    harness = outbox_harness.harness
     job = tasks.count_on_other.enqueue("o")
-    stage.worker("--processes", "1")
-    stage.ended(job)
+    harness.worker("--processes", "1")
+    harness.ended(job)
     assert job.result == "o"
     assert Counter.objects.using("other").count() == 1
     assert Receipt.objects.using("other").count() == 1

@@ -20,7 +20,7 @@ from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.redaction import ALL_REDACTED, display_payload, redaction_of
 from django_redisqueue.exceptions import InvalidArguments, InvalidOption
 from django_redisqueue.testing import capture_jobs
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.support.shards import keys_of, shard_of
 from tests.support.stream import entries, written
 
@@ -66,12 +66,14 @@ def test_parameters_that_take_any_number(keys: Keys) -> None:
     assert job.kwargs == {"shown": 3, "more": "[redacted]"}
 
 
-def test_redis_only_has_them_in_the_hash_and_the_worker_gets_them(redis: Redis, hand: Hand) -> None:
+def test_redis_only_has_them_in_the_hash_and_the_worker_gets_them(
+    redis: Redis, manual_worker: ManualWorker
+) -> None:
     ear = blocking_connection(shard_of())
-    ear.subscribe(hand.store.keys.status_channel)
+    ear.subscribe(manual_worker.store.keys.status_channel)
     many = tasks.charge.enqueue_many([(1, SECRET)] * 3)
     job = tasks.charge.using(priority=3, timeout=9, run_after=0).enqueue(1, card=SECRET)
-    payloads = [hand.claim_one().payload for _ in range(4)]
+    payloads = [manual_worker.claim_one().payload for _ in range(4)]
     assert payloads == ['[[1],{"card":"4111-1111"}]'] + ['[[1,"4111-1111"],{}]'] * 3
     for key in redis.scan_iter():
         value: Any = {
@@ -96,13 +98,13 @@ def test_a_task_without_redaction_shows_its_arguments_in_the_event(
 ) -> None:
     tasks.stored.using(outbox=False, timeout=3).enqueue("plain")
     (event,) = written(redis, keys.events)
-    assert event.beside == {"args": '[["plain"],{}]'}
+    assert event.inline == {"args": '[["plain"],{}]'}
 
 
-def test_reprs_do_not_show_them(hand: Hand) -> None:
+def test_reprs_do_not_show_them(manual_worker: ManualWorker) -> None:
     job = tasks.charge.enqueue(1, SECRET)
     new = NewJob(job.id, "default", tasks.charge.name, f'[["{SECRET}"],{{}}]')
-    claimed = hand.claim_one()
+    claimed = manual_worker.claim_one()
     assert SECRET in claimed.payload
     assert SECRET not in repr(claimed) + repr(new) + repr(job)
 

@@ -21,12 +21,12 @@ from django_redisqueue.worker.child.context import JobContext
 from django_redisqueue.worker.maintenance import maintenance
 from tests.app.models import Counter
 from tests.app.tasks import bump, noop
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.support.shards import shard_of
 from tests.worker.parts import claimed
 
 from . import step_tasks
-from .conftest import MODULES, Play
+from .conftest import MODULES, OutboxHarness
 
 
 def _context() -> JobContext:
@@ -38,15 +38,17 @@ def values() -> dict[str, int]:
     return dict(Counter.objects.values_list("name", "value"))
 
 
-def test_killed_after_the_commit_of_each_step(play: Play, tmp_path: Path) -> None:
-    stage, graves = play.stage, tmp_path / "graves"
-    graves.mkdir()
-    stage.environment["REDISQUEUE_TEST_GRAVES"] = str(graves)
-    stage.configure(TASK_MODULES=[*MODULES, "tests.outbox.step_tasks"], LEASE=30)
+def test_killed_after_the_commit_of_each_step(
+    outbox_harness: OutboxHarness, tmp_path: Path
+) -> None:
+    harness, deaths = outbox_harness.harness, tmp_path / "deaths"
+    deaths.mkdir()
+    harness.environment["REDISQUEUE_TEST_DEATHS"] = str(deaths)
+    harness.configure(TASK_MODULES=[*MODULES, "tests.outbox.step_tasks"], LEASE=30)
     plain, once = step_tasks.atomic_steps.enqueue("p"), step_tasks.once_with_steps.enqueue("o")
-    stage.worker("--processes", "1")
-    stage.until_done(2, timeout=30)
-    assert len(list(graves.iterdir())) == 4
+    harness.worker("--processes", "1")
+    harness.until_done(2, timeout=30)
+    assert len(list(deaths.iterdir())) == 4
     for job in (plain, once):
         job.refresh()
         assert job.recoveries == 2
@@ -115,15 +117,15 @@ def test_a_cursor_only_advances_from_where_its_run_read_it() -> None:
 
 @pytest.mark.django_db(databases=["default", "other"])
 def test_receipts_outlive_the_retention_while_their_job_may_run_again(
-    hand: Hand, settings: Any
+    manual_worker: ManualWorker, settings: Any
 ) -> None:
     """Otherwise a job that was parked for that long, or that failed and is requeued, would start
     over."""
     settings.REDISQUEUE = {**settings.REDISQUEUE, "AUDIT_RETENTION": 86_400}
     done = noop.enqueue()
-    hand.complete_one()
+    manual_worker.complete_one()
     failed = noop.enqueue()
-    hand.fail_one()
+    manual_worker.fail_one()
     parked = noop.using(run_after=60).enqueue()
     ids = [done.id, failed.id, parked.id, "job_1700000000000_abcdefghij_0"]
     for job_id in ids:

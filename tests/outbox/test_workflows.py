@@ -29,7 +29,7 @@ from tests.client.test_transactions import queued, rolled_back
 from tests.support import shards
 from tests.worker.processes import eventually, holds_for
 
-from .conftest import Play
+from .conftest import OutboxHarness
 from .tasks import charge
 
 AWAY = {"CONNECTION": {"URL": "unix:///nonexistent.sock"}}
@@ -79,30 +79,32 @@ RedisTransport.push_workflow = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_producer_killed_between_commit_and_push(play: Play) -> None:
-    stage = play.stage
+def test_a_producer_killed_between_commit_and_push(outbox_harness: OutboxHarness) -> None:
+    harness = outbox_harness.harness
     work = f"""
 with transaction.atomic():
     bump("work")
     with Workflow("three") as flow:
-        first = flow.add(run, {stage.book!r}, "one")
-        flow.add(run, {stage.book!r}, "two", after=first)
-        flow.add(run, {stage.book!r}, "three", after=first)
+        first = flow.add(run, {harness.book!r}, "one")
+        flow.add(run, {harness.book!r}, "two", after=first)
+        flow.add(run, {harness.book!r}, "three", after=first)
 """
-    play.run(DIE_BEFORE_SENDING + work, kill=signal.SIGKILL, OUTBOX=True)
+    outbox_harness.run(DIE_BEFORE_SENDING + work, kill=signal.SIGKILL, OUTBOX=True)
     assert OutboxJob.objects.count() == 1
-    assert stage.stats()["queued"] == 0
-    stage.worker("--processes", "1")
-    stage.until_done(3)
-    eventually(lambda: not OutboxJob.objects.exists(), why=stage.report)
-    holds_for(lambda: stage.runs() == {"one": 1, "two": 1, "three": 1}, 1)
+    assert harness.stats()["queued"] == 0
+    harness.worker("--processes", "1")
+    harness.until_done(3)
+    eventually(lambda: not OutboxJob.objects.exists(), why=harness.report)
+    holds_for(lambda: harness.runs() == {"one": 1, "two": 1, "three": 1}, 1)
 
 
-def test_a_gather_can_be_waited_for_before_a_worker_has_started_it(play: Play) -> None:
+def test_a_gather_can_be_waited_for_before_a_worker_has_started_it(
+    outbox_harness: OutboxHarness,
+) -> None:
     modules = ["tests.client.gather.tasks", "tests.worker.tasks", "tests.outbox.tasks"]
-    play.stage.configure(OUTBOX=True, TASK_MODULES=modules)
+    outbox_harness.harness.configure(OUTBOX=True, TASK_MODULES=modules)
     gather = Gather.start("r-1", topic="report", payload={"record_id": 7}, then=merge)
-    play.stage.worker("--processes", "1")
+    outbox_harness.harness.worker("--processes", "1")
     assert gather.wait(timeout=20).done_count == 3
 
 

@@ -18,11 +18,11 @@ django.setup()
 
 from ..support.servers import RedisServer  # noqa: E402
 from .history import LENGTH, SHARDS, parse  # noqa: E402
-from .keyspace import SimulatedLab  # noqa: E402
+from .keyspace import SimulatedBroker  # noqa: E402
 from .run import fail_of, simulate  # noqa: E402
 
 CHUNK = 50  # histories given to a process at a time
-labs: list[SimulatedLab] = []  # of this process
+brokers: list[SimulatedBroker] = []  # of this process
 
 
 def main() -> int:
@@ -49,21 +49,21 @@ def _start_server() -> None:
     """One server for all histories of this process, until the process ends."""
     server = RedisServer()
     Finalize(None, server.close, exitpriority=10)  # a pool's processes do not run atexit handlers
-    labs.extend(SimulatedLab(server, shard) for shard in range(SHARDS))
+    brokers.extend(SimulatedBroker(server, shard) for shard in range(SHARDS))
     gc.freeze()  # imported objects stay
 
 
 def _simulate(chunk: tuple[int, int, int]) -> list[str]:
     """The failures of these seeds, as text."""
     first, last, steps = chunk
-    found = [simulate(labs, seed, steps) for seed in range(first, last)]
+    found = [simulate(brokers, seed, steps) for seed in range(first, last)]
     return [str(failure) for failure in found if failure is not None]
 
 
 def _replay(path: str) -> int:
     text = sys.stdin.read() if path == "-" else Path(path).read_text()
     _start_server()
-    error = fail_of(labs, parse(text.splitlines()), print)
+    error = fail_of(brokers, parse(text.splitlines()), print)
     print(f"{type(error).__name__}: {error}" if error else "No law is broken.")
     return bool(error)
 

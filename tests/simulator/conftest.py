@@ -7,13 +7,15 @@ import pytest
 
 from ..support.servers import RedisServer
 from .history import SHARDS
-from .keyspace import SimulatedLab
+from .keyspace import SimulatedBroker
 
 
 @pytest.fixture
-def labs(queue_settings: dict[str, Any], redis_server: RedisServer) -> Iterator[list[SimulatedLab]]:
+def brokers(
+    queue_settings: dict[str, Any], redis_server: RedisServer
+) -> Iterator[list[SimulatedBroker]]:
     """The shards of simulated worlds, on the shared server, which is emptied."""
-    made = [SimulatedLab(redis_server, shard) for shard in range(SHARDS)]
+    made = [SimulatedBroker(redis_server, shard) for shard in range(SHARDS)]
     yield made
-    for lab in made:
-        lab.close()
+    for broker in made:
+        broker.close()

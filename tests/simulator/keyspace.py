@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import replace
 from typing import Any
 
-from ..broker.lab import Lab, shaped
+from ..broker.harness import BrokerHarness, shaped
 from ..support.servers import RedisServer
 
 Dump = dict[str, Any]  # key -> its type and value
@@ -31,8 +31,8 @@ return found
 SHA = hashlib.sha1(KEYSPACE.encode(), usedforsecurity=False).hexdigest()
 
 
-class SimulatedLab(Lab):
-    """A lab in which nothing depends on the real clock, for many histories."""
+class SimulatedBroker(BrokerHarness):
+    """A shard in which nothing depends on the real clock, for many histories."""
 
     def __init__(self, server: RedisServer, shard: int = 0) -> None:
         super().__init__(server, shard=shard)

@@ -9,11 +9,11 @@ from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.schedules import Every
 
 from ..broker.gathers import Query
-from ..broker.lab import FINISHED
+from ..broker.harness import FINISHED
 from ..broker.schedules import define, definition
 from ..broker.test_lane_model import LANES
 from ..broker.uniques import MODES
-from ..broker.workflows import LabWorkflow
+from ..broker.workflows import BrokerWorkflow
 from .history import Step
 from .shard import QUEUES, Shard
 from .verbs import Idle, verb
@@ -38,11 +38,11 @@ def _enqueue(shard: Shard, step: Step, **fields: Any) -> str:
     for job, is_new in zip(jobs, created, strict=True):
         assert is_new is (job.owner == ""), job
     owners = [job.owner for job in jobs]
-    done = shard.lab.dump()
+    done = shard.broker.dump()
     if step.picks[4] % 3 == 0:
         assert not any(shard.store.enqueue(jobs))
         assert [job.owner for job in jobs] == owners
-        assert shard.lab.dump() == done
+        assert shard.broker.dump() == done
     told = [
         f"{job.id} ({'new' if new else job.owner})" for job, new in zip(jobs, created, strict=True)
     ]
@@ -92,8 +92,8 @@ def push_workflow(shard: Shard, step: Step) -> str:
     chance = random.Random(step.picks[0])
     size = step.pick(1, range(1, 9))
     parents = {n: sorted(chance.sample(range(n), min(n, chance.randrange(4)))) for n in range(size)}
-    workflow = LabWorkflow(
-        shard.lab, parents, name=str(step.n),
+    workflow = BrokerWorkflow(
+        shard.broker, parents, name=str(step.n),
         on_fail={n: chance.choice(["", "", "skip", "go_on"]) for n in parents},
         complete_task="app.done", complete_payload="[[],{}]",
         failure_task="app.alarm", failure_payload="[[],{}]",
@@ -108,7 +108,7 @@ def push_workflow(shard: Shard, step: Step) -> str:
 def start_gather(shard: Shard, step: Step) -> str:
     size = step.pick(0, range(1, 5))
     gather = Query(
-        shard.lab, "abcd"[:size], key=f"k{step.n}", name=str(step.n),
+        shard.broker, "abcd"[:size], key=f"k{step.n}", name=str(step.n),
         threshold=step.pick(1, range(1, size + 1)), failure=bool(step.picks[2] % 2),
     )  # fmt: skip
     assert gather.start() == 1
@@ -122,7 +122,7 @@ def start_gather(shard: Shard, step: Step) -> str:
 def define_schedule(shard: Shard, step: Step) -> str:
     name = f"s{step.picks[0] % 2}"
     every = Every("1m", overlap=step.pick(1, ["skip", "queue", "cancel"]))
-    define(shard.lab, definition(name, every))
+    define(shard.broker, definition(name, every))
     return f"defines {name}"
 
 

@@ -6,7 +6,7 @@ from math import inf
 
 from django_redisqueue.broker.workflows import HALF_PUSHED_MS
 
-from ..broker.lab import FINISHED, outcome
+from ..broker.harness import FINISHED, outcome
 from .shard import QUEUES, Shard
 from .world import World
 
@@ -27,12 +27,12 @@ def _come_to_rest(shard: Shard) -> None:
             break
     else:
         raise AssertionError("it never comes to rest")
-    shard.check(shard.lab.dump())
+    shard.check(shard.broker.dump())
     _check_nothing_is_left(shard)
 
 
 def _end_all_faults(shard: Shard) -> None:
-    store, keys = shard.store, shard.lab.keys
+    store, keys = shard.store, shard.broker.keys
     for queue in QUEUES:
         store.pause(queue, False)
         for key in shard.dump.get(keys.queue(queue).pauses, ("hash", {}))[1]:
@@ -44,39 +44,39 @@ def _end_all_faults(shard: Shard) -> None:
     alive = [child.name for child in shard.children]
     for ms in (4000, 4000, 4000, 4000, 4000):
         store.heartbeat([*alive, "z"])
-        shard.lab.advance(ms)
+        shard.broker.advance(ms)
     for child in shard.children:
         store.reap(child.name, [])
     for _ in range(100):
         store.heartbeat(["z"])
         if not store.reap().child:
             break
-    shard.check(shard.lab.dump())
+    shard.check(shard.broker.dump())
     held = [key for key in shard.dump if key.endswith(":processing") and ":child:" in key]
     assert held == [], f"nobody has recovered {held}"
 
 
 def _is_at_rest(shard: Shard) -> bool:
     """Run what can run now. If there is nothing, advance to the time that the timer names."""
-    store, is_awake = shard.store, shard.raw.exists(shard.lab.keys.timer)
+    store, is_awake = shard.store, shard.raw.exists(shard.broker.keys.timer)
     promoted = store.promote(QUEUES)
-    due_ms = shard.lab.now + promoted.next_ms if promoted.next_ms >= 0 else inf
-    assert is_awake or due_ms >= min(shard.timer_ms, shard.lab.now), "nobody woke the timer"
+    due_ms = shard.broker.now + promoted.next_ms if promoted.next_ms >= 0 else inf
+    assert is_awake or due_ms >= min(shard.timer_ms, shard.broker.now), "nobody woke the timer"
     shard.timer_ms = due_ms
     more = store.advance()
-    claim = shard.lab.claim("z", 100, QUEUES)
+    claim = shard.broker.claim("z", 100, QUEUES)
     assert claim.lost == []
     if claim.jobs:
-        assert set(shard.lab.finish(*map(outcome, claim.jobs), child="z")) <= {1, 3}
+        assert set(shard.broker.finish(*map(outcome, claim.jobs), child="z")) <= {1, 3}
     if more or promoted.moved or claim.jobs:
         return False
     # What is due but cannot be done waits for the rest of a workflow whose producer has died.
-    shard.lab.advance(promoted.next_ms or HALF_PUSHED_MS)
+    shard.broker.advance(promoted.next_ms or HALF_PUSHED_MS)
     return promoted.next_ms < 0
 
 
 def _check_nothing_is_left(shard: Shard) -> None:
-    keys = shard.lab.keys
+    keys = shard.broker.keys
     open_ = [job_id for job_id in shard.jobs() if shard.job(job_id)["status"] not in FINISHED]
     stuck = [job_id for job_id in open_ if not _has_reason_to_wait(shard, job_id)]
     assert stuck == [], [shard.job(job_id) for job_id in stuck]
@@ -94,5 +94,7 @@ def _has_reason_to_wait(shard: Shard, job_id: str) -> bool:
     if job_id in shard.ledger.parents:
         parents = [shard.job(parent).get("status") for parent in shard.ledger.parents[job_id]]
         return any(status != "completed" for status in parents)
-    workflow = shard.dump.get(shard.lab.keys.workflow(job_id.rpartition(".")[0]), ("hash", {}))[1]
+    workflow = shard.dump.get(shard.broker.keys.workflow(job_id.rpartition(".")[0]), ("hash", {}))[
+        1
+    ]
     return workflow.get("status") in ("failed", "building")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from . import producers, upkeep, workers
 from .history import LENGTH, Step, generate, shrink
-from .keyspace import SimulatedLab
+from .keyspace import SimulatedBroker
 from .rest import come_to_rest
 from .verbs import weights
 from .world import World
@@ -34,14 +34,14 @@ class Failure:
 
 
 def fail_of(
-    labs: Sequence[SimulatedLab],
+    brokers: Sequence[SimulatedBroker],
     steps: Sequence[Step],
     tell: Callable[[str], object] = lambda _: None,
 ) -> BaseException | None:
     """What a history raises between its start and the point at which everything has settled, or
     None."""
     try:
-        world = World(labs[: 1 + max((step.shard for step in steps), default=0)])
+        world = World(brokers[: 1 + max((step.shard for step in steps), default=0)])
         world.run(steps, tell)
         come_to_rest(world)
     except Exception as error:
@@ -49,22 +49,22 @@ def fail_of(
     return None
 
 
-def simulate(labs: Sequence[SimulatedLab], seed: int, length: int = LENGTH) -> Failure | None:
+def simulate(brokers: Sequence[SimulatedBroker], seed: int, length: int = LENGTH) -> Failure | None:
     """Run the history of a seed. If it fails, return the shortest history that fails in the same
     place."""
     steps = generate(seed, WEIGHTS, length)
-    error = fail_of(labs, steps)
+    error = fail_of(brokers, steps)
     if error is None:
         return None
     place = _place(error)
 
     def fails(shorter: Sequence[Step]) -> bool:
-        found = fail_of(labs, shorter)
+        found = fail_of(brokers, shorter)
         return found is not None and _place(found) == place
 
     shortest = shrink(steps, fails)
     told: list[str] = []
-    error = fail_of(labs, shortest, told.append) or error
+    error = fail_of(brokers, shortest, told.append) or error
     # which may fail sooner, because of a 0
     return Failure(seed, shortest[: len(told)], error, told)
 

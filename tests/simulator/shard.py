@@ -10,11 +10,11 @@ from django_redisqueue.broker.commands import ClaimRequest
 from django_redisqueue.broker.replies import ClaimedJob, ClaimReply, FinishCode, Outcome
 
 from ..broker.gathers import Query
-from ..broker.lab import FINISHED, T0, check_keyspace, said
+from ..broker.harness import FINISHED, T0, check_keyspace, with_implied_fields
 from ..broker.lanes import check_limits
 from ..broker.uniques import check_uniques
-from ..broker.workflows import LabWorkflow
-from .keyspace import Dump, SimulatedLab
+from ..broker.workflows import BrokerWorkflow
+from .keyspace import Dump, SimulatedBroker
 from .order import check_order
 
 QUEUES = ("default", "x")
@@ -56,16 +56,16 @@ class Shard:
     """One shard in a history. Its children are processes that also serve other shards, but the jobs
     that a child holds and the numbers of its calls belong to this shard."""
 
-    def __init__(self, lab: SimulatedLab) -> None:
-        self.lab = lab
-        self.store = lab.store
-        self.raw = lab.raw
+    def __init__(self, broker: SimulatedBroker) -> None:
+        self.broker = broker
+        self.store = broker.store
+        self.raw = broker.raw
         self.ledger = Ledger()
         self.children = [
             Child(f"w{worker}-{n}", worker) for worker in range(WORKERS) for n in range(CHILDREN)
         ]
         self.dead: list[Child] = []  # killed, and their jobs are not recovered yet
-        self.workflows: list[LabWorkflow] = []
+        self.workflows: list[BrokerWorkflow] = []
         self.gathers: list[Query] = []
         self.snapshot: Snapshot | None = None
         self.births = 0
@@ -77,9 +77,9 @@ class Shard:
     def check(self, after: Dump, *, has_rewound: bool = False) -> None:
         """Check the laws. ``after``: the shard's current keys."""
         before, self.dump = self.dump, after
-        check_keyspace(after, self.lab.keys, tokens=True)
-        check_limits(after, self.lab.keys.base)
-        check_uniques(self.lab, after)
+        check_keyspace(after, self.broker.keys, tokens=True)
+        check_limits(after, self.broker.keys.base)
+        check_uniques(self.broker, after)
         for workflow in self.known_workflows():
             ids = [workflow.job(n) for n in workflow.parents]
             workflow.check_counts([self.job(job_id).get("status") for job_id in ids])
@@ -98,7 +98,7 @@ class Shard:
                 is_lost = old["status"] not in FINISHED and not self._is_half_pushed(before, key)
                 assert not is_lost, f"{key} was {old['status']}, and is lost"
                 continue
-            old, new = said(old), said(new)
+            old, new = with_implied_fields(old), with_implied_fields(new)
             for name in ("seq", "lease", "generation"):
                 assert int(new.get(name, 0)) >= int(old.get(name, 0)), f"{name} of {key} went back"
             if old["status"] == "completed":
@@ -112,12 +112,12 @@ class Shard:
 
     def _is_half_pushed(self, dump: Dump, job_id: str) -> bool:
         """Whether the job belongs to a workflow whose producer died: those are cleaned up."""
-        key = self.lab.keys.workflow(job_id.rpartition(".")[0])
+        key = self.broker.keys.workflow(job_id.rpartition(".")[0])
         return key in dump and dump[key][1]["status"] == "building"
 
     def check_unchanged(self, *but: str) -> None:
         """Nothing has changed since the last step, apart from these keys."""
-        now = self.lab.dump()
+        now = self.broker.dump()
         assert {**now, **dict.fromkeys(but)} == {**self.dump, **dict.fromkeys(but)}
 
     # -- looking
@@ -131,14 +131,14 @@ class Shard:
         ]
 
     def _jobs_in(self, dump: Dump) -> Iterator[tuple[str, Job]]:
-        start = self.lab.keys.job("")
+        start = self.broker.keys.job("")
         for key, (kind, found) in dump.items():
             if kind == "hash" and key.startswith(start) and "status" in found:
                 yield key.removeprefix(start), found
 
     def job(self, job_id: str) -> Job:
         """A job as it was after the last step."""
-        return said(self.dump.get(self.lab.keys.job(job_id), ("hash", {}))[1])
+        return with_implied_fields(self.dump.get(self.broker.keys.job(job_id), ("hash", {}))[1])
 
     def is_held(self, child: Child, job: ClaimedJob) -> bool:
         """Whether Redis agrees that the child holds the job."""
@@ -147,12 +147,12 @@ class Shard:
             "processing", child.name, str(job.lease),
         )  # fmt: skip
 
-    def known_workflows(self) -> list[LabWorkflow]:
-        keys = self.lab.keys
+    def known_workflows(self) -> list[BrokerWorkflow]:
+        keys = self.broker.keys
         return [one for one in self.workflows if keys.workflow(one.id) in self.dump]
 
     def known_gathers(self) -> list[Query]:
-        keys = self.lab.keys
+        keys = self.broker.keys
         return [one for one in self.gathers if keys.gather_plan(one.key) in self.dump]
 
     # -- children
@@ -169,7 +169,7 @@ class Shard:
     ) -> str:
         """Report and claim as a child does. If it ``loses_reply``, it sends the call again."""
         for queue in queues if wanted else ():
-            self.lab.pop_token(queue)
+            self.broker.pop_token(queue)
         child.call += 1
         call, request = child.call, ClaimRequest(child.name, tuple(queues), floor)
 
@@ -194,7 +194,7 @@ class Shard:
         for job in claim.jobs:
             assert not job.recoveries or len(claim.jobs) == 1, f"{job.id} does not run alone"
         if not outcomes:
-            check_order(self.dump, self.lab.keys, [job.id for job in claim.jobs], floor)
+            check_order(self.dump, self.broker.keys, [job.id for job in claim.jobs], floor)
         # A child that claims a job again under a lease that it already knows holds it only once:
         # in_flight.py.
         gone = ended | {(job.id, job.lease) for job in claim.jobs}
@@ -224,16 +224,16 @@ class Shard:
         codes: Sequence[int],
         claim: ClaimReply,
     ) -> None:
-        done = self.lab.dump()
+        done = self.broker.dump()
         again, same = send(True)
         assert same.jobs == claim.jobs
         taken = {job.id for job in claim.jobs}  # under another lease, if they have only just ended
         pairs = zip(outcomes, codes, strict=True)
         assert list(again) == [0 if not code or one.id in taken else 2 for one, code in pairs]
         # The number of the call is stored with the child's lease, which a reap may have deleted.
-        keys = self.lab.keys
+        keys = self.broker.keys
         notes = dict.fromkeys((keys.resent(child.name), keys.workers), "")
-        now = self.lab.dump()
+        now = self.broker.dump()
         assert {**now, **notes} == {**done, **notes}, "a call sent again has an effect"
         child.late = send
 
@@ -248,12 +248,12 @@ class Shard:
 
     def save(self) -> None:
         """Remember the shard's current state."""
-        self.snapshot = Snapshot(self.lab.save(), deepcopy(self.ledger))
+        self.snapshot = Snapshot(self.broker.save(), deepcopy(self.ledger))
 
     def rewind(self) -> None:
         """The shard returns to the saved state, but its children do not."""
         assert self.snapshot is not None
-        self.lab.restore(self.snapshot.keys)
+        self.broker.restore(self.snapshot.keys)
         self.ledger = deepcopy(self.snapshot.ledger)
         for child in self.children:
             child.late = None

@@ -13,7 +13,7 @@ from django_redisqueue.models import JobRecord, WorkflowRecord
 
 from ..mirror.mirrored_shard import differences, job_hashes
 from .history import generate
-from .keyspace import SimulatedLab
+from .keyspace import SimulatedBroker
 from .rest import come_to_rest
 from .run import WEIGHTS
 from .shard import Shard
@@ -26,7 +26,7 @@ LEFT_OUT = {"snapshot", "rewind", "the_clock_jumps", "remember", "write_what_is_
 
 
 @pytest.fixture
-def bridge(labs: list[SimulatedLab], settings: Any) -> Iterator[Bridge]:
+def bridge(brokers: list[SimulatedBroker], settings: Any) -> Iterator[Bridge]:
     settings.REDISQUEUE = {**settings.REDISQUEUE, "AUDIT_RETENTION": 0}  # its clock is in the past
     made = make_bridge(get_settings())
     yield made
@@ -34,8 +34,8 @@ def bridge(labs: list[SimulatedLab], settings: Any) -> Iterator[Bridge]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_records_follow(labs: list[SimulatedLab], bridge: Bridge, seed: int) -> None:
-    world = World(labs[:1])
+def test_the_records_follow(brokers: list[SimulatedBroker], bridge: Bridge, seed: int) -> None:
+    world = World(brokers[:1])
     for step in generate(seed, WEIGHTS, 40):
         if step.verb not in LEFT_OUT:
             world.run([step._replace(shard=0)])
@@ -50,7 +50,7 @@ def check(world: World, bridge: Bridge) -> None:
     while bridge.run_once():
         pass
     world.check()  # the mirror has stored its position
-    jobs = {job_id: job for job_id, job in job_hashes(shard.lab).items() if "status" in job}
+    jobs = {job_id: job for job_id, job in job_hashes(shard.broker).items() if "status" in job}
     gone = JobRecord.objects.exclude(pk__in=jobs)
     assert {record.status for record in gone} <= {"completed", "failed", "cancelled"}
     gone.delete()
@@ -60,7 +60,7 @@ def check(world: World, bridge: Bridge) -> None:
 
 def workflows_by_redis(shard: Shard) -> Iterator[tuple[Any, ...]]:
     for workflow in shard.known_workflows():
-        found = shard.lab.redis.hgetall(shard.lab.keys.workflow(workflow.id))
+        found = shard.broker.redis.hgetall(shard.broker.keys.workflow(workflow.id))
         assert isinstance(found, dict)
         if found and found["status"] != "building":
             is_paused, generation = "paused_ms" in found, int(found.get("generation", 0))

@@ -7,21 +7,21 @@ import pytest
 from ..broker import test_lane_model, test_model
 from ..broker.planted import plant_bug
 from .history import parse
-from .keyspace import SimulatedLab
+from .keyspace import SimulatedBroker
 from .run import Failure, fail_of, simulate
 
 HISTORIES = 60  # always the same
 SHORT = 6  # steps that reveal what a planted bug does
 
 
-def first_failure(labs: list[SimulatedLab]) -> Failure | None:
-    found = (simulate(labs, seed) for seed in range(HISTORIES))
+def first_failure(brokers: list[SimulatedBroker]) -> Failure | None:
+    found = (simulate(brokers, seed) for seed in range(HISTORIES))
     return next((failure for failure in found if failure is not None), None)
 
 
 @pytest.mark.slow
-def test_no_history_breaks_a_law(labs: list[SimulatedLab]) -> None:
-    failure = first_failure(labs)
+def test_no_history_breaks_a_law(brokers: list[SimulatedBroker]) -> None:
+    failure = first_failure(brokers)
     assert failure is None, str(failure)
 
 
@@ -46,47 +46,49 @@ BUGS = {
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_planted_bugs_are_found_and_shrunk(
-    labs: list[SimulatedLab], monkeypatch: pytest.MonkeyPatch, bug: str
+    brokers: list[SimulatedBroker], monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
     plant_bug(monkeypatch, *BUGS[bug])
-    failure = first_failure(labs)
+    failure = first_failure(brokers)
     assert failure is not None
     assert len(failure.steps) <= SHORT, str(failure)
     printed = str(failure).splitlines()[1 : 1 + len(failure.steps)]
     assert parse(printed) == failure.steps
-    assert type(fail_of(labs, parse(printed))) is type(failure.error)
+    assert type(fail_of(brokers, parse(printed))) is type(failure.error)
 
 
-def test_steps_in_a_shard_do_not_affect_the_others(labs: list[SimulatedLab]) -> None:
+def test_steps_in_a_shard_do_not_affect_the_others(brokers: list[SimulatedBroker]) -> None:
     """What happens to processes, and what operators do everywhere, affects all shards."""
     told: list[str] = []
     lines = [
         "1 enqueue@1 0 0 0 0 0", "2 snapshot 0", "3 claim@1 0 0 0 0 1", "4 kill_child 0 0 0",
         "5 rewind 0", "6 recover_a_dead_child 0 0", "7 recover_a_dead_child@1 0 1",
     ]  # fmt: skip
-    assert fail_of(labs, parse(lines), told.append) is None
+    assert fail_of(brokers, parse(lines), told.append) is None
     assert told[2].startswith("3 claim@1 0 0 0 0 1  # w0-0 takes j1-0/1")
     assert told[3].endswith("w0-0 with []; w0-0 with ['j1-0']")
     assert told[5].endswith("# w0-0, of which None had started: []")
     assert told[6].endswith("# w0-0, of which ['j1-0'] had started: [('j1-0', 'recovered')]")
 
 
-def test_a_rewind_restores_everything(labs: list[SimulatedLab]) -> None:
+def test_a_rewind_restores_everything(brokers: list[SimulatedBroker]) -> None:
     """What was accepted since then is known to be lost."""
     steps = parse(["1 enqueue 0 0 0 0 0", "2 snapshot", "3 claim 0 0 0 0 1", "4 enqueue 0 0 0 0 0"])
     told: list[str] = []
-    assert fail_of(labs, [*steps, *parse(["5 rewind", "6 heartbeat 0 0"])], told.append) is None
+    assert fail_of(brokers, [*steps, *parse(["5 rewind", "6 heartbeat 0 0"])], told.append) is None
     assert told[2].endswith("w0-0 takes j1-0/1")
     assert told[4].endswith("# Redis is back at its last save")
     assert told[5].endswith("lost ['j1-0'], to cancel []")
 
 
-def test_a_lease_that_a_rewind_gave_to_another_child_is_not_stale(labs: list[SimulatedLab]) -> None:
+def test_a_lease_that_a_rewind_gave_to_another_child_is_not_stale(
+    brokers: list[SimulatedBroker],
+) -> None:
     lines = [
         "1 enqueue 0 0 0 0 0", "2 snapshot", "3 claim 0 0 0 0 1", "4 rewind",
         "5 claim 1 0 0 0 1", "6 write_what_is_stale 0 1 0 0 0",
     ]  # fmt: skip
     told: list[str] = []
-    assert fail_of(labs, parse(lines), told.append) is None
+    assert fail_of(brokers, parse(lines), told.append) is None
     assert told[4].endswith("w0-1 takes j1-0/1")
     assert told[5].endswith("# w0-1 has j1-0/1 by now")

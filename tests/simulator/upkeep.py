@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..broker.lab import FINISHED
+from ..broker.harness import FINISHED
 from ..broker.schedules import MINUTE, read
 from .history import Step
 from .shard import QUEUES, Shard
@@ -47,11 +47,11 @@ def look_for_damage(shard: Shard, step: Step) -> str:
 def fire(shard: Shard, step: Step) -> str:
     """Fires a due time of a schedule twice: it has one run."""
     name = f"s{step.picks[0] % 2}"
-    if shard.lab.keys.schedule(name) not in shard.dump:
+    if shard.broker.keys.schedule(name) not in shard.dump:
         return Idle(f"no {name}")
-    found = read(shard.lab, name)
+    found = read(shard.broker, name)
     due_ms = found.next_ms
-    if due_ms is None or due_ms > shard.lab.now:
+    if due_ms is None or due_ms > shard.broker.now:
         return Idle(f"{name} is not due")
     replies = [shard.store.fire(found, due_ms, due_ms + MINUTE, due_ms, 0) for _ in range(2)]
     assert replies[1] == 0
@@ -61,7 +61,7 @@ def fire(shard: Shard, step: Step) -> str:
 @verb(8, everywhere=True)
 def time_passes(shard: Shard, step: Step) -> str:
     ms = step.pick(0, [1, 500, 1500, 3000, 12_000])
-    shard.lab.advance(ms)
+    shard.broker.advance(ms)
     return f"{ms} ms"
 
 
@@ -70,7 +70,7 @@ def the_clock_jumps(shard: Shard, step: Step) -> str:
     """Heartbeats are so frequent that there was one just before."""
     shard.store.heartbeat([])
     ms = step.pick(0, [-60_000, -1000, 120_000, 3_600_000])
-    shard.lab.advance(ms)
+    shard.broker.advance(ms)
     return f"{ms} ms"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django_redisqueue.broker.replies import ClaimedJob, FinishCode, Outcome, ReapReply, WaitState
 
-from ..broker.lab import outcome
+from ..broker.harness import outcome
 from .history import Step
 from .shard import LEASE_MS, QUEUES, WORKERS, Child, Shard
 from .verbs import Idle, verb
@@ -107,7 +107,7 @@ def write_what_is_stale(shard: Shard, step: Step) -> str:
     if shard.is_held(other, job._replace(lease=lease)):  # after a rewind
         return Idle(f"{other.name} has {job.id}/{lease} by now")
     wrong = outcome(job, step.pick(3, ENDS[:8]))._replace(lease=lease)
-    assert shard.lab.finish(wrong, child=other.name) == [FinishCode.LEASE_LOST]
+    assert shard.broker.finish(wrong, child=other.name) == [FinishCode.LEASE_LOST]
     assert shard.store.release(other.name, [(job.id, lease)]) == [FinishCode.LEASE_LOST]
     assert shard.store.progress(other.name, job.id, lease, "{}") is False
     assert shard.store.step(other.name, job.id, lease, "step:s", "1") == 0
@@ -143,7 +143,7 @@ def park(shard: Shard, step: Step) -> str:
     assert (reply.state is WaitState.LEASE_LOST) is not shard.is_held(child, job)
     if reply.state is not WaitState.GOES_ON:
         return f"{job.id} for {event}: {reply.state.name}"
-    shard.dump = shard.lab.dump()  # including the note of the wait
+    shard.dump = shard.broker.dump()  # including the note of the wait
     parked = Outcome(job.id, job.lease, job.call, "parked", event, reply.value)
     return shard.exchange(child, [parked], 0) + f" for {event}"
 
@@ -198,14 +198,14 @@ def _check_recovered(shard: Shard, reply: ReapReply) -> None:
         if child.name == reply.child:
             child.late = None
     for job_id, _ in reply.jobs:
-        assert shard.lab.job(job_id).get("child", "") == "", f"{job_id} keeps its child"
+        assert shard.broker.job(job_id).get("child", "") == "", f"{job_id} keeps its child"
 
 
 @verb(2)
 def release_unknown(shard: Shard, step: Step) -> str:
     """A child returns the jobs that it holds without knowing."""
     child = _child(shard, step)
-    ids = shard.store.release_unknown(child.name, shard.lab.now + 1, [j.id for j in child.holds])
+    ids = shard.store.release_unknown(child.name, shard.broker.now + 1, [j.id for j in child.holds])
     return f"by {child.name}: {ids}"
 
 
@@ -234,7 +234,7 @@ def a_lease_passes(shard: Shard, step: Step) -> str:
     for ms in (4000, 4000, 4000, LEASE_MS - 11_999):
         if worker is not None:
             shard.store.heartbeat(alive)
-        shard.lab.advance(ms)
+        shard.broker.advance(ms)
     if worker is not None:
         shard.store.heartbeat(alive)
     return f"with w{worker}; " + reap(shard, step)

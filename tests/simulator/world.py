@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from .history import Step
-from .keyspace import Dump, SimulatedLab
+from .keyspace import Dump, SimulatedBroker
 from .shard import Shard
 from .verbs import VERBS, Idle
 
@@ -13,10 +13,10 @@ from .verbs import VERBS, Idle
 class World:
     """The world of one history, with as many shards as the history uses."""
 
-    def __init__(self, labs: Sequence[SimulatedLab]) -> None:
-        labs[0].raw.flushdb()
-        self.shards = [Shard(lab) for lab in labs]
-        self._read = labs[0].dump_all
+    def __init__(self, brokers: Sequence[SimulatedBroker]) -> None:
+        brokers[0].raw.flushdb()
+        self.shards = [Shard(broker) for broker in brokers]
+        self._read = brokers[0].dump_all
         self._dump: Dump = {}
         self.check()
 
@@ -53,5 +53,5 @@ class World:
 
 
 def _part(dump: Dump, shard: Shard) -> Dump:
-    base = shard.lab.keys.base
+    base = shard.broker.keys.base
     return {key: found for key, found in dump.items() if key.startswith(base)}

@@ -19,11 +19,11 @@ NEXT = {
 }
 
 
-def flaw(story: Iterable[tuple[int, str]]) -> str:
+def flaw(events: Iterable[tuple[int, str]]) -> str:
     """What is wrong with the (seq, status) pairs of a job's events, given in order; "" if nothing
     is."""
     before = ""
-    for number, (seq, status) in enumerate(story, 1):
+    for number, (seq, status) in enumerate(events, 1):
         if seq != number:
             return f"event {number} has the number {seq}"
         if status not in NEXT[before]:

@@ -14,17 +14,17 @@ WHAT = {"queued": "args", "scheduled": "args", "waiting": "args", "completed": "
 
 
 class Written(NamedTuple):
-    """One event: its position, its entry, the id it belongs to, its JSON, and the fields next to
-    it."""
+    """One event: its position, its entry, the id it belongs to, its JSON, and what it carries
+    inline."""
 
     place: tuple[int, int]
     entry: str
     field: str
     text: str
-    beside: dict[str, str]
+    inline: dict[str, str]
 
     @property
-    def told(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.text)
         return found
 
@@ -77,12 +77,12 @@ def _apart(name: str, parts: tuple[str, ...]) -> list[Written]:
         elif field == ":workflow":
             found.append(Written(place, name, "workflow", value, {}))
         elif field == ":name":
-            found[-1].beside["name"] = value
+            found[-1].inline["name"] = value
         elif alike and not field.startswith(":"):
-            beside = {WHAT.get(alike["status"], "error"): value} if value else {}
+            inline = {WHAT.get(alike["status"], "error"): value} if value else {}
             for at, job_id in enumerate(field.split(" ")):
                 text = json.dumps({"jobId": job_id, **alike}, separators=(",", ":"))
-                found.append(Written((place[0], place[1] + at), name, "job", text, dict(beside)))
+                found.append(Written((place[0], place[1] + at), name, "job", text, dict(inline)))
     return found
 
 

@@ -12,17 +12,19 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from django_redisqueue.telemetry import correlate, opentelemetry
 from tests.telemetry import watched_tasks as tasks
-from tests.worker.conftest import stage
-from tests.worker.stage import Stage
+from tests.worker.conftest import harness
+from tests.worker.harness import WorkerHarness
 
-__all__ = ["stage"]
+__all__ = ["harness"]
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_trace_continues_through_redis_and_workers(stage: Stage, tmp_path: Path) -> None:
+def test_a_trace_continues_through_redis_and_workers(
+    harness: WorkerHarness, tmp_path: Path
+) -> None:
     provider, exporter = TracerProvider(), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     end = opentelemetry.instrument(provider)
@@ -37,8 +39,8 @@ def test_a_trace_continues_through_redis_and_workers(stage: Stage, tmp_path: Pat
     finally:
         end()
     trace = f"0x{request.get_span_context().trace_id:032x}"
-    stage.environment["TELEMETRY_FOLDER"] = str(tmp_path)
-    worker = stage.worker(
+    harness.environment["TELEMETRY_FOLDER"] = str(tmp_path)
+    worker = harness.worker(
         "--processes", "1", "--burst", "--verbosity", "2", fresh=True,
         TASK_MODULES=["tests.telemetry.watched_tasks"],
     )  # fmt: skip

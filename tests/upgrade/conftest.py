@@ -16,7 +16,7 @@ from tests.worker.processes import WorkerProcess
 from .site import Site
 
 
-class Stage:
+class UpgradeHarness:
     """A server and a database, which this process also reads, and sites on them."""
 
     def __init__(
@@ -37,7 +37,7 @@ class Stage:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def stage(
+def harness(
     request: pytest.FixtureRequest,
     fresh_server: Callable[..., RedisServer],
     migrated: Path,
@@ -45,7 +45,7 @@ def stage(
     settings: Any,
     django_db_setup: None,  # a job that is not in Redis is looked for in every database
     django_db_blocker: Any,
-) -> Iterator[Stage]:
+) -> Iterator[UpgradeHarness]:
     server = fresh_server()
     with ExitStack() as stack:
         if request.param == "sqlite":
@@ -57,6 +57,6 @@ def stage(
             stack.callback(postgres.drop, entry)
         stack.enter_context(django_db_blocker.unblock())
         stack.enter_context(as_database("default", entry))
-        made = Stage(server, entry, tmp_path, stack)
+        made = UpgradeHarness(server, entry, tmp_path, stack)
         settings.REDISQUEUE = made.site().settings
         yield made

@@ -38,12 +38,12 @@ def make() -> None:
         problem = unpack_previous(root / "package")
         if problem:
             sys.exit(problem)
-        found = play(root, root / "package", server)
+        found = run_previous_version(root, root / "package", server)
     text = json.dumps(found, indent=0, ensure_ascii=False)
     FILE.write_text(text.replace(str(ROOT), "/srv/app") + "\n", encoding="utf-8")
 
 
-def play(folder: Path, package: Path, server: RedisServer) -> dict[str, Any]:
+def run_previous_version(folder: Path, package: Path, server: RedisServer) -> dict[str, Any]:
     """Replay what happened on the site of the previous version."""
     entry = sqlite_entry(folder / "default.sqlite3")
     site = Site(server.url, entry, folder, package)

@@ -17,13 +17,13 @@ from django_redisqueue import JobQueue, get_gather, get_job, get_workflow
 from django_redisqueue.broker.entries import format_position
 from django_redisqueue.core.statuses import FINAL
 from django_redisqueue.models import JobRecord, MirrorState, OutboxJob, Receipt
-from tests.gauntlet.evidence import Evidence, RedisClock, read_keyspace, read_stories
+from tests.gauntlet.evidence import Evidence, RedisClock, read_events, read_keyspace
 from tests.gauntlet.ledger import Ledger
 from tests.mirror.mirrored_shard import differences
 from tests.support.stream import last
 from tests.worker.processes import eventually
 
-from .conftest import Stage
+from .conftest import UpgradeHarness
 from .fixture import TABLES, load, restore_keys, restore_rows
 from .site import unpack_previous
 
@@ -44,11 +44,11 @@ def until_ended(ids: Iterable[str], why: object) -> None:
     eventually(have_ended, PATIENCE, every=0.1, why=lambda: (left, why))
 
 
-def until_mirrored(stage: Stage) -> None:
+def until_mirrored(harness: UpgradeHarness) -> None:
     """Wait until the mirror is at the end of the stream, and the outbox is empty."""
 
     def at_the_end() -> bool:
-        newest, state = last(stage.redis, "job_queue:{0}:events"), MirrorState.objects.first()
+        newest, state = last(harness.redis, "job_queue:{0}:events"), MirrorState.objects.first()
         return bool(newest and state and state.position == format_position(newest.place)) and (
             not OutboxJob.objects.exists()
         )
@@ -56,12 +56,12 @@ def until_mirrored(stage: Stage) -> None:
     eventually(at_the_end, PATIENCE, every=0.1)
 
 
-def assert_all_ended_once(stage: Stage) -> None:
+def assert_all_ended_once(harness: UpgradeHarness) -> None:
     """Nothing is left in Redis; the mirror agrees with it; each job has one end for each time that
     it was enqueued or requeued."""
-    keyspace, _ = read_keyspace(stage.redis)
-    stories = read_stories(RedisClock([]))
-    found = Evidence(Ledger(stage.folder), keyspace=keyspace, stories=stories)
+    keyspace, _ = read_keyspace(harness.redis)
+    events = read_events(RedisClock([]))
+    found = Evidence(Ledger(harness.folder), keyspace=keyspace, events=events)
     assert {job["status"] for job in found.jobs.values()} <= {str(status) for status in FINAL}
     # The mirror never has a redacted argument.
     assert [each for each in differences(found.jobs) if "[redacted]" not in each] == []
@@ -71,15 +71,15 @@ def assert_all_ended_once(stage: Stage) -> None:
     assert not [key for key in keyspace if key.endswith(left)]
 
 
-def test_the_previous_versions_data(stage: Stage) -> None:
+def test_the_previous_versions_data(harness: UpgradeHarness) -> None:
     old = load(age=timedelta(minutes=2))
-    restore_keys(stage.redis, old.keys)
+    restore_keys(harness.redis, old.keys)
     call_command("migrate", "django_redisqueue", TABLES, verbosity=0)
     state = MigrationExecutor(connection).loader.project_state(("django_redisqueue", TABLES))
     restore_rows(state.apps, old.rows)
     call_command("migrate", verbosity=0)
 
-    worker = stage.worker(stage.site(), "--processes", "2", "--queues", "default,paused")
+    worker = harness.worker(harness.site(), "--processes", "2", "--queues", "default,paused")
     names = dict(old.names)
     workflow, gather = names.pop("workflow"), names.pop("gather")
     paused = names.pop("paused")
@@ -92,9 +92,9 @@ def test_the_previous_versions_data(stage: Stage) -> None:
     failed.requeue()
     until_ended([paused, failed.id], lambda: worker.output)
     eventually(lambda: get_gather(gather).status == "released", PATIENCE)
-    until_mirrored(stage)
+    until_mirrored(harness)
 
-    assert_all_ended_once(stage)
+    assert_all_ended_once(harness)
     results = {name: get_job(each).result for name, each in names.items()}
     assert results == {
         "completed": 3, "receipt": 5, "failed": "mended", "retrying": "steady",
@@ -112,19 +112,19 @@ def test_the_previous_versions_data(stage: Stage) -> None:
     assert Receipt.objects.filter(pk=names["receipt"]).exists()
 
 
-@pytest.mark.parametrize("stage", ["postgresql"], indirect=True)
-def test_a_rolling_deploy(stage: Stage, tmp_path: Path) -> None:
+@pytest.mark.parametrize("harness", ["postgresql"], indirect=True)
+def test_a_rolling_deploy(harness: UpgradeHarness, tmp_path: Path) -> None:
     """Both versions enqueue, claim, recover and mirror side by side, in the order of the docs."""
     package = tmp_path / "previous"
     package.mkdir()
     if problem := unpack_previous(package):
         pytest.skip(problem)
-    old, new = stage.site(package=package), stage.site()
-    stopped = stage.worker(old, "--name", "old-1", "--processes", "1")
-    killed = stage.worker(old, "--name", "old-2", "--processes", "1")
+    old, new = harness.site(package=package), harness.site()
+    stopped = harness.worker(old, "--name", "old-1", "--processes", "1")
+    killed = harness.worker(old, "--name", "old-2", "--processes", "1")
     until_ended(new.act("produce", "5"), lambda: killed.output)  # by the previous version
 
-    last_one = stage.worker(new, "--name", "new-1", "--processes", "2")
+    last_one = harness.worker(new, "--name", "new-1", "--processes", "2")
     with ThreadPoolExecutor() as pool:
         producers = [pool.submit(site.act, "produce", "150") for site in (old, new)]
         eventually(lambda: ran_by("new-1") and ran_by("old-2"), PATIENCE, every=0.05)
@@ -133,9 +133,9 @@ def test_a_rolling_deploy(stage: Stage, tmp_path: Path) -> None:
         ids = [job_id for producer in producers for job_id in producer.result()]
     assert stopped.wait() == 0, stopped.output
     until_ended(ids, lambda: last_one.output)
-    until_mirrored(stage)
+    until_mirrored(harness)
 
-    assert_all_ended_once(stage)
+    assert_all_ended_once(harness)
     assert {get_job(job_id).status for job_id in ids} == {"completed"}
     assert JobRecord.objects.filter(status="completed").count() == 5 * (5 + 150 + 150)
     for logged in (stopped.output, last_one.output):

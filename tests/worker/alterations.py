@@ -1,6 +1,6 @@
 """Changes to the code of a worker: shorter times, and faults.
 
-`Stage.alter` names the functions that a worker calls as it imports its tasks.
+`WorkerHarness.alter` names the functions that a worker calls as it imports its tasks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def quick_suspects() -> None:
 
 def quick_rest() -> None:
     """Let the worker rest soon after the last transition, and otherwise check often."""
-    replace(heartbeat, QUIET_AFTER=-9.0)  # with LEASE and RESEND_WINDOW of a stage: 2.5 s
+    replace(heartbeat, QUIET_AFTER=-9.0)  # with LEASE and RESEND_WINDOW of a harness: 2.5 s
     replace(leader, AWAKE=0.5, NOTE_CHECK=0.1)
     replace(maintenance, LEASE_MS=1500, RENEW=0.2, PRUNE=0.2, PRUNE_OTHERS=0.2, AUDIT=0.2)
     replace(bridge, LEASE_MS=1500, RENEW=0.2, RETRY=0.2)
@@ -91,8 +91,8 @@ def broken_children() -> None:
 
 
 def hanging_receivers() -> None:
-    """Let a receiver of each signal hang once, recorded in the folder REDISQUEUE_TEST_GRAVES."""
-    folder = Path(os.environ["REDISQUEUE_TEST_GRAVES"])
+    """Let a receiver of each signal hang once, recorded in the folder REDISQUEUE_TEST_DEATHS."""
+    folder = Path(os.environ["REDISQUEUE_TEST_DEATHS"])
 
     def hang_once(signal: Signal, sender: type, **_: Any) -> None:
         if sender is Child:
@@ -148,16 +148,16 @@ PLACES = [f"{when} {name}" for _, name in STEPS for when in ("before", "after")]
 
 def deadly_steps() -> None:
     """Make a child die by SIGKILL before and after each step between a claim and the next report,
-    once at each place. It records the place in the folder ``REDISQUEUE_TEST_GRAVES``. The child
+    once at each place. It records the place in the folder ``REDISQUEUE_TEST_DEATHS``. The child
     runs a job before it dies, so that the supervisor does not delay its replacement."""
-    graves = Path(os.environ["REDISQUEUE_TEST_GRAVES"])
+    deaths = Path(os.environ["REDISQUEUE_TEST_DEATHS"])
     done: list[int] = []  # set only in children that run jobs, not in other processes that report
 
     def die(place: str) -> None:
         if not done:
             return
         try:
-            os.close(os.open(graves / place, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            os.close(os.open(deaths / place, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         except FileExistsError:
             return
         os.kill(os.getpid(), signal.SIGKILL)

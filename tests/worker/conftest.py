@@ -10,25 +10,27 @@ import pytest
 
 from tests.support.cluster import has_cluster
 
-from .stage import Stage
+from .harness import WorkerHarness
 
 
 @pytest.fixture
-def stage(request: pytest.FixtureRequest, tmp_path: Path, settings: Any) -> Iterator[Stage]:
-    """A stage on an append-only server of the test's own, or on the cluster if the suite runs on
+def harness(
+    request: pytest.FixtureRequest, tmp_path: Path, settings: Any
+) -> Iterator[WorkerHarness]:
+    """A harness on an append-only server of the test's own, or on the cluster if the suite runs on
     one. Its workers end with the test."""
     if has_cluster(request):
         server = request.getfixturevalue("cluster")
     else:
         server = request.getfixturevalue("fresh_server")()
     with ExitStack() as stack:
-        yield Stage(server, tmp_path, settings, stack)
+        yield WorkerHarness(server, tmp_path, settings, stack)
 
 
 @pytest.fixture
-def database(stage: Stage, migrated: Path, tmp_path: Path) -> Path:
-    """The SQLite file that the stage's workers share."""
+def database(harness: WorkerHarness, migrated: Path, tmp_path: Path) -> Path:
+    """The SQLite file that the harness's workers share."""
     for path in migrated.iterdir():
         shutil.copy(path, tmp_path / path.name)
-    stage.environment["REDISQUEUE_TEST_FOLDER"] = str(tmp_path)
+    harness.environment["REDISQUEUE_TEST_FOLDER"] = str(tmp_path)
     return tmp_path / "default.sqlite3"

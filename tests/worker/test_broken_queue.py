@@ -13,18 +13,18 @@ import pytest
 from tests.support.shards import keys_of
 
 from . import tasks
+from .harness import WorkerHarness
 from .processes import eventually
-from .stage import Stage
 
 
 @contextmanager
-def another_programs_key(stage: Stage, name: str) -> Iterator[None]:
+def another_programs_key(harness: WorkerHarness, name: str) -> Iterator[None]:
     key = f"{keys_of('low').queue('low').base}:{name}"
-    stage.redis.delete(key)
-    stage.redis.set(key, "theirs")
+    harness.redis.delete(key)
+    harness.redis.set(key, "theirs")
     yield
-    assert stage.redis.get(key) == "theirs"
-    stage.redis.delete(key)
+    assert harness.redis.get(key) == "theirs"
+    harness.redis.delete(key)
 
 
 @pytest.mark.parametrize(
@@ -37,46 +37,46 @@ def another_programs_key(stage: Stage, name: str) -> Iterator[None]:
     ],
 )
 def test_outcomes_of_a_broken_queue_are_kept_until_it_is_repaired(
-    stage: Stage, task: Any, dies: bool
+    harness: WorkerHarness, task: Any, dies: bool
 ) -> None:
-    stage.configure(QUEUES={"default": {}, "low": {}})
-    worker = stage.worker("--processes", "1", "--queues", "default,low").wait_until_up(2)
-    job = task.using(queue_name="low").enqueue(stage.book, "kept", 1.0)
-    waiting = tasks.run.using(queue_name="low").enqueue(stage.book, "waiting")
-    eventually(lambda: stage.runs()["kept"], why=stage.report)
-    with another_programs_key(stage, "retrying"):
-        later = tasks.run.using(run_after=0.1).enqueue(stage.book, "later")
-        assert stage.ended(later).status == "completed"
-        eventually(lambda: "queue low stands still" in worker.output, why=stage.report)
+    harness.configure(QUEUES={"default": {}, "low": {}})
+    worker = harness.worker("--processes", "1", "--queues", "default,low").wait_until_up(2)
+    job = task.using(queue_name="low").enqueue(harness.book, "kept", 1.0)
+    waiting = tasks.run.using(queue_name="low").enqueue(harness.book, "waiting")
+    eventually(lambda: harness.runs()["kept"], why=harness.report)
+    with another_programs_key(harness, "retrying"):
+        later = tasks.run.using(run_after=0.1).enqueue(harness.book, "later")
+        assert harness.ended(later).status == "completed"
+        eventually(lambda: "queue low stands still" in worker.output, why=harness.report)
         if task is tasks.async_run_to_end:
-            eventually(lambda: stage.runs()["kept to its end"], why=stage.report)
-        assert stage.ended(tasks.run.enqueue(stage.book, "other")).status == "completed"
+            eventually(lambda: harness.runs()["kept to its end"], why=harness.report)
+        assert harness.ended(tasks.run.enqueue(harness.book, "other")).status == "completed"
         if dies:
-            os.kill(stage.pid("kept"), signal.SIGKILL)
-            assert stage.ended(tasks.run.enqueue(stage.book, "another")).status == "completed"
+            os.kill(harness.pid("kept"), signal.SIGKILL)
+            assert harness.ended(tasks.run.enqueue(harness.book, "another")).status == "completed"
         job.refresh()
         assert job.status == "processing"
-    stage.ended(waiting)
-    stage.ended(job)
-    assert stage.statuses([job, waiting]) == {"completed": 2}
-    assert (stage.runs()["kept"], stage.runs()["waiting"]) == (1, 1)
-    eventually(lambda: "queue low goes on" in worker.output, why=stage.report)
+    harness.ended(waiting)
+    harness.ended(job)
+    assert harness.statuses([job, waiting]) == {"completed": 2}
+    assert (harness.runs()["kept"], harness.runs()["waiting"]) == (1, 1)
+    eventually(lambda: "queue low goes on" in worker.output, why=harness.report)
     assert job.recoveries == 0
 
 
 @pytest.mark.slow
-def test_a_worker_can_stop_while_a_queue_is_broken(stage: Stage) -> None:
+def test_a_worker_can_stop_while_a_queue_is_broken(harness: WorkerHarness) -> None:
     """Once the queue is repaired, the next worker recovers what the first could not report."""
-    stage.configure(QUEUES={"default": {}, "low": {}})
-    worker = stage.worker("--processes", "1", "--queues", "low").wait_until_up(2)
+    harness.configure(QUEUES={"default": {}, "low": {}})
+    worker = harness.worker("--processes", "1", "--queues", "low").wait_until_up(2)
     low = tasks.run_then_sleep.using(queue_name="low")
-    job = low.enqueue(stage.book, "kept", 1.0)  # longer than it takes to replace a key
-    eventually(lambda: stage.runs()["kept"], why=stage.report)
-    with another_programs_key(stage, "wake"):
-        eventually(lambda: "queue low stands still" in worker.output, why=stage.report)
+    job = low.enqueue(harness.book, "kept", 1.0)  # longer than it takes to replace a key
+    eventually(lambda: harness.runs()["kept"], why=harness.report)
+    with another_programs_key(harness, "wake"):
+        eventually(lambda: "queue low stands still" in worker.output, why=harness.report)
         worker.term()
         assert worker.wait() == 0
         assert "could not be written" in worker.output
-    stage.worker("--processes", "1", "--queues", "low").wait_until_up(2)
-    stage.ended(job)
-    assert (job.status, stage.runs()["kept"]) == ("completed", 2)
+    harness.worker("--processes", "1", "--queues", "low").wait_until_up(2)
+    harness.ended(job)
+    assert (job.status, harness.runs()["kept"]) == ("completed", 2)

@@ -22,8 +22,8 @@ from tests.support.cluster import ClusterNode, ClusterNodes, can_be_cut_off, wai
 from tests.support.stopwatch import Stopwatch
 
 from . import tasks
+from .harness import QUICK, Producers, WorkerHarness, check_ends
 from .processes import eventually
-from .stage import QUICK, Producers, Stage, check_ends
 from .test_shards import Shards
 
 __all__ = ["processes"]
@@ -39,13 +39,15 @@ def shards() -> int:
 
 
 @pytest.fixture
-def stage(cluster: ClusterNodes, tmp_path: Path, settings: Any, shards: int) -> Iterator[Stage]:
+def harness(
+    cluster: ClusterNodes, tmp_path: Path, settings: Any, shards: int
+) -> Iterator[WorkerHarness]:
     """What an enqueue call has accepted is on a replica. Jobs go to each shard in turn."""
     with ExitStack() as stack:
-        stage = Stage(cluster, tmp_path, settings, stack)
+        harness = WorkerHarness(cluster, tmp_path, settings, stack)
         spread = {"default": {"SPREAD": True}}
-        stage.configure(WAIT_REPLICAS=1, SHARDS=shards, QUEUES=spread)
-        yield stage
+        harness.configure(WAIT_REPLICAS=1, SHARDS=shards, QUEUES=spread)
+        yield harness
 
 
 def _promote(cluster: ClusterNodes) -> None:
@@ -107,57 +109,61 @@ class Fault:
     ],
 )
 def test_what_was_accepted_ends(
-    stage: Stage, processes: MirrorProcesses, cluster: ClusterNodes, fault: Fault, shards: int
+    harness: WorkerHarness,
+    processes: MirrorProcesses,
+    cluster: ClusterNodes,
+    fault: Fault,
+    shards: int,
 ) -> None:
     """It ends once, and the mirror agrees with Redis."""
     if fault.change is _cut_off and not can_be_cut_off():
         pytest.skip("a node of this server cannot be cut off from the others alone")
-    stage.worker("--processes", "2").wait_until_up(3)
+    harness.worker("--processes", "2").wait_until_up(3)
     processes.until_known(shards)
-    with Producers(stage.book) as producers:
+    with Producers(harness.book) as producers:
         for _ in range(ROUNDS):
             before = len(producers.accepted)
-            eventually(lambda n=before: len(producers.accepted) > n + 100, why=stage.report)
+            eventually(lambda n=before: len(producers.accepted) > n + 100, why=harness.report)
             fault.change(cluster)
             changed = time.monotonic()
             eventually(
                 lambda at=changed: sum(one.at > at for one in producers.accepted) > 50,
-                why=stage.report,
+                why=harness.report,
             )
     jobs = [one.job for one in producers.accepted]
     assert {shard_of_id(job.id) for job in jobs} == set(range(shards))
     want = Counter(completed=len(jobs))
-    eventually(lambda: stage.statuses(jobs) == want, 40, every=0.2, why=stage.report)
+    eventually(lambda: harness.statuses(jobs) == want, 40, every=0.2, why=harness.report)
     if fault.change is not _cut_off:
-        runs = stage.runs()
+        runs = harness.runs()
         # Reports that the new owner has not received are lost: one batch per child and round, in
         # the shards that the former owner had.
         assert sum(runs[one.name] > 1 for one in producers.accepted) <= 2 * 64 * ROUNDS
     assert all(isinstance(error, RedisUnavailable) for error in producers.refused)
     # Each process logs a shard's outage once when it begins, not at every attempt.
-    assert stage.report().count("trying again until it answers") <= 20 * shards * ROUNDS
+    assert harness.report().count("trying again until it answers") <= 20 * shards * ROUNDS
 
     processes.until_equal()
-    check_ends(stage, jobs)
+    check_ends(harness, jobs)
     if not fault.loses:
         processes.until_mirrored()
 
 
 @pytest.mark.slow
 def test_a_silent_node_holds_up_its_own_shards_only(
-    stage: Stage, processes: MirrorProcesses, cluster: ClusterNodes, shards: int
+    harness: WorkerHarness, processes: MirrorProcesses, cluster: ClusterNodes, shards: int
 ) -> None:
     """It is silent for more than two leases, and no replica takes over. Then its jobs run, each
     once."""
     silent = cluster.owner(SLOT)
     others = [n for n in range(shards) if cluster.owner(slot(tag(n))) is not silent]
     assert others  # their number depends on where earlier tests have moved slots
-    stage.configure(WAIT_REPLICAS=0)
-    jobs = Shards(stage)
-    worker = stage.worker("--processes", "2").wait_until_up(3)
-    gate = stage.gate()
+    harness.configure(WAIT_REPLICAS=0)
+    jobs = Shards(harness)
+    worker = harness.worker("--processes", "2").wait_until_up(3)
+    gate = harness.gate()
     held = jobs.enqueue(0, "held", task=tasks.run_until_gate_opens, more=(gate,))
-    eventually(lambda: stage.runs()["held"], why=stage.report)
+    eventually(lambda: harness.runs()["held"], why=harness.report)
     waiting = jobs.enqueue(0, *(f"waiting{n}" for n in range(20)))
     silent.pause()
     try:
@@ -166,11 +172,11 @@ def test_a_silent_node_holds_up_its_own_shards_only(
             n = next(rounds)
             jobs.until({shard: jobs.enqueue(shard, f"round{n}.{shard}") for shard in others})
             if n == 0:
-                stage.open_gate(gate)  # it ends while its shard is unavailable
+                harness.open_gate(gate)  # it ends while its shard is unavailable
     finally:
         silent.resume()
     jobs.until({0: [*held, *waiting]})
-    assert set(stage.runs().values()) == {1}, stage.report()
+    assert set(harness.runs().values()) == {1}, harness.report()
     processes.until_mirrored()
     worker.term()
     assert worker.wait() == 0, worker.output

@@ -32,17 +32,17 @@ from tests.support.shards import keys_of
 from tests.support.stopwatch import Stopwatch
 
 from . import tasks
+from .harness import WorkerHarness
 from .processes import eventually
-from .stage import Stage
 
 
 def test_the_banner_shows_no_password(
-    fresh_server: Callable[..., RedisServer], stage: Stage
+    fresh_server: Callable[..., RedisServer], harness: WorkerHarness
 ) -> None:
     server = fresh_server(tcp=True, requirepass="s3cret")
-    stage.environment["REDISQUEUE_TEST_URL"] = server.url
-    worker = stage.worker("--processes", "2", QUEUES={"default": {}, "low": {}}).wait_until_up(3)
-    eventually(lambda: "Stop with Ctrl-C" in worker.output, why=stage.report)
+    harness.environment["REDISQUEUE_TEST_URL"] = server.url
+    worker = harness.worker("--processes", "2", QUEUES={"default": {}, "low": {}}).wait_until_up(3)
+    eventually(lambda: "Stop with Ctrl-C" in worker.output, why=harness.report)
     assert f"redis://:***@{server.address}/0" in worker.output
     assert "s3cret" not in worker.output
     assert "queues     default, low" in worker.output
@@ -94,45 +94,45 @@ def test_bad_arguments_are_refused(arguments: list[str], words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_a_refused_argument_ends_the_command(stage: Stage) -> None:
-    worker = stage.worker("--queues", "nope")
+def test_a_refused_argument_ends_the_command(harness: WorkerHarness) -> None:
+    worker = harness.worker("--queues", "nope")
     assert worker.wait(15) == 2
     assert "unknown queue 'nope'" in worker.output
     assert "Traceback" not in worker.output
 
 
-def test_the_command_has_a_second_name_and_logs_each_job_when_asked(stage: Stage) -> None:
-    job = tasks.run.enqueue(stage.book, "job")
-    worker = stage.worker(
+def test_the_command_has_a_second_name_and_logs_each_job_when_asked(harness: WorkerHarness) -> None:
+    job = tasks.run.enqueue(harness.book, "job")
+    worker = harness.worker(
         "--processes", "1", "--burst", "--verbosity", "2", command="redisqueue_worker"
     )
     assert worker.wait() == 0
-    assert stage.runs() == {"job": 1}
+    assert harness.runs() == {"job": 1}
     (line,) = [line for line in worker.output.splitlines() if f"id={job.id} " in line]
     assert re.search(r" INFO \d+ id=.* attempt=1 ms=\d+ outcome=completed$", line)
 
 
 @pytest.mark.slow
 @pytest.mark.one_server("looks at its server's clients and commands")
-def test_an_idle_worker_makes_few_requests(stage: Stage) -> None:
+def test_an_idle_worker_makes_few_requests(harness: WorkerHarness) -> None:
     """Once a second, plus once for each shard."""
-    stage.configure(LEASE=15, HEARTBEAT=4)
-    stage.worker("--processes", "1").wait_until_up(2)
-    stage.ended(tasks.run.enqueue(stage.book, "job"))
-    assert stage.redis.zrange(keys_of().serving, 0, -1) == ["default"]
+    harness.configure(LEASE=15, HEARTBEAT=4)
+    harness.worker("--processes", "1").wait_until_up(2)
+    harness.ended(tasks.run.enqueue(harness.book, "job"))
+    assert harness.redis.zrange(keys_of().serving, 0, -1) == ["default"]
     shards = get_settings().shards
     most, seconds = 1 + shards, 7.0
 
     def rate() -> float:
         """Round trips: commands from clients, not those inside scripts."""
         sent, end = 0, time.monotonic() + seconds  # the measured interval
-        with stage.redis.monitor() as monitor:
+        with harness.redis.monitor() as monitor:
             while (left := end - time.monotonic()) > 0:
                 if monitor.connection.can_read(timeout=left):
                     sent += monitor.next_command()["client_type"] != "lua"
         return sent / seconds
 
-    with stage.redis.monitor() as monitor:  # a worker that has just started asks more often
+    with harness.redis.monitor() as monitor:  # a worker that has just started asks more often
         eventually(
             lambda: not monitor.connection.can_read(1.0 / shards) or not monitor.next_command(),
             every=0.001,  # each command of a script is one to read
@@ -143,13 +143,13 @@ def test_an_idle_worker_makes_few_requests(stage: Stage) -> None:
     assert rates[-1] < most, rates
 
 
-def test_an_idle_worker_claims_a_new_job_at_once(stage: Stage) -> None:
-    stage.worker("--processes", "2").wait_until_up(3)
-    stage.ended(tasks.run.enqueue(stage.book, "first"))
+def test_an_idle_worker_claims_a_new_job_at_once(harness: WorkerHarness) -> None:
+    harness.worker("--processes", "2").wait_until_up(3)
+    harness.ended(tasks.run.enqueue(harness.book, "first"))
     took = []
     for n in range(20):
         watch = Stopwatch()
-        job = tasks.run.enqueue(stage.book, f"job{n}")
+        job = tasks.run.enqueue(harness.book, f"job{n}")
         job.wait(5)
         took.append(watch.seconds)
     assert sorted(took)[10] < 0.05, took
@@ -158,70 +158,70 @@ def test_an_idle_worker_claims_a_new_job_at_once(stage: Stage) -> None:
 # -- reapqueue
 
 
-def _abandon_a_job(stage: Stage) -> str:
+def _abandon_a_job(harness: WorkerHarness) -> str:
     """The id of a job that a dead worker holds."""
-    worker = stage.worker("--processes", "1").wait_until_up(2)
-    job = tasks.run_then_sleep.enqueue(stage.book, "slow", 60)
-    eventually(lambda: stage.runs()["slow"])
-    child = stage.redis.hget(keys_of().job(job.id), "child")
+    worker = harness.worker("--processes", "1").wait_until_up(2)
+    job = tasks.run_then_sleep.enqueue(harness.book, "slow", 60)
+    eventually(lambda: harness.runs()["slow"])
+    child = harness.redis.hget(keys_of().job(job.id), "child")
     worker.kill()
-    eventually(lambda: float(stage.redis.zscore(keys_of().workers, child)) < _now(stage), 5)
+    eventually(lambda: float(harness.redis.zscore(keys_of().workers, child)) < _now(harness), 5)
     return job.id
 
 
-def _now(stage: Stage) -> float:
-    seconds, micros = stage.redis.time()
+def _now(harness: WorkerHarness) -> float:
+    seconds, micros = harness.redis.time()
     return float(seconds) * 1000 + float(micros) / 1000
 
 
-def test_reapqueue_does_what_its_dry_run_announces(stage: Stage) -> None:
-    job_id = _abandon_a_job(stage)
-    dry = stage.worker("--dry-run", command="reapqueue")
+def test_reapqueue_does_what_its_dry_run_announces(harness: WorkerHarness) -> None:
+    job_id = _abandon_a_job(harness)
+    dry = harness.worker("--dry-run", command="reapqueue")
     assert dry.wait() == 0
     assert "lease has expired, holds 1 jobs" in dry.output
     assert f"{job_id} would go back to its queue" in dry.output
     assert "nothing was changed" in dry.output
-    assert stage.stats()["processing"] == 1
+    assert harness.stats()["processing"] == 1
 
-    once = stage.worker("--once", command="reapqueue")
+    once = harness.worker("--once", command="reapqueue")
     assert once.wait() == 0
     # There were no heartbeats before, so it had to see Redis steady for a lease itself.
     assert "this Redis has been steady for less than one lease" in once.output
     assert f"{job_id}: recovered" in once.output
     assert "2 dead children reaped: 1 recovered, 0 released, 0 cancelled, 0 poison" in once.output
-    assert stage.stats()["queued"] == 1
+    assert harness.stats()["queued"] == 1
 
-    again = stage.worker("--once", command="reapqueue")
+    again = harness.worker("--once", command="reapqueue")
     assert again.wait() == 0
     assert "0 dead children reaped" in again.output
 
 
-def test_a_dry_run_names_a_key_of_a_wrong_type(stage: Stage) -> None:
+def test_a_dry_run_names_a_key_of_a_wrong_type(harness: WorkerHarness) -> None:
     key = keys_of().workers
-    stage.redis.set(key, "mine")
-    dry = stage.worker("--dry-run", command="reapqueue")
+    harness.redis.set(key, "mine")
+    dry = harness.worker("--dry-run", command="reapqueue")
     assert dry.wait() != 0
     assert f"the key {key} holds a string where a zset belongs" in dry.output
     assert "Traceback" not in dry.output
 
 
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
-def test_reapqueue_runs_until_it_is_stopped(stage: Stage) -> None:
-    job_id = _abandon_a_job(stage)
-    reaper = stage.worker("--interval", "0.2", command="reapqueue")
-    eventually(lambda: f"{job_id}: recovered" in reaper.output, why=stage.report)
+def test_reapqueue_runs_until_it_is_stopped(harness: WorkerHarness) -> None:
+    job_id = _abandon_a_job(harness)
+    reaper = harness.worker("--interval", "0.2", command="reapqueue")
+    eventually(lambda: f"{job_id}: recovered" in reaper.output, why=harness.report)
     assert "every 0.2 s" in reaper.output
-    stage.server.kill()
-    eventually(lambda: "trying again" in reaper.output, why=stage.report)
-    stage.server.start()
+    harness.server.kill()
+    eventually(lambda: "trying again" in reaper.output, why=harness.report)
+    harness.server.start()
     reaper.term()
     assert reaper.wait(8) == 0
 
 
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
-def test_reapqueue_without_redis_is_an_error(stage: Stage) -> None:
-    stage.server.kill()
-    reaper = stage.worker("--once", command="reapqueue")
+def test_reapqueue_without_redis_is_an_error(harness: WorkerHarness) -> None:
+    harness.server.kill()
+    reaper = harness.worker("--once", command="reapqueue")
     assert reaper.wait(10) != 0
     assert "does not answer" in reaper.output
     assert "Traceback" not in reaper.output
@@ -281,14 +281,14 @@ def test_wrong_usage_of_the_probe_has_its_own_exit_code(
 
 
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
-def test_the_probe_tells_alive_cut_off_and_dead_apart(stage: Stage) -> None:
-    file = stage.folder / "heartbeat"
+def test_the_probe_tells_alive_cut_off_and_dead_apart(harness: WorkerHarness) -> None:
+    file = harness.folder / "heartbeat"
     code, words = run_probe(str(file))
     assert (code, "no worker has started" in words) == (1, True)
-    worker = stage.worker("--processes", "1", "--heartbeat-file", str(file)).wait_until_up(2)
+    worker = harness.worker("--processes", "1", "--heartbeat-file", str(file)).wait_until_up(2)
     # A job that holds the GIL for longer than a heartbeat may be old does not make the worker look
     # dead.
-    stage.running(tasks.run_then_block.enqueue(stage.book, "long", 20))
+    harness.running(tasks.run_then_block.enqueue(harness.book, "long", 20))
     eventually(file.exists)
     first = json.loads(file.read_text())["beat"]
     eventually(lambda: json.loads(file.read_text())["beat"] > first + 1.2)
@@ -296,9 +296,9 @@ def test_the_probe_tells_alive_cut_off_and_dead_apart(stage: Stage) -> None:
     code, words = run_probe(str(file))
     assert (code, words.startswith("alive (pid")) == (0, True), words
 
-    stage.server.kill()
+    harness.server.kill()
     assert "alive, but Redis has not answered for" in until_probed(file, Health.CUT_OFF)
-    stage.server.start()
+    harness.server.start()
     until_probed(file, Health.ALIVE)
 
     worker.kill()
@@ -313,9 +313,9 @@ def test_the_probe_tells_alive_cut_off_and_dead_apart(stage: Stage) -> None:
     assert (code, "Redis has not answered for" in words) == (2, True)
 
 
-def test_an_orderly_end_removes_the_heartbeat_file(stage: Stage) -> None:
-    file = stage.folder / "heartbeat"
-    worker = stage.worker("--processes", "1", "--heartbeat-file", str(file))
+def test_an_orderly_end_removes_the_heartbeat_file(harness: WorkerHarness) -> None:
+    file = harness.folder / "heartbeat"
+    worker = harness.worker("--processes", "1", "--heartbeat-file", str(file))
     eventually(file.exists)
     worker.term()
     worker.wait()
@@ -323,11 +323,11 @@ def test_an_orderly_end_removes_the_heartbeat_file(stage: Stage) -> None:
 
 
 @pytest.mark.one_server("looks at its server's clients and commands")
-def test_a_worker_needs_few_connections(stage: Stage) -> None:
-    stage.worker("--processes", "2").wait_until_up(3)
-    tasks.run.enqueue_many([(stage.book, f"job{n}") for n in range(50)])
-    stage.until_done(50)
-    client: Redis = stage.redis
+def test_a_worker_needs_few_connections(harness: WorkerHarness) -> None:
+    harness.worker("--processes", "2").wait_until_up(3)
+    tasks.run.enqueue_many([(harness.book, f"job{n}") for n in range(50)])
+    harness.until_done(50)
+    client: Redis = harness.redis
     # Two per child and three for this test; per shard, three for maintenance and two for the
     # supervisor.
     assert len(client.client_list()) <= 2 * 2 + 3 + (3 + 2) * get_settings().shards

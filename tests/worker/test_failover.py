@@ -24,8 +24,8 @@ from tests.support.sentinels import Fleet, RedisSentinel
 from tests.support.servers import RedisServer
 from tests.support.shards import keys_of
 
+from .harness import Accepted, Producers, WorkerHarness, check_ends
 from .processes import eventually
-from .stage import Accepted, Producers, Stage, check_ends
 
 __all__ = ["processes"]
 
@@ -52,22 +52,22 @@ def sentinel(master: RedisServer, replica: RedisServer) -> Iterator[RedisSentine
 
 
 @pytest.fixture
-def stage(
+def harness(
     master: RedisServer, tmp_path: Path, settings: Any, sentinel: RedisSentinel
-) -> Iterator[Stage]:
+) -> Iterator[WorkerHarness]:
     # The first master is down.
     url = f"redis+sentinel://127.0.0.1:1,{sentinel.address}/jobs/0?sentinel_password=s3cret"
     with ExitStack() as stack:
-        stage = Stage(master, tmp_path, settings, stack)
-        stage.environment["REDISQUEUE_TEST_URL"] = url
-        settings.REDISQUEUE = {"CONNECTION": {"URL": url}, **stage.settings}
-        yield stage
+        harness = WorkerHarness(master, tmp_path, settings, stack)
+        harness.environment["REDISQUEUE_TEST_URL"] = url
+        settings.REDISQUEUE = {"CONNECTION": {"URL": url}, **harness.settings}
+        yield harness
 
 
 def test_a_failover_is_followed_by_workers_and_producers(
-    stage: Stage, master: RedisServer, replica: RedisServer
+    harness: WorkerHarness, master: RedisServer, replica: RedisServer
 ) -> None:
-    stage.worker("--processes", "1")
+    harness.worker("--processes", "1")
     tasks.noop.enqueue(1).wait(timeout=20)
     waiting = [tasks.sleep.enqueue(0.02) for _ in range(100)]
     copy = replica.client(decode_responses=True)
@@ -85,11 +85,11 @@ def test_a_failover_is_followed_by_workers_and_producers(
             refusals.append(error)
             return None
 
-    later = eventually(enqueue, 20, every=0.1, why=stage.report)
+    later = eventually(enqueue, 20, every=0.1, why=harness.report)
     assert refusals, "the master was never away"
     assert later.wait(timeout=20) == 2
     for job in waiting:
-        stage.ended(job, 20)
+        harness.ended(job, 20)
         assert job.status == "completed"
 
 
@@ -103,7 +103,7 @@ def fleet() -> Iterator[Fleet]:
 
 
 @dataclass
-class Story:
+class Failover:
     """Jobs accepted while the master changed. ``switched``: when the new master was announced."""
 
     accepted: list[Accepted]
@@ -120,18 +120,18 @@ class Story:
 class Busy:
     """Producers and a worker with a backlog, on a fleet."""
 
-    def __init__(self, stage: Stage, fleet: Fleet) -> None:
-        self.stage = stage
+    def __init__(self, harness: WorkerHarness, fleet: Fleet) -> None:
+        self.harness = harness
         self.fleet = fleet
 
-    def through(self, change: Callable[[], None]) -> Story:
+    def through(self, change: Callable[[], None]) -> Failover:
         """Change the master, and continue for a while."""
-        worker = self.stage.worker("--processes", "2").wait_until_up(3)
+        worker = self.harness.worker("--processes", "2").wait_until_up(3)
         assert worker.fork_server.num_threads() == 1, (
             "a thread that listens to sentinels was forked"
         )
-        why = self.stage.report
-        with Producers(self.stage.book) as producers:
+        why = self.harness.report
+        with Producers(self.harness.book) as producers:
             eventually(lambda: len(producers.accepted) > 100, why=why)
             former, begun = self.fleet.master, time.monotonic()
             change()
@@ -139,44 +139,44 @@ class Busy:
             switched = time.monotonic()
             late = switched + BOUND
             eventually(lambda: sum(one.at > late for one in producers.accepted) > 50, why=why)
-        return Story(producers.accepted, producers.refused, begun, switched)
+        return Failover(producers.accepted, producers.refused, begun, switched)
 
     def ended(self, accepted: Sequence[Accepted]) -> None:
         """Wait until each of these has ended once."""
         jobs = [one.job for one in accepted]
         want = Counter(completed=len(jobs))
-        eventually(lambda: self.stage.statuses(jobs) == want, 40, every=0.2, why=self.report)
-        runs = self.stage.runs()
+        eventually(lambda: self.harness.statuses(jobs) == want, 40, every=0.2, why=self.report)
+        runs = self.harness.runs()
         # Reports that the new master has not received are lost: one batch per child.
         assert sum(runs[one.name] > 1 for one in accepted) <= 2 * 64, self.report()
 
     def report(self) -> str:
         logs = "\n".join(sentinel.log()[-4000:] for sentinel in self.fleet.sentinels)
-        return f"{self.stage.report()}\n{logs}"
+        return f"{self.harness.report()}\n{logs}"
 
 
 @pytest.fixture
 def busy(fleet: Fleet, tmp_path: Path, settings: Any) -> Iterator[Busy]:
     with ExitStack() as stack:
-        yield Busy(Stage(fleet, tmp_path, settings, stack), fleet)
+        yield Busy(WorkerHarness(fleet, tmp_path, settings, stack), fleet)
 
 
 def test_a_planned_failover_is_followed_within_a_second(busy: Busy) -> None:
     """Sentinel demotes the former master ten seconds later."""
-    story = busy.through(busy.fleet.fail_over)
-    exposed = (story.begun, story.switched + BOUND)
-    busy.ended([one for one in story.accepted if not exposed[0] < one.at < exposed[1]])
-    assert story.stall < 5
-    assert {type(error) for error in story.refused} == {RedisUnavailable}
+    failover = busy.through(busy.fleet.fail_over)
+    exposed = (failover.begun, failover.switched + BOUND)
+    busy.ended([one for one in failover.accepted if not exposed[0] < one.at < exposed[1]])
+    assert failover.stall < 5
+    assert {type(error) for error in failover.refused} == {RedisUnavailable}
     # Each process logs it once per shard, not at every attempt.
-    logged = busy.stage.report().count("trying again until it answers")
+    logged = busy.harness.report().count("trying again until it answers")
     assert logged <= 8 * get_settings().shards
 
 
 class TestMirrored:
     @pytest.fixture
-    def stage(self, busy: Busy) -> Stage:
-        return busy.stage
+    def harness(self, busy: Busy) -> WorkerHarness:
+        return busy.harness
 
     @pytest.mark.parametrize("processes", ["sqlite"], indirect=True)
     @pytest.mark.parametrize(("how", "shards"), [("planned", 1), ("planned", 4), ("crash", 4)])
@@ -184,11 +184,11 @@ class TestMirrored:
         self, busy: Busy, processes: MirrorProcesses, how: str, shards: int
     ) -> None:
         """Each job ends once, and the mirror agrees with Redis."""
-        stage, fleet = busy.stage, busy.fleet
-        stage.configure(WAIT_REPLICAS=1, SHARDS=shards, QUEUES={"default": {"SPREAD": True}})
-        story = busy.through(fleet.fail_over if how == "planned" else fleet.master.kill)
-        busy.ended(story.accepted)
-        assert story.refused, "the master was never away"
-        assert {shard_of_id(one.job.id) for one in story.accepted} == set(range(shards))
+        harness, fleet = busy.harness, busy.fleet
+        harness.configure(WAIT_REPLICAS=1, SHARDS=shards, QUEUES={"default": {"SPREAD": True}})
+        failover = busy.through(fleet.fail_over if how == "planned" else fleet.master.kill)
+        busy.ended(failover.accepted)
+        assert failover.refused, "the master was never away"
+        assert {shard_of_id(one.job.id) for one in failover.accepted} == set(range(shards))
         processes.until_equal(keeps_lost=how == "planned")
-        check_ends(stage, [one.job for one in story.accepted])
+        check_ends(harness, [one.job for one in failover.accepted])

@@ -29,18 +29,18 @@ from tests.support.stopwatch import Stopwatch
 
 from . import tasks
 from .child.test_steps import Memory
+from .harness import WorkerHarness
 from .processes import eventually
-from .stage import Stage
 from .test_shards import Shards, names
 
 pytestmark = pytest.mark.one_server("there are two")
 REQUEST = ClaimRequest("c1", ("default",))
 
 
-def two_servers(stage: Stage, url: str) -> Shards:
-    """Shards 0 and 2 are on the stage's server, 1 and 3 on the server at the other URL."""
-    stage.configure(SHARDS=4, CONNECTION={"URL": [stage.server.url, url]}, LEASE=6, HEARTBEAT=2)
-    return Shards(stage)
+def two_servers(harness: WorkerHarness, url: str) -> Shards:
+    """Shards 0 and 2 are on the harness's server, 1 and 3 on the server at the other URL."""
+    harness.configure(SHARDS=4, CONNECTION={"URL": [harness.server.url, url]}, LEASE=6, HEARTBEAT=2)
+    return Shards(harness)
 
 
 @contextmanager
@@ -53,42 +53,42 @@ def hangs(server: RedisServer) -> Iterator[None]:
 
 
 def test_a_worker_starts_while_a_server_hangs(
-    stage: Stage, fresh_server: Callable[..., RedisServer]
+    harness: WorkerHarness, fresh_server: Callable[..., RedisServer]
 ) -> None:
     """It contacts that server once, and runs the other server's jobs."""
     other = fresh_server()
-    shards = two_servers(stage, other.url)
+    shards = two_servers(harness, other.url)
     agree_on_shards(AllShards(worker_connection().at))
     theirs = {shard: shards.enqueue(shard, f"in{shard}") for shard in (1, 3)}
     with hangs(other):
         ours = {shard: shards.enqueue(shard, f"in{shard}") for shard in (0, 2)}
-        worker = stage.worker("--processes", "2")
-        eventually(lambda: len(stage.runs()) == 2, 15, why=stage.report)
+        worker = harness.worker("--processes", "2")
+        eventually(lambda: len(harness.runs()) == 2, 15, why=harness.report)
         shards.until(ours)
     shards.until(theirs)
     worker.term()
     assert worker.wait() == 0, worker.output
-    assert set(stage.runs().values()) == {1}
+    assert set(harness.runs().values()) == {1}
 
 
 @pytest.mark.parametrize("is_busy", [True, False])
 def test_jobs_of_the_other_server_continue(
-    stage: Stage, fresh_server: Callable[..., RedisServer], is_busy: bool
+    harness: WorkerHarness, fresh_server: Callable[..., RedisServer], is_busy: bool
 ) -> None:
     other = fresh_server()
-    shards = two_servers(stage, other.url)
-    stage.worker("--processes", "1").wait_until_up(2)
+    shards = two_servers(harness, other.url)
+    harness.worker("--processes", "1").wait_until_up(2)
     shards.until({shard: shards.enqueue(shard, f"warm{shard}") for shard in range(4)})
     theirs = {1: shards.enqueue(1, *names(1, 50), task=tasks.run_then_sleep, more=(0.05,))}
     if is_busy:
-        eventually(lambda: stage.runs()["s1n0"], why=stage.report)
+        eventually(lambda: harness.runs()["s1n0"], why=harness.report)
     else:
         shards.until(theirs)
     with hangs(other):
         for n in range(10):
             shards.until({n % 2 * 2: shards.enqueue(n % 2 * 2, f"round{n}")})
     shards.until(theirs)
-    assert set(stage.runs().values()) == {1}
+    assert set(harness.runs().values()) == {1}
 
 
 class Child(NamedTuple):
@@ -101,13 +101,13 @@ class Child(NamedTuple):
 
 @pytest.fixture
 def child(
-    stage: Stage, fresh_proxy: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
+    harness: WorkerHarness, fresh_proxy: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Child]:
     monkeypatch.setattr(connection, "CHILD_TIMEOUT", 0.3)
     monkeypatch.setattr(claims, "HUNG", 0.2)
-    other = stage.server
+    other = harness.server
     proxy = fresh_proxy(other.address)
-    two_servers(stage, redis_url(proxy.address))
+    two_servers(harness, redis_url(proxy.address))
     state = ChildState(0, 1)
     found = Claims(REQUEST, state, get_settings(), lambda: False)
     assert not found.claim(1).jobs

@@ -25,9 +25,9 @@ import pytest
 from django_redisqueue import Job
 
 from . import alterations
+from .harness import WorkerHarness
 from .limit_tasks import LIMIT, RATE, WINDOW_MS, alone, limited, rated
 from .processes import WorkerProcess, eventually
-from .stage import Stage
 
 KILLS = 8
 KEYS = ("a", "b", "c")
@@ -86,10 +86,10 @@ def by_key(runs: Iterable[Run]) -> dict[str, list[Run]]:
 class Trial:
     """Enqueues jobs, kills children that run them, and records when."""
 
-    def __init__(self, stage: Stage, dice: random.Random) -> None:
-        self._stage = stage
+    def __init__(self, harness: WorkerHarness, dice: random.Random) -> None:
+        self._stage = harness
         self._dice = dice
-        self.path = stage.folder / "marks"
+        self.path = harness.folder / "marks"
         self.jobs: dict[str, Job] = {}
         self.kills: dict[int, int] = {}  # monotonic ns by pid
 
@@ -137,13 +137,13 @@ class Trial:
         return runs
 
 
-def claims_of(stage: Stage, trial: Trial) -> dict[str, list[int]]:
+def claims_of(harness: WorkerHarness, trial: Trial) -> dict[str, list[int]]:
     """When each job was claimed, in ms by Redis's clock."""
     names = {job.id: name for name, job in trial.jobs.items()}
     found: dict[str, list[int]] = defaultdict(list)
-    for event in stage.events():
-        if event.told["status"] == "processing":
-            found[names[event.told["jobId"]]].append(event.told["timestamp"])
+    for event in harness.events():
+        if event.data["status"] == "processing":
+            found[names[event.data["jobId"]]].append(event.data["timestamp"])
     return found
 
 
@@ -161,23 +161,23 @@ def starts_of(runs: list[Run], claims: dict[str, list[int]]) -> Iterator[int]:
             yield claim
 
 
-def leftovers(stage: Stage) -> list[str]:
+def leftovers(harness: WorkerHarness) -> list[str]:
     """Slots, and lanes that are ready or parked."""
     words = (":slots", ":limits:waiting", ":parked", ":lane:", ":lanes:", ":shares", ":keyed")
-    keys: list[str] = stage.redis.keys("*")
+    keys: list[str] = harness.redis.keys("*")
     return [key for key in keys if any(word in key for word in words)]
 
 
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
-def test_limits_and_rates_hold_when_children_and_redis_die(stage: Stage) -> None:
+def test_limits_and_rates_hold_when_children_and_redis_die(harness: WorkerHarness) -> None:
     seed = int(os.environ.get("REDISQUEUE_TEST_SEED", random.randrange(10**6)))
     print(f"REDISQUEUE_TEST_SEED={seed}")  # pytest prints it if the test fails
-    stage.configure(**SETTINGS)
+    harness.configure(**SETTINGS)
     dice = random.Random(seed)
-    trial = Trial(stage, dice)
+    trial = Trial(harness, dice)
     trial.enqueue(30)
-    worker = stage.worker("--processes", "4")
-    eventually(trial.has_reached_a_limit, why=stage.report)
+    worker = harness.worker("--processes", "4")
+    eventually(trial.has_reached_a_limit, why=harness.report)
     for n in range(KILLS):
         trial.enqueue(8)  # so that one is always running
         if n % 4 == 3:
@@ -185,43 +185,43 @@ def test_limits_and_rates_hold_when_children_and_redis_die(stage: Stage) -> None
         else:
             trial.kill_holders()
         if n == KILLS // 2:
-            stage.redis.config_set("appendfsync", "always")  # otherwise a crash may lose a claim
-            stage.server.kill()
-            stage.server.start()
+            harness.redis.config_set("appendfsync", "always")  # otherwise a crash may lose a claim
+            harness.server.kill()
+            harness.server.start()
         time.sleep(dice.uniform(0, 0.3))  # the time between two kills
-    stage.until_done(len(trial.jobs))
+    harness.until_done(len(trial.jobs))
     runs = trial.runs()
     peaks = {key: peak(found) for key, found in by_key(runs).items() if key in KEYS}
     assert max(peaks.values()) == LIMIT, peaks
-    starts = sorted(starts_of(runs, claims_of(stage, trial)))
+    starts = sorted(starts_of(runs, claims_of(harness, trial)))
     spans = [last - first for first, last in zip(starts, starts[RATE:], strict=False)]
     assert min(spans) >= WINDOW_MS
-    _all_ended_once(stage, trial, runs)
+    _all_ended_once(harness, trial, runs)
 
 
-def _all_ended_once(stage: Stage, trial: Trial, runs: list[Run]) -> None:
-    assert stage.count("completed_total") == len(trial.jobs)
+def _all_ended_once(harness: WorkerHarness, trial: Trial, runs: list[Run]) -> None:
+    assert harness.count("completed_total") == len(trial.jobs)
     ends = Counter(
-        event.told["jobId"] for event in stage.events() if event.told["status"] == "completed"
+        event.data["jobId"] for event in harness.events() if event.data["status"] == "completed"
     )
     assert ends == Counter(job.id for job in trial.jobs.values())
     assert {run.name for run in runs} == trial.jobs.keys()
-    assert stage.count("recovered_total") > 0
-    assert leftovers(stage) == []
+    assert harness.count("recovered_total") > 0
+    assert leftovers(harness) == []
 
 
-def test_a_slot_is_free_wherever_its_holder_dies(stage: Stage) -> None:
+def test_a_slot_is_free_wherever_its_holder_dies(harness: WorkerHarness) -> None:
     """All jobs share one slot: if a death kept it, all of them would stop. No lease expires here,
     so the slot is free as soon as the dead child's job is recovered."""
-    graves = stage.folder / "graves"
-    graves.mkdir()
-    stage.environment["REDISQUEUE_TEST_GRAVES"] = str(graves)
-    stage.configure(**SETTINGS)
-    stage.alter("deadly_steps")
-    path, jobs = stage.folder / "marks", 4 * len(alterations.PLACES)
+    deaths = harness.folder / "deaths"
+    deaths.mkdir()
+    harness.environment["REDISQUEUE_TEST_DEATHS"] = str(deaths)
+    harness.configure(**SETTINGS)
+    harness.alter("deadly_steps")
+    path, jobs = harness.folder / "marks", 4 * len(alterations.PLACES)
     alone.enqueue_many([(str(path), f"job{n}") for n in range(jobs)])
-    stage.worker("--processes", "2")
-    stage.until_done(jobs)
-    assert sorted(os.listdir(graves)) == sorted(alterations.PLACES)
+    harness.worker("--processes", "2")
+    harness.until_done(jobs)
+    assert sorted(os.listdir(deaths)) == sorted(alterations.PLACES)
     assert {run.name for run in read_runs(path)} == {f"job{n}" for n in range(jobs)}
-    assert leftovers(stage) == []
+    assert leftovers(harness) == []

@@ -15,7 +15,7 @@ from tests.support.commands import ROOT
 from tests.support.servers import RedisServer
 
 from . import tasks
-from .stage import QUICK, Stage
+from .harness import QUICK, WorkerHarness
 
 
 def documented_rules() -> list[str]:
@@ -36,20 +36,20 @@ def test_the_documented_rules_reveal_no_password(
                 user.execute_command(*command.split())
 
 
-def test_the_documented_rules_are_enough(stage: Stage) -> None:
+def test_the_documented_rules_are_enough(harness: WorkerHarness) -> None:
     modules = [*QUICK["TASK_MODULES"], "tests.client.gather.tasks"]
-    stage.configure(TASK_MODULES=modules, INDEXED=["task"])
+    harness.configure(TASK_MODULES=modules, INDEXED=["task"])
     checks = [check.id for check in check_network()]
     more = ["+cluster|slots", "+config|get"] if is_on_cluster() else []
-    stage.redis.execute_command(
+    harness.redis.execute_command(
         "ACL SETUSER", "queue", "on", ">password", *documented_rules(), *more
     )
-    stage.url = stage.url.replace("://", "://queue:password@")
-    stage.configure()
-    worker = stage.worker("--processes", "2").wait_until_up(3)
+    harness.url = harness.url.replace("://", "://queue:password@")
+    harness.configure()
+    worker = harness.worker("--processes", "2").wait_until_up(3)
     with Workflow("steps") as workflow:
-        first = workflow.add(tasks.run, stage.book, "first")
-        workflow.add(tasks.run, stage.book, "second", after=first)
+        first = workflow.add(tasks.run, harness.book, "first")
+        workflow.add(tasks.run, harness.book, "second", after=first)
     workflow.wait(timeout=10)
     workflow.cleanup()
     gather = Gather.start("r-1", topic="report", payload={"record_id": 7}, then=gather_tasks.merge)
@@ -57,16 +57,16 @@ def test_the_documented_rules_are_enough(stage: Stage) -> None:
     gather.follow_up.wait(timeout=10)
     for job in publish("report", {"record_id": 3}):
         job.wait(timeout=10)
-    slow = stage.running(tasks.run_then_sleep.enqueue(stage.book, "slow", 60))
+    slow = harness.running(tasks.run_then_sleep.enqueue(harness.book, "slow", 60))
     slow.cancel()
-    stage.ended(slow)
-    tasks.run.using(run_after=0.2).enqueue(stage.book, "later").wait(timeout=10)
-    crashed = stage.ended(tasks.run_then_exit.enqueue(stage.book, "crashed"))
+    harness.ended(slow)
+    tasks.run.using(run_after=0.2).enqueue(harness.book, "later").wait(timeout=10)
+    crashed = harness.ended(tasks.run_then_exit.enqueue(harness.book, "crashed"))
     crashed.requeue()
-    stage.ended(crashed)
+    harness.ended(crashed)
     queue = JobQueue("default")
     queue.pause()
-    tasks.run.enqueue(stage.book, "cleared")
+    tasks.run.enqueue(harness.book, "cleared")
     queue.resume()
     for status in ("completed", "failed"):
         queue.clear(status)

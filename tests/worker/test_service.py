@@ -18,8 +18,8 @@ from tests.support.commands import migrate
 from tests.support.stopwatch import Stopwatch
 
 from . import tasks
+from .harness import WorkerHarness
 from .processes import eventually, holds_for
-from .stage import Stage
 
 
 def limited(how: str) -> list[str]:
@@ -27,28 +27,30 @@ def limited(how: str) -> list[str]:
     return ["sh", "-c", f'ulimit {how}; exec "$@"', "sh"]
 
 
-def test_too_many_processes_for_the_limit_of_open_files_are_refused_at_once(stage: Stage) -> None:
-    worker = stage.worker("--processes", "300", prefix=limited("-n 1024"), MIRROR=False)
+def test_too_many_processes_for_the_limit_of_open_files_are_refused_at_once(
+    harness: WorkerHarness,
+) -> None:
+    worker = harness.worker("--processes", "300", prefix=limited("-n 1024"), MIRROR=False)
     assert worker.wait() == 1
     assert worker.output == (
         "CommandError: --processes 300 needs 1236 open files, but this process may have 1024: "
         "raise that (ulimit -n 1236, or LimitNOFILE=1236 in its systemd unit), or lower "
         "--processes to 247\n"
     )
-    assert stage.redis.keys() == []
-    few = stage.worker("--processes", "5", prefix=limited("-n 30"), MIRROR=False)
+    assert harness.redis.keys() == []
+    few = harness.worker("--processes", "5", prefix=limited("-n 30"), MIRROR=False)
     assert few.wait() == 1
     assert few.output.endswith("in its systemd unit), or lower --processes\n")
 
 
-def test_the_suggested_number_of_processes_fits(stage: Stage) -> None:
+def test_the_suggested_number_of_processes_fits(harness: WorkerHarness) -> None:
     prefix = limited("-n 72")
-    worker = stage.worker("--processes", "10", prefix=prefix, MIRROR=False)
+    worker = harness.worker("--processes", "10", prefix=prefix, MIRROR=False)
     assert worker.wait() == 1
     assert worker.output.endswith("or lower --processes to 9\n")
     job = tasks.limit_of_files.enqueue()
-    stage.worker("--processes", "9", prefix=prefix, MIRROR=False)
-    assert stage.ended(job).result == 72
+    harness.worker("--processes", "9", prefix=prefix, MIRROR=False)
+    assert harness.ended(job).result == 72
 
 
 class CacheClient(BaseCache):
@@ -74,12 +76,12 @@ def test_children_inherit_no_socket_of_a_cache(settings: Any) -> None:
     assert caches["default"] is not before
 
 
-def test_jobs_do_not_inherit_the_raised_limit_of_open_files(stage: Stage) -> None:
+def test_jobs_do_not_inherit_the_raised_limit_of_open_files(harness: WorkerHarness) -> None:
     """The supervisor has 84 pipe ends for 21 children."""
     job = tasks.limit_of_files.enqueue()
-    worker = stage.worker("--processes", "20", prefix=limited("-S -n 64"), MIRROR=False)
+    worker = harness.worker("--processes", "20", prefix=limited("-S -n 64"), MIRROR=False)
     worker.wait_until_up(21)
-    assert stage.ended(job).result == 64
+    assert harness.ended(job).result == 64
     assert psutil.Process(worker.pid).rlimit(psutil.RLIMIT_NOFILE)[0] == 116
     eventually(lambda: max(_open_files(child) for child in worker.children) < 32)
     worker.term()
@@ -92,19 +94,19 @@ def _open_files(pid: int) -> int:
 
 @pytest.mark.parametrize("needs", [{"MIRROR": True}, {"MIRROR": False, "OUTBOX": True}])
 def test_a_worker_waits_for_its_tables(
-    stage: Stage, tmp_path: Path, needs: dict[str, bool]
+    harness: WorkerHarness, tmp_path: Path, needs: dict[str, bool]
 ) -> None:
-    stage.environment["REDISQUEUE_TEST_FOLDER"] = str(tmp_path)
+    harness.environment["REDISQUEUE_TEST_FOLDER"] = str(tmp_path)
     job = app_tasks.noop.enqueue()
-    worker = stage.worker("--processes", "1", **needs)
+    worker = harness.worker("--processes", "1", **needs)
     eventually(
         lambda: "takes no jobs yet: the database 'default' lacks migrations" in worker.output,
-        why=stage.report,
+        why=harness.report,
     )
     assert "run: manage.py migrate" in worker.output
-    holds_for(lambda: stage.stats()["queued"] == 1, 1.0)
+    holds_for(lambda: harness.stats()["queued"] == 1, 1.0)
     migrate(REDISQUEUE_TEST_FOLDER=str(tmp_path))
-    stage.ended(job)
+    harness.ended(job)
     assert "the database is ready: the worker starts" in worker.output
     logged = re.findall("takes no jobs yet: .*", worker.output)
     assert len(logged) == len(set(logged))  # more than one if the worker checks while migrate runs
@@ -113,32 +115,32 @@ def test_a_worker_waits_for_its_tables(
 
 
 def test_a_worker_that_needs_no_tables_does_not_check_for_them(
-    stage: Stage, tmp_path: Path
+    harness: WorkerHarness, tmp_path: Path
 ) -> None:
-    stage.environment["REDISQUEUE_TEST_FOLDER"] = str(tmp_path / "missing")
+    harness.environment["REDISQUEUE_TEST_FOLDER"] = str(tmp_path / "missing")
     job = app_tasks.noop.enqueue()
     watch = Stopwatch()
-    stage.worker("--processes", "1", MIRROR=False)
-    stage.ended(job)
+    harness.worker("--processes", "1", MIRROR=False)
+    harness.ended(job)
     assert watch.seconds < 10
 
 
-def test_ctrl_c_ends_the_wait_without_a_traceback(stage: Stage, tmp_path: Path) -> None:
-    stage.environment["REDISQUEUE_TEST_FOLDER"] = str(tmp_path)
-    worker = stage.worker("--processes", "1", MIRROR=True)
-    eventually(lambda: "takes no jobs yet" in worker.output, why=stage.report)
+def test_ctrl_c_ends_the_wait_without_a_traceback(harness: WorkerHarness, tmp_path: Path) -> None:
+    harness.environment["REDISQUEUE_TEST_FOLDER"] = str(tmp_path)
+    worker = harness.worker("--processes", "1", MIRROR=True)
+    eventually(lambda: "takes no jobs yet" in worker.output, why=harness.report)
     worker.interrupt_group()
     assert worker.wait() == 130
     assert "stopped before it took a job" in worker.output
     assert "Traceback" not in worker.output
 
 
-def test_a_worker_waits_for_its_database(stage: Stage, tmp_path: Path) -> None:
+def test_a_worker_waits_for_its_database(harness: WorkerHarness, tmp_path: Path) -> None:
     folder = tmp_path / "mounted later"
-    stage.environment["REDISQUEUE_TEST_FOLDER"] = str(folder)
+    harness.environment["REDISQUEUE_TEST_FOLDER"] = str(folder)
     job = app_tasks.noop.enqueue()
-    worker = stage.worker("--processes", "1", MIRROR=True)
-    eventually(lambda: "'default' does not answer (unable" in worker.output, why=stage.report)
+    worker = harness.worker("--processes", "1", MIRROR=True)
+    eventually(lambda: "'default' does not answer (unable" in worker.output, why=harness.report)
     folder.mkdir()
     migrate(REDISQUEUE_TEST_FOLDER=str(folder))
-    stage.ended(job)
+    harness.ended(job)

@@ -18,7 +18,7 @@ from django.db.models import Count, Max
 
 from ...broker.base import BATCH, slices
 from ...broker.commands import Commands
-from ...broker.replies import AnnounceReply, FireReply
+from ...broker.replies import AnnounceReply, DefineReply, FireReply
 from ...broker.schedules import ScheduleQueries, UnreadableSchedule
 from ...client.placement import shard_of_schedule
 from ...core.codec import decode_payload
@@ -34,7 +34,6 @@ logger = logging.getLogger("django_redisqueue")
 
 TTL_MS = 60_000  # after which code counts as gone if none of its workers has announced it
 AGAIN_MS = 1
-OUTDATED, OF_CODE = -1, -2  # define_schedules.lua: newer code runs; the code has one of this name
 BLOCKED = 30.0  # s until a schedule that cannot be fired is tried again
 FULL = 600.0  # s between two comparisons when nothing seems to have changed
 
@@ -74,7 +73,7 @@ class ScheduleDeployment:
         now_ms = self._commands.now_ms or self._queries.now_ms()
         for part in slices(self._definitions):
             due = [(one, one.schedule.after(now_ms)) for one in part]
-            if OUTDATED in self._commands.define_schedules(self.digest, due):
+            if DefineReply.OUTDATED in self._commands.define_schedules(self.digest, due):
                 return False
         for one in self._definitions:
             if one.error:
@@ -274,7 +273,7 @@ class ScheduleRows:
             for (definition, _), code in zip(
                 part, self._commands.define_schedules("", part), strict=True
             ):
-                if code == OF_CODE:
+                if code is DefineReply.OF_CODE:
                     self._log(definition.name, "the code defines a schedule of this name")
         return [definition.name for definition, _ in changed]
 

@@ -1,5 +1,5 @@
-"""Gathers with real workers use the stage of the worker tests."""
+"""Gathers with real workers use the harness of the worker tests."""
 
-from tests.worker.conftest import database, stage
+from tests.worker.conftest import database, harness
 
-__all__ = ["database", "stage"]
+__all__ = ["database", "harness"]

@@ -20,8 +20,8 @@ from django_redisqueue.core.ids import shard_of_id
 from django_redisqueue.exceptions import ResultGone
 from django_redisqueue.worker.maintenance.upkeep import ResultFileCleaner
 from tests.support.shards import all_stores, keys_with, shard_of
+from tests.worker.harness import WorkerHarness
 from tests.worker.processes import eventually
-from tests.worker.stage import Stage
 
 from . import once, tasks
 from .storage import STEPS
@@ -31,12 +31,12 @@ KEY = "large-1"
 
 
 @pytest.fixture(autouse=True)
-def media(stage: Stage, tmp_path: Path, settings: Any) -> Path:
+def media(harness: WorkerHarness, tmp_path: Path, settings: Any) -> Path:
     folder = tmp_path / "media"
     folder.mkdir()
     settings.MEDIA_ROOT = str(folder)
-    stage.environment["REDISQUEUE_TEST_MEDIA"] = str(folder)
-    stage.configure(TASK_MODULES=["tests.worker.tasks", "tests.client.gather.tasks"])
+    harness.environment["REDISQUEUE_TEST_MEDIA"] = str(folder)
+    harness.configure(TASK_MODULES=["tests.worker.tasks", "tests.client.gather.tasks"])
     return folder
 
 
@@ -80,9 +80,9 @@ def sweep(gather: Gather, store: Commands) -> None:
 
 
 def test_large_results_are_read_back_and_deleted_in_the_end(
-    stage: Stage, media: Path, store: Commands
+    harness: WorkerHarness, media: Path, store: Commands
 ) -> None:
-    stage.worker("--processes", "2").wait_until_up(3)
+    harness.worker("--processes", "2").wait_until_up(3)
     gather = start()
     expected = {"large": SIZE, "large_async": SIZE + 4}
     assert outcome_of(gather) == expected
@@ -90,7 +90,7 @@ def test_large_results_are_read_back_and_deleted_in_the_end(
     first = get_job(gather.jobs()[0].id)
     assert first.result == "x" * SIZE
     assert len(files(media)) == 2
-    assert stage.redis.memory_usage(keys_with(first.id).job(first.id)) < 2000
+    assert harness.redis.memory_usage(keys_with(first.id).job(first.id)) < 2000
     close(gather, store)
     sweep(gather, store)
     assert files(media) == []
@@ -98,11 +98,13 @@ def test_large_results_are_read_back_and_deleted_in_the_end(
         _ = first.result
 
 
-def test_large_results_in_a_workflow_and_of_a_parent_outside_one(stage: Stage, media: Path) -> None:
+def test_large_results_in_a_workflow_and_of_a_parent_outside_one(
+    harness: WorkerHarness, media: Path
+) -> None:
     workflow = chain(tasks.large.s(SIZE), tasks.size_of)
     parent = tasks.large_too.enqueue(SIZE)
     follower = tasks.sizes_of_parents.using(after=parent).enqueue()
-    stage.worker("--processes", "1").wait_until_up(2)
+    harness.worker("--processes", "1").wait_until_up(2)
     workflow.wait(timeout=20)
     first, second = workflow.jobs()
     assert (second.result, follower.wait(timeout=20)) == (SIZE, [1])
@@ -126,18 +128,18 @@ def test_large_results_in_a_workflow_and_of_a_parent_outside_one(stage: Stage, m
         for cleaner in cleaners:
             cleaner.run_once()
         assert files(media) == []
-        assert not any(stage.redis.exists(store.keys.result_files) for store in stores)
+        assert not any(harness.redis.exists(store.keys.result_files) for store in stores)
     with pytest.raises(ResultGone, match="when Redis pruned its job"):
         read_result(f"redisqueue/{parent.id}.1.json")
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_death_at_any_step_leaves_no_file_and_loses_no_result(
-    stage: Stage, media: Path, store: Commands, step: str
+    harness: WorkerHarness, media: Path, store: Commands, step: str
 ) -> None:
-    stage.environment["REDISQUEUE_TEST_STORAGE"] = "tests.client.gather.storage.DeadlyStorage"
+    harness.environment["REDISQUEUE_TEST_STORAGE"] = "tests.client.gather.storage.DeadlyStorage"
     (media / step).touch()
-    stage.worker("--processes", "1").wait_until_up(2)
+    harness.worker("--processes", "1").wait_until_up(2)
     gather = start()
     assert outcome_of(gather) == {"large": SIZE, "large_async": SIZE + 4}
     assert (media / f"was-{step}").exists(), "nobody died"
@@ -148,26 +150,28 @@ def test_a_death_at_any_step_leaves_no_file_and_loses_no_result(
     assert files(media) == []
 
 
-def test_a_storage_that_fails_fails_the_job_with_its_message(stage: Stage, media: Path) -> None:
+def test_a_storage_that_fails_fails_the_job_with_its_message(
+    harness: WorkerHarness, media: Path
+) -> None:
     media.rmdir()
     media.touch()  # a file in place of the folder
-    stage.worker().wait_until_up(2)
+    harness.worker().wait_until_up(2)
     gather = start()
-    eventually(lambda: gather.status == "failed", why=stage.report)
-    error = stage.ended(gather.jobs()[0]).error  # the other one may have been first
+    eventually(lambda: gather.status == "failed", why=harness.report)
+    error = harness.ended(gather.jobs()[0]).error  # the other one may have been first
     assert error is not None
     assert "Error" in error.type
     assert str(media) in error.message
 
 
 def test_files_that_cannot_be_deleted_are_tried_again(
-    stage: Stage,
+    harness: WorkerHarness,
     media: Path,
     store: Commands,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    stage.worker("--processes", "2").wait_until_up(3)
+    harness.worker("--processes", "2").wait_until_up(3)
     gather = start()
     outcome_of(gather)
     close(gather, store)
@@ -192,9 +196,11 @@ def test_no_result_of_a_task_is_mistaken_for_a_stored_one(value: object) -> None
     assert stored_name(encode_stored('a "b" ü.json')) == 'a "b" ü.json'
 
 
-def test_a_plain_job_is_refused_a_large_result_as_before(stage: Stage, media: Path) -> None:
-    stage.worker()
-    job = stage.ended(tasks.large.enqueue(SIZE))
+def test_a_plain_job_is_refused_a_large_result_as_before(
+    harness: WorkerHarness, media: Path
+) -> None:
+    harness.worker()
+    job = harness.ended(tasks.large.enqueue(SIZE))
     assert job.status == "failed"
     assert job.error is not None
     assert (job.error.type.rpartition(".")[2], job.error.reason) == ("PayloadTooLarge", "result")
@@ -202,10 +208,10 @@ def test_a_plain_job_is_refused_a_large_result_as_before(stage: Stage, media: Pa
 
 
 def test_a_large_result_of_a_job_that_runs_exactly_once(
-    stage: Stage, media: Path, database: Path
+    harness: WorkerHarness, media: Path, database: Path
 ) -> None:
-    stage.configure(TASK_MODULES=["tests.client.gather.tasks", once.__name__])
-    stage.worker("--processes", "1").wait_until_up(2)
+    harness.configure(TASK_MODULES=["tests.client.gather.tasks", once.__name__])
+    harness.worker("--processes", "1").wait_until_up(2)
     gather = Gather.start("once-1", topic="once", payload={"size": SIZE}, then=tasks.sizes)
     assert outcome_of(gather) == {"once": SIZE}
     assert len(files(media)) == 1

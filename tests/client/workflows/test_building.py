@@ -31,7 +31,7 @@ from django_redisqueue.exceptions import (
 )
 from django_redisqueue.models import OutboxJob
 from tests.app.tasks import add, noop
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 
 pytestmark = pytest.mark.usefixtures("queue_settings")
 
@@ -167,10 +167,10 @@ def test_the_callback_keeps_its_options(settings: Any, redis: Any) -> None:
 
 def assert_ends(*workflows: Workflow) -> None:
     """Run everything that is queued."""
-    hand = Hand()
-    for job in hand.claim(10):
-        hand.settle(job, "completed", "null")
-    hand.close()
+    manual_worker = ManualWorker()
+    for job in manual_worker.claim(10):
+        manual_worker.settle(job, "completed", "null")
+    manual_worker.close()
     assert [workflow.status for workflow in workflows] == ["completed"] * len(workflows)
 
 

@@ -16,7 +16,7 @@ from django_redisqueue.testing import InMemoryQueue, capture_jobs
 from django_redisqueue.testing.runs import InlineRun, InMemorySteps
 from tests.app.tasks import add
 from tests.client.test_after import results_of
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 
 from .tasks import gathered
 
@@ -344,40 +344,40 @@ def look(seen: Seen) -> object:
     )
 
 
-def play(scenario: Callable[[Drain], Iterator[Seen]], drain: Drain) -> list[object]:
+def run_scenario(scenario: Callable[[Drain], Iterator[Seen]], drain: Drain) -> list[object]:
     RAN.clear()
     BROKEN.clear()
     return [look(seen) for seen in scenario(drain)]
 
 
-def work(hand: Hand) -> None:
+def work(manual_worker: ManualWorker) -> None:
     """What a worker does, until there is nothing left to do."""
     steps = InMemorySteps(InMemoryQueue())
     while True:
-        went_on = hand.advance()
-        claimed = hand.claim()
+        went_on = manual_worker.advance()
+        claimed = manual_worker.claim()
         for job in claimed:
             parents = results_of(job.id)
             (resolution,) = InlineRun(job, parents, lambda _: True, steps, lambda _: None).run()
-            hand.settle(job, resolution.kind, resolution.body, resolution.detail)
+            manual_worker.settle(job, resolution.kind, resolution.body, resolution.detail)
         if not went_on and not claimed:
             return
 
 
 @pytest.fixture
-def hand(queue_settings: dict[str, Any]) -> Iterator[Hand]:
-    made = Hand()
+def manual_worker(queue_settings: dict[str, Any]) -> Iterator[ManualWorker]:
+    made = ManualWorker()
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_memory_gives_the_same_results_as_redis(
-    scenario: Callable[[Drain], Iterator[Seen]], hand: Hand
+    scenario: Callable[[Drain], Iterator[Seen]], manual_worker: ManualWorker
 ) -> None:
-    in_redis = play(scenario, lambda: work(hand))
+    in_redis = run_scenario(scenario, lambda: work(manual_worker))
     with capture_jobs() as jobs:
-        in_memory = play(scenario, lambda: jobs.drain(scheduled=False))
+        in_memory = run_scenario(scenario, lambda: jobs.drain(scheduled=False))
     assert len(in_redis) == len(in_memory)
     for there, here in zip(in_redis, in_memory, strict=True):
         assert here == there

@@ -12,32 +12,32 @@ import pytest
 from django_redisqueue import Job, JobQueue
 from tests.support.burst import work
 from tests.worker import chunk_tasks, tasks
+from tests.worker.harness import WorkerHarness
 from tests.worker.processes import WorkerProcess, eventually
-from tests.worker.stage import Stage
 
 
 @pytest.fixture
-def worker(stage: Stage) -> WorkerProcess:
+def worker(harness: WorkerHarness) -> WorkerProcess:
     """One child, with its queue paused."""
-    stage.configure(TASK_MODULES=["tests.worker.tasks", "tests.worker.chunk_tasks"])
-    stage.alter("quick_kill")
-    worker = stage.worker("--processes", "1").wait_until_up(2)
-    stage.warm_up(100)
+    harness.configure(TASK_MODULES=["tests.worker.tasks", "tests.worker.chunk_tasks"])
+    harness.alter("quick_kill")
+    worker = harness.worker("--processes", "1").wait_until_up(2)
+    harness.warm_up(100)
     JobQueue("default").pause()
     return worker
 
 
-def ended(stage: Stage, jobs: Sequence[Job]) -> list[Job]:
+def ended(harness: WorkerHarness, jobs: Sequence[Job]) -> list[Job]:
     JobQueue("default").resume()
-    return [stage.ended(job) for job in jobs]
+    return [harness.ended(job) for job in jobs]
 
 
 def test_the_jobs_of_one_key_run_in_one_call_and_each_has_its_own_outcome(
-    stage: Stage, worker: WorkerProcess
+    harness: WorkerHarness, worker: WorkerProcess
 ) -> None:
     texts = ["a", "fail b", "retry c", "d"]
     jobs = [chunk_tasks.index.enqueue(text, tenant) for text in texts for tenant in ("x", "y")]
-    for at, job in enumerate(ended(stage, jobs)):
+    for at, job in enumerate(ended(harness, jobs)):
         text = texts[at // 2]
         if text == "fail b":
             assert job.error is not None
@@ -58,36 +58,40 @@ def test_the_first_claim_of_a_child_has_a_whole_chunk(queue_settings: dict[str, 
         assert job.result == texts
 
 
-def test_an_exception_applies_to_all_jobs_of_the_chunk(stage: Stage, worker: WorkerProcess) -> None:
+def test_an_exception_applies_to_all_jobs_of_the_chunk(
+    harness: WorkerHarness, worker: WorkerProcess
+) -> None:
     jobs = [chunk_tasks.index.enqueue(text, tenant=1) for text in ("a", "fail b", "raise c")]
-    first, failed, raised = ended(stage, jobs)
+    first, failed, raised = ended(harness, jobs)
     assert (first.status, first.attempts) == ("completed", 1)
     assert (failed.status, failed.attempts) == ("failed", 1)  # it was said before
     assert (raised.status, raised.attempts) == ("completed", 1)
 
 
-def test_each_job_remembers_its_steps(stage: Stage, worker: WorkerProcess) -> None:
-    jobs = [chunk_tasks.trace_step.enqueue(stage.book, f"n{n}") for n in range(3)]
-    for job in ended(stage, jobs):
+def test_each_job_remembers_its_steps(harness: WorkerHarness, worker: WorkerProcess) -> None:
+    jobs = [chunk_tasks.trace_step.enqueue(harness.book, f"n{n}") for n in range(3)]
+    for job in ended(harness, jobs):
         assert (job.status, job.attempts, job.result) == ("completed", 1, 1)
-    assert {stage.runs()[f"n{n}"] for n in range(3)} == {1}
+    assert {harness.runs()[f"n{n}"] for n in range(3)} == {1}
 
 
-def test_a_crash_recovers_all_and_each_runs_alone_then(stage: Stage, worker: WorkerProcess) -> None:
-    jobs = [chunk_tasks.trace_all.enqueue(stage.book, f"n{n}", "exit", 0) for n in range(4)]
-    beside = tasks.run.enqueue(stage.book, "beside")
-    ended(stage, [*jobs, beside])
-    assert stage.statuses([*jobs, beside]) == {"completed": 5}
+def test_a_crash_recovers_all_and_each_runs_alone_then(
+    harness: WorkerHarness, worker: WorkerProcess
+) -> None:
+    jobs = [chunk_tasks.trace_all.enqueue(harness.book, f"n{n}", "exit", 0) for n in range(4)]
+    beside = tasks.run.enqueue(harness.book, "beside")
+    ended(harness, [*jobs, beside])
+    assert harness.statuses([*jobs, beside]) == {"completed": 5}
     assert {job.recoveries for job in jobs} == {1}
-    assert {stage.runs()[f"n{n}"] for n in range(4)} == {2}
-    assert (stage.runs()["call"], stage.runs()["beside"]) == (5, 1)
+    assert {harness.runs()[f"n{n}"] for n in range(4)} == {2}
+    assert (harness.runs()["call"], harness.runs()["beside"]) == (5, 1)
 
 
 def test_a_chunk_that_ignores_its_timeout_is_killed_and_all_of_it_has_timed_out(
-    stage: Stage, worker: WorkerProcess
+    harness: WorkerHarness, worker: WorkerProcess
 ) -> None:
     jobs = [chunk_tasks.hang.using(timeout=0.2).enqueue() for _ in range(3)]
-    for job in ended(stage, jobs):
+    for job in ended(harness, jobs):
         assert job.error is not None
         assert (job.status, job.error.reason, job.recoveries) == ("failed", "timeout", 0)
         assert "its process was killed" in job.error.message
@@ -95,24 +99,24 @@ def test_a_chunk_that_ignores_its_timeout_is_killed_and_all_of_it_has_timed_out(
 
 
 def test_a_cancel_of_one_job_does_not_interrupt_the_others(
-    stage: Stage, worker: WorkerProcess
+    harness: WorkerHarness, worker: WorkerProcess
 ) -> None:
-    jobs = [chunk_tasks.trace_all.enqueue(stage.book, f"n{n}", "", 2.0) for n in range(3)]
+    jobs = [chunk_tasks.trace_all.enqueue(harness.book, f"n{n}", "", 2.0) for n in range(3)]
     JobQueue("default").resume()
-    eventually(lambda: stage.runs()["call"])
+    eventually(lambda: harness.runs()["call"])
     assert jobs[0].cancel()
-    ended(stage, jobs)
-    assert stage.statuses(jobs) == {"completed": 3}
-    assert stage.runs()["call"] == 1
+    ended(harness, jobs)
+    assert harness.statuses(jobs) == {"completed": 3}
+    assert harness.runs()["call"] == 1
 
 
 def test_the_chunk_of_a_killed_worker_runs_in_the_next_one(
-    stage: Stage, worker: WorkerProcess
+    harness: WorkerHarness, worker: WorkerProcess
 ) -> None:
-    jobs = [chunk_tasks.trace_all.enqueue(stage.book, f"n{n}", "", 60) for n in range(3)]
+    jobs = [chunk_tasks.trace_all.enqueue(harness.book, f"n{n}", "", 60) for n in range(3)]
     JobQueue("default").resume()
-    eventually(lambda: stage.runs()["call"])
-    os.kill(stage.pid("call"), signal.SIGKILL)
-    ended(stage, jobs)
-    assert stage.statuses(jobs) == {"completed": 3}
-    assert {stage.runs()[f"n{n}"] for n in range(3)} == {2}
+    eventually(lambda: harness.runs()["call"])
+    os.kill(harness.pid("call"), signal.SIGKILL)
+    ended(harness, jobs)
+    assert harness.statuses(jobs) == {"completed": 3}
+    assert {harness.runs()[f"n{n}"] for n in range(3)} == {2}

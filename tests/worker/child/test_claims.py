@@ -21,9 +21,9 @@ from django_redisqueue.worker.options import WorkerOptions
 from tests.support.shards import keys_of
 from tests.worker import tasks
 from tests.worker.child.test_steps import Memory
+from tests.worker.harness import WorkerHarness
 from tests.worker.parts import outcome
 from tests.worker.processes import eventually
-from tests.worker.stage import Stage
 
 
 def test_the_batch_grows_slowly_and_shrinks_at_once() -> None:
@@ -79,7 +79,7 @@ CLAIM_REQUEST = ClaimRequest("c1", ("default",))
 
 
 @pytest.fixture
-def claims(stage: Stage) -> Iterator[Claims]:
+def claims(harness: WorkerHarness) -> Iterator[Claims]:
     found = Claims(CLAIM_REQUEST, ChildState(0, 1), get_settings(), lambda: False)
     assert not found.claim(1).jobs  # a child waits after an empty claim
     yield found
@@ -95,67 +95,67 @@ def idle(claims: Claims) -> IdleWait:
 
 
 def test_a_child_that_stops_returns_a_wake_token_that_it_may_have_popped(
-    stage: Stage, idle: IdleWait
+    harness: WorkerHarness, idle: IdleWait
 ) -> None:
-    tasks.run.enqueue(stage.book, "waiting")
+    tasks.run.enqueue(harness.book, "waiting")
     wake = keys_of().queue("default").wake
-    assert stage.redis.delete(wake) == 1  # popped by the wait that was interrupted
+    assert harness.redis.delete(wake) == 1  # popped by the wait that was interrupted
     idle.close()
-    assert stage.redis.llen(wake) == 1
-    assert stage.stats()["queued"] == 1
+    assert harness.redis.llen(wake) == 1
+    assert harness.stats()["queued"] == 1
 
 
 @pytest.mark.one_shard("several shards are waited for first, and then asked")
 @pytest.mark.one_server("it asks the server for its clients")
 def test_the_claim_follows_the_wake_up_in_the_same_round_trip(
-    stage: Stage, claims: Claims, idle: IdleWait
+    harness: WorkerHarness, claims: Claims, idle: IdleWait
 ) -> None:
     """The claim is in Redis before there is a job, and gets it at once."""
     job = None
 
     def enqueue() -> None:
         nonlocal job
-        eventually(lambda: stage.redis.info("clients")["blocked_clients"] == 1)
-        job = tasks.run.enqueue(stage.book, "waiting")
+        eventually(lambda: harness.redis.info("clients")["blocked_clients"] == 1)
+        job = tasks.run.enqueue(harness.book, "waiting")
         assert job.status == "processing"
 
     with ThreadPoolExecutor(1) as pool:
         enqueued = pool.submit(enqueue)
         idle.wait(1)
         enqueued.result()
-    before = stage.redis.info("commandstats")["cmdstat_evalsha"]["calls"]
+    before = harness.redis.info("commandstats")["cmdstat_evalsha"]["calls"]
     assert [one.id for one in claims.claim(1).jobs] == [job and job.id]
-    assert stage.redis.info("commandstats")["cmdstat_evalsha"]["calls"] == before
+    assert harness.redis.info("commandstats")["cmdstat_evalsha"]["calls"] == before
 
 
 @pytest.mark.one_shard("several shards are waited for first, and then asked")
 def test_a_child_that_stops_releases_jobs_that_its_wait_claimed(
-    stage: Stage, claims: Claims, idle: IdleWait
+    harness: WorkerHarness, claims: Claims, idle: IdleWait
 ) -> None:
-    jobs = [tasks.run.enqueue(stage.book, "waiting") for _ in range(2)]
+    jobs = [tasks.run.enqueue(harness.book, "waiting") for _ in range(2)]
     idle.wait(1)
-    assert stage.stats() == {**stage.stats(), "queued": 1, "processing": 1}
+    assert harness.stats() == {**harness.stats(), "queued": 1, "processing": 1}
     claims.current._reply = None  # the interrupt arrived before the reply
     idle.close()
     claims.flush(wait=True)
-    assert stage.stats() == {**stage.stats(), "queued": 2, "processing": 0}
-    assert stage.redis.lindex(keys_of().queue("default").queued, -1) == jobs[0].id
-    assert stage.redis.llen(keys_of().queue("default").wake) == 1
+    assert harness.stats() == {**harness.stats(), "queued": 2, "processing": 0}
+    assert harness.redis.lindex(keys_of().queue("default").queued, -1) == jobs[0].id
+    assert harness.redis.llen(keys_of().queue("default").wake) == 1
     assert claims.unreported == 0
 
 
 @pytest.mark.one_shard("several shards are waited for first, and then asked")
-def test_a_child_without_room_releases_jobs_that_its_wait_claimed(stage: Stage) -> None:
+def test_a_child_without_room_releases_jobs_that_its_wait_claimed(harness: WorkerHarness) -> None:
     """Since the wait began, jobs in flight may have opened all files, or blocked the event loop."""
     options = WorkerOptions(queues=("default",))
     state = ChildState(0, options.slots)
     child = Child("c1", state, options, get_settings(), lambda: None)
     assert not child._claims.claim(1).jobs
-    tasks.run.enqueue(stage.book, "waiting")
+    tasks.run.enqueue(harness.book, "waiting")
     child._idle.wait(1)
-    assert stage.stats()["processing"] == 1
+    assert harness.stats()["processing"] == 1
     child._wait_for_room()
-    assert stage.stats() == {**stage.stats(), "queued": 1, "processing": 0}
+    assert harness.stats() == {**harness.stats(), "queued": 1, "processing": 0}
     assert child._claims.claim(1).jobs
     child._claims.current.commands.connection.close()
     child._claims.current.close_wait()
@@ -163,19 +163,19 @@ def test_a_child_without_room_releases_jobs_that_its_wait_claimed(stage: Stage) 
 
 @pytest.mark.one_shard("several shards are waited for first, and then asked")
 def test_a_wait_with_a_script_that_redis_has_forgotten_claims_nothing_or_all(
-    stage: Stage, claims: Claims, idle: IdleWait
+    harness: WorkerHarness, claims: Claims, idle: IdleWait
 ) -> None:
-    job = tasks.run.enqueue(stage.book, "waiting")
-    stage.redis.script_flush()
+    job = tasks.run.enqueue(harness.book, "waiting")
+    harness.redis.script_flush()
     idle.wait(1)
     assert [one.id for one in claims.claim(1).jobs] == [job.id]
 
 
 @pytest.mark.parametrize("shards", [1, 4])
 def test_a_child_with_several_shards_waits_long_unless_it_has_something_to_report(
-    stage: Stage, shards: int, monkeypatch: pytest.MonkeyPatch
+    harness: WorkerHarness, shards: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage.configure(SHARDS=shards)
+    harness.configure(SHARDS=shards)
     state, waited = ChildState(0, 1), list[float]()
     claims = Claims(CLAIM_REQUEST, state, get_settings(), lambda: False)
     in_flight = InFlight(state, lambda *_: True, lambda _: [], Memory())
@@ -191,10 +191,10 @@ def test_a_child_with_several_shards_waits_long_unless_it_has_something_to_repor
     assert [round(seconds) for seconds in waited] == [5 if shards == 1 else 15, 5, 5]
 
 
-def test_a_long_wait_shows_that_the_child_lives(stage: Stage) -> None:
+def test_a_long_wait_shows_that_the_child_lives(harness: WorkerHarness) -> None:
     """It ends if a different set of shards answers, so that a shard that has returned is waited for
     again."""
-    stage.configure(SHARDS=4)
+    harness.configure(SHARDS=4)
     state = ChildState(0, 1)
     claims = Claims(CLAIM_REQUEST, state, get_settings(), lambda: False)
     before = claims.available()

@@ -22,27 +22,27 @@ from tests.app import tasks as app_tasks
 from tests.support.burst import work
 from tests.support.postgres import PostgresServer, as_database
 from tests.worker import tasks
+from tests.worker.harness import WorkerHarness
 from tests.worker.processes import eventually
-from tests.worker.stage import Stage
 
 
 @pytest.fixture
-def name(stage: Stage, postgres: PostgresServer) -> Iterator[str]:
-    """The name of the database that the stage's workers use, with persistent connections."""
+def name(harness: WorkerHarness, postgres: PostgresServer) -> Iterator[str]:
+    """The name of the database that the harness's workers use, with persistent connections."""
     entry: dict[str, Any] = {**postgres.new_database(), "CONN_MAX_AGE": None}
-    stage.environment["REDISQUEUE_TEST_DATABASES"] = json.dumps({"default": entry})
+    harness.environment["REDISQUEUE_TEST_DATABASES"] = json.dumps({"default": entry})
     yield entry["NAME"]
     postgres.drop(entry)
 
 
 def test_a_connection_that_was_cut_between_two_jobs_is_replaced(
-    stage: Stage, postgres: PostgresServer, name: str
+    harness: WorkerHarness, postgres: PostgresServer, name: str
 ) -> None:
-    worker = stage.worker("--processes", "1").wait_until_up(2)
+    worker = harness.worker("--processes", "1").wait_until_up(2)
     child, seen = worker.children[0], set()
     for _ in range(5):
-        job = stage.ended(tasks.backend.enqueue())
-        assert (job.status, job.attempts) == ("completed", 0), stage.report()
+        job = harness.ended(tasks.backend.enqueue())
+        assert (job.status, job.attempts) == ("completed", 0), harness.report()
         seen.add(job.result)
         assert postgres.terminate(name) >= 1
         alive = f"SELECT 1 FROM pg_stat_activity WHERE pid = {job.result}"
@@ -53,53 +53,55 @@ def test_a_connection_that_was_cut_between_two_jobs_is_replaced(
 
 @pytest.mark.parametrize("task", [tasks.async_in_plain_thread, tasks.run_async])
 def test_threads_outside_jobs_replace_a_cut_connection(
-    stage: Stage, postgres: PostgresServer, name: str, task: Task
+    harness: WorkerHarness, postgres: PostgresServer, name: str, task: Task
 ) -> None:
     """The threads of ``asyncio.to_thread``, and asgiref's for ``asyncio.run``: both are reused."""
-    stage.worker("--processes", "1").wait_until_up(2)
+    harness.worker("--processes", "1").wait_until_up(2)
     for _ in range(3):
-        job = stage.ended(task.enqueue())
-        assert job.status == "completed", stage.report()
+        job = harness.ended(task.enqueue())
+        assert job.status == "completed", harness.report()
         postgres.terminate(name)
 
 
-def test_a_working_connection_is_kept(stage: Stage, postgres: PostgresServer, name: str) -> None:
-    stage.worker("--processes", "1")
-    assert len({stage.ended(tasks.backend.enqueue()).result for _ in range(3)}) == 1
+def test_a_working_connection_is_kept(
+    harness: WorkerHarness, postgres: PostgresServer, name: str
+) -> None:
+    harness.worker("--processes", "1")
+    assert len({harness.ended(tasks.backend.enqueue()).result for _ in range(3)}) == 1
 
 
 def test_children_do_not_share_a_pool_of_connections(
-    stage: Stage, postgres: PostgresServer
+    harness: WorkerHarness, postgres: PostgresServer
 ) -> None:
     """The supervisor used it in its checks. If children inherited it, they would get each other's
     rows."""
     entry = {**postgres.new_database(), "OPTIONS": {"pool": True}}
-    stage.environment["REDISQUEUE_TEST_DATABASES"] = json.dumps({"default": entry})
-    stage.worker("--processes", "2", MIRROR=True)
-    gates = [stage.gate() for _ in range(2)]
-    jobs = [stage.running(tasks.backend_until_gate_opens.enqueue(gate)) for gate in gates]
+    harness.environment["REDISQUEUE_TEST_DATABASES"] = json.dumps({"default": entry})
+    harness.worker("--processes", "2", MIRROR=True)
+    gates = [harness.gate() for _ in range(2)]
+    jobs = [harness.running(tasks.backend_until_gate_opens.enqueue(gate)) for gate in gates]
     for gate in gates:
-        stage.open_gate(gate)
-    ended = [stage.ended(job) for job in jobs]
-    assert len({job.result for job in ended}) == 2, stage.report()
-    stage.end_workers()
+        harness.open_gate(gate)
+    ended = [harness.ended(job) for job in jobs]
+    assert len({job.result for job in ended}) == 2, harness.report()
+    harness.end_workers()
     postgres.drop(entry)
 
 
 def test_a_job_leaves_alone_the_connections_of_other_threads(
-    stage: Stage, database: object
+    harness: WorkerHarness, database: object
 ) -> None:
     """Those of async jobs that are still running, and of threads that a job started."""
-    worker = stage.worker("--processes", "1").wait_until_up(2)
+    worker = harness.worker("--processes", "1").wait_until_up(2)
     child = worker.children[0]
     others = [tasks.async_orm.enqueue(1.0) for _ in range(3)]
     for job in others:
-        stage.running(job)
+        harness.running(job)
     between = [app_tasks.count.enqueue("a"), tasks.threads_orm.enqueue(2)]
     between += [app_tasks.count.enqueue("b"), tasks.threads_orm.enqueue(2)]
     for job in between + others:
-        stage.ended(job)
-        assert (job.status, job.recoveries) == ("completed", 0), stage.report()
+        harness.ended(job)
+        assert (job.status, job.recoveries) == ("completed", 0), harness.report()
     assert child in worker.children
 
 

@@ -10,14 +10,14 @@ import pytest
 
 from django_redisqueue.broker.connection import WORKER_TIMEOUT
 from tests.worker import fork_tasks, tasks
+from tests.worker.harness import QUICK, WorkerHarness
 from tests.worker.processes import eventually, is_alive
-from tests.worker.stage import QUICK, Stage
 
 
 @pytest.fixture
-def forking(stage: Stage) -> Stage:
-    stage.configure(TASK_MODULES=[*QUICK["TASK_MODULES"], "tests.worker.fork_tasks"])
-    return stage
+def forking(harness: WorkerHarness) -> WorkerHarness:
+    harness.configure(TASK_MODULES=[*QUICK["TASK_MODULES"], "tests.worker.fork_tasks"])
+    return harness
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def forking(stage: Stage) -> Stage:
     ],
 )  # fmt: skip
 def test_a_forked_process_that_leaves_its_task_ends_there(
-    forking: Stage, task: str, how: str
+    forking: WorkerHarness, task: str, how: str
 ) -> None:
     worker = forking.worker("--processes", "1").wait_until_up(2)
     job: Any = getattr(fork_tasks, task).enqueue(forking.book, "forks", how)
@@ -54,20 +54,20 @@ def test_a_forked_process_that_leaves_its_task_ends_there(
 
 
 @pytest.mark.parametrize("naps", [(), (0.0, 1.0)])
-def test_a_pool_of_processes_can_be_left(forking: Stage, naps: tuple[float, ...]) -> None:
+def test_a_pool_of_processes_can_be_left(forking: WorkerHarness, naps: tuple[float, ...]) -> None:
     """Even while one of them has only just been forked: it must not miss its SIGTERM."""
     forking.worker("--processes", "1").wait_until_up(2)
     job = forking.ended(fork_tasks.pool.enqueue(*naps))
     assert (job.status, job.result) == ("completed", [0, 1, 4, 9])
 
 
-def test_a_program_that_a_job_started_can_be_terminated(forking: Stage) -> None:
+def test_a_program_that_a_job_started_can_be_terminated(forking: WorkerHarness) -> None:
     forking.worker("--processes", "1").wait_until_up(2)
     job = forking.ended(fork_tasks.terminate_program.enqueue())
     assert (job.status, job.result) == ("completed", -signal.SIGTERM)
 
 
-def test_a_child_ignores_a_direct_sigterm(forking: Stage) -> None:
+def test_a_child_ignores_a_direct_sigterm(forking: WorkerHarness) -> None:
     worker = forking.worker("--processes", "1").wait_until_up(2)
     job = forking.running(tasks.run_then_sleep.enqueue(forking.book, "slow", 1.5))
     for pid in worker.children:
@@ -85,7 +85,7 @@ def test_a_child_ignores_a_direct_sigterm(forking: Stage) -> None:
     ],
 )  # fmt: skip
 def test_a_job_that_closes_the_files_of_its_process_affects_no_other_job(
-    forking: Stage, first: int, last: int, task: str
+    forking: WorkerHarness, first: int, last: int, task: str
 ) -> None:
     """Otherwise another job's output could go to a connection that got the closed file's number,
     and so on."""
@@ -102,7 +102,7 @@ def test_a_job_that_closes_the_files_of_its_process_affects_no_other_job(
     [("leave_files_open", 1), ("leave_files_open", 2), ("async_leave_files_open", 1)],
 )
 def test_a_child_is_replaced_when_jobs_have_left_open_as_many_files_as_it_may_open(
-    forking: Stage, task: str, threads: int
+    forking: WorkerHarness, task: str, threads: int
 ) -> None:
     """Otherwise further jobs would fail. The job itself, in a thread or on an event loop, could not
     be reported, because reporting needs a connection."""
@@ -113,18 +113,18 @@ def test_a_child_is_replaced_when_jobs_have_left_open_as_many_files_as_it_may_op
     assert "left open all files" in worker.output
 
 
-def check_replaced(stage: Stage, before: str) -> None:
+def check_replaced(harness: WorkerHarness, before: str) -> None:
     """Check that later jobs run once, in a different child than the job ``before``."""
-    tasks.run.enqueue_many([(stage.book, f"after{n}") for n in range(50)])
-    stage.until_done(51, 8)
-    assert set(stage.runs().values()) == {1}
-    after = {stage.pid(f"after{n}") for n in range(50)}
+    tasks.run.enqueue_many([(harness.book, f"after{n}") for n in range(50)])
+    harness.until_done(51, 8)
+    assert set(harness.runs().values()) == {1}
+    after = {harness.pid(f"after{n}") for n in range(50)}
     assert len(after) == 1
-    assert stage.pid(before) not in after
-    assert stage.count("recovered_total") == 0
+    assert harness.pid(before) not in after
+    assert harness.count("recovered_total") == 0
 
 
-def test_a_task_that_stops_the_event_loop_affects_no_other_job(forking: Stage) -> None:
+def test_a_task_that_stops_the_event_loop_affects_no_other_job(forking: WorkerHarness) -> None:
     worker = forking.worker("--processes", "1").wait_until_up(2)
     other = tasks.async_run.enqueue(forking.book, "other", 0.3)
     job = fork_tasks.stop_the_loop.enqueue()
@@ -136,7 +136,7 @@ def test_a_task_that_stops_the_event_loop_affects_no_other_job(forking: Stage) -
     assert "a task has stopped the event loop it runs on; it goes on" in worker.output
 
 
-def test_a_forked_process_has_its_own_connections(forking: Stage) -> None:
+def test_a_forked_process_has_its_own_connections(forking: WorkerHarness) -> None:
     """Otherwise each would read replies meant for the other, which would wait for them."""
     forking.worker("--processes", "1").wait_until_up(2)
     job = forking.ended(fork_tasks.steps_in_both.enqueue())

@@ -21,7 +21,7 @@ from django_redisqueue.exceptions import JobAbandoned, RedisUnavailable, WrongKe
 from django_redisqueue.worker.child.executor import encode
 from django_redisqueue.worker.child.job_redis import FILE_SECONDS, JobRedis
 from tests.app import tasks
-from tests.support.hand import Hand
+from tests.support.manual_worker import ManualWorker
 from tests.support.servers import RedisServer
 from tests.support.shards import keys_with
 from tests.worker.parts import claimed
@@ -110,9 +110,9 @@ def test_a_step_waits_while_the_login_is_refused(
     url = f"redis://queue:old@{server.address}/0"
     settings.REDISQUEUE = {**settings.REDISQUEUE, "CONNECTION": {"URL": url}}
     tasks.noop.enqueue()
-    hand = Hand()
-    held = hand.claim_one()
-    job_redis = JobRedis(hand.claim_request.child, get_settings())
+    manual_worker = ManualWorker()
+    held = manual_worker.claim_one()
+    job_redis = JobRedis(manual_worker.claim_request.child, get_settings())
     change("<old", ">new")
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(job_redis.save, held, "step:s", "1")
@@ -121,10 +121,10 @@ def test_a_step_waits_while_the_login_is_refused(
         assert answer.result(PATIENCE) == 1
 
 
-def test_threads_get_their_own_answers(redis: Redis, hand: Hand) -> None:
+def test_threads_get_their_own_answers(redis: Redis, manual_worker: ManualWorker) -> None:
     tasks.noop.enqueue()
-    held = hand.claim_one()
-    steps = JobRedis(hand.claim_request.child, get_settings())
+    held = manual_worker.claim_one()
+    steps = JobRedis(manual_worker.claim_request.child, get_settings())
 
     def ask(job: ClaimedJob) -> set[bool]:
         return {steps.report(job, "{}") for _ in range(50)}
@@ -149,11 +149,13 @@ def test_a_master_that_does_not_know_the_run_is_not_asked_where_a_large_result_g
 
 
 @pytest.mark.one_server("counts its server's connections")
-def test_threads_do_not_connect_for_each_question(redis: Redis, hand: Hand) -> None:
+def test_threads_do_not_connect_for_each_question(
+    redis: Redis, manual_worker: ManualWorker
+) -> None:
     """A connection costs several round trips, and many more with TLS."""
     tasks.noop.enqueue()
-    held = hand.claim_one()
-    job_redis = JobRedis(hand.claim_request.child, get_settings())
+    held = manual_worker.claim_one()
+    job_redis = JobRedis(manual_worker.claim_request.child, get_settings())
     before = redis.info("stats")["total_connections_received"]
     with ThreadPoolExecutor(2) as pool:
         assert all(pool.map(lambda _: job_redis.report(held, "{}"), range(50)))

@@ -21,8 +21,8 @@ from tests.support.servers import RedisServer
 from tests.support.shards import keys_of, shard_of
 from tests.support.stopwatch import Stopwatch
 from tests.worker import tasks
+from tests.worker.harness import WorkerHarness
 from tests.worker.processes import eventually
-from tests.worker.stage import Stage
 
 
 @pytest.fixture(scope="module")
@@ -30,17 +30,19 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """A server with a worker of one child, shared by the tests here."""
     with ExitStack() as stack:
         server = stack.enter_context(RedisServer())
-        stage = Stage(server, tmp_path_factory.mktemp("running"), SimpleNamespace(), stack)
-        stage.worker("--processes", "1").wait_until_up(2)
+        harness = WorkerHarness(
+            server, tmp_path_factory.mktemp("running"), SimpleNamespace(), stack
+        )
+        harness.worker("--processes", "1").wait_until_up(2)
         yield server
 
 
 @pytest.fixture
-def one(running: RedisServer, tmp_path: Path, settings: Any) -> Iterator[Stage]:
-    """A stage with an idle worker of one child, and an empty queue."""
+def one(running: RedisServer, tmp_path: Path, settings: Any) -> Iterator[WorkerHarness]:
+    """A harness with an idle worker of one child, and an empty queue."""
     running.client().flushdb()
     with ExitStack() as stack:
-        yield Stage(running, tmp_path, settings, stack)
+        yield WorkerHarness(running, tmp_path, settings, stack)
 
 
 def enqueue_by_name(name: str, payload: str = "[[],{}]") -> Job:
@@ -52,7 +54,7 @@ def enqueue_by_name(name: str, payload: str = "[[],{}]") -> Job:
     return Job(job.id)
 
 
-def test_a_failure_is_kept_with_class_message_and_traceback(one: Stage) -> None:
+def test_a_failure_is_kept_with_class_message_and_traceback(one: WorkerHarness) -> None:
     job = one.ended(app_tasks.fail.enqueue("out of paper"))
     assert (job.status, job.attempts) == ("failed", 1)
     assert job.error is not None
@@ -63,7 +65,7 @@ def test_a_failure_is_kept_with_class_message_and_traceback(one: Stage) -> None:
     assert frames[-1] == "ValueError: out of paper"
 
 
-def test_retries_wait_for_as_long_as_the_task_says(one: Stage) -> None:
+def test_retries_wait_for_as_long_as_the_task_says(one: WorkerHarness) -> None:
     job = one.ended(tasks.fails_thrice.enqueue())
     assert (job.status, job.attempts) == ("failed", 3)
     assert job.started_at is not None
@@ -73,7 +75,7 @@ def test_retries_wait_for_as_long_as_the_task_says(one: Stage) -> None:
     assert one.count("retried_total") == 2
 
 
-def test_a_task_may_ask_for_another_attempt_at_a_given_time(one: Stage) -> None:
+def test_a_task_may_ask_for_another_attempt_at_a_given_time(one: WorkerHarness) -> None:
     watch = Stopwatch()
     job = one.ended(app_tasks.retry_later.enqueue(0.3))
     assert (job.status, job.result, job.attempts) == ("completed", 3, 2)
@@ -83,7 +85,9 @@ def test_a_task_may_ask_for_another_attempt_at_a_given_time(one: Stage) -> None:
 
 
 @pytest.mark.parametrize(("kind", "runs"), [("os", 3), ("file", 1), ("value", 1)])
-def test_only_some_errors_are_worth_another_attempt(one: Stage, kind: str, runs: int) -> None:
+def test_only_some_errors_are_worth_another_attempt(
+    one: WorkerHarness, kind: str, runs: int
+) -> None:
     job = one.ended(tasks.picky.enqueue(one.book, kind, kind))
     assert (job.status, job.attempts, one.runs()[kind]) == ("failed", runs, runs)
 
@@ -97,7 +101,9 @@ def test_only_some_errors_are_worth_another_attempt(one: Stage, kind: str, runs:
         ("async_no_text", "tests.worker.tasks.NoText"),
     ],
 )
-def test_an_unusual_error_fails_the_job_and_not_the_child(one: Stage, bad: str, error: str) -> None:
+def test_an_unusual_error_fails_the_job_and_not_the_child(
+    one: WorkerHarness, bad: str, error: str
+) -> None:
     before = one.ended(app_tasks.pid.enqueue()).result
     job = one.ended(getattr(tasks, bad).enqueue())
     assert job.status == "failed"
@@ -114,7 +120,9 @@ def test_an_unusual_error_fails_the_job_and_not_the_child(one: Stage, bad: str, 
         (app_tasks.bad_result.enqueue, "the result of tests.app.tasks.bad_result"),
     ],
 )
-def test_a_result_that_cannot_be_stored_fails_the_job(one: Stage, job: object, words: str) -> None:
+def test_a_result_that_cannot_be_stored_fails_the_job(
+    one: WorkerHarness, job: object, words: str
+) -> None:
     assert callable(job)
     failed = one.ended(job())
     assert (failed.status, failed.attempts) == ("failed", 1)
@@ -123,7 +131,7 @@ def test_a_result_that_cannot_be_stored_fails_the_job(one: Stage, job: object, w
     assert words in failed.error.message
 
 
-def test_results_near_the_limit_one_after_another(one: Stage) -> None:
+def test_results_near_the_limit_one_after_another(one: WorkerHarness) -> None:
     """Together they exceed the memory that supervisor and child share."""
     jobs = app_tasks.large_result.enqueue_many([(1_000_000,)] * 12)
     one.until_done(12)
@@ -132,18 +140,18 @@ def test_results_near_the_limit_one_after_another(one: Stage) -> None:
     assert len(jobs[-1].result) == 1_000_000
 
 
-def test_results_larger_than_that_memory(stage: Stage) -> None:
-    stage.configure(MAX_RESULT_BYTES=20_000_000)
-    worker = stage.worker("--processes", "1").wait_until_up(2)
+def test_results_larger_than_that_memory(harness: WorkerHarness) -> None:
+    harness.configure(MAX_RESULT_BYTES=20_000_000)
+    worker = harness.worker("--processes", "1").wait_until_up(2)
     sizes = [6_000_000, 1, 3_000_000, 3_000_000]
     jobs = app_tasks.large_result.enqueue_many([(size,) for size in sizes])
-    stage.until_done(4)
-    assert list(map(len, stage.results(jobs))) == sizes
+    harness.until_done(4)
+    assert list(map(len, harness.results(jobs))) == sizes
     assert "died" not in worker.output
 
 
 @pytest.mark.parametrize("name", ["surrogate_result", "surrogate_error"])
-def test_text_that_is_not_utf_8(one: Stage, name: str) -> None:
+def test_text_that_is_not_utf_8(one: WorkerHarness, name: str) -> None:
     job = one.ended(getattr(tasks, name).enqueue())
     assert job.status == "failed"
     assert job.error is not None
@@ -165,7 +173,7 @@ CORRUPT: list[dict[str, bytes]] = [
 ]
 
 
-def test_whatever_a_hash_holds_its_job_ends_and_the_others_run(one: Stage) -> None:
+def test_whatever_a_hash_holds_its_job_ends_and_the_others_run(one: WorkerHarness) -> None:
     keys, client = keys_of(), one.server.client()
     JobQueue().pause()
     jobs = app_tasks.noop.enqueue_many([()] * (len(CORRUPT) + 2))
@@ -190,7 +198,7 @@ def test_whatever_a_hash_holds_its_job_ends_and_the_others_run(one: Stage) -> No
     assert one.count("recovered_total") == 0
 
 
-def test_an_unknown_task_is_delayed_and_then_fails_with_advice(one: Stage) -> None:
+def test_an_unknown_task_is_delayed_and_then_fails_with_advice(one: WorkerHarness) -> None:
     job = enqueue_by_name("shop.tasks.not_deployed_yet")
 
     def is_put_off() -> bool:
@@ -210,13 +218,15 @@ def test_an_unknown_task_is_delayed_and_then_fails_with_advice(one: Stage) -> No
     assert "keep the old name with @task(aliases=[...])" in job.error.message
 
 
-def test_a_task_is_found_by_its_old_name(one: Stage) -> None:
+def test_a_task_is_found_by_its_old_name(one: WorkerHarness) -> None:
     job = one.ended(enqueue_by_name("tests.old_name", "[[7],{}]"))
     assert (job.status, job.result) == ("completed", 7)
 
 
 @pytest.mark.parametrize("payload", ["", "{", "[]", "[1,2]", "[[1],{}]]", "nul"])
-def test_a_payload_that_cannot_be_read_fails_only_its_own_job(one: Stage, payload: str) -> None:
+def test_a_payload_that_cannot_be_read_fails_only_its_own_job(
+    one: WorkerHarness, payload: str
+) -> None:
     bad = enqueue_by_name("tests.app.tasks.noop", payload)
     good = app_tasks.noop.enqueue(1)
     one.ended(good)
@@ -225,7 +235,7 @@ def test_a_payload_that_cannot_be_read_fails_only_its_own_job(one: Stage, payloa
     assert (good.status, one.stats()["failed"]) == ("completed", 1)
 
 
-def test_arguments_that_do_not_fit_the_task(one: Stage) -> None:
+def test_arguments_that_do_not_fit_the_task(one: WorkerHarness) -> None:
     job = one.ended(enqueue_by_name("tests.app.tasks.add", '[[1,2,3],{"c":4}]'))
     assert job.status == "failed"
     assert job.error is not None
@@ -233,33 +243,33 @@ def test_arguments_that_do_not_fit_the_task(one: Stage) -> None:
 
 
 @pytest.mark.one_shard("queues have their order inside a shard")
-def test_strict_order_of_queues(stage: Stage) -> None:
-    stage.configure(QUEUES={"high": {}, "default": {}})
+def test_strict_order_of_queues(harness: WorkerHarness) -> None:
+    harness.configure(QUEUES={"high": {}, "default": {}})
     for n in range(3):
-        tasks.run.enqueue(stage.book, f"default{n}")
-        tasks.run.using(queue_name="high").enqueue(stage.book, f"high{n}")
-    worker = stage.worker("--processes", "1", "--queues", "high,default", "--burst")
+        tasks.run.enqueue(harness.book, f"default{n}")
+        tasks.run.using(queue_name="high").enqueue(harness.book, f"high{n}")
+    worker = harness.worker("--processes", "1", "--queues", "high,default", "--burst")
     assert worker.wait() == 0
-    assert stage.in_order() == [f"{name}{n}" for name in ("high", "default") for n in range(3)]
+    assert harness.in_order() == [f"{name}{n}" for name in ("high", "default") for n in range(3)]
 
 
-def test_a_worker_with_a_lowest_priority_leaves_the_rest(stage: Stage) -> None:
+def test_a_worker_with_a_lowest_priority_leaves_the_rest(harness: WorkerHarness) -> None:
     for n in range(3):
-        tasks.run.enqueue(stage.book, f"default{n}")
-        tasks.run.using(priority=-1).enqueue(stage.book, f"low{n}")
-    picky = stage.worker("--processes", "1", "--min-priority", "0", "--burst")
+        tasks.run.enqueue(harness.book, f"default{n}")
+        tasks.run.using(priority=-1).enqueue(harness.book, f"low{n}")
+    picky = harness.worker("--processes", "1", "--min-priority", "0", "--burst")
     assert picky.wait() == 0
-    assert stage.in_order() == [f"default{n}" for n in range(3)]
-    assert stage.stats()["queued"] == 3
+    assert harness.in_order() == [f"default{n}" for n in range(3)]
+    assert harness.stats()["queued"] == 3
     # A worker that may not claim the waiting jobs neither spins nor keeps others from claiming
     # them.
-    stage.worker("--processes", "1", "--min-priority", "0").wait_until_up(2)
-    stage.worker("--processes", "1").wait_until_up(2)
-    eventually(lambda: stage.stats()["queued"] == 0, 3, why=stage.report)
+    harness.worker("--processes", "1", "--min-priority", "0").wait_until_up(2)
+    harness.worker("--processes", "1").wait_until_up(2)
+    eventually(lambda: harness.stats()["queued"] == 0, 3, why=harness.report)
 
 
 @pytest.mark.one_server("looks at its server's clients and commands")
-def test_a_paused_queue_waits_and_its_worker_does_not_spin(one: Stage) -> None:
+def test_a_paused_queue_waits_and_its_worker_does_not_spin(one: WorkerHarness) -> None:
     queue = JobQueue("default")
     queue.pause()
     job = tasks.run.enqueue(one.book, "job")
@@ -273,7 +283,7 @@ def test_a_paused_queue_waits_and_its_worker_does_not_spin(one: Stage) -> None:
     one.ended(job)
 
 
-def test_a_delayed_job_starts_within_50_ms_of_its_time(one: Stage) -> None:
+def test_a_delayed_job_starts_within_50_ms_of_its_time(one: WorkerHarness) -> None:
     late = []
     for n in range(10):
         watch = Stopwatch()

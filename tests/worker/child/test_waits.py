@@ -26,9 +26,9 @@ from django_redisqueue.testing import capture_jobs, run_inline
 from django_redisqueue.worker.child.context import JobContext
 from django_redisqueue.worker.child.retry_policy import resolve_error
 from tests.worker import tasks
+from tests.worker.harness import WorkerHarness
 from tests.worker.parts import claimed
 from tests.worker.processes import eventually
-from tests.worker.stage import Stage
 
 from .test_steps import Memory
 
@@ -257,10 +257,10 @@ def test_what_cannot_be_sent(name: Any, payload: Any, kind: type[Exception], wor
 
 
 @pytest.mark.parametrize("task", [tasks.wait_for_an_event, tasks.await_an_event])
-def test_a_parked_job_occupies_no_child(stage: Stage, task: Any) -> None:
-    stage.configure(LEASE=30)
-    stage.worker("--processes", "1", "--async-concurrency", "1")
-    jobs = [task.enqueue(stage.book, f"e{n}") for n in range(3)]
+def test_a_parked_job_occupies_no_child(harness: WorkerHarness, task: Any) -> None:
+    harness.configure(LEASE=30)
+    harness.worker("--processes", "1", "--async-concurrency", "1")
+    jobs = [task.enqueue(harness.book, f"e{n}") for n in range(3)]
 
     def all_wait() -> bool:
         for n, job in enumerate(jobs):
@@ -269,9 +269,9 @@ def test_a_parked_job_occupies_no_child(stage: Stage, task: Any) -> None:
                 return False
         return True
 
-    eventually(all_wait, why=stage.report)
+    eventually(all_wait, why=harness.report)
     for n, job in reversed(list(enumerate(jobs))):
         send_event(f"e{n}", {"n": n})
-        stage.ended(job)
+        harness.ended(job)
         assert (job.status, job.result, job.attempts) == ("completed", {"n": n}, 0)
-    assert stage.runs() == {f"e{n}": 3 for n in range(3)}
+    assert harness.runs() == {f"e{n}": 3 for n in range(3)}

@@ -19,18 +19,18 @@ from django_redisqueue.worker.interrupts import StoppableWaits
 from django_redisqueue.worker.maintenance.leader import RoleHost, run_in_shards
 from tests.app import tasks
 from tests.support.shards import keys_of
+from tests.worker.harness import WorkerHarness
 from tests.worker.processes import PATIENCE, WorkerProcess, eventually
-from tests.worker.stage import Stage
 
 SECONDS = float(os.environ.get("REDISQUEUE_TEST_SOAK", "4"))
 WORKERS, SCHEDULES = 3, 10
 KILLS_A_WORKER = 15  # of a worker's children, before the whole worker is killed
 
 
-def leader_of(stage: Stage, workers: list[WorkerProcess]) -> WorkerProcess | None:
+def leader_of(harness: WorkerHarness, workers: list[WorkerProcess]) -> WorkerProcess | None:
     """The worker whose maintenance leads. A child's name ends with its supervisor's pid and its own
     number."""
-    name = stage.redis.hget(keys_of().meta, "leader") or ""
+    name = harness.redis.hget(keys_of().meta, "leader") or ""
     return next((one for one in workers if f".{one.pid}." in str(name)), None)
 
 
@@ -40,39 +40,39 @@ def kill_children(worker: WorkerProcess) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def due_times(stage: Stage, name: str) -> list[int]:
+def due_times(harness: WorkerHarness, name: str) -> list[int]:
     """The due times that have jobs."""
-    keys = stage.redis.scan_iter(f"{keys_of().job(periodic_prefix(name))}*", count=1000)
+    keys = harness.redis.scan_iter(f"{keys_of().job(periodic_prefix(name))}*", count=1000)
     return sorted(due_ms_of(key.rpartition("job:")[2]) or 0 for key in keys)
 
 
 @pytest.mark.slow
-def test_each_due_time_has_its_run_even_if_leaders_die(stage: Stage) -> None:
+def test_each_due_time_has_its_run_even_if_leaders_die(harness: WorkerHarness) -> None:
     names = [f"tick{n}" for n in range(SCHEDULES)]
-    stage.configure(
+    harness.configure(
         MAX_RECOVERIES=1000,  # the kills also hit running jobs
         SCHEDULES={name: {"task": tasks.noop.name, "every": "1s"} for name in names},
     )
-    workers = [stage.worker("--processes", "1") for _ in range(WORKERS)]
+    workers = [harness.worker("--processes", "1") for _ in range(WORKERS)]
     for worker in workers:
         worker.wait_until_up(2)
-    eventually(lambda: due_times(stage, names[0]), why=stage.report)
+    eventually(lambda: due_times(harness, names[0]), why=harness.report)
     kills, end = 0, time.monotonic() + SECONDS
     while time.monotonic() < end:
-        if (worker := leader_of(stage, workers)) is not None:
+        if (worker := leader_of(harness, workers)) is not None:
             kills += 1
             if kills % KILLS_A_WORKER:
                 kill_children(worker)
             else:
                 worker.end()
-                workers[workers.index(worker)] = stage.worker("--processes", "1")
+                workers[workers.index(worker)] = harness.worker("--processes", "1")
         time.sleep(1)
     assert kills >= 2
-    last = due_times(stage, names[0])[-1] + 2000
+    last = due_times(harness, names[0])[-1] + 2000
     eventually(
-        lambda: all(due_times(stage, name)[-1] >= last for name in names),
+        lambda: all(due_times(harness, name)[-1] >= last for name in names),
         PATIENCE + 30,  # until the dead worker's term as leader ends
-        why=stage.report,
+        why=harness.report,
     )
     for worker in workers:
         worker.term()
@@ -80,26 +80,26 @@ def test_each_due_time_has_its_run_even_if_leaders_die(stage: Stage) -> None:
         worker.wait(60)
     jobs = 0
     for name in names:
-        due = due_times(stage, name)
+        due = due_times(harness, name)
         assert due == list(range(due[0], due[-1] + 1000, 1000))
         jobs += len(due)
-    assert int(stage.redis.hget(keys_of().schedule(names[0]), "missed") or 0) == 0
-    assert stage.count("enqueued_total") == jobs
-    assert stage.stats()["failed"] == stage.stats()["cancelled"] == 0, stage.report()
+    assert int(harness.redis.hget(keys_of().schedule(names[0]), "missed") or 0) == 0
+    assert harness.count("enqueued_total") == jobs
+    assert harness.stats()["failed"] == harness.stats()["cancelled"] == 0, harness.report()
 
 
 @pytest.mark.slow
-def test_a_leader_with_older_code_fires_what_newer_code_defines(stage: Stage) -> None:
+def test_a_leader_with_older_code_fires_what_newer_code_defines(harness: WorkerHarness) -> None:
     tick = {"task": tasks.noop.name, "every": "1s"}
-    old = stage.worker("--processes", "1", SCHEDULES={"removed": tick, "changed": tick})
-    eventually(lambda: due_times(stage, "removed"), why=stage.report)
-    new = stage.worker(
+    old = harness.worker("--processes", "1", SCHEDULES={"removed": tick, "changed": tick})
+    eventually(lambda: due_times(harness, "removed"), why=harness.report)
+    new = harness.worker(
         "--processes", "1", SCHEDULES={"changed": {**tick, "every": "1h"}, "added": tick}
     )
-    eventually(lambda: due_times(stage, "added"), why=stage.report)
-    assert leader_of(stage, [old, new]) is old
-    eventually(lambda: stage.redis.zrange(keys_of().schedules, 0, -1) == ["added", "changed"])
-    assert stage.redis.hget(keys_of().schedule("changed"), "timing") == "1h"
+    eventually(lambda: due_times(harness, "added"), why=harness.report)
+    assert leader_of(harness, [old, new]) is old
+    eventually(lambda: harness.redis.zrange(keys_of().schedules, 0, -1) == ["added", "changed"])
+    assert harness.redis.hget(keys_of().schedule("changed"), "timing") == "1h"
 
 
 class Role:

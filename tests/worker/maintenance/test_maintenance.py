@@ -31,7 +31,7 @@ from django_redisqueue.worker.maintenance.maintenance import (
     run_due,
 )
 from django_redisqueue.worker.maintenance.upkeep import KNOWN_FOR, KnownQueues, Promoter
-from tests.broker.lab import Lab
+from tests.broker.harness import BrokerHarness
 from tests.mirror.mirror_processes import sqlite_entry
 from tests.support.postgres import as_database
 from tests.support.proxy import Proxy
@@ -39,24 +39,24 @@ from tests.support.servers import RedisServer
 from tests.support.shards import keys_of, shard_of
 from tests.support.stopwatch import Stopwatch
 from tests.worker import tasks
+from tests.worker.harness import WorkerHarness
 from tests.worker.processes import eventually
-from tests.worker.stage import Stage
 
 CLAIM_REQUEST = ClaimRequest("c1", ("default",))
 
 
 def test_maintenance_finds_jobs_whose_child_is_unknown(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "AUDIT", 0.0)
     monkeypatch.setattr(maintenance, "RENEW", 0.05)
     # The periodic tasks would query the database.
     monkeypatch.setattr(maintenance.TaskThreads, "lead", lambda *_: None)
-    stage.configure(LEASE=0.6, HEARTBEAT=0.2)
-    job = tasks.run.enqueue(stage.book, "held")
+    harness.configure(LEASE=0.6, HEARTBEAT=0.2)
+    job = tasks.run.enqueue(harness.book, "held")
     store = Commands(worker_connection(shard_of()), get_settings())
     store.claim(CLAIM_REQUEST, 1, 1)
-    stage.redis.delete(store.keys.child_processing("c1"), store.keys.workers)
+    harness.redis.delete(store.keys.child_processing("c1"), store.keys.workers)
     role = Maintenance("w.0", get_settings(), RoleHost(shard_of()))
 
     def is_back() -> bool:
@@ -70,40 +70,40 @@ def test_maintenance_finds_jobs_whose_child_is_unknown(
     store.connection.close()
 
 
-def test_maintenance_repairs_slots(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maintenance_repairs_slots(harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "RENEW", 0.05)
     monkeypatch.setattr(maintenance.TaskThreads, "lead", lambda *_: None)
     slots = keys_of().slots
-    stage.redis.zadd(slots, {"c:t:1 ghost": 0})
+    harness.redis.zadd(slots, {"c:t:1 ghost": 0})
     role = Maintenance("w.0", get_settings(), RoleHost(shard_of()))
 
     def is_gone() -> bool:
         role.run_once()
-        return not stage.redis.exists(slots)
+        return not harness.redis.exists(slots)
 
     eventually(is_gone)
 
 
 def test_maintenance_tells_redis_which_queues_have_aging(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "RENEW", 0.05)
     monkeypatch.setattr(maintenance.TaskThreads, "lead", lambda *_: None)
     keys = Commands(worker_connection(shard_of()), get_settings()).keys
     for aging, stored in ((90, "90000"), (None, None)):
-        stage.configure(QUEUES={"default": {"AGING": aging}, "low": {}})
+        harness.configure(QUEUES={"default": {"AGING": aging}, "low": {}})
         role = Maintenance("w.0", get_settings(), RoleHost(shard_of()))
 
         def is_stored(role: Maintenance = role, stored: str | None = stored) -> bool:
             role.run_once()
-            return stage.redis.hget(keys.queue("default").meta, "aging") == stored
+            return harness.redis.hget(keys.queue("default").meta, "aging") == stored
 
         eventually(is_stored)
-        assert not stage.redis.hexists(keys.queue("low").meta, "aging")
+        assert not harness.redis.hexists(keys.queue("low").meta, "aging")
 
 
 def test_a_schedule_of_the_code_is_in_one_of_several_shards(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "RENEW", 0.05)
     monkeypatch.setattr(maintenance.TaskThreads, "lead", lambda *_: None)
@@ -112,7 +112,7 @@ def test_a_schedule_of_the_code_is_in_one_of_several_shards(
         for n in range(8)
     }
     queues = {f"q{n}": {} for n in range(8)}
-    stage.configure(SHARDS=4, QUEUES={"default": {}, **queues}, SCHEDULES=schedules)
+    harness.configure(SHARDS=4, QUEUES={"default": {}, **queues}, SCHEDULES=schedules)
     roles = [Maintenance("w.0", get_settings(), RoleHost(shard)) for shard in range(4)]
 
     def names() -> list[list[str]]:
@@ -137,64 +137,68 @@ SLOW_MS = 25  # in each direction: a step takes 50 ms, and all of them take a se
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
 @pytest.mark.parametrize("verb", ["clear", "requeue_all"])
 def test_the_remaining_work_of_a_killed_process_is_done_once(
-    stage: Stage, fresh_proxy: Callable[..., Proxy], verb: str
+    harness: WorkerHarness, fresh_proxy: Callable[..., Proxy], verb: str
 ) -> None:
-    worker = stage.worker("--processes", "1").wait_until_up(2)
+    worker = harness.worker("--processes", "1").wait_until_up(2)
     queue = JobQueue()
     queue.pause()
-    tasks.run.enqueue_many([(stage.book, f"meant{n}") for n in range(JOBS)])
+    tasks.run.enqueue_many([(harness.book, f"meant{n}") for n in range(JOBS)])
     assert queue.clear("queued") == JOBS
-    proxy = fresh_proxy(stage.server.address, delay_ms=SLOW_MS)
+    proxy = fresh_proxy(harness.server.address, delay_ms=SLOW_MS)
     call = f"from django_redisqueue import JobQueue; JobQueue().{verb}('cancelled')"
-    caller = stage.worker("-c", call, command="shell", address=proxy.address)
-    eventually(lambda: stage.stats()["cancelled"] < JOBS - 100, every=0.002, why=stage.report)
+    caller = harness.worker("-c", call, command="shell", address=proxy.address)
+    eventually(lambda: harness.stats()["cancelled"] < JOBS - 100, every=0.002, why=harness.report)
     caller.kill()
-    left = stage.stats()["cancelled"]
+    left = harness.stats()["cancelled"]
     assert left > 100, "it was killed too late to leave anything"
-    for job in tasks.run.enqueue_many([(stage.book, f"later{n}") for n in range(LATER)]):
+    for job in tasks.run.enqueue_many([(harness.book, f"later{n}") for n in range(LATER)]):
         job.cancel()
-    eventually(lambda: stage.stats()["cancelled"] == LATER, 30, why=stage.report)
-    eventually(lambda: not stage.redis.exists(keys_of().continuations), why=stage.report)
+    eventually(lambda: harness.stats()["cancelled"] == LATER, 30, why=harness.report)
+    eventually(lambda: not harness.redis.exists(keys_of().continuations), why=harness.report)
     assert "goes on without its caller" in worker.output
     queue.resume()
     requeued = JOBS if verb == "requeue_all" else 0
-    stage.until_done(requeued, cancelled=LATER)
-    assert stage.runs() == Counter([f"meant{n}" for n in range(requeued)])
-    assert stage.count("requeued_total") == requeued
+    harness.until_done(requeued, cancelled=LATER)
+    assert harness.runs() == Counter([f"meant{n}" for n in range(requeued)])
+    assert harness.count("requeued_total") == requeued
 
 
 @pytest.fixture
-def lab(queue_settings: dict[str, Any], redis_server: RedisServer) -> Iterator[Lab]:
-    made = Lab(redis_server)
+def broker(queue_settings: dict[str, Any], redis_server: RedisServer) -> Iterator[BrokerHarness]:
+    made = BrokerHarness(redis_server)
     yield made
     made.close()
 
 
 @pytest.mark.one_server("looks at its server's clients and commands")
-def test_redis_is_asked_once_a_minute(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redis_is_asked_once_a_minute(
+    broker: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = 1000.0
     monkeypatch.setattr(upkeep.time, "monotonic", lambda: clock)
-    known = KnownQueues(lab.store, ["default", "mail"])
-    lab.add("j1", queue="former")
-    lab.add("j2", queue="mail")
+    known = KnownQueues(broker.store, ["default", "mail"])
+    broker.add("j1", queue="former")
+    broker.add("j2", queue="mail")
     # the project's own queues first, each once
     assert known.names() == ["default", "mail", "former"]
-    lab.add("j3", queue="another")
-    lab.redis.config_resetstat()
+    broker.add("j3", queue="another")
+    broker.redis.config_resetstat()
     clock += KNOWN_FOR - 1
     assert known.names() == ["default", "mail", "former"]
-    assert "cmdstat_smembers" not in lab.redis.info("commandstats")
+    assert "cmdstat_smembers" not in broker.redis.info("commandstats")
     clock += 1
     assert known.names() == ["default", "mail", "another", "former"]
 
 
-def test_the_projects_own_queues_are_known_even_if_redis_does_not_list_them(lab: Lab) -> None:
-    lab.redis.set(lab.keys.queues, "theirs")
-    assert KnownQueues(lab.store, ["default"]).names() == ["default"]
+def test_the_projects_own_queues_are_known_even_if_redis_does_not_list_them(
+    broker: BrokerHarness,
+) -> None:
+    broker.redis.set(broker.keys.queues, "theirs")
+    assert KnownQueues(broker.store, ["default"]).names() == ["default"]
 
 
 def test_a_backlog_of_due_jobs_leaves_time_for_schedules(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = 1000.0
     monkeypatch.setattr(upkeep.time, "monotonic", lambda: clock)
@@ -206,9 +210,11 @@ def test_a_backlog_of_due_jobs_leaves_time_for_schedules(
         calls.append(verb)
         return reply
 
-    monkeypatch.setattr(lab.store, "promote", lambda _: take("promote", PromoteReply(100, 0, {})))
-    monkeypatch.setattr(lab.store, "advance", lambda: take("advance", True))
-    assert Promoter(lab.store).run_once() == 1
+    monkeypatch.setattr(
+        broker.store, "promote", lambda _: take("promote", PromoteReply(100, 0, {}))
+    )
+    monkeypatch.setattr(broker.store, "advance", lambda: take("advance", True))
+    assert Promoter(broker.store).run_once() == 1
     assert calls == ["promote", "advance", "advance", "advance"]
 
 

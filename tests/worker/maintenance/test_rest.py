@@ -21,8 +21,8 @@ from django_redisqueue.worker.maintenance.leader import RoleHost
 from django_redisqueue.worker.maintenance.maintenance import Maintenance
 from tests.support.shards import keys_of, shard_of
 from tests.worker import tasks
+from tests.worker.harness import WorkerHarness
 from tests.worker.processes import WorkerProcess, eventually
-from tests.worker.stage import Stage
 
 pytestmark = pytest.mark.one_server("looks at its server's commands")
 
@@ -33,8 +33,8 @@ BEATS = 6
 class Role:
     """The maintenance of a shard in the test's process, which stands in for its supervisor."""
 
-    def __init__(self, stage: Stage, child: str = "w.m.1.1.2") -> None:
-        self.redis = stage.redis
+    def __init__(self, harness: WorkerHarness, child: str = "w.m.1.1.2") -> None:
+        self.redis = harness.redis
         self.state = ChildState(0, 1)
         self.shard = shard_of()
         host = RoleHost(self.shard, state=self.state)
@@ -65,9 +65,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def role(stage: Stage) -> Role:
+def role(harness: WorkerHarness) -> Role:
     """A leader at rest."""
-    role = Role(stage)
+    role = Role(harness)
     role.maintenance.run_once()
     assert role.scripts() > 3
     role.note(RoleNote.QUIET)
@@ -108,8 +108,8 @@ def test_it_is_awake_after_a_takeover_and_an_error(
     assert role.scripts() > 3
 
 
-def test_a_job_that_becomes_due_wakes_it(stage: Stage, role: Role) -> None:
-    job = tasks.run.using(run_after=timedelta(seconds=0.3)).enqueue(stage.book, "later")
+def test_a_job_that_becomes_due_wakes_it(harness: WorkerHarness, role: Role) -> None:
+    job = tasks.run.using(run_after=timedelta(seconds=0.3)).enqueue(harness.book, "later")
     due = time.monotonic() + 0.3
 
     def is_queued() -> bool:
@@ -122,19 +122,19 @@ def test_a_job_that_becomes_due_wakes_it(stage: Stage, role: Role) -> None:
     assert role.state.role_note(role.shard) is RoleNote.QUIET
 
 
-def test_a_queue_that_was_blocked_continues_soon(stage: Stage, role: Role) -> None:
+def test_a_queue_that_was_blocked_continues_soon(harness: WorkerHarness, role: Role) -> None:
     key = keys_of().queue("default").retrying
-    stage.redis.set(key, "theirs")
+    harness.redis.set(key, "theirs")
     role.maintenance._pass_at = 0.0
     assert role.scripts(8) >= 3
-    stage.redis.delete(key)
+    harness.redis.delete(key)
     eventually(lambda: role.scripts() == 0)
 
 
 def test_maintenance_that_does_not_lead_asks_when_a_heartbeat_tells_it_to(
-    stage: Stage, role: Role
+    harness: WorkerHarness, role: Role
 ) -> None:
-    other = Role(stage, "other.m.1.1.2")
+    other = Role(harness, "other.m.1.1.2")
     other.maintenance.run_once()  # at first it asks in any case
     for note in (RoleNote.QUIET, RoleNote.ACTIVE):
         other.note(note)
@@ -142,19 +142,19 @@ def test_maintenance_that_does_not_lead_asks_when_a_heartbeat_tells_it_to(
     role.maintenance.stop()
     other.note(RoleNote.ASK)
     assert other.scripts() > 0
-    assert stage.redis.hget(keys_of().meta, "leader") == "other.m.1.1.2"
+    assert harness.redis.hget(keys_of().meta, "leader") == "other.m.1.1.2"
 
 
-def test_a_replaced_leader_takes_no_token(stage: Stage, role: Role) -> None:
+def test_a_replaced_leader_takes_no_token(harness: WorkerHarness, role: Role) -> None:
     meta, timer = keys_of().meta, keys_of().timer
-    eventually(lambda: stage.redis.info("clients")["blocked_clients"] == 1)
-    stage.redis.hset(meta, "leader", "other.m.1.1.2")
+    eventually(lambda: harness.redis.info("clients")["blocked_clients"] == 1)
+    harness.redis.hset(meta, "leader", "other.m.1.1.2")
     role.note(RoleNote.ASK)
     role.maintenance.run_once()
-    eventually(lambda: stage.redis.info("clients")["blocked_clients"] == 0)
-    stage.redis.lpush(timer, 1)
+    eventually(lambda: harness.redis.info("clients")["blocked_clients"] == 0)
+    harness.redis.lpush(timer, 1)
     role.maintenance.run_once()
-    assert stage.redis.llen(timer) == 1
+    assert harness.redis.llen(timer) == 1
 
 
 def test_a_leader_only_sleeps_while_it_waits(role: Role, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,43 +175,43 @@ def test_a_leader_only_sleeps_while_it_waits(role: Role, monkeypatch: pytest.Mon
 # Real workers
 
 
-def resting_worker(stage: Stage) -> WorkerProcess:
-    stage.alter("quick_rest")
-    return stage.worker("--processes", "1").wait_until_up(2)
+def resting_worker(harness: WorkerHarness) -> WorkerProcess:
+    harness.alter("quick_rest")
+    return harness.worker("--processes", "1").wait_until_up(2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, SHARDS])
-def test_idle_shards_only_cost_their_heartbeats(stage: Stage, shards: int) -> None:
+def test_idle_shards_only_cost_their_heartbeats(harness: WorkerHarness, shards: int) -> None:
     """Some work remains every few seconds: children renew their waits, and schedules are
     announced."""
-    stage.configure(SHARDS=shards)
-    worker = resting_worker(stage)
-    eventually(lambda: stage.scripts_beside(BEATS * shards) <= shards, 60, why=stage.report)
-    tasks.run.enqueue(stage.book, "job")
-    eventually(lambda: stage.scripts_beside(3 * shards) > 10, 5, why=stage.report)
-    eventually(lambda: stage.scripts_beside(BEATS * shards) <= shards, 60, why=stage.report)
+    harness.configure(SHARDS=shards)
+    worker = resting_worker(harness)
+    eventually(lambda: harness.scripts_beside(BEATS * shards) <= shards, 60, why=harness.report)
+    tasks.run.enqueue(harness.book, "job")
+    eventually(lambda: harness.scripts_beside(3 * shards) > 10, 5, why=harness.report)
+    eventually(lambda: harness.scripts_beside(BEATS * shards) <= shards, 60, why=harness.report)
     worker.term()
     assert worker.wait() == 0, worker.output
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fate", ["killed", "stopped"])
-def test_a_resting_leader_that_fails_is_replaced(stage: Stage, fate: str) -> None:
-    first = resting_worker(stage)
+def test_a_resting_leader_that_fails_is_replaced(harness: WorkerHarness, fate: str) -> None:
+    first = resting_worker(harness)
     leader_key = keys_of().meta, "leader"
-    led = eventually(lambda: stage.redis.hget(*leader_key))
-    second = resting_worker(stage)
-    eventually(lambda: stage.scripts_beside(2 * BEATS) <= 2, 60, why=stage.report)
-    assert stage.redis.hget(*leader_key) == led
+    led = eventually(lambda: harness.redis.hget(*leader_key))
+    second = resting_worker(harness)
+    eventually(lambda: harness.scripts_beside(2 * BEATS) <= 2, 60, why=harness.report)
+    assert harness.redis.hget(*leader_key) == led
     first.end() if fate == "killed" else first.stop()
-    eventually(lambda: f".{second.pid}." in (stage.redis.hget(*leader_key) or ""))
+    eventually(lambda: f".{second.pid}." in (harness.redis.hget(*leader_key) or ""))
     if fate == "stopped":
         first.cont()
-        eventually(lambda: stage.scripts_beside(2 * BEATS) <= 2, 60, why=stage.report)
-        assert f".{second.pid}." in (stage.redis.hget(*leader_key) or "")
-    job = tasks.run.using(run_after=timedelta(seconds=0.1)).enqueue(stage.book, "later")
-    eventually(lambda: stage.runs()["later"], why=stage.report)
+        eventually(lambda: harness.scripts_beside(2 * BEATS) <= 2, 60, why=harness.report)
+        assert f".{second.pid}." in (harness.redis.hget(*leader_key) or "")
+    job = tasks.run.using(run_after=timedelta(seconds=0.1)).enqueue(harness.book, "later")
+    eventually(lambda: harness.runs()["later"], why=harness.report)
     job.refresh()
     assert job.status in ("processing", "completed")
 

@@ -20,7 +20,7 @@ from django_redisqueue.worker.maintenance.schedules import (
     ScheduleDeployment,
     Scheduler,
 )
-from tests.broker.lab import Lab
+from tests.broker.harness import BrokerHarness
 from tests.broker.schedules import FIRST, MINUTE, define, definition, read
 from tests.support.servers import RedisServer
 
@@ -28,67 +28,67 @@ HOUR, DAY = 60 * MINUTE, 24 * 60 * MINUTE
 
 
 @pytest.fixture
-def lab(queue_settings: dict[str, Any], redis_server: RedisServer) -> Iterator[Lab]:
-    made = Lab(redis_server)
+def broker(queue_settings: dict[str, Any], redis_server: RedisServer) -> Iterator[BrokerHarness]:
+    made = BrokerHarness(redis_server)
     yield made
     made.close()
 
 
-def deploy(lab: Lab, *definitions: ScheduleDefinition) -> ScheduleDeployment:
+def deploy(broker: BrokerHarness, *definitions: ScheduleDefinition) -> ScheduleDeployment:
     """Start a worker with this code."""
-    lab.advance(1)
-    deployment = ScheduleDeployment(lab.store, definitions)
+    broker.advance(1)
+    deployment = ScheduleDeployment(broker.store, definitions)
     deployment.run_once()
     return deployment
 
 
-def names(lab: Lab) -> list[str]:
-    return sorted(ScheduleQueries(lab.connection).names())
+def names(broker: BrokerHarness) -> list[str]:
+    return sorted(ScheduleQueries(broker.connection).names())
 
 
-def fired(lab: Lab, name: str = "report") -> list[int]:
+def fired(broker: BrokerHarness, name: str = "report") -> list[int]:
     """The due times that have jobs, in order."""
-    ids = [str(key).rpartition("job:")[2] for key in lab.redis.keys(f"{lab.keys.base}job:*")]
+    ids = [str(key).rpartition("job:")[2] for key in broker.redis.keys(f"{broker.keys.base}job:*")]
     return sorted(due_ms_of(one) or 0 for one in ids if one.startswith(periodic_prefix(name)))
 
 
 # -- deployments
 
 
-def test_schedules_are_created_changed_and_removed_by_deployments(lab: Lab) -> None:
-    old = deploy(lab, definition("a"), definition("b"))
-    assert names(lab) == ["a", "b"]
-    new = deploy(lab, definition("b", task="app.changed"), definition("c"))
-    assert (names(lab), read(lab, "b").task) == (["b", "c"], "app.changed")
+def test_schedules_are_created_changed_and_removed_by_deployments(broker: BrokerHarness) -> None:
+    old = deploy(broker, definition("a"), definition("b"))
+    assert names(broker) == ["a", "b"]
+    new = deploy(broker, definition("b", task="app.changed"), definition("c"))
+    assert (names(broker), read(broker, "b").task) == (["b", "c"], "app.changed")
     for deployment in (old, new, old):  # which alternate while the deployment is in progress
         deployment.run_once()
-        assert (names(lab), read(lab, "b").task) == (["b", "c"], "app.changed")
-    deploy(lab, definition("a"), definition("b"))  # a worker with the old code starts late
-    assert names(lab) == ["b", "c"]
+        assert (names(broker), read(broker, "b").task) == (["b", "c"], "app.changed")
+    deploy(broker, definition("a"), definition("b"))  # a worker with the old code starts late
+    assert names(broker) == ["b", "c"]
 
 
-def test_code_without_schedules_removes_those_of_the_code_before(lab: Lab) -> None:
-    deploy(lab, definition("a"))
-    define(lab, definition("row", source=Source.ADMIN), set_digest="")
-    deploy(lab)
-    assert names(lab) == ["row"]
+def test_code_without_schedules_removes_those_of_the_code_before(broker: BrokerHarness) -> None:
+    deploy(broker, definition("a"))
+    define(broker, definition("row", source=Source.ADMIN), set_digest="")
+    deploy(broker)
+    assert names(broker) == ["row"]
 
 
-def test_a_rollback_brings_the_older_schedules_back(lab: Lab) -> None:
-    old = deploy(lab, definition("a"))
-    deploy(lab, definition("b"))
+def test_a_rollback_brings_the_older_schedules_back(broker: BrokerHarness) -> None:
+    old = deploy(broker, definition("a"))
+    deploy(broker, definition("b"))
     for _ in range(4):
-        lab.advance(TTL_MS // 3)
+        broker.advance(TTL_MS // 3)
         old.run_once()
-    assert names(lab) == ["a"]
+    assert names(broker) == ["a"]
 
 
 def test_a_deployment_that_died_half_way_is_finished_by_another_worker(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = [definition(f"s{n:03}") for n in range(150)]
-    deploy(lab, definition("former"))
-    whole = lab.store.define_schedules
+    deploy(broker, definition("former"))
+    whole = broker.store.define_schedules
     calls: list[int] = []
 
     def dies(*args: Any) -> list[int]:
@@ -97,67 +97,71 @@ def test_a_deployment_that_died_half_way_is_finished_by_another_worker(
             raise RedisUnavailable("the worker is killed")
         return whole(*args)
 
-    monkeypatch.setattr(lab.store, "define_schedules", dies)
+    monkeypatch.setattr(broker.store, "define_schedules", dies)
     with pytest.raises(RedisUnavailable):
-        deploy(lab, *code)
-    assert len(names(lab)) == 101
-    deploy(lab, *code)
-    assert names(lab) == [one.name for one in code]
+        deploy(broker, *code)
+    assert len(names(broker)) == 101
+    deploy(broker, *code)
+    assert names(broker) == [one.name for one in code]
 
 
 def test_a_schedule_with_an_error_is_logged_and_the_others_are_defined(
-    lab: Lab, caplog: pytest.LogCaptureFixture
+    broker: BrokerHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    deploy(lab, definition("gone", error="no task 'app.gone' is registered"), definition())
+    deploy(broker, definition("gone", error="no task 'app.gone' is registered"), definition())
     assert "the schedule gone does not run: no task 'app.gone'" in caplog.text
-    lab.advance(MINUTE)
-    Scheduler(lab.store).run_once()
-    assert (len(fired(lab)), fired(lab, "gone")) == (1, [])
+    broker.advance(MINUTE)
+    Scheduler(broker.store).run_once()
+    assert (len(fired(broker)), fired(broker, "gone")) == (1, [])
 
 
 def test_a_key_of_another_type_does_not_stop_the_maintenance(
-    lab: Lab, caplog: pytest.LogCaptureFixture
+    broker: BrokerHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lab.redis.set(lab.keys.schedule_sets, "theirs")
+    broker.redis.set(broker.keys.schedule_sets, "theirs")
     for _ in range(2):
-        deploy(lab, definition())
-    assert names(lab) == []
+        deploy(broker, definition())
+    assert names(broker) == []
     assert caplog.text.count("the schedules cannot be defined: the key") == 2  # once per deployment
 
 
 # -- firing
 
 
-def test_each_due_time_gets_its_job(lab: Lab) -> None:
-    deploy(lab, definition())
-    scheduler = Scheduler(lab.store)
+def test_each_due_time_gets_its_job(broker: BrokerHarness) -> None:
+    deploy(broker, definition())
+    scheduler = Scheduler(broker.store)
     scheduler.run_once()
-    assert fired(lab) == []
+    assert fired(broker) == []
     for _ in range(3):
-        lab.advance(MINUTE)
+        broker.advance(MINUTE)
         scheduler.run_once()
         scheduler.run_once()
-    assert fired(lab) == [FIRST, FIRST + MINUTE, FIRST + 2 * MINUTE]
+    assert fired(broker) == [FIRST, FIRST + MINUTE, FIRST + 2 * MINUTE]
 
 
 @pytest.mark.parametrize(
     ("misfire", "due", "missed"),
     [("once", [60], 12), ("skip", [60], 12), ("all", list(range(0, 65, 5)), 0)],
 )
-def test_after_an_outage_of_an_hour(lab: Lab, misfire: str, due: list[int], missed: int) -> None:
-    deploy(lab, definition(schedule=Cron("*/5 * * * *", misfire=misfire)))
-    first = read(lab).next_ms or 0
-    lab.advance(first - lab.now + HOUR + 59_000)
-    Scheduler(lab.store).run_once()
-    assert fired(lab) == [first + minute * MINUTE for minute in due]
-    found = read(lab)
+def test_after_an_outage_of_an_hour(
+    broker: BrokerHarness, misfire: str, due: list[int], missed: int
+) -> None:
+    deploy(broker, definition(schedule=Cron("*/5 * * * *", misfire=misfire)))
+    first = read(broker).next_ms or 0
+    broker.advance(first - broker.now + HOUR + 59_000)
+    Scheduler(broker.store).run_once()
+    assert fired(broker) == [first + minute * MINUTE for minute in due]
+    found = read(broker)
     assert (found.missed, found.next_ms) == (missed, first + 65 * MINUTE)
 
 
-def test_a_leader_that_dies_while_catching_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    deploy(lab, definition(schedule=Every("1m", misfire="all")))
-    lab.advance(50 * MINUTE)
-    whole, left = lab.store.fire, [7]
+def test_a_leader_that_dies_while_catching_up(
+    broker: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deploy(broker, definition(schedule=Every("1m", misfire="all")))
+    broker.advance(50 * MINUTE)
+    whole, left = broker.store.fire, [7]
 
     def dies(*args: Any) -> Any:
         if not left[0]:
@@ -165,32 +169,32 @@ def test_a_leader_that_dies_while_catching_up(lab: Lab, monkeypatch: pytest.Monk
         left[0] -= 1
         return whole(*args)
 
-    monkeypatch.setattr(lab.store, "fire", dies)
-    while len(fired(lab)) < 50:
+    monkeypatch.setattr(broker.store, "fire", dies)
+    while len(fired(broker)) < 50:
         left[0] = 7
         try:
-            Scheduler(lab.store).run_once()
+            Scheduler(broker.store).run_once()
         except RedisUnavailable:
             continue
-    assert fired(lab) == list(range(FIRST, FIRST + 50 * MINUTE, MINUTE))
-    assert read(lab).missed == 0
+    assert fired(broker) == list(range(FIRST, FIRST + 50 * MINUTE, MINUTE))
+    assert read(broker).missed == 0
 
 
 def test_a_schedule_that_cannot_be_fired_does_not_stop_the_others(
-    lab: Lab, caplog: pytest.LogCaptureFixture
+    broker: BrokerHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    deploy(lab, *(definition(name) for name in ("bad", "gone", "odd", "report")))
-    lab.redis.hset(lab.keys.schedule("bad"), "timing", "sometimes")
-    lab.redis.delete(lab.keys.schedule("gone"))
-    lab.redis.hset(lab.keys.schedule("odd"), "next_ms", "")
-    lab.advance(MINUTE)
-    scheduler = Scheduler(lab.store)
+    deploy(broker, *(definition(name) for name in ("bad", "gone", "odd", "report")))
+    broker.redis.hset(broker.keys.schedule("bad"), "timing", "sometimes")
+    broker.redis.delete(broker.keys.schedule("gone"))
+    broker.redis.hset(broker.keys.schedule("odd"), "next_ms", "")
+    broker.advance(MINUTE)
+    scheduler = Scheduler(broker.store)
     for _ in range(3):
         wait_ms = scheduler.run_once()
-    assert fired(lab) == [FIRST]
+    assert fired(broker) == [FIRST]
     assert wait_ms > 1000  # it does not keep the leader busy
     assert caplog.text.count("the schedule bad cannot be fired") == 1
-    assert names(lab) == ["bad", "odd", "report"]
+    assert names(broker) == ["bad", "odd", "report"]
 
 
 # -- a year
@@ -206,33 +210,33 @@ YEAR: dict[str, Schedule] = {
 
 
 @pytest.mark.slow
-def test_a_year_with_leaders_that_die_and_return(lab: Lab) -> None:
+def test_a_year_with_leaders_that_die_and_return(broker: BrokerHarness) -> None:
     """Three leaders, each with its own connection, sometimes all believe that they lead, and die
     between any two calls. Still, each due time has one job."""
     chance = random.Random(7)
     begin = round(datetime(2025, 1, 1, tzinfo=UTC).timestamp() * 1000)
-    lab.store.now_ms = begin
-    deploy(lab, *(definition(name, schedule) for name, schedule in YEAR.items()))
-    connections = [RedisConnection(lab.connection.redis_url, 5.0, 2.0) for _ in range(3)]
-    leaders = [_Mortal(connection, chance) for connection in connections]
+    broker.store.now_ms = begin
+    deploy(broker, *(definition(name, schedule) for name, schedule in YEAR.items()))
+    connections = [RedisConnection(broker.connection.redis_url, 5.0, 2.0) for _ in range(3)]
+    leaders = [_CrashingLeader(connection, chance) for connection in connections]
     while True:
-        wait_ms = lab.store.promote([]).schedule_ms
-        if lab.now + wait_ms >= begin + 365 * DAY:
+        wait_ms = broker.store.promote([]).schedule_ms
+        if broker.now + wait_ms >= begin + 365 * DAY:
             break
-        lab.advance(wait_ms + chance.randrange(20_000))
-        while lab.store.promote([]).schedule_ms == 0:
+        broker.advance(wait_ms + chance.randrange(20_000))
+        while broker.store.promote([]).schedule_ms == 0:
             for leader in chance.sample(leaders, chance.randint(1, 3)):
-                leader.run_once(lab.now)
+                leader.run_once(broker.now)
     for connection in connections:
         connection.close()
     for name, schedule in YEAR.items():
-        expected = schedule.between(schedule.after(begin) or 0, lab.now)
-        assert fired(lab, name) == list(expected)
-        found = read(lab, name)
+        expected = schedule.between(schedule.after(begin) or 0, broker.now)
+        assert fired(broker, name) == list(expected)
+        found = read(broker, name)
         assert (found.fired, found.missed) == (len(expected), 0)
 
 
-class _Mortal:
+class _CrashingLeader:
     """A leader that may die before any call, and that continues with stale data when it resumes."""
 
     def __init__(self, connection: RedisConnection, chance: random.Random) -> None:

@@ -15,17 +15,17 @@ import pytest
 from django_redisqueue.worker.supervisor.fork_server import exit_cause
 from django_redisqueue.worker.supervisor.supervisor import reap_orphans
 from tests.worker import fork_tasks, tasks
+from tests.worker.harness import QUICK, WorkerHarness
 from tests.worker.processes import eventually, is_alive
-from tests.worker.stage import QUICK, Stage
 
 
-def test_the_other_children_continue_when_a_fork_fails(stage: Stage) -> None:
-    stage.alter("failing_forks")  # the forks of the second job child and of maintenance
-    worker = stage.worker("--processes", "2", MIRROR=False)
-    job = tasks.run_then_sleep.enqueue(stage.book, "job", 1.5)
-    eventually(lambda: len(worker.children) == 3, why=stage.report)
-    stage.ended(job)
-    assert (job.status, job.recoveries, stage.runs()["job"]) == ("completed", 0, 1)
+def test_the_other_children_continue_when_a_fork_fails(harness: WorkerHarness) -> None:
+    harness.alter("failing_forks")  # the forks of the second job child and of maintenance
+    worker = harness.worker("--processes", "2", MIRROR=False)
+    job = tasks.run_then_sleep.enqueue(harness.book, "job", 1.5)
+    eventually(lambda: len(worker.children) == 3, why=harness.report)
+    harness.ended(job)
+    assert (job.status, job.recoveries, harness.runs()["job"]) == ("completed", 0, 1)
     assert worker.output.count("Resource temporarily unavailable; trying again in 1 s") == 2
     worker.term()
     assert worker.wait() == 0
@@ -39,31 +39,31 @@ def test_every_exit_has_a_cause(code: int, words: str) -> None:
     assert exit_cause(code) == words
 
 
-def test_a_worker_whose_launcher_ignores_sigchld_ends_in_order(stage: Stage) -> None:
+def test_a_worker_whose_launcher_ignores_sigchld_ends_in_order(harness: WorkerHarness) -> None:
     ignoring = (
         "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); "
         "os.execvp(sys.argv[1], sys.argv[1:])"
     )
-    worker = stage.worker("--processes", "1", prefix=[sys.executable, "-c", ignoring])
+    worker = harness.worker("--processes", "1", prefix=[sys.executable, "-c", ignoring])
     worker.wait_until_up(2)
     worker.term()
     assert worker.wait() == 0, worker.output
 
 
-def test_killing_the_fork_server_ends_the_worker_and_loses_nothing(stage: Stage) -> None:
-    worker = stage.worker("--processes", "2").wait_until_up(3)
-    jobs = tasks.run_then_sleep.enqueue_many([(stage.book, f"slow{n}", 0.3) for n in range(6)])
-    eventually(lambda: len(stage.runs()) >= 2, why=stage.report)
+def test_killing_the_fork_server_ends_the_worker_and_loses_nothing(harness: WorkerHarness) -> None:
+    worker = harness.worker("--processes", "2").wait_until_up(3)
+    jobs = tasks.run_then_sleep.enqueue_many([(harness.book, f"slow{n}", 0.3) for n in range(6)])
+    eventually(lambda: len(harness.runs()) >= 2, why=harness.report)
     children = [psutil.Process(pid) for pid in worker.children]
     worker.fork_server.kill()
     assert worker.wait(10) != 0
     assert not any(is_alive(child) for child in children)
     assert "the fork server process is gone" in worker.output
     # Running jobs were released at once: no lease had to expire.
-    assert stage.stats()["processing"] == 0
-    stage.worker("--processes", "2")
-    stage.until_done(6)
-    assert stage.statuses(jobs) == {"completed": 6}
+    assert harness.stats()["processing"] == 0
+    harness.worker("--processes", "2")
+    harness.until_done(6)
+    assert harness.statuses(jobs) == {"completed": 6}
 
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -111,22 +111,22 @@ in_new_pids = pytest.mark.skipif(
 
 
 @in_new_pids
-def test_sigterm_ends_a_worker_that_waits_for_redis(stage: Stage) -> None:
+def test_sigterm_ends_a_worker_that_waits_for_redis(harness: WorkerHarness) -> None:
     """The kernel does not apply SIGTERM's default action to the first process."""
-    worker = stage.worker("--processes", "1", prefix=NEW_PIDS, address="127.0.0.1:1")
-    eventually(lambda: "trying again until it answers" in worker.output, why=stage.report)
+    worker = harness.worker("--processes", "1", prefix=NEW_PIDS, address="127.0.0.1:1")
+    eventually(lambda: "trying again until it answers" in worker.output, why=harness.report)
     psutil.Process(worker.pid).children()[0].send_signal(signal.SIGTERM)
     assert worker.wait(5) == 130
     assert "stopped before it took a job" in worker.output
 
 
 @in_new_pids
-def test_a_worker_leaves_no_zombies(stage: Stage) -> None:
-    stage.configure(TASK_MODULES=[*QUICK["TASK_MODULES"], "tests.worker.fork_tasks"])
-    worker = stage.worker("--processes", "1", prefix=NEW_PIDS)
-    fork_tasks.leave_a_program.enqueue(stage.book, "left")
-    stage.until_done(0, failed=1)
-    assert stage.runs()["left"] == 3
+def test_a_worker_leaves_no_zombies(harness: WorkerHarness) -> None:
+    harness.configure(TASK_MODULES=[*QUICK["TASK_MODULES"], "tests.worker.fork_tasks"])
+    worker = harness.worker("--processes", "1", prefix=NEW_PIDS)
+    fork_tasks.leave_a_program.enqueue(harness.book, "left")
+    harness.until_done(0, failed=1)
+    assert harness.runs()["left"] == 3
 
     def programs() -> list[str]:
         tree = psutil.Process(worker.pid).children(recursive=True)

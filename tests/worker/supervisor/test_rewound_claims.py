@@ -19,65 +19,65 @@ from django_redisqueue.worker import reaper
 from tests.support.servers import RedisServer
 from tests.support.shards import keys_of
 from tests.worker import tasks
+from tests.worker.harness import WorkerHarness
 from tests.worker.processes import eventually
-from tests.worker.stage import Stage
 
 
 @pytest.fixture
-def stage(
+def harness(
     fresh_server: Callable[..., RedisServer], tmp_path: Path, settings: Any
-) -> Iterator[Stage]:
-    """A stage whose Redis keeps only what it had at the last ``save``."""
+) -> Iterator[WorkerHarness]:
+    """A harness whose Redis keeps only what it had at the last ``save``."""
     with ExitStack() as stack:
-        yield Stage(fresh_server(appendonly=False), tmp_path, settings, stack)
+        yield WorkerHarness(fresh_server(appendonly=False), tmp_path, settings, stack)
 
 
-def go_back(stage: Stage, *, quiet: bool = False) -> None:
+def go_back(harness: WorkerHarness, *, quiet: bool = False) -> None:
     """Return to the last ``save``.
 
     ``quiet``: wait until no report is in progress, because it would be sent again to the Redis that
     has forgotten the claim.
     """
     for _ in range(2 * quiet):  # between two heartbeats the supervisor writes its reports
-        before = leases(stage)
-        eventually(lambda before=before: not before & leases(stage), why=stage.report)
-    stage.server.kill()
-    stage.server.start()
+        before = leases(harness)
+        eventually(lambda before=before: not before & leases(harness), why=harness.report)
+    harness.server.kill()
+    harness.server.start()
 
 
-def leases(stage: Stage) -> set[tuple[str, float]]:
+def leases(harness: WorkerHarness) -> set[tuple[str, float]]:
     """(child, when its lease expires)."""
-    return set(stage.redis.zrange(keys_of().workers, 0, -1, withscores=True))
+    return set(harness.redis.zrange(keys_of().workers, 0, -1, withscores=True))
 
 
-def test_a_finish_that_redis_has_forgotten(stage: Stage) -> None:
-    stage.worker("--processes", "1").wait_until_up(2)
-    job = tasks.run_then_sleep.enqueue(stage.book, "slow", 1.2)
-    eventually(lambda: stage.runs()["slow"])
-    stage.redis.save()
-    stage.ended(job)
-    go_back(stage, quiet=True)
+def test_a_finish_that_redis_has_forgotten(harness: WorkerHarness) -> None:
+    harness.worker("--processes", "1").wait_until_up(2)
+    job = tasks.run_then_sleep.enqueue(harness.book, "slow", 1.2)
+    eventually(lambda: harness.runs()["slow"])
+    harness.redis.save()
+    harness.ended(job)
+    go_back(harness, quiet=True)
     job.refresh()
     assert job.status == "processing"
-    stage.ended(job)
-    assert (job.status, job.recoveries, stage.runs()["slow"]) == ("completed", 0, 2)
-    eventually(lambda: stage.redis.keys("*child:*:processing") == [])
+    harness.ended(job)
+    assert (job.status, job.recoveries, harness.runs()["slow"]) == ("completed", 0, 2)
+    eventually(lambda: harness.redis.keys("*child:*:processing") == [])
 
 
-def test_a_finish_that_redis_has_forgotten_in_repeated_outages(stage: Stage) -> None:
+def test_a_finish_that_redis_has_forgotten_in_repeated_outages(harness: WorkerHarness) -> None:
     """Each outage follows the one before within less than a lease, and delays nothing."""
-    stage.configure(LEASE=3, HEARTBEAT=0.3)
-    stage.worker("--processes", "1").wait_until_up(2)
-    job = tasks.run_then_sleep.enqueue(stage.book, "slow", 0.5)
-    eventually(lambda: stage.runs()["slow"])
-    stage.redis.save()
-    stage.ended(job)
+    harness.configure(LEASE=3, HEARTBEAT=0.3)
+    harness.worker("--processes", "1").wait_until_up(2)
+    job = tasks.run_then_sleep.enqueue(harness.book, "slow", 0.5)
+    eventually(lambda: harness.runs()["slow"])
+    harness.redis.save()
+    harness.ended(job)
 
     def runs_again() -> bool:
-        go_back(stage, quiet=True)
-        return stage.runs()["slow"] == 2
+        go_back(harness, quiet=True)
+        return harness.runs()["slow"] == 2
 
-    eventually(runs_again, 20, why=stage.report)
+    eventually(runs_again, 20, why=harness.report)
 
 
 def test_claims_by_the_fast_clock_of_a_former_master_are_compared_later(
@@ -111,39 +111,39 @@ def test_claims_by_the_fast_clock_of_a_former_master_are_compared_later(
 
 
 @pytest.mark.slow
-def test_finishes_of_async_jobs_that_redis_has_forgotten(stage: Stage) -> None:
-    stage.worker("--processes", "1").wait_until_up(2)
-    jobs = [tasks.async_run.enqueue(stage.book, f"short{n}", 1.0) for n in range(3)]
-    long = tasks.async_run.enqueue(stage.book, "long", 8)
-    eventually(lambda: len(stage.runs()) == 4)
-    stage.redis.save()
+def test_finishes_of_async_jobs_that_redis_has_forgotten(harness: WorkerHarness) -> None:
+    harness.worker("--processes", "1").wait_until_up(2)
+    jobs = [tasks.async_run.enqueue(harness.book, f"short{n}", 1.0) for n in range(3)]
+    long = tasks.async_run.enqueue(harness.book, "long", 8)
+    eventually(lambda: len(harness.runs()) == 4)
+    harness.redis.save()
     for job in jobs:
-        stage.ended(job)
-    go_back(stage, quiet=True)
+        harness.ended(job)
+    go_back(harness, quiet=True)
     for job in jobs:
-        stage.ended(job, 6)
+        harness.ended(job, 6)
         assert job.status == "completed"
-    stage.ended(long)
-    assert stage.runs() == {"short0": 2, "short1": 2, "short2": 2, "long": 1}
+    harness.ended(long)
+    assert harness.runs() == {"short0": 2, "short1": 2, "short2": 2, "long": 1}
 
 
-def test_a_claim_that_redis_has_forgotten(stage: Stage) -> None:
+def test_a_claim_that_redis_has_forgotten(harness: WorkerHarness) -> None:
     """The child that runs the job gets it a second time, with the same lease."""
-    stage.configure(LEASE=120, HEARTBEAT=30)  # no heartbeat before the child claims it again
-    worker = stage.worker("--processes", "1").wait_until_up(2)
-    queue, gate = JobQueue(), stage.gate()
+    harness.configure(LEASE=120, HEARTBEAT=30)  # no heartbeat before the child claims it again
+    worker = harness.worker("--processes", "1").wait_until_up(2)
+    queue, gate = JobQueue(), harness.gate()
     queue.pause()
-    job = tasks.async_run_until_gate_opens.enqueue(stage.book, "long", gate)
-    stage.redis.save()
+    job = tasks.async_run_until_gate_opens.enqueue(harness.book, "long", gate)
+    harness.redis.save()
     queue.resume()
-    eventually(lambda: stage.runs()["long"], why=stage.report)
-    go_back(stage)
+    eventually(lambda: harness.runs()["long"], why=harness.report)
+    go_back(harness)
     queue.resume()
     said = f"job {job.id} was claimed again while it runs here"
-    eventually(lambda: said in worker.output, why=stage.report)
-    stage.open_gate(gate)
-    stage.ended(job)
-    assert (job.status, stage.runs()["long"]) == ("completed", 1)
-    assert stage.redis.keys("*child:*:processing") == []
+    eventually(lambda: said in worker.output, why=harness.report)
+    harness.open_gate(gate)
+    harness.ended(job)
+    assert (job.status, harness.runs()["long"]) == ("completed", 1)
+    assert harness.redis.keys("*child:*:processing") == []
     worker.term()
     assert worker.wait() == 0

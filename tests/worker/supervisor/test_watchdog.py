@@ -24,9 +24,9 @@ from django_redisqueue.worker.supervisor.watchdog import (
     Watchdog,
 )
 from tests.worker import tasks
+from tests.worker.harness import WorkerHarness
 from tests.worker.parts import claimed, outcome
 from tests.worker.processes import eventually
-from tests.worker.stage import Stage
 
 WINDOW_MS = 20
 
@@ -60,7 +60,7 @@ class WatchdogHarness:
 
 
 @pytest.fixture
-def harness(monkeypatch: pytest.MonkeyPatch) -> WatchdogHarness:
+def watchdog_harness(monkeypatch: pytest.MonkeyPatch) -> WatchdogHarness:
     made = WatchdogHarness()
     clock: Callable[[], int] = lambda: made.now_ms  # noqa: E731
     for module in ("child_state", "supervisor.watchdog"):
@@ -71,113 +71,114 @@ def harness(monkeypatch: pytest.MonkeyPatch) -> WatchdogHarness:
 SHORT, SLOW, LAST = (claimed(f"job_{n}", n) for n in (1, 2, 3))
 
 
-def test_an_outcome_waits_no_longer_than_a_window(harness: WatchdogHarness) -> None:
+def test_an_outcome_waits_no_longer_than_a_window(watchdog_harness: WatchdogHarness) -> None:
     """No matter how late in the batch the slow job began."""
-    harness.state.offer([SHORT, SLOW])
-    harness.begin(SHORT)
-    harness.now_ms = 1005
-    harness.end(outcome(1))
-    harness.now_ms = 1018
-    harness.begin(SLOW)
-    assert harness.look_at(1024) == []
-    assert harness.watchdog.interval == 0.001
-    assert harness.look_at(1025) == [ReleaseUnstarted("c1", [], [outcome(1)])]
-    assert harness.look_at(1060) == []  # once per slow job
+    watchdog_harness.state.offer([SHORT, SLOW])
+    watchdog_harness.begin(SHORT)
+    watchdog_harness.now_ms = 1005
+    watchdog_harness.end(outcome(1))
+    watchdog_harness.now_ms = 1018
+    watchdog_harness.begin(SLOW)
+    assert watchdog_harness.look_at(1024) == []
+    assert watchdog_harness.watchdog.interval == 0.001
+    assert watchdog_harness.look_at(1025) == [ReleaseUnstarted("c1", [], [outcome(1)])]
+    assert watchdog_harness.look_at(1060) == []  # once per slow job
 
 
-def test_a_job_starts_within_a_window_or_is_released(harness: WatchdogHarness) -> None:
-    harness.state.offer([SLOW, LAST])
-    harness.begin(SLOW)
-    assert harness.look_at(1010) == []
-    assert harness.watchdog.interval == 0.010
-    assert harness.look_at(1020) == [ReleaseUnstarted("c1", [("job_3", 3)], [])]
+def test_a_job_starts_within_a_window_or_is_released(watchdog_harness: WatchdogHarness) -> None:
+    watchdog_harness.state.offer([SLOW, LAST])
+    watchdog_harness.begin(SLOW)
+    assert watchdog_harness.look_at(1010) == []
+    assert watchdog_harness.watchdog.interval == 0.010
+    assert watchdog_harness.look_at(1020) == [ReleaseUnstarted("c1", [("job_3", 3)], [])]
 
 
 @pytest.mark.parametrize("commits", [False, True])
 def test_a_job_that_is_killed_as_it_commits_is_recovered(
-    harness: WatchdogHarness, monkeypatch: pytest.MonkeyPatch, commits: bool
+    watchdog_harness: WatchdogHarness, monkeypatch: pytest.MonkeyPatch, commits: bool
 ) -> None:
     """Only its receipt tells whether it committed, so it did not simply time out."""
     killed: list[int] = []
     monkeypatch.setattr("os.kill", lambda pid, _: killed.append(pid))
-    harness.state.offer([SLOW, LAST])
+    watchdog_harness.state.offer([SLOW, LAST])
     for slot, deadline_ms in ((0, 1500), (1, 9000)):
-        harness.state.begin(slot, harness.state.take() or b"", 1000, deadline_ms)
+        watchdog_harness.state.begin(slot, watchdog_harness.state.take() or b"", 1000, deadline_ms)
     if commits:
-        harness.state.note_commit(0)
-    harness.look_at(1500 + HARD_GRACE_MS)
+        watchdog_harness.state.note_commit(0)
+    watchdog_harness.look_at(1500 + HARD_GRACE_MS)
     assert killed == []
-    harness.look_at(1501 + HARD_GRACE_MS)
+    watchdog_harness.look_at(1501 + HARD_GRACE_MS)
     assert killed == [1]
-    report = harness.watchdog.exit_report(harness.handle)
+    report = watchdog_harness.watchdog.exit_report(watchdog_harness.handle)
     late = ("job_2", 2)
     expected = (["job_2"], []) if commits else ([], [late])
     assert (report.blamed, report.timed_out) == expected
 
 
 def test_the_outcome_of_an_async_job_does_not_wait_behind_a_sync_job(
-    harness: WatchdogHarness,
+    watchdog_harness: WatchdogHarness,
 ) -> None:
     """A job that holds the GIL blocks the thread that reports async outcomes."""
-    harness.state.offer([SLOW])
-    harness.begin(SLOW)
-    harness.now_ms = 1003
-    harness.state.concurrent_log.record(outcome(1))
-    assert harness.look_at(1022) == []
-    assert harness.look_at(1023) == [ReleaseUnstarted("c1", [], [outcome(1)])]
+    watchdog_harness.state.offer([SLOW])
+    watchdog_harness.begin(SLOW)
+    watchdog_harness.now_ms = 1003
+    watchdog_harness.state.concurrent_log.record(outcome(1))
+    assert watchdog_harness.look_at(1022) == []
+    assert watchdog_harness.look_at(1023) == [ReleaseUnstarted("c1", [], [outcome(1)])]
 
 
 def test_a_thread_that_holds_the_gil_does_not_keep_jobs_from_other_workers(
-    harness: WatchdogHarness,
+    watchdog_harness: WatchdogHarness,
 ) -> None:
     """The main thread runs no job, but cannot start the next one either."""
-    harness.state.offer([SLOW, LAST])
-    assert harness.look_at(1025) == []  # nothing is running: the child is about to start them
-    harness.state.begin(1, harness.state.take() or b"", 1000, 0)
-    assert harness.look_at(1025) == [ReleaseUnstarted("c1", [("job_3", 3)], [])]
+    watchdog_harness.state.offer([SLOW, LAST])
+    # nothing is running: the child is about to start them
+    assert watchdog_harness.look_at(1025) == []
+    watchdog_harness.state.begin(1, watchdog_harness.state.take() or b"", 1000, 0)
+    assert watchdog_harness.look_at(1025) == [ReleaseUnstarted("c1", [("job_3", 3)], [])]
 
 
 def test_the_rest_of_a_concurrent_log_has_waited_since_the_last_report(
-    harness: WatchdogHarness,
+    watchdog_harness: WatchdogHarness,
 ) -> None:
-    reported = harness.state.concurrent_log.record(outcome(1))
-    harness.state.concurrent_log.record(outcome(2))
-    harness.now_ms = 1900
-    harness.state.concurrent_log.discard_before(reported)
-    assert harness.state.ended_since() == 1900
+    reported = watchdog_harness.state.concurrent_log.record(outcome(1))
+    watchdog_harness.state.concurrent_log.record(outcome(2))
+    watchdog_harness.now_ms = 1900
+    watchdog_harness.state.concurrent_log.discard_before(reported)
+    assert watchdog_harness.state.ended_since() == 1900
 
 
 def test_a_batch_claimed_as_the_watchdog_relaxes_is_seen(
-    harness: WatchdogHarness, monkeypatch: pytest.MonkeyPatch
+    watchdog_harness: WatchdogHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its child read the flag just before, so it did not wake the supervisor."""
-    harness.handle.watched_until = WATCH_SECONDS  # long ago
-    set_watched = harness.state.set_watched
+    watchdog_harness.handle.watched_until = WATCH_SECONDS  # long ago
+    set_watched = watchdog_harness.state.set_watched
 
     def begin_just_before(watched: bool) -> None:
         if not watched:
-            harness.state.offer([SHORT, SLOW])
-            harness.begin(SHORT)
-            harness.end(outcome(1))
-            harness.begin(SLOW)
+            watchdog_harness.state.offer([SHORT, SLOW])
+            watchdog_harness.begin(SHORT)
+            watchdog_harness.end(outcome(1))
+            watchdog_harness.begin(SLOW)
         set_watched(watched)
 
-    monkeypatch.setattr(harness.state, "set_watched", begin_just_before)
-    assert harness.look_at(1000) == []
-    assert harness.state.is_watched
-    assert harness.watchdog.interval <= WINDOW_MS / 1000
-    assert harness.look_at(1020) == [ReleaseUnstarted("c1", [], [outcome(1)])]
+    monkeypatch.setattr(watchdog_harness.state, "set_watched", begin_just_before)
+    assert watchdog_harness.look_at(1000) == []
+    assert watchdog_harness.state.is_watched
+    assert watchdog_harness.watchdog.interval <= WINDOW_MS / 1000
+    assert watchdog_harness.look_at(1020) == [ReleaseUnstarted("c1", [], [outcome(1)])]
 
 
 def test_a_child_without_new_batches_has_to_wake_the_supervisor_again(
-    harness: WatchdogHarness,
+    watchdog_harness: WatchdogHarness,
 ) -> None:
-    harness.state.set_watched(True)
-    harness.handle.watched_until = WATCH_SECONDS  # long ago
-    assert harness.look_at(1000) == []
-    assert not harness.state.is_watched
-    assert harness.look_at(1001) == []
-    assert harness.watchdog.interval == IDLE_INTERVAL
+    watchdog_harness.state.set_watched(True)
+    watchdog_harness.handle.watched_until = WATCH_SECONDS  # long ago
+    assert watchdog_harness.look_at(1000) == []
+    assert not watchdog_harness.state.is_watched
+    assert watchdog_harness.look_at(1001) == []
+    assert watchdog_harness.watchdog.interval == IDLE_INTERVAL
 
 
 @pytest.fixture
@@ -193,79 +194,81 @@ KILL = (1, signal.SIGKILL)
 
 @pytest.mark.parametrize("role", ["jobs", "maintenance", "bridge"])
 def test_a_child_without_a_sign_of_life_is_replaced_and_its_jobs_are_not_blamed(
-    harness: WatchdogHarness,
+    watchdog_harness: WatchdogHarness,
     killed: list[tuple[int, int]],
     caplog: pytest.LogCaptureFixture,
     role: Role,
 ) -> None:
-    harness.handle.role = role
-    harness.state.keep_alive(20)
-    harness.look_at(21_000)  # exactly at the promised millisecond
-    harness.look_at(21_001)
-    harness.look_at(23_001)
+    watchdog_harness.handle.role = role
+    watchdog_harness.state.keep_alive(20)
+    watchdog_harness.look_at(21_000)  # exactly at the promised millisecond
+    watchdog_harness.look_at(21_001)
+    watchdog_harness.look_at(23_001)
     assert killed == []
-    harness.look_at(23_002)
-    harness.look_at(23_003)
+    watchdog_harness.look_at(23_002)
+    watchdog_harness.look_at(23_003)
     assert killed == [KILL]
-    assert harness.handle.is_killed
+    assert watchdog_harness.handle.is_killed
     assert f"child c1 ({role}) is stopped or stuck" in caplog.text
 
 
 def test_a_late_sign_of_life_is_enough(
-    harness: WatchdogHarness, killed: list[tuple[int, int]]
+    watchdog_harness: WatchdogHarness, killed: list[tuple[int, int]]
 ) -> None:
     """As when the whole worker was stopped, and the supervisor is the first to resume."""
-    harness.state.keep_alive(20)
-    harness.look_at(90_000)
-    harness.now_ms = 91_000
-    harness.state.keep_alive(20)
-    harness.look_at(93_000)
-    harness.look_at(111_001)
-    harness.look_at(113_001)
+    watchdog_harness.state.keep_alive(20)
+    watchdog_harness.look_at(90_000)
+    watchdog_harness.now_ms = 91_000
+    watchdog_harness.state.keep_alive(20)
+    watchdog_harness.look_at(93_000)
+    watchdog_harness.look_at(111_001)
+    watchdog_harness.look_at(113_001)
     assert killed == []
-    harness.look_at(113_002)
+    watchdog_harness.look_at(113_002)
     assert killed == [KILL]
 
 
 def test_a_child_that_runs_a_job_is_left_to_its_timeout(
-    harness: WatchdogHarness, killed: list[tuple[int, int]]
+    watchdog_harness: WatchdogHarness, killed: list[tuple[int, int]]
 ) -> None:
-    harness.state.offer([SLOW])
-    harness.state.keep_alive(20)
-    harness.begin(SLOW)
+    watchdog_harness.state.offer([SLOW])
+    watchdog_harness.state.keep_alive(20)
+    watchdog_harness.begin(SLOW)
     for now_ms in (30_000, 60_000, 90_000):
-        harness.look_at(now_ms)
+        watchdog_harness.look_at(now_ms)
     assert killed == []
 
 
 def test_a_child_that_has_promised_no_sign_of_life_is_not_watched(
-    harness: WatchdogHarness, killed: list[tuple[int, int]]
+    watchdog_harness: WatchdogHarness, killed: list[tuple[int, int]]
 ) -> None:
-    harness.state.keep_alive(20)
-    harness.state.keep_alive(0)
+    watchdog_harness.state.keep_alive(20)
+    watchdog_harness.state.keep_alive(0)
     for now_ms in (30_000, 60_000, 90_000):
-        harness.look_at(now_ms)
+        watchdog_harness.look_at(now_ms)
     assert killed == []
 
 
 def test_jobs_do_not_wait_for_a_stuck_child_that_runs_no_job(
-    harness: WatchdogHarness,
+    watchdog_harness: WatchdogHarness,
 ) -> None:
     """It may be reading a parent's large result from a file storage that hangs."""
-    harness.state.offer([SHORT, SLOW, LAST])
-    harness.state.take()
-    assert harness.look_at(1900) == []
-    (request,) = harness.look_at(2100)
+    watchdog_harness.state.offer([SHORT, SLOW, LAST])
+    watchdog_harness.state.take()
+    assert watchdog_harness.look_at(1900) == []
+    (request,) = watchdog_harness.look_at(2100)
     assert [job_id for job_id, _ in request.unstarted] == [SLOW.id, LAST.id]
 
 
-def test_a_child_in_which_a_receiver_hangs_is_replaced(stage: Stage, tmp_path: Path) -> None:
+def test_a_child_in_which_a_receiver_hangs_is_replaced(
+    harness: WorkerHarness, tmp_path: Path
+) -> None:
     """During its start or its end. Otherwise its slot would silently stay empty."""
-    stage.environment["REDISQUEUE_TEST_GRAVES"] = str(tmp_path)
-    stage.alter("hanging_receivers")
-    worker = stage.worker("--processes", "1", "--max-jobs", "1")
+    harness.environment["REDISQUEUE_TEST_DEATHS"] = str(tmp_path)
+    harness.alter("hanging_receivers")
+    worker = harness.worker("--processes", "1", "--max-jobs", "1")
     for name in ("behind the start", "behind the stop"):
-        assert stage.ended(tasks.run.enqueue(stage.book, name)).status == "completed"
+        assert harness.ended(tasks.run.enqueue(harness.book, name)).status == "completed"
     assert worker.output.count("is stopped or stuck") >= 2
 
 
@@ -276,71 +279,73 @@ SLOW_TASKS = {
 
 
 @pytest.mark.parametrize("how", SLOW_TASKS)
-def test_short_jobs_do_not_wait_behind_a_slow_one(stage: Stage, how: str) -> None:
-    stage.worker("--processes", "2").wait_until_up(3)
-    warm = stage.warm_up()
+def test_short_jobs_do_not_wait_behind_a_slow_one(harness: WorkerHarness, how: str) -> None:
+    harness.worker("--processes", "2").wait_until_up(3)
+    warm = harness.warm_up()
     queue = JobQueue("default")
     queue.pause()
-    gate = stage.gate()
-    slow = SLOW_TASKS[how].enqueue(stage.book, "slow", gate)
-    short = tasks.run.enqueue_many([(stage.book, f"short{n}") for n in range(400)])
+    gate = harness.gate()
+    slow = SLOW_TASKS[how].enqueue(harness.book, "slow", gate)
+    short = tasks.run.enqueue_many([(harness.book, f"short{n}") for n in range(400)])
     queue.resume()
-    eventually(lambda: stage.stats()["completed"] == warm + 400, why=stage.report)
+    eventually(lambda: harness.stats()["completed"] == warm + 400, why=harness.report)
     slow.refresh()
     assert slow.status == "processing"
-    assert stage.statuses(short) == {"completed": 400}
-    stage.open_gate(gate)
-    stage.until_done(warm + 401)
-    assert set(stage.runs().values()) == {1}
-    assert stage.count("recovered_total") == 0
+    assert harness.statuses(short) == {"completed": 400}
+    harness.open_gate(gate)
+    harness.until_done(warm + 401)
+    assert set(harness.runs().values()) == {1}
+    assert harness.count("recovered_total") == 0
 
 
 @pytest.mark.parametrize("how", SLOW_TASKS)
 @pytest.mark.parametrize("behind", [0, 10], ids=["the slow one is last", "others follow"])
 def test_outcomes_are_reported_while_a_slow_job_of_their_batch_runs(
-    stage: Stage, how: str, behind: int
+    harness: WorkerHarness, how: str, behind: int
 ) -> None:
-    stage.worker("--processes", "1").wait_until_up(2)
-    warm = stage.warm_up()
+    harness.worker("--processes", "1").wait_until_up(2)
+    warm = harness.warm_up()
     queue = JobQueue("default")
     queue.pause()
-    before = tasks.run.enqueue_many([(stage.book, f"before{n}") for n in range(10)])
-    gate = stage.gate()
-    slow = SLOW_TASKS[how].enqueue(stage.book, "slow", gate)
-    tasks.run.enqueue_many([(stage.book, f"behind{n}") for n in range(behind)])
+    before = tasks.run.enqueue_many([(harness.book, f"before{n}") for n in range(10)])
+    gate = harness.gate()
+    slow = SLOW_TASKS[how].enqueue(harness.book, "slow", gate)
+    tasks.run.enqueue_many([(harness.book, f"behind{n}") for n in range(behind)])
     queue.resume()
-    eventually(lambda: stage.runs()["slow"], why=stage.report)
-    eventually(lambda: stage.statuses(before) == {"completed": 10}, why=stage.report)
+    eventually(lambda: harness.runs()["slow"], why=harness.report)
+    eventually(lambda: harness.statuses(before) == {"completed": 10}, why=harness.report)
     slow.refresh()
     assert slow.status == "processing"
     # The remaining jobs of the batch are in the queue again, where another worker could claim them.
-    eventually(lambda: stage.stats()["queued"] == behind, why=stage.report)
-    assert stage.stats()["processing"] == 1
-    stage.open_gate(gate)
-    stage.until_done(warm + 11 + behind)
-    assert set(stage.runs().values()) == {1}
+    eventually(lambda: harness.stats()["queued"] == behind, why=harness.report)
+    assert harness.stats()["processing"] == 1
+    harness.open_gate(gate)
+    harness.until_done(warm + 11 + behind)
+    assert set(harness.runs().values()) == {1}
 
 
-def test_a_high_result_limit_does_not_cause_releases_of_small_jobs(stage: Stage) -> None:
+def test_a_high_result_limit_does_not_cause_releases_of_small_jobs(harness: WorkerHarness) -> None:
     """Even though the log of unreported outcomes only holds 4 MB."""
-    stage.configure(MAX_RESULT_BYTES=16_000_000)
-    stage.worker("--processes", "1").wait_until_up(2)
-    warm = stage.warm_up()
-    assert stage.count("released_total") < warm / 2  # some are released when the machine is busy
+    harness.configure(MAX_RESULT_BYTES=16_000_000)
+    harness.worker("--processes", "1").wait_until_up(2)
+    warm = harness.warm_up()
+    assert harness.count("released_total") < warm / 2  # some are released when the machine is busy
 
 
-def test_released_jobs_keep_their_order(stage: Stage) -> None:
+def test_released_jobs_keep_their_order(harness: WorkerHarness) -> None:
     # A window longer than any stall of the machine; otherwise a second release would come too late.
-    stage.worker("--processes", "1", BATCH_WINDOW_MS=1000).wait_until_up(2)
-    warm = stage.warm_up()
+    harness.worker("--processes", "1", BATCH_WINDOW_MS=1000).wait_until_up(2)
+    warm = harness.warm_up()
     queue = JobQueue("default")
     queue.pause()
-    gate = stage.gate()
-    tasks.run_until_gate_opens.enqueue(stage.book, "slow", gate)
-    tasks.run.enqueue_many([(stage.book, f"{n:03}") for n in range(200)])
+    gate = harness.gate()
+    tasks.run_until_gate_opens.enqueue(harness.book, "slow", gate)
+    tasks.run.enqueue_many([(harness.book, f"{n:03}") for n in range(200)])
     queue.resume()
     # Later, the child would claim others before its batch's jobs are back.
-    eventually(lambda: stage.stats()["queued"] == 200 and stage.runs()["slow"], why=stage.report)
-    stage.open_gate(gate)
-    stage.until_done(warm + 201)
-    assert stage.in_order() == ["slow", *[f"{n:03}" for n in range(200)]]
+    eventually(
+        lambda: harness.stats()["queued"] == 200 and harness.runs()["slow"], why=harness.report
+    )
+    harness.open_gate(gate)
+    harness.until_done(warm + 201)
+    assert harness.in_order() == ["slow", *[f"{n:03}" for n in range(200)]]

@@ -10,19 +10,19 @@ import pytest
 
 from django_redisqueue.broker.replies import ClaimedJob
 
-from .lab import ERROR, Lab, invariants, outcome
-from .test_workflow_model import Play
-from .workflows import LabWorkflow
+from .harness import ERROR, BrokerHarness, invariants, outcome
+from .test_workflow_model import WorkflowMachine
+from .workflows import BrokerWorkflow
 
 STEPS = 150
 ENDED = ("completed", "failed", "cancelled")
 
 
-class HardPlay(Play):
+class LargeWorkflowMachine(WorkflowMachine):
     """Drives workflows of 100 to 300 jobs, and jobs outside that wait for them."""
 
-    def __init__(self, lab: Lab, seed: int) -> None:
-        super().__init__(lab, seed)
+    def __init__(self, broker: BrokerHarness, seed: int) -> None:
+        super().__init__(broker, seed)
         self.pushed = 0  # the existing jobs of the last workflow
         self.cleaned: set[str] = set()
         self.followers: list[str] = []
@@ -36,8 +36,12 @@ class HardPlay(Play):
         if not self.workflows or self.pushed >= len(self.workflows[-1].jobs):
             parents = self.parents()
             on_fail = {n: self.chance.choice(self.policies) for n in parents}
-            workflow = LabWorkflow(
-                self.lab, parents, on_fail=on_fail, name=str(len(self.workflows)), ttl_ms="86400000"
+            workflow = BrokerWorkflow(
+                self.broker,
+                parents,
+                on_fail=on_fail,
+                name=str(len(self.workflows)),
+                ttl_ms="86400000",
             )
             for n, job in enumerate(workflow.jobs):
                 if self.chance.random() < 0.1:
@@ -68,21 +72,21 @@ class HardPlay(Play):
         return self.of(self.chance.choice(self.workflows), *statuses)
 
     def having(self, jobs: list[str], *statuses: str) -> list[str]:
-        found = zip(jobs, self.lab.statuses(jobs), strict=True)
+        found = zip(jobs, self.broker.statuses(jobs), strict=True)
         return [job for job, status in found if status in statuses]
 
     def work(self) -> None:
-        jobs = self.lab.claim("a", self.chance.choice([1, 5, 30])).jobs
+        jobs = self.broker.claim("a", self.chance.choice([1, 5, 30])).jobs
         for job in jobs:
             self.is_due(job.id)
             end = self.chance.choice(["completed"] * 8 + ["failed", "retrying", "queued"])
             body = {"completed": "1", "queued": ""}.get(end, ERROR)
-            assert self.lab.finish(outcome(job, end, body), child="a") == [1]
+            assert self.broker.finish(outcome(job, end, body), child="a") == [1]
             self.ended[job.id] += end == "completed"
 
     def start(self) -> None:
         """Some jobs keep running while other things happen."""
-        jobs = self.lab.claim("slow", self.chance.choice([1, 5])).jobs
+        jobs = self.broker.claim("slow", self.chance.choice([1, 5])).jobs
         for job in jobs:
             self.is_due(job.id)
         self.running += jobs
@@ -93,15 +97,15 @@ class HardPlay(Play):
             ["completed", "failed", "retrying", "release", "release_unknown", "reap"]
         )
         if way == "release":
-            self.lab.store.release("slow", [(job.id, job.lease) for job in self.running])
+            self.broker.store.release("slow", [(job.id, job.lease) for job in self.running])
         elif way == "release_unknown":
-            self.lab.store.release_unknown("slow", self.lab.now + 1, [])
+            self.broker.store.release_unknown("slow", self.broker.now + 1, [])
         elif way == "reap":
-            self.lab.store.reap("slow", None)
+            self.broker.store.reap("slow", None)
         elif self.running:
             body = "1" if way == "completed" else ERROR
             settled = [outcome(job, way, body) for job in self.running]
-            codes = self.lab.finish(*settled, child="slow")
+            codes = self.broker.finish(*settled, child="slow")
             for job, code in zip(self.running, codes, strict=True):
                 self.ended[job.id] += way == "completed" and code == 1
         self.running = []
@@ -111,26 +115,26 @@ class HardPlay(Play):
         requeued by hand."""
         workflow_id, _, number = job_id.rpartition(".")
         assert workflow_id not in self.cleaned, job_id
-        if workflow_id not in self.on_fail or "generation" in self.lab.job(job_id):
+        if workflow_id not in self.on_fail or "generation" in self.broker.job(job_id):
             return
         workflow = next(workflow for workflow in self.workflows if workflow.id == workflow_id)
         for parent in workflow.parents[int(number)]:
-            done = self.lab.status(workflow.job(parent)) == "completed"
+            done = self.broker.status(workflow.job(parent)) == "completed"
             assert done or self.on_fail[workflow_id][parent] == "go_on", (job_id, parent)
 
     def cancel(self) -> None:
-        self.lab.store.cancel(self.ids("waiting", "queued", "scheduled", "retrying")[:1])
+        self.broker.store.cancel(self.ids("waiting", "queued", "scheduled", "retrying")[:1])
 
     def retry(self) -> None:
         found = self.ids("failed", "cancelled")
-        self.lab.store.requeue(self.chance.sample(found, min(3, len(found))))
+        self.broker.store.requeue(self.chance.sample(found, min(3, len(found))))
 
     def follow(self) -> None:
         found = self.ids("waiting", "queued", *ENDED)
         if found:
             self.followers.append(f"other{len(self.followers)}")
             policy = self.chance.choice(["wait", "skip", "go_on"])
-            self.lab.add(self.followers[-1], after=f"{policy} {self.chance.choice(found)}")
+            self.broker.add(self.followers[-1], after=f"{policy} {self.chance.choice(found)}")
 
     def clean(self) -> None:
         """The first steps of a clean-up, and jobs that return behind them."""
@@ -140,9 +144,9 @@ class HardPlay(Play):
         )
         if self.chance.random() > (0.5 if runs else 0.1):
             return
-        if self.lab.store.control_workflow(workflow.id, "clean") == 1:
+        if self.broker.store.control_workflow(workflow.id, "clean") == 1:
             self.cleaned.add(workflow.id)
-            self.lab.store.advance()
+            self.broker.store.advance()
             self.stop()
             self.work()
 
@@ -164,36 +168,36 @@ class HardPlay(Play):
             ]
             again += self.having(self.followers, "failed")
             for at in range(0, len(again), 100):
-                assert set(self.lab.store.requeue(again[at : at + 100])) == {1}
+                assert set(self.broker.store.requeue(again[at : at + 100])) == {1}
             if not again:
                 return
         raise AssertionError("it never comes to an end")
 
-    def open(self) -> list[LabWorkflow]:
+    def open(self) -> list[BrokerWorkflow]:
         """Those that a retry may resume."""
         left = [workflow for workflow in self.workflows if workflow.id not in self.cleaned]
         return [workflow for workflow in left if workflow.data().status != "cancelled"]
 
-    def of(self, workflow: LabWorkflow, *statuses: str) -> list[str]:
+    def of(self, workflow: BrokerWorkflow, *statuses: str) -> list[str]:
         return self.having([workflow.job(n) for n in workflow.parents], *statuses)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_large_workflows(lab: Lab, seed: int) -> None:
-    play = HardPlay(lab, seed)
-    play.push()
+def test_random_large_workflows(broker: BrokerHarness, seed: int) -> None:
+    machine = LargeWorkflowMachine(broker, seed)
+    machine.push()
     for _ in range(STEPS):
-        play.step()
-    play.finish_all()
-    invariants(lab, tokens=False)
-    assert max(play.ended.values()) == 1
-    for workflow in play.workflows:
-        if workflow.id in play.cleaned:
-            assert lab.workflows.workflow(workflow.id) is None
+        machine.step()
+    machine.finish_all()
+    invariants(broker, tokens=False)
+    assert max(machine.ended.values()) == 1
+    for workflow in machine.workflows:
+        if workflow.id in machine.cleaned:
+            assert broker.workflows.workflow(workflow.id) is None
             assert set(workflow.statuses()) <= set(ENDED)
         elif workflow.data().status == "cancelled":
             assert set(workflow.statuses()) <= set(ENDED)
         else:
             assert Counter(workflow.statuses()) == {"completed": len(workflow.parents)}
             assert workflow.data().status == "completed"
-    assert set(lab.statuses(play.followers)) <= {"completed", "cancelled"}
+    assert set(broker.statuses(machine.followers)) <= {"completed", "cancelled"}

@@ -24,7 +24,7 @@ def low(x: Any = None) -> Any:
     return x
 
 
-class Hand:
+class ManualWorker:
     """One child without a process. ``store`` and ``connection`` belong to the shard of its first
     queue, or to ``home``; it claims there first, then in the other shards."""
 
@@ -35,7 +35,7 @@ class Hand:
         self.store = Commands(self.connection)
         others = (shard for shard in range(get_settings().shards) if shard != home)
         self.stores = [self.store, *(Commands(self.connection.at(shard)) for shard in others)]
-        self.claim_request = ClaimRequest(f"hand_{os.getpid()}_{time.monotonic_ns()}", queues)
+        self.claim_request = ClaimRequest(f"test_{os.getpid()}_{time.monotonic_ns()}", queues)
         self.calls = 0
         self._claimed_in: dict[str, Commands] = {}
 
@@ -59,9 +59,9 @@ class Hand:
         (job,) = self.claim()
         return job
 
-    def settle(self, job: ClaimedJob, verdict: str, body: str = "", detail: str = "") -> None:
+    def settle(self, job: ClaimedJob, kind: str, body: str = "", detail: str = "") -> None:
         self.calls += 1
-        outcome = Outcome(job.id, job.lease, job.call, verdict, body, detail)
+        outcome = Outcome(job.id, job.lease, job.call, kind, body, detail)
         store = self._claimed_in.get(job.id, self.store)
         (settled,), _ = store.finish(self.claim_request, self.calls, [outcome], 0)
         assert settled in (FinishCode.ACCEPTED, FinishCode.ACCEPTED_AS_CANCELLED)

@@ -1,4 +1,4 @@
-"""The stage of a worker test: its own Redis, a folder, workers, and producers."""
+"""What a worker test runs on: its own Redis, a folder, workers, and producers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ QUICK: dict[str, Any] = {
 Servers = RedisServer | ClusterNodes | Fleet
 
 
-class Stage:
+class WorkerHarness:
     """Starts workers on ``server``, which may be a cluster, or servers behind Sentinel. ``change``
     is pytest-django's ``settings``."""
 
@@ -255,15 +255,15 @@ class Stage:
         return job
 
 
-def check_ends(stage: Stage, jobs: Sequence[Job]) -> None:
+def check_ends(harness: WorkerHarness, jobs: Sequence[Job]) -> None:
     """The events of each of these jobs lead to one end."""
-    stories: dict[str, list[tuple[int, str]]] = {job.id: [] for job in jobs}
-    for event in stage.events():
-        told = event.told
-        if told.get("jobId") in stories:
-            stories[told["jobId"]].append((told["seq"], told["status"]))
-    flaws = {job_id: flaw(story) for job_id, story in stories.items()}
-    assert not any(flaws.values()), {job_id: stories[job_id] for job_id in flaws if flaws[job_id]}
+    events: dict[str, list[tuple[int, str]]] = {job.id: [] for job in jobs}
+    for event in harness.events():
+        data = event.data
+        if data.get("jobId") in events:
+            events[data["jobId"]].append((data["seq"], data["status"]))
+    flaws = {job_id: flaw(found) for job_id, found in events.items()}
+    assert not any(flaws.values()), {job_id: events[job_id] for job_id in flaws if flaws[job_id]}
 
 
 def _instant(entry: Path) -> int:

@@ -57,7 +57,7 @@ return found
 """
 
 
-class Lab:
+class BrokerHarness:
     """One shard under test, at this server; on a cluster ``url`` names that. No wake token is taken
     unless the test does so explicitly."""
 
@@ -125,14 +125,14 @@ class Lab:
         """Report without claiming."""
         return self.store.finish(ClaimRequest(child, ()), 0, outcomes, 0)[0]
 
-    def end(self, *ids: str, verdict: str = "completed", body: str = '"ok"', **where: Any) -> None:
+    def end(self, *ids: str, kind: str = "completed", body: str = '"ok"', **where: Any) -> None:
         """Enqueue jobs (under these ids), run them and finish them."""
         self.add(*ids, **where)
         queues = [where.get("queue", "default")]
         for _ in ids:
             job = self.take("runner", queues=queues)
             assert job.id in ids
-            assert self.finish(outcome(job, verdict, body), child="runner") == [1]
+            assert self.finish(outcome(job, kind, body), child="runner") == [1]
 
     def advancing(self) -> Iterator[int]:
         """Do what scripts have deferred, one step at a time, until nothing is left."""
@@ -176,7 +176,7 @@ class Lab:
 
     def job(self, job_id: str) -> dict[str, str]:
         """The job's hash, with the implied fields."""
-        return said(self.redis.hgetall(self.keys.job(job_id)))  # type: ignore[arg-type]
+        return with_implied_fields(self.redis.hgetall(self.keys.job(job_id)))  # type: ignore[arg-type]
 
     def status(self, job_id: str) -> str | None:
         return self.redis.hget(self.keys.job(job_id), "status")  # type: ignore[return-value]
@@ -212,9 +212,9 @@ class Lab:
     def events(self, job_id: str | None = None) -> list[dict[str, Any]]:
         """The stream's events, with what they carry inline under its own name."""
         return [
-            event.told | event.beside
+            event.data | event.inline
             for event in self.written("job")
-            if job_id in (None, event.told["jobId"])
+            if job_id in (None, event.data["jobId"])
         ]
 
     def written(self, field: str = "") -> list[Written]:
@@ -223,7 +223,7 @@ class Lab:
         found = written(self.redis, self.keys.events)
         return [event for event in found if field in ("", event.field)]
 
-    def story(self, job_id: str) -> list[str]:
+    def event_statuses(self, job_id: str) -> list[str]:
         return [event["status"] for event in self.events(job_id)]
 
     def dump(self) -> dict[str, Any]:
@@ -232,14 +232,14 @@ class Lab:
 
 
 def outcome(
-    job: ClaimedJob, verdict: str = "completed", body: str = '"ok"', detail: str = ""
+    job: ClaimedJob, kind: str = "completed", body: str = '"ok"', detail: str = ""
 ) -> Outcome:
     """An outcome of a claimed job, with a valid detail if none is given."""
-    if verdict in ("retrying", "delayed"):
+    if kind in ("retrying", "delayed"):
         detail = detail or "1000"
-    if verdict == "queued":
+    if kind == "queued":
         body = ""
-    return Outcome(job.id, job.lease, job.call, verdict, body, detail)
+    return Outcome(job.id, job.lease, job.call, kind, body, detail)
 
 
 def _keyspace(redis: Redis, keys: Keys) -> Iterator[tuple[str, tuple[str, Any]]]:
@@ -267,7 +267,7 @@ def long_id(n: int) -> str:
     return f"job_1700000000000_{n:010d}_0"
 
 
-def said(job: dict[str, str]) -> dict[str, str]:
+def with_implied_fields(job: dict[str, str]) -> dict[str, str]:
     """A job's hash, with the fields that its status implies (fast_path/implied_fields.lua)."""
     status = job.get("status")
     if "lease" in job or status not in ("processing", "completed"):
@@ -275,36 +275,40 @@ def said(job: dict[str, str]) -> dict[str, str]:
     return {**job, "lease": "1", "seq": str(int(job.get("seq", 2)) + (status == "completed"))}
 
 
-def told(dump: dict[str, Any], keys: Keys) -> Iterator[tuple[str, str, int]]:
+def job_events(dump: dict[str, Any], keys: Keys) -> Iterator[tuple[str, str, int]]:
     """What the stream says about jobs, oldest first: id, status and seq of each event."""
     for name, parts in dump.get(keys.events, ("stream", []))[1]:
-        yield from _told(name, *parts)
+        yield from _job_events(name, *parts)
 
 
-def _check_told(events: Iterator[tuple[str, str, int]], jobs: dict[str, dict[str, str]]) -> None:
+def _check_last_events(
+    events: Iterator[tuple[str, str, int]], jobs: dict[str, dict[str, str]]
+) -> None:
     """The last event of each job that has any in the stream agrees with the job."""
     last = {job_id: is_so for job_id, *is_so in events}
     for job_id, (status, seq) in last.items():
         job = jobs.get(job_id, {})
         if job.get("audit", "all") == "all" and "status" in job:
-            assert (status, seq) == (job["status"], int(said(job).get("seq", 1))), job_id
+            assert (status, seq) == (job["status"], int(with_implied_fields(job).get("seq", 1))), (
+                job_id
+            )
 
 
 @lru_cache(10_000)
-def _told(name: str, *parts: str) -> list[tuple[str, str, int]]:
+def _job_events(name: str, *parts: str) -> list[tuple[str, str, int]]:
     """What an entry of the stream says about jobs: id, status and seq of each event."""
-    told = [event.told for event in events_of([(name, list(parts))]) if event.field == "job"]
-    return [(one["jobId"], one["status"], one["seq"]) for one in told]
+    data = [event.data for event in events_of([(name, list(parts))]) if event.field == "job"]
+    return [(one["jobId"], one["status"], one["seq"]) for one in data]
 
 
 # -- law 1
 
 
-def invariants(lab: Lab, *, tokens: bool = True) -> dict[str, Any]:
+def invariants(broker: BrokerHarness, *, tokens: bool = True) -> dict[str, Any]:
     """Run ``check_keyspace`` over everything. ``tokens``: no token has been taken. Returns the
     checked keyspace."""
-    dump = lab.dump()
-    check_keyspace(dump, lab.keys, tokens=tokens)
+    dump = broker.dump()
+    check_keyspace(dump, broker.keys, tokens=tokens)
     return dump
 
 
@@ -318,7 +322,7 @@ def check_keyspace(dump: dict[str, Any], keys: Keys, *, tokens: bool) -> None:
         if key.startswith(f"{base}job:") and kind == "hash"
     }
     _check_index(dump, jobs, base)
-    _check_told(told(dump, keys), jobs)
+    _check_last_events(job_events(dump, keys), jobs)
     steps = _check_steps(dump, jobs, base)
     _check_waits(dump, jobs, base)
     check_lanes(dump, jobs, base)
