@@ -348,8 +348,8 @@ def acts(client: Client, permission: str, failed: str, queued: str) -> int:
     """The status of the response to an action that needs that permission."""
     address, form = {
         "retry_job": (page("act_on_job", failed), {"verb": "retry"}),
-        "cancel_job": (page("act_on_job", queued), {"verb": "cancel"}),
-        "clear_queue": (page("act_on_job", failed), {"verb": "delete"}),
+        "cancel_job": (page("act_on_job", queued), {"verb": "cancel", "confirmed": "yes"}),
+        "clear_queue": (page("act_on_job", failed), {"verb": "delete", "confirmed": "yes"}),
         "pause_queue": (page("pause", "default"), {"verb": "pause"}),
         "enqueue_job": (page("act_on_job", failed), {"verb": "copy"}),
         "control_worker": (page("order_worker"), {"worker": "a.b.1.2", "order": "resume"}),

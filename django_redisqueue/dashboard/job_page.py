@@ -206,13 +206,19 @@ def _approval_url(page: Page, job: JobData) -> str:
 
 @posted
 def act_on_job(page: Page, job_id: str) -> HttpResponse:
-    """Retry, cancel, delete or copy one job."""
+    """Retry, cancel, delete or copy one job. Asks for confirmation as a list of jobs does."""
     if page.request.POST.get("verb") == "copy":
         page.require("enqueue_job")
         job, is_live = _original(page, job_id)
         return _enqueue_copy(page, job, is_live, [*job.args], {**job.kwargs})
     job = _readable_job(check_job_id(job_id))
     verb = requested_verb(page, job.status)
+    if verb.needs_confirmation and page.request.POST.get("confirmed") != "yes":
+        return page.confirm(
+            "jobs", verb.label, f"{verb.label} the job", page.url("job", job.id),
+            {"verb": verb.name}, verb=verb, ids=[job.id], queue=job.queue, status=job.status.value,
+            jobs="1 job",
+        )  # fmt: skip
     done, _ = verb.act([job.id])
     page.log_jobs(done, verb.label)
     if done:

@@ -208,6 +208,7 @@ def test_a_running_job_is_cancelled(visitor: Visitor, worker: StartWorker) -> No
     visitor.sees("tests.app.tasks.sleep", "#drq-workerlist")
     visitor.page.get_by_role("link", name="tests.app.tasks.sleep").click()
     visitor.click("Cancel")
+    visitor.click("Cancel the job")
     visitor.page.locator(
         "#drq-job .drq-badge.cancelled", has_text=re.compile("^cancelled$")
     ).first.wait_for()

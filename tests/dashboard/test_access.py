@@ -90,7 +90,7 @@ def everything(failed: str) -> list[tuple[str, tuple[str, ...], dict[str, str]]]
     """(permission, address, form)"""
     return [
         ("retry_job", ("act_on_job", failed), {"verb": "retry"}),
-        ("clear_queue", ("act_on_job", failed), {"verb": "delete"}),
+        ("clear_queue", ("act_on_job", failed), {"verb": "delete", "confirmed": "yes"}),
         ("enqueue_job", ("act_on_job", failed), {"verb": "copy"}),
         ("retry_job", LIST, {"verb": "retry", "id": failed}),
         ("retry_job", LIST, {"verb": "retry", "scope": "all"}),
@@ -127,7 +127,7 @@ def test_cancelling_needs_its_permission(staff: Callable[..., User], redisqueue:
     assert client.post(url, {"verb": "cancel"}).status_code == 403
     assert job.status == "queued"
     client = logged_in(staff("view_jobrecord", "cancel_job"))
-    assert client.post(url, {"verb": "cancel"}).status_code == 302
+    assert client.post(url, {"verb": "cancel", "confirmed": "yes"}).status_code == 302
     job.refresh()
     assert job.status == "cancelled"
 

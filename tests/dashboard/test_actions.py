@@ -48,9 +48,11 @@ def test_cancel_a_queued_job_and_a_running_one(site: Site, manual_worker: Manual
     first, second = tasks.noop.enqueue_many([(), ()])
     running = manual_worker.claim_one()
     assert running.id == first.id
-    assert "cancelled, or asked to stop" in site.post("act_on_job", first.id, verb="cancel")
+    assert "cancelled, or asked to stop" in site.post(
+        "act_on_job", first.id, verb="cancel", confirmed="yes"
+    )
     assert "asked to stop" in site.text("job", first.id)
-    site.post("act_on_job", second.id, verb="cancel")
+    site.post("act_on_job", second.id, verb="cancel", confirmed="yes")
     second.refresh()
     assert second.status == "cancelled"
     assert logged() == [(first.id, "Cancel"), (second.id, "Cancel")]
@@ -58,7 +60,12 @@ def test_cancel_a_queued_job_and_a_running_one(site: Site, manual_worker: Manual
 
 def test_delete_a_job(site: Site, manual_worker: ManualWorker) -> None:
     (job_id,) = failed(manual_worker, 1)
-    assert "deleted from Redis" in site.post("act_on_job", job_id, verb="delete")
+    asked = site.post("act_on_job", job_id, verb="delete")
+    assert "This will <b>delete</b> 1 job of the queue <b>default</b>:" in asked
+    assert "Delete the job</button>" in asked
+    assert counts(failed=1)
+    confirmed = site.post("act_on_job", job_id, verb="delete", confirmed="yes")
+    assert "deleted from Redis" in confirmed
     assert counts(failed=0)
     site.get("job", job_id, code=404)
 

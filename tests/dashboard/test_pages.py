@@ -369,7 +369,9 @@ def test_an_unreadable_job_has_a_row_that_says_so(
     assert "Some of this job cannot be read." in words
     assert tasks.noop.name in words
     assert "unreadable: Expecting property name" in words
-    assert "The job was cancelled" in site.post("act_on_job", broken.id, verb="cancel")
+    assert "The job was cancelled" in site.post(
+        "act_on_job", broken.id, verb="cancel", confirmed="yes"
+    )
 
 
 # -- a job
