@@ -240,5 +240,7 @@ def test_an_overview_of_corrupt_data(
     assert re.fullmatch(r"The mirror is off [^.]*\.", parts["drq-notices"])
     queues = parts["drq-queues"]
     # One waits, one runs.
-    assert re.search(r"\bdefault (paused [\w ]*)?\d+ workers? 1 1 0", queues), queues
+    assert re.search(
+        r"\bdefault (paused [\w ]*)?\d+ workers? (Pause|Resume) default 1 1 0", queues
+    ), queues
     assert "Alive" in parts["drq-workers"]

@@ -213,13 +213,13 @@ def test_the_overview_has_a_line_for_each_server_that_answers(
     spread(8)
     text = site.text("overview")
     assert re.search(r"Shards 0, 2 .* Events kept 4 .* Shards 1, 3 .* Events kept 4", text)
-    assert re.search(r"hot 0 workers 8\b", text)
+    assert re.search(r"hot 0 workers Pause hot 8\b", text)
     other.stop()
     text = site.text("overview")
     assert "Shards 0, 2 Memory" in text
     assert "Shards 1, 3 Memory" not in text
     assert "Shards 1, 3 do not answer" in text
-    assert re.search(r"hot 0 workers 4\b", text)
+    assert re.search(r"hot 0 workers Pause hot 4\b", text)
 
 
 def test_several_shards_take_the_round_trips_of_one(

@@ -51,7 +51,7 @@ def test_a_custom_site_has_all_pages_under_its_name(
         assert '"/admin/' not in text
     live = client.get(f"{base}dashboard/live/").json()["fragments"]["drq-queues"]
     assert f'action="{base}queues/default/pause/"' in live
-    response = client.post(f"{base}jobs/{job.id}/act/", {"verb": "cancel"})
+    response = client.post(f"{base}jobs/{job.id}/act/", {"verb": "cancel", "confirmed": "yes"})
     assert response["Location"] == f"{base}jobs/{job.id}/"
     job.refresh()
     assert job.status == "cancelled"
