@@ -19,7 +19,7 @@ from django.urls import URLResolver, get_resolver
 from ..broker.cluster import parse_cluster_url
 from ..broker.redis_url import RedisUrl, locations, options_of, redis_urls
 from ..client.placement import check_placement
-from ..client.registry import get_task, task_names
+from ..client.registry import get_task, is_own, task_names
 from ..client.schedules import code_schedules
 from ..client.tasks import Task
 from ..conf import APP, Settings, get_settings, is_in_test_run
@@ -123,8 +123,7 @@ def _tasks() -> Iterable[Task]:
 
 def _unknown_queues(settings: Settings) -> Iterator[CheckMessage]:
     for task in _tasks():
-        is_own = task.name.startswith(f"{APP}.")  # its jobs go to Settings.own_queue
-        if task.queue_name not in settings.queues and not is_own:
+        if task.queue_name not in settings.queues and not is_own(task.name):
             yield make_warning(
                 4,
                 f"The task {task.name} is for the queue {task.queue_name!r}, which is not in "

@@ -14,7 +14,7 @@ from django.apps import apps
 from django.db import DEFAULT_DB_ALIAS
 from django.utils.module_loading import module_has_submodule
 
-from ..conf import get_settings
+from ..conf import APP, get_settings
 from ..core.ids import check_schedule_name
 from ..core.signatures import signature_of
 from ..exceptions import (
@@ -67,6 +67,12 @@ def get_task(name: str) -> Any:
 def task_names() -> list[str]:
     """All registered names, sorted."""
     return sorted(_tasks)
+
+
+def is_own(name: str) -> bool:
+    """Whether this is a task of this package. Its jobs do what their creator was allowed to do:
+    they delete jobs, for example, or deliver an approval. They go to ``Settings.own_queue``."""
+    return name.startswith(f"{APP}.")
 
 
 def discover() -> list[ModuleType]:

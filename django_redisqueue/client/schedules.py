@@ -14,7 +14,7 @@ from ..broker.connection import producer_connection
 from ..broker.replies import DefineReply, RemoveReply
 from ..broker.schedules import ScheduleQueries, UnreadableSchedule
 from ..broker.shards import all_shards
-from ..conf import APP, get_settings
+from ..conf import get_settings
 from ..core.codec import encode_payload
 from ..core.ids import manual_job_id
 from ..core.job_data import NewJob
@@ -22,7 +22,7 @@ from ..core.schedules import Schedule, ScheduleData, ScheduleDefinition, Source
 from ..exceptions import InvalidArguments, InvalidOption, RedisQueueError
 from .jobs import Job
 from .placement import other_shards, shard_of_schedule
-from .registry import get_task, task_names
+from .registry import get_task, is_own, task_names
 from .tasks import Task
 from .transport import transport
 
@@ -76,7 +76,7 @@ def check_job(
 ) -> NewJob:
     """The job of each run. Raises UnknownTask, InvalidArguments, InvalidOption and so on."""
     task: Task = get_task(task_name)
-    if source is Source.ADMIN and task.name.startswith(f"{APP}."):
+    if source is Source.ADMIN and is_own(task.name):
         raise InvalidOption(f"{task.name} does what other permissions are for; use your own tasks")
     if source is Source.ADMIN and task.redaction is not None and task.redaction.marks(args, kwargs):
         raise InvalidArguments(

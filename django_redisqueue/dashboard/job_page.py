@@ -16,10 +16,10 @@ from ..broker.policies import UniqueQueries
 from ..broker.queries import Queries
 from ..broker.steps import StepQueries
 from ..broker.workflows import WorkflowQueries
-from ..client.registry import get_task, lookup
+from ..client.registry import get_task, is_own, lookup
 from ..client.tasks import Task
 from ..client.transport import connection_of
-from ..conf import APP, get_settings
+from ..conf import get_settings
 from ..core.clock import ms_of
 from ..core.codec import decode_payload, loads
 from ..core.ids import check_job_id, periodic_prefix
@@ -88,7 +88,7 @@ def job_page(page: Page, job_id: str) -> HttpResponse:
             "links": _links(page, detail, job),
             "time_left": time_left(job, ms_of(page.health.facts.now)),
             "attempts": with_groups(job.task, attempts_of(job, events[::-1])),
-            "may_copy": page.has_perm("enqueue_job") and not _is_own(job),
+            "may_copy": page.has_perm("enqueue_job") and not is_own(job.task),
         }
     if page.wants_parts:
         return page.render_parts(["job"], **context)
@@ -245,17 +245,11 @@ def _original(page: Page, job_id: str) -> tuple[JobData, bool]:
     detail = find(page, job_id)
     if detail.job is None or detail.problem:
         raise InvalidOption(f"the job cannot be copied: {detail.problem}")
-    if _is_own(detail.job):
+    if is_own(detail.job.task):
         raise InvalidOption(
             f"the job cannot be copied: {detail.job.task} does what other permissions are for"
         )
     return detail.job, detail.is_live
-
-
-def _is_own(job: JobData) -> bool:
-    """Whether the task is one of this package. Such a job does what its creator was allowed to do:
-    it deletes jobs, for example, or delivers an approval."""
-    return job.task.startswith(f"{APP}.")
 
 
 def copy_job(page: Page, job_id: str) -> HttpResponse:

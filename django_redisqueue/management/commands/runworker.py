@@ -27,7 +27,7 @@ from ...checks import check_database
 from ...checks.network import check_servers
 from ...client import registry
 from ...client.options import MAX_PRIORITY, MIN_PRIORITY
-from ...conf import APP, get_settings
+from ...conf import get_settings
 from ...core.ids import check_worker_name
 from ...exceptions import (
     ConfigurationError,
@@ -136,7 +136,7 @@ class Command(QueueCommand):
     def _write_banner(self, service: Service, options: dict[str, Any]) -> None:
         queues = options["queues"] or tuple(get_settings().queues)
         mirror = ", one for the mirror" if get_settings().mirror else ""
-        tasks = [name for name in registry.task_names() if not name.startswith(f"{APP}.")]
+        tasks = [name for name in registry.task_names() if not registry.is_own(name)]
         threads = f" with {options['threads']} threads each" if options["threads"] > 1 else ""
         self.announce(
             f"django_redisqueue worker {service.worker.name}\n"
