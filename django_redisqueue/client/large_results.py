@@ -32,8 +32,12 @@ def free_name(job_id: str, lease: int) -> str:
 
 
 def write_result(name: str, text: str) -> str:
-    """Store a result (JSON); returns the name that the storage chose. Raises storage errors."""
-    return _checked(storage().save(name, ContentFile(text.encode())))
+    """Store a result (JSON); returns the name that the storage chose. Raises storage errors, and
+    SuspiciousFileOperation for a name that is not in the folder."""
+    saved = storage().save(name, ContentFile(text.encode()))
+    if not _OURS.fullmatch(saved):
+        storage().delete(saved)  # nobody else would
+    return _checked(saved)
 
 
 def decode_result(text: str) -> Any:

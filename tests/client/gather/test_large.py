@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.exceptions import SuspiciousFileOperation
+from django.core.files.storage import FileSystemStorage
 
 from django_redisqueue import Gather, chain, get_job
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import worker_connection
-from django_redisqueue.client.large_results import read_result
+from django_redisqueue.client.large_results import read_result, write_result
 from django_redisqueue.core.clock import real_ms
 from django_redisqueue.core.codec import encode_result, encode_stored, stored_name
 from django_redisqueue.core.ids import shard_of_id
@@ -215,3 +217,20 @@ def test_a_large_result_of_a_job_that_runs_exactly_once(
     gather = Gather.start("once-1", topic="once", payload={"size": SIZE}, then=tasks.sizes)
     assert outcome_of(gather) == {"once": SIZE}
     assert len(files(media)) == 1
+
+
+class Flat(FileSystemStorage):
+    """A storage that keeps all files in one folder."""
+
+    def get_available_name(self, name: str, max_length: int | None = None) -> str:
+        return super().get_available_name(Path(name).name, max_length)
+
+
+def test_a_result_that_the_storage_moves_to_another_folder_leaves_no_file(
+    media: Path, settings: Any
+) -> None:
+    backend = {"BACKEND": f"{__name__}.Flat", "OPTIONS": {"location": str(media)}}
+    settings.STORAGES = {**settings.STORAGES, "redisqueue": backend}
+    with pytest.raises(SuspiciousFileOperation, match="is not the name of a result"):
+        write_result("redisqueue/job.1.json", '["large"]')
+    assert list(media.rglob("*")) == []
