@@ -163,8 +163,9 @@ def run_step(job_id: str, name: str, alias: str, work: Callable[[], str], shield
     """The result (JSON) of ``work``, run in a transaction unless the step already has a receipt.
 
     In an ``exactly_once`` job the transaction is the job's. An error undoes only the step's rows,
-    because the task may catch it and go on. Raises StepError inside ``atomic()``, JobAbandoned if
-    another run of the job was faster, and whatever ``work`` raises.
+    because the task may catch it and go on. After an error of the commit, the receipt decides, as
+    in ``run_once``. Raises StepError inside ``atomic()``, JobAbandoned if another run of the job
+    was faster, and whatever ``work`` raises.
     """
     unit = current_unit()
     if unit is not None:
@@ -175,16 +176,39 @@ def run_step(job_id: str, name: str, alias: str, work: Callable[[], str], shield
             "a step with atomic=True commits, which is impossible inside atomic(): call it outside "
             "the block"
         )
-    found = _receipts(job_id, name, alias).values_list("body", flat=True).first()
+    found = _stored_body(job_id, name, alias)
     if found is not None:
         return found
-    with through_outbox(), _transaction(alias):
-        text = work()
-        _create(job_id, name, alias, text)
-    if unit is not None:
-        with shield():
-            unit.commit()
+    written = None
+    try:
+        with through_outbox(), _transaction(alias):
+            text = work()
+            _create(job_id, name, alias, text)
+            written = text
+        if unit is not None:
+            with shield():
+                unit.commit()
+    except Exception as error:
+        if written is None or _body_after_commit(job_id, name, alias, error) is None:
+            raise
+        #: A step raised after its transaction had committed, in an on_commit hook or because the
+        #: connection broke. It is done, and the job goes on. The traceback shows what to fix in the
+        #: hook.
+        logger.warning(
+            "job %s has the receipt of %s, although it raised:", job_id, name, exc_info=error
+        )
     return text
+
+
+def _body_after_commit(job_id: str, name: str, alias: str, error: Exception) -> str | None:
+    connection = connections[alias]
+    try:
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
+        return _stored_body(job_id, name, alias)
+    except DatabaseError as second:
+        error.add_note(f"It is unknown whether {name} has committed: {second}")
+        return None
 
 
 class CursorReceipt:
@@ -227,6 +251,10 @@ class CursorReceipt:
 
     def _row(self) -> QuerySet[StepReceipt]:
         return _receipts(self._unit.job_id, self._name, self._unit.alias)
+
+
+def _stored_body(job_id: str, name: str, alias: str) -> str | None:
+    return _receipts(job_id, name, alias).values_list("body", flat=True).first()
 
 
 def _receipts(job_id: str, name: str, alias: str) -> QuerySet[StepReceipt]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission
-from django.db import IntegrityError, OperationalError, transaction
+from django.db import IntegrityError, OperationalError, connections, transaction
 from django.utils import timezone
 
 from django_redisqueue.conf import get_settings
@@ -23,6 +23,7 @@ from django_redisqueue.worker.maintenance import maintenance
 from tests.app.models import Counter
 from tests.app.tasks import bump, noop
 from tests.support.manual_worker import ManualWorker
+from tests.support.postgres import PostgresServer
 from tests.support.shards import shard_of
 from tests.worker.parts import claimed
 
@@ -141,6 +142,41 @@ def test_a_connection_lost_after_a_commit_ends_the_run(monkeypatch: Any) -> None
         run_once("job_1", "default", work)
     assert done == ["step"]
     assert values() == {"n": 1}
+
+
+@pytest.mark.parametrize("fault", ["hook", "connection"])
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_a_step_that_raises_after_its_commit_is_done(
+    on_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture, exactly_once: bool, fault: str,
+) -> None:  # fmt: skip
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    real = connections["default"]
+    commit = real.commit
+
+    def commit_and_fail() -> None:
+        commit()
+        on_postgres.terminate(real.settings_dict["NAME"])
+        real.cursor().execute("SELECT 1")  # raises what a lost reply to COMMIT raises
+
+    def book() -> int:
+        if fault == "hook":
+            transaction.on_commit(fail)
+        else:
+            monkeypatch.setattr(real, "commit", commit_and_fail)
+        return bump("n")
+
+    def work() -> str:
+        context = _context()
+        value = context.step("book", book, atomic=True)
+        monkeypatch.undo()
+        return f"{value} {context.step('next', bump, 'm', atomic=True)}"
+
+    assert (run_once("job_1", "default", work) if exactly_once else work()) == "1 1"
+    assert values() == {"n": 1, "m": 1}
+    assert "job job_1 has the receipt of step:book, although it raised:" in caplog.text
 
 
 @pytest.mark.django_db(transaction=True)
