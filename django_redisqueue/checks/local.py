@@ -49,6 +49,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         *(message for url in urls for message in _embedded_in_production(url)),
         *_other_runworkers(),
         *_naive_datetimes(settings),
+        *_databases_without_autocommit(settings),
         *_schedules_with_errors(),
     ]
 
@@ -190,6 +191,21 @@ def _naive_datetimes(settings: Settings) -> Iterator[CheckMessage]:
             "refuses their aware datetimes, and workers fail again and again.",
             f"Set USE_TZ = True, or turn them off: REDISQUEUE = {{{off}, ...}}.",
         )
+
+
+def _databases_without_autocommit(settings: Settings) -> Iterator[CheckMessage]:
+    """There, ``atomic()`` does not commit: what the mirror and exactly_once jobs write is lost."""
+    for alias in sorted(
+        {*needed_aliases(settings), *([mirror_alias()] if settings.mirror else ())}
+    ):
+        if not connections.settings[alias].get("AUTOCOMMIT", True):
+            yield make_error(
+                32,
+                f"DATABASES[{alias!r}] has AUTOCOMMIT off, so atomic() does not commit, and the "
+                "rows of the mirror, of receipts and of exactly_once jobs are lost.",
+                "Remove AUTOCOMMIT, and use transaction.atomic(); or call set_autocommit(False) in "
+                "your own code, around what needs it.",
+            )
 
 
 def _schedules_with_errors() -> Iterator[CheckMessage]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from contextvars import ContextVar
 from typing import Any
 
@@ -24,7 +24,7 @@ from django.utils import timezone
 
 from ..client.enqueue import in_atomic, through_outbox
 from ..core.interrupts import Shield
-from ..exceptions import JobAbandoned, StepError
+from ..exceptions import JobAbandoned, StepError, first_line
 from ..models import Receipt, StepReceipt
 
 logger = logging.getLogger("django_redisqueue")
@@ -56,18 +56,28 @@ class UnitOfWork:
         self._block = connections[self.alias].atomic_blocks[-1]
 
     def check(self) -> None:
-        """Raise StepError inside an ``atomic()`` of the task, where nothing can be committed."""
+        """Raise StepError inside an ``atomic()`` or a step of the task, where nothing can be
+        committed."""
         if connections[self.alias].atomic_blocks[-1] is not self._block:
             raise StepError(
                 "a step or iterate of an exactly_once task commits what was done so far, which is "
-                "impossible inside atomic(): call it outside the block"
+                "impossible inside atomic() or another step: call it outside the block"
             )
 
     def commit(self) -> None:
-        """Commit what was done so far, and begin the next part."""
+        """Commit what was done so far, and begin the next part, even if the commit fails: the task
+        may catch the error and go on. Raises JobAbandoned, which it does not catch, if the next
+        part cannot begin, because the rest would then commit without its receipt."""
         self.check()
-        self._transaction.close()
-        self._begin()
+        try:
+            self._transaction.close()
+        finally:
+            try:
+                self._begin()
+            except DatabaseError as error:
+                raise JobAbandoned(
+                    f"job {self.job_id} has no transaction: {first_line(error)}"
+                ) from error
 
 
 def _transaction(alias: str) -> ExitStack:
@@ -152,8 +162,10 @@ def _after_error(job_id: str, alias: str, error: BaseException) -> str | None:
 def run_step(job_id: str, name: str, alias: str, work: Callable[[], str], shield: Shield) -> str:
     """The result (JSON) of ``work``, run in a transaction unless the step already has a receipt.
 
-    In an ``exactly_once`` job the transaction is the job's. Raises StepError inside ``atomic()``,
-    JobAbandoned if another run of the job was faster, and whatever ``work`` raises.
+    In an ``exactly_once`` job the transaction is the job's. An error undoes only the step's rows,
+    because the task may catch it and go on. After an error of the commit, the receipt decides, as
+    in ``run_once``. Raises StepError inside ``atomic()``, JobAbandoned if another run of the job
+    was faster, and whatever ``work`` raises.
     """
     unit = current_unit()
     if unit is not None:
@@ -164,16 +176,39 @@ def run_step(job_id: str, name: str, alias: str, work: Callable[[], str], shield
             "a step with atomic=True commits, which is impossible inside atomic(): call it outside "
             "the block"
         )
-    found = _receipts(job_id, name, alias).values_list("body", flat=True).first()
+    found = _stored_body(job_id, name, alias)
     if found is not None:
         return found
-    with through_outbox(), _transaction(alias) if unit is None else nullcontext():
-        text = work()
-        _create(job_id, name, alias, text)
-    if unit is not None:
-        with shield():
-            unit.commit()
+    written = None
+    try:
+        with through_outbox(), _transaction(alias):
+            text = work()
+            _create(job_id, name, alias, text)
+            written = text
+        if unit is not None:
+            with shield():
+                unit.commit()
+    except Exception as error:
+        if written is None or _body_after_commit(job_id, name, alias, error) is None:
+            raise
+        #: A step raised after its transaction had committed, in an on_commit hook or because the
+        #: connection broke. It is done, and the job goes on. The traceback shows what to fix in the
+        #: hook.
+        logger.warning(
+            "job %s has the receipt of %s, although it raised:", job_id, name, exc_info=error
+        )
     return text
+
+
+def _body_after_commit(job_id: str, name: str, alias: str, error: Exception) -> str | None:
+    connection = connections[alias]
+    try:
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
+        return _stored_body(job_id, name, alias)
+    except DatabaseError as second:
+        error.add_note(f"It is unknown whether {name} has committed: {second}")
+        return None
 
 
 class CursorReceipt:
@@ -216,6 +251,10 @@ class CursorReceipt:
 
     def _row(self) -> QuerySet[StepReceipt]:
         return _receipts(self._unit.job_id, self._name, self._unit.alias)
+
+
+def _stored_body(job_id: str, name: str, alias: str) -> str | None:
+    return _receipts(job_id, name, alias).values_list("body", flat=True).first()
 
 
 def _receipts(job_id: str, name: str, alias: str) -> QuerySet[StepReceipt]:

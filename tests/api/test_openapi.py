@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.core.signals import request_finished, request_started
+from django.db import close_old_connections
 from django.test import Client
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -106,7 +109,20 @@ def loaded() -> dict[str, Any]:
 
 
 @pytest.fixture
-def schema(loaded: dict[str, Any], token: str, queue_settings: dict[str, Any]) -> Any:
+def open_connections() -> Iterator[None]:
+    """A request does not close the connection of the test's transaction, as with Django's client.
+    (SQLite's connections in memory are never closed.)"""
+    for signal in (request_started, request_finished):
+        signal.disconnect(close_old_connections)
+    yield
+    for signal in (request_started, request_finished):
+        signal.connect(close_old_connections)
+
+
+@pytest.fixture
+def schema(
+    loaded: dict[str, Any], token: str, queue_settings: dict[str, Any], open_connections: None
+) -> Any:
     """The API's own schema. Shared by all tests, because it caches what is expensive to compute."""
     import schemathesis  # half a second, in each process of the suite, if it were at module level
 

@@ -13,6 +13,7 @@ from django.apps import apps
 from django.core.checks import CheckMessage, Error, Warning, run_checks
 from django.core.management import call_command
 from django.core.management.base import CommandError, SystemCheckError
+from django.db import connections
 from django.urls import include, path
 
 from django_redisqueue import Limit, task
@@ -34,6 +35,7 @@ from django_redisqueue.checks.network import (
 )
 from django_redisqueue.client import registry
 from django_redisqueue.core.job_data import NewJob
+from tests.support.postgres import as_database
 from tests.support.servers import RedisServer, redis_url
 
 from ..broker.test_connection_errors import answering
@@ -337,6 +339,16 @@ def test_aware_times_without_use_tz(settings: Any, on: Any, words: str, off: str
     assert off in str(message.hint)
     settings.REDISQUEUE = both
     assert check_settings() == []
+
+
+def test_a_database_without_autocommit(settings: Any) -> None:
+    entry = {**connections.databases["default"], "AUTOCOMMIT": False}
+    for on in ("MIRROR", "OUTBOX"):
+        settings.REDISQUEUE = {"MIRROR": False, "OUTBOX": False, on: True}
+        assert check_settings() == []
+        with as_database("default", entry):
+            message = found("E032", check_settings())
+        assert message.msg.startswith("DATABASES['default'] has AUTOCOMMIT off")
 
 
 @pytest.mark.django_db(databases=["default", "other"])

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.contrib.auth.models import Permission
+from django.db import IntegrityError, OperationalError, connections, transaction
 from django.utils import timezone
 
 from django_redisqueue.conf import get_settings
 from django_redisqueue.exceptions import JobAbandoned, StepError
-from django_redisqueue.models import Receipt, StepReceipt
+from django_redisqueue.models import OutboxJob, Receipt, StepReceipt
 from django_redisqueue.outbox.receipts import CursorReceipt, UnitOfWork, current_unit, run_once
 from django_redisqueue.testing import run_inline
 from django_redisqueue.worker.child.context import JobContext
@@ -22,6 +23,7 @@ from django_redisqueue.worker.maintenance import maintenance
 from tests.app.models import Counter
 from tests.app.tasks import bump, noop
 from tests.support.manual_worker import ManualWorker
+from tests.support.postgres import PostgresServer
 from tests.support.shards import shard_of
 from tests.worker.parts import claimed
 
@@ -71,6 +73,113 @@ def test_only_the_work_after_the_last_step_is_rolled_back(settings: Any) -> None
 
 
 @pytest.mark.django_db(transaction=True)
+def test_a_step_that_raises_leaves_no_rows_if_the_task_goes_on(settings: Any) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent.sock"}}
+
+    def debit_and_enqueue() -> None:
+        bump("debit")
+        noop.enqueue()
+        raise ZeroDivisionError
+
+    def work() -> str:
+        context = _context()
+        bump("before")
+        with suppress(ZeroDivisionError):
+            context.step("debit", debit_and_enqueue)
+        context.step("refuse", bump, "refused")
+        return "1"
+
+    assert run_once("job_1", "default", work) == "1"
+    assert values() == {"before": 1, "refused": 1}
+    assert not OutboxJob.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_after_a_commit_that_fails_the_task_is_still_in_a_transaction() -> None:
+    """Otherwise what it does next would commit at once, without a receipt."""
+
+    def violate() -> None:
+        Permission.objects.create(name="p", codename="p", content_type_id=0)
+
+    def work(step: str = "") -> str:
+        context = _context()
+        with suppress(IntegrityError):
+            context.step("violate", violate)
+        bump("compensation")
+        if step:
+            context.step(step, bump, "step")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run_once("job_1", "default", work)
+    assert values() == {}
+    with pytest.raises(ZeroDivisionError):
+        run_once("job_1", "default", lambda: work("again"))
+    assert values() == {"compensation": 1, "step": 1}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_connection_lost_after_a_commit_ends_the_run(monkeypatch: Any) -> None:
+    """The task cannot go on without a transaction, even if it catches every exception."""
+    done: list[str] = []
+    begin = UnitOfWork._begin
+
+    def begin_once(unit: UnitOfWork) -> None:
+        if done:
+            raise OperationalError("no connection")
+        begin(unit)
+
+    def work() -> str:
+        context = _context()
+        monkeypatch.setattr(UnitOfWork, "_begin", begin_once)
+        done.append("step")
+        with suppress(Exception):
+            context.step("first", bump, "n")
+        done.append("more")
+        return "1"
+
+    with pytest.raises(JobAbandoned, match=r"job job_1 has no transaction: .*no connection"):
+        run_once("job_1", "default", work)
+    assert done == ["step"]
+    assert values() == {"n": 1}
+
+
+@pytest.mark.parametrize("fault", ["hook", "connection"])
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_a_step_that_raises_after_its_commit_is_done(
+    on_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture, exactly_once: bool, fault: str,
+) -> None:  # fmt: skip
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    real = connections["default"]
+    commit = real.commit
+
+    def commit_and_fail() -> None:
+        commit()
+        on_postgres.terminate(real.settings_dict["NAME"])
+        real.cursor().execute("SELECT 1")  # raises what a lost reply to COMMIT raises
+
+    def book() -> int:
+        if fault == "hook":
+            transaction.on_commit(fail)
+        else:
+            monkeypatch.setattr(real, "commit", commit_and_fail)
+        return bump("n")
+
+    def work() -> str:
+        context = _context()
+        value = context.step("book", book, atomic=True)
+        monkeypatch.undo()
+        return f"{value} {context.step('next', bump, 'm', atomic=True)}"
+
+    assert (run_once("job_1", "default", work) if exactly_once else work()) == "1 1"
+    assert values() == {"n": 1, "m": 1}
+    assert "job job_1 has the receipt of step:book, although it raised:" in caplog.text
+
+
+@pytest.mark.django_db(transaction=True)
 def test_nothing_commits_inside_atomic(settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent.sock"}}
     words = r"a step with atomic=True commits, which is impossible inside atomic\(\)"
@@ -85,6 +194,14 @@ def test_nothing_commits_inside_atomic(settings: Any) -> None:
     words = r"of an exactly_once task commits what was done so far, which is impossible inside"
     with pytest.raises(StepError, match=words):
         run_once("job_1", "default", in_atomic)
+
+    def in_step() -> str:
+        context = _context()
+        context.step("outer", lambda: context.step("inner", bump, "n"))
+        return ""
+
+    with pytest.raises(StepError, match=words):
+        run_once("job_1", "default", in_step)
     assert values() == {}
 
 
