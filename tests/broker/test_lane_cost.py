@@ -52,6 +52,16 @@ def test_lanes_that_wait_cost_a_claim_nothing(broker: BrokerHarness) -> None:
     assert costs[1] <= costs[0]
 
 
+def test_a_claim_does_not_read_the_pauses_of_others(broker: BrokerHarness) -> None:
+    broker.add(*[f"j{n}" for n in range(8)], lane="mine")
+    for n in range(100):
+        broker.store.pause_lanes("default", f"s:other{n}", True)
+    broker.redis.config_resetstat()
+    assert len(broker.taken(jobs=8)) == 8
+    assert "cmdstat_hgetall" not in broker.redis.info("commandstats")
+    invariants(broker)
+
+
 def test_slots_of_many_jobs_are_not_scanned(broker: BrokerHarness) -> None:
     broker.add(*[f"j{n}" for n in range(40)], lane="|c:t: c:t=99")
     broker.taken(jobs=40)
