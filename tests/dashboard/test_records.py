@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from django_redisqueue.dashboard import records_page as module
 from django_redisqueue.dashboard.filters import JobFilter
@@ -74,6 +77,17 @@ def test_all_records_newest_first_each_once() -> None:
 def test_every_combination_finds_what_a_plain_query_finds(
     wanted: RecordQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    check_combination(wanted, monkeypatch)
+
+
+@pytest.mark.parametrize("wanted", [RecordQuery(queue="low"), RecordQuery(status="failed")])
+def test_the_same_on_postgresql(
+    wanted: RecordQuery, monkeypatch: pytest.MonkeyPatch, on_postgres: object
+) -> None:
+    check_combination(wanted, monkeypatch)
+
+
+def check_combination(wanted: RecordQuery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SLICE", 40)
     monkeypatch.setattr(module, "SIZE", 7)
     for queue in ("default", "low"):
@@ -92,6 +106,50 @@ def test_every_combination_finds_what_a_plain_query_finds(
     expected = list(plain.values_list("id", flat=True))
     assert expected
     assert pages(wanted) == expected
+
+
+def fill_by_sql(count: int, **fields: str) -> None:
+    """Records by one statement; ``fields``: expressions of SQL, with the number ``n``."""
+    fill(1)
+    names = [field.column for field in JobRecord._meta.concrete_fields]
+    chosen = ", ".join(fields.get(name, f"r.{name}") for name in names)
+    table = JobRecord._meta.db_table
+    with connection.cursor() as cursor:
+        cursor.execute("SET synchronous_commit = on")  # so that VACUUM sees the commit
+        cursor.execute(
+            f"INSERT INTO {table} ({', '.join(names)}) "
+            f"SELECT {chosen} FROM {table} r, generate_series(1, {count}) n"
+        )
+        cursor.execute(f"VACUUM ANALYZE {table}")
+
+
+def rows_read_in_vain(wanted: RecordQuery) -> int:
+    """How many rows PostgreSQL reads for a page without showing them."""
+    with CaptureQueriesContext(connection) as queries:
+        search(wanted)
+    plans = []
+    for query in queries.captured_queries:
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {query['sql']}")
+            plans.append(cursor.fetchone()[0])
+    return sum(map(int, re.findall(r'"Rows Removed by Filter": (\d+)', json.dumps(plans))))
+
+
+def test_matches_that_do_not_exist_are_not_searched_for_in_all_records(on_postgres: object) -> None:
+    """All failures are in one queue and one error group, but PostgreSQL expects some everywhere."""
+    is_failed = "n % 5 = 0"
+    fill_by_sql(
+        40_000, id="'job_' || n", enqueued_at="r.enqueued_at + n * interval '1 second'",
+        status=f"CASE WHEN {is_failed} THEN 'failed' ELSE 'completed' END",
+        queue=f"CASE WHEN {is_failed} THEN 'low' ELSE 'default' END",
+        error_group=f"CASE WHEN {is_failed} THEN 'one' END",
+    )  # fmt: skip
+    for wanted in (
+        RecordQuery(queue="default"),
+        RecordQuery(queue="default", status="failed"),
+        RecordQuery(group="one"),
+    ):
+        assert rows_read_in_vain(wanted) < 2000, wanted
 
 
 @pytest.mark.parametrize("has_index", [True, False])
