@@ -52,6 +52,21 @@ def test_lanes_that_wait_cost_a_claim_nothing(broker: BrokerHarness) -> None:
     assert costs[1] <= costs[0]
 
 
+def test_limits_with_a_new_number_share_a_hundred_calls(broker: BrokerHarness) -> None:
+    for n in range(400):
+        broker.add(f"j{n}", lane=f"share{n}|c:t:{n % 20} c:t=0")
+    parked = broker.keys.queue("default").parked
+    while broker.redis.hlen(parked) < 400:
+        assert broker.taken(jobs=10) == []
+    broker.add("last", lane="other|c:t:0 c:t=100")
+    broker.store.promote(())
+    assert broker.redis.hlen(parked) == 300  # then each start calls the next lane
+    while some := broker.claim(jobs=64).jobs:
+        broker.finish(*map(outcome, some))
+    assert broker.redis.zcard(broker.keys.queue("default").completed) == 401
+    invariants(broker)
+
+
 def test_a_claim_does_not_read_the_pauses_of_others(broker: BrokerHarness) -> None:
     broker.add(*[f"j{n}" for n in range(8)], lane="mine")
     for n in range(100):
