@@ -23,7 +23,7 @@ from ..core.parsing import is_storable
 from ..core.statuses import Status
 from ..exceptions import InvalidOption
 from ..models import JobRecord
-from ..models.tables import to_column
+from ..models.tables import at_newest_times, to_column
 from .filters import EVERYTHING, JobFilter, given, parse_filter, status_of, text_of
 from .job_detail import choices_of, row_of_record
 from .pages import Page
@@ -206,19 +206,15 @@ def _in_order(wanted: RecordQuery, indexed: Mapping[str, str]) -> QuerySet[JobRe
 
 
 def _newest(wanted: RecordQuery, indexed: Mapping[str, str]) -> QuerySet[JobRecord]:
-    """The first records in order, at least those of a page.
-
-    PostgreSQL expects matches everywhere, so it may walk all records by time for matches that are
-    old or do not exist. For times alone, which the filter's own index has, it uses that index.
-    """
+    """The first records in order, at least those of a page."""
     found = _in_order(wanted, indexed)
-    if not indexed or connections[found.db].vendor != "postgresql":
+    if not indexed:
         return found
     matches = _in_order(replace(wanted, after=None), indexed)
     if wanted.after:
         matches = matches.filter(enqueued_at__lte=wanted.after.at)
-    times = matches.order_by("-enqueued_at").values("enqueued_at").distinct()
-    return found.filter(enqueued_at__in=times[: SIZE + 2])  # and that of the previous page's end
+    # Two more: for the first record of the next page, and for the last one of the previous page
+    return at_newest_times(found, matches, "enqueued_at", SIZE + 2)
 
 
 def _slice(base: QuerySet[JobRecord], rest: Mapping[str, str]) -> RecordPage:
