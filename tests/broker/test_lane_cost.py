@@ -67,6 +67,14 @@ def test_limits_with_a_new_number_share_a_hundred_calls(broker: BrokerHarness) -
     invariants(broker)
 
 
+def test_a_claim_of_higher_priorities_does_not_read_the_lanes(broker: BrokerHarness) -> None:
+    for n in range(5):
+        broker.add(f"j{n}", lane=EACH.format(n))
+    broker.redis.config_resetstat()
+    assert broker.taken(jobs=10, min_priority=1) == []
+    assert broker.redis.info("commandstats")["cmdstat_zrange"]["calls"] == 1  # of the shares
+
+
 def test_a_claim_does_not_read_the_pauses_of_others(broker: BrokerHarness) -> None:
     broker.add(*[f"j{n}" for n in range(8)], lane="mine")
     for n in range(100):
