@@ -48,6 +48,7 @@ from .placement import enqueue_movable, other_shards
 OUTAGE = 5.0  # s that Redis may be unavailable during a wait
 RECONNECT = 0.2  # s between two attempts to reconnect
 RECHECK = 5.0  # s; a lost message delays the end of a wait by this much
+LINK_BYTES = MAX_CALL_BYTES // 1000  # what a name costs that a call adds to a wide parent's list
 STEPS = 10_000  # of 100 jobs each, that a caller does itself to pause or cancel a workflow
 Answer = TypeVar("Answer")
 CLEANED_UP = -2  # enqueue_workflow.lua: the workflow was cleaned up, and its jobs exist
@@ -412,11 +413,14 @@ class _PushCall:
 
 
 def _job_batches(jobs: Iterable[WorkflowJob]) -> Iterator[tuple[list[WorkflowJob], int]]:
+    """The jobs of each call, and their size. Those with unique keys, the first, share a call."""
     batch: list[WorkflowJob] = []
     size = 0
     for job in jobs:
         weight = len(job.payload) + len(job.then) + len(job.after)
-        if len(batch) == BATCH or (batch and size + weight > MAX_CALL_BYTES):
+        weight += LINK_BYTES * job.joins.count(".")
+        is_full = len(batch) == BATCH or size + weight > MAX_CALL_BYTES
+        if batch and is_full and not job.unique:
             yield batch, size
             batch, size = [], 0
         batch.append(job)

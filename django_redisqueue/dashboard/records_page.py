@@ -7,7 +7,7 @@ arguments, a task together with a status) search a slice of SLICE records per re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from ..core.parsing import is_storable
 from ..core.statuses import Status
 from ..exceptions import InvalidOption
 from ..models import JobRecord
-from ..models.tables import to_column
+from ..models.tables import at_newest_times, to_column
 from .filters import EVERYTHING, JobFilter, given, parse_filter, status_of, text_of
 from .job_detail import choices_of, row_of_record
 from .pages import Page
@@ -168,9 +168,9 @@ def search(wanted: RecordQuery) -> RecordPage:
     if rest:
         return _slice(_in_order(wanted, indexed), rest)
     if wanted.group or (wanted.queue and not wanted.status):
-        parts = (_in_order(wanted, {**indexed, "status": status.value}) for status in Status)
+        parts = (_newest(wanted, {**indexed, "status": status.value}) for status in Status)
         return RecordPage(*merge_pages(parts, "enqueued_at", SIZE))
-    return _page(_in_order(wanted, indexed))
+    return _page(_newest(wanted, indexed))
 
 
 def _split(wanted: RecordQuery) -> tuple[dict[str, str], dict[str, str]]:
@@ -203,6 +203,18 @@ def _in_order(wanted: RecordQuery, indexed: Mapping[str, str]) -> QuerySet[JobRe
     if wanted.after:
         found = after_key(found, "enqueued_at", wanted.after)
     return found
+
+
+def _newest(wanted: RecordQuery, indexed: Mapping[str, str]) -> QuerySet[JobRecord]:
+    """The first records in order, at least those of a page."""
+    found = _in_order(wanted, indexed)
+    if not indexed:
+        return found
+    matches = _in_order(replace(wanted, after=None), indexed)
+    if wanted.after:
+        matches = matches.filter(enqueued_at__lte=wanted.after.at)
+    # Two more: for the first record of the next page, and for the last one of the previous page
+    return at_newest_times(found, matches, "enqueued_at", SIZE + 2)
 
 
 def _slice(base: QuerySet[JobRecord], rest: Mapping[str, str]) -> RecordPage:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from django.db import router
@@ -21,7 +22,7 @@ from ..core.tags import OPTION, flatten_tags
 from ..core.text import sanitize
 from ..exceptions import CorruptJob
 from ..models import JobRecord, WorkflowRecord
-from ..models.tables import has_table
+from ..models.tables import at_newest_times, has_table
 
 PAGES = 10  # at most per lookup, if the database finds more than what matches
 
@@ -54,8 +55,10 @@ def matching(query: JobQuery) -> list[JobData] | None:
     if records is None:
         return None
     records, found = _filtered(records, query), list[JobData]()
+    parts = [records.filter(status=status) for status in sorted(query.statuses)] or [records]
+    has_index = not (query.tags or query.workflow or (query.task and query.statuses))
     for start in range(0, PAGES * query.limit, query.limit):
-        page = list(records[start : start + query.limit])
+        page = _page(parts, start, start + query.limit, has_index)
         jobs = map(_readable, page)
         # Some databases ignore case; a corrupt record matches nothing.
         found += [job for job in jobs if job is not None and query.matches(job)]
@@ -76,14 +79,23 @@ def _filtered(records: QuerySet[JobRecord], query: JobQuery) -> QuerySet[JobReco
         records = records.filter(task=query.task)
     if query.queue:
         records = records.filter(queue=query.queue)
-    if query.statuses:
-        records = records.filter(status__in=sorted(query.statuses))
     if query.workflow:
         records = records.filter(pk__startswith=f"{query.workflow}.")
     for at, (name, text) in enumerate(query.tags.items()):
         pair = Value(dumps({name: text})[1:-1])  # as in the record's JSON
         records = records.alias(**{f"at{at}": StrIndex("tags", pair)}).filter(**{f"at{at}__gt": 0})
     return records.order_by("-enqueued_at", "-pk")
+
+
+def _page(
+    parts: Sequence[QuerySet[JobRecord]], start: int, stop: int, has_index: bool
+) -> list[JobRecord]:
+    """Some of the newest records of all parts: an index has those of one status in this order, but
+    for several at once a database may read all records."""
+    rows = list[JobRecord]()
+    for part in parts:
+        rows += (at_newest_times(part, part, "enqueued_at", stop) if has_index else part)[:stop]
+    return sorted(rows, key=attrgetter("enqueued_at", "pk"), reverse=True)[start:stop]
 
 
 def _readable(record: JobRecord) -> JobData | None:

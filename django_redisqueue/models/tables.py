@@ -83,3 +83,18 @@ def rows_after(key: str, at: Any, pk: Any) -> Q:
     `key > at OR key = at AND pk > pk` is equivalent, but SQLite would sort all remaining rows.
     """
     return Q(**{f"{key}__gte": at}) & (Q(**{f"{key}__gt": at}) | Q(pk__gt=pk))
+
+
+def at_newest_times(
+    rows: models.QuerySet[Row], matches: models.QuerySet[Row], column: str, count: int
+) -> models.QuerySet[Row]:
+    """The rows at the newest ``count`` times of the ``matches``, which an index has in order of
+    time. Other databases than PostgreSQL get all rows: they use that index anyway.
+
+    PostgreSQL expects matches everywhere, so it may walk all rows by time for matches that are old
+    or do not exist. For times alone it uses the index.
+    """
+    if connections[rows.db].vendor != "postgresql":
+        return rows
+    times = matches.order_by(f"-{column}").values(column).distinct()
+    return rows.filter(**{f"{column}__in": times[:count]})

@@ -329,6 +329,17 @@ def test_jobs_aside_are_taken_by_priority_one_at_a_time(aside: BrokerHarness) ->
     invariants(aside)
 
 
+def test_a_job_aside_runs_without_jobs_that_have_lanes(aside: BrokerHarness) -> None:
+    aside.add("a", "b", lane="gold|c:t: c:t=9")
+    assert [aside.taken(f"c{n}", jobs=10) for n in range(4)] == [
+        ["p5"],
+        ["p0"],
+        ["p-5"],
+        ["a", "b"],
+    ]
+    invariants(aside)
+
+
 def test_jobs_of_a_higher_priority_go_before_those_aside(aside: BrokerHarness) -> None:
     aside.add("a", priority=6)
     aside.add("b", priority=1)

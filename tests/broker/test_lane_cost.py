@@ -52,6 +52,39 @@ def test_lanes_that_wait_cost_a_claim_nothing(broker: BrokerHarness) -> None:
     assert costs[1] <= costs[0]
 
 
+def test_limits_with_a_new_number_share_a_hundred_calls(broker: BrokerHarness) -> None:
+    for n in range(400):
+        broker.add(f"j{n}", lane=f"share{n}|c:t:{n % 20} c:t=0")
+    parked = broker.keys.queue("default").parked
+    while broker.redis.hlen(parked) < 400:
+        assert broker.taken(jobs=10) == []
+    broker.add("last", lane="other|c:t:0 c:t=100")
+    broker.store.promote(())
+    assert broker.redis.hlen(parked) == 300  # then each start calls the next lane
+    while some := broker.claim(jobs=64).jobs:
+        broker.finish(*map(outcome, some))
+    assert broker.redis.zcard(broker.keys.queue("default").completed) == 401
+    invariants(broker)
+
+
+def test_a_claim_of_higher_priorities_does_not_read_the_lanes(broker: BrokerHarness) -> None:
+    for n in range(5):
+        broker.add(f"j{n}", lane=EACH.format(n))
+    broker.redis.config_resetstat()
+    assert broker.taken(jobs=10, min_priority=1) == []
+    assert broker.redis.info("commandstats")["cmdstat_zrange"]["calls"] == 1  # of the shares
+
+
+def test_a_claim_does_not_read_the_pauses_of_others(broker: BrokerHarness) -> None:
+    broker.add(*[f"j{n}" for n in range(8)], lane="mine")
+    for n in range(100):
+        broker.store.pause_lanes("default", f"s:other{n}", True)
+    broker.redis.config_resetstat()
+    assert len(broker.taken(jobs=8)) == 8
+    assert "cmdstat_hgetall" not in broker.redis.info("commandstats")
+    invariants(broker)
+
+
 def test_slots_of_many_jobs_are_not_scanned(broker: BrokerHarness) -> None:
     broker.add(*[f"j{n}" for n in range(40)], lane="|c:t: c:t=99")
     broker.taken(jobs=40)

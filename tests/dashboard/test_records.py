@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from django_redisqueue.dashboard.records_page import RecordQuery, parse_key, sea
 from django_redisqueue.exceptions import InvalidOption
 from django_redisqueue.models import JobRecord
 
+from ..support.postgres import multiply_by_sql, rows_read_in_vain
 from .site import Site
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -74,6 +76,17 @@ def test_all_records_newest_first_each_once() -> None:
 def test_every_combination_finds_what_a_plain_query_finds(
     wanted: RecordQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    check_combination(wanted, monkeypatch)
+
+
+@pytest.mark.parametrize("wanted", [RecordQuery(queue="low"), RecordQuery(status="failed")])
+def test_the_same_on_postgresql(
+    wanted: RecordQuery, monkeypatch: pytest.MonkeyPatch, on_postgres: object
+) -> None:
+    check_combination(wanted, monkeypatch)
+
+
+def check_combination(wanted: RecordQuery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SLICE", 40)
     monkeypatch.setattr(module, "SIZE", 7)
     for queue in ("default", "low"):
@@ -92,6 +105,24 @@ def test_every_combination_finds_what_a_plain_query_finds(
     expected = list(plain.values_list("id", flat=True))
     assert expected
     assert pages(wanted) == expected
+
+
+def test_matches_that_do_not_exist_are_not_searched_for_in_all_records(on_postgres: object) -> None:
+    """All failures are in one queue and one error group, but PostgreSQL expects some everywhere."""
+    is_failed = "n % 5 = 0"
+    fill(1)
+    multiply_by_sql(
+        JobRecord, 40_000, id="'job_' || n", enqueued_at="r.enqueued_at + n * interval '1 second'",
+        status=f"CASE WHEN {is_failed} THEN 'failed' ELSE 'completed' END",
+        queue=f"CASE WHEN {is_failed} THEN 'low' ELSE 'default' END",
+        error_group=f"CASE WHEN {is_failed} THEN 'one' END",
+    )  # fmt: skip
+    for wanted in (
+        RecordQuery(queue="default"),
+        RecordQuery(queue="default", status="failed"),
+        RecordQuery(group="one"),
+    ):
+        assert rows_read_in_vain(partial(search, wanted)) < 2000, wanted
 
 
 @pytest.mark.parametrize("has_index", [True, False])

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
 from django_redisqueue import find_jobs
+from django_redisqueue.core.clock import instant
 from django_redisqueue.core.codec import dumps
 from django_redisqueue.core.tags import flatten_tags
 from django_redisqueue.models import JobRecord
 from tests.broker.workflows import BrokerWorkflow
 
+from ..support.postgres import multiply_by_sql, rows_read_in_vain
 from .mirrored_shard import MirroredShard
 from .rows import record
 
@@ -103,3 +106,29 @@ def test_a_record_that_cannot_be_read_is_left_out(shard: MirroredShard) -> None:
     record("broken", payload="{")
     record("full_shard", payload="[[],{}]")
     assert found(task="app.task") == ["full_shard"]
+
+
+def test_the_newest_of_several_statuses(shard: MirroredShard) -> None:
+    record("old", status="failed", enqueued_at=instant(1))
+    record("middle", status="cancelled", enqueued_at=instant(2))
+    record("new", status="failed", enqueued_at=instant(3))
+    record("other", status="completed", enqueued_at=instant(4))
+    assert found(status=["failed", "cancelled"]) == ["new", "middle", "old"]
+    assert found(status=["failed", "cancelled"], limit=2) == ["new", "middle"]
+    assert found(limit=2) == ["other", "new"]
+
+
+def test_jobs_that_do_not_exist_are_not_searched_for_in_all_records(
+    on_postgres: object, settings: Any, queue_settings: dict[str, Any]
+) -> None:
+    """A few jobs are unfinished, and all failures are in one queue."""
+    settings.REDISQUEUE = {**queue_settings, "MIRROR": True}
+    record("first", status="completed")
+    multiply_by_sql(
+        JobRecord, 40_000, id="'job_' || n", enqueued_at="r.enqueued_at + n * interval '1 second'",
+        status="CASE WHEN n < 9 THEN 'queued' WHEN n % 5 = 0 THEN 'failed' ELSE 'completed' END",
+        queue="CASE WHEN n % 5 = 0 THEN 'low' ELSE 'default' END",
+    )  # fmt: skip
+    assert len(found(status="unfinished")) == 8
+    for query in ({"status": "unfinished"}, {"status": "failed", "queue": "default"}):
+        assert rows_read_in_vain(partial(found, **query)) < 2000, query

@@ -13,17 +13,20 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from django.db import connections
+from django.db import connection, connections
+from django.db.models import Model
+from django.test.utils import CaptureQueriesContext
 
 from .commands import migrate
 from .program import Program
@@ -258,3 +261,29 @@ def as_database(alias: str, entry: dict[str, Any]) -> Iterator[str]:
         else:
             databases[alias] = before
             connections[alias] = before_connection
+
+
+def multiply_by_sql(model: type[Model], count: int, **fields: str) -> None:
+    """Copy the only row, with these expressions of SQL, in which ``n`` counts the copies."""
+    names = [field.column for field in model._meta.concrete_fields]
+    values = ", ".join(fields.get(name, f"r.{name}") for name in names)
+    table = model._meta.db_table
+    with connection.cursor() as cursor:
+        cursor.execute("SET synchronous_commit = on")  # so that VACUUM sees the commit
+        cursor.execute(
+            f"INSERT INTO {table} ({', '.join(names)}) "
+            f"SELECT {values} FROM {table} r, generate_series(1, {count}) n"
+        )
+        cursor.execute(f"VACUUM ANALYZE {table}")
+
+
+def rows_read_in_vain(act: Callable[[], object]) -> int:
+    """How many rows PostgreSQL reads for what this asks, without returning them."""
+    plans = []
+    with CaptureQueriesContext(connection) as queries:
+        act()
+    for query in queries.captured_queries:
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {query['sql']}")
+            plans.append(cursor.fetchone()[0])
+    return sum(map(int, re.findall(r'"Rows Removed by Filter": (\d+)', json.dumps(plans))))

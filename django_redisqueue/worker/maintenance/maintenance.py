@@ -64,6 +64,7 @@ NEVER = math.inf  # unless the reply to a renewal says that there is work
 logger = logging.getLogger("django_redisqueue")
 
 MORE = 0.1  # s between two passes while there is more to do
+REST_FACTOR = 4  # times the length of a pass, until the next one if there is no more to do
 CHECK_DUE = 5.0  # s between two checks of what is due
 STOP = 2.0  # s to wait for threads at the end
 HUNG_AFTER = 300.0  # s; each task is a bounded pass, which takes milliseconds to seconds
@@ -306,6 +307,9 @@ class _TaskThread(threading.Thread):
         self._began = time.monotonic()
         try:
             more = run_due([self._task], self._threads.rest())
+            if not more:  # a slow pass, over a large outbox, must not keep the database busy
+                now = time.monotonic()
+                self._task.due = max(self._task.due, now + REST_FACTOR * (now - self._began))
             close_old_connections()  # a pool may have fewer connections than there are threads
         except Exception as error:  # such as any error from a project's database router
             problem = first_line(error)

@@ -10,7 +10,7 @@ from django.db import transaction
 from redis import Redis
 
 from django_redisqueue import Workflow, WorkflowError, get_job, push_many
-from django_redisqueue.exceptions import RedisUnavailable, WorkflowNotFound
+from django_redisqueue.exceptions import RedisUnavailable, UniqueConflict, WorkflowNotFound
 from tests.app.tasks import noop
 
 pytestmark = pytest.mark.usefixtures("queue_settings")
@@ -52,6 +52,44 @@ def test_small_workflows_share_calls_of_a_hundred_jobs(redis: Redis) -> None:
     stats = redis.info("commandstats")
     sent = sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "eval"))
     assert sent - stats.get("cmdstat_eval", {}).get("calls", 0) == 3
+
+
+@pytest.mark.one_shard("it counts what one script writes")
+@pytest.mark.one_server("it counts the commands of its server")
+def test_a_call_writes_at_most_a_thousand_links_to_wide_parents(redis: Redis) -> None:
+    """Each job waits for each of 110 parents: 12,100 links, in calls of 9 jobs (990 links)."""
+    workflow = Workflow()
+    parents = [workflow.add(noop) for _ in range(110)]
+    for n in range(110):
+        workflow.add(noop, n, after=parents)
+    noop.enqueue()  # connects
+    redis.config_resetstat()
+    workflow.push()
+    stats = redis.info("commandstats")
+    assert stats["cmdstat_rpush"]["calls"] == 110 * 110 + 1  # and the deferred start
+    assert stats["cmdstat_evalsha"]["calls"] >= 110 // 9
+    assert workflow.data.total == 220
+
+
+@pytest.mark.one_shard("a job with a unique key and its workflow are in one shard")
+def test_links_do_not_keep_jobs_with_unique_keys_from_sharing_a_call() -> None:
+    def conflicting() -> Workflow:
+        workflow = Workflow()
+        parents = [workflow.add(noop) for _ in range(110)]
+        for n in range(110):
+            own = noop.using(unique="until_finished") if n < 20 else noop
+            workflow.add(own, n, after=parents)
+        return workflow
+
+    last = noop.using(unique="until_finished").enqueue(19)
+    refused = conflicting()
+    with pytest.raises(UniqueConflict, match=last.id):
+        refused.push()
+    with pytest.raises(WorkflowNotFound):  # nothing of it was written
+        _ = refused.data
+    last.cancel()
+    refused.push()
+    assert refused.data.total == 220
 
 
 def test_a_generator_may_query_redis_while_it_is_sent() -> None:

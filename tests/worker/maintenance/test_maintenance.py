@@ -272,6 +272,22 @@ def test_it_works_only_while_this_process_leads(made: list[TaskThreads]) -> None
     eventually(lambda: len(calls) > before)
 
 
+@pytest.mark.parametrize("has_more", [False, True])
+def test_a_slow_pass_is_followed_by_a_rest_unless_there_is_more(
+    made: list[TaskThreads], has_more: bool
+) -> None:
+    def takes_ten_seconds() -> bool:
+        thread._began -= 10
+        return has_more
+
+    task = PeriodicTask(takes_ten_seconds, 5)
+    made.append(TaskThreads([task]))
+    (thread,) = made[0]._threads
+    assert thread._work() is has_more
+    rest = task.due - time.monotonic()
+    assert rest <= 0 if has_more else 35 < rest <= 40
+
+
 def test_a_periodic_task_closes_its_connection(tmp_path: Path, django_db_blocker: Any) -> None:
     """Django's pool may have fewer connections than there are tasks: one of them would never get
     any."""

@@ -106,6 +106,7 @@ local function claim_keyed(request, queue, claimed)
   local rules, below = lanes(), (101 - tonumber(request.min_priority)) * BAND
   local wanted = math.min(request.jobs - batch.size, MAX_EXAMINED - batch.examined)
   local ids = redis.call('ZRANGEBYSCORE', queue_key(queue, 'keyed'), '-inf', '(' .. whole(below), 'LIMIT', 0, wanted)
+  if not ids[1] then return end
   local plan = plan_claim(queue, ids, rules.ready_key(queue, share))
   if plan.lanes == 0 then return end
   local taken, run = claim_heads(request, queue, plan.ids, plan.of, claimed)

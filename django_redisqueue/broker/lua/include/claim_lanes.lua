@@ -102,5 +102,5 @@ end
 local function forget_passes(queue)
   if lanes().has_lanes(queue) then return end
   redis.call('HDEL', queue_key(queue, 'meta'), 'keyed', 'pass', 'others_pass')
-  redis.call('DEL', queue_key(queue, 'passes'))
+  redis.call('UNLINK', queue_key(queue, 'passes'))  -- may have a member for each of many shares
 end

@@ -33,7 +33,7 @@ local function claim_queue(request, queue, has_lanes, aging)
     claim_set_aside(request, queue, aging, claimed)
     if aging then slow_path().claim_by_age(request, queue, aging, has_lanes, claimed) end
     if has_lanes then
-      slow_path().claim_keyed(request, queue, claimed)
+      if has_room(request) then slow_path().claim_keyed(request, queue, claimed) end
       if has_room(request) then slow_path().claim_lanes(request, queue, claimed) end
       slow_path().forget_passes(queue)
     end

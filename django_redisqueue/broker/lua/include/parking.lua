@@ -92,7 +92,8 @@ local function call_lanes_of(names, count)
   call_waiting_lanes(keys)
 end
 
--- Rates that allow starts again; then up to 100 lanes' limits with changed numbers. Returns whether there are more.
+-- Rates that allow starts again; then up to 100 limits with changed numbers, which share 100 calls: each calls at least
+-- one lane of a queue, whose start calls the next. Returns whether there are more.
 local function call_due_lanes()
   for _, key in ipairs(redis.pcall('ZRANGEBYSCORE', due_limits_key, '-inf', now, 'LIMIT', 0, 100)) do
     redis.call('ZREM', due_limits_key, key)
@@ -104,7 +105,8 @@ local function call_changed_lanes()
   for at = 1, math.min(#changed, 20), 2 do
     local field, from = changed[at], changed[at + 1]
     local places = redis.pcall('ZRANGEBYLEX', waiting_key(field), from, '(' .. field .. ';', 'LIMIT', 0, 100)
-    for _, place in ipairs(places) do call_lanes(limit_of(string.match(place, '^%S*')), 100) end
+    local most = math.ceil(100 / #places)
+    for _, place in ipairs(places) do call_lanes(limit_of(string.match(place, '^%S*')), most) end
     if #places < 100 then
       redis.call('HDEL', changed_limits_key, field)
     else

@@ -1,22 +1,16 @@
 -- pauses: shares and limit keys whose jobs no claim takes from a queue. They are in its hash `pauses`, a share as
 -- s:<share>, with the time of the pause and who paused them ("<ms> <name>"). Claims park their lanes as they park those
 -- of a limit without room, with the key p:s:<share> or p:<limit key>.
-local pauses_by_queue = {}
-local function pauses_of(queue)
-  if not pauses_by_queue[queue] then
-    local found, pauses = redis.pcall('HGETALL', queue_key(queue, 'pauses')), {}
-    for at = 1, #found, 2 do pauses[found[at]] = true end
-    pauses_by_queue[queue] = pauses
-  end
-  return pauses_by_queue[queue]
-end
+local has_pauses = {}  -- by queue; most have none
 
--- The pause that refuses a lane, or nil.
+-- The pause that refuses a lane, or nil. It asks for this lane's only, because a queue may have any number of pauses.
 local function pause_of(queue, lane)
-  local pauses = pauses_of(queue)
-  if not next(pauses) then return nil end
-  if pauses['s:' .. lane.share] then return { key = 'p:s:' .. lane.share } end
-  for _, key in ipairs(lane.limits) do
-    if pauses[key] then return { key = 'p:' .. key } end
+  local key = queue_key(queue, 'pauses')
+  if has_pauses[queue] == nil then has_pauses[queue] = redis.call('EXISTS', key) == 1 end
+  if not has_pauses[queue] then return nil end
+  local found = redis.pcall('HMGET', key, 's:' .. lane.share, unpack(lane.limits))
+  if found[1] then return { key = 'p:s:' .. lane.share } end
+  for n, limit_key in ipairs(lane.limits) do
+    if found[n + 1] then return { key = 'p:' .. limit_key } end
   end
 end
