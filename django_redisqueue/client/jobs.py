@@ -324,6 +324,7 @@ class Job:
             # A thread of its own: what ends the wait may need one of the event loop's few threads.
             thread = ThreadPoolExecutor(1, "redisqueue-wait")
             stack.callback(thread.shutdown, wait=False)
+            stack.callback(deadline.end)  # a cancel of this coroutine does not reach the thread
             await_end = sync_to_async(self._await_end, thread_sensitive=False, executor=thread)
             while True:
                 try:
