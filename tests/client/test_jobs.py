@@ -168,6 +168,21 @@ def test_a_cancelled_await_result_leaves_no_thread_behind(
     eventually(lambda: not any("redisqueue-wait" in one.name for one in threading.enumerate()))
 
 
+def test_a_process_that_exits_does_not_wait_for_an_await_result(
+    redis: Redis, manual_worker: ManualWorker
+) -> None:
+    """Not even if it closes an event loop without cancelling its tasks."""
+    job = tasks.noop.enqueue()
+    loop = asyncio.new_event_loop()
+    waiting = loop.create_task(job.await_result())
+    loop.run_until_complete(asyncio.to_thread(once_watched(redis, job, lambda: None)))
+    (thread,) = [one for one in threading.enumerate() if "redisqueue-wait" in one.name]
+    assert thread.daemon
+    manual_worker.complete_one()
+    loop.run_until_complete(waiting)
+    loop.close()
+
+
 def test_wait_for_an_ended_job_returns_at_once(manual_worker: ManualWorker) -> None:
     job = tasks.noop.enqueue()
     manual_worker.complete_one("3")
