@@ -135,10 +135,10 @@ def test_asgiref_takes_the_thread_of_a_context_from_its_table() -> None:
             super().shutdown(wait, **kwargs)
 
     async def run() -> None:
-        async with ThreadSensitiveContext() as context:
-            SyncToAsync.context_to_thread_executor[context] = Recording(1)
-            await sync_to_async(int)()
-            del SyncToAsync.context_to_thread_executor[context]  # so asgiref does not shut it down
+        context = ThreadSensitiveContext()
+        SyncToAsync.thread_sensitive_context.set(context)
+        SyncToAsync.context_to_thread_executor[context] = Recording(1)
+        await sync_to_async(int)()
 
     asyncio.run(run())
     assert names == ["submit"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from concurrent.futures import Future
+from contextvars import copy_context
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -320,20 +322,18 @@ class Job:
     async def await_result(self, timeout: Duration | None = None) -> Any:
         """``wait`` for async code."""
         deadline = self._deadline(timeout)
-        with ExitStack() as stack:
-            # A thread of its own: what ends the wait may need one of the event loop's few threads.
-            thread = ThreadPoolExecutor(1, "redisqueue-wait")
-            stack.callback(thread.shutdown, wait=False)
-            await_end = sync_to_async(self._await_end, thread_sensitive=False, executor=thread)
+        try:
             while True:
                 try:
-                    await await_end(deadline)
+                    await asyncio.wrap_future(_in_own_thread(partial(self._await_end, deadline)))
                     return await self._aoutcome()
                 except JobNotFound as error:
                     await sync_to_async(self._read_from_database)(error)
                 if self.status.is_final:
                     return await self._aoutcome()
                 await asyncio.sleep(deadline.left(OUTBOX_RECHECK))
+        finally:
+            deadline.end()  # a cancel of this coroutine does not reach the thread
 
     async def _aoutcome(self) -> Any:
         """``_outcome``; a large result is read from storage in a thread."""
@@ -348,6 +348,23 @@ class Job:
                 f"committed, or was rolled back; call this after {commit}, or enqueue with "
                 "using(on_commit=False)"
             )
+
+
+def _in_own_thread(call: Callable[[], object]) -> Future[object]:
+    """Start a wait that may be long. What ends it may need one of the event loop's few threads; and
+    a process that exits waits for those, but not for a daemon."""
+    future: Future[object] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    future.set_running_or_notify_cancel()
+    target = partial(copy_context().run, run)
+    threading.Thread(target=target, name="redisqueue-wait", daemon=True).start()
+    return future
 
 
 def get_job(job_id: str) -> Job:

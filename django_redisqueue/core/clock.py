@@ -114,6 +114,11 @@ class Deadline:
         self._deadline = time.monotonic() + (self._seconds or 0)
         self._message = message
 
+    def end(self) -> None:
+        """End the wait at its next look, because nobody awaits it any more. Any thread may call
+        this."""
+        self._deadline, self._seconds = 0.0, self._seconds or 0.0
+
     def left(self, at_most: float) -> float:
         """Seconds left to wait, capped by ``at_most``. Raises WaitTimeout when none are left."""
         if self._seconds is None:

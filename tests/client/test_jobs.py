@@ -16,6 +16,7 @@ from redis import Redis
 
 from django_redisqueue import Job, JobQueue, get_job
 from django_redisqueue.client import jobs as client_jobs
+from django_redisqueue.client import transport as client_transport
 from django_redisqueue.core.codec import encode_stored
 from django_redisqueue.core.job_data import JobError, Progress
 from django_redisqueue.core.statuses import Status
@@ -30,6 +31,7 @@ from tests.app import tasks
 from tests.support.stopwatch import Stopwatch
 
 from ..support.manual_worker import ManualWorker
+from ..worker.processes import eventually
 
 UNKNOWN = "job_1_aaaaaaaaaa_0"
 
@@ -145,6 +147,40 @@ def test_await_result_leaves_the_threads_of_the_loop_to_others(
         return await asyncio.gather(*waits)
 
     assert asyncio.run(wait_for_all()) == [None] * 3
+
+
+def test_a_cancelled_await_result_leaves_no_thread_behind(
+    redis: Redis, manual_worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client of a view has gone, or a timeout has passed. The thread would otherwise wait for
+    the end of the job, with its connections, and a process that exits would wait for the thread."""
+    monkeypatch.setattr(client_transport, "RECHECK", 0.01)
+    job = tasks.noop.enqueue()
+
+    async def wait_and_cancel() -> None:
+        waiting = asyncio.create_task(job.await_result())
+        await asyncio.to_thread(once_watched(redis, job, lambda: None))
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(wait_and_cancel())
+    eventually(lambda: not any("redisqueue-wait" in one.name for one in threading.enumerate()))
+
+
+def test_a_process_that_exits_does_not_wait_for_an_await_result(
+    redis: Redis, manual_worker: ManualWorker
+) -> None:
+    """Not even if it closes an event loop without cancelling its tasks."""
+    job = tasks.noop.enqueue()
+    loop = asyncio.new_event_loop()
+    waiting = loop.create_task(job.await_result())
+    loop.run_until_complete(asyncio.to_thread(once_watched(redis, job, lambda: None)))
+    (thread,) = [one for one in threading.enumerate() if "redisqueue-wait" in one.name]
+    assert thread.daemon
+    manual_worker.complete_one()
+    loop.run_until_complete(waiting)
+    loop.close()
 
 
 def test_wait_for_an_ended_job_returns_at_once(manual_worker: ManualWorker) -> None:

@@ -366,6 +366,29 @@ async def async_orm(seconds: float) -> int:
     return await sync_to_async(_count_and_nap)(seconds)
 
 
+@task
+async def async_orm_aside() -> None:
+    """Leaves an asyncio task behind that queries once ``async_orm_of_those_left`` runs."""
+
+    async def query() -> int:
+        await _may_query.wait()
+        await sync_to_async(_count_and_nap)(0.01)
+        return await sync_to_async(_count_and_nap)(0.01)
+
+    _queries.append(asyncio.get_running_loop().create_task(query()))
+
+
+@task
+async def async_orm_of_those_left() -> int:
+    """How many database threads there were when all of these have queried twice."""
+    _may_query.set()
+    return max(await asyncio.gather(*_queries))
+
+
+_may_query = asyncio.Event()
+_queries: list[asyncio.Task[int]] = []
+
+
 @sync_to_async
 def _begin(name: str) -> transaction.Atomic:
     atomic = transaction.atomic()

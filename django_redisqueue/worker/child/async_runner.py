@@ -185,33 +185,34 @@ class AsyncRunner:
         args = execution.args
         if execution.task.options.takes_context:
             args = [self._in_flight.add_context(run), *args]
-        async with ThreadSensitiveContext() as context:
-            with self._database_thread(context):
-                with self._fork_guard:
-                    result = await execution.task.func(*args, **execution.kwargs)
-                settings = self._pipeline.settings
-                try:
-                    return encode_result(result, settings.max_result_bytes, job.task)
-                except PayloadTooLarge as error:  # may need a file, which takes time
-                    return await sync_to_async(encode_large)(result, job, settings, error)
-                except InvalidArguments as error:
-                    raise UnstorableResult(error) from error
+        with self._database_thread():
+            with self._fork_guard:
+                result = await execution.task.func(*args, **execution.kwargs)
+            settings = self._pipeline.settings
+            try:
+                return encode_result(result, settings.max_result_bytes, job.task)
+            except PayloadTooLarge as error:  # may need a file, which takes time
+                return await sync_to_async(encode_large)(result, job, settings, error)
+            except InvalidArguments as error:
+                raise UnstorableResult(error) from error
 
     @contextmanager
-    def _database_thread(self, context: ThreadSensitiveContext) -> Iterator[None]:
+    def _database_thread(self) -> Iterator[None]:
         """Lend the job a database thread for its ORM calls.
 
         asgiref would create a thread on the first call of each context, and another one to shut
-        down its executor when the context ends.
+        down its executor when the context ends. Nor does this context end with the job: asyncio
+        tasks that the job leaves running use it, and asgiref would give each of them a thread.
         """
         assert self._threads is not None
-        table = SyncToAsync.context_to_thread_executor
-        thread = table[context] = JobThread(self._threads)
+        context = ThreadSensitiveContext()
+        thread = JobThread(self._threads)
+        SyncToAsync.thread_sensitive_context.set(context)
+        SyncToAsync.context_to_thread_executor[context] = thread
         try:
             yield
         finally:
-            del table[context]
-            self._threads.release(thread)
+            self._threads.end(thread)
 
 
 def _end_child_if_broken(task: asyncio.Task[None]) -> None:

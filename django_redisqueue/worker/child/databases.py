@@ -8,8 +8,8 @@ asgiref runs the ORM calls of each ``ThreadSensitiveContext`` in a separate thre
 async jobs would open a thousand connections. ``DatabaseThreads`` gives them a few threads instead.
 A job gets a thread with its first ORM call. It keeps the thread until it ends, or until another job
 waits for one while this job is between two calls, outside a transaction, and is not reading rows
-from an open cursor (``aiterator``). A thread's connections are closed before it passes to another
-job, so no two jobs share one.
+from an open cursor (``aiterator``). What a job leaves running gets a thread for each call. A
+thread's connections are closed before it passes to another job, so no two jobs share one.
 
 ``asyncio.to_thread`` does not use these threads: its own outlive the job, and so would their
 connections. ``PlainThreads`` checks and closes them on every call.
@@ -246,18 +246,21 @@ class DatabaseThreads:
 
     def release(self, job: JobThread) -> None:
         """Take the job's thread back, after closing its connections in it."""
-        if job in self._waiting:
-            self._waiting.remove(job)
         thread, job.thread = job.thread, None
-        if thread is None:
-            return
+        assert thread is not None
         self._holders.remove(job)
         closed = thread.submit(_close_all)
         closed.add_done_callback(lambda _: self.loop.call_soon_threadsafe(self._pass_on, thread))
 
     def idle(self, job: JobThread) -> None:
         """Note that the job is between two calls, so a waiting job may have its thread."""
-        if self._waiting and job.is_idle:
+        if (self._waiting or job.is_over) and job.is_idle:
+            self.release(job)
+
+    def end(self, job: JobThread) -> None:
+        """Note that the job has ended. Asyncio tasks that it left running may still make calls."""
+        job.is_over = True
+        if job.thread is not None:
             self.release(job)
 
     def close(self) -> None:
@@ -286,6 +289,7 @@ class JobThread(Executor):
         self._in_transaction = False
         self.cursors: WeakSet[Any] = WeakSet()  #: that exist: a generator of rows keeps its own
         self.thread: ThreadPoolExecutor | None = None
+        self.is_over = False  #: whether the job has ended
 
     @property
     def is_idle(self) -> bool:
@@ -308,16 +312,18 @@ class JobThread(Executor):
 
     def start(self, thread: ThreadPoolExecutor) -> None:
         """Start using a thread: run the calls that have waited for it."""
-        self.thread = thread
+        self.thread, self._in_transaction = thread, False
         while self._calls:
             self._run(*self._calls.popleft())
 
     def _run(self, future: Future[Any], call: Callable[[], Any]) -> None:
         assert self.thread is not None
         self._running += 1
-        self.thread.submit(self._call, future, call)
+        self.thread.submit(self._call, self.thread, future, call)
 
-    def _call(self, future: Future[Any], call: Callable[[], Any]) -> None:
+    def _call(
+        self, thread: ThreadPoolExecutor, future: Future[Any], call: Callable[[], Any]
+    ) -> None:
         """Run a call. This method runs in the thread."""
         result, error = None, None
         self._threads.current.job = self
@@ -328,7 +334,7 @@ class JobThread(Executor):
             except BaseException as raised:
                 error = raised
         in_transaction = any(c.in_atomic_block for c in connections.all(initialized_only=True))
-        self._threads.loop.call_soon_threadsafe(self._ended, in_transaction)
+        self._threads.loop.call_soon_threadsafe(self._ended, thread, in_transaction)
         if future.cancelled():
             return
         if error is not None:
@@ -337,7 +343,8 @@ class JobThread(Executor):
         else:
             future.set_result(result)
 
-    def _ended(self, in_transaction: bool) -> None:
+    def _ended(self, thread: ThreadPoolExecutor, in_transaction: bool) -> None:
         self._running -= 1
-        self._in_transaction = in_transaction
+        if thread is self.thread:  # else the job has ended during the call
+            self._in_transaction = in_transaction
         self._threads.idle(self)

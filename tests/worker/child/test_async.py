@@ -187,6 +187,17 @@ def test_database_connections_of_async_jobs_are_bounded(
     assert max(harness.results(jobs)) == 4  # threads
 
 
+def test_database_connections_of_what_async_jobs_leave_running_are_bounded(
+    harness: WorkerHarness, database: object
+) -> None:
+    harness.worker("--processes", "1", "--async-db-connections", "4").wait_until_up(2)
+    tasks.async_orm_aside.enqueue_many([()] * 20)
+    harness.until_done(20)
+    last = harness.ended(tasks.async_orm_of_those_left.enqueue(), 20)
+    assert last.result == 4, harness.report()  # threads
+    assert harness.ended(tasks.async_transaction.enqueue("row")).result == 1  # there is one free
+
+
 def test_async_jobs_never_share_a_transaction(harness: WorkerHarness, database: object) -> None:
     """Each keeps a transaction open across an await; there are more jobs than connections."""
     harness.worker(
