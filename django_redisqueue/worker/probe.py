@@ -83,7 +83,8 @@ def check_heartbeat(path: Path, max_age: float) -> tuple[Health, str]:
     try:
         beat = json.loads(path.read_text())
         now, pid = time.time(), beat["pid"]
-        silent, cut_off = now - float(beat["beat"]), now - float(beat["redis"])
+        # Also if the clock has been set back: a living worker soon writes the new time.
+        silent, cut_off = abs(now - float(beat["beat"])), abs(now - float(beat["redis"]))
     except FileNotFoundError:
         return Health.DEAD, f"no heartbeat file {path}: no worker has started, or it has stopped"
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:

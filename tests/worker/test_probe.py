@@ -27,6 +27,8 @@ def test_the_probe_reads_what_the_supervisor_writes(tmp_path: Path) -> None:
     file.write_text(json.dumps({**beat, "beat": beat["beat"] - 60, "redis": beat["beat"] - 60}))
     assert check_heartbeat(file, 5)[0] is Health.DEAD
     assert check_heartbeat(file, 120)[0] is Health.ALIVE
+    file.write_text(json.dumps({**beat, "beat": beat["beat"] + 60}))  # the clock was set back
+    assert check_heartbeat(file, 5)[0] is Health.DEAD
     heartbeat_file.remove()
     assert list(tmp_path.iterdir()) == []
     HeartbeatFile(None).write(True)
