@@ -22,10 +22,12 @@ logger = logging.getLogger("django_redisqueue")
 
 
 class HeartbeatFile:
-    """Writes ``{"pid", "beat", "redis"}`` after every heartbeat.
+    """Writes ``{"pid", "beat", "redis"}`` after every heartbeat, and while the worker waits to
+    start.
 
-    ``beat`` is when the supervisor last tried, ``redis`` when Redis last answered it, both in
-    seconds since the epoch. The file is replaced in one step, so a reader never sees half of it.
+    ``beat`` is when the supervisor last tried, ``redis`` when Redis last answered it (0: never),
+    both in seconds since the epoch. The file is replaced in one step, so a reader never sees half
+    of it.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -47,7 +49,10 @@ class HeartbeatFile:
             self._answered = now
         text = json.dumps({"pid": os.getpid(), "beat": now, "redis": self._answered})
         try:
-            self._draft.write_text(text)
+            # A new file: in /tmp, another user may have left a link or a pipe of this name.
+            self._draft.unlink(missing_ok=True)
+            with self._draft.open("x") as draft:
+                draft.write(text)
             self._draft.replace(self._path)
             self._is_broken = False
         except OSError as error:
@@ -58,7 +63,7 @@ class HeartbeatFile:
             self._is_broken = True
 
     def remove(self) -> None:
-        """Delete the file, once the worker has stopped normally."""
+        """Delete the file, because the worker has stopped."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
             self._draft.unlink(missing_ok=True)
@@ -78,7 +83,8 @@ def check_heartbeat(path: Path, max_age: float) -> tuple[Health, str]:
     try:
         beat = json.loads(path.read_text())
         now, pid = time.time(), beat["pid"]
-        silent, cut_off = now - float(beat["beat"]), now - float(beat["redis"])
+        # Also if the clock has been set back: a living worker soon writes the new time.
+        silent, cut_off = abs(now - float(beat["beat"])), abs(now - float(beat["redis"]))
     except FileNotFoundError:
         return Health.DEAD, f"no heartbeat file {path}: no worker has started, or it has stopped"
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
@@ -86,7 +92,8 @@ def check_heartbeat(path: Path, max_age: float) -> tuple[Health, str]:
     if not silent <= max_age:  # also if it is NaN
         return Health.DEAD, f"no heartbeat for {silent:.0f} s (pid {pid})"
     if not cut_off <= max_age:
-        return Health.CUT_OFF, f"alive, but Redis has not answered for {cut_off:.0f} s"
+        since = f"for {cut_off:.0f} s" if beat["redis"] else "yet"
+        return Health.CUT_OFF, f"alive, but Redis has not answered {since}"
     return Health.ALIVE, f"alive (pid {pid}, last heartbeat {silent:.1f} s ago)"
 
 

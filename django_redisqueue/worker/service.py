@@ -59,6 +59,7 @@ class Service:
             for slot, role in enumerate(roles)
         ]
         self._child_wakes = WakePipe()
+        self.heartbeat_file = HeartbeatFile(options.heartbeat_file)
         self._version = version("django-redisqueue")
         self._started_ms = 0
 
@@ -73,12 +74,11 @@ class Service:
             self.worker, fork_server, handles, self._child_wakes, own_wakes,
             self._settings, self._options,
         )  # fmt: skip
-        heartbeat_file = HeartbeatFile(self._options.heartbeat_file)
         led: dict[Role, tuple[str, int]] = {
             "maintenance": (maintenance.ROLE, maintenance.LEASE_MS),
             "bridge": (bridge.ROLE, bridge.LEASE_MS),
         }
-        notes = ShardNotes(handles, self._settings, led, heartbeat_file, away)
+        notes = ShardNotes(handles, self._settings, led, self.heartbeat_file, away)
         callbacks = HeartbeatCallbacks(
             self.worker.id, partial(self._report, supervisor),
             supervisor.is_stopping, supervisor.notify, supervisor.on_order,
@@ -96,9 +96,7 @@ class Service:
         )
         with _signals_to(supervisor, own_wakes.writer):
             control.start()
-            code = supervisor.run(heartbeats)
-        heartbeat_file.remove()
-        return code
+            return supervisor.run(heartbeats)
 
     def _report(self, supervisor: Supervisor) -> str:
         """The description of the worker, as JSON. For any thread."""

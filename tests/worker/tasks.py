@@ -197,6 +197,12 @@ def limit_of_files() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
+@task
+def write_to_standard_streams() -> list[int]:
+    """Write to the descriptors themselves, as a library in C does."""
+    return [os.write(number, b"a library's message\n") for number in (0, 1, 2)]
+
+
 class Panic(BaseException):
     """Neither an Exception nor one of the project's own exceptions."""
 

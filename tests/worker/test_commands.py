@@ -310,12 +310,32 @@ def test_the_probe_tells_alive_cut_off_and_dead_apart(harness: WorkerHarness) ->
     assert (code, "is not a heartbeat file" in words) == (1, True)
     file.write_text(json.dumps({"pid": worker.pid, "beat": time.time(), "redis": 0}))
     code, words = run_probe(str(file))
-    assert (code, "Redis has not answered for" in words) == (2, True)
+    assert (code, "Redis has not answered yet" in words) == (2, True)
+
+
+@pytest.mark.one_server("stops its server, or has a proxy in front of it")
+def test_the_probe_finds_a_worker_alive_that_waits_to_start(
+    harness: WorkerHarness, tmp_path: Path
+) -> None:
+    """A service manager that restarted it would only make it wait longer."""
+    file = tmp_path / "heartbeat"
+    harness.environment["REDISQUEUE_TEST_FOLDER"] = str(tmp_path / "has no database")
+    harness.server.kill()
+    worker = harness.worker("--processes", "1", "--heartbeat-file", str(file), MIRROR=True)
+    assert "Redis has not answered yet" in until_probed(file, Health.CUT_OFF)
+    harness.server.start()
+    until_probed(file, Health.ALIVE)
+    first = json.loads(file.read_text())["beat"]
+    eventually(lambda: json.loads(file.read_text())["beat"] > first)
+    assert "the worker takes no jobs yet" in worker.output
+    worker.interrupt_group()
+    assert worker.wait() == 130
+    assert not file.exists()
 
 
 def test_an_orderly_end_removes_the_heartbeat_file(harness: WorkerHarness) -> None:
     file = harness.folder / "heartbeat"
-    worker = harness.worker("--processes", "1", "--heartbeat-file", str(file))
+    worker = harness.worker("--processes", "1", "--heartbeat-file", str(file)).wait_until_up(2)
     eventually(file.exists)
     worker.term()
     worker.wait()

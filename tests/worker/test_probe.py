@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,8 @@ def test_the_probe_reads_what_the_supervisor_writes(tmp_path: Path) -> None:
     file.write_text(json.dumps({**beat, "beat": beat["beat"] - 60, "redis": beat["beat"] - 60}))
     assert check_heartbeat(file, 5)[0] is Health.DEAD
     assert check_heartbeat(file, 120)[0] is Health.ALIVE
+    file.write_text(json.dumps({**beat, "beat": beat["beat"] + 60}))  # the clock was set back
+    assert check_heartbeat(file, 5)[0] is Health.DEAD
     heartbeat_file.remove()
     assert list(tmp_path.iterdir()) == []
     HeartbeatFile(None).write(True)
@@ -75,6 +78,26 @@ def test_a_failure_to_write_the_heartbeat_file_is_logged_once(
     heartbeat_file.write(True)
     assert len(caplog.records) == 2
     heartbeat_file.remove()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_file_of_somebody_else_is_not_written_to(tmp_path: Path, kind: str) -> None:
+    """In a folder such as /tmp, anybody may create a file of the name that is written first."""
+    target, file = tmp_path / "target", tmp_path / "heartbeat"
+    target.write_text("theirs")
+    draft = Path(f"{file}.{os.getpid()}")
+    if kind == "link":
+        draft.symlink_to(target)
+    else:
+        os.mkfifo(draft)  # has no reader, so opening it would wait forever
+    file.symlink_to(target)
+    heartbeat_file = HeartbeatFile(str(file))
+    heartbeat_file.write(True)
+    assert target.read_text() == "theirs"
+    assert not file.is_symlink()
+    assert check_heartbeat(file, 5)[0] is Health.ALIVE
+    heartbeat_file.remove()
+    assert list(tmp_path.iterdir()) == [target]
 
 
 def test_the_probe_imports_neither_django_nor_redis_and_little_of_the_package() -> None:

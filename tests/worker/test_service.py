@@ -53,6 +53,17 @@ def test_the_suggested_number_of_processes_fits(harness: WorkerHarness) -> None:
     assert harness.ended(job).result == 72
 
 
+def test_a_worker_that_was_started_without_standard_streams(harness: WorkerHarness) -> None:
+    """Its pipes and connections must not have their numbers, because jobs write to these."""
+    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+    worker = harness.worker("--processes", "1", prefix=closed, MIRROR=False)
+    job = tasks.write_to_standard_streams.enqueue()
+    assert harness.ended(job).result == [20, 20, 20]
+    assert harness.ended(app_tasks.noop.enqueue()).status == "completed"
+    worker.term()
+    assert worker.wait() == 0
+
+
 class CacheClient(BaseCache):
     """The client of a cache that is used before children are forked."""
 

@@ -108,6 +108,7 @@ class Command(QueueCommand):
         parser.add_argument("--autoreload", action="store_true", help="restart when code changes")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        _open_standard_streams()
         _log_to_stderr(options["verbosity"])
         if options["autoreload"]:
             sys.exit(run_with_autoreload())
@@ -117,11 +118,7 @@ class Command(QueueCommand):
         try:
             service = Service(_worker_options(options))
             self._write_banner(service, options)
-            away, messages = _wait_for_redis()
-            wait_for_tables(get_settings())
-            unsent = _relay_outbox(away) if options["burst"] else []
-            _log_checks([*messages, *check_database()])
-            code = service.run(away)
+            code, unsent = _run(service, options["burst"])
         except KeyboardInterrupt:  # which `run` handles itself once it has children
             raise CommandError("stopped before it took a job", returncode=130) from None
         self.announce("worker stopped" if code == 0 else "worker stopped; see the log")
@@ -148,21 +145,48 @@ class Command(QueueCommand):
         )
 
 
+def _open_standard_streams() -> None:
+    """Open those that are closed on /dev/null. Otherwise the worker's pipes would get their
+    numbers, and a library that prints would write into them."""
+    while (number := os.open(os.devnull, os.O_RDWR)) < 3:
+        os.set_inheritable(number, True)
+    os.close(number)
+
+
+def _run(service: Service, burst: bool) -> tuple[int, list[str]]:
+    """Wait for Redis and the tables, and run the worker. Returns its exit code, and for a burst why
+    jobs stayed in the outbox. A worker that waits is alive for the probe: a restart is no help."""
+    heartbeat_file = service.heartbeat_file
+    try:
+        away, messages = _wait_for_redis(partial(heartbeat_file.write, False))
+        wait_for_tables(get_settings(), partial(heartbeat_file.write, True))
+        unsent = _relay_outbox(away) if burst else []
+        _log_checks([*messages, *check_database()])
+        return service.run(away), unsent
+    finally:
+        heartbeat_file.remove()
+
+
 def _worker_options(options: dict[str, Any]) -> WorkerOptions:
     names = {field.name for field in fields(WorkerOptions)} - {"queues"}
     queues = options["queues"] or tuple(get_settings().queues)
     return WorkerOptions(queues=queues, **{name: options[name] for name in names})
 
 
-def _wait_for_redis() -> tuple[Collection[int], list[CheckMessage]]:
-    """Wait if Redis is not up yet or refuses writes. Returns the shards that do not answer, while
-    others do, and what the deploy check finds.
+def _wait_for_redis(beat: Callable[[], None]) -> tuple[Collection[int], list[CheckMessage]]:
+    """Wait if Redis is not up yet or refuses writes; ``beat`` is called before each try. Returns
+    the shards that do not answer, while others do, and what the deploy check finds.
 
     Raises errors that waiting cannot change: RedisRefused for a wrong login or a server that is not
     a cluster, ConfigurationError for another wrong server, and ShardMismatch.
     """
     connection = worker_connection()
-    found = _retry_transient(lambda: _check_redis(AllShards(connection.at)))
+
+    def check() -> tuple[Collection[int], list[CheckMessage]]:
+        beat()
+        return _check_redis(AllShards(connection.at))
+
+    found = _retry_transient(check)
     connection.close_all()
     return found
 
