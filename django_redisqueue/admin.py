@@ -190,6 +190,15 @@ class ApprovalAdmin(ReadOnlyAdmin):
         decide = path("<path:object_id>/decide/", view, name=f"{APP}_approval_decide")
         return [decide, *super().get_urls()]
 
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        """None are shown to a user who may decide no row: each row names its own permission. A
+        POST is answered with the reason."""
+        found: dict[str, Any] = super().get_actions(request)
+        if request.method == "POST":
+            return found
+        named = Approval._base_manager.order_by().values_list("permission", flat=True).distinct()
+        return found if any(map(request.user.has_perm, named)) else {}
+
     @admin.display(description="job")
     def job(self, row: Approval) -> str:
         try:

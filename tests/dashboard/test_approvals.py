@@ -132,6 +132,9 @@ def test_an_unauthorised_user_is_refused(jobs: InMemoryQueue, clerk: Any) -> Non
     page = client_of(clerk).get(f"{LIST}{row.pk}/change/").content.decode()
     assert "Only users with the permission auth.add_group may decide." in page
     assert 'value="approve"' not in page
+    assert "approve_selected" not in client_of(clerk).get(LIST).content.decode()
+    chief = client_of(user("chief", "add_group", "view_approval"))
+    assert "approve_selected" in chief.get(LIST).content.decode()
     page = decide(client_of(clerk), row, "approve")
     assert "needs the permission auth.add_group, which clerk does not have" in page
     answer = client_of(clerk).post(
