@@ -20,13 +20,15 @@ from ..exceptions import InvalidOption, RedisQueueError
 from ..models import SavedFilter
 from . import bulk
 from .bulk import VERBS, Verb
-from .filters import parse_filter, text_of
+from .filters import given, parse_filter, text_of
 from .pages import Page, PageView
 from .queue_page import check_list
 from .records_page import parse_record_query
 
 MAX_FILTERS = 20  # per user
 MAX_NAME = 80  # characters of a filter's name
+# The parameters of a queue's page: its forms send them along, so that the user stays in place.
+KEPT = ("task", "text", "tag", "worker", "since", "until", "span", "scale", "start")
 
 
 def posted(view: PageView) -> PageView:
@@ -52,7 +54,18 @@ def _origin(page: Page, arguments: Mapping[str, Any]) -> str:
         return page.url("workers")
     if "queue" not in arguments:
         return page.url("unique_keys" if "job" in page.request.POST else "limits")
-    return page.url("queue", arguments["queue"], arguments.get("status", "queued"))
+    return _list_of(page, arguments["queue"], arguments.get("status") or _tab(page))[0]
+
+
+def _tab(page: Page) -> str:
+    """The status whose list the form was on."""
+    return page.request.POST.get("list", "queued")
+
+
+def _list_of(page: Page, queue: str, status: str) -> tuple[str, dict[str, str]]:
+    """The URL of the list that a form was on, with its filter, place and charts; and those."""
+    fields = given(**{name: page.request.POST.get(name, "") for name in KEPT})
+    return page.url("queue", queue, status, **fields), fields
 
 
 def requested_verb(page: Page, status: Status) -> Verb:
@@ -84,7 +97,7 @@ def act_on_list(page: Page, queue: str, status: str) -> HttpResponse:
     wants_all = form.get("scope") == "all"
     ids = [] if wants_all else _ids(form.getlist("id"))
     which = parse_filter(form)
-    here = page.url("queue", name, status, **which.query())
+    here, fields = _list_of(page, name, status)
     if not wants_all and not ids:
         raise InvalidOption("no jobs are selected; select some jobs, or all of them")
     count = bulk.count_jobs(name, which_status) if wants_all else len(ids)
@@ -92,7 +105,7 @@ def act_on_list(page: Page, queue: str, status: str) -> HttpResponse:
         jobs = formatting.jobs(count)
         button = f"{verb.label} {'those that match' if wants_all and which else jobs}"
         scope = "all" if wants_all else "some"
-        fields = {"verb": verb.name, "scope": scope, "before_ms": bulk.now_ms(), **which.query()}
+        fields |= {"verb": verb.name, "scope": scope, "before_ms": str(bulk.now_ms())}
         return page.confirm(
             "jobs", verb.label, button, here, fields, is_dangerous=verb.needs_confirmation,
             verb=verb, ids=ids, which=which, queue=name, status=status, jobs=jobs,
@@ -159,7 +172,7 @@ def _report(page: Page, verb: Verb, done: int, asked: int, problem: str) -> None
 
 @posted
 def pause(page: Page, queue: str) -> HttpResponse:
-    name, _ = check_list(queue, "queued")
+    name, status = check_list(queue, _tab(page))
     page.require("pause_queue")
     verb = page.request.POST.get("verb", "")
     if verb not in ("pause", "resume"):
@@ -173,7 +186,7 @@ def pause(page: Page, queue: str) -> HttpResponse:
     messages.success(page.request, f"The queue {name} {now}.")
     if page.request.POST.get("back") == "overview":
         return HttpResponseRedirect(page.url("overview"))
-    return HttpResponseRedirect(page.url("queue", name, "queued"))
+    return HttpResponseRedirect(_list_of(page, name, status.value)[0])
 
 
 @posted
