@@ -7,12 +7,13 @@ from functools import partial
 from typing import Any
 
 from django.contrib import messages
-from django.http import HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.utils.http import urlencode
 
 from ..broker.queries import PAGE
 from ..client.queue import JobQueue
+from ..conf import APP
 from ..core import formatting
 from ..core.ids import check_job_id
 from ..core.statuses import Status
@@ -25,6 +26,14 @@ from .pages import Page, PageView
 from .queue_page import check_list
 from .records_page import parse_record_query
 
+# The pages of forms whose addresses do not say it.
+ORIGINS = {
+    "filters": "jobrecord_changelist",
+    "order_worker": "workers",
+    "change_limit": "limits",
+    "resume_part": "limits",
+    "release_key": "unique_keys",
+}
 MAX_FILTERS = 20  # per user
 MAX_NAME = 80  # characters of a filter's name
 # The parameters of a queue's page: its forms send them along, so that the user stays in place.
@@ -32,11 +41,12 @@ KEPT = ("task", "text", "tag", "worker", "since", "until", "span", "scale", "sta
 
 
 def posted(view: PageView) -> PageView:
-    """Refuse methods other than POST; show errors of the queue as messages on the previous page."""
+    """Answer other methods than POST with a link to the previous page; there, show errors of the
+    queue as messages."""
 
     def guarded(page: Page, **arguments: Any) -> HttpResponseBase:
         if page.request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
+            return page.not_posted(_origin(page, arguments))
         try:
             return view(page, **arguments)
         except RedisQueueError as error:
@@ -50,10 +60,9 @@ def _origin(page: Page, arguments: Mapping[str, Any]) -> str:
     for argument, name in {"job_id": "job", "workflow_id": "workflow", "group": "error"}.items():
         if argument in arguments:
             return page.url(name, arguments[argument])
-    if "worker" in page.request.POST:
-        return page.url("workers")
     if "queue" not in arguments:
-        return page.url("unique_keys" if "job" in page.request.POST else "limits")
+        name = getattr(page.request.resolver_match, "url_name", "").removeprefix(f"{APP}_")
+        return page.url(ORIGINS[name])
     return _list_of(page, arguments["queue"], arguments.get("status") or _tab(page))[0]
 
 
