@@ -15,13 +15,13 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
+from django.db import Error as DatabaseError
 from django.db import router, transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.html import format_html
-from django.views.decorators.http import require_POST
 
 from .conf import APP
 from .core.parsing import storable
@@ -186,9 +186,18 @@ class ApprovalAdmin(ReadOnlyAdmin):
     readonly_fields = fields
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(require_POST(self.decide_view))
+        view = self.admin_site.admin_view(self.decide_view)
         decide = path("<path:object_id>/decide/", view, name=f"{APP}_approval_decide")
         return [decide, *super().get_urls()]
+
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        """None are shown to a user who may decide no row: each row names its own permission. A
+        POST is answered with the reason."""
+        found: dict[str, Any] = super().get_actions(request)
+        if request.method == "POST":
+            return found
+        named = Approval._base_manager.order_by().values_list("permission", flat=True).distinct()
+        return found if any(map(request.user.has_perm, named)) else {}
 
     @admin.display(description="job")
     def job(self, row: Approval) -> str:
@@ -227,14 +236,16 @@ class ApprovalAdmin(ReadOnlyAdmin):
         row = self.get_object(request, unquote(object_id))
         if row is None or not self.has_view_permission(request, row):
             raise PermissionDenied
+        here = reverse(f"{self.admin_site.name}:{APP}_approval_change", args=[row.pk])
+        if request.method != "POST":
+            return Page(request, self).not_posted(here)
         decision = request.POST.get("decision")
         if decision in ("approve", "reject"):
             comment = storable(request.POST.get("comment", ""))[:MAX_COMMENT]
             self._decide(request, row, approved=decision == "approve", comment=comment)
         else:
             messages.error(request, "No decision was made. Use one of the buttons.")
-        page = f"{self.admin_site.name}:{APP}_approval_change"
-        return HttpResponseRedirect(reverse(page, args=[row.pk]))
+        return HttpResponseRedirect(here)
 
     def _decide(
         self, request: HttpRequest, row: Approval, *, approved: bool, comment: str = ""
@@ -245,7 +256,7 @@ class ApprovalAdmin(ReadOnlyAdmin):
                 row.decide(request.user, approved=approved, comment=comment)
                 text = f"{ApprovalStatus(row.status).value}. {comment}".strip().capitalize()
                 self.log_change(request, row, text)
-        except (PermissionDenied, RedisQueueError) as error:
+        except (PermissionDenied, RedisQueueError, DatabaseError) as error:
             messages.error(request, f"The decision was not accepted: {error}.")
         else:
             messages.success(request, f"{row} is {row.status}.")

@@ -7,12 +7,13 @@ from functools import partial
 from typing import Any
 
 from django.contrib import messages
-from django.http import HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.utils.http import urlencode
 
 from ..broker.queries import PAGE
 from ..client.queue import JobQueue
+from ..conf import APP
 from ..core import formatting
 from ..core.ids import check_job_id
 from ..core.statuses import Status
@@ -20,21 +21,32 @@ from ..exceptions import InvalidOption, RedisQueueError
 from ..models import SavedFilter
 from . import bulk
 from .bulk import VERBS, Verb
-from .filters import parse_filter, text_of
+from .filters import given, parse_filter, text_of
 from .pages import Page, PageView
 from .queue_page import check_list
 from .records_page import parse_record_query
 
+# The pages of forms whose addresses do not say it.
+ORIGINS = {
+    "filters": "jobrecord_changelist",
+    "order_worker": "workers",
+    "change_limit": "limits",
+    "resume_part": "limits",
+    "release_key": "unique_keys",
+}
 MAX_FILTERS = 20  # per user
 MAX_NAME = 80  # characters of a filter's name
+# The parameters of a queue's page: its forms send them along, so that the user stays in place.
+KEPT = ("task", "text", "tag", "worker", "since", "until", "span", "scale", "start")
 
 
 def posted(view: PageView) -> PageView:
-    """Refuse methods other than POST; show errors of the queue as messages on the previous page."""
+    """Answer other methods than POST with a link to the previous page; there, show errors of the
+    queue as messages."""
 
     def guarded(page: Page, **arguments: Any) -> HttpResponseBase:
         if page.request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
+            return page.not_posted(_origin(page, arguments))
         try:
             return view(page, **arguments)
         except RedisQueueError as error:
@@ -48,11 +60,21 @@ def _origin(page: Page, arguments: Mapping[str, Any]) -> str:
     for argument, name in {"job_id": "job", "workflow_id": "workflow", "group": "error"}.items():
         if argument in arguments:
             return page.url(name, arguments[argument])
-    if "worker" in page.request.POST:
-        return page.url("workers")
     if "queue" not in arguments:
-        return page.url("unique_keys" if "job" in page.request.POST else "limits")
-    return page.url("queue", arguments["queue"], arguments.get("status", "queued"))
+        name = getattr(page.request.resolver_match, "url_name", "").removeprefix(f"{APP}_")
+        return page.url(ORIGINS[name])
+    return _list_of(page, arguments["queue"], arguments.get("status") or _tab(page))[0]
+
+
+def _tab(page: Page) -> str:
+    """The status whose list the form was on."""
+    return page.request.POST.get("list", "queued")
+
+
+def _list_of(page: Page, queue: str, status: str) -> tuple[str, dict[str, str]]:
+    """The URL of the list that a form was on, with its filter, place and charts; and those."""
+    fields = given(**{name: page.request.POST.get(name, "") for name in KEPT})
+    return page.url("queue", queue, status, **fields), fields
 
 
 def requested_verb(page: Page, status: Status) -> Verb:
@@ -84,7 +106,7 @@ def act_on_list(page: Page, queue: str, status: str) -> HttpResponse:
     wants_all = form.get("scope") == "all"
     ids = [] if wants_all else _ids(form.getlist("id"))
     which = parse_filter(form)
-    here = page.url("queue", name, status, **which.query())
+    here, fields = _list_of(page, name, status)
     if not wants_all and not ids:
         raise InvalidOption("no jobs are selected; select some jobs, or all of them")
     count = bulk.count_jobs(name, which_status) if wants_all else len(ids)
@@ -92,7 +114,7 @@ def act_on_list(page: Page, queue: str, status: str) -> HttpResponse:
         jobs = formatting.jobs(count)
         button = f"{verb.label} {'those that match' if wants_all and which else jobs}"
         scope = "all" if wants_all else "some"
-        fields = {"verb": verb.name, "scope": scope, "before_ms": bulk.now_ms(), **which.query()}
+        fields |= {"verb": verb.name, "scope": scope, "before_ms": str(bulk.now_ms())}
         return page.confirm(
             "jobs", verb.label, button, here, fields, is_dangerous=verb.needs_confirmation,
             verb=verb, ids=ids, which=which, queue=name, status=status, jobs=jobs,
@@ -159,7 +181,7 @@ def _report(page: Page, verb: Verb, done: int, asked: int, problem: str) -> None
 
 @posted
 def pause(page: Page, queue: str) -> HttpResponse:
-    name, _ = check_list(queue, "queued")
+    name, status = check_list(queue, _tab(page))
     page.require("pause_queue")
     verb = page.request.POST.get("verb", "")
     if verb not in ("pause", "resume"):
@@ -173,7 +195,7 @@ def pause(page: Page, queue: str) -> HttpResponse:
     messages.success(page.request, f"The queue {name} {now}.")
     if page.request.POST.get("back") == "overview":
         return HttpResponseRedirect(page.url("overview"))
-    return HttpResponseRedirect(page.url("queue", name, "queued"))
+    return HttpResponseRedirect(_list_of(page, name, status.value)[0])
 
 
 @posted

@@ -20,8 +20,7 @@ from typing import Any, TypeVar
 from asgiref.sync import sync_to_async
 from django.contrib import messages
 from django.contrib.admin import ModelAdmin
-from django.contrib.admin.models import CHANGE, LogEntry
-from django.contrib.contenttypes.models import ContentType
+from django.contrib.admin.models import LogEntry
 from django.core.exceptions import PermissionDenied
 from django.core.handlers.asgi import ASGIRequest
 from django.core.paginator import Paginator
@@ -49,6 +48,7 @@ from ..health.facts import savepoint
 from ..health.findings import DATABASE_AWAY, Finding, unreadable
 from ..health.report import HealthReport, read_health
 from ..models import JobRecord, SavedFilter
+from .admin_log import entries, logging_done
 
 TEMPLATES = f"admin/{APP}"
 POLL = 2000  # ms between updates of a page
@@ -421,21 +421,21 @@ class Page:
         self, name: str, what: str, *, pk: str | None = None, model: type[Model] = JobRecord
     ) -> None:
         """Add an entry to the admin's log. With ``pk`` it belongs to the history of that object."""
-        self._log_entry(name, what, pk, model).save()
+        with logging_done(self.request, f"{name}: {what}"):
+            (entry,) = entries(self.request, model, [(pk, name)], what)
+            entry.save()
 
     def log_jobs(self, job_ids: Sequence[str], what: str) -> None:
         """Add an entry to the history of each of these jobs."""
-        LogEntry.objects.bulk_create(self._log_entry(one, what, one, JobRecord) for one in job_ids)
+        with logging_done(self.request, f"{', '.join(job_ids)}: {what}"):
+            jobs = [(one, one) for one in job_ids]
+            LogEntry.objects.bulk_create(entries(self.request, JobRecord, jobs, what))
 
-    def _log_entry(self, name: str, what: str, pk: str | None, model: type[Model]) -> LogEntry:
-        return LogEntry(
-            user_id=self.user_id,
-            content_type=ContentType.objects.get_for_model(model),
-            object_id=pk,
-            object_repr=name[:200],
-            action_flag=CHANGE,
-            change_message=what,
-        )
+    def not_posted(self, here: str) -> TemplateResponse:
+        """The answer to a request that should have been a POST, as after a login in between."""
+        response = self.render("not_posted", "Nothing was done", code=405, here=here)
+        response.headers["Allow"] = "POST"
+        return response
 
 
 class PrintableResponse(TemplateResponse):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -10,6 +10,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
+from django.db import Error as DatabaseError
 from django.db.models import JSONField, QuerySet
 from django.forms import Textarea
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -27,7 +28,8 @@ from ..core.ids import due_ms_of, periodic_prefix
 from ..core.schedules import Cron, ScheduleData, Source, make_schedule
 from ..exceptions import InvalidOption, RedisQueueError
 from ..models import JobRecord, PeriodicJob
-from .pages import TEMPLATES, local_time
+from .admin_log import logging_done
+from .pages import TEMPLATES, Page, local_time
 
 PREVIEW = 5  # due times
 HISTORY = 20  # runs
@@ -89,12 +91,11 @@ class PeriodicJobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # Django's 
             row.delete()
 
     def get_urls(self) -> list[URLPattern]:
-        def posted(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-            return self.admin_site.admin_view(require_POST(view))
-
+        preview = self.admin_site.admin_view(require_POST(self.preview_view))
+        do = self.admin_site.admin_view(self.do_view)
         return [
-            path("preview/", posted(self.preview_view), name=f"{APP}_periodicjob_preview"),
-            path("<path:object_id>/do/", posted(self.do_view), name=f"{APP}_periodicjob_do"),
+            path("preview/", preview, name=f"{APP}_periodicjob_preview"),
+            path("<path:object_id>/do/", do, name=f"{APP}_periodicjob_do"),
             *super().get_urls(),
         ]
 
@@ -144,10 +145,11 @@ class PeriodicJobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # Django's 
                     row.is_enabled = verb == "resume"
                     row.save(update_fields=["is_enabled", "updated_at"])
                     done = "Resumed." if row.is_enabled else "Paused."
-            except RedisQueueError as error:
+            except (RedisQueueError, DatabaseError) as error:
                 self.message_user(request, f"{row.name}: {error}", messages.ERROR)
                 continue
-            self.log_change(request, row, done)
+            with logging_done(request, f"{row.name}: {done}"):
+                self.log_change(request, row, done)
             self.message_user(request, f"{row.name}: {done}", messages.SUCCESS)
 
     def do_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -155,11 +157,13 @@ class PeriodicJobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # Django's 
         row = self.get_object(request, unquote(object_id))
         if row is None or not self.has_change_permission(request, row):
             raise PermissionDenied
+        here = reverse(f"{self.admin_site.name}:{APP}_periodicjob_change", args=[row.pk])
+        if request.method != "POST":
+            return Page(request, self).not_posted(here)
         verb = request.POST.get("verb", "")
         if verb in ("run", "pause", "resume"):
             self._apply(request, [row], verb)
-        page = f"{self.admin_site.name}:{APP}_periodicjob_change"
-        return HttpResponseRedirect(reverse(page, args=[row.pk]))
+        return HttpResponseRedirect(here)
 
     # Pages
 

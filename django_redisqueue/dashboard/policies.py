@@ -177,9 +177,14 @@ def _render(
 
 @posted
 def release_key(page: Page) -> HttpResponse:
-    """Free a unique key; the job that had it is not changed."""
+    """Free a unique key, after a confirmation; the job that had it is not changed."""
     page.require(RELEASE)
-    key, job_id = (page.request.POST.get(name, "") for name in ("key", "job"))
+    fields = {name: page.request.POST.get(name, "") for name in ("key", "job", "back")}
+    key, job_id = fields["key"], fields["job"]
+    back = page.optional_url("job", job_id) if fields["back"] == "job" else ""
+    here = back or page.url("unique_keys")
+    if page.request.POST.get("confirmed") != "yes":
+        return page.confirm("key", "Release", "Release the key", here, fields)
     connection = connection_of(job_id)  # a job and its keys are in one shard
     owner = UniqueQueries(connection).find(key)
     if owner is None or owner.job_id != job_id:
@@ -188,8 +193,7 @@ def release_key(page: Page) -> HttpResponse:
         Commands(connection).release_unique(key)
         page.log_jobs([printable(job_id)], f"Release unique key {printable(key)}")
         messages.success(page.request, f"{printable(key)} is free. Job {job_id} was not changed.")
-    back = page.optional_url("job", job_id) if page.request.POST.get("back") == "job" else ""
-    return HttpResponseRedirect(back or page.url("unique_keys"))
+    return HttpResponseRedirect(here)
 
 
 class Change(NamedTuple):

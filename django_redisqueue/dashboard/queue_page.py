@@ -67,6 +67,9 @@ def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
     with page.showing_invalid():
         which = parse_filter(page.request.GET)
         found = list_jobs(page, name, which_status, which, start)
+        if not found.seen and any(start.places):  # the list has become shorter
+            start = parse_place("")
+            found = list_jobs(page, name, which_status, which, start)
     if page.is_redis_away:
         found = _recorded_jobs(name, which_status, which)
     choice = parse_choice(page, queue=name, task="")
@@ -88,6 +91,7 @@ def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
         **chart_context(page, [*here], choice, queue="", **fields),
         chart_fields=shown,
         fields=fields,
+        kept={**query, **given(start="" if is_first else start.text)},
         tasks=task_names(),
         exports=page.export_links("export_queue", name, status, **fields),
         choices=choices_of(found.rows),

@@ -16,7 +16,7 @@ from django.utils import timezone
 from django_redisqueue import Gather, JobQueue, get_job
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.keys import Keys
-from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.core.job_data import NewJob, encode_error
 from django_redisqueue.dashboard import job_page, queue_page
 from django_redisqueue.models import Approval, ErrorGroup, JobEvent, JobRecord, MirrorState, Rollup
 from django_redisqueue.telemetry import correlate
@@ -107,6 +107,56 @@ def test_two_clicks_on_a_slow_server_enqueue_one_copy(
     )
     visitor.is_told("This copy was enqueued.")
     assert JobQueue("default").get_stats()["queued"] == 2
+
+
+def test_the_focus_stays_with_its_row(visitor: Visitor, manual_worker: ManualWorker) -> None:
+    """It went to the next row, so that the key Enter would have acted on another unique key."""
+    for at, key in enumerate(("k1", "k2", "k3")):
+        manual_worker.store.now_ms = 1_700_000_000_000 + at
+        unique = f"{key} until_finished - -"
+        manual_worker.store.enqueue(
+            [NewJob(f"job_{key}", "default", "t", "[[],{}]", unique=unique)]
+        )
+    visitor.go("unique_keys")
+    visitor.sees("Live", "#drq-state")
+    visitor.page.get_by_role("button", name="Release k2").focus()
+    manual_worker.store.release_unique("k1")
+    visitor.expect("#drq-unique_keys tbody tr").to_have_count(2)
+    focused = "document.activeElement.textContent"
+    assert visitor.page.evaluate(focused) == "Release k2"
+    visitor.page.evaluate(  # as in a list whose order changes
+        """() => {
+            const table = document.getElementById("drq-unique_keys").cloneNode(true);
+            table.querySelector("tbody").append(table.querySelector("tbody tr"));
+            drqLive.show({ "drq-unique_keys": table.innerHTML });
+        }"""
+    )
+    assert visitor.page.evaluate(focused) == "Release k2"
+
+
+def test_a_click_on_a_button_that_has_just_become_another_is_ignored(
+    visitor: Visitor, manual_worker: ManualWorker
+) -> None:
+    """The user meant Cancel, but the job had failed, and an update put Retry in that place."""
+    tasks.noop.enqueue("x")
+    job = manual_worker.claim_one()
+    visitor.go("job", job.id).mark()
+    visitor.sees("Live", "#drq-state")
+    visitor.page.evaluate(
+        """() => new MutationObserver(() => {
+            const retry = document.querySelector("button[value=retry]");
+            if (!retry || window.clicked) return;
+            window.clicked = true;
+            const { dataset } = document.body;
+            addEventListener("submit", (event) => { dataset.ignored = event.defaultPrevented; });
+            retry.click();
+        }).observe(document.getElementById("drq-job"), { subtree: true, childList: true })"""
+    )
+    manual_worker.settle(job, "failed", encode_error("E", "no", "", 99))
+    visitor.expect("body[data-ignored=true]").to_have_count(1)
+    assert visitor.is_marked()
+    visitor.click("Retry")
+    visitor.is_told("sent back to the queue")
 
 
 def test_the_badge_turns_red_with_the_health_strip(

@@ -54,7 +54,11 @@ class Visitor:
     def click(self, name: str, *, exact: bool = False) -> None:
         """Click a button with this name, after the page's first update, which may move it."""
         self.expect("#drq-state[data-state=off]").to_have_count(0)
-        self.page.get_by_role("button", name=name, exact=exact).first.click()
+        button = self.page.get_by_role("button", name=name, exact=exact).first
+        button.wait_for()
+        was_seen = "() => [...document.forms].forEach((form) => delete form.drqChanged)"
+        self.page.evaluate(was_seen)  # page.js ignores clicks on buttons that have just changed
+        button.click()
 
     def sees(self, text: str, within: str = "#content") -> None:
         """Wait for a text, without reloading."""

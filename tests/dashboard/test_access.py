@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -151,6 +153,11 @@ def test_every_post_needs_a_csrf_token(
     assert not JobQueue().is_paused
 
 
+def origin_of(page: str) -> str:
+    (url,) = re.findall(r'<a href="(\S*)">go back</a>', page)
+    return html.unescape(url)
+
+
 @pytest.mark.parametrize("number", range(8))
 def test_get_requests_change_nothing(staff: Callable[..., User], failed: str, number: int) -> None:
     _, page, form = everything(failed)[number]
@@ -158,6 +165,8 @@ def test_get_requests_change_nothing(staff: Callable[..., User], failed: str, nu
     response = client.get(address(*page), form)
     assert response.status_code == 405
     assert response["Allow"] == "POST"
+    assert "If you had to log in again" in response.content.decode()
+    assert client.get(origin_of(response.content.decode())).status_code == 200
     assert get_job(failed).status == "failed"
 
 

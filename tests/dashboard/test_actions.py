@@ -6,13 +6,14 @@ import html
 import re
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django.contrib.auth.models import User
 
 from django_redisqueue import Job, JobQueue, get_job
 from django_redisqueue.broker.queries import Queries
-from django_redisqueue.dashboard import actions, bulk
+from django_redisqueue.dashboard import actions, bulk, queue_page
 from django_redisqueue.models import SavedFilter
 from tests.app import tasks
 from tests.support.manual_worker import ManualWorker, low
@@ -128,6 +129,36 @@ def test_deleting_some_asks_first(site: Site, manual_worker: ManualWorker) -> No
     done = site.post(*LIST, verb="delete", id=ids[:2], confirmed="yes")
     assert done == "2 jobs deleted from Redis."
     assert counts(failed=1)
+
+
+def test_an_action_leads_back_to_where_one_was(
+    site: Site, manual_worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the last page of a filtered list, with the charts of a week."""
+    monkeypatch.setattr(queue_page, "SIZE", 2)
+    oldest, *_ = failed(manual_worker, 3, "declined")
+    query = {"text": "declined", "span": "7d", "scale": "log"}
+    page = html.unescape(site.get("queue", "default", "failed", **query))
+    (following,) = re.findall(r'href="\S*?\?(\S*)" rel="next"', page)
+    page = site.client.get(f"{address('queue', 'default', 'failed')}?{following}").content.decode()
+    assert oldest in page
+    (form,) = re.findall(r'<form[^>]* id="drq-list">.*?<div', page, re.DOTALL)
+    fields = dict(re.findall(r'name="(?!csrf)(\w+)" value="(.*?)"', form))
+    here = f"{address('queue', 'default', 'failed')}?{urlencode(fields)}"
+    assert sorted(urlencode(fields).split("&")) == sorted(following.split("&"))
+
+    def leads_to(name: str, *args: str, **more: str) -> str:
+        return site.client.post(address(name, *args), {**fields, **more})["Location"]
+
+    assert leads_to(*LIST, verb="retry") == here  # with nothing selected
+    assert leads_to("pause", "default", verb="pause", list="failed") == here
+    assert leads_to("pause", "default", verb="stop", list="failed") == here
+    form = {**fields, "verb": "delete", "id": oldest}
+    asked = site.client.post(address(*LIST), form).content.decode()
+    assert f'href="{html.escape(here)}">No, go back' in asked
+    assert dict(re.findall(r'name="(\w+)" value="(.*?)"', asked)).items() >= fields.items()
+    assert leads_to(*LIST, verb="retry", id=oldest) == here
+    assert "1 to 2" in plain(site.client.get(here).content.decode()), "that page is empty now"
 
 
 def test_cancel_some_queued_jobs(site: Site, redisqueue: None) -> None:

@@ -3,7 +3,7 @@ continues."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.core.exceptions import PermissionDenied
+from django.db import OperationalError, connection
 from django.db.models import Model
 from django.test import Client
 
@@ -132,6 +133,9 @@ def test_an_unauthorised_user_is_refused(jobs: InMemoryQueue, clerk: Any) -> Non
     page = client_of(clerk).get(f"{LIST}{row.pk}/change/").content.decode()
     assert "Only users with the permission auth.add_group may decide." in page
     assert 'value="approve"' not in page
+    assert "approve_selected" not in client_of(clerk).get(LIST).content.decode()
+    chief = client_of(user("chief", "add_group", "view_approval"))
+    assert "approve_selected" in chief.get(LIST).content.decode()
     page = decide(client_of(clerk), row, "approve")
     assert "needs the permission auth.add_group, which clerk does not have" in page
     answer = client_of(clerk).post(
@@ -208,13 +212,31 @@ def test_a_nonexistent_permission_is_an_error(jobs: InMemoryQueue, settings: Any
 
 def test_only_posts_of_the_buttons_decide(jobs: InMemoryQueue, boss: Any) -> None:
     _, row = asked(jobs)
-    assert client_of(boss).get(f"{LIST}{row.pk}/decide/").status_code == 405
+    answer = client_of(boss).get(f"{LIST}{row.pk}/decide/")  # as after a login
+    assert answer.status_code == 405
+    assert f'<a href="{LIST}{row.pk}/change/">go back</a>' in answer.content.decode()
     assert "Use one of the buttons" in decide(client_of(boss), row, "maybe")
     guarded = Client(enforce_csrf_checks=True)
     guarded.force_login(boss)
     assert guarded.post(f"{LIST}{row.pk}/decide/", {"decision": "approve"}).status_code == 403
     row.refresh_from_db()
     assert row.status == "pending"
+
+
+def test_a_decision_that_the_database_refuses_is_a_message(jobs: InMemoryQueue, boss: Any) -> None:
+    _, row = asked(jobs)
+
+    def lock(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+        if sql.startswith("UPDATE") and "approval" in sql:
+            raise OperationalError("database is locked")
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(lock):
+        page = decide(client_of(boss), row, "approve")
+    assert "The decision was not accepted: database is locked." in page
+    row.refresh_from_db()
+    assert (row.status, LogEntry.objects.count()) == ("pending", 0)
+    assert "is approved" in decide(client_of(boss), row, "approve")
 
 
 def test_only_one_of_two_clicks_wins(jobs: InMemoryQueue, boss: Any) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from django.db import InterfaceError, OperationalError, connections
 from django.db.models import Model
 
+from django_redisqueue import JobQueue
+from django_redisqueue.dashboard.admin_log import UNLOGGED
 from django_redisqueue.models import mirror
 from tests.app import tasks
 
@@ -84,3 +88,36 @@ def test_what_needs_no_mirror_is_shown(site: Site, away: None) -> None:
     job = tasks.noop.enqueue()
     assert job.id in site.get("queue", "default", "queued")
     assert "The charts cannot be read" in site.text("overview")
+
+
+@contextmanager
+def locked_log() -> Iterator[None]:
+    """A database that can be read, but does not accept entries of the admin's log."""
+
+    def refuse(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+        if sql.startswith("INSERT") and "django_admin_log" in sql:
+            raise OperationalError("database is locked")
+        return execute(sql, *rest)
+
+    with connections["default"].execute_wrapper(refuse):
+        yield
+
+
+def test_an_action_that_is_done_is_no_error_page(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A user who saw one enqueued a second copy."""
+    caplog.set_level(logging.ERROR)
+    job = tasks.noop.enqueue()
+    with locked_log():
+        told = site.post("act_on_job", job.id, verb="copy")
+        assert JobQueue().get_stats()["queued"] == 2
+        assert "This copy was enqueued." in told
+        assert UNLOGGED in told
+        assert UNLOGGED in site.post("pause", "default", verb="pause")
+        assert JobQueue().is_paused
+        ids = [one.id for one in JobQueue().get_jobs("queued")]
+        fields = {"verb": "cancel", "confirmed": "yes", "id": ids}
+        told = site.post("act_on_list", "default", "queued", **fields)
+        assert "2 jobs cancelled, or asked to stop." in told
+        assert f"{', '.join(ids)}: Cancel (queue default, queued), by ada: " in caplog.text

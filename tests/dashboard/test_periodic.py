@@ -17,6 +17,7 @@ from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.broker.schedules import ScheduleQueries
 from django_redisqueue.core.ids import periodic_job_id
 from django_redisqueue.core.schedules import Every, ScheduleData
+from django_redisqueue.dashboard.admin_log import UNLOGGED
 from django_redisqueue.models import JobRecord, PeriodicJob
 from tests.app import tasks
 from tests.broker.schedules import definition
@@ -24,6 +25,7 @@ from tests.support.manual_worker import ManualWorker
 from tests.support.shards import all_stores, shard_of
 
 from .site import Site, logged
+from .test_database_away import locked_log
 
 ALL = ("add_periodicjob", "change_periodicjob", "delete_periodicjob", "view_periodicjob")
 Commit = Callable[..., Any]
@@ -128,6 +130,13 @@ def _preview(site: Site, form: dict[str, str]) -> str:
     response = site.client.post("/admin/django_redisqueue/periodicjob/preview/", form)
     assert response.status_code == 200
     return response.content.decode()
+
+
+def test_a_run_that_the_log_lacks_is_no_error_page(periodic: Site, commit: Commit) -> None:
+    row = make(commit, name="adding", every="1h")
+    with locked_log():
+        told = periodic.post("periodicjob_do", row.pk, verb="run")
+    assert f"{UNLOGGED} adding: Enqueued as job periodic_" in told
 
 
 def test_run_now_pause_and_resume(

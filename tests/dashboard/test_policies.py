@@ -84,10 +84,15 @@ def test_each_key_with_its_owner_and_its_age(site: Site, manual_worker: ManualWo
 
 def test_a_key_is_released_and_logged(site: Site, manual_worker: ManualWorker) -> None:
     own(manual_worker, "job_1", "k")
-    assert site.post("release_key", key="k", job="job_1") == "k is free. Job job_1 was not changed."
+    asked = site.post("release_key", key="k", job="job_1")
+    assert "release the unique key <b>k</b>, which job <b>job_1</b> holds" in asked
+    assert f'href="{address("unique_keys")}">No, go back' in asked
+    assert logged() == []
+    fields = {"key": "k", "job": "job_1", "confirmed": "yes"}
+    assert site.post("release_key", **fields) == "k is free. Job job_1 was not changed."
     assert logged() == [("job_1", "Release unique key k")]
     own(manual_worker, "job_2", "k")
-    told = site.post("release_key", key="k", job="job_1")
+    told = site.post("release_key", **fields)
     assert told == "The job no longer has this key; nothing was done."
     assert "job_2" in site.text("unique_keys")
     assert len(logged()) == 1
@@ -202,9 +207,12 @@ def test_the_page_of_a_job_has_its_keys_and_its_steps(
     text = site.text("job", "job_1")
     assert "Unique keys <l> Release <l>" in text
     assert "Stored state Walks rows Steps done charge <1> mail" in text
-    told = site.post("release_key", key="<l>", job="job_1", back="job")
+    fields = {"key": "<l>", "back": "job"}
+    asked = site.post("release_key", **fields, job="job_1")
+    assert f'href="{address("job", "job_1")}">No, go back' in asked
+    told = site.post("release_key", **fields, job="job_1", confirmed="yes")
     assert told == "<l> is free. Job job_1 was not changed."
-    told = site.post("release_key", key="<l>", job="no/id", back="job")
+    told = site.post("release_key", **fields, job="no/id", confirmed="yes")
     assert told == "The job no longer has this key; nothing was done."
     assert "Unique keys" not in site.text("job", "job_1")
     manual_worker.connection.call(

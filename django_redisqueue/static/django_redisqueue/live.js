@@ -50,12 +50,13 @@
     const ids = new Set(rows.map((row) => row.dataset.id));
     const known = new Map();
     for (const row of [...old.children]) {
-      if (ids.has(row.dataset.id)) known.set(row.dataset.id, row);
+      if (ids.has(row.dataset.id) && !known.has(row.dataset.id)) known.set(row.dataset.id, row);
       else row.remove();
     }
     let at = old.firstElementChild;
     for (const row of rows) {
       const same = known.get(row.dataset.id);
+      known.delete(row.dataset.id);
       if (same) morph(same, row);
       if (same && same === at) at = at.nextElementSibling;
       else old.insertBefore(same || row, at);
@@ -70,14 +71,27 @@
     olds.slice(news.length).forEach((node) => node.remove());
   }
 
+  /* Marks the forms that now do something else, so that page.js ignores a click on what was there before. */
+  const sent = ({ name, type }) => ["hidden", "submit"].includes(type) && name !== "csrfmiddlewaretoken";
+  function markForms(root, at) {
+    for (const form of root.querySelectorAll("form")) {
+      const does = [form.action, ...[...form.elements].filter(sent).map((field) => field.value)].join(" ");
+      if (form.drqDoes !== does) Object.assign(form, { drqDoes: does, drqChanged: at });
+    }
+  }
+
   /* The server has escaped all text, as in the page itself; a template runs no scripts. */
   function show(fragments) {
+    const focused = document.activeElement;
     for (const [id, html] of Object.entries(fragments)) {
       const target = document.getElementById(id);
       const template = document.createElement("template");
-      template.innerHTML = html.trim();
-      if (target) morphChildren(target, template.content);
+      template.innerHTML = html;
+      if (!target) continue;
+      morphChildren(target, template.content);
+      markForms(target, performance.now());
     }
+    if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true });
     document.dispatchEvent(new Event("drq:shown"));
   }
 
@@ -173,6 +187,7 @@
     onChange();
   }
 
+  markForms(document);
   window.drqLive = { getJson, show, sleep, visible, options };
   if (options.stream && window.EventSource) listen();
   else poll();

@@ -55,12 +55,13 @@
   phone.addEventListener("change", fold);
   fold();
 
-  /* Between the two clicks of a double click, while the server has not answered yet. */
+  /* Between the two clicks of a double click, while the server has not answered yet; and just after an
+     update has put another button under the pointer: "Retry" where "Cancel" was. */
   const sent = new WeakSet();
   document.addEventListener("submit", (event) => {
     const form = event.target;
     if (form.method !== "post") return;
-    if (sent.has(form)) return event.preventDefault();
+    if (sent.has(form) || performance.now() - form.drqChanged < 500) return event.preventDefault();
     sent.add(form);
     setTimeout(() => sent.delete(form), 2000);
   });
