@@ -132,6 +132,14 @@ def redis_urls() -> list[RedisUrl]:
     return list({url.text: url for url in found}.values())
 
 
+def shards_by_server() -> list[list[int]]:
+    """The shards that one connection can serve together. Raises ConfigurationError."""
+    found: dict[RedisUrl, list[int]] = {}
+    for shard in range(get_settings().shards):
+        found.setdefault(get_redis_url(shard), []).append(shard)
+    return list(found.values())
+
+
 def redis_address() -> str:
     """The addresses of all servers, for display. Raises ConfigurationError."""
     return ", ".join(url.address for url in redis_urls())
