@@ -31,15 +31,7 @@ from .dashboard.periodic import PeriodicJobAdmin
 from .dashboard.records_page import record_page
 from .dashboard.urls import dashboard_urls
 from .exceptions import RedisQueueError
-from .models import (
-    ApiToken,
-    Approval,
-    Dashboard,
-    JobRecord,
-    MirrorState,
-    OutboxJob,
-    WorkflowRecord,
-)
+from .models import ApiToken, Approval, Dashboard, JobRecord, MirrorState, OutboxJob, WorkflowRecord
 
 __all__ = [
     "ApiTokenAdmin",

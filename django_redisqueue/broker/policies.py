@@ -315,8 +315,7 @@ class UniqueQueries(QueryBase):
         if not taken:
             return []
         owners, ends = yield Strict(
-            ("MGET", *map(self.keys.unique, taken)),
-            ("ZMSCORE", self.keys.unique_lifetimes, *taken),
+            ("MGET", *map(self.keys.unique, taken)), ("ZMSCORE", self.keys.unique_lifetimes, *taken)
         )
         ids = [owner.partition(" ")[0] if owner else "" for owner in owners]
         asked = (("HMGET", self.keys.job(one), "status", "task") for one in ids)

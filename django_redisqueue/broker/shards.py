@@ -75,9 +75,7 @@ class AllShards:
         self._answers({}).complete()
 
     def read(
-        self,
-        begin: Callable[[RedisConnection], Read[Answer]],
-        shards: Iterable[int] | None = None,
+        self, begin: Callable[[RedisConnection], Read[Answer]], shards: Iterable[int] | None = None
     ) -> Answers[Answer]:
         """The answers of the reads that ``begin`` returns for the connections of all or some
         shards.

@@ -31,12 +31,7 @@ from ..conf import get_settings
 from ..core.interrupts import interrupt_shield
 from ..core.job_data import NewJob
 from ..core.ports import ports
-from ..exceptions import (
-    ConfigurationError,
-    PayloadTooLarge,
-    RedisQueueError,
-    RedisUnavailable,
-)
+from ..exceptions import ConfigurationError, PayloadTooLarge, RedisQueueError, RedisUnavailable
 from .options import check_flag
 from .transport import connection_of, transport
 

@@ -93,9 +93,7 @@ class SavedFilter(models.Model):
     class Meta:
         verbose_name = "saved filter"
         default_permissions = ()  # all users have their own
-        constraints = [
-            models.UniqueConstraint(fields=["user", "name"], name="drq_filter_of_user"),
-        ]
+        constraints = [models.UniqueConstraint(fields=["user", "name"], name="drq_filter_of_user")]
 
     def __str__(self) -> str:
         return self.name

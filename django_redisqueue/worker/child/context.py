@@ -321,12 +321,7 @@ class JobContext:
         return aiter(self._new_walk(items, chunk, name, total, max_runtime))
 
     def _new_walk(
-        self,
-        items: Any,
-        chunk: int,
-        name: str,
-        total: int | None,
-        max_runtime: Duration | None,
+        self, items: Any, chunk: int, name: str, total: int | None, max_runtime: Duration | None
     ) -> Walk:
         size = check_integer(chunk, "chunk", 1, MAX_WALK_CHUNK)
         if total is not None:

@@ -35,10 +35,7 @@ class JobRedis:
     """
 
     def __init__(
-        self,
-        child: str,
-        settings: Settings,
-        keep_alive: Callable[..., None] = lambda *_: None,
+        self, child: str, settings: Settings, keep_alive: Callable[..., None] = lambda *_: None
     ) -> None:
         """``keep_alive`` is called before a job has started: while Redis is unavailable, and with
         the number of seconds that reading a file may take."""
