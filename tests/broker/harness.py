@@ -166,15 +166,20 @@ class BrokerHarness:
             self.redis.rename(f"{key}:kept", key)
 
     @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """The block must leave every key as it is."""
+        before = self.dump()
+        yield
+        assert self.dump() == before
+
+    @contextmanager
     def refused_over(self, key: str, belongs: str = "") -> Iterator[None]:
         """Put a value of another program into a key. The block must be refused with an error that
         names the key (and what belongs there), and must write nothing."""
         self.redis.set(key, "theirs")
-        before = self.dump()
         words = re.escape(f"the key {key} holds a string where a {belongs}")
-        with pytest.raises(WrongKeyType, match=words):
+        with self.unchanged(), pytest.raises(WrongKeyType, match=words):
             yield
-        assert self.dump() == before
 
     @contextmanager
     def full(self) -> Iterator[None]:

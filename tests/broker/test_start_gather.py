@@ -43,16 +43,14 @@ def test_a_limited_number_of_gathers_is_listed_the_newest_ones(broker: BrokerHar
 def test_a_repeated_start_changes_nothing(broker: BrokerHarness) -> None:
     query = Query(broker)
     assert query.start() == 1
-    before = broker.dump()
-    assert query.start() == 0
-    assert broker.dump() == before
+    with broker.unchanged():
+        assert query.start() == 0
 
 
 def test_a_key_in_use_is_refused(broker: BrokerHarness) -> None:
     Query(broker).start()
-    before = broker.dump()
-    assert Query(broker, name="1").start() == -1
-    assert broker.dump() == before
+    with broker.unchanged():
+        assert Query(broker, name="1").start() == -1
 
 
 def test_a_start_that_arrives_when_everything_is_forgotten_starts_nothing(
