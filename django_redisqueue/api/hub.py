@@ -142,8 +142,7 @@ def _mirrored(shard: int, after: Position, before: Position) -> list[EventLine]:
 
 
 def _reaches_back_to(position: Position) -> bool:
-    """Whether the mirror still has rows as old as this. Rows of all shards count, because retention
-    goes by age."""
+    """Whether the mirror still has rows this old. All shards' rows count: retention goes by age."""
     ms, number = position
     known = Q(entry_ms__lt=ms) | Q(entry_ms=ms, entry_no__lte=number)
     return JobEvent._default_manager.filter(known).exists()

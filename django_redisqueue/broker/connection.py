@@ -208,8 +208,7 @@ class RedisConnection:
         self._check_reached(wait, reached, meanwhile)
 
     def _check_reached(self, wait: ReplicaWait, reached: int, meanwhile: str = ACCEPTED) -> None:
-        """A master without its replicas may have been replaced, so the next call looks it up
-        again."""
+        """A master without its replicas may have been replaced: the next call looks it up."""
         if reached < wait.replicas:
             self.look_again()
             raise NotReplicated(
@@ -384,8 +383,7 @@ class RedisConnection:
         return self._link.connection
 
     def connect(self) -> object:
-        """Open the connection if necessary. The object returned is the same for all connections
-        that share a socket."""
+        """Open the connection if necessary. Returns one object for all that share a socket."""
         with self._guard as connection:
             return connection
 

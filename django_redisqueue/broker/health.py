@@ -25,8 +25,7 @@ SERVED = 1000  # the most queues that workers announce, latest first
 
 @dataclass(frozen=True, slots=True)
 class PolicyState:
-    """How many unique keys, schedules, limits and waits there are, and what may be wrong with
-    them."""
+    """How many unique keys, schedules, limits and waits there are, and what may be wrong."""
 
     unique_keys: int = 0
     schedules: int = 0

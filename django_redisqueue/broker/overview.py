@@ -290,8 +290,7 @@ def _lengths(key: QueueKeys) -> list[Command]:
 
 
 def _counts(lengths: Sequence[int | None], lingering: int | None) -> dict[str, int]:
-    """The counts, without the cancelled ids that remain in the list of queued jobs
-    (cancel_job.lua)."""
+    """The counts, without cancelled ids left in the list of queued jobs (cancel_job.lua)."""
     counts = {name: length or 0 for (_, name), length in zip(COUNTED, lengths, strict=True)}
     counts["queued"] = max(0, counts["queued"] - (lingering or 0))
     counts["queued"] += counts.pop("priority") + counts.pop("keyed")

@@ -66,8 +66,7 @@ class RedisUrl:
         return get_cluster_map(self.text).owner(slot(self.tag), timeout / 2)
 
     def distrust(self, error: BaseException | None = None) -> None:
-        """Note that a connection failed, with this error if it is known: in a cluster, its slot may
-        have another owner."""
+        """Note a failed connection, with its error if known: the slot may have another owner."""
         if self.is_cluster:
             get_cluster_map(self.text).distrust(error)
 

@@ -96,8 +96,7 @@ class AllShards:
         return self._answers({one.shard: one.answer for one in reads if one.has_ended})
 
     def _ask(self, reads: Sequence[_Reading[Any]]) -> dict[int, list[Any]]:
-        """The replies to the next commands of each read, by shard. A shard without replies is
-        missing."""
+        """The replies to each read's next commands, by shard. A shard without them is missing."""
         waiting = self._by_server(reads)
         found: dict[int, list[Any]] = {}
         try:

@@ -285,8 +285,7 @@ class GatherQueries(QueryBase):
 
     @query
     def outlines(self, keys: Sequence[str]) -> Read[list[GatherData | CorruptJob | None]]:
-        """Several gathers without their payloads, in one round trip; None for those that are
-        gone."""
+        """Several gathers without payloads, in one round trip; None for those that are gone."""
         return (yield from together(map(self._outline, keys)))
 
     def _outline(self, key: str) -> Read[GatherData | CorruptJob | None]:

@@ -266,8 +266,7 @@ class Task(Generic[P, R_co]):
         return [job_of(job, deferred) for job in new]
 
     def template(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
-        """A job without an id, from which a schedule creates its jobs. Raises what ``enqueue``
-        does."""
+        """A job without an id, from which a schedule makes its jobs. Raises as ``enqueue`` does."""
         try:
             return replace(self._new_job(args, kwargs, is_template=True), id="")
         except Exception as error:

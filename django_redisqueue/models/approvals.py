@@ -149,8 +149,7 @@ class Approval(models.Model):
         self._reload()
 
     def _reload(self) -> None:
-        """Read the row from where it was written, because the router may read from replicas, which
-        lag."""
+        """Read the row from where it was written: the router may read from replicas, which lag."""
         self.refresh_from_db(using=router.db_for_write(type(self)))
 
     def _row(self, *statuses: ApprovalStatus) -> models.QuerySet[Approval]:
@@ -199,8 +198,7 @@ def check_permission(name: str) -> None:
 
 
 def expiry_of(due: str) -> datetime | None:
-    """When a question expires, in the form that the database takes. ``due``: a time in ms, or
-    ''."""
+    """When a question expires, as the database takes it. ``due``: a time in ms, or ''."""
     return to_column(instant(int(due))) if due else None
 
 

@@ -45,8 +45,7 @@ class ApiToken(models.Model):
 
     @classmethod
     def create(cls, user: Any, name: str, expires_at: datetime | None = None) -> tuple[Any, str]:
-        """Create a token for ``user``: the saved row, and its text, which is not stored
-        anywhere."""
+        """Create a token for ``user``: the saved row, and its text, which is stored nowhere."""
         made = cls(user=user, name=name, expires_at=expires_at)
         text = made.renew()
         made.save()

@@ -62,8 +62,7 @@ class ChunkContext:
         using: str = DEFAULT_DB_ALIAS,
         **kwargs: Any,
     ) -> Any:
-        """A step of one job, like ``JobContext.step``, independent of the chunks that the job runs
-        in."""
+        """A step of one job, like ``JobContext.step``, whatever chunks the job runs in."""
         call = partial(check_callable(func, name), *args, **kwargs)
         return self._steps[self._position(item)].run(name, call, atomic, using)
 

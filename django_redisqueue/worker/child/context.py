@@ -362,8 +362,7 @@ class JobContext:
 
 
 async def _acall(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """The return value of ``func``, awaited if it is awaitable, such as that of
-    ``manager.acount``."""
+    """The return value of ``func``, awaited if it is awaitable, as that of ``manager.acount``."""
     found = await sync_to_async(func)(*args, **kwargs)
     return await found if isawaitable(found) else found
 

@@ -113,8 +113,7 @@ class IdleWait:
         return []
 
     def wait_for_release(self) -> None:
-        """Let the supervisor release the jobs that this child holds, so that it can run a
-        suspect."""
+        """Let the supervisor release the jobs that this child holds, so it can run a suspect."""
         self._interrupts.wait(lambda: time.sleep(POLL_RELEASED))
 
     def next_shard(self) -> None:

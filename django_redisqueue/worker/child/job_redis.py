@@ -123,8 +123,7 @@ class JobRedis:
 
     @contextmanager
     def _commands(self, job_id: str) -> Iterator[Commands]:
-        """The commands of a job's shard, on a connection that no other thread uses in the
-        meantime."""
+        """The commands of a job's shard, on a connection that no other thread uses meanwhile."""
         unused = self._unused
         try:
             connection = unused.pop()
