@@ -484,7 +484,6 @@ def test_a_missing_hash_is_reported_by_name(broker: BrokerHarness) -> None:
 
 def test_a_job_key_of_another_type_is_reported_and_left_alone(broker: BrokerHarness) -> None:
     broker.add("a", "b", "c")
-    broker.redis.delete(broker.keys.job("b"))
     broker.redis.set(broker.keys.job("b"), "theirs")
     claim = broker.claim(jobs=5)
     assert ([job.id for job in claim.jobs], claim.lost) == (["a", "c"], ["b"])

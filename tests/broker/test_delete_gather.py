@@ -56,7 +56,6 @@ def test_a_plan_that_was_deleted_by_hand_does_not_stay_listed(
 
 
 def test_a_key_of_the_wrong_type_is_named(broker: BrokerHarness, closed: Query) -> None:
-    broker.redis.delete(broker.keys.closed_gathers)
     broker.redis.set(broker.keys.closed_gathers, "mine")
     with pytest.raises(WrongKeyType, match="holds a string where a set belongs"):
         broker.store.delete_gather(closed.key, closed.id)

@@ -394,7 +394,6 @@ def test_an_outcome_that_cannot_be_reported_delays_no_suspect_of_another_queue(
 def test_a_job_key_of_another_type_does_not_stop_other_outcomes(broker: BrokerHarness) -> None:
     broker.add("a", "b")
     a, b = broker.claim(jobs=2).jobs
-    broker.redis.delete(broker.keys.job("a"))
     broker.redis.set(broker.keys.job("a"), "theirs")
     assert broker.finish(outcome(a), outcome(b)) == [FinishCode.LEASE_LOST, FinishCode.ACCEPTED]
     assert broker.redis.get(broker.keys.job("a")) == "theirs"

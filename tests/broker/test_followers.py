@@ -10,11 +10,6 @@ from .harness import ERROR, BrokerHarness, invariants, outcome
 from .workflows import BrokerWorkflow
 
 
-def theirs(broker: BrokerHarness, key: str) -> None:
-    broker.redis.delete(key)
-    broker.redis.set(key, "theirs")
-
-
 @pytest.mark.parametrize("kind", ["completed", "failed", "cancelled"])
 def test_followers_of_another_type_do_not_stop_the_end_of_a_job(
     broker: BrokerHarness, kind: str
@@ -22,7 +17,7 @@ def test_followers_of_another_type_do_not_stop_the_end_of_a_job(
     broker.add("a", "b", "c")
     jobs = broker.claim(jobs=3).jobs
     broker.add("fol", after="skip b")
-    theirs(broker, broker.keys.followers("b"))
+    broker.redis.set(broker.keys.followers("b"), "theirs")
     outs = [outcome(job, kind, ERROR if kind == "failed" else '"ok"') for job in jobs]
     codes, _ = broker.store.finish(ClaimRequest("c1", ()), 9, outs, 0)
     assert codes == [1, 1, 1]
@@ -50,7 +45,7 @@ def test_dependants_of_another_type_do_not_stop_the_end_of_a_job(
     broker.add("a")
     jobs = broker.claim(jobs=3).jobs
     assert [job.id for job in jobs] == [workflow.job(0), workflow.job(1), "a"]
-    theirs(broker, broker.keys.dependants(workflow.job(0)))
+    broker.redis.set(broker.keys.dependants(workflow.job(0)), "theirs")
     body = ERROR if kind == "failed" else "1"
     outs = [outcome(jobs[0], kind, body), outcome(jobs[1]), outcome(jobs[2])]
     codes, _ = broker.store.finish(ClaimRequest("c1", ()), 9, outs, 0)
@@ -67,7 +62,7 @@ def test_dependants_of_another_type_do_not_prevent_deletion(broker: BrokerHarnes
     workflow = BrokerWorkflow(broker, {0: [], 1: [0], 2: [0]})
     workflow.push()
     workflow.run_one("failed")
-    theirs(broker, broker.keys.dependants(workflow.job(0)))
+    broker.redis.set(broker.keys.dependants(workflow.job(0)), "theirs")
     broker.end("b", kind="failed")
     broker.store.delete([workflow.job(0), "b"])
     assert broker.ids("failed") == []

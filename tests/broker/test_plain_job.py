@@ -32,7 +32,6 @@ NUMBERS = ("much", "007", "9" * 19, "1.5", "-1", "0", "1", "")
 
 def _replace(key: Callable[[BrokerHarness], str]) -> Spoil:
     def spoil(broker: BrokerHarness) -> None:
-        broker.redis.delete(key(broker))
         broker.redis.set(key(broker), "theirs")
 
     return spoil

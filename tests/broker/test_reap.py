@@ -362,7 +362,6 @@ def test_a_processing_list_of_another_type_does_not_prevent_recovery(
     broker.take("c1")
     broker.take("c2")
     key = broker.keys.child_processing("c1")
-    broker.redis.delete(key)
     broker.redis.set(key, "theirs")
     broker.steady()
     reaped = broker.store.reap("c1", ["a"]) if is_named else broker.store.reap()

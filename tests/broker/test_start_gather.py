@@ -397,7 +397,6 @@ def test_a_plan_of_the_wrong_type_does_not_block_the_jobs(broker: BrokerHarness)
     query = Query(broker, "a")
     query.start()
     job = query.take()
-    broker.redis.delete(broker.keys.gather_plan(query.key))
     broker.redis.set(broker.keys.gather_plan(query.key), "mine")
     assert query.finish(job) == 1
     broker.advance(DELAY_MS)
