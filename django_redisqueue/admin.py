@@ -1,5 +1,4 @@
-"""The admin: the dashboard with the job records, the outbox, the mirror's state, approvals, and the
-tokens of the HTTP API.
+"""The admin: the dashboard, job records, outbox, mirror's state, approvals, and tokens of the API.
 
 Only Django imports this, when ``django.contrib.admin`` is installed. On an AdminSite of your own:
 ``site.register(JobRecord, JobRecordAdmin)``, and ``site.register(Dashboard, DashboardAdmin)`` for

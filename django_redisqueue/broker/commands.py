@@ -128,8 +128,7 @@ class Commands(
         self, claim_request: ClaimRequest, call: int, jobs: int, *, resent: bool = False
     ) -> ClaimReply:
         """``finish`` without outcomes: claim up to ``jobs`` jobs. A resent call returns what it
-        claimed the first time. With 0 jobs it only puts back the wake tokens of queues that have
-        work."""
+        claimed the first time. With 0 jobs it only restores the wake tokens of queues with work."""
         _, claim = self.finish(claim_request, call, (), jobs, resent=resent)
         return claim
 

@@ -309,8 +309,7 @@ class RedisConnection:
             return wire.read()
 
     def wait(self, keys: Sequence[str], timeout: float) -> str | None:
-        """Block until one of the lists has a token; return its key, or None after ``timeout``
-        seconds.
+        """Block until one of the lists has a token; return its key, or None after ``timeout`` s.
 
         The timeout is exact, although Redis ends a blocking pop only on its 100 ms tick. A pop that
         is still pending after ``timeout`` stays pending, and the next ``wait`` (on the same keys)
@@ -336,9 +335,8 @@ class RedisConnection:
     def subscribe(self, *channels: str) -> None:
         """Subscribe to channels. From then on only ``message`` may be called.
 
-        On a cluster the channels are sharded, because PUBLISH counts only its own node's
-        listeners. Redis 6.2 has no sharded channels; there, the slot's owner is the node to listen
-        to.
+        On a cluster the channels are sharded, because PUBLISH counts only its own node's listeners.
+        Redis 6.2 has no sharded channels; there, one listens to the slot's owner.
         """
         if self.redis_url.is_cluster:
             try:

@@ -80,8 +80,7 @@ def rates(before: QueueOverview, after: QueueOverview) -> Rates | None:
 
 @dataclass(frozen=True, slots=True)
 class ChildOverview:
-    """One child of a worker. ``lease_ms`` is the time left of its lease, negative once it has
-    expired.
+    """One child of a worker. ``lease_ms``: the time left of its lease, negative once expired.
 
     ``job``, with its ``task`` and ``since_ms``, is the first of the ``held`` jobs: the one that the
     child is running (an async child runs several, and a batch of short jobs counts as one).

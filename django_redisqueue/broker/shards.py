@@ -77,8 +77,7 @@ class AllShards:
     def read(
         self, begin: Callable[[RedisConnection], Read[Answer]], shards: Iterable[int] | None = None
     ) -> Answers[Answer]:
-        """The answers of the reads that ``begin`` returns for the connections of all or some
-        shards.
+        """The answers of the reads that ``begin`` returns for connections of all or some shards.
 
         Takes as many round trips as one read: each sends one pipeline per server, and all servers
         are asked before the replies of the first are read.

@@ -133,8 +133,7 @@ class WorkflowQueries(QueryBase):
         reads a result's JSON, which may name a file. Raises ResultGone, LeaseLost, CorruptJob, and
         whatever ``decode`` raises.
 
-        Which parents had a result is recorded in the workflow, or for a job outside a workflow in
-        the job itself.
+        Which parents had a result is recorded in the workflow, or else in the job itself.
         """
         workflow_id = job_id.rpartition(".")[0]
         after, status = self.connection.call("HMGET", self.keys.job(job_id), "after", "status")

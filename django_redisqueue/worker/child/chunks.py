@@ -24,8 +24,7 @@ StepsOf = Callable[[ClaimedJob], Steps]
 class ChunkContext:
     """The first argument of a chunk task with ``takes_context=True``.
 
-    Jobs that the function does not mention complete when it returns, and share its exception when
-    it raises.
+    Jobs that the function does not mention complete when it returns, or share its exception.
     """
 
     def __init__(self, items: Sequence[ChunkItem], steps: Sequence[Steps]) -> None:

@@ -145,8 +145,7 @@ class LatestProgress:
 
     A job on an event loop must not wait for Redis, so it only leaves its progress here. ``wake``
     calls the progress thread, and ``shield`` keeps interrupts out while the job holds a lock. Once
-    the job has ended, only the reporter thread sends progress: the last one, right before the
-    outcome.
+    the job has ended, the reporter thread sends the last one, right before the outcome.
     """
 
     def __init__(
