@@ -1,5 +1,4 @@
-"""The admin: the dashboard with the job records, the outbox, the mirror's state, approvals, and the
-tokens of the HTTP API.
+"""The admin: the dashboard, job records, outbox, mirror's state, approvals, and tokens of the API.
 
 Only Django imports this, when ``django.contrib.admin`` is installed. On an AdminSite of your own:
 ``site.register(JobRecord, JobRecordAdmin)``, and ``site.register(Dashboard, DashboardAdmin)`` for
@@ -31,15 +30,7 @@ from .dashboard.periodic import PeriodicJobAdmin
 from .dashboard.records_page import record_page
 from .dashboard.urls import dashboard_urls
 from .exceptions import RedisQueueError
-from .models import (
-    ApiToken,
-    Approval,
-    Dashboard,
-    JobRecord,
-    MirrorState,
-    OutboxJob,
-    WorkflowRecord,
-)
+from .models import ApiToken, Approval, Dashboard, JobRecord, MirrorState, OutboxJob, WorkflowRecord
 
 __all__ = [
     "ApiTokenAdmin",

@@ -21,7 +21,7 @@ from django.db.models import Q
 from ..broker.connection import blocking_connection, worker_connection
 from ..broker.entries import START, Ends, EventFeed, EventLine, Position, wait_for_lines
 from ..broker.failures import retry_until_answered
-from ..broker.redis_url import RedisUrl, get_redis_url
+from ..broker.redis_url import shards_by_server
 from ..conf import get_settings
 from ..core.clock import ms_of
 from ..core.codec import dumps, loads
@@ -142,8 +142,7 @@ def _mirrored(shard: int, after: Position, before: Position) -> list[EventLine]:
 
 
 def _reaches_back_to(position: Position) -> bool:
-    """Whether the mirror still has rows as old as this. Rows of all shards count, because retention
-    goes by age."""
+    """Whether the mirror still has rows this old. All shards' rows count: retention goes by age."""
     ms, number = position
     known = Q(entry_ms__lt=ms) | Q(entry_ms=ms, entry_no__lte=number)
     return JobEvent._default_manager.filter(known).exists()
@@ -223,7 +222,7 @@ class Hub:
         """Add a stream; start the readers with the first."""
         with self._lock:
             self._subscribers.add(subscriber)
-            for shards in _shards_by_server():
+            for shards in shards_by_server():
                 if shards[0] not in self.readers:
                     reader = Reader(shards)
                     self.readers.update(dict.fromkeys(shards, reader))
@@ -249,13 +248,6 @@ class Hub:
     @property
     def streams(self) -> int:
         return len(self._subscribers)
-
-
-def _shards_by_server() -> list[list[int]]:
-    found: dict[RedisUrl, list[int]] = {}
-    for shard in range(get_settings().shards):
-        found.setdefault(get_redis_url(shard), []).append(shard)
-    return list(found.values())
 
 
 class Reader:

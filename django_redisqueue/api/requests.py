@@ -27,6 +27,7 @@ from ..client.registry import lookup, task_names
 from ..conf import get_settings
 from ..core.clock import DURATION_TEXT, MAX_DURATION, is_duration_text
 from ..core.codec import check as check_json
+from ..core.codec import refuse_constant
 from ..core.ids import MAX_SHARDS, TAG_PATTERN
 from ..core.tags import MAX_TAGS, MAX_VALUE, check_tags
 from ..exceptions import InvalidArguments, InvalidOption, UnknownTask, did_you_mean
@@ -240,15 +241,11 @@ def _length(request: HttpRequest) -> int:
 
 def _parse(data: bytes) -> Any:
     try:
-        return json.loads(data.decode(), parse_constant=_refuse_constant)
+        return json.loads(data.decode(), parse_constant=refuse_constant)
     except RecursionError:
         raise ApiError(400, "invalid_json", "the body is nested too deeply") from None
     except ValueError as error:  # not UTF-8, not JSON, or a number with too many digits
         raise ApiError(400, "invalid_json", f"the body is not JSON: {error}") from None
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
 
 
 def check_task(value: object) -> Any:

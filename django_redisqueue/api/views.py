@@ -28,13 +28,7 @@ from ..health.waiting import read_why
 from ..mirror.archive import find_workflow
 from ..models import ErrorGroup
 from .hub import stream_limiter
-from .requests import (
-    IDEMPOTENCY_KEY,
-    ApiRequest,
-    read_body,
-    read_idempotency_key,
-    to_positions,
-)
+from .requests import IDEMPOTENCY_KEY, ApiRequest, read_body, read_idempotency_key, to_positions
 from .responses import (
     BOOLEAN,
     INSTANT,

@@ -201,8 +201,7 @@ def _is_first(context: Any) -> bool:
 
 
 def _stored_result(task: Task[Any, Any], context: Any) -> TaskResult[Any, Any] | None:
-    """The result of earlier runs in Redis; None when Redis does not answer, which must not fail the
-    job."""
+    """The result of earlier runs in Redis; None if Redis does not answer: the job must not fail."""
     try:
         return from_job(task, get_job(context.job.id).data)
     except RedisQueueError:

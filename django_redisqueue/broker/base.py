@@ -109,8 +109,7 @@ class QueryBase:
         return clock_ms(self.connection.call("TIME"))
 
     def _each(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """A pipeline in which a key of the wrong type replies None and does not affect other
-        replies."""
+        """A pipeline in which a key of the wrong type replies None and affects no other reply."""
         return self.connection.pipeline(commands, lenient=True) if commands else []
 
 

@@ -89,8 +89,7 @@ def _slot_ranges(reply: Sequence[Any], asked: Address) -> Iterator[SlotRange]:
 
 
 class ClusterMap:
-    """Which node owns which slot, as far as this process knows; shared by all of its
-    connections."""
+    """Which node owns which slot, as far as this process knows; its connections share it."""
 
     def __init__(self, target: ClusterTarget) -> None:
         self._target = target
@@ -109,8 +108,7 @@ class ClusterMap:
         return connected(owner, options, self._target.common)
 
     def owner(self, number: int, seconds: float) -> Address:
-        """The owner of a slot; asks the nodes if the known one may be out of date. Raises what
-        redis-py raises."""
+        """The slot's owner; asks the nodes if it may have changed. Raises what redis-py raises."""
         with interrupt_shield.get()():
             return self._owner(number, seconds)
 

@@ -91,8 +91,7 @@ class Commands(
         return created
 
     def _creation(self, jobs: Sequence[NewJob], allow_missing_parents: bool) -> tuple[Any, ...]:
-        """The script call that creates these jobs, using the faster script if none has
-        conditions."""
+        """The script call that creates these jobs, by the faster script if none has conditions."""
         if len(jobs) == 1 and jobs[0].is_plain:
             return (*self._head("enqueue"), *_plain_arguments(jobs[0]))
         if any(job.after or job.unique or job.lane for job in jobs):
@@ -129,8 +128,7 @@ class Commands(
         self, claim_request: ClaimRequest, call: int, jobs: int, *, resent: bool = False
     ) -> ClaimReply:
         """``finish`` without outcomes: claim up to ``jobs`` jobs. A resent call returns what it
-        claimed the first time. With 0 jobs it only puts back the wake tokens of queues that have
-        work."""
+        claimed the first time. With 0 jobs it only restores the wake tokens of queues with work."""
         _, claim = self.finish(claim_request, call, (), jobs, resent=resent)
         return claim
 
@@ -208,8 +206,7 @@ class Commands(
         return self._run("forget_result_files", *names)
 
     def watch(self, job_id: str) -> str:
-        """Ask for a message on the job's own channel when it ends. Returns its current status, or
-        ''."""
+        """Ask for a message on the job's own channel when it ends. Returns its status, or ''."""
         return self._run("watch", job_id)
 
     def cancel(self, ids: Sequence[str]) -> list[int]:
@@ -300,8 +297,7 @@ class Commands(
         )
 
     def order_worker(self, worker: str, order: WorkerOrder, at_ms: int) -> bool:
-        """Send an order to a worker unless it received one after ``at_ms``; False if it is
-        unknown."""
+        """Send an order to a worker unless it got one after ``at_ms``; False if it is unknown."""
         return bool(self._run("order_worker", worker, f"{at_ms} {order.value}", REPORT_TTL_MS))
 
     def reap(

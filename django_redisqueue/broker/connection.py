@@ -208,8 +208,7 @@ class RedisConnection:
         self._check_reached(wait, reached, meanwhile)
 
     def _check_reached(self, wait: ReplicaWait, reached: int, meanwhile: str = ACCEPTED) -> None:
-        """A master without its replicas may have been replaced, so the next call looks it up
-        again."""
+        """A master without its replicas may have been replaced: the next call looks it up."""
         if reached < wait.replicas:
             self.look_again()
             raise NotReplicated(
@@ -310,8 +309,7 @@ class RedisConnection:
             return wire.read()
 
     def wait(self, keys: Sequence[str], timeout: float) -> str | None:
-        """Block until one of the lists has a token; return its key, or None after ``timeout``
-        seconds.
+        """Block until one of the lists has a token; return its key, or None after ``timeout`` s.
 
         The timeout is exact, although Redis ends a blocking pop only on its 100 ms tick. A pop that
         is still pending after ``timeout`` stays pending, and the next ``wait`` (on the same keys)
@@ -337,9 +335,8 @@ class RedisConnection:
     def subscribe(self, *channels: str) -> None:
         """Subscribe to channels. From then on only ``message`` may be called.
 
-        On a cluster the channels are sharded, because PUBLISH counts only its own node's
-        listeners. Redis 6.2 has no sharded channels; there, the slot's owner is the node to listen
-        to.
+        On a cluster the channels are sharded, because PUBLISH counts only its own node's listeners.
+        Redis 6.2 has no sharded channels; there, one listens to the slot's owner.
         """
         if self.redis_url.is_cluster:
             try:
@@ -384,8 +381,7 @@ class RedisConnection:
         return self._link.connection
 
     def connect(self) -> object:
-        """Open the connection if necessary. The object returned is the same for all connections
-        that share a socket."""
+        """Open the connection if necessary. Returns one object for all that share a socket."""
         with self._guard as connection:
             return connection
 

@@ -13,13 +13,7 @@ from ..core.parsing import clock_ms, pairs, score_ms
 from ..core.text import printable
 from .base import Read, query, together
 from .entries import START, Position, count_events, entry_id, first_position
-from .overview import (
-    OverviewQueries,
-    QueueOverview,
-    eviction_policy,
-    info_fields,
-    read_queue,
-)
+from .overview import OverviewQueries, QueueOverview, eviction_policy, info_fields, read_queue
 from .sums import add_counts, add_queues
 
 STOPPED = 1000  # the most schedules to look at that are paused or have an error
@@ -31,8 +25,7 @@ SERVED = 1000  # the most queues that workers announce, latest first
 
 @dataclass(frozen=True, slots=True)
 class PolicyState:
-    """How many unique keys, schedules, limits and waits there are, and what may be wrong with
-    them."""
+    """How many unique keys, schedules, limits and waits there are, and what may be wrong."""
 
     unique_keys: int = 0
     schedules: int = 0

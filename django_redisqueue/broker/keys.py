@@ -7,6 +7,7 @@ so they live in one slot and one script may touch them all.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..core.ids import tag
@@ -22,6 +23,16 @@ class Key:
 
     def __get__(self, owner: QueueKeys | Keys, kind: type[object]) -> str:
         return owner.base + self._suffix
+
+
+class KeyOf:
+    """Keys whose names are their owner's ``base`` and a pattern, in which "*" is an id or name."""
+
+    def __init__(self, pattern: str) -> None:
+        self._before, _, self._after = pattern.partition("*")
+
+    def __get__(self, owner: QueueKeys | Keys, kind: type[object]) -> Callable[[str], str]:
+        return lambda name: f"{owner.base}{self._before}{name}{self._after}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +59,9 @@ class QueueKeys:
     wake = Key(":wake")  # LIST of at most one token without content
     meta = Key(":meta")  # HASH: paused, paused_by, counters
 
-    def lane(self, name: str) -> str:  # ZSET of the queued ids of one lane
-        return f"{self.base}:lane:{name}"
-
-    def ready_lanes(self, share: str) -> str:  # ZSET of the lanes of a share that no limit refused
-        return f"{self.base}:lanes:{share}"
-
-    def parked_at(self, limit_key: str) -> str:  # ZSET of lanes that wait for a limit
-        return f"{self.base}:parked:{limit_key}"
+    lane = KeyOf(":lane:*")  # ZSET of the queued ids of one lane
+    ready_lanes = KeyOf(":lanes:*")  # ZSET of the lanes of a share that no limit refused
+    parked_at = KeyOf(":parked:*")  # ZSET of lanes that wait for a limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,68 +109,30 @@ class Keys:
     nothing = Key("nothing")  # never exists: a command that names it fails while the slot moves
     control = Key("control")  # CHANNEL: "cancel <child> <job> <lease>", "order <worker> <ms> ..."
 
+    job = KeyOf("job:*")  # HASH: the job
+    child_processing = KeyOf("child:*:processing")  # LIST of "<call>:<id>" that a child holds
+    resent = KeyOf("child:*:resent")  # STRING: number of the last call that it resent
+    child_wake = KeyOf("child:*:wake")  # LIST of tokens that end this child's own wait
+    worker = KeyOf("worker:*")  # STRING: its report about itself (core/records.py)
+    worker_order = KeyOf("worker:*:order")  # STRING: "<ms> <order>", the last order to it
+    workflow = KeyOf("workflow:*")  # HASH: counts, state, which parents had results
+    workflow_held = KeyOf("workflow:*:held")  # LIST of ids held back by a pause or failure
+    dependants = KeyOf("job:*:then")  # LIST of names that wait for a job, when many do
+    gather = KeyOf("gather:*")  # HASH: listener -> result as JSON, and queryDoneCount
+    gather_plan = KeyOf("gather:*:plan")  # HASH: what the gather waits for, and what it enqueues
+    followers = KeyOf("job:*:followers")  # ZSET: ids outside its workflow that wait for a job
+    steps = KeyOf("steps:*")  # HASH: what an unfinished job has stored (steps.lua)
+    event = KeyOf("event:*")  # STRING: payload of an event that was sent
+    awaiting = KeyOf("awaiting:*")  # ZSET: ids of jobs that wait for an event, by ms since
+    waits = KeyOf("waits:*")  # ZSET: jobs parked for an event, approval or sleep, by ms
+    index = KeyOf("index:*")  # SET of ids of unfinished jobs that share a property
+    unique = KeyOf("unique:*")  # STRING: the id of the job that has a unique key
+    schedule = KeyOf("schedule:*")  # HASH: its definition and its state (schedule.lua)
+    tat = KeyOf("limit:*:tat")  # STRING: when a rate's bucket is full again, in us
+    done = KeyOf("done:*")  # CHANNEL: the final status of a watched job
+
     def queue(self, name: str) -> QueueKeys:
         return QueueKeys(f"{self.base}q:{name}")
-
-    def job(self, job_id: str) -> str:  # HASH: the job
-        return f"{self.base}job:{job_id}"
-
-    def child_processing(self, child: str) -> str:  # LIST of "<call>:<id>" that a child holds
-        return f"{self.base}child:{child}:processing"
-
-    def resent(self, child: str) -> str:  # STRING: number of the last call that it resent
-        return f"{self.base}child:{child}:resent"
-
-    def child_wake(self, child: str) -> str:  # LIST of tokens that end this child's own wait
-        return f"{self.base}child:{child}:wake"
-
-    def worker(self, worker: str) -> str:  # STRING: its report about itself (core/records.py)
-        return f"{self.base}worker:{worker}"
-
-    def worker_order(self, worker: str) -> str:  # STRING: "<ms> <order>", the last order to it
-        return f"{self.base}worker:{worker}:order"
-
-    def workflow(self, workflow_id: str) -> str:  # HASH: counts, state, which parents had results
-        return f"{self.base}workflow:{workflow_id}"
-
-    def workflow_held(self, workflow_id: str) -> str:  # LIST of ids held back by a pause or failure
-        return f"{self.base}workflow:{workflow_id}:held"
-
-    def dependants(self, job_id: str) -> str:  # LIST of names that wait for a job, when many do
-        return f"{self.base}job:{job_id}:then"
-
-    def gather(self, key: str) -> str:  # HASH: listener -> result as JSON, and queryDoneCount
-        return f"{self.base}gather:{key}"
-
-    def gather_plan(self, key: str) -> str:  # HASH: what the gather waits for, and what it enqueues
-        return f"{self.base}gather:{key}:plan"
-
-    def followers(self, job_id: str) -> str:  # ZSET: ids outside its workflow that wait for a job
-        return f"{self.base}job:{job_id}:followers"
-
-    def steps(self, job_id: str) -> str:  # HASH: what an unfinished job has stored (steps.lua)
-        return f"{self.base}steps:{job_id}"
-
-    def event(self, name: str) -> str:  # STRING: payload of an event that was sent
-        return f"{self.base}event:{name}"
-
-    def awaiting(self, name: str) -> str:  # ZSET: ids of jobs that wait for an event, by ms since
-        return f"{self.base}awaiting:{name}"
-
-    def waits(self, kind: str) -> str:  # ZSET: jobs parked for an event, approval or sleep, by ms
-        return f"{self.base}waits:{kind}"
-
-    def index(self, entry: str) -> str:  # SET of ids of unfinished jobs that share a property
-        return f"{self.base}index:{entry}"
-
-    def unique(self, key: str) -> str:  # STRING: the id of the job that has a unique key
-        return f"{self.base}unique:{key}"
-
-    def schedule(self, name: str) -> str:  # HASH: its definition and its state (schedule.lua)
-        return f"{self.base}schedule:{name}"
-
-    def tat(self, limit_key: str) -> str:  # STRING: when a rate's bucket is full again, in us
-        return f"{self.base}limit:{limit_key}:tat"
 
     @property
     def status_channel(self) -> str:  # CHANNEL: every transition as JSON
@@ -175,6 +143,3 @@ class Keys:
     @property
     def workflow_channel(self) -> str:  # CHANNEL: every transition of a workflow as JSON
         return f"{self.status_channel}:workflows"
-
-    def done(self, job_id: str) -> str:  # CHANNEL: the final status of a watched job
-        return f"{self.base}done:{job_id}"

@@ -59,8 +59,7 @@ class Link:
 
 
 def _forget_sockets() -> None:
-    """Called in a forked process, such as one of a task, which must not read its parent's
-    replies."""
+    """Called in a forked process, such as a task's, which must not read its parent's replies."""
     for link in _all:
         link.connection, link.wire, link.waiting_until = None, None, 0.0
 

@@ -80,8 +80,7 @@ def rates(before: QueueOverview, after: QueueOverview) -> Rates | None:
 
 @dataclass(frozen=True, slots=True)
 class ChildOverview:
-    """One child of a worker. ``lease_ms`` is the time left of its lease, negative once it has
-    expired.
+    """One child of a worker. ``lease_ms``: the time left of its lease, negative once expired.
 
     ``job``, with its ``task`` and ``since_ms``, is the first of the ``held`` jobs: the one that the
     child is running (an async child runs several, and a batch of short jobs counts as one).
@@ -290,8 +289,7 @@ def _lengths(key: QueueKeys) -> list[Command]:
 
 
 def _counts(lengths: Sequence[int | None], lingering: int | None) -> dict[str, int]:
-    """The counts, without the cancelled ids that remain in the list of queued jobs
-    (cancel_job.lua)."""
+    """The counts, without cancelled ids left in the list of queued jobs (cancel_job.lua)."""
     counts = {name: length or 0 for (_, name), length in zip(COUNTED, lengths, strict=True)}
     counts["queued"] = max(0, counts["queued"] - (lingering or 0))
     counts["queued"] += counts.pop("priority") + counts.pop("keyed")

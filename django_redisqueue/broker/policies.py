@@ -218,8 +218,7 @@ class LimitQueries(QueryBase):
 
     @query
     def pause_history(self, queue: str) -> Read[list[PauseChange]]:
-        """The latest times that the queue was paused or resumed, newest first. Every shard has all
-        of them."""
+        """The latest pauses and resumes of the queue, newest first. Every shard has all of them."""
         key = self.keys.queue(queue).pause_history
         (entries,) = yield [("XREVRANGE", key, "+", "-")]
         return [_pause_change(pairs(fields)) for _, fields in entries or ()]
@@ -315,8 +314,7 @@ class UniqueQueries(QueryBase):
         if not taken:
             return []
         owners, ends = yield Strict(
-            ("MGET", *map(self.keys.unique, taken)),
-            ("ZMSCORE", self.keys.unique_lifetimes, *taken),
+            ("MGET", *map(self.keys.unique, taken)), ("ZMSCORE", self.keys.unique_lifetimes, *taken)
         )
         ids = [owner.partition(" ")[0] if owner else "" for owner in owners]
         asked = (("HMGET", self.keys.job(one), "status", "task") for one in ids)

@@ -61,8 +61,7 @@ class Queries(OverviewQueries):
         return decode_job(job_id, raw)
 
     def jobs(self, ids: Sequence[str]) -> list[JobData | UnreadableJob]:
-        """Several jobs in one round trip, with an UnreadableJob for each that is gone or
-        corrupt."""
+        """Several jobs in one round trip; an UnreadableJob for each that is gone or corrupt."""
         replies = self._each([("HGETALL", self.keys.job(job_id)) for job_id in ids])
         return [
             _decode(job_id, None if reply is None else pairs(reply))

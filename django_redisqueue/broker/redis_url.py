@@ -66,8 +66,7 @@ class RedisUrl:
         return get_cluster_map(self.text).owner(slot(self.tag), timeout / 2)
 
     def distrust(self, error: BaseException | None = None) -> None:
-        """Note that a connection failed, with this error if it is known: in a cluster, its slot may
-        have another owner."""
+        """Note a failed connection, with its error if known: the slot may have another owner."""
         if self.is_cluster:
             get_cluster_map(self.text).distrust(error)
 
@@ -130,6 +129,14 @@ def redis_urls() -> list[RedisUrl]:
     """The servers of all shards, each once. Raises ConfigurationError."""
     found = (get_redis_url(shard) for shard in range(get_settings().shards))
     return list({url.text: url for url in found}.values())
+
+
+def shards_by_server() -> list[list[int]]:
+    """The shards that one connection can serve together. Raises ConfigurationError."""
+    found: dict[RedisUrl, list[int]] = {}
+    for shard in range(get_settings().shards):
+        found.setdefault(get_redis_url(shard), []).append(shard)
+    return list(found.values())
 
 
 def redis_address() -> str:

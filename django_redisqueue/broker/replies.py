@@ -80,8 +80,7 @@ class OutcomeKind(StrEnum):
 
 
 class Outcome(NamedTuple):
-    """The outcome of one run, to be reported. ``body``: JSON; ``detail``: a delay in ms or a
-    reason."""
+    """A run's outcome, to be reported. ``body``: JSON; ``detail``: a delay in ms or a reason."""
 
     id: str
     lease: int
@@ -165,8 +164,7 @@ class WaitState(IntEnum):
 
 
 class WaitReply(NamedTuple):
-    """The reply to ``check_wait``. ``value``: the event's payload, or the time when the wait
-    ends."""
+    """The reply to ``check_wait``. ``value``: the event's payload, or when the wait ends."""
 
     state: WaitState
     value: str = ""

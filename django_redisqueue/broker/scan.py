@@ -85,8 +85,7 @@ class Scanner(QueryBase):
 
     def name(self, known: str = "") -> str:
         """Give this Redis's data an id if it has none: ``known``, or a new one. Returns its id.
-        Raises NotReplicated: without the id, the mirror would take a new master for another
-        Redis."""
+        Raises NotReplicated: the mirror would take a new master without it for another Redis."""
         key = self.keys.meta
         named = ("HSETNX", key, "incarnation", known or secrets.token_hex(16))
         _, incarnation = self.connection.pipeline([named, ("HGET", key, "incarnation")])

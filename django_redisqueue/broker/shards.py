@@ -75,12 +75,9 @@ class AllShards:
         self._answers({}).complete()
 
     def read(
-        self,
-        begin: Callable[[RedisConnection], Read[Answer]],
-        shards: Iterable[int] | None = None,
+        self, begin: Callable[[RedisConnection], Read[Answer]], shards: Iterable[int] | None = None
     ) -> Answers[Answer]:
-        """The answers of the reads that ``begin`` returns for the connections of all or some
-        shards.
+        """The answers of the reads that ``begin`` returns for connections of all or some shards.
 
         Takes as many round trips as one read: each sends one pipeline per server, and all servers
         are asked before the replies of the first are read.
@@ -98,8 +95,7 @@ class AllShards:
         return self._answers({one.shard: one.answer for one in reads if one.has_ended})
 
     def _ask(self, reads: Sequence[_Reading[Any]]) -> dict[int, list[Any]]:
-        """The replies to the next commands of each read, by shard. A shard without replies is
-        missing."""
+        """The replies to each read's next commands, by shard. A shard without them is missing."""
         waiting = self._by_server(reads)
         found: dict[int, list[Any]] = {}
         try:

@@ -145,8 +145,7 @@ def job_ids(shards: AllShards, queue: str, status: Status, start: int, stop: int
 
 
 def outlines(shards: AllShards, ids: Sequence[str]) -> list[JobData | UnreadableJob]:
-    """Several jobs without their results, in one round trip. Those of missing shards are left
-    out."""
+    """Several jobs without their results, in one round trip, except those of missing shards."""
     parts = ids_by_shard(ids)
     found = shards.read(lambda one: Queries(one).outlines.read(parts[one.shard]), parts)
     jobs = {job.id: job for job in chain.from_iterable(found.by_shard.values())}

@@ -94,8 +94,7 @@ class WakeWait:
 
 
 def _read_replies(waiting: dict[int, _WakeConnection], end: float) -> list[str]:
-    """The keys whose tokens were taken by the next pops to end, which are removed from
-    ``waiting``."""
+    """The keys whose tokens were taken by the next pops to end, which leave ``waiting``."""
     found: list[str] = []
     for number in _wait_for_any(waiting, max(0.0, end - time.monotonic())):
         with suppress(RedisQueueError):

@@ -133,8 +133,7 @@ class WorkflowQueries(QueryBase):
         reads a result's JSON, which may name a file. Raises ResultGone, LeaseLost, CorruptJob, and
         whatever ``decode`` raises.
 
-        Which parents had a result is recorded in the workflow, or for a job outside a workflow in
-        the job itself.
+        Which parents had a result is recorded in the workflow, or else in the job itself.
         """
         workflow_id = job_id.rpartition(".")[0]
         after, status = self.connection.call("HMGET", self.keys.job(job_id), "after", "status")
@@ -285,8 +284,7 @@ class GatherQueries(QueryBase):
 
     @query
     def outlines(self, keys: Sequence[str]) -> Read[list[GatherData | CorruptJob | None]]:
-        """Several gathers without their payloads, in one round trip; None for those that are
-        gone."""
+        """Several gathers without payloads, in one round trip; None for those that are gone."""
         return (yield from together(map(self._outline, keys)))
 
     def _outline(self, key: str) -> Read[GatherData | CorruptJob | None]:

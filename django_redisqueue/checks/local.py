@@ -247,8 +247,7 @@ def _api_prefixes(resolver: URLResolver, before: str = "") -> Iterator[str]:
 
 
 def check_database(**_: Any) -> list[CheckMessage]:
-    """A deploy check, so that ``migrate`` runs without it. ``check_settings`` reports invalid
-    settings."""
+    """A deploy check, so ``migrate`` runs without it. ``check_settings`` reports wrong settings."""
     try:
         settings = get_settings()
     except ConfigurationError:

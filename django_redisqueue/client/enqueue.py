@@ -31,12 +31,7 @@ from ..conf import get_settings
 from ..core.interrupts import interrupt_shield
 from ..core.job_data import NewJob
 from ..core.ports import ports
-from ..exceptions import (
-    ConfigurationError,
-    PayloadTooLarge,
-    RedisQueueError,
-    RedisUnavailable,
-)
+from ..exceptions import ConfigurationError, PayloadTooLarge, RedisQueueError, RedisUnavailable
 from .options import check_flag
 from .transport import connection_of, transport
 
@@ -438,8 +433,7 @@ def send_to_cancel(job_id: str, *, in_outbox: bool) -> bool:
 
     The job is made due so late that it cannot start before it is cancelled. If the caller dies in
     between, it runs at that time, or at its own time if that is later. The relay finds it in Redis.
-    ``in_outbox``: the caller knows that the job has a row; otherwise the settings decide whether to
-    look.
+    ``in_outbox``: the caller knows that the job has a row; else the settings decide.
     """
     settings = get_settings()
     may_be = in_outbox or settings.outbox or settings.mirror

@@ -301,8 +301,7 @@ def _unique_called(
     kwargs: Mapping[str, Any],
     is_secret: bool,
 ) -> str:
-    """The key that a callable makes. With ``is_secret`` nothing shows what that returns or
-    raises."""
+    """The key that a callable makes. With ``is_secret`` nothing shows what it returns or raises."""
     try:
         text = by(*args, **kwargs)
     except Exception as error:

@@ -112,9 +112,8 @@ class JobQueue:
         return self._in_steps(which, Commands.requeue_oldest)
 
     def _in_steps(self, which: Status, act: Act, limit: int | None = None) -> int:
-        """Apply ``act`` to the jobs in the list now, oldest first, one shard after another; returns
-        how many it changed. If this process dies between two steps, a worker's maintenance
-        continues."""
+        """Apply ``act`` to the jobs now in the list, oldest first, one shard after another; returns
+        how many it changed. If this process dies between two steps, a worker continues."""
         found = AllShards().read(lambda one: Queries(one).length.read(self.name, which))
         present = found.complete()
         allowed, done = sum(present) if limit is None else limit, 0

@@ -235,15 +235,9 @@ class Task(Generic[P, R_co]):
     @overload
     def enqueue_many(self: Takes2[A, B], calls: Iterable[tuple[A, B]]) -> list[Job]: ...
     @overload
-    def enqueue_many(
-        self: Takes3[A, B, C],
-        calls: Iterable[tuple[A, B, C]],
-    ) -> list[Job]: ...
+    def enqueue_many(self: Takes3[A, B, C], calls: Iterable[tuple[A, B, C]]) -> list[Job]: ...
     @overload
-    def enqueue_many(
-        self: Takes4[A, B, C, D],
-        calls: Iterable[tuple[A, B, C, D]],
-    ) -> list[Job]: ...
+    def enqueue_many(self: Takes4[A, B, C, D], calls: Iterable[tuple[A, B, C, D]]) -> list[Job]: ...
     @overload
     def enqueue_many(self: TakesMore[Rest], calls: Iterable[tuple[Any, ...]]) -> list[Job]: ...
     @overload
@@ -272,8 +266,7 @@ class Task(Generic[P, R_co]):
         return [job_of(job, deferred) for job in new]
 
     def template(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
-        """A job without an id, from which a schedule creates its jobs. Raises what ``enqueue``
-        does."""
+        """A job without an id, from which a schedule makes its jobs. Raises as ``enqueue`` does."""
         try:
             return replace(self._new_job(args, kwargs, is_template=True), id="")
         except Exception as error:

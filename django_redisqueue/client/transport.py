@@ -281,8 +281,7 @@ def _how_to_find(query: JobQuery, has_properties: bool, missing: Sequence[str]) 
 
 
 def _listen_until(has_ended: Callable[[], bool], owner_id: str, deadline: Deadline) -> None:
-    """Call ``has_ended`` first, and after each message that a job, workflow or gather has ended,
-    until it is true.
+    """Call ``has_ended`` first and after each message that something has ended, until it is true.
 
     Raises WaitTimeout, what ``has_ended`` raises, and RedisUnavailable if Redis is unavailable at
     the beginning, or for longer than a failover or a restart takes.

@@ -100,8 +100,7 @@ def from_ms(value_ms: int | None) -> datetime | None:
 
 
 def instant(value_ms: int) -> datetime:
-    """An aware UTC datetime, clamped to the range of a datetime, so that an impossible time cannot
-    break a page."""
+    """An aware UTC datetime, clamped to its range: an impossible time must not break a page."""
     return datetime.fromtimestamp(min(max(value_ms, FIRST_MS), LAST_MS) / 1000, UTC)
 
 

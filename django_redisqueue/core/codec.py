@@ -29,12 +29,13 @@ def _finite(text: str) -> float:
     return value
 
 
-def _no_constant(name: str) -> Any:
+def refuse_constant(name: str) -> Any:
+    """Refuse NaN and Infinity, which are not JSON: ``parse_constant`` of a decoder."""
     raise ValueError(f"{name} is not JSON")
 
 
 _encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"), ensure_ascii=False)
-_decoder = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
+_decoder = json.JSONDecoder(parse_float=_finite, parse_constant=refuse_constant)
 _raw_decode = _decoder.raw_decode
 #: How plain values are encoded. Values of exactly these types need no check, and a call with only
 #: plain values does not need the encoder, which takes twice as long.

@@ -1,9 +1,8 @@
 """Parse values from Redis, which anyone may have written.
 
 A hash in Redis can be changed by hand, by another program or by another version of this package.
-Every number, text and time from there passes through here before it reaches the database or a
-page: the result fits its column, or the value counts as unreadable. Functions named ``..._or_none``
-never raise.
+Every number, text and time from there passes through here before it reaches the database or a page:
+the result fits its column, or the value counts as unreadable. ``..._or_none`` never raise.
 """
 
 from __future__ import annotations

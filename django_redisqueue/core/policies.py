@@ -138,8 +138,7 @@ Rates = tuple[Rate, ...]
 
 
 def check_limits(value: object, kind: type[Limit] | type[Rate], name: str) -> tuple[Any, ...]:
-    """Limits of one kind as a tuple, from one of them or a list of up to 4. Raises
-    InvalidOption."""
+    """Limits of one kind as a tuple, from one or a list of up to 4. Raises InvalidOption."""
     given = tuple(value) if isinstance(value, tuple | list) else (value,)
     for one in given:
         if not isinstance(one, kind):
@@ -214,8 +213,7 @@ def bounded(encoded: str) -> str:
 
 
 def encode_share(value: object) -> str:
-    """The share for a value of ``fair_by``, or for a tuple with the values of several
-    parameters."""
+    """The share for a value of ``fair_by``, or for a tuple with those of several parameters."""
     if isinstance(value, tuple):
         return bounded(",".join(map(encode_value, value)))
     return encode_value(value)
@@ -272,8 +270,7 @@ def decode_rate(number: str) -> RateNumbers | None:
 
 
 class Lane(NamedTuple):
-    """A decoded lane. ``limits``: its limit keys; ``numbers``: the numbers of its limits, as the
-    job has them."""
+    """A decoded lane. ``limits``: its limit keys; ``numbers``: their numbers in the job."""
 
     name: str
     share: str

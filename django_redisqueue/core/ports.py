@@ -148,8 +148,7 @@ class Archive(Protocol):
     """Jobs that Redis does not have, as the database has them."""
 
     def __call__(self, job_id: str, *, in_outbox: bool) -> JobData | None:
-        """One job, or None. ``in_outbox``: the caller knows that the job was put into the
-        outbox."""
+        """One job, or None. ``in_outbox``: the caller knows that it was put there."""
 
 
 @dataclass(slots=True)

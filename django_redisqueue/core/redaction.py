@@ -134,8 +134,7 @@ def display_payload(payload: str, options: str) -> str:
 def redact(
     args: Sequence[Any], kwargs: Mapping[str, Any], marks: Sequence[int | str]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Replace the arguments that ``marks`` names. Raises ValueError or TypeError for invalid
-    marks."""
+    """Replace the arguments that ``marks`` names. Invalid marks raise ValueError or TypeError."""
     if not isinstance(marks, list):
         raise ValueError("the redacted arguments are not a list of positions and names")
     hidden = set(marks)

@@ -159,8 +159,7 @@ class Cron(Schedule):
         return takewhile(lambda due_ms: due_ms <= last_ms, self._due_times(first_ms - 1))
 
     def _latest_start(self, last_ms: int) -> int:
-        """A due time with about MAX_COUNTED due times from it up to ``last_ms``, found by searching
-        backwards."""
+        """A due time about MAX_COUNTED due times before ``last_ms``, searched for backwards."""
         begin = datetime.fromtimestamp(last_ms // 1000 + 1, _zone(self.timezone or "UTC"))
         before = CronSim(self.expression, begin, reverse=True)
         return _instant_ms(next(islice(before, MAX_COUNTED - 1, None)))

@@ -18,8 +18,7 @@ MAX_TAGS, MAX_VALUE = 10, 100
 
 
 def check_tags(value: object) -> dict[str, str]:
-    """Check up to 10 names, each with a text of 1 to 100 printable characters. Raises
-    InvalidOption."""
+    """Check up to 10 names with texts of 1 to 100 printable characters. Raises InvalidOption."""
     if not isinstance(value, Mapping):
         raise InvalidOption(
             f'tags must be a dict such as {{"tenant": "42"}}, not {short_repr(value)}'

@@ -25,11 +25,11 @@ from ..core.parsing import int_or_none, object_or_none
 from ..core.statuses import Status
 from ..core.text import printable
 from ..exceptions import CorruptJob
+from ..health.findings import local_time
 from ..mirror.archive import decode_record
 from ..models import ErrorGroup, JobEvent, JobRecord
 from ..worker.identity import name_and_number, parse_child
 from .filters import instant_of
-from .pages import local_time
 
 UNSPENT = (Status.PROCESSING, Status.COMPLETED)  # their current attempt is not counted as spent
 WITH_ERROR = (Status.RETRYING, Status.FAILED, Status.CANCELLED)  # of attempts with an error

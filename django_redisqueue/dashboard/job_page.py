@@ -253,8 +253,7 @@ def _original(page: Page, job_id: str) -> tuple[JobData, bool]:
 
 
 def copy_job(page: Page, job_id: str) -> HttpResponse:
-    """The form for a copy of the job with other arguments, and its submission. After an error, the
-    form keeps the input."""
+    """The form for a copy of the job, and its submission. After an error it keeps the input."""
     page.require("enqueue_job")
     form, job, error = page.request.POST, None, ""
     try:

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import cache
 from typing import Any, TypeVar
 
@@ -31,7 +30,6 @@ from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
-from django.utils import timezone
 from django.utils.http import urlencode
 
 from ..api.hub import RETRY_AFTER, TooManyStreams, close_connections, stream_limiter
@@ -444,11 +442,6 @@ class PrintableResponse(TemplateResponse):
     @property
     def rendered_content(self) -> str:
         return printable(super().rendered_content)
-
-
-def local_time(instant: datetime | None) -> str:
-    """To the second, in the current time zone."""
-    return formatting.instant(instant and timezone.localtime(instant))
 
 
 async def _events(user_id: int, read_parts: ReadParts) -> AsyncIterator[str]:

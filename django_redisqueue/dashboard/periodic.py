@@ -27,9 +27,10 @@ from ..core.clock import from_ms, ms_of
 from ..core.ids import due_ms_of, periodic_prefix
 from ..core.schedules import Cron, ScheduleData, Source, make_schedule
 from ..exceptions import InvalidOption, RedisQueueError
+from ..health.findings import local_time
 from ..models import JobRecord, PeriodicJob
 from .admin_log import logging_done
-from .pages import TEMPLATES, Page, local_time
+from .pages import TEMPLATES, Page
 
 PREVIEW = 5  # due times
 HISTORY = 20  # runs

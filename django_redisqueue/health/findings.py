@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from functools import partial
 
 from django.db import Error as DatabaseError
 from django.db import InterfaceError, OperationalError
+from django.utils import timezone
 
 from ..core import formatting
 from ..exceptions import RedisQueueError, first_line
@@ -65,6 +67,11 @@ NAMED = 3  # jobs, workers, limits or schedules that a sentence names at most
 def listed(names: Sequence[str]) -> str:
     """The first NAMED names, and "…" for the others."""
     return ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
+
+
+def local_time(instant: datetime | None) -> str:
+    """To the second, in the current time zone."""
+    return formatting.instant(instant and timezone.localtime(instant))
 
 
 @dataclass(frozen=True, slots=True)

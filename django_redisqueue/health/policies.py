@@ -14,11 +14,7 @@ from .facts import Facts
 from .findings import NAMED, Finding, FindingId, listed, make_error, make_warning
 
 SCHEDULE_LATE = 60_000  # ms
-WAITS = {
-    WaitKind.EVENT: "for events",
-    WaitKind.APPROVAL: "for approvals",
-    WaitKind.SLEEP: "asleep",
-}
+WAITS = {WaitKind.EVENT: "for events", WaitKind.APPROVAL: "for approvals", WaitKind.SLEEP: "asleep"}
 
 
 def schedule_trouble(facts: Facts) -> Iterator[Finding]:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.utils import timezone
-
 from ..broker.connection import RedisConnection
 from ..broker.overview import QueueOverview
 from ..conf import QueueSettings
@@ -22,6 +20,7 @@ from .findings import (
     Level,
     evicts,
     listed,
+    local_time,
     make_error,
     make_warning,
     redis_away,
@@ -268,7 +267,8 @@ def _level_of_fault(at: datetime | None, now: datetime, *, still: bool = False) 
 def _left_out(state: MirrorState) -> str:
     return (
         f"{_mirror_name(state)} left out {state.left_out} events and shortened "
-        f"{state.incomplete} that could not be read or stored, last at {_local(state.fault_at)}."
+        f"{state.incomplete} that could not be read or stored, last at "
+        f"{local_time(state.fault_at)}."
     )
 
 
@@ -276,13 +276,9 @@ def _gaps(state: MirrorState) -> str:
     times = "once" if state.gaps == 1 else f"{state.gaps} times"
     after = "it will be" if state.unreconciled else "it was"
     return (
-        f"{_mirror_name(state)} missed events {times}, last at {_local(state.gap_at)}; {after} "
+        f"{_mirror_name(state)} missed events {times}, last at {local_time(state.gap_at)}; {after} "
         "reconciled with Redis, but the history of some jobs may be incomplete."
     )
-
-
-def _local(instant: datetime | None) -> str:
-    return formatting.instant(instant and timezone.localtime(instant))
 
 
 def _outbox(facts: Facts) -> Iterator[Finding]:

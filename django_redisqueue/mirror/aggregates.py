@@ -55,7 +55,10 @@ class RollupBatch:
             return
         # Exactly these minutes: one event from a wrong clock must not read all rows in between.
         rows = Rollup.objects.using(table.alias).filter(minute__in=set(map(_minute, self._sums)))
-        known = {_key_of(row): row for row in rows.select_for_update().order_by("pk")}
+        known = {
+            (int(row.minute.timestamp()) // 60, row.queue, row.task): row
+            for row in rows.select_for_update().order_by("pk")
+        }
         new, changed = [], []
         for key, sums in sorted(self._sums.items()):
             row = known.get(key)
@@ -71,10 +74,6 @@ class RollupBatch:
 
 def _minute(key: RollupKey) -> datetime:
     return datetime.fromtimestamp(key[0] * 60, UTC)
-
-
-def _key_of(row: Rollup) -> RollupKey:
-    return int(row.minute.timestamp()) // 60, row.queue, row.task
 
 
 Failure = tuple[JobStreamEvent, str]  # of an attempt, and its error as JSON

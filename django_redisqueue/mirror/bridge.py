@@ -137,8 +137,7 @@ class Bridge:
         return True
 
     def _begin(self) -> Cursor:
-        """Hooks wait for the first page, so that the mirror continues even if one fails
-        repeatedly."""
+        """Hooks wait for the first page, so the mirror continues even if one fails repeatedly."""
         limit_lock_waits(self.writer.alias)
         cursor = self.writer.cursor()
         self._cursor = self._identity.check(cursor) if self._identity else cursor

@@ -7,7 +7,7 @@ new rows by COPY, and changed rows as one JSON text, which the server unpacks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -154,10 +154,7 @@ def ms_or_none(moment: datetime | None) -> int | None:
 
 def copy_text(rows: Sequence[Values]) -> str:
     """The input of COPY: one line per row, None as NULL."""
-    return "".join(_copy_lines(rows))
-
-
-def _copy_lines(rows: Sequence[Values]) -> Iterator[str]:
+    lines = []
     for row in rows:
         line = "\t".join(
             [cell if type(cell) is str else NULL if cell is None else str(cell) for cell in row]
@@ -171,7 +168,8 @@ def _copy_lines(rows: Sequence[Values]) -> Iterator[str]:
             or line.count(NULL) != row.count(None)
         ):
             line = "\t".join([_escaped(value) for value in row])
-        yield f"{line}\n"
+        lines.append(f"{line}\n")
+    return "".join(lines)
 
 
 def _escaped(value: Any) -> str:

@@ -70,8 +70,7 @@ class BatchTooLarge(Exception):
 
 
 class MirrorWriter:
-    """Writes the events of one shard into the alias that the router's ``db_for_write`` chooses for
-    JobRecord."""
+    """Writes the events of one shard into the alias that ``db_for_write`` names for JobRecord."""
 
     def __init__(self, events: EventStream) -> None:
         self.shard = events.connection.shard
@@ -132,8 +131,7 @@ class MirrorWriter:
         return MirrorState.objects.using(self.alias).filter(shard=self.shard)
 
     def _move(self, at: Cursor, to: Position) -> bool:
-        """Must come first in the transaction, because it locks out other bridges, which then fail
-        here."""
+        """Must come first in the transaction: it locks out other bridges, which then fail here."""
         here = self.states.filter(position=format_position(at.position), epoch=at.epoch)
         now = datetime.now(UTC)
         return here.update(position=format_position(to), problem="", updated_at=now) == 1

@@ -1,5 +1,4 @@
-"""The models: the mirror, the outbox, receipts, tokens of the HTTP API, and filters that users save
-in the admin.
+"""The models: the mirror, the outbox, receipts, the API's tokens, and filters saved in the admin.
 
 The mirror's tables (JobRecord, JobEvent, ErrorGroup, WorkflowRecord, WorkflowEvent, MirrorState,
 Rollup) belong on one alias, which a database router may choose. OutboxJob and Receipt are written

@@ -76,8 +76,7 @@ class Approval(models.Model):
 
     def decide(self, user: Any, *, approved: bool, comment: str = "") -> None:
         """Decide, and wake the job after the commit. Raises PermissionDenied, or WrongState if it
-        is already decided, has expired, or its job has ended. Of two simultaneous calls one
-        wins."""
+        is decided or expired, or its job has ended. Of two simultaneous calls one wins."""
         if not self.may_decide(user):
             raise PermissionDenied(
                 f"{self} needs the permission {self.permission}, which {user} does not have"
@@ -141,16 +140,14 @@ class Approval(models.Model):
 
     def reopen(self, expires_at: datetime | None) -> None:
         """Ask again, for a job that was requeued after the approval expired or was closed. Also
-        writes a pending row, and so waits for a transaction that is closing it
-        (close_approvals)."""
+        writes a pending row, and so waits for a transaction that closes it."""
         self._row(*UNDECIDED).update(
             status=ApprovalStatus.PENDING, expires_at=expires_at, decided_at=None, comment=""
         )
         self._reload()
 
     def _reload(self) -> None:
-        """Read the row from where it was written, because the router may read from replicas, which
-        lag."""
+        """Read the row from where it was written: the router may read from replicas, which lag."""
         self.refresh_from_db(using=router.db_for_write(type(self)))
 
     def _row(self, *statuses: ApprovalStatus) -> models.QuerySet[Approval]:
@@ -162,8 +159,7 @@ def close_approvals(rows: Mapping[int, str], ended: Callable[[], Mapping[str, st
     """Close pending approvals whose jobs have ended; returns how many.
 
     ``rows``: the ids of their jobs by primary key. ``ended`` reads how those jobs ended. It is
-    called while the rows are locked: a job that is requeued and asks again waits for the lock, and
-    then reopens its row.
+    called while the rows are locked: a requeued job that asks again waits, then reopens its row.
     """
     alias = router.db_for_write(Approval)
     with transaction.atomic(using=alias):
@@ -199,8 +195,7 @@ def check_permission(name: str) -> None:
 
 
 def expiry_of(due: str) -> datetime | None:
-    """When a question expires, in the form that the database takes. ``due``: a time in ms, or
-    ''."""
+    """When a question expires, as the database takes it. ``due``: a time in ms, or ''."""
     return to_column(instant(int(due))) if due else None
 
 

@@ -45,8 +45,7 @@ class ApiToken(models.Model):
 
     @classmethod
     def create(cls, user: Any, name: str, expires_at: datetime | None = None) -> tuple[Any, str]:
-        """Create a token for ``user``: the saved row, and its text, which is not stored
-        anywhere."""
+        """Create a token for ``user``: the saved row, and its text, which is stored nowhere."""
         made = cls(user=user, name=name, expires_at=expires_at)
         text = made.renew()
         made.save()
@@ -93,9 +92,7 @@ class SavedFilter(models.Model):
     class Meta:
         verbose_name = "saved filter"
         default_permissions = ()  # all users have their own
-        constraints = [
-            models.UniqueConstraint(fields=["user", "name"], name="drq_filter_of_user"),
-        ]
+        constraints = [models.UniqueConstraint(fields=["user", "name"], name="drq_filter_of_user")]
 
     def __str__(self) -> str:
         return self.name

@@ -1,5 +1,4 @@
-"""The live screen and its keys: choose a queue, pause it, retry its failed jobs, show only
-failures.
+"""The live screen and its keys: choose a queue, pause it, retry failed jobs, show only failures.
 
 It needs the optional library rich: check HAS_RICH before creating a view.
 """

@@ -75,8 +75,7 @@ class Relay:
         self.problem = ""  # the error that kept the last pass from the outbox
 
     def run_once(self) -> bool:
-        """Send waiting jobs and delete the rows of safe ones; True if there is more to do. Raises
-        RedisQueueError."""
+        """Send waiting jobs and delete safe rows; True if there is more. Raises RedisQueueError."""
         more, problem = False, ""
         try:
             connections[self._alias].close_if_unusable_or_obsolete()
@@ -169,8 +168,7 @@ class Relay:
         return found | self._behind_mirror(gone)
 
     def _behind_mirror(self, gone: Sequence[str]) -> set[str]:
-        """The jobs that were already gone when the last event that the mirror has read was
-        written."""
+        """The jobs that were gone when the last event that the mirror has read was written."""
         alias = router.db_for_write(MirrorState)
         if not gone or not has_table(MirrorState, alias):
             return set()

@@ -126,10 +126,7 @@ class OpenTelemetry:
 
 
 def _run_attributes(run: Run) -> dict[str, str | int]:
-    found: dict[str, str | int] = {
-        "redisqueue.task": run.task,
-        "redisqueue.attempt": run.attempt,
-    }
+    found: dict[str, str | int] = {"redisqueue.task": run.task, "redisqueue.attempt": run.attempt}
     if len(run.jobs) > 1:
         found["messaging.batch.message_count"] = len(run.jobs)
         return found

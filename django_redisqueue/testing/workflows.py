@@ -21,14 +21,7 @@ from ..core.records import (
     WorkflowJob,
     decode_gather,
 )
-from ..core.statuses import (
-    FINAL,
-    GatherReason,
-    GatherStatus,
-    JobReason,
-    Status,
-    WorkflowStatus,
-)
+from ..core.statuses import FINAL, GatherReason, GatherStatus, JobReason, Status, WorkflowStatus
 from .expectations import CapturedJobs
 from .hashes import PARENT_REASONS, JobHash, add_parents, callback_job, new_hash
 from .policies import InMemoryUnique

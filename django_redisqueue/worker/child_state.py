@@ -140,8 +140,7 @@ class OutcomeLog:
         self._end, self.free_bytes = 0, _RING_BYTES
 
     def keep_only(self, outcomes: Sequence[Outcome]) -> None:
-        """Discard everything except these outcomes, which the log already has: the rest was
-        accepted."""
+        """Discard all but these outcomes, which the log already has: the rest was accepted."""
         if not outcomes:
             self.clear()
             return
@@ -352,8 +351,7 @@ class ChildState:
         return self._words[_OFFERED] if self.has_unstarted() else 0
 
     def ended_since(self) -> int:
-        """The time (monotonic ms) since which outcomes may have waited for a report; 0 if none
-        do."""
+        """Since when (monotonic ms) outcomes may have waited for a report; 0 if none do."""
         return min(filter(None, (self.log.since_ms, self.concurrent_log.since_ms)), default=0)
 
     def outcomes(self) -> list[Outcome]:
@@ -387,8 +385,7 @@ class ChildState:
         return bool(self._sleeps[shard])
 
     def unanswered_since(self, shard: int) -> int:
-        """When (monotonic ms) the child's last call to a shard failed to get a reply; 0 if it got
-        one."""
+        """When (monotonic ms) the child's last call to a shard failed; 0 if it got a reply."""
         return self._unanswered[shard]
 
     def send(self, message: str) -> None:
@@ -398,8 +395,7 @@ class ChildState:
             os.write(self._message_end, f"{message}\n".encode(*AS_READ))
 
     def reset(self) -> None:
-        """Prepare the slot for its next child: the last one is dead, and its state has been
-        read."""
+        """Prepare the slot for its next child: the last one is dead, and its state was read."""
         self.take_unstarted()
         self.read_messages()
         for slot in range(self.slots + MAX_BATCH):

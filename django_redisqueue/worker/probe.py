@@ -39,8 +39,7 @@ class HeartbeatFile:
     def write(self, answered: bool) -> None:
         """Record a heartbeat, and whether Redis answered.
 
-        A failure to write (such as a full disk) is logged once; the probe sees that the file is
-        old.
+        A failure to write (a full disk) is logged once; the probe sees that the file is old.
         """
         if self._path is None:
             return

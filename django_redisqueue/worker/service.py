@@ -154,8 +154,7 @@ class Service:
 
 
 def _close_databases() -> None:
-    """Close connections and pools, because children that inherit a socket would read each other's
-    rows."""
+    """Close connections and pools: children that share a socket would read each other's rows."""
     for connection in connections.all(initialized_only=True):
         connection.close()
         if hasattr(connection, "close_pool"):  # PostgreSQL and Oracle

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import Any
 
+import pytest
 from redis import Redis
 
 from django_redisqueue.broker import sums
@@ -25,6 +26,7 @@ from django_redisqueue.broker.shards import AllShards
 from django_redisqueue.broker.workflows import WorkflowQueries
 from django_redisqueue.core.ids import tag
 from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.exceptions import WrongKeyType
 
 from ..support.cluster import ClusterNodes
 from ..support.sentinels import Fleet as SentinelFleet
@@ -162,6 +164,22 @@ class BrokerHarness:
         self.redis.delete(key)
         if self.redis.exists(f"{key}:kept"):
             self.redis.rename(f"{key}:kept", key)
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """The block must leave every key as it is."""
+        before = self.dump()
+        yield
+        assert self.dump() == before
+
+    @contextmanager
+    def refused_over(self, key: str, belongs: str = "") -> Iterator[None]:
+        """Put a value of another program into a key. The block must be refused with an error that
+        names the key (and what belongs there), and must write nothing."""
+        self.redis.set(key, "theirs")
+        words = re.escape(f"the key {key} holds a string where a {belongs}")
+        with self.unchanged(), pytest.raises(WrongKeyType, match=words):
+            yield
 
     @contextmanager
     def full(self) -> Iterator[None]:

@@ -193,7 +193,6 @@ def test_a_hash_deleted_by_hand_is_a_lost_lease_and_is_not_recreated(broker: Bro
 def test_a_hash_replaced_by_hand_is_left_alone(broker: BrokerHarness) -> None:
     broker.add("a")
     job = broker.take()
-    broker.redis.delete(broker.keys.job("a"))
     broker.redis.set(broker.keys.job("a"), "mine")
     assert broker.finish(outcome(job)) == [FinishCode.LEASE_LOST]
     assert broker.redis.get(broker.keys.job("a")) == "mine"

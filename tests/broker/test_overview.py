@@ -108,7 +108,6 @@ def test_a_cancelled_id_that_lingers_has_no_age(broker: BrokerHarness) -> None:
 
 def test_a_key_of_another_type_hides_no_other(broker: BrokerHarness) -> None:
     broker.add("strange", queue="low")
-    broker.redis.delete(broker.keys.job("strange"))
     broker.redis.set(broker.keys.job("strange"), "no hash")
     broker.add("fine")
     first, second = broker.queries.overview(["default", "low"])

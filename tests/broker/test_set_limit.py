@@ -103,7 +103,6 @@ def test_a_full_redis(broker: BrokerHarness) -> None:
 def test_a_key_of_the_wrong_type(broker: BrokerHarness, name: str) -> None:
     broker.store.enqueue([NewJob("a", "default", "t", PAYLOAD, lane=ONE)])
     key = getattr(broker.keys, name)
-    broker.redis.delete(key)
     broker.redis.set(key, "theirs")
     with pytest.raises(WrongKeyType, match=re.escape(f"{key} holds a string")):
         broker.store.set_limit(KEY, "2")

@@ -399,7 +399,6 @@ def test_nothing_is_half_written_when_a_key_is_of_another_type(
             "events": broker.keys.events, "workers": broker.keys.workers, "b": broker.keys.job("b"),
             "child": broker.keys.child_processing("c1"),
         }.get(key) or getattr(broker.keys.queue("default"), key)  # fmt: skip
-        broker.redis.delete(name)
         broker.redis.set(name, "theirs")
         before = broker.dump()
         found = _finish(broker, outcome(job))

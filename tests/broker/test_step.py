@@ -8,7 +8,6 @@ import pytest
 
 from django_redisqueue.broker.replies import ClaimedJob
 from django_redisqueue.broker.steps import StepQueries
-from django_redisqueue.exceptions import WrongKeyType
 
 from .harness import ERROR, BrokerHarness, invariants, outcome
 
@@ -60,19 +59,17 @@ def test_only_the_run_that_holds_the_job_gets_the_steps(broker: BrokerHarness) -
 def test_a_stale_writer_changes_nothing(broker: BrokerHarness, child: str, lease: int) -> None:
     broker.add("a")
     broker.take()
-    before = broker.dump()
-    assert broker.store.step(child, "a", lease, "step:s", "1") == 0
-    assert broker.store.step("c1", "never", 1, "step:s", "1") == 0
-    assert broker.dump() == before
+    with broker.unchanged():
+        assert broker.store.step(child, "a", lease, "step:s", "1") == 0
+        assert broker.store.step("c1", "never", 1, "step:s", "1") == 0
 
 
 @pytest.mark.parametrize("kind", ["completed", "failed", "cancelled", "retrying", "queued"])
 def test_a_job_that_no_longer_runs_stores_none(broker: BrokerHarness, kind: str) -> None:
     job = with_step(broker)
     broker.finish(outcome(job, kind, ERROR))
-    before = broker.dump()
-    assert store(broker, job) == 0
-    assert broker.dump() == before
+    with broker.unchanged():
+        assert store(broker, job) == 0
 
 
 @pytest.mark.parametrize("kind", ["retrying", "queued", "delayed"])
@@ -127,9 +124,8 @@ def test_a_crash_and_a_cancel_keep_the_steps(broker: BrokerHarness) -> None:
 def test_the_total_size_of_a_jobs_steps_is_capped(broker: BrokerHarness) -> None:
     job = with_step(broker)
     broker.store.settings = replace(broker.store.settings, max_result_bytes=300)
-    before = broker.dump()
-    assert store(broker, job, "step:t", "x" * 100) == -1
-    assert broker.dump() == before
+    with broker.unchanged():
+        assert store(broker, job, "step:t", "x" * 100) == -1
     assert store(broker, job, "step:s", "x" * 190) == 1
     assert store(broker, job, "step:s", "x" * 195) == -1
 
@@ -152,11 +148,8 @@ def test_new_steps_forgive_recoveries(broker: BrokerHarness) -> None:
 def test_a_key_of_another_type_is_named(broker: BrokerHarness) -> None:
     broker.add("a")
     job = broker.take()
-    broker.redis.set(broker.keys.steps("a"), "theirs")
-    before = broker.dump()
-    with pytest.raises(WrongKeyType, match="holds a string where a hash belongs"):
+    with broker.refused_over(broker.keys.steps("a"), "hash"):
         store(broker, job)
-    assert broker.dump() == before
 
 
 def test_it_works_on_a_full_redis(broker: BrokerHarness) -> None:

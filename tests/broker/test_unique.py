@@ -566,9 +566,8 @@ def test_a_workflow_is_refused_before_anything_is_written(broker: BrokerHarness)
     put(broker, "a", "until_finished")
     workflow = BrokerWorkflow(broker, {0: [], 1: [0], 2: [1]})
     workflow.jobs[1] = workflow.jobs[1]._replace(unique=spec("until_finished"))
-    before = broker.dump()
-    assert workflow.push() == f"{workflow.job(1)} a k"
-    assert broker.dump() == before
+    with broker.unchanged():
+        assert workflow.push() == f"{workflow.job(1)} a k"
     complete(broker)
     assert (workflow.push(), workflow.push()) == (1, 0)
     assert put(broker, "b", "until_finished") == workflow.job(1)
@@ -657,11 +656,10 @@ def test_a_key_of_the_wrong_type_is_named_before_anything_is_written(
 ) -> None:
     key = broker.keys.unique("k") if name == "unique" else getattr(broker.keys, name)
     broker.redis.hset(key, "x", "1")
-    before = broker.dump()
-    new = NewJob("a", "default", "t", PAYLOAD, unique=spec("until_finished"))
-    with pytest.raises(RedisQueueError, match=re.escape(f"the key {key} holds a hash where a")):
-        broker.store.enqueue([new])
-    assert broker.dump() == before
+    with broker.unchanged():
+        new = NewJob("a", "default", "t", PAYLOAD, unique=spec("until_finished"))
+        with pytest.raises(RedisQueueError, match=re.escape(f"the key {key} holds a hash where a")):
+            broker.store.enqueue([new])
 
 
 @pytest.mark.parametrize("name", ["unique", "uniques", "unique_lifetimes"])

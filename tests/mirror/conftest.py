@@ -47,6 +47,13 @@ def shard(mirrored: None, redis_server: RedisServer, database: str) -> Iterator[
     made.close()
 
 
+@pytest.fixture
+def full_shard(shard: MirroredShard) -> MirroredShard:
+    """A shard on Redis's own clock, and a bridge with everything that belongs to it."""
+    shard.use_full_bridge(page=100)
+    return shard
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def processes(
     request: pytest.FixtureRequest,

@@ -12,12 +12,13 @@ from django.db.models import Manager
 
 from django_redisqueue.broker.commands import ClaimRequest
 from django_redisqueue.broker.entries import format_position
+from django_redisqueue.broker.events import PAGE
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.broker.replies import Outcome
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.ids import shard_of_id
 from django_redisqueue.core.job_data import NewJob
-from django_redisqueue.mirror.bridge import Bridge
+from django_redisqueue.mirror.bridge import Bridge, make_bridge
 from django_redisqueue.models import (
     JobEvent,
     JobRecord,
@@ -42,6 +43,12 @@ class MirroredShard:
     def close(self) -> None:
         self.bridge.connection.close()
         self.broker.close()
+
+    def use_full_bridge(self, page: int = PAGE) -> None:
+        """From now on use Redis's own clock, and a bridge with everything that belongs to it."""
+        self.bridge.close()
+        self.broker.store.now_ms = None
+        self.bridge = make_bridge(get_settings(), page=page)
 
     def mirror(self, bridge: Bridge | None = None) -> None:
         """Apply all available events."""

@@ -29,11 +29,9 @@ from .rows import record
 def full_shard(shard: MirroredShard, settings: Any) -> MirroredShard:
     """A shard on Redis's own clock, and a bridge with everything that belongs to it. The stream is
     trimmed by a hundredth of its cap at a time."""
-    shard.bridge.close()
     settings.REDISQUEUE = {**settings.REDISQUEUE, "EVENTS_CAP": 100 * STEP}
     shard.broker.store.settings = get_settings()
-    shard.broker.store.now_ms = None
-    shard.bridge = make_bridge(get_settings(), page=100)
+    shard.use_full_bridge(page=100)
     return shard
 
 

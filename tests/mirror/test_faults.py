@@ -248,9 +248,7 @@ def test_a_page_is_bounded_by_the_bytes_that_it_reads_from_hashes(
     """The same holds for a reconcile."""
     monkeypatch.setattr(writer_module, "MAX_BODY_BYTES", 10_000)
     read: list[int] = []
-    shard.bridge.close()
-    shard.broker.store.now_ms = None
-    shard.bridge = make_bridge(get_settings())
+    shard.use_full_bridge()
     spy_on(shard.bridge.events, read, monkeypatch)
     ids = [f"j{n}" for n in range(40)]
     shard.broker.end(*ids, body=json.dumps("r" * 3000))

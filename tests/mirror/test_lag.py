@@ -3,23 +3,11 @@ problem."""
 
 from __future__ import annotations
 
-import pytest
-
 from django_redisqueue.broker.health import UnreadEvents
-from django_redisqueue.conf import get_settings
 from django_redisqueue.health.facts import read_facts
-from django_redisqueue.mirror.bridge import make_bridge
 from django_redisqueue.models import MirrorState
 
 from .mirrored_shard import MirroredShard
-
-
-@pytest.fixture
-def full_shard(shard: MirroredShard) -> MirroredShard:
-    shard.bridge.close()
-    shard.broker.store.now_ms = None
-    shard.bridge = make_bridge(get_settings(), page=100)
-    return shard
 
 
 def unread(shard: MirroredShard) -> UnreadEvents:

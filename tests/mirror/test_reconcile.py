@@ -4,7 +4,7 @@ early."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
 
@@ -16,7 +16,6 @@ from django_redisqueue.conf import get_settings
 from django_redisqueue.core.clock import real_ms
 from django_redisqueue.exceptions import RedisUnavailable
 from django_redisqueue.mirror import reconcile
-from django_redisqueue.mirror.bridge import make_bridge
 from django_redisqueue.mirror.reconcile import Reconciler
 from django_redisqueue.mirror.writer import Cursor, SqliteThrottle
 from django_redisqueue.models import (
@@ -36,13 +35,11 @@ from .mirrored_shard import MirroredShard, check_records, counts
 
 
 @pytest.fixture
-def full_shard(shard: MirroredShard, monkeypatch: pytest.MonkeyPatch) -> Iterator[MirroredShard]:
+def full_shard(shard: MirroredShard, monkeypatch: pytest.MonkeyPatch) -> MirroredShard:
     """A shard on Redis's own clock, whose mirror is reconciled in small steps."""
     monkeypatch.setattr(reconcile, "RECORDS_PER_STEP", 3)
     monkeypatch.setattr(scan, "KEYS_A_PAGE", 10)
-    shard.bridge.close()
-    shard.broker.store.now_ms = None
-    shard.bridge = make_bridge(get_settings())
+    shard.use_full_bridge()
     return shard
 
 

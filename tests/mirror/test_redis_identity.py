@@ -16,7 +16,6 @@ from django_redisqueue.broker.entries import START, parse_position
 from django_redisqueue.conf import get_settings
 from django_redisqueue.exceptions import WrongRedis
 from django_redisqueue.mirror import redis_identity
-from django_redisqueue.mirror.bridge import make_bridge
 from django_redisqueue.mirror.redis_identity import RedisIdentity
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState
 from tests.broker.harness import ERROR, BrokerHarness, outcome
@@ -24,15 +23,6 @@ from tests.support.servers import RedisServer
 from tests.support.stream import fields_of
 
 from .mirrored_shard import MirroredShard, check_records
-
-
-@pytest.fixture
-def full_shard(shard: MirroredShard) -> Iterator[MirroredShard]:
-    """A shard on Redis's own clock, and a bridge with everything that belongs to it."""
-    shard.bridge.close()
-    shard.broker.store.now_ms = None
-    shard.bridge = make_bridge(get_settings(), page=100)
-    return shard
 
 
 def state() -> MirrorState:
@@ -270,9 +260,7 @@ def own(
     server = fresh_server(appendonly=False, dbfilename="dump.rdb")
     settings.REDISQUEUE = {"CONNECTION": {"URL": server.url}, "PREFIX": "own", "MIRROR": True}
     shard = MirroredShard(BrokerHarness(server))
-    shard.bridge.close()
-    shard.broker.store.now_ms = None
-    shard.bridge = make_bridge(get_settings(), page=100)
+    shard.use_full_bridge(page=100)
     yield shard, server
     shard.close()
 

@@ -14,7 +14,7 @@ from django_redisqueue.broker.workflows import HALF_PUSHED_MS
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.statuses import WorkflowTransition
 from django_redisqueue.mirror import reconcile
-from django_redisqueue.mirror.bridge import Bridge, make_bridge
+from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.mirror.changes import KnownWorkflow, collapse_workflows
 from django_redisqueue.mirror.reconcile import Reconciler
 from django_redisqueue.mirror.writer import CursorMoved
@@ -44,13 +44,9 @@ FAN = {0: (), 1: (0,), 2: (0,), 3: (1, 2)}
 
 
 @pytest.fixture
-def full_shard(shard: MirroredShard, monkeypatch: pytest.MonkeyPatch) -> Iterator[MirroredShard]:
-    """A shard on Redis's own clock, and a bridge with everything that belongs to it."""
+def full_shard(full_shard: MirroredShard, monkeypatch: pytest.MonkeyPatch) -> MirroredShard:
     monkeypatch.setattr(reconcile, "RECORDS_PER_STEP", 3)
-    shard.bridge.close()
-    shard.broker.store.now_ms = None
-    shard.bridge = make_bridge(get_settings(), page=100)
-    return shard
+    return full_shard
 
 
 def counts(record: WorkflowRecord) -> tuple[int, int, int, int]:

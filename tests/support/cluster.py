@@ -5,25 +5,22 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from redis import Redis, RedisCluster
 from redis.crc import key_slot
-from redis.exceptions import RedisError
 
 from django_redisqueue.broker.embedded import version_of
 
-from .program import START_SECONDS
-from .servers import RedisServer, program
+from .servers import RedisServer, program, wait_for
 
 if TYPE_CHECKING:  # benchmarks run where pytest is not installed
     import pytest
 
-Found = TypeVar("Found")
 SLOTS = 16384
 MASTERS = 3
 FIRST_SLOTS = tuple(n * SLOTS // MASTERS for n in range(MASTERS))  # of each master at first
@@ -322,19 +319,3 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-def wait_for(condition: Callable[[], Found | None], problem: str) -> Found:
-    """Returns the condition's value once it is true. A node may not answer yet, or no longer."""
-    end = time.monotonic() + START_SECONDS
-    found: Found | None = None
-    last: object = None
-    while not found:
-        assert time.monotonic() < end, f"{problem}: {last}"
-        try:
-            found = condition()
-        except RedisError as error:
-            last = error
-        if not found:
-            time.sleep(0.02)
-    return found

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Self
 
@@ -11,8 +9,8 @@ from redis import Redis
 from redis.exceptions import RedisError
 from redis.sentinel import Sentinel
 
-from .program import START_SECONDS, Program
-from .servers import Option, RedisServer, free_port, program
+from .program import Program
+from .servers import Option, RedisServer, free_port, program, wait_for
 
 OWN_DOWN_MS = 300  # for a lone sentinel; several would take busy servers for dead
 FLEET_DOWN_MS = 1500
@@ -90,8 +88,11 @@ class Fleet:
             )
             for _ in range(3)
         ]
-        _until(lambda: all(s.replicas() == replicas for s in self.sentinels))
-        _until(lambda: all(len(s.ask("sentinel_sentinels")) == 2 for s in self.sentinels))
+        wait_for(lambda: all(s.replicas() == replicas for s in self.sentinels), "no replicas")
+        wait_for(
+            lambda: all(len(s.ask("sentinel_sentinels")) == 2 for s in self.sentinels),
+            "the sentinels do not find each other",
+        )
         places = ",".join(sentinel.address for sentinel in self.sentinels)
         self.url = f"redis+sentinel://{places}/jobs/0"
 
@@ -127,10 +128,3 @@ class Fleet:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + START_SECONDS
-    while not condition():
-        assert time.monotonic() < end, "the servers do not find each other"
-        time.sleep(0.02)

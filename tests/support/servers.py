@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -23,6 +23,7 @@ from django_redisqueue.broker.embedded import find_program
 from .program import START_SECONDS, Program
 
 Option = str | int | bool
+Found = TypeVar("Found")
 
 
 def program() -> str:
@@ -68,7 +69,7 @@ class RedisServer(Program):
         host, _, port = master.address.rpartition(":")
         client = self.client(decode_responses=True)
         client.replicaof(host, int(port))
-        self._until(lambda: client.info("replication").get("master_link_status") == "up")
+        wait_for(lambda: client.info("replication").get("master_link_status") == "up", "no link")
 
     def link(self) -> str:
         """The state of the link to its master, and the master's address; "" if it has no master or
@@ -122,10 +123,10 @@ class RedisServer(Program):
         (in_the_way / "folder").mkdir(parents=True)  # a file cannot be renamed to it
         with Redis.from_url(self.url, decode_responses=True) as client:
             client.config_set("save", "3600 1")
-            self._until(lambda: not _saves(client) and "MISCONF" in _refusal(client))
+            wait_for(lambda: not _saves(client) and "MISCONF" in _refusal(client), "it can save")
             yield
             client.config_set("save", "")
-            self._until(lambda: not _refusal(client))
+            wait_for(lambda: not _refusal(client), "it cannot save again")
         shutil.rmtree(in_the_way)
 
     def close(self) -> None:
@@ -133,13 +134,6 @@ class RedisServer(Program):
         for client in self._clients:
             client.close()
         super().close()
-
-    @staticmethod
-    def _until(condition: Callable[[], bool]) -> None:
-        end = time.monotonic() + START_SECONDS
-        while not condition():
-            assert time.monotonic() < end, "the server does not become what it should"
-            time.sleep(0.01)
 
     def _arguments(self) -> list[str]:
         if self.address.startswith("/"):
@@ -167,6 +161,22 @@ def _refusal(client: Redis) -> str:
     except RedisError as error:
         return str(error)
     return ""
+
+
+def wait_for(condition: Callable[[], Found | None], problem: str) -> Found:
+    """Returns the condition's value once it is true. A server may not answer yet, or no longer."""
+    end = time.monotonic() + START_SECONDS
+    found: Found | None = None
+    last: object = None
+    while not found:
+        assert time.monotonic() < end, f"{problem}: {last}"
+        try:
+            found = condition()
+        except RedisError as error:
+            last = error
+        if not found:
+            time.sleep(0.02)
+    return found
 
 
 def redis_url(address: str, password: str = "") -> str:

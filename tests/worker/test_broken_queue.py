@@ -20,7 +20,6 @@ from .processes import eventually
 @contextmanager
 def another_programs_key(harness: WorkerHarness, name: str) -> Iterator[None]:
     key = f"{keys_of('low').queue('low').base}:{name}"
-    harness.redis.delete(key)
     harness.redis.set(key, "theirs")
     yield
     assert harness.redis.get(key) == "theirs"

@@ -18,7 +18,8 @@ from django_redisqueue.core.ids import shard_of_id, slot, tag
 from django_redisqueue.exceptions import RedisUnavailable
 from tests.mirror.conftest import processes
 from tests.mirror.mirror_processes import MirrorProcesses
-from tests.support.cluster import ClusterNode, ClusterNodes, can_be_cut_off, wait_for
+from tests.support.cluster import ClusterNode, ClusterNodes, can_be_cut_off
+from tests.support.servers import wait_for
 from tests.support.stopwatch import Stopwatch
 
 from . import tasks

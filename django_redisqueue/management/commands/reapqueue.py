@@ -100,8 +100,7 @@ class Command(QueueCommand):
         )
 
     def _once(self, shard: _Shard) -> None:
-        """Reap once, as soon as Redis has answered steadily for one lease. Until then, send
-        heartbeats."""
+        """Reap once Redis has answered steadily for one lease; until then, send heartbeats."""
         while wait_ms := self._pass(shard).wait_ms:
             self.write(
                 f"leases have expired, but this Redis has been steady for less than one lease; "

@@ -220,8 +220,7 @@ def _ping(shards: AllShards) -> None:
 
 
 def _retry_transient(ask: Callable[[], Answer]) -> Answer:
-    """Call ``ask`` until Redis answers and accepts writes. Raises errors that waiting cannot
-    change."""
+    """Call ``ask`` until Redis answers and accepts writes. Raises errors that are not transient."""
     return retry_until_answered(
         lambda _: ask(), who="worker", give_up=lambda error: not isinstance(error, TRANSIENT)
     )

@@ -216,8 +216,7 @@ class AsyncRunner:
 
 
 def _end_child_if_broken(task: asyncio.Task[None]) -> None:
-    """End the child after a fault outside its jobs, such as when a job cancels another job's
-    task."""
+    """End the child after a fault outside its jobs, as when a job cancels another's task."""
     error = asyncio.CancelledError() if task.cancelled() else task.exception()
     if error is not None:
         end_child(error)

@@ -24,8 +24,7 @@ StepsOf = Callable[[ClaimedJob], Steps]
 class ChunkContext:
     """The first argument of a chunk task with ``takes_context=True``.
 
-    Jobs that the function does not mention complete when it returns, and share its exception when
-    it raises.
+    Jobs that the function does not mention complete when it returns, or share its exception.
     """
 
     def __init__(self, items: Sequence[ChunkItem], steps: Sequence[Steps]) -> None:
@@ -62,8 +61,7 @@ class ChunkContext:
         using: str = DEFAULT_DB_ALIAS,
         **kwargs: Any,
     ) -> Any:
-        """A step of one job, like ``JobContext.step``, independent of the chunks that the job runs
-        in."""
+        """A step of one job, like ``JobContext.step``, whatever chunks the job runs in."""
         call = partial(check_callable(func, name), *args, **kwargs)
         return self._steps[self._position(item)].run(name, call, atomic, using)
 

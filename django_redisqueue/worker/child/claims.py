@@ -345,8 +345,7 @@ class Claims:
 
     def available(self) -> list[int]:
         """The shards that answer, beginning with the next in turn; if there is only one, always
-        that one. Shards whose last call was not answered come first, because it may have claimed
-        jobs."""
+        that one. Those whose last call was not answered come first: it may have claimed jobs."""
         number = len(self.shards)
         in_turn = (turn % number for turn in range(self._turn + 1, self._turn + 1 + number))
         found = [shard for shard in in_turn if self._is_available(self.shards[shard])]
@@ -446,8 +445,7 @@ class Reports:
 
 def note_silent(state: ChildState, by_shard: Sequence[Commands], shard: int) -> None:
     """Note that a child has waited in vain for the server of a shard; a server may have several
-    shards. If there is only one server, it gets another call, because perhaps only the connection
-    is dead."""
+    shards. A lone server gets another call: perhaps only the connection is dead."""
     servers = [commands.connection.server for commands in by_shard]
     silent = [at for at, server in enumerate(servers) if server == servers[shard]]
     if len(silent) < len(servers):

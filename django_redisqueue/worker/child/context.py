@@ -321,12 +321,7 @@ class JobContext:
         return aiter(self._new_walk(items, chunk, name, total, max_runtime))
 
     def _new_walk(
-        self,
-        items: Any,
-        chunk: int,
-        name: str,
-        total: int | None,
-        max_runtime: Duration | None,
+        self, items: Any, chunk: int, name: str, total: int | None, max_runtime: Duration | None
     ) -> Walk:
         size = check_integer(chunk, "chunk", 1, MAX_WALK_CHUNK)
         if total is not None:
@@ -367,8 +362,7 @@ class JobContext:
 
 
 async def _acall(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """The return value of ``func``, awaited if it is awaitable, such as that of
-    ``manager.acount``."""
+    """The return value of ``func``, awaited if it is awaitable, as that of ``manager.acount``."""
     found = await sync_to_async(func)(*args, **kwargs)
     return await found if isawaitable(found) else found
 

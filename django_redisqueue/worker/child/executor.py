@@ -77,8 +77,7 @@ CallFunction = Callable[[list[Any]], object]  # called with these arguments
 
 @dataclass(slots=True, repr=False)
 class Execution:
-    """A job that is ready to run. Not frozen, because creating it would take three times as
-    long."""
+    """A job ready to run. Not frozen, because creating it would take three times as long."""
 
     job: ClaimedJob
     task: Task
@@ -374,8 +373,7 @@ class Executor:
         return outcome
 
     def _call_task(self, execution: Execution) -> object:
-        """Call the task. An interrupt may only occur in here, not during the commit of a
-        receipt."""
+        """Call the task. An interrupt may only occur here, not during the commit of a receipt."""
         task, job, context = execution.task, execution.job, None
         args = execution.args
         if task.options.takes_context:

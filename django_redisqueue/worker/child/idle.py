@@ -75,8 +75,7 @@ class IdleWait:
 
     def wait(self, wanted: int, longest: float = math.inf) -> None:
         """Block until there may be work, or for a few seconds, at most ``longest``. The next claim
-        goes to the shard that has work; with one shard, that claim has then already been made, for
-        ``wanted`` jobs."""
+        goes to the shard with work; with one shard, it has then been made, for ``wanted`` jobs."""
         now = time.monotonic()
         self._ignored = {key: until for key, until in self._ignored.items() if until > now}
         longest = min(longest, self._longest(), self._claims.resend_in())
@@ -113,8 +112,7 @@ class IdleWait:
         return []
 
     def wait_for_release(self) -> None:
-        """Let the supervisor release the jobs that this child holds, so that it can run a
-        suspect."""
+        """Let the supervisor release the jobs that this child holds, so it can run a suspect."""
         self._interrupts.wait(lambda: time.sleep(POLL_RELEASED))
 
     def next_shard(self) -> None:
@@ -124,8 +122,7 @@ class IdleWait:
         self._claims.go_to(None)
 
     def is_drained(self, in_flight_unwritten: int) -> bool:
-        """With burst, after an empty claim in every shard: True when no further claim can return
-        jobs.
+        """With burst, after an empty claim in every shard: True if no further claim can return any.
 
         The supervisor may still have to release jobs of this child, which are then queued again. So
         the queues are drained only if this child held nothing before an empty claim, not counting

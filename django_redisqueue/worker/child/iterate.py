@@ -60,8 +60,7 @@ class SequenceSource:
 
 
 class QuerySetSource:
-    """The rows of a queryset by a unique key: a page costs the same, however far into the
-    queryset."""
+    """The rows of a queryset by a unique key: every page costs the same, wherever it is."""
 
     reads_database = True
 

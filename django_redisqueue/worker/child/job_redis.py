@@ -35,10 +35,7 @@ class JobRedis:
     """
 
     def __init__(
-        self,
-        child: str,
-        settings: Settings,
-        keep_alive: Callable[..., None] = lambda *_: None,
+        self, child: str, settings: Settings, keep_alive: Callable[..., None] = lambda *_: None
     ) -> None:
         """``keep_alive`` is called before a job has started: while Redis is unavailable, and with
         the number of seconds that reading a file may take."""
@@ -126,8 +123,7 @@ class JobRedis:
 
     @contextmanager
     def _commands(self, job_id: str) -> Iterator[Commands]:
-        """The commands of a job's shard, on a connection that no other thread uses in the
-        meantime."""
+        """The commands of a job's shard, on a connection that no other thread uses meanwhile."""
         unused = self._unused
         try:
             connection = unused.pop()
@@ -149,8 +145,7 @@ class LatestProgress:
 
     A job on an event loop must not wait for Redis, so it only leaves its progress here. ``wake``
     calls the progress thread, and ``shield`` keeps interrupts out while the job holds a lock. Once
-    the job has ended, only the reporter thread sends progress: the last one, right before the
-    outcome.
+    the job has ended, the reporter thread sends the last one, right before the outcome.
     """
 
     def __init__(

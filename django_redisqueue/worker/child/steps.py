@@ -1,5 +1,4 @@
-"""What a running job has stored: the results of steps that are done, by name; and what it waits
-for.
+"""What a running job has stored: results of its finished steps, by name, and what it waits for.
 
 A job that runs again (after a failure, a crash or a deploy) calls the same code from its first
 line. A step that is already done returns its stored result without being called.

@@ -176,8 +176,7 @@ class LeaderRole(ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """Do what is due as the leader, or wait until something is due, at most
-        ``until_renewal``."""
+        """Do what is due as the leader, or wait for something due, at most ``until_renewal``."""
 
     @abstractmethod
     def renewed(self, reply: LeadReply) -> None:
@@ -235,8 +234,7 @@ def run_in_child(shards: int, make: MakeRole, state: ChildState, stop: float = S
 
 
 class _RoleThread(threading.Thread):
-    """The role of one shard. A daemon, so that a shard that hangs does not keep the process
-    alive."""
+    """The role of one shard. A daemon: a shard that hangs must not keep the process alive."""
 
     def __init__(
         self, shard: int, make: MakeRole, over: threading.Event, state: ChildState | None

@@ -221,8 +221,7 @@ class ScheduleRows:
                 self._pause(one, not row.is_enabled)
 
     def _is_here(self, row: PeriodicJob) -> bool:
-        """Whether the row's schedule is in this shard. A row without a schedule belongs to shard
-        0."""
+        """Whether the row's schedule is in this shard. A row without one belongs to shard 0."""
         settings, here = self._commands.settings, self._commands.connection.shard
         if settings.shards == 1:
             return True

@@ -251,8 +251,7 @@ def jobs_that_may_run(commands: Commands, ids: Iterable[str]) -> set[str]:
 class ResultFileCleaner:
     """Deletes the files of gathers that are over, and of other jobs that Redis no longer has.
 
-    The files are deleted first, then their names in Redis, so an interrupted pass leaves no file
-    behind.
+    The files are deleted before their names in Redis, so an interrupted pass leaves none behind.
     """
 
     def __init__(self, commands: Commands) -> None:

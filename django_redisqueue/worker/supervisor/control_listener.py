@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from ...broker.base import keys_at
 from ...broker.connection import BLOCK_SECONDS, RedisConnection, blocking_connection
 from ...broker.failures import RetryBackoff
-from ...broker.redis_url import RedisUrl, get_redis_url
+from ...broker.redis_url import shards_by_server
 from ...conf import Settings
 from ...exceptions import RedisQueueError, RedisUnavailable
 
@@ -37,14 +36,12 @@ class ControlListener:
         self._worker = worker
         self._on_cancel = on_cancel
         self._on_order = on_order
-        self._shards: dict[RedisUrl, list[int]] = defaultdict(list)  # by server
-        for shard in range(settings.shards):
-            self._shards[get_redis_url(shard)].append(shard)
+        self._shards = shards_by_server()
         self._settings = settings
 
     def start(self) -> None:
         """Listen until the process ends."""
-        for shards in self._shards.values():
+        for shards in self._shards:
             threading.Thread(target=self._run, args=[shards], name="control", daemon=True).start()
 
     def _run(self, shards: Sequence[int]) -> None:

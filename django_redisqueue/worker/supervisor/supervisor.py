@@ -42,8 +42,7 @@ EXIT_WAIT = 1.0  # s for children to die after their fork server has died
 
 
 class WakePipe:
-    """A pipe whose reader wakes up when another process or thread writes to it. Neither end ever
-    blocks."""
+    """A pipe that wakes its reader when another process or thread writes. Neither end blocks."""
 
     def __init__(self) -> None:
         self._reader, self.writer = os.pipe()

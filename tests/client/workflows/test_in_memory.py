@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -362,13 +361,6 @@ def work(manual_worker: ManualWorker) -> None:
             manual_worker.settle(job, resolution.kind, resolution.body, resolution.detail)
         if not went_on and not claimed:
             return
-
-
-@pytest.fixture
-def manual_worker(queue_settings: dict[str, Any]) -> Iterator[ManualWorker]:
-    made = ManualWorker()
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
