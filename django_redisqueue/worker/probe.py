@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 import time
+from contextlib import suppress
 from enum import IntEnum
 from math import inf
 from pathlib import Path
@@ -62,10 +63,12 @@ class HeartbeatFile:
             self._is_broken = True
 
     def remove(self) -> None:
-        """Delete the file, because the worker has stopped."""
+        """Delete the file, because the worker has stopped. If that fails, as on a disk that has
+        become read-only, the file is soon too old."""
         if self._path is not None:
-            self._path.unlink(missing_ok=True)
-            self._draft.unlink(missing_ok=True)
+            for path in (self._path, self._draft):
+                with suppress(OSError):
+                    path.unlink()
 
 
 class Health(IntEnum):

@@ -77,6 +77,7 @@ def test_a_failure_to_write_the_heartbeat_file_is_logged_once(
     shutil.rmtree(folder)
     heartbeat_file.write(True)
     assert len(caplog.records) == 2
+    (folder / "beat").mkdir(parents=True)  # cannot be deleted like a file
     heartbeat_file.remove()
 
 
