@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import os
 import socket
+from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import wraps
@@ -183,10 +184,11 @@ def _async_wrapper(task: Task[Any, Any]) -> Callable[..., Any]:
         await task_started.asend(this.sender, task_result=this.result)
         try:
             value = await task.func(*this.arguments, **kwargs)
-        except (JobAbandoned, JobSuspended):
-            raise
         except BaseException as error:
-            this.failed(error)
+            meant = _meant_by(error, context)
+            if isinstance(meant, JobAbandoned | JobSuspended):
+                raise
+            this.failed(meant)
             await task_finished.asend(this.sender, task_result=this.result)
             raise
         value = this.returned(value)
@@ -194,6 +196,14 @@ def _async_wrapper(task: Task[Any, Any]) -> Callable[..., Any]:
         return value
 
     return run
+
+
+def _meant_by(error: BaseException, context: Any) -> BaseException:
+    """The interrupt of the job, which asyncio can only raise as a CancelledError, or the error."""
+    if isinstance(error, CancelledError) and context.interrupt is not None:
+        interrupt: BaseException = context.interrupt
+        return interrupt.with_traceback(error.__traceback__)
+    return error
 
 
 def _is_first(context: Any) -> bool:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import django
@@ -21,13 +22,21 @@ from django.utils import timezone
 
 from django_redisqueue import get_job
 from django_redisqueue.client.registry import get_task
-from django_redisqueue.exceptions import InvalidArguments
+from django_redisqueue.exceptions import (
+    Interrupt,
+    InvalidArguments,
+    JobAbandoned,
+    JobCancelled,
+    JobTimeout,
+)
 from django_redisqueue.testing import capture_jobs, run_inline
+from django_redisqueue.worker.child.async_runner import AsyncRun
 from tests.app import tasks as our_tasks
 from tests.support.commands import manage
 from tests.support.servers import RedisServer
 
 from ..support.manual_worker import ManualWorker
+from ..worker.child.test_async_runner import RunnerHarness, end
 
 if django.VERSION < (6, 0) and not os.environ.get("CI"):
     pytest.importorskip("django_tasks", reason="Django 5.2 needs the django-tasks package")
@@ -306,6 +315,39 @@ def test_async_tasks(heard: list[Any]) -> None:
     result.refresh()
     assert result.return_value == 0
     assert [name for name, *_ in heard] == ["started", "finished", "enqueued"]
+
+
+@pytest.mark.parametrize(
+    ("interrupt", "error"),
+    [(JobTimeout, "JobTimeout"), (JobCancelled, "JobCancelled"), (JobAbandoned, None)],
+)
+def test_an_interrupted_async_run_finishes_with_what_the_job_gets(
+    monkeypatch: pytest.MonkeyPatch, interrupt: type[Interrupt], error: str | None
+) -> None:
+    """asyncio raises a CancelledError instead. If the job was abandoned, another worker has it, so
+    this run has no result."""
+    errors: list[str] = []
+    runner = RunnerHarness()
+
+    async def interrupted(seconds: float) -> None:
+        (run,) = runner.in_flight.running()
+        assert isinstance(run, AsyncRun)
+        run.stop(interrupt())
+        await asyncio.sleep(seconds)
+
+    def note(task_result: Any, **_: Any) -> None:
+        errors.append(task_result.errors[0].exception_class_path.rpartition(".")[2])
+
+    monkeypatch.setattr(tasks, "asyncio", SimpleNamespace(sleep=interrupted))
+    task_finished.connect(note)
+    try:
+        runner.start("job_1_aaaaaaaaaa_0", 60, task=get_task(tasks.sleep.module_path))
+        runner.wait(lambda: not runner.in_flight.running())
+    finally:
+        task_finished.disconnect(note)
+        runner.redis.open()
+        end(runner.runner)
+    assert errors == ([error] if error else [])
 
 
 @run_inline()

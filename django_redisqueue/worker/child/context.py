@@ -29,6 +29,7 @@ from ...core.ids import due_ms_of
 from ...core.interrupts import Shield
 from ...core.parsing import is_number
 from ...exceptions import (
+    Interrupt,
     InvalidArguments,
     JobAbandoned,
     JobCancelled,
@@ -66,7 +67,7 @@ class JobContext:
 
     __slots__ = (
         "_cancelled", "_is_stopping", "_parent_results", "_report", "_reported", "_shield",
-        "_steps", "_store", "_walks", "attempt", "claimed", "job",
+        "_steps", "_store", "_walks", "attempt", "claimed", "interrupt", "job",
     )  # fmt: skip
 
     def __init__(
@@ -79,7 +80,8 @@ class JobContext:
     ) -> None:
         self.job = Job(claimed.id)  #: the handle of this job
         self.attempt = claimed.attempts + 1  #: 1 for the first attempt
-        self.claimed = claimed  # for tasks of Django's own tasks framework
+        self.claimed = claimed  # this and the next for tasks of Django's own tasks framework
+        self.interrupt: Interrupt | None = None  # what a CancelledError in an async job means
         self._report = report
         self._reported = 0.0
         self._cancelled = False

@@ -79,6 +79,8 @@ class InFlightRun:
             if self.context.defers_cancel:
                 return False  # it checks between two items
         self.interrupt = interrupt
+        if self.context is not None:
+            self.context.interrupt = interrupt
         return True
 
 
