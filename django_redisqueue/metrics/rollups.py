@@ -182,7 +182,8 @@ COMPACTIONS = (
     (timedelta(hours=26), timedelta(hours=1)),
 )
 MAX_AGE = timedelta(days=8)  # no chart shows older rows, so they may stay as they are
-ROWS_PER_STEP, MINUTES_PER_STEP = 2000, 500
+ROWS_PER_STEP = 2000
+ROWS_PER_UPDATE = 100  # the time of Django's statement grows with the square of their number
 
 
 def compact(now: datetime) -> int:
@@ -201,22 +202,24 @@ def _compact(first: datetime, end: datetime, step: timedelta) -> int:
     rows = Rollup.objects.using(using).filter(minute__gte=first, minute__lt=end)
     # A minute may have a row for each of thousands of tasks, and most are already compacted.
     minutes = rows.order_by("minute").values_list("minute", flat=True).distinct()
-    odd_minutes = [minute for minute in minutes if floor(minute, step) != minute][:MINUTES_PER_STEP]
+    odd_minutes = [minute for minute in minutes if floor(minute, step) != minute]
     if not odd_minutes:
         return 0
-    found = rows.filter(minute__in=odd_minutes).order_by("minute").values_list("minute", "pk")
-    odd = found[:ROWS_PER_STEP]
-    starts = {floor(minute, step) for minute, _ in odd}
+    start = floor(odd_minutes[0], step)
+    window = [minute for minute in odd_minutes if floor(minute, step) == start]
+    # All minutes of a queue and task together: each row that stays is written about once.
+    found = rows.filter(minute__in=window).order_by("queue", "task")
+    odd = list(found.values_list("pk", "queue", "task")[:ROWS_PER_STEP])
+    wanted = {(queue, task) for _, queue, task in odd}
+    queues, tasks = ({names[n] for names in wanted} for n in (0, 1))
     with transaction.atomic(using=using):
-        kept = {
-            (row.minute, row.queue, row.task): row
-            for row in rows.filter(minute__in=starts).select_for_update()
-        }
-        parts = Rollup.objects.using(using).filter(pk__in=[pk for _, pk in odd])
-        before = list(kept.values())
+        known = rows.filter(minute=start, queue__in=queues, task__in=tasks).select_for_update()
+        before = [row for row in known if (row.queue, row.task) in wanted]
+        kept = {(row.minute, row.queue, row.task): row for row in before}
+        parts = Rollup.objects.using(using).filter(pk__in=[pk for pk, *_ in odd])
         _merge(kept, parts.select_for_update(), step)
         Rollup.objects.using(using).bulk_create(row for row in kept.values() if row._state.adding)
-        Rollup.objects.using(using).bulk_update(before, COLUMNS)
+        Rollup.objects.using(using).bulk_update(before, COLUMNS, batch_size=ROWS_PER_UPDATE)
         return parts.delete()[0]
 
 

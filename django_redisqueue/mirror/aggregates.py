@@ -53,8 +53,13 @@ class RollupBatch:
     def _write(self, table: BulkTable) -> None:
         if not self._sums:
             return
-        # Exactly these minutes: one event from a wrong clock must not read all rows in between.
-        rows = Rollup.objects.using(table.alias).filter(minute__in=set(map(_minute, self._sums)))
+        # Exactly these minutes: one event from a wrong clock must not read all rows in between. And
+        # no other queues and tasks, of which a minute may have thousands.
+        rows = Rollup.objects.using(table.alias).filter(
+            minute__in=set(map(_minute, self._sums)),
+            queue__in={queue for _, queue, _ in self._sums},
+            task__in={task for *_, task in self._sums},
+        )
         known = {
             (int(row.minute.timestamp()) // 60, row.queue, row.task): row
             for row in rows.select_for_update().order_by("pk")

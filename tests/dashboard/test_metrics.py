@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from pytest_django import DjangoAssertNumQueries
 
 from django_redisqueue.dashboard.charts import make_charts
@@ -153,6 +155,18 @@ def test_a_call_folds_a_bounded_number_of_rows(monkeypatch: pytest.MonkeyPatch) 
     while compact(NOW):
         pass
     assert sum(each.completed for each in Rollup.objects.all()) == 10
+
+
+def test_all_minutes_of_a_task_are_folded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With thousands of tasks, a minute at a time would write every row again for each minute."""
+    monkeypatch.setattr("django_redisqueue.metrics.rollups.ROWS_PER_STEP", 90)
+    for n in range(20):
+        for ago in range(175, 184):  # 9:31 to 9:39
+            row(ago, task=f"t{n:02}", completed=1)
+    with CaptureQueriesContext(connection) as queries:
+        assert [compact(NOW) for _ in range(3)] == [90, 90, 0]
+    assert [each.completed for each in Rollup.objects.all()] == [9] * 20
+    assert not [one["sql"] for one in queries.captured_queries if one["sql"].startswith("UPDATE")]
 
 
 def test_the_oldest_folded_hour_is_complete() -> None:

@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.metrics.histograms import decode, percentile
+from django_redisqueue.mirror import aggregates
 from django_redisqueue.models import JobEvent, JobRecord, Rollup
 from tests.broker.harness import ERROR, T0, outcome
 
@@ -241,6 +243,19 @@ def test_rollups_count_and_time(shard: MirroredShard) -> None:
     assert 30 < (percentile(decode(row.wait), 0.5) or 0) <= 50
     assert 300 < (percentile(decode(row.run), 0.5) or 0) <= 500
     assert sum(decode(Rollup.objects.get(queue="other").run)) == 1
+
+
+def test_rollup_rows_of_other_tasks_are_not_read(
+    shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    key_of = aggregates._key_of
+    monkeypatch.setattr(aggregates, "_key_of", lambda row: read.append(row.task) or key_of(row))
+    for n, task in enumerate(("first", "second", "first")):
+        shard.broker.store.enqueue([NewJob(f"{task}_{n}", "default", task, "[[],{}]")])
+        shard.mirror()
+    assert read == ["first"]
+    assert counts()["enqueued"] == 3
 
 
 def test_a_job_requeued_while_another_parent_has_not_ended(shard: MirroredShard) -> None:
