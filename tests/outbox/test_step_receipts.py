@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from django.contrib.auth.models import Permission
@@ -258,3 +260,95 @@ def test_receipts_outlive_the_retention_while_their_job_may_run_again(
         pass
     for model in (Receipt, StepReceipt):
         assert set(model.objects.values_list("job_id", flat=True)) == {failed.id, parked.id}
+
+
+class Cut:
+    """Ends the connection at one statement or commit: before the server has it, or after."""
+
+    def __init__(self, server: PostgresServer, at: int, when: str) -> None:
+        self._server = server
+        self._left, self._when = at, when
+        self._real = connections["default"]
+        self._commit = self._real.commit
+
+    @property
+    def is_done(self) -> bool:
+        return self._left <= 0
+
+    def __enter__(self) -> Self:
+        self._wrapper = self._real.execute_wrapper(self._around)
+        self._wrapper.__enter__()
+        self._real.commit = lambda: self._around(self._commit)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        del self._real.commit
+        self._wrapper.__exit__(*error)
+        self._real.close()
+
+    def _around(self, call: Callable[..., Any], *args: Any) -> Any:
+        self._left -= 1
+        if self._left == 0 and self._when == "before":
+            self._server.terminate(self._real.settings_dict["NAME"])
+        result = call(*args)
+        if self._left == 0 and self._when == "after":
+            self._server.terminate(self._real.settings_dict["NAME"])
+            if call == self._commit:
+                self._real.cursor().execute("SELECT 1")  # raises what a lost reply would
+        return result
+
+
+def steps_with_jobs(context: JobContext) -> str:
+    """A task that compensates for each step that raises."""
+    for name in ("one", "two"):
+        try:
+            context.step(name, bump_and_enqueue, name)
+        except Exception:
+            context.step(f"not {name}", bump_and_enqueue, f"not {name}")
+    return bump_and_enqueue("last")
+
+
+def bump_and_enqueue(name: str) -> str:
+    bump(name)
+    noop.using(outbox=True).enqueue(name)
+    return name
+
+
+def run_twice(job_id: str, cut: Cut) -> str:
+    """Run the job with the cut, whatever that raises, and then again; returns its result."""
+    saved: dict[str, str] = {}
+
+    def save(job: Any, field: str, value: str) -> int:
+        saved[field] = value
+        return 1
+
+    def run(lease: int) -> str:
+        store: Any = SimpleNamespace(save=save, load=lambda _: saved)
+        context = JobContext(claimed(job_id, lease), lambda _: True, store)
+        return run_once(job_id, "default", lambda: steps_with_jobs(context))
+
+    with suppress(Exception, JobAbandoned), cut:
+        run(1)
+    return run(2)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_connection_lost_at_any_statement(
+    on_postgres: PostgresServer, settings: Any, when: str
+) -> None:
+    """Each step or its compensation is done, once, and what it enqueues commits with it."""
+    settings.REDISQUEUE = {"CONNECTION": {"URL": "unix:///nonexistent.sock"}}
+    for at in count(1):
+        cut = Cut(on_postgres, at, when)
+        assert run_twice(f"job_{at}", cut) == "last"
+        done = values()
+        assert set(done.values()) == {1}, at
+        assert "last" in done, at
+        assert all((name in done) != (f"not {name}" in done) for name in ("one", "two")), at
+        payloads = sorted(OutboxJob.objects.values_list("payload", flat=True))
+        assert payloads == [f'[["{name}"],{{}}]' for name in sorted(done)], at
+        if not cut.is_done:
+            break
+        Counter.objects.all().delete()
+        OutboxJob.objects.all().delete()
+    assert at > 25
