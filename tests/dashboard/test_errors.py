@@ -53,7 +53,7 @@ def fail(
 
 
 def rows(text: str) -> list[str]:
-    return [plain(row) for row in re.findall(r"<tr data-group.*?</tr>", text, re.DOTALL)]
+    return [plain(row) for row in re.findall(r"<tr data-id.*?</tr>", text, re.DOTALL)]
 
 
 @pytest.fixture
