@@ -474,6 +474,19 @@ def test_content_from_outside_is_shown_as_text(visitor: Visitor, poisoned: str) 
     visitor.sees(f"“{XSS[:4]}” in arguments or error")
 
 
+def test_a_page_says_that_its_job_has_been_deleted(visitor: Visitor) -> None:
+    """It said that the server did not answer."""
+    job = tasks.noop.enqueue()
+    visitor.go("job", job.id)
+    visitor.sees("Live", "#drq-state")
+    job.cancel()
+    JobQueue().clear("cancelled")
+    visitor.sees("This no longer exists", "#drq-state")
+    visitor.click("Enqueue a copy")
+    visitor.sees(f"Job {job.id} is neither in Redis nor in the mirror.")
+    visitor.expect(".drq-nav a").not_to_have_count(0)
+
+
 def test_an_unknown_queue_is_not_found(visitor: Visitor) -> None:
     visitor.go("overview")
     response = visitor.page.goto(f"{visitor.base}/admin/django_redisqueue/jobrecord/queues/{XSS}/")
