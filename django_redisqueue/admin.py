@@ -248,7 +248,8 @@ class ApprovalAdmin(ReadOnlyAdmin):
                 text = f"{ApprovalStatus(row.status).value}. {comment}".strip().capitalize()
                 self.log_change(request, row, text)
         except (PermissionDenied, RedisQueueError, DatabaseError) as error:
-            messages.error(request, f"The decision was not accepted: {error}.")
+            why = str(error).partition("\n")[0]  # PostgreSQL adds the statement
+            messages.error(request, f"The decision was not accepted: {why}.")
         else:
             messages.success(request, f"{row} is {row.status}.")
 

@@ -25,7 +25,7 @@ from django.core.handlers.asgi import ASGIRequest
 from django.core.paginator import Paginator
 from django.db import Error as DatabaseError
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest, JsonResponse, StreamingHttpResponse
+from django.http import Http404, HttpRequest, JsonResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
@@ -270,12 +270,16 @@ class Page:
         self, view: Callable[..., Response], **arguments: Any
     ) -> Response | TemplateResponse | JsonResponse:
         """The view's response, or a page that names the permission that the user lacks, or says
-        that the database does not answer."""
+        what does not exist, or that the database does not answer."""
         try:
             self.require("view_jobrecord")
             return view(self, **arguments)
         except MissingPermission as error:
             return self.render("forbidden", "Permission denied", code=403, permission=error)
+        except Http404 as error:  # Django's own page has neither a link nor the admin's messages
+            if self.wants_parts:
+                raise
+            return self.render("not_found", "Not found", code=404, problem=error)
         except DATABASE_AWAY as error:
             problem, title = unreadable("database", error), "The database does not answer"
             if self.wants_parts:

@@ -17,7 +17,7 @@ from django_redisqueue import Gather, JobQueue, get_job
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.core.job_data import NewJob, encode_error
-from django_redisqueue.dashboard import job_page, queue_page
+from django_redisqueue.dashboard import job_page, overview, queue_page, tasks_page
 from django_redisqueue.models import Approval, ErrorGroup, JobEvent, JobRecord, MirrorState, Rollup
 from django_redisqueue.telemetry import correlate
 from tests.app import tasks
@@ -82,6 +82,21 @@ def test_the_errors_of_records_are_in_sight_beside_the_sidebar(visitor: Visitor)
     visitor.go("jobrecord_changelist")
     hidden = "one => one.scrollWidth - one.clientWidth"
     assert visitor.page.locator(".drq-wide:has(.drq-jobs)").evaluate(hidden) == 0
+
+
+def test_the_long_name_of_a_task_hides_no_figures(
+    visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 1920 pixels and a zoom of 200%."""
+    for module in (overview, tasks_page):
+        monkeypatch.setattr(module, "task_names", lambda: ["shop.tasks." + "recalculate_" * 10])
+    visitor.page.set_viewport_size({"width": 960, "height": 500})
+    visitor.go("overview")
+    assert visitor.page.evaluate("document.documentElement.scrollWidth") == 960
+    visitor.go("tasks")
+    wide = visitor.page.locator(".drq-wide").bounding_box()
+    figure = visitor.page.locator("td[data-label=Failed]").first.bounding_box()
+    assert figure["x"] + figure["width"] <= wide["x"] + wide["width"]
 
 
 def test_two_clicks_on_a_slow_server_enqueue_one_copy(
@@ -472,6 +487,19 @@ def test_content_from_outside_is_shown_as_text(visitor: Visitor, poisoned: str) 
     visitor.page.get_by_label("All failed jobs that match").check()
     visitor.click("Delete")
     visitor.sees(f"“{XSS[:4]}” in arguments or error")
+
+
+def test_a_page_says_that_its_job_has_been_deleted(visitor: Visitor) -> None:
+    """It said that the server did not answer."""
+    job = tasks.noop.enqueue()
+    visitor.go("job", job.id)
+    visitor.sees("Live", "#drq-state")
+    job.cancel()
+    JobQueue().clear("cancelled")
+    visitor.sees("This no longer exists", "#drq-state")
+    visitor.click("Enqueue a copy")
+    visitor.sees(f"Job {job.id} is neither in Redis nor in the mirror.")
+    visitor.expect(".drq-nav a").not_to_have_count(0)
 
 
 def test_an_unknown_queue_is_not_found(visitor: Visitor) -> None:

@@ -228,7 +228,7 @@ def test_a_decision_that_the_database_refuses_is_a_message(jobs: InMemoryQueue, 
 
     def lock(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
         if sql.startswith("UPDATE") and "approval" in sql:
-            raise OperationalError("database is locked")
+            raise OperationalError("database is locked\nLINE 1: UPDATE ...")
         return execute(sql, *rest)
 
     with connection.execute_wrapper(lock):

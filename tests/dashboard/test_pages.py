@@ -497,7 +497,10 @@ def test_up_to_a_hundred_followers_of_a_job_are_shown(site: Site, redisqueue: No
 
 
 def test_an_unknown_job_is_not_found(site: Site) -> None:
-    site.get("job", "job_never", code=404)
+    assert "Job job_never is neither in Redis nor" in site.get("job", "job_never", code=404)
+    site.get("job", "job_never", code=404, live=1)
+    told = site.client.post(address("act_on_job", "job_never"), {"verb": "retry"}, follow=True)
+    assert "job job_never" in " ".join(map(str, told.context["messages"])).lower()
     site.get("job", "<b>", code=404)
 
 

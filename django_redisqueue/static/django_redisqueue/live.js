@@ -11,6 +11,7 @@
     hidden: "Paused while hidden",
     lost: "The server does not answer; retrying",
     out: "You are logged out; reload the page",
+    gone: "This no longer exists",
   };
   const LOCAL_ATTRIBUTES = { DETAILS: "open", TIME: "title" }; // attributes that the user or page.js has set
   const RATE_WINDOW = 10000; // ms
@@ -109,6 +110,7 @@
     });
     const type = response.headers.get("Content-Type") || "";
     if (response.redirected || response.status === 403) throw new Error("out");
+    if (response.status === 404) throw new Error("gone");
     if (!response.ok || !type.startsWith("application/json")) throw new Error("lost");
     return response.json();
   }
@@ -147,7 +149,7 @@
         apply(await getJson(address()));
         failures = 0;
       } catch (error) {
-        if (error.message === "out") return setState("out");
+        if (error.message in { out: 1, gone: 1 }) return setState(error.message);
         failures += 1;
         setState("lost");
       }
