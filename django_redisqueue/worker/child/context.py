@@ -101,11 +101,19 @@ class JobContext:
             self._parent_results = _ask(lambda: transport().parent_results(self.job.id))
         return self._parent_results
 
+    async def aparent_results(self) -> dict[str, Any]:
+        """``parent_results`` for async tasks, whose event loop it does not block."""
+        return await in_thread(lambda: self.parent_results)()
+
     @property
     def gather(self) -> Gather | None:
         """The gather whose listener or callback this job is, or None. This property and the
         gather's methods wait for Redis and raise JobAbandoned, like ``parent_results``."""
         return gather_of(self.job.id, _ask)
+
+    async def agather(self) -> Gather | None:
+        """``gather`` for async tasks."""
+        return await in_thread(lambda: self.gather)()
 
     @property
     def due_at(self) -> datetime | None:
@@ -116,6 +124,10 @@ class JobContext:
     def previous_due_at(self) -> datetime | None:
         """The due time of the run before this one; None for a first run, and for other jobs."""
         return from_ms(self.job.data.previous_due_ms)
+
+    async def aprevious_due_at(self) -> datetime | None:
+        """``previous_due_at`` for async tasks."""
+        return await in_thread(lambda: self.previous_due_at)()
 
     @property
     def cancelled(self) -> bool:

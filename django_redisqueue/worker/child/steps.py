@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import router
@@ -41,6 +41,8 @@ from ...outbox.receipts import current_unit, run_step
 _current: ContextVar[str] = ContextVar("redisqueue_step", default="")
 
 Step = Callable[..., Any]
+P = ParamSpec("P")
+Answer = TypeVar("Answer")
 DECIDE = "django_redisqueue.change_approval"  # the permission, unless the job names another
 MAX_QUESTION = 10_000  # characters
 _PERMISSION = re.compile(r"\w+\.\w+", re.ASCII)
@@ -194,7 +196,7 @@ class Steps:
         return loads(text)
 
 
-def in_thread(func: Step) -> Callable[..., Awaitable[Any]]:
+def in_thread(func: Callable[P, Answer]) -> Callable[P, Awaitable[Answer]]:
     """Wrap ``func``, which waits for Redis, for an event loop. It needs no database connection."""
     return sync_to_async(func, thread_sensitive=False)
 

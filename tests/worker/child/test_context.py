@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import threading
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from django_redisqueue import Job
 from django_redisqueue.client import gather
 from django_redisqueue.exceptions import (
     GatherNotFound,
@@ -104,6 +108,34 @@ def test_reading_parent_results_waits_while_redis_is_down(
     monkeypatch.setattr(context_module, "transport", Transport)
     assert JobContext(claimed(), lambda _: True, Memory()).parent_results == {"job_0": 7}
     assert answers == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("aparent_results", {"job_0": 7}), ("agather", None), ("aprevious_due_at", None)],
+)
+def test_async_tasks_do_not_ask_redis_on_their_event_loop(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: Any
+) -> None:
+    asked: list[threading.Thread] = []
+
+    def in_this_thread(answer: Any) -> Any:
+        asked.append(threading.current_thread())
+        return answer
+
+    transport = SimpleNamespace(
+        parent_results=lambda _: in_this_thread({"job_0": 7}),
+        gather_key=lambda _: in_this_thread(None),
+    )
+    monkeypatch.setattr(context_module, "transport", lambda: transport)
+    monkeypatch.setattr(gather, "transport", lambda: transport)
+    monkeypatch.setattr(
+        Job, "data", property(lambda _: in_this_thread(SimpleNamespace(previous_due_ms=None)))
+    )
+    context = JobContext(claimed("gather_1.0"), lambda _: True, Memory())
+    assert asyncio.run(getattr(context, name)()) == value
+    assert asked != []
+    assert threading.current_thread() not in asked
 
 
 @pytest.mark.parametrize("name", ["parent_results", "gather"])
