@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.metrics.histograms import decode, percentile
-from django_redisqueue.mirror import aggregates
 from django_redisqueue.models import JobEvent, JobRecord, Rollup
 from tests.broker.harness import ERROR, T0, outcome
 
@@ -249,8 +249,14 @@ def test_rollup_rows_of_other_tasks_are_not_read(
     shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    key_of = aggregates._key_of
-    monkeypatch.setattr(aggregates, "_key_of", lambda row: read.append(row.task) or key_of(row))
+    from_db = Rollup.from_db
+
+    def note(*args: Any) -> Rollup:
+        row = from_db(*args)
+        read.append(row.task)
+        return row
+
+    monkeypatch.setattr(Rollup, "from_db", note)
     for n, task in enumerate(("first", "second", "first")):
         shard.broker.store.enqueue([NewJob(f"{task}_{n}", "default", task, "[[],{}]")])
         shard.mirror()
