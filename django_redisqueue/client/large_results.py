@@ -36,7 +36,7 @@ def write_result(name: str, text: str) -> str:
     SuspiciousFileOperation for a name that is not in the folder."""
     saved = storage().save(name, ContentFile(text.encode()))
     if not _OURS.fullmatch(saved):
-        storage().delete(saved)  # nobody else would
+        storage().delete(saved)  # nothing else would
     return _checked(saved)
 
 

@@ -66,7 +66,7 @@ class UnitOfWork:
 
     def commit(self) -> None:
         """Commit what was done so far, and begin the next part, even if the commit fails: the task
-        may catch the error and go on. Raises JobAbandoned, which it does not catch, if the next
+        may catch the error and continue. Raises JobAbandoned, which it does not catch, if the next
         part cannot begin, because the rest would then commit without its receipt."""
         self.check()
         try:
@@ -163,8 +163,8 @@ def run_step(job_id: str, name: str, alias: str, work: Callable[[], str], shield
     """The result (JSON) of ``work``, run in a transaction unless the step already has a receipt.
 
     In an ``exactly_once`` job the transaction is the job's. An error undoes only the step's rows,
-    because the task may catch it and go on. After an error of the commit, the receipt decides, as
-    in ``run_once``. Raises StepError inside ``atomic()``, JobAbandoned if another run of the job
+    because the task may catch it and continue. After an error of the commit, the receipt decides,
+    as in ``run_once``. Raises StepError inside ``atomic()``, JobAbandoned if another run of the job
     was faster, and whatever ``work`` raises.
     """
     unit = current_unit()
@@ -192,8 +192,8 @@ def run_step(job_id: str, name: str, alias: str, work: Callable[[], str], shield
         if written is None or _body_after_commit(job_id, name, alias, error) is None:
             raise
         #: A step raised after its transaction had committed, in an on_commit hook or because the
-        #: connection broke. It is done, and the job goes on. The traceback shows what to fix in the
-        #: hook.
+        #: connection broke. It is done, and the job continues. The traceback shows what to fix in
+        #: the hook.
         logger.warning(
             "job %s has the receipt of %s, although it raised:", job_id, name, exc_info=error
         )

@@ -122,7 +122,7 @@ def test_after_a_commit_that_fails_the_task_is_still_in_a_transaction() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_a_connection_lost_after_a_commit_ends_the_run(monkeypatch: Any) -> None:
-    """The task cannot go on without a transaction, even if it catches every exception."""
+    """The task cannot continue without a transaction, even if it catches every exception."""
     done: list[str] = []
     begin = UnitOfWork._begin
 
