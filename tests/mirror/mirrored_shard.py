@@ -121,7 +121,7 @@ def _check_events(keys: Keys, stream: Sequence[Written]) -> None:
             jobs.append((*place, event["jobId"], event["status"], event["seq"]))
     _check_rows(JobEvent.objects, keys.shard, jobs, "job_id", "status", "seq")
     _check_rows(WorkflowEvent.objects, keys.shard, workflows, "workflow_id", "status", "generation")
-    if stream or keys.shard == 0:
+    if stream or get_settings().shards == 1:  # a shard without events may not have a row yet
         assert MirrorState.objects.get(shard=keys.shard).position == format_position(place)
 
 
