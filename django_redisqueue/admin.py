@@ -181,14 +181,13 @@ class ApprovalAdmin(ReadOnlyAdmin):
         decide = path("<path:object_id>/decide/", view, name=f"{APP}_approval_decide")
         return [decide, *super().get_urls()]
 
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """None are shown to a user who may decide no row: each row names its own permission. A
-        POST is answered with the reason."""
-        found: dict[str, Any] = super().get_actions(request)
+    def has_decide_permission(self, request: HttpRequest) -> bool:
+        """Whether the actions are shown: to users who may decide some row, because each names its
+        own permission. A POST gets the reason in any case."""
         if request.method == "POST":
-            return found
+            return True
         named = Approval._base_manager.order_by().values_list("permission", flat=True).distinct()
-        return found if any(map(request.user.has_perm, named)) else {}
+        return any(map(request.user.has_perm, named))
 
     @admin.display(description="job")
     def job(self, row: Approval) -> str:
@@ -198,12 +197,12 @@ class ApprovalAdmin(ReadOnlyAdmin):
             return row.job_id
         return format_html('<a href="{}">{}</a>', url, row.job_id)
 
-    @admin.action(description="Approve", permissions=["view"])
+    @admin.action(description="Approve", permissions=["decide"])
     def approve_selected(self, request: HttpRequest, queryset: QuerySet[Approval]) -> None:
         for row in queryset:
             self._decide(request, row, approved=True)
 
-    @admin.action(description="Reject", permissions=["view"])
+    @admin.action(description="Reject", permissions=["decide"])
     def reject_selected(self, request: HttpRequest, queryset: QuerySet[Approval]) -> None:
         for row in queryset:
             self._decide(request, row, approved=False)

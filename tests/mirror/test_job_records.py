@@ -251,12 +251,12 @@ def test_rollup_rows_of_other_tasks_are_not_read(
     read: list[str] = []
     from_db = Rollup.from_db
 
-    def note(*args: Any) -> Rollup:
+    def note(_: type[Rollup], *args: Any) -> Rollup:
         row = from_db(*args)
         read.append(row.task)
         return row
 
-    monkeypatch.setattr(Rollup, "from_db", note)
+    monkeypatch.setattr(Rollup, "from_db", classmethod(note))
     for n, task in enumerate(("first", "second", "first")):
         shard.broker.store.enqueue([NewJob(f"{task}_{n}", "default", task, "[[],{}]")])
         shard.mirror()
