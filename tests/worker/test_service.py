@@ -58,7 +58,7 @@ def test_a_worker_that_was_started_without_standard_streams(harness: WorkerHarne
     closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
     worker = harness.worker("--processes", "1", prefix=closed, MIRROR=False)
     job = tasks.write_to_standard_streams.enqueue()
-    assert harness.ended(job).result == [20, 20, 20]
+    assert harness.ended(job).status == "completed"
     assert harness.ended(app_tasks.noop.enqueue()).status == "completed"
     worker.term()
     assert worker.wait() == 0
