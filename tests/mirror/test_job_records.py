@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from django.db.models.signals import post_init
 
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.metrics.histograms import decode, percentile
@@ -245,21 +246,20 @@ def test_rollups_count_and_time(shard: MirroredShard) -> None:
     assert sum(decode(Rollup.objects.get(queue="other").run)) == 1
 
 
-def test_rollup_rows_of_other_tasks_are_not_read(
-    shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rollup_rows_of_other_tasks_are_not_read(shard: MirroredShard) -> None:
     read: list[str] = []
-    from_db = Rollup.from_db
 
-    def note(_: type[Rollup], *args: Any) -> Rollup:
-        row = from_db(*args)
-        read.append(row.task)
-        return row
+    def note(instance: Rollup, **_: Any) -> None:
+        if instance.pk is not None:
+            read.append(instance.task)
 
-    monkeypatch.setattr(Rollup, "from_db", classmethod(note))
-    for n, task in enumerate(("first", "second", "first")):
-        shard.broker.store.enqueue([NewJob(f"{task}_{n}", "default", task, "[[],{}]")])
-        shard.mirror()
+    post_init.connect(note, Rollup)
+    try:
+        for n, task in enumerate(("first", "second", "first")):
+            shard.broker.store.enqueue([NewJob(f"{task}_{n}", "default", task, "[[],{}]")])
+            shard.mirror()
+    finally:
+        post_init.disconnect(note, Rollup)
     assert read == ["first"]
     assert counts()["enqueued"] == 3
 
