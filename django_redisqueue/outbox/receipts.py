@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from django.db import Error as DatabaseError
@@ -74,7 +75,7 @@ class UnitOfWork:
         finally:
             try:
                 self._begin()
-            except DatabaseError as error:
+            except Exception as error:  # also one of a receiver of connection_created
                 raise JobAbandoned(
                     f"job {self.job_id} has no transaction: {first_line(error)}"
                 ) from error
@@ -111,7 +112,9 @@ def run_once(job_id: str, alias: str, work: Callable[[], str]) -> str:
     try:
         return _run(job_id, alias, work)
     except BaseException as error:
-        stored = _after_error(job_id, alias, error)
+        if connections[alias].in_atomic_block:  # a test's transaction, which never commits
+            raise
+        stored = _after_error(alias, error, "the job", partial(stored_result, job_id, alias))
         if stored is None:
             raise
         if not isinstance(error, _AlreadyCommitted):
@@ -147,15 +150,17 @@ def stored_result(job_id: str, alias: str) -> str | None:
     return found.values_list("result", flat=True).first()
 
 
-def _after_error(job_id: str, alias: str, error: BaseException) -> str | None:
+def _after_error(
+    alias: str, error: BaseException, what: str, stored: Callable[[], str | None]
+) -> str | None:
+    """What the receipt stores if ``what`` has committed despite an error, or None."""
     connection = connections[alias]
-    if connection.in_atomic_block:
-        return None  # a test's transaction, which never commits
     try:
-        connection.close_if_unusable_or_obsolete()
-        return stored_result(job_id, alias)
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
+        return stored()
     except DatabaseError as second:
-        error.add_note(f"It is unknown whether the job has committed: {second}")
+        error.add_note(f"It is unknown whether {what} has committed: {second}")
         return None
 
 
@@ -189,7 +194,9 @@ def run_step(job_id: str, name: str, alias: str, work: Callable[[], str], shield
             with shield():
                 unit.commit()
     except Exception as error:
-        if written is None or _body_after_commit(job_id, name, alias, error) is None:
+        if written is None:
+            raise
+        if _after_error(alias, error, name, partial(_stored_body, job_id, name, alias)) is None:
             raise
         #: A step raised after its transaction had committed, in an on_commit hook or because the
         #: connection broke. It is done, and the job continues. The traceback shows what to fix in
@@ -198,17 +205,6 @@ def run_step(job_id: str, name: str, alias: str, work: Callable[[], str], shield
             "job %s has the receipt of %s, although it raised:", job_id, name, exc_info=error
         )
     return text
-
-
-def _body_after_commit(job_id: str, name: str, alias: str, error: Exception) -> str | None:
-    connection = connections[alias]
-    try:
-        if not connection.in_atomic_block:
-            connection.close_if_unusable_or_obsolete()
-        return _stored_body(job_id, name, alias)
-    except DatabaseError as second:
-        error.add_note(f"It is unknown whether {name} has committed: {second}")
-        return None
 
 
 class CursorReceipt:

@@ -121,14 +121,17 @@ def test_after_a_commit_that_fails_the_task_is_still_in_a_transaction() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_connection_lost_after_a_commit_ends_the_run(monkeypatch: Any) -> None:
+@pytest.mark.parametrize("error", [OperationalError, ValueError])
+def test_a_connection_lost_after_a_commit_ends_the_run(
+    monkeypatch: Any, error: type[Exception]
+) -> None:
     """The task cannot continue without a transaction, even if it catches every exception."""
     done: list[str] = []
     begin = UnitOfWork._begin
 
     def begin_once(unit: UnitOfWork) -> None:
         if done:
-            raise OperationalError("no connection")
+            raise error("no connection")
         begin(unit)
 
     def work() -> str:

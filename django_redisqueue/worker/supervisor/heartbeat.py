@@ -231,7 +231,7 @@ class HeartbeatThread(threading.Thread):
                 return
 
     def beat(self) -> bool:
-        """One heartbeat, and a pass of the reaper if leases expired; False if Redis is away."""
+        """One heartbeat, and the reaper if leases expired; False if Redis is unavailable."""
         asked, callbacks = self._jobs_to_ask_after(), self._callbacks
         # This includes dead children with unwritten outcomes: if their leases expired, another
         # worker would recover these jobs and run them again.
