@@ -32,6 +32,7 @@ from django_redisqueue.exceptions import (
     WrongState,
 )
 from django_redisqueue.models import JobRecord, OutboxJob
+from django_redisqueue.models.tables import has_table
 from django_redisqueue.outbox.relay import Relay
 from django_redisqueue.testing import capture_jobs
 from tests.app import tasks
@@ -130,6 +131,7 @@ def test_a_savepoint_rolled_back_takes_its_rows() -> None:
 
 @pytest.mark.one_server("looks at its server's clients and commands")
 def test_enqueue_many_takes_one_statement_per_slice_and_one_round_trip(redis: Redis) -> None:
+    assert has_table(OutboxJob, "default")  # each process asks once
     with transaction.atomic():
         with CaptureQueriesContext(connections["default"]) as queries:
             tasks.noop.enqueue_many([(n,) for n in range(60)])
