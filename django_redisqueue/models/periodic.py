@@ -21,6 +21,7 @@ logger = logging.getLogger("django_redisqueue")
 
 # The field that an error belongs to, by the word with which its message begins
 _FIELDS = ("cron", "every", "timezone", "jitter", "priority")
+DURATIONS = ("every", "jitter")
 
 
 class PeriodicJob(models.Model):
@@ -82,10 +83,8 @@ class PeriodicJob(models.Model):
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Save it. Redis gets it after the commit or, if Redis is unavailable then, soon after it
         answers again. Durations may also be seconds or timedeltas. Raises InvalidOption."""
-        for name in ("every", "jitter"):
-            value = getattr(self, name)
-            if not isinstance(value, str):
-                setattr(self, name, period_text(to_ms(value, name)))
+        for name in DURATIONS:
+            self._write_duration(name)
         super().save(*args, **kwargs)
         transaction.on_commit(partial(_try, self.put), using=self._state.db)
 
@@ -114,6 +113,12 @@ class PeriodicJob(models.Model):
             queue_name=self.queue_name or None, priority=self.priority,
         )  # fmt: skip
 
+    def clean_fields(self, *args: Any, **kwargs: Any) -> None:
+        """As in ``save``, durations may also be seconds or timedeltas."""
+        for name in DURATIONS:
+            self._checked(name, partial(self._write_duration, name))
+        super().clean_fields(*args, **kwargs)
+
     def clean(self) -> None:
         """Raise ValidationError, naming the field, for a schedule that cannot run."""
         if self.is_of_code:
@@ -127,6 +132,11 @@ class PeriodicJob(models.Model):
         check = partial(schedules.check_job, Source.ADMIN, self.task, self.args, self.kwargs)
         options = {"queue_name": self.queue_name or None, "priority": self.priority}
         self._checked("task", partial(check, **options))
+
+    def _write_duration(self, name: str) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, str):
+            setattr(self, name, period_text(to_ms(value, name)))
 
     def _checked(self, field: str, check: Any) -> None:
         try:
