@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from importlib import import_module
 
@@ -12,6 +13,8 @@ from .checks import check_database, check_network, check_settings, check_urls
 from .client.registry import discover
 from .dashboard import bulk  # noqa: F401 - defines a task of this package, which workers run
 
+LOGGERS = ("", ".jobs", ".api", ".dashboard")
+
 
 class RedisQueueConfig(AppConfig):
     """``INSTALLED_APPS = [..., "django_redisqueue"]``."""
@@ -21,6 +24,10 @@ class RedisQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        # Settings that import this package, as for Sentry, create its loggers before LOGGING takes
+        # effect, which disables them unless it sets disable_existing_loggers to False.
+        for name in LOGGERS:
+            logging.getLogger(f"{self.name}{name}").disabled = False
         modules = discover()
         # A project that uses Django's own tasks has imported one of these.
         if "django.tasks" in sys.modules or "django_tasks" in sys.modules:
