@@ -86,13 +86,13 @@ class PeriodicJob(models.Model):
         for name in DURATIONS:
             self._write_duration(name)
         super().save(*args, **kwargs)
-        transaction.on_commit(partial(_try, self.put), using=self._state.db)
+        transaction.on_commit(partial(_try, self.name, self.put), using=self._state.db)
 
     def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
         """Delete it; its jobs stay."""
-        alias = self._state.db
+        alias, drop = self._state.db, partial(schedules.drop, self.name)
         found = super().delete(*args, **kwargs)
-        transaction.on_commit(partial(_try, partial(schedules.drop, self.name)), using=alias)
+        transaction.on_commit(partial(_try, self.name, drop), using=alias)
         return found
 
     @property
@@ -168,10 +168,19 @@ def enabled_rows() -> list[ScheduleDefinition]:
     return [row.definition() for row in rows.order_by("name")]
 
 
-def _try(change: Any) -> None:
+def log_wrong_row(name: str, problem: str) -> None:
+    """Log that the schedule of a row cannot run, or not as the row says."""
+    #: A schedule made in the admin is wrong, or the code has one with the same name.
+    #: Correct or delete its row.
+    logger.error("the schedule %s does not run as its row says: %s", name, problem)
+
+
+def _try(name: str, change: Any) -> None:
     """Maintenance compares rows with Redis, so a change that fails here is applied later."""
     try:
         change()
+    except InvalidOption as error:  # the row was not validated
+        log_wrong_row(name, str(error))
     except RedisQueueError as error:
         #: Redis does not answer, so a schedule that was changed in the admin runs as before. A
         #: worker applies the change within a minute after Redis is back.
