@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from importlib import import_module
 
@@ -11,9 +10,8 @@ from django.core import checks
 
 from .checks import check_database, check_network, check_settings, check_urls
 from .client.registry import discover
+from .core.text import enable_loggers
 from .dashboard import bulk  # noqa: F401 - defines a task of this package, which workers run
-
-LOGGERS = ("", ".jobs", ".api", ".dashboard")
 
 
 class RedisQueueConfig(AppConfig):
@@ -24,10 +22,7 @@ class RedisQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        # Settings that import this package, as for Sentry, create its loggers before LOGGING takes
-        # effect, which disables them unless it sets disable_existing_loggers to False.
-        for name in LOGGERS:
-            logging.getLogger(f"{self.name}{name}").disabled = False
+        enable_loggers()
         modules = discover()
         # A project that uses Django's own tasks has imported one of these.
         if "django.tasks" in sys.modules or "django_tasks" in sys.modules:
