@@ -10,6 +10,7 @@ from django.core import checks
 
 from .checks import check_database, check_network, check_settings, check_urls
 from .client.registry import discover
+from .core.text import enable_loggers
 from .dashboard import bulk  # noqa: F401 - defines a task of this package, which workers run
 
 
@@ -21,6 +22,7 @@ class RedisQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        enable_loggers()
         modules = discover()
         # A project that uses Django's own tasks has imported one of these.
         if "django.tasks" in sys.modules or "django_tasks" in sys.modules:

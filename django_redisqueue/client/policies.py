@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import BoundArguments, Parameter
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from ..core.policies import (
     Unique,
     UniqueBy,
     bounded,
+    encode_idempotency,
     encode_unique,
     encode_value,
     quoted_key,
@@ -235,6 +236,12 @@ class Uniqueness:
     def delay(self) -> str:
         """The delay of ``Replace`` as '+<ms>'; '' for other modes."""
         return f"+{self.unique.wait_ms}" if isinstance(self.unique, Replace) else ""
+
+    def once_per_request(self, key: str, fingerprint: str) -> Uniqueness:
+        """A copy whose calls with this Idempotency-Key create one job, if their bodies are
+        equal."""
+        digest = hashlib.blake2b(key.encode(), digest_size=DIGEST_BYTES).hexdigest()
+        return replace(self, once=encode_idempotency(f"idempotency:{digest}", fingerprint))
 
     def encode(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], before: int, *, is_secret: bool

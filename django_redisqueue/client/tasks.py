@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,7 +16,6 @@ from ..core.codec import dumps, encode_payload, loads
 from ..core.ids import new_job_id
 from ..core.instruments import is_watched, producing, with_headers
 from ..core.job_data import EXPIRES, NewJob, instant_ms
-from ..core.policies import encode_idempotency
 from ..core.ports import ports
 from ..core.redaction import OPTION, REDACTED, Hidden, Redaction, without_frames
 from ..core.statuses import OnParentFailure
@@ -43,7 +41,7 @@ from .options import (
     check_option,
 )
 from .placement import check_placement, check_same_shard, place
-from .policies import DIGEST_BYTES, LaneRule, Uniqueness, uniqueness_of
+from .policies import LaneRule, Uniqueness, uniqueness_of
 from .registry import ANY_ARGUMENTS, Parameters, dotted_path
 
 if TYPE_CHECKING:  # their defaults, which Python 3.13 has, let annotations say plain Task
@@ -352,6 +350,14 @@ if TYPE_CHECKING:
 else:
     ContextTask = Task
 
+    def _refuse_change(task: Task, name: str, value: object = None) -> None:
+        raise AttributeError(
+            f"{name} of the task {task.name} cannot be replaced: in tests use capture_jobs() or "
+            "run_inline(), or replace the task itself in the module that calls it"
+        )
+
+    Task.__setattr__ = Task.__delattr__ = _refuse_change  # dataclass's own fails obscurely
+
 
 def job_of(new: NewJob, deferred: Deferred | None) -> Job:
     """The handle of a job that was sent or waits for a commit; for a duplicate, the handle of the
@@ -369,9 +375,7 @@ def job_of(new: NewJob, deferred: Deferred | None) -> Job:
 def once_per_request(task: Task, key: str, fingerprint: str) -> Task:
     """A copy whose calls with this Idempotency-Key create one job, if their bodies are equal."""
     uniqueness = task.uniqueness or Uniqueness(task.name, task.parameters, None)
-    digest = hashlib.blake2b(key.encode(), digest_size=DIGEST_BYTES).hexdigest()
-    once = encode_idempotency(f"idempotency:{digest}", fingerprint)
-    return replace(task, uniqueness=replace(uniqueness, once=once))
+    return replace(task, uniqueness=uniqueness.once_per_request(key, fingerprint))
 
 
 def check_single(task: Task) -> None:

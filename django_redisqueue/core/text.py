@@ -86,4 +86,11 @@ def install_log_filter() -> None:
             logger.addFilter(_filter)
 
 
+def enable_loggers() -> None:
+    """Undo what LOGGING does to the loggers if the settings have imported this package, as for
+    Sentry: it disables loggers that exist, unless it sets disable_existing_loggers to False."""
+    for name in LOGGERS:
+        logging.getLogger(name).disabled = False
+
+
 _filter = SanitizingFilter()

@@ -21,6 +21,7 @@ logger = logging.getLogger("django_redisqueue")
 
 # The field that an error belongs to, by the word with which its message begins
 _FIELDS = ("cron", "every", "timezone", "jitter", "priority")
+DURATIONS = ("every", "jitter")
 
 
 class PeriodicJob(models.Model):
@@ -82,18 +83,16 @@ class PeriodicJob(models.Model):
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Save it. Redis gets it after the commit or, if Redis is unavailable then, soon after it
         answers again. Durations may also be seconds or timedeltas. Raises InvalidOption."""
-        for name in ("every", "jitter"):
-            value = getattr(self, name)
-            if not isinstance(value, str):
-                setattr(self, name, period_text(to_ms(value, name)))
+        for name in DURATIONS:
+            self._write_duration(name)
         super().save(*args, **kwargs)
-        transaction.on_commit(partial(_try, self.put), using=self._state.db)
+        transaction.on_commit(partial(_try, self.name, self.put), using=self._state.db)
 
     def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
         """Delete it; its jobs stay."""
-        alias = self._state.db
+        alias, drop = self._state.db, partial(schedules.drop, self.name)
         found = super().delete(*args, **kwargs)
-        transaction.on_commit(partial(_try, partial(schedules.drop, self.name)), using=alias)
+        transaction.on_commit(partial(_try, self.name, drop), using=alias)
         return found
 
     @property
@@ -114,6 +113,12 @@ class PeriodicJob(models.Model):
             queue_name=self.queue_name or None, priority=self.priority,
         )  # fmt: skip
 
+    def clean_fields(self, *args: Any, **kwargs: Any) -> None:
+        """As in ``save``, durations may also be seconds or timedeltas."""
+        for name in DURATIONS:
+            self._checked(name, partial(self._write_duration, name))
+        super().clean_fields(*args, **kwargs)
+
     def clean(self) -> None:
         """Raise ValidationError, naming the field, for a schedule that cannot run."""
         if self.is_of_code:
@@ -127,6 +132,11 @@ class PeriodicJob(models.Model):
         check = partial(schedules.check_job, Source.ADMIN, self.task, self.args, self.kwargs)
         options = {"queue_name": self.queue_name or None, "priority": self.priority}
         self._checked("task", partial(check, **options))
+
+    def _write_duration(self, name: str) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, str):
+            setattr(self, name, period_text(to_ms(value, name)))
 
     def _checked(self, field: str, check: Any) -> None:
         try:
@@ -158,10 +168,19 @@ def enabled_rows() -> list[ScheduleDefinition]:
     return [row.definition() for row in rows.order_by("name")]
 
 
-def _try(change: Any) -> None:
+def log_wrong_row(name: str, problem: str) -> None:
+    """Log that the schedule of a row cannot run, or not as the row says."""
+    #: A schedule made in the admin is wrong, or the code has one with the same name.
+    #: Correct or delete its row.
+    logger.error("the schedule %s does not run as its row says: %s", name, problem)
+
+
+def _try(name: str, change: Any) -> None:
     """Maintenance compares rows with Redis, so a change that fails here is applied later."""
     try:
         change()
+    except InvalidOption as error:  # the row was not validated
+        log_wrong_row(name, str(error))
     except RedisQueueError as error:
         #: Redis does not answer, so a schedule that was changed in the admin runs as before. A
         #: worker applies the change within a minute after Redis is back.

@@ -80,8 +80,9 @@ class InMemoryLanes:
         """
         found: defaultdict[int, list[str]] = defaultdict(list)  # by priority
         for job_id in ready:
-            if not by_rate or self.allows(job_id):
-                found[int(self._jobs.hashes[job_id]["priority"])].append(job_id)
+            job = self._jobs.hashes[job_id]
+            if not by_rate or "lane" not in job or self.allows(job_id):
+                found[int(job["priority"])].append(job_id)
         if not found:
             return None
         first = self._first_share(found[max(found)])

@@ -81,6 +81,7 @@ class InlineRun:
     def _perform(self, execution: Execution) -> Resolution:
         task, args = execution.task, execution.args
         if task.options.takes_context:
+            self._context.max_attempts = execution.max_attempts
             args = [self._context, *args]
         # async_to_sync brings ORM calls of the task back to this thread and its transaction.
         func: Callable[..., Any] = async_to_sync(task.func) if task.is_async else task.func

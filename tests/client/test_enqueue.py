@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest import mock
 
 import pytest
 from redis import Redis
@@ -84,6 +85,17 @@ def test_another_attribute_is_told_as_python_does() -> None:
         tasks.add.enque(1, 2)
     assert (caught.value.name, caught.value.obj) == ("enque", tasks.add)
     assert copy.deepcopy(tasks.add) == tasks.add
+
+
+@pytest.mark.parametrize("name", ["enqueue", "queue_name"])
+def test_whoever_patches_a_task_is_told_what_to_do_instead(name: str) -> None:
+    for task in (tasks.add, tasks.add.using(priority=5)):
+        with pytest.raises(AttributeError) as caught, mock.patch.object(task, name):
+            pass  # not reached
+        assert str(caught.value) == (
+            f"{name} of the task {tasks.add.name} cannot be replaced: in tests use capture_jobs() "
+            "or run_inline(), or replace the task itself in the module that calls it"
+        )
 
 
 def test_aenqueue() -> None:

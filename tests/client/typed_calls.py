@@ -41,6 +41,15 @@ async def fetch(url: str) -> bytes:
 @task(takes_context=True, timeout=timedelta(minutes=1), concurrency=Limit(2), every="5m")
 def report(context: JobContext, day: str = "today") -> None:
     context.progress(1, 2)
+    for number in context.iterate([1, 2], chunk=1, total=2):
+        assert_type(number, int)
+    context.iterate([1, 2], chunks=1)  # wrong: No overload variant of "iterate"
+
+
+@task(takes_context=True)
+async def walk(context: JobContext, names: list[str]) -> None:
+    async for name in context.aiterate(names, max_runtime="5m"):
+        assert_type(name, str)
 
 
 @task(takes_context=True, chunk=Chunk(10, parameters=("document_id",)))

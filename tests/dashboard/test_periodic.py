@@ -247,3 +247,13 @@ def test_when_redis_is_down_a_message_says_so_and_nothing_is_lost(
 def test_a_row_by_hand_is_checked_by_full_clean() -> None:
     with pytest.raises(ValidationError, match="never fires"):
         PeriodicJob(name="a", task=tasks.add.name, cron="0 0 30 2 *").clean()
+
+
+def test_a_row_that_was_not_validated_is_reported_at_its_commit(
+    periodic: Site, commit: Commit, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    make(commit, name="nightly", cron="61 * * * *")
+    expected = "the schedule nightly does not run as its row says: the minute of cron '61 * * * *'"
+    assert expected in caplog.text
+    assert "reaches Redis later" not in caplog.text

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -222,3 +224,27 @@ def test_failing_telemetry_does_not_affect_jobs(
     finally:
         remove()
     assert "telemetry has failed" in caplog.text
+
+
+SETTINGS_WITH_SENTRY = """
+import logging
+import django
+from django.conf import settings
+from django_redisqueue.telemetry.sentry import RedisQueueIntegration
+settings.configure(
+    INSTALLED_APPS=["django_redisqueue"],
+    LOGGING={"version": 1, "handlers": {"all": {"class": "logging.StreamHandler"}},
+             "root": {"handlers": ["all"]}},
+)
+django.setup()
+for name in ("", ".jobs", ".api", ".dashboard"):
+    logging.getLogger(f"django_redisqueue{name}").error("seen%s", name)
+"""
+
+
+def test_settings_that_import_the_package_do_not_silence_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SETTINGS_WITH_SENTRY],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stderr.split() == ["seen", "seen.jobs", "seen.api", "seen.dashboard"]

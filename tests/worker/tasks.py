@@ -224,6 +224,19 @@ def retried_once(context: Any, folder: str, name: str) -> int:
     return n
 
 
+@task(max_attempts=4, backoff=NO_DELAY, takes_context=True)
+def gives_up(context: Any) -> str:
+    """Does something else in its last attempt."""
+    if context.attempt < context.max_attempts:
+        raise ConnectionError("once more")
+    return f"gave up after {context.attempt} of {context.max_attempts}"
+
+
+@task(max_attempts=4, backoff=NO_DELAY, takes_context=True)
+async def async_gives_up(context: Any) -> str:
+    return gives_up.func(context)  # type: ignore[no-any-return]
+
+
 class NoText(SyntaxError):
     """An exception whose traceback cannot be rendered."""
 

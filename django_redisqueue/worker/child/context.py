@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import time
 from asyncio import _get_running_loop
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS
@@ -60,6 +60,16 @@ MAX_WALK_CHUNK = 100_000  # items of iterate
 
 Report = Callable[[str], bool]
 Answer = TypeVar("Answer")
+Item = TypeVar("Item")
+
+
+class WalkKeywords(TypedDict, total=False):
+    """The options of ``iterate``, for type checkers."""
+
+    chunk: int
+    name: str
+    total: int | None
+    max_runtime: Duration | None
 
 
 class JobContext:
@@ -68,6 +78,7 @@ class JobContext:
     __slots__ = (
         "_cancelled", "_is_stopping", "_parent_results", "_report", "_reported", "_shield",
         "_steps", "_store", "_walks", "attempt", "claimed", "interrupt", "job",
+        "max_attempts",
     )  # fmt: skip
 
     def __init__(
@@ -77,9 +88,11 @@ class JobContext:
         store: StepStore,
         is_stopping: Callable[[], bool] = lambda: False,
         shield: Shield = nullcontext,
+        max_attempts: int = 1,
     ) -> None:
         self.job = Job(claimed.id)  #: the handle of this job
         self.attempt = claimed.attempts + 1  #: 1 for the first attempt
+        self.max_attempts = max_attempts  #: equal to ``attempt`` in the last one
         self.claimed = claimed  # this and the next for tasks of Django's own tasks framework
         self.interrupt: Interrupt | None = None  # what a CancelledError in an async job means
         self._report = report
@@ -297,6 +310,10 @@ class JobContext:
 
     # Iteration
 
+    @overload
+    def iterate(self, items: Iterable[Item], **options: Unpack[WalkKeywords]) -> Iterator[Item]: ...
+    @overload  # a manager
+    def iterate(self, items: Any, **options: Unpack[WalkKeywords]) -> Iterator[Any]: ...
     def iterate(
         self,
         items: Any,
@@ -321,6 +338,12 @@ class JobContext:
             )
         return iter(self._new_walk(items, chunk, name, total, max_runtime))
 
+    @overload
+    def aiterate(
+        self, items: Iterable[Item], **options: Unpack[WalkKeywords]
+    ) -> AsyncIterator[Item]: ...
+    @overload  # a manager
+    def aiterate(self, items: Any, **options: Unpack[WalkKeywords]) -> AsyncIterator[Any]: ...
     def aiterate(
         self,
         items: Any,

@@ -379,7 +379,7 @@ class Executor:
         if task.options.takes_context:
             context = JobContext(
                 job, partial(self._job_redis.report, job), self._job_redis,
-                lambda: self._interrupts.stopping, self._interrupts.shield,
+                lambda: self._interrupts.stopping, self._interrupts.shield, execution.max_attempts,
             )  # fmt: skip
             args = [context, *args]
         result = self._call(job, context, task.func, args, execution.kwargs)

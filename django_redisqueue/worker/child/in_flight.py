@@ -191,7 +191,10 @@ class InFlight:
         run.progress = LatestProgress(
             lambda text: self._report(job, text), self._progress.put, run.shield
         )
-        run.context = JobContext(job, run.progress.give, self._steps, self._is_stopping, run.shield)
+        run.context = JobContext(
+            job, run.progress.give, self._steps, self._is_stopping, run.shield,
+            run.execution.max_attempts,
+        )  # fmt: skip
         return run.context
 
     def finish(self, run: InFlightRun, resolution: Resolution) -> None:

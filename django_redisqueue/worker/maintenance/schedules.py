@@ -28,6 +28,7 @@ from ...core.redaction import OPTION, redact
 from ...core.schedules import Cron, ScheduleData, ScheduleDefinition, Source, set_digest
 from ...exceptions import InvalidOption, RedisQueueError, RedisUnavailable
 from ...models import PeriodicJob
+from ...models.periodic import log_wrong_row
 from ...models.tables import has_table
 
 logger = logging.getLogger("django_redisqueue")
@@ -282,9 +283,7 @@ class ScheduleRows:
 
     def _log(self, name: str, problem: str) -> None:
         if self._logged.get(name) != problem:
-            #: A schedule made in the admin is wrong, or the code has one with the same name.
-            #: Correct or delete its row.
-            logger.error("the schedule %s does not run as its row says: %s", name, problem)
+            log_wrong_row(name, problem)
         self._logged[name] = problem
 
 

@@ -1,7 +1,9 @@
+import pytest
 from django.core.management import call_command
 from django.db import transaction
 from django.http import HttpResponse
 from django.test import TestCase
+from django.test.runner import DiscoverRunner
 from django.urls import path
 
 from django_redisqueue import task

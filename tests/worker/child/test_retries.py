@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from django_redisqueue import Job, JobQueue
+from django_redisqueue import Job, JobQueue, Task
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.testing import run_inline
 from tests.app import tasks as app_tasks
 from tests.support.servers import RedisServer
 from tests.support.shards import keys_of, shard_of
@@ -82,6 +83,14 @@ def test_a_task_may_ask_for_another_attempt_at_a_given_time(one: WorkerHarness) 
     assert watch.elapsed >= 0.6
     assert watch.seconds < 2
     assert job.error is None  # of the earlier attempts
+
+
+@pytest.mark.parametrize("task", [tasks.gives_up, tasks.async_gives_up], ids=lambda task: task.name)
+def test_a_task_knows_its_last_attempt(one: WorkerHarness, task: Task) -> None:
+    for job, attempts in ((task.enqueue(), 4), (task.using(max_attempts=2).enqueue(), 2)):
+        assert one.ended(job).result == f"gave up after {attempts} of {attempts}"
+    with run_inline():
+        assert task.using(max_attempts=3).enqueue().result == "gave up after 3 of 3"
 
 
 @pytest.mark.parametrize(("kind", "runs"), [("os", 3), ("file", 1), ("value", 1)])

@@ -156,6 +156,9 @@ def test_a_row_accepts_every_duration(shard: Shard, every: object) -> None:
     row = PeriodicJob.objects.get()
     assert (row.every, row.jitter) == ("5m", "1m")
     assert shard.read("row").schedule.timing == "5m"
+    valid = PeriodicJob(name="valid", task=tasks.add.name, args=[1, 2], every=every, jitter=60)
+    valid.full_clean()
+    assert (valid.every, valid.jitter) == ("5m", "1m")
 
 
 def test_old_code_does_not_touch_the_rows(shard: Shard) -> None:
