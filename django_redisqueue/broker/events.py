@@ -16,6 +16,7 @@ from ..core.parsing import (
     MAX_INT32,
     MAX_INT64,
     Fields,
+    int_or_none,
     is_number,
     object_or_none,
     storable,
@@ -169,6 +170,7 @@ class EventStream(EventFeed):
         self.largest_body = (  # bytes
             settings.max_payload_bytes + settings.max_result_bytes + settings.max_error_bytes
         )
+        self._trim_step = min(settings.events_cap // 100, 5000)  # as in trim_step.lua
         self._wait = replica_wait(self.keys, settings)
         self._logged = START  # faults up to here were logged
 
@@ -227,6 +229,12 @@ class EventStream(EventFeed):
         """The position of the oldest event."""
         first, _ = self.ends()
         return first if first != START else None
+
+    def is_trimmed(self) -> bool:
+        """Whether the stream has lost its oldest events to EVENTS_CAP (trim_index.lua)."""
+        oldest = self.connection.call("LINDEX", self.keys.trim_index, 0)
+        before = int_or_none((oldest or "").rpartition(" ")[2], 0)
+        return before is not None and before >= self._trim_step  # the first item has less
 
     def last(self) -> Position | None:
         """The position of the newest event."""

@@ -85,6 +85,10 @@ _MEANINGS: dict[str, tuple[type[RedisQueueError], str]] = {
     "OOM": (RedisFull, "has reached maxmemory; raise it, or let workers drain the queue"),
     "MISCONF": (RedisCannotSave, "cannot save to disk and refuses writes; look at its log"),
     "NOPERM": (RedisRefused, "does not allow this user to run the command; see docs/operations.md"),
+    "MAXCLIENTS": (
+        RedisUnavailable,
+        "has as many connections as its maxclients allows; raise it, or run fewer processes",
+    ),
     # Temporary: a failover, a restart or a resharding.
     "READONLY": (
         RedisUnavailable,
@@ -128,6 +132,7 @@ _WITHOUT_CODE = {
     "the user executing the script can't": "NOPERM",  # up to Redis 7.0
     "acl failure in script": "NOPERM",  # from Redis 7.2, and Valkey
     "cannot be used with replica instances": "READONLY",  # WAIT
+    "max number of clients": "MAXCLIENTS",
     # In scripts, on a cluster: a key is on another node, or on its way there.
     "attempted to access a non local key in a cluster node": "TRYAGAIN",
     "undeclared keys were accessed during rehashing of the slot": "TRYAGAIN",

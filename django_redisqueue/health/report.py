@@ -237,7 +237,7 @@ def _mirror(facts: Facts) -> Iterator[Finding]:
         yield make_warning(
             FindingId.MIRROR_LATE,
             f"The mirror is {formatting.duration(lag_ms)} behind.",
-            "Check that a worker or manage.py bridgeevents is running.",
+            "Check that a worker or manage.py bridgeevents is running, and what its log says.",
         )
 
 

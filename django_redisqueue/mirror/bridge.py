@@ -62,15 +62,16 @@ def make_bridge(
 ) -> Bridge:
     """The bridge of one shard with all its hooks, the most urgent first."""
     connection = worker_connection(shard)
+    reconciler = Reconciler(connection, settings)
     return Bridge(
         settings,
         connection=connection,
         identity=RedisIdentity(connection, settings),
         hooks=[
-            partial(trim_stream, Commands(connection, settings)),
+            partial(trim_stream, Commands(connection, settings), is_due=reconciler.is_due),
             SignalDelivery(JOB_SOURCE, shard, keep_alive=keep_alive),
             SignalDelivery(WORKFLOW_SOURCE, shard, keep_alive=keep_alive),
-            Reconciler(connection, settings),
+            reconciler,
             *([Cleanup(settings)] if shard == 0 else []),  # of all shards' rows
         ],
         page=page,
@@ -200,12 +201,17 @@ def limit_lock_waits(alias: str) -> None:
             cursor.execute(statement, {"s": LOCK_WAIT})
 
 
-def trim_stream(commands: Commands, cursor: Cursor) -> bool:
+def trim_stream(
+    commands: Commands, cursor: Cursor, *, is_due: Callable[[Cursor], bool] = lambda _: False
+) -> bool:
     """A commit hook: store the mirror's position in Redis and trim the stream behind it.
 
     Pruning waits for this position: a finished job stays in Redis until the mirror has read its
-    last event. A step trims more than a page; True if there may be more.
+    last event, or until a reconcile that ``is_due`` has found it. A step trims more than a page;
+    True if there may be more.
     """
     if cursor.position == START:
         return False
+    if is_due(cursor):
+        return True
     return commands.trim(entry_id(cursor.position), KEEP_EVENTS) > 0

@@ -100,6 +100,10 @@ class Reconciler:
             return True
         return self._step(cursor)
 
+    def is_due(self, cursor: Cursor) -> bool:
+        """Whether records may lack what Redis has, as far as is known."""
+        return cursor.epoch != self._done_epoch
+
     def _begin(self) -> None:
         age_ms = self._settings.audit_retention_ms
         since_ms = self._queries.now_ms() - age_ms if age_ms else 0

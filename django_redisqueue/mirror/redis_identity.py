@@ -60,9 +60,8 @@ class RedisIdentity:
             self._scanner.name(mine)
         self._logged_at = None
         self._writer.states.exclude(problem="").update(problem="")
-        if cursor.position == START or self._holds(cursor.position):
-            return cursor
-        return self._recover(cursor)
+        holds = self._has_first() if cursor.position == START else self._holds(cursor.position)
+        return cursor if holds else self._recover(cursor)
 
     def accept(self) -> bool:
         """Follow this Redis from now on; False if the mirror already does."""
@@ -111,6 +110,11 @@ class RedisIdentity:
             return False
         # An entry that another program wrote has no row, and retention deletes old rows.
         return self._mirrored.matches(page) or not self._mirrored.has(position)
+
+    def _has_first(self) -> bool:
+        """Whether the stream has the first events, or a reconcile that is due makes up for them."""
+        is_due = self._writer.states.filter(unreconciled=True).exists()
+        return is_due or not self._events.is_trimmed()
 
     def _recover(self, cursor: Cursor) -> Cursor:
         read, first = cursor.position, self._events.first()

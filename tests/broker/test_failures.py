@@ -108,7 +108,8 @@ def test_a_missing_permission(reply: str) -> None:
         ),
         ("BUSY Redis is busy running a script. You can only call SCRIPT KILL", "program's script"),
         ("UNKILLABLE Sorry the script already executed write commands", "program's script"),
-        ("ERR max number of clients reached", "does not answer"),
+        ("ERR max number of clients reached", "raise it, or run fewer processes"),
+        ("ERR max number of clients + cluster connections reached", "maxclients allows"),
     ],
 )
 def test_temporary_errors_are_waited_for(reply: str, words: str) -> None:

@@ -187,6 +187,44 @@ def test_a_gap_is_counted_reported_and_reconciled(
     assert state().gaps == 1
 
 
+def test_a_gap_before_the_first_event_that_a_mirror_would_have_read(
+    shard: MirroredShard, settings: Any
+) -> None:
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "EVENTS_CAP": 10_000}
+    shard.broker.store.settings = get_settings()
+    shard.use_full_bridge()
+    shard.mirror()  # there is nothing to read, nor to reconcile
+    assert not state().unreconciled
+    shard.bridge.close()  # the database refuses the first page for a long time
+    shard.broker.add("waits")
+    shard.broker.take()
+    shard.run_jobs(3500)
+    shard.mirror()
+    assert (state().gaps, len(statuses())) == (1, 3501)
+    is_in_step(shard)
+    shard.bridge.close()
+    shard.mirror()
+    assert state().gaps == 1
+
+
+def test_no_job_in_a_gap_is_pruned_before_the_reconcile_has_found_it(
+    full_shard: MirroredShard, settings: Any
+) -> None:
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "MIRROR": True, "RESEND_WINDOW": 0}
+    broker = full_shard.broker
+    broker.store.settings = get_settings()
+    full_shard.run_jobs(5)
+    full_shard.mirror()
+    unseen = full_shard.run_jobs(500, "unseen")
+    broker.add("last")
+    trim_all(broker)
+    while full_shard.bridge.run_once():
+        broker.store.prune("default", "completed", 0, 0)
+    assert set(statuses()).issuperset(unseen)
+    is_in_step(full_shard)
+    assert broker.store.prune("default", "completed", 0, 0)[0] > 0
+
+
 def test_a_job_with_events_in_a_gap_and_after_it(full_shard: MirroredShard) -> None:
     """Later events do not repeat when it began, or how often it was requeued."""
     broker = full_shard.broker

@@ -121,12 +121,12 @@ def slow_recovery() -> None:
 
 
 def failing_forks() -> None:
-    """Make the third and fourth forks fail, as on a machine without room; the first one forks the
+    """Make the fourth and fifth forks fail, as on a machine without room; the first one forks the
     fork server. Each process continues its parent's count."""
     fork, numbers = os.fork, count(1)
 
     def fork_or_fail() -> int:
-        if next(numbers) in (3, 4):
+        if next(numbers) in (4, 5):
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         return fork()
 

@@ -71,36 +71,44 @@ class ContinuationRunner:
     def __init__(self, commands: Commands) -> None:
         self._commands = commands
         self._verbs = {"clear": commands.clear, "requeue": commands.requeue_oldest}
+        self._begun: list[Continuation] = []  # by this runner, which has not finished them
 
     def run_once(self) -> bool:
         """True if there is more to do now."""
-        more = False
-        for rest in abandoned_continuations(self._commands.connection, self._commands.keys):
+        # Redis takes those that have begun for those of a living caller, which this runner is.
+        begun, self._begun = self._begun, []
+        found = abandoned_continuations(self._commands.connection, self._commands.keys)
+        for rest in found:
             #: A process died while it was clearing or requeueing many jobs, and a worker finishes
             #: the work. No action is needed.
             logger.info(
                 "queue %s: to %s %s jobs goes on without its caller, %d left",
                 rest.queue, rest.verb, rest.status, rest.left,
             )  # fmt: skip
+        for rest in begun + found:
             try:
-                more = self._continue(rest) or more
+                left = self._continue(rest)
             except RedisUnavailable:
                 raise
             except RedisQueueError as error:  # concerns this queue alone
                 #: A clear or a requeue whose caller died cannot continue, because a key of the
                 #: queue has the wrong type. Rename or delete that key.
                 logger.error("queue %s: to %s goes on later: %s", rest.queue, rest.verb, error)
-        return more
+                continue
+            if left:
+                self._begun.append(rest._replace(left=left))
+        return bool(self._begun)
 
-    def _continue(self, rest: Continuation) -> bool:
+    def _continue(self, rest: Continuation) -> int:
+        """Take the steps of one pass; returns how many jobs are left for the next."""
         left = rest.left
         for _ in range(STEPS_A_PASS):
             step = ContinuationStep(rest.token, left, 0)
             taken = self._verbs[rest.verb](rest.queue, rest.status, min(left, STEP), step)
             left -= taken.seen
             if taken.seen == 0 or left == 0:
-                return False
-        return True
+                return 0
+        return left
 
 
 class LaneAudit:

@@ -38,6 +38,7 @@ CANCEL_WAIT = 1.0  # s that a cancel waits for a claimed job to start
 CANCEL_INTERVAL = 0.01  # s between two searches for that job
 BURST_INTERVAL = 0.1  # s until the next claim while jobs are being recovered, with burst
 SPAWN_RETRY = 1.0  # s until the next try after a failed fork
+SPAWN_LOG = 60.0  # s until another failed fork is logged
 EXIT_WAIT = 1.0  # s for children to die after their fork server has died
 
 
@@ -78,6 +79,8 @@ class Supervisor:
         self._worker = worker
         self._fork_server = fork_server
         self._handles = handles
+        # Without maintenance, jobs with a delay would wait until there is room for a process.
+        self._spawn_order = sorted(handles, key=lambda handle: handle.role == "jobs")
         self._child_wakes = child_wakes
         self._own_wakes = own_wakes
         self._settings = settings
@@ -85,6 +88,7 @@ class Supervisor:
         self._heartbeats: Heartbeats
         self._watchdog: Watchdog
         self._spawned = 0
+        self._log_spawn_failure_at = 0.0
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()  # from other threads
         self._cancels: dict[str, float] = {}  # job id -> until when to look for it
         self._ordered_ms = 0  # when the last order was given
@@ -146,7 +150,7 @@ class Supervisor:
     def _spawn_due(self) -> None:
         now = time.monotonic()
         room = MAX_SPAWNING - sum(1 for handle in self._handles if handle.child and not handle.pid)
-        for handle in self._handles:
+        for handle in self._spawn_order:
             if room > 0 and handle.spawn_at and handle.spawn_at <= now:
                 room -= 1
                 self._spawned += 1
@@ -176,17 +180,21 @@ class Supervisor:
 
     def _on_spawn_failed(self, handle: ChildHandle, problem: str) -> None:
         """Try again later; running children continue in the meantime."""
-        #: The system cannot give the worker a new process, because memory, processes or open files
-        #: (ulimit) have run out. The worker tries again; free some, or raise the limit.
-        logger.error(
-            "no process for child %s: %s; trying again in %g s",
-            handle.child, problem, SPAWN_RETRY,
-        )  # fmt: skip
+        now = time.monotonic()
+        if now >= self._log_spawn_failure_at:
+            self._log_spawn_failure_at = now + SPAWN_LOG
+            #: The system cannot give the worker a new process, because memory, processes or open
+            #: files (ulimit) have run out. The worker tries again; free some, or raise the limit.
+            #: It logs this once a minute, whatever the number of children.
+            logger.error(
+                "no process for child %s: %s; trying again in %g s",
+                handle.child, problem, SPAWN_RETRY,
+            )  # fmt: skip
         handle.vacate()
         if self._stop_at is not None:
             self._retire(handle)
         elif not self._takes_no_more(handle):
-            handle.spawn_at = time.monotonic() + SPAWN_RETRY
+            handle.spawn_at = now + SPAWN_RETRY
 
     # Watch: what other threads ask and report
 
