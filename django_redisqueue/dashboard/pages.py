@@ -55,6 +55,7 @@ from ..models import JobRecord, SavedFilter
 from .admin_log import entries, logging_done
 
 TEMPLATES = f"admin/{APP}"
+SUBMIT_ONCE = f"{APP}/page.js"  # keeps a double click from sending a form twice
 POLL = 2000  # ms between updates of a page
 STRIP = 10  # problems at the top of a page
 LIFETIME = 300.0  # s of a stream; the browser then reconnects, and its login is checked again
