@@ -101,7 +101,8 @@ ADD_STYLES = """(styles) => {
     document.adoptedStyleSheets = [sheet];
 }"""
 CUT_OFF = """() => [...document.querySelectorAll("#content button")]
-    .filter((button) => button.scrollWidth > button.clientWidth).map((button) => button.innerText)"""
+    .filter((button) => button.scrollWidth > button.clientWidth)
+    .map((button) => button.innerText)"""
 
 
 @pytest.mark.parametrize("name", ["job", "periodicjob_change"])
