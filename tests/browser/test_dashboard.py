@@ -226,6 +226,14 @@ def test_a_server_that_is_down_is_reported_until_it_is_back(visitor: Visitor) ->
     visitor.sees("Live", "#drq-state")
 
 
+def test_a_logged_out_user_is_told_even_if_the_login_is_on_another_site(visitor: Visitor) -> None:
+    visitor.go("overview")
+    visitor.sees("Live", "#drq-state")
+    to_login = {"status": 302, "headers": {"Location": "http://login.invalid/"}}
+    visitor.page.route("**/dashboard/live/**", lambda route: route.fulfill(**to_login))
+    visitor.sees("You are logged out; reload the page", "#drq-state")
+
+
 def test_a_failed_job_is_retried(visitor: Visitor, manual_worker: ManualWorker) -> None:
     tasks.noop.enqueue("x")
     job_id = manual_worker.fail_one("no good")

@@ -107,10 +107,11 @@
   async function getJson(address) {
     const response = await fetch(address, {
       headers: { Accept: "application/json" },
+      redirect: "manual", // to a login, which may be on another site that does not let scripts in
       signal: AbortSignal.timeout(15000),
     });
     const type = response.headers.get("Content-Type") || "";
-    if (response.redirected || response.status === 403) throw new Error("out");
+    if (response.type === "opaqueredirect" || response.status === 403) throw new Error("out");
     if (response.status === 404) throw new Error("gone");
     if (!response.ok || !type.startsWith("application/json")) throw new Error("lost");
     return response.json();
