@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.contrib.sessions.models import Session
 from django.http import HttpResponse
 from django.utils import timezone
 
@@ -692,4 +693,7 @@ def test_the_next_runs_are_shown_before_saving(visitor: Visitor) -> None:
     visitor.page.fill("#id_cron", "0 0 30 2 *")
     visitor.click("Preview the next runs")
     visitor.sees("never fires", "#drq-preview")
+    Session.objects.all().delete()
+    visitor.click("Preview the next runs")
+    visitor.sees("You are logged out", "#drq-preview")
     assert visitor.is_marked()
