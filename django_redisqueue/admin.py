@@ -25,7 +25,7 @@ from django.utils.html import format_html
 from .conf import APP
 from .core.parsing import storable
 from .core.statuses import ApprovalStatus
-from .dashboard.pages import TEMPLATES, Page
+from .dashboard.pages import SUBMIT_ONCE, TEMPLATES, Page
 from .dashboard.periodic import PeriodicJobAdmin
 from .dashboard.records_page import record_page
 from .dashboard.urls import dashboard_urls
@@ -175,6 +175,9 @@ class ApprovalAdmin(ReadOnlyAdmin):
         "expires_at", "decided_at", "decided_by", "comment",
     )  # fmt: skip
     readonly_fields = fields
+
+    class Media:
+        js = (SUBMIT_ONCE,)
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.decide_view)

@@ -36,6 +36,10 @@ Answer = TypeVar("Answer")
 STREAMS = 100  # open at once in one process
 STREAMS_A_USER = 10
 RETRY_AFTER = 30  # s after which a refused client may try again
+# GZipMiddleware compresses each part of an asynchronous response on its own, of which browsers and
+# other clients decode only the first. It leaves a response alone that names an encoding.
+UNCOMPRESSED = {"Content-Encoding": "identity"}
+STREAM_HEADERS = {"X-Accel-Buffering": "no", **UNCOMPRESSED}  # nginx must not buffer
 
 PAGE = 500  # past events
 RING, RING_BYTES = 2_000, 8_000_000  # events, and their total size

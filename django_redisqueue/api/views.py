@@ -27,7 +27,7 @@ from ..health.report import as_json, read_health
 from ..health.waiting import read_why
 from ..mirror.archive import find_workflow
 from ..models import ErrorGroup
-from .hub import stream_limiter
+from .hub import STREAM_HEADERS, stream_limiter
 from .requests import IDEMPOTENCY_KEY, ApiRequest, read_body, read_idempotency_key, to_positions
 from .responses import (
     BOOLEAN,
@@ -176,10 +176,9 @@ def events(request: ApiRequest) -> HttpResponseBase:
     if header:
         with errors_for("Last-Event-ID"):
             after = to_positions(header, "Last-Event-ID")
-    headers = {"X-Accel-Buffering": "no"}  # otherwise nginx buffers the events
     content_type = "text/event-stream; charset=utf-8"
     if not isinstance(request.http, ASGIRequest):
-        return HttpResponse(poll(after), content_type=content_type, headers=headers)
+        return HttpResponse(poll(after), content_type=content_type)
     stream_limiter.check(request.user.pk)
     try:
         begin = ends_of_streams() if after is None else after
@@ -187,7 +186,7 @@ def events(request: ApiRequest) -> HttpResponseBase:
         # This thread is the request's own, and lives as long as the stream.
         producer_connection().close_all()
     return StreamingHttpResponse(
-        stream(request.user.pk, begin), content_type=content_type, headers=headers
+        stream(request.user.pk, begin), content_type=content_type, headers=STREAM_HEADERS
     )
 
 

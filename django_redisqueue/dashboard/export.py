@@ -16,6 +16,7 @@ from asgiref.sync import sync_to_async
 from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
+from ..api.hub import UNCOMPRESSED
 from ..core.clock import from_ms
 from ..core.codec import dumps
 from ..core.statuses import Status
@@ -72,11 +73,14 @@ def _answer(page: Page, name: str, read: Callable[[], Rows]) -> HttpResponseBase
         return _refused(503, unreadable("database", error).text)
     write, content_type = WRITERS[kind]
     text = map(printable, write(_bounded(rows)))
-    body = _asynchronous(text) if page.can_stream else text
     headers = {
         "Content-Disposition": f'attachment; filename="{name}.{kind}"',
         "Cache-Control": "no-store",
     }
+    body: Iterator[str] | AsyncIterator[str] = text
+    if page.can_stream:
+        body = _asynchronous(text)
+        headers |= UNCOMPRESSED
     return StreamingHttpResponse(body, content_type=content_type, headers=headers)
 
 

@@ -32,7 +32,13 @@ from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.http import urlencode
 
-from ..api.hub import RETRY_AFTER, TooManyStreams, close_connections, stream_limiter
+from ..api.hub import (
+    RETRY_AFTER,
+    STREAM_HEADERS,
+    TooManyStreams,
+    close_connections,
+    stream_limiter,
+)
 from ..broker.base import Read
 from ..broker.connection import RedisConnection, producer_connection
 from ..broker.queries import Queries
@@ -49,6 +55,7 @@ from ..models import JobRecord, SavedFilter
 from .admin_log import entries, logging_done
 
 TEMPLATES = f"admin/{APP}"
+SUBMIT_ONCE = f"{APP}/page.js"  # keeps a double click from sending a form twice
 POLL = 2000  # ms between updates of a page
 STRIP = 10  # problems at the top of a page
 LIFETIME = 300.0  # s of a stream; the browser then reconnects, and its login is checked again
@@ -416,7 +423,7 @@ class Page:
             return read_parts()
 
         events = _events(self.user_id, read)
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx must not buffer
+        headers = {"Cache-Control": "no-store", **STREAM_HEADERS}
         return StreamingHttpResponse(events, content_type="text/event-stream", headers=headers)
 
     def log(

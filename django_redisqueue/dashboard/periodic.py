@@ -30,7 +30,7 @@ from ..exceptions import InvalidOption, RedisQueueError
 from ..health.findings import local_time
 from ..models import JobRecord, PeriodicJob
 from .admin_log import logging_done
-from .pages import TEMPLATES, Page
+from .pages import SUBMIT_ONCE, TEMPLATES, Page
 
 PREVIEW = 5  # due times
 HISTORY = 20  # runs
@@ -66,6 +66,9 @@ class PeriodicJobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # Django's 
         "name", "task", "args", "kwargs", "cron", "every", "timezone", "misfire", "overlap",
         "jitter", "queue_name", "priority", "is_enabled",
     )  # fmt: skip
+
+    class Media:
+        js = (SUBMIT_ONCE,)
 
     def get_changelist(self, request: HttpRequest, **_: Any) -> type[ChangeList]:
         return PeriodicJobChangeList

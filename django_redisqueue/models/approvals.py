@@ -82,7 +82,9 @@ class Approval(models.Model):
                 f"{self} needs the permission {self.permission}, which {user} does not have"
             )
         if self.is_open and (ended := self.job_end()):
-            raise WrongState(f"its job is {ended}, so nothing waits for {self}")
+            self._reload()  # the job may have ended by a decision of another user
+            if self.is_open:
+                raise WrongState(f"its job is {ended}, so nothing waits for {self}")
         status = ApprovalStatus.APPROVED if approved else ApprovalStatus.REJECTED
         now = timezone.now()
         with transaction.atomic(using=router.db_for_write(type(self))):

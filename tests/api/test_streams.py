@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import connections
+from django.test import AsyncClient
 from redis import Redis
 
 from django_redisqueue.api import hub as hub_module
@@ -52,6 +53,21 @@ def test_events_arrive_as_they_happen(token: str) -> None:
         assert event.keys() >= {"jobId", "status", "queue", "task", "seq", "timestamp"}
         assert event["jobId"] == second
         await stream.close()
+
+    run(test())
+
+
+def test_gzip_middleware_does_not_compress_events(token: str, settings: Any) -> None:
+    """It would compress each part on its own, of which a client reads only the first."""
+    gzip = "django.middleware.gzip.GZipMiddleware"
+    settings.MIDDLEWARE = [gzip, *settings.MIDDLEWARE]
+    headers = {"Accept-Encoding": "gzip", "Authorization": f"Bearer {token}"}
+
+    async def test() -> None:
+        response = await AsyncClient().get("/jobs/events", headers=headers)
+        parts = aiter(response.streaming_content)  # type: ignore[attr-defined]
+        assert (await anext(parts)).startswith(b"retry: ")
+        await parts.aclose()
 
     run(test())
 

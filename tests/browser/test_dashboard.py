@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.contrib.sessions.models import Session
 from django.http import HttpResponse
 from django.utils import timezone
 
@@ -18,7 +19,15 @@ from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.core.job_data import NewJob, encode_error
 from django_redisqueue.dashboard import job_page, overview, queue_page, tasks_page
-from django_redisqueue.models import Approval, ErrorGroup, JobEvent, JobRecord, MirrorState, Rollup
+from django_redisqueue.models import (
+    Approval,
+    ErrorGroup,
+    JobEvent,
+    JobRecord,
+    MirrorState,
+    PeriodicJob,
+    Rollup,
+)
 from django_redisqueue.telemetry import correlate
 from tests.app import tasks
 from tests.client.gather import tasks as gather_tasks
@@ -218,6 +227,14 @@ def test_a_server_that_is_down_is_reported_until_it_is_back(visitor: Visitor) ->
     visitor.sees("Live", "#drq-state")
 
 
+def test_a_logged_out_user_is_told_even_if_the_login_is_on_another_site(visitor: Visitor) -> None:
+    visitor.go("overview")
+    visitor.sees("Live", "#drq-state")
+    to_login = {"status": 302, "headers": {"Location": "http://login.invalid/"}}
+    visitor.page.route("**/dashboard/live/**", lambda route: route.fulfill(**to_login))
+    visitor.sees("You are logged out; reload the page", "#drq-state")
+
+
 def test_a_failed_job_is_retried(visitor: Visitor, manual_worker: ManualWorker) -> None:
     tasks.noop.enqueue("x")
     job_id = manual_worker.fail_one("no good")
@@ -412,6 +429,59 @@ def test_an_approval_is_found_among_what_jobs_wait_for(
     visitor.page.get_by_role("link", name="Approve or reject").click()
     visitor.click("Approve", exact=True)
     visitor.is_told(f"of {job.id} is approved.")
+
+
+DRAWN_TEXTS = """() => {
+    const texts = [];
+    const draw = CanvasRenderingContext2D.prototype.fillText;
+    CanvasRenderingContext2D.prototype.fillText = (text) => texts.push(text);
+    document.documentElement.dataset.theme = "dark";  // draws the charts again
+    return new Promise((done) => setTimeout(() => {
+        CanvasRenderingContext2D.prototype.fillText = draw;
+        done(texts);
+    }));
+}"""
+
+
+def test_the_marks_of_a_chart_are_hours_of_the_site_wherever_the_browser_is(
+    visitor: Visitor,
+) -> None:
+    devtools = visitor.page.context.new_cdp_session(visitor.page)
+    devtools.send("Emulation.setTimezoneOverride", {"timezoneId": "Asia/Kolkata"})  # UTC+05:30
+    visitor.go("overview", query="?span=24h")
+    visitor.page.locator(".u-axis").first.wait_for(state="attached")
+    clock = [text for text in visitor.page.evaluate(DRAWN_TEXTS) if ":" in text]
+    assert clock
+    assert all(text.endswith(":00") for text in clock)
+    devtools.detach()
+
+
+CLICK_TWICE = """(button) => {
+    const isStopped = [];
+    addEventListener("submit", (event) => {
+        isStopped.push(event.defaultPrevented);
+        event.preventDefault();
+    });
+    button.click();
+    button.click();
+    return isStopped;
+}"""
+
+
+@pytest.mark.parametrize("button", ["Approve", "Run now"])
+def test_a_double_click_decides_or_runs_once(visitor: Visitor, button: str) -> None:
+    """Otherwise the answer to the second would be that the decision was not accepted, or the job
+    would run twice."""
+    if button == "Approve":
+        row = Approval.objects.create(
+            job_id=tasks.noop.enqueue().id, name="refund", permission="auth.add_group"
+        )
+        visitor.go("approval_change", row.pk)
+    else:
+        periodic = PeriodicJob.objects.create(name="often", task=tasks.noop.name, every="1h")
+        visitor.go("periodicjob_change", periodic.pk)
+    found = visitor.page.get_by_role("button", name=button, exact=True)
+    assert found.evaluate(CLICK_TWICE) == [False, True]
 
 
 XSS = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -623,4 +693,7 @@ def test_the_next_runs_are_shown_before_saving(visitor: Visitor) -> None:
     visitor.page.fill("#id_cron", "0 0 30 2 *")
     visitor.click("Preview the next runs")
     visitor.sees("never fires", "#drq-preview")
+    Session.objects.all().delete()
+    visitor.click("Preview the next runs")
+    visitor.sees("You are logged out", "#drq-preview")
     assert visitor.is_marked()

@@ -8,6 +8,7 @@ import pytest
 
 from django_redisqueue import JobQueue
 from django_redisqueue.core.job_data import encode_error
+from django_redisqueue.models import PeriodicJob
 from tests.app import tasks
 from tests.support.manual_worker import ManualWorker
 from tests.support.shards import mirror
@@ -90,3 +91,24 @@ def test_a_filter_is_saved_and_picked_later_on_a_phone_too(
     visitor.click("Delete the filter broken payments")
     visitor.is_told("The filter broken payments was deleted.")
     visitor.expect("a[href='?text=declined']").to_have_count(0)
+
+
+# What django-grappelli has for buttons in its own forms
+GRAPPELLI = "button { margin: 0 0 0 -25px; width: 25px; height: 25px; overflow: hidden; }"
+ADD_STYLES = """(styles) => {
+    const sheet = new CSSStyleSheet();  // which the content security policy allows
+    sheet.replaceSync(styles);
+    document.adoptedStyleSheets = [sheet];
+}"""
+CUT_OFF = """() => [...document.querySelectorAll("#content button")]
+    .filter((button) => button.scrollWidth > button.clientWidth)
+    .map((button) => button.innerText)"""
+
+
+@pytest.mark.parametrize("name", ["job", "periodicjob_change"])
+def test_the_buttons_are_whole_in_a_theme_whose_own_are_small(visitor: Visitor, name: str) -> None:
+    job = tasks.noop.enqueue()
+    row = PeriodicJob.objects.create(name="often", task=tasks.noop.name, every="1h")
+    visitor.go(name, job.id if name == "job" else row.pk)
+    visitor.page.evaluate(ADD_STYLES, GRAPPELLI)
+    assert visitor.page.evaluate(CUT_OFF) == []

@@ -97,6 +97,52 @@ def test_a_stream_that_ends_again_and_again_is_not_live(browser: Any, site: str)
     context.close()
 
 
+KEEP_SOURCES = """
+const Real = EventSource;
+window.sources = [];
+window.EventSource = class extends Real { constructor(url) { super(url); sources.push(this); } };
+"""
+
+
+def test_a_stream_that_falls_silent_is_opened_again(browser: Any, site: str) -> None:
+    """As when a computer wakes up whose connection died without a word while it slept."""
+    context = browser.new_context()
+    context.set_default_timeout(10_000)
+    visitor = Visitor(context.new_page(), site)
+    visitor.page.add_init_script(KEEP_SOURCES)
+    visitor.page.clock.install()
+    visitor.log_in()
+    visitor.sees("Live", "#drq-state")
+    visitor.page.evaluate("sources[0].onmessage = null")
+    tasks.noop.enqueue()
+    visitor.page.clock.fast_forward(30_000)
+    visitor.count("default", "queued").filter(has_text="1").wait_for()
+    assert visitor.page.evaluate("sources.map((each) => each.readyState)") == [2, 1]
+    context.close()
+    assert visitor.complaints == []
+
+
+def test_a_page_polls_while_a_proxy_holds_its_stream_back(browser: Any, site: str) -> None:
+    context = browser.new_context()
+    context.set_default_timeout(10_000)
+    visitor = Visitor(context.new_page(), site)
+    visitor.page.clock.install()
+    visitor.log_in()
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    visitor.page.route("**/dashboard/stream/", hold)
+    visitor.page.reload()
+    visitor.page.clock.fast_forward(30_000)
+    visitor.sees("Live", "#drq-state")
+    assert len(held) == 1
+    visitor.page.unroute_all(behavior="ignoreErrors")
+    context.close()
+    assert visitor.complaints == []
+
+
 def test_the_documented_script_shows_events(browser: Any, site: str) -> None:
     (block,) = blocks("js", ROOT / "docs" / "http-api.md")
     context = browser.new_context()

@@ -153,6 +153,18 @@ def test_an_unauthorised_user_is_refused(jobs: InMemoryQueue, clerk: Any) -> Non
     assert job.status == "scheduled"
 
 
+def test_who_comes_second_hears_of_the_first(jobs: InMemoryQueue, boss: Any) -> None:
+    """Even if the job has already ended by the first decision."""
+    job, row = asked(jobs)
+    as_read_before = Approval.objects.get(pk=row.pk)
+    row.decide(boss, approved=True)
+    jobs.drain()
+    job.refresh()
+    assert job.status == "completed"
+    with pytest.raises(WrongState, match="is already approved by boss"):
+        as_read_before.decide(user("chief", "add_group"), approved=False)
+
+
 class LaggingReplica:
     """A router that reads approvals from a replica."""
 

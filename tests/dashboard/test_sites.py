@@ -124,7 +124,7 @@ async def listen(
     await client.aforce_login(user)
     stream = address(f"{page[0]}_stream", *page[1:])
     assert f'"stream": "{stream}' in (await client.get(address(*page))).content.decode()
-    answer = await client.get(stream)
+    answer = await client.get(stream, headers={"Accept-Encoding": "gzip"})  # as browsers do
     assert answer["Content-Type"] == "text/event-stream"
     heard = []
     async for part in answer.streaming_content:  # type: ignore[attr-defined]
@@ -167,8 +167,11 @@ def test_a_workflow_under_asgi(
 
 @pytest.mark.django_db(transaction=True)
 def test_events_under_asgi(
-    redisqueue: None, staff: Callable[..., User], monkeypatch: pytest.MonkeyPatch
+    redisqueue: None, staff: Callable[..., User], monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
+    """GZipMiddleware would compress each on its own, of which a browser reads only the first."""
+    gzip = "django.middleware.gzip.GZipMiddleware"
+    settings.MIDDLEWARE = [gzip, *settings.MIDDLEWARE]
     monkeypatch.setattr(pages, "POLL", 20)
     user = staff("view_jobrecord")
 

@@ -57,6 +57,7 @@
         width: place.clientWidth,
         height: 200,
         padding: [10, 20, 0, 0],
+        tzDate: (at) => (inZone.timeZone ? uPlot.tzDate(new Date(at * 1000), inZone.timeZone) : new Date(at * 1000)),
         cursor: { y: false, drag: { setScale: false } },
         scales: { y: isLog ? { distr: 3 } : { range: top } },
         axes: [

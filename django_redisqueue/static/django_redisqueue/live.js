@@ -15,6 +15,7 @@
   };
   const LOCAL_ATTRIBUTES = { DETAILS: "open", TIME: "title" }; // attributes that the user or page.js has set
   const RATE_WINDOW = 10000; // ms
+  const SILENT_POLLS = 10; // without an event, until a stream counts as broken
   const samples = [];
   let failures = 0;
 
@@ -106,10 +107,11 @@
   async function getJson(address) {
     const response = await fetch(address, {
       headers: { Accept: "application/json" },
+      redirect: "manual", // to a login, which may be on another site that does not let scripts in
       signal: AbortSignal.timeout(15000),
     });
     const type = response.headers.get("Content-Type") || "";
-    if (response.redirected || response.status === 403) throw new Error("out");
+    if (response.type === "opaqueredirect" || response.status === 403) throw new Error("out");
     if (response.status === 404) throw new Error("gone");
     if (!response.ok || !type.startsWith("application/json")) throw new Error("lost");
     return response.json();
@@ -157,31 +159,49 @@
     }
   }
 
-  /* If the stream breaks before the first event, poll instead. */
+  /* If the stream breaks or stays silent before its first event, poll instead: a proxy may hold the events back. */
   function listen() {
     let source = null;
     let received = false;
+    let timer;
+    const close = () => {
+      clearTimeout(timer);
+      source.close();
+      source = null;
+    };
+    const pollInstead = () => {
+      close();
+      document.removeEventListener("visibilitychange", onChange);
+      poll();
+    };
+    /* The server sends an event at every poll. A computer that wakes up may wait on a dead connection for ever. */
+    const expectEvent = () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => {
+        setState("lost");
+        if (!received) return pollInstead();
+        received = false; // as below
+        close();
+        open();
+      }, SILENT_POLLS * options.poll);
+    };
     const open = () => {
       source = new EventSource(options.stream);
       source.onmessage = (event) => {
         received = true;
+        expectEvent();
         apply(JSON.parse(event.data));
       };
       source.onerror = () => {
-        if (received && source.readyState === EventSource.CONNECTING) {
-          received = false; // the next one must send something
-          return;
-        }
-        source.close();
-        document.removeEventListener("visibilitychange", onChange);
-        poll();
+        if (!received || source.readyState !== EventSource.CONNECTING) return pollInstead();
+        received = false; // the next one must send something
       };
+      expectEvent();
     };
     const onChange = () => {
       if (isVisible() && source === null) return open();
       if (!isVisible() && source !== null) {
-        source.close();
-        source = null;
+        close();
         setState("hidden");
       }
     };

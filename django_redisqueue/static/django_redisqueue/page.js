@@ -22,7 +22,7 @@
 
   /* The server writes absolute times, which stay without scripts, and where times must be exact. */
   function showTimes() {
-    for (const time of document.querySelectorAll("#content time[datetime]")) {
+    for (const time of document.querySelectorAll(".drq time[datetime]")) {
       const stamp = time.getAttribute("datetime");
       const at = Date.parse(stamp);
       if (Number.isNaN(at)) continue;

@@ -8,7 +8,9 @@
   async function preview(event) {
     event.preventDefault();
     try {
-      const reply = await fetch(button.formAction, { method: "POST", body: new FormData(button.form) });
+      const request = { method: "POST", body: new FormData(button.form), redirect: "manual" };
+      const reply = await fetch(button.formAction, request);
+      if (reply.type === "opaqueredirect") throw new Error("You are logged out; reload the page");
       if (!reply.ok) throw new Error(`${reply.status} ${reply.statusText}`);
       shown.innerHTML = await reply.text();
     } catch (error) {
