@@ -34,10 +34,12 @@ local function claim_first_runs(request, queue, ids, taken, claimed)
   -- what most runs share with the previous one
   local last_task, last_options, last_seq, last_names, last_parents, length
   local kind, dependants, shared, description
+  local workflow, may_run  -- of the job, and of the previous one
   for position = taken + 1, #ids do
     local id = ids[position]
-    local key, workflow = job_prefix .. id, workflow_of_job(id)
-    local row = workflow and not is_held(workflow) and read_first_run(key, workflow) or NOTHING_READ
+    local key, own = job_prefix .. id, workflow_of_job(id)
+    if own ~= workflow then workflow, may_run = own, own and not is_held(own) end
+    local row = may_run and read_first_run(key, workflow) or NOTHING_READ
     local status, task, payload, seq, names, parents, options, audit = unpack(row)
     if status ~= 'queued' or not task or not payload or seq and seq ~= '2' or audit or names == '*' then
       rest = is_of_workflow(id) and NOTHING_READ
@@ -60,7 +62,7 @@ local function claim_first_runs(request, queue, ids, taken, claimed)
     else
       redis.call('HSET', key, 'status', 'processing', 'child', child, 'started_ms', now_text)
     end
-    count_transition(workflow, 'queued', 'processing')
+    workflow.queued, workflow.processing = workflow.queued - 1, workflow.processing + 1
     add_event(id, shared, '')
     local n = 3 * size
     jobs[n + 1], jobs[n + 2], jobs[n + 3] = id, payload, kind
@@ -81,16 +83,20 @@ local function ends_as_usual(id, run)
     and (run.seq == '2' or redis.pcall('HEXISTS', job_prefix .. id, 'watched') == 0)
 end
 
-local NOTIFIED = { 'then', '' }  -- fields of a job whose dependants have been notified
 -- Writes the completion, and notes what it means for the workflow and the dependants, which are notified later
 -- (notices.lua). Returns what HSET replies (finish.lua).
 local function complete_run(id, run, bytes, result)
-  local names = run.dependants
-  local is_deferred = #names > budget
-  local new = redis.pcall('HSET', job_prefix .. id, 'status', 'completed', 'finished_ms', now_text, 'bytes',
-    texts[bytes] or text(bytes), 'result', result, unpack(#names > 0 and not is_deferred and NOTIFIED or NOTHING_READ))
+  local names, key, size = run.dependants, job_prefix .. id, texts[bytes] or text(bytes)
+  local is_deferred, new = #names > budget, nil
+  if #names == 0 or is_deferred then
+    new = redis.pcall('HSET', key, 'status', 'completed', 'finished_ms', now_text, 'bytes', size, 'result', result)
+  else  -- their notification empties `then`
+    new = redis.pcall('HSET', key, 'status', 'completed', 'finished_ms', now_text, 'bytes', size, 'result', result,
+      'then', '')
+  end
   if new ~= 3 then return new end
-  local workflow = move_in_workflow(id, 'processing', 'completed')
+  local workflow = loaded_workflows[workflow_ids[id]]  -- by ends_as_usual()
+  workflow.processing, workflow.completed = workflow.processing - 1, workflow.completed + 1
   if #names == 0 then return new end
   if result ~= 'null' then set_workflow_field(workflow, result_field(id), '') end
   if is_deferred then
