@@ -14,10 +14,6 @@
 local events, total, written, listed = ended and started and 2 or (ended or started) and 1 or 0, nil, nil, nil
 local last_event = ended and is_usual and event_json('completed', last_queue, last_task, child, '1', '3', '')
 local next_event = started and is_usual and event_json('processing', queue, task, child, '1', '2', '')
-if is_usual and started then
-  local deadline = string.format('%d', now + ARGV[9])
-  is_usual = type(redis.pcall('ZADD', workers_key, 'GT', deadline, child)) == 'number'
-end
 if is_usual and events > 0 then
   total = redis.pcall('HINCRBY', KEYS[1], 'events', events == 2 and '2' or '1')
   is_usual = type(total) == 'number' and total > events and total % STEP >= events  -- the trim index gets no entry
@@ -36,6 +32,10 @@ end
 if is_usual and ended then
   listed = redis.pcall('ZADD', last_prefix .. ':completed', 'NX', string.format('%s.%03d', now_text, micros), ended)
   is_usual = listed == 1
+end
+if is_usual and started then
+  local deadline = string.format('%d', now + ARGV[9])
+  is_usual = type(redis.pcall('ZADD', workers_key, 'GT', deadline, child)) == 'number'
 end
 if is_usual and ended then
   local new = redis.pcall('HSET', job_prefix .. ended, 'status', 'completed', 'finished_ms', now_text,
