@@ -20,6 +20,12 @@ local function names_in(text)
   return names
 end
 
+-- What a claim needs of a workflow that this call has not loaded, because it only adds to `processing`.
+local function outline_of(workflow_id)
+  local row = redis.pcall('HMGET', workflow_key(workflow_id), 'status', 'paused_ms', 'cleaning', 'plain_queue')
+  return row[1] and { status = row[1], paused = row[2], cleaning = row[3], plain_queue = row[4], started = 0 }
+end
+
 local function read_first_run(key, workflow)
   if workflow.plain_queue then return redis.pcall('HMGET', key, 'status', 'task', 'payload', 'seq', 'then') end
   return redis.pcall('HMGET', key, 'status', 'task', 'payload', 'seq', 'then', 'after', 'options', 'audit')
@@ -34,11 +40,17 @@ local function claim_first_runs(request, queue, ids, taken, claimed)
   -- what most runs share with the previous one
   local last_task, last_options, last_seq, last_names, last_parents, length
   local kind, dependants, shared, description
-  local workflow, may_run  -- of the job, and of the previous one
+  local workflow_id, workflow, loaded, may_run  -- of the job, and of the previous one
+  local outlines = {}
   for position = taken + 1, #ids do
     local id = ids[position]
-    local key, own = job_prefix .. id, workflow_of_job(id)
-    if own ~= workflow then workflow, may_run = own, own and not is_held(own) end
+    local key, own_id = job_prefix .. id, workflow_id_of(id)
+    if own_id ~= workflow_id then
+      workflow_id, loaded = own_id, loaded_workflows[own_id or '']
+      workflow = loaded or outlines[own_id or ''] or own_id and outline_of(own_id)
+      may_run = workflow and not is_held(workflow)
+      if may_run and not loaded then outlines[own_id] = workflow end
+    end
     local row = may_run and read_first_run(key, workflow) or NOTHING_READ
     local status, task, payload, seq, names, parents, options, audit = unpack(row)
     if status ~= 'queued' or not task or not payload or seq and seq ~= '2' or audit or names == '*' then
@@ -62,13 +74,20 @@ local function claim_first_runs(request, queue, ids, taken, claimed)
     else
       redis.call('HSET', key, 'status', 'processing', 'child', child, 'started_ms', now_text)
     end
-    workflow.queued, workflow.processing = workflow.queued - 1, workflow.processing + 1
+    if loaded then
+      loaded.queued, loaded.processing = loaded.queued - 1, loaded.processing + 1
+    else
+      workflow.started = workflow.started + 1
+    end
     add_event(id, shared, '')
     local n = 3 * size
     jobs[n + 1], jobs[n + 2], jobs[n + 3] = id, payload, kind
     claimed[at + 1], claimed[at + 2] = now_text, id
     size, bytes, notified, taken, at = size + 1, bytes + #payload, notified + dependants, position, at + 2
     entries[size] = mark .. id .. description
+  end
+  for of_id, outline in pairs(outlines) do
+    if outline.started > 0 then increment(workflow_key(of_id), 'processing', outline.started) end
   end
   batch.size, batch.bytes, batch.dependants = size, bytes, notified
   return taken, rest
@@ -77,6 +96,8 @@ end
 -- Whether nothing has happened to a run beyond what its entry tells. A job that was released had `seq` before it ran,
 -- so version 0.1.0 does not shorten its entry for a watcher or a follower.
 local function ends_as_usual(id, run)
+  local dot = string.find(id, '.', 7, true)
+  workflow_ids[id] = dot and string.sub(id, 1, dot - 1)  -- its claim has looked closer
   local workflow = workflow_of_job(id)
   run.dependants = run.dependants or names_in(run.names)
   return workflow and workflow.status ~= 'building'

@@ -27,11 +27,17 @@ local function is_held(workflow)
   return workflow.paused or workflow.cleaning or workflow.status ~= 'running' and workflow.status ~= 'completed'
 end
 
+-- Numbers by their texts, cached because those of a batch are mostly equal.
+local numbers_by_text = setmetatable({}, { __index = function(known, count)
+  known[count] = tonumber(count) or 0
+  return known[count]
+end })
+
 -- The fields of a workflow that few scripts need, mostly those that end it.
 local function note_rest(workflow, total, failed, cancelled, fatal, generation, ttl_ms, name, made_ms)
-  workflow.total, workflow.failed = tonumber(total) or 0, tonumber(failed) or 0
-  workflow.cancelled, workflow.fatal = tonumber(cancelled) or 0, tonumber(fatal) or 0
-  workflow.generation, workflow.ttl_ms = tonumber(generation) or 0, tonumber(ttl_ms) or 0
+  workflow.total, workflow.failed = numbers_by_text[total or '0'], numbers_by_text[failed or '0']
+  workflow.cancelled, workflow.fatal = numbers_by_text[cancelled or '0'], numbers_by_text[fatal or '0']
+  workflow.generation, workflow.ttl_ms = numbers_by_text[generation or '0'], numbers_by_text[ttl_ms or '0']
   workflow.name, workflow.made_ms = name or '', made_ms or now_text
 end
 local read_when_needed = { __index = function(workflow, field)
@@ -40,18 +46,12 @@ local read_when_needed = { __index = function(workflow, field)
   return rawget(workflow, field)
 end }
 
--- Counts by their texts, cached because those of a batch are mostly equal.
-local counts_by_text = setmetatable({}, { __index = function(known, count)
-  known[count] = tonumber(count) or 0
-  return known[count]
-end })
-
 -- The workflow as a table, with its current counts of jobs and those in Redis (had_…). `dirty` names the other fields
 -- that flush_workflows() must write; `queued` is how many more of its jobs are queued than before this script.
 -- plain_queue: see workflow_job_kinds.lua.
 local function note_workflow(id, status, waiting, processing, completed, paused, cleaning, plain_queue)
-  waiting, processing = counts_by_text[waiting or '0'], counts_by_text[processing or '0']
-  completed = counts_by_text[completed or '0']
+  waiting, processing = numbers_by_text[waiting or '0'], numbers_by_text[processing or '0']
+  completed = numbers_by_text[completed or '0']
   local workflow = { id = id, status = status, waiting = waiting, processing = processing, completed = completed,
     had_waiting = waiting, had_processing = processing, had_completed = completed, paused = paused or false,
     cleaning = cleaning or false, plain_queue = plain_queue or false, queued = 0, dirty = false }
