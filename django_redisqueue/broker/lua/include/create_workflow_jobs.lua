@@ -62,7 +62,7 @@ local function conflict_of(new)
   end
 end
 
-local made, started = {}, {}  -- by queue: how many jobs; ids of those that enter its list, in order
+local started = {}  -- by queue: ids of jobs that enter its list, in order
 
 local function line_up_new(kind, id)
   if kind.lane == '' and kind.priority == '0' then
@@ -84,13 +84,19 @@ end
 
 local function create_job(new, key, name, kind, payload)
   local id, starts = new.id .. name, new.starts_now and kind.starts
-  set_status(kind, starts and 'queued' or 'waiting')
-  write_hash(kind, key, payload)
-  made[kind.queue] = (made[kind.queue] or 0) + 1
+  local status = starts and 'queued' or 'waiting'
+  if kind.status ~= status then set_status(kind, status) end
+  kind.fields[PAYLOAD_AT] = payload
+  redis.call('HSET', key, unpack(kind.fields))
+  kind.made = kind.made + 1
   if not kind.is_plain then apply_conditions(new, kind, id, name) end
   if starts then line_up_new(kind, id) end
-  emit_created(kind, id, payload)
-  if new.starts_now and not starts and kind.waits == '0' then
+  if kind.event then
+    add_event(id, kind.event, #payload <= INLINE and payload or '')
+  else
+    emit_enqueued(id, status, kind.queue, kind.task, payload, kind.options, kind.priority, kind.audit)
+  end
+  if kind.is_delayed and new.starts_now then
     slow_path().release_waiting(id, { queue = kind.queue, task = kind.task, priority = kind.priority, seq = 1,
       audit = kind.audit, when = kind.when, lane = kind.lane ~= '' and kind.lane or nil })
   end
@@ -111,7 +117,11 @@ end
 
 local function flush()
   for queue, ids in pairs(started) do redis.call('LPUSH', queue_key(queue, 'queued'), unpack(ids)) end
-  for queue, jobs in pairs(made) do count_enqueued(queue, jobs) end
+  local made = {}
+  for _, kind in pairs(kinds) do made[kind.queue] = (made[kind.queue] or 0) + kind.made end
+  for queue, jobs in pairs(made) do
+    if jobs > 0 then count_enqueued(queue, jobs) end
+  end
   flush_workflows(function(...) return slow_path().call_back(...) end)
   flush_events()
 end
