@@ -521,7 +521,7 @@ BUGS = {
     "another queue gets no token": ("if (started or tail[2])", "if (tail[2])"),
     "a token is left twice": ("tail[2]) and tokens == 0", "tail[2])"),
     "a paused queue gives jobs": ("meta.err or paused or keyed", "meta.err or keyed"),
-    "a job that is due waits": ("tonumber(score) > now", "tonumber(score) > 0"),
+    "a job that is due waits": ("'-inf', now_text) == 0", "'-inf', now_text) >= 0"),
     "other jobs are forgotten": ("ARGV[7] == '1' or not started and not tail[2]", "true"),
     "the lowest priority is ignored": ("tonumber(ARGV[8]) <= 0", "true"),
     "a call that is sent again claims anew": ("ARGV[6] == '0' and ARGV[7]", "ARGV[7]"),

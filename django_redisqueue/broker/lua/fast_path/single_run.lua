@@ -52,8 +52,11 @@ for at = 11, is_usual and first - 1 or 0 do
     tokens = redis.pcall('LLEN', key .. ':wake')
     if tokens ~= 0 then others = others - 1 end
     for n, list in ipairs(others > 0 and { ':failed', ':cancelled', ':waiting', ':scheduled', ':retrying' } or {}) do
-      local _, score = unpack(redis.pcall('ZRANGE', key .. list, '0', '0', 'WITHSCORES'))
-      if score and (n <= 3 or tonumber(score) > now) then others = others - 1 end
+      local size = redis.pcall('ZCARD', key .. list)
+      local is_harmless = type(size) == 'number' and size > 0
+        and (n <= 3 or redis.call('ZCOUNT', key .. list, '-inf', now_text) == 0)  -- none is due
+      if is_harmless then others = others - 1 end
+      if others == 0 then break end
     end
     is_usual = others == 0 and type(tokens) == 'number'
   end
