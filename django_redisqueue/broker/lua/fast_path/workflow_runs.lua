@@ -97,8 +97,9 @@ end
 -- so version 0.1.0 does not shorten its entry for a watcher or a follower.
 local function ends_as_usual(id, run)
   local dot = string.find(id, '.', 7, true)
-  workflow_ids[id] = dot and string.sub(id, 1, dot - 1)  -- its claim has looked closer
-  local workflow = workflow_of_job(id)
+  local workflow_id = dot and string.sub(id, 1, dot - 1)  -- its claim has looked closer
+  local workflow = workflow_id and load_workflow(workflow_id)
+  workflow_ids[id] = workflow_id
   run.dependants = run.dependants or names_in(run.names)
   return workflow and workflow.status ~= 'building'
     and (run.seq == '2' or redis.pcall('HEXISTS', job_prefix .. id, 'watched') == 0)

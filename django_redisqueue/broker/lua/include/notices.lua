@@ -19,18 +19,6 @@ local function note_shared(released, queue, task, seq)
   released.list = released.lists[queue]
 end
 
--- Releases a job without priority, delay and lane, at the tail of its queue. Of the values of `audit` (emit.lua) only
--- `all` wants this event.
-local function release_plain(id, key, workflow, queue, task, seq, audit, released)
-  if queue ~= released.queue or task ~= released.task or seq ~= released.seq then
-    note_shared(released, queue, task, seq)
-  end
-  redis.call('HSET', key, 'status', 'queued', 'seq', seq, 'waits', '0')
-  released.list[#released.list + 1] = id
-  if not audit or audit == 'all' then add_event(id, released.event, '') end
-  if workflow then workflow.waiting, workflow.queued = workflow.waiting - 1, workflow.queued + 1 end
-end
-
 -- For a job in a workflow of plain jobs, four fields are enough. pcall as in read(), which costs more.
 local function read_noted(id, key, workflow)
   if workflow and workflow.plain_queue then
@@ -56,9 +44,15 @@ local function notify_noted(notify)
       if status then redis.call('HSET', key, 'waits', text(math.max(0, left))) end
     elseif priority or when or lane or queue ~= released.queue and not is_sound(queue) then
       notify(id, nil, done)
-    else
-      moved = moved + 1
-      release_plain(id, key, workflow, queue, task, seq and text((integer(seq) or 1) + 1) or '2', audit, released)
+    else  -- it enters its queue at the tail, without priority, delay and lane
+      moved, seq = moved + 1, seq and text((integer(seq) or 1) + 1) or '2'
+      if queue ~= released.queue or task ~= released.task or seq ~= released.seq then
+        note_shared(released, queue, task, seq)
+      end
+      redis.call('HSET', key, 'status', 'queued', 'seq', seq, 'waits', '0')
+      released.list[#released.list + 1] = id
+      if not audit or audit == 'all' then add_event(id, released.event, '') end  -- no other `audit` wants it (emit.lua)
+      if workflow then workflow.waiting, workflow.queued = workflow.waiting - 1, workflow.queued + 1 end
     end
   end
   for queue, list in pairs(released.lists) do
