@@ -91,11 +91,8 @@ local function create_job(new, key, name, kind, payload)
   kind.made = kind.made + 1
   if not kind.is_plain then apply_conditions(new, kind, id, name) end
   if starts then line_up_new(kind, id) end
-  if kind.event then
-    add_event(id, kind.event, #payload <= INLINE and payload or '')
-  else
-    emit_enqueued(id, status, kind.queue, kind.task, payload, kind.options, kind.priority, kind.audit)
-  end
+  local shown = #payload <= INLINE and payload or ''
+  if kind.event then add_event(id, kind.event, shown) else emit_other(kind, id, payload) end
   if kind.is_delayed and new.starts_now then
     slow_path().release_waiting(id, { queue = kind.queue, task = kind.task, priority = kind.priority, seq = 1,
       audit = kind.audit, when = kind.when, lane = kind.lane ~= '' and kind.lane or nil })
@@ -117,11 +114,7 @@ end
 
 local function flush()
   for queue, ids in pairs(started) do redis.call('LPUSH', queue_key(queue, 'queued'), unpack(ids)) end
-  local made = {}
-  for _, kind in pairs(kinds) do made[kind.queue] = (made[kind.queue] or 0) + kind.made end
-  for queue, jobs in pairs(made) do
-    if jobs > 0 then count_enqueued(queue, jobs) end
-  end
+  count_made()
   flush_workflows(function(...) return slow_path().call_back(...) end)
   flush_events()
 end
