@@ -331,6 +331,24 @@ def _crossing(broker: BrokerHarness) -> list[Any]:
     return [_finish(broker, outcome(job))]
 
 
+def _event_counter(value: str | None) -> History:
+    def history(broker: BrokerHarness) -> list[Any]:
+        job = _usual(broker)
+        broker.redis.hdel(broker.keys.meta, "events")
+        if value is not None:
+            broker.redis.hset(broker.keys.meta, "events", value)
+        return [_finish(broker, outcome(job))]
+
+    return history
+
+
+def _listed(broker: BrokerHarness) -> list[Any]:
+    """The job is already among the completed ones."""
+    job = _usual(broker)
+    broker.redis.zadd(broker.keys.queue("default").completed, {job.id: 1})
+    return [_finish(broker, outcome(job))]
+
+
 def _counter(value: str, name: str = "completed_total") -> History:
     def history(broker: BrokerHarness) -> list[Any]:
         job = _usual(broker)
@@ -358,7 +376,8 @@ def _full(broker: BrokerHarness) -> list[Any]:
 
 UNUSUAL: list[History] = [
     _other_runs_alone, _stale, _resent, _overtaken, _lost, _deleted, _replaced, _completed_by_hand,
-    _paused, _due, _urgent, _crossing, _many_run, _full,
+    _paused, _due, _urgent, _crossing, _many_run, _full, _listed,
+    _event_counter(None), _event_counter("x"), _event_counter(str(STEP)),
     _counter("007"), _counter("1e3"), _counter("9" * 19), _counter("0"),
     _counter("x", "finished_bytes"),
     lambda broker: [_finish(broker, outcome(_usual(broker), "failed", ERROR))],
@@ -502,7 +521,7 @@ BUGS = {
     "another queue gets no token": ("if (started or tail[2])", "if (tail[2])"),
     "a token is left twice": ("tail[2]) and tokens == 0", "tail[2])"),
     "a paused queue gives jobs": ("meta.err or paused or keyed", "meta.err or keyed"),
-    "a job that is due waits": ("tonumber(score) > now", "tonumber(score) > 0"),
+    "a job that is due waits": ("'-inf', now_text) == 0", "'-inf', now_text) >= 0"),
     "other jobs are forgotten": ("ARGV[7] == '1' or not started and not tail[2]", "true"),
     "the lowest priority is ignored": ("tonumber(ARGV[8]) <= 0", "true"),
     "a call that is sent again claims anew": ("ARGV[6] == '0' and ARGV[7]", "ARGV[7]"),
@@ -516,7 +535,14 @@ BUGS = {
     "the event has not the result": ("#result <= (1024) and result or ''", "'' or ''"),
     "the lease is not renewed": ("'GT', deadline", "'NX', '1'"),
     "the options are left out": ("options or '' }, {}, started", "'' }, {}, started"),
-    "its entry in the trim index is": ("written % STEP + 2 < STEP", "true"),
+    "its entry in the trim index is": ("and total % STEP >= events", ""),
+    "the sum stays": ("'HINCRBY', KEYS[1], 'events', -events", "'HLEN', KEYS[1]"),
+    "a first sum stays": ("redis.call('HDEL', KEYS[1], 'events')", ""),
+    "the event stays": ("redis.call('XDEL', events_key, written)", ""),
+    "the event has another number": ("':n', total - 2", "':n', total - 1"),
+    "the only event has another number": ("'*', ':n', total - 1", "'*', ':n', total"),
+    "it stays among the completed": ("'ZREM', last_prefix .. ':completed'", "'ZCARD', last_prefix"),
+    "one that is listed is listed again": ("is_usual = listed == 1", "is_usual = true"),
     "a counter that is no number stops it": ("or is_counter(completed_total)", "or true"),
 }  # fmt: skip
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from django_redisqueue.broker.commands import ClaimRequest
 from django_redisqueue.broker.replies import ClaimedJob, FinishCode
 from django_redisqueue.core.job_data import NewJob
 
@@ -216,6 +217,38 @@ def test_a_held_job_is_not_claimed_with_others(broker: BrokerHarness) -> None:
     broker.store.control_workflow(first.id, "pause")
     assert broker.taken(jobs=5) == [second.job(0), "plain"]
     assert broker.status(first.job(0)) == "waiting"
+    invariants(broker)
+
+
+def test_a_claim_reads_and_writes_each_workflow_once(broker: BrokerHarness) -> None:
+    """Their jobs take turns in the queue, and the same call has ended a job of the first one."""
+    first, second = (BrokerWorkflow(broker, {n: [] for n in range(4)}, name=name) for name in "01")
+    first.push()
+    (job,) = broker.claim().jobs
+    second.push()
+    turns = [one.job(n) for n in (1, 2, 3) for one in (first, second)]
+    queue = broker.keys.queue("default").queued
+    broker.redis.delete(queue)
+    broker.redis.lpush(queue, *turns, second.job(0))
+    broker.redis.config_resetstat()
+    _, claim = broker.store.finish(ClaimRequest("c1", ("default",)), 2, [outcome(job)], 7)
+    assert [one.id for one in claim.jobs] == [*turns, second.job(0)]
+    assert calls(broker, "hmget") == [7 + 2 + 1]  # the jobs, the workflows, the queue
+    assert first.counts() == {"total": 4, "processing": 3, "completed": 1}
+    assert second.counts() == {"total": 4, "processing": 4}
+    assert entries(broker)[-1].startswith(f"2:{second.job(0)} @2 ")
+    invariants(broker)
+
+
+@pytest.mark.parametrize("job_id", ["flow_0_0.complete", "flow_0.0.1", "flow_.1", "flow_1", "f"])
+def test_other_ids_that_begin_like_those_of_workflows(broker: BrokerHarness, job_id: str) -> None:
+    workflow = pushed(broker)
+    workflow.run_all()
+    broker.add(job_id)
+    job = broker.take()
+    assert job.id == job_id
+    assert broker.finish(outcome(job)) == [FinishCode.ACCEPTED]
+    assert workflow.counts() == {"total": 4, "completed": 4}
     invariants(broker)
 
 

@@ -42,6 +42,7 @@ local function refusal_of(new, keys)
 end
 
 -- Writes a workflow that fits into one call at once, a larger one as `building`. Its counts are then complete, or 0.
+-- Returns what a call needs of it.
 local function create_workflow(new)
   local total, waiting = new.starts_now and new.total or 0, new.starts_now and new.waiting or 0
   local status, given = new.starts_now and 'running' or 'building', {}
@@ -49,9 +50,15 @@ local function create_workflow(new)
     unpack(ARGV, new.first_field, new.first_job - 1) }
   if new.starts_now and plain_queue then add_field(fields, 'plain_queue', plain_queue) end
   redis.call('HSET', workflow_key(new.id), unpack(fields))
-  if not new.starts_now then redis.call('ZADD', workflows_key, whole(now + tonumber(ARGV[4])), new.id) end
   for at = new.first_field, new.first_job - 1, 2 do given[ARGV[at]] = ARGV[at + 1] end
-  note_rest(note_workflow(new.id, status, waiting), total, 0, 0, 0, 0, given.ttl_ms, given.name, now_text)
+  if new.starts_now then  -- its event is all that is left to do
+    return { id = new.id, generation = 0, total = total, completed = 0, failed = 0, cancelled = 0, made_ms = now_text,
+      name = given.name or '' }
+  end
+  redis.call('ZADD', workflows_key, whole(now + tonumber(ARGV[4])), new.id)
+  local workflow = note_workflow(new.id, status, waiting)
+  note_rest(workflow, total, 0, 0, 0, 0, given.ttl_ms, given.name, now_text)
+  return workflow
 end
 
 local function push(new)
@@ -59,8 +66,7 @@ local function push(new)
   local code, status, some_known = refusal_of(new, keys)
   if code then return code end
   new.starts_now = new.is_first and new.is_last and not status
-  if not status then create_workflow(new) end
-  local workflow = load_workflow(new.id)
+  local workflow = not status and create_workflow(new) or load_workflow(new.id)
   local created = create_jobs(new, keys, some_known)
   if not new.starts_now then
     set_workflow_field(workflow, 'total', workflow.total + created)

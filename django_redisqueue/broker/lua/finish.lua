@@ -9,7 +9,30 @@
 -- @include "event_json"
 -- @include "fast_path/single_run"
 
--- The first writes double as checks: a full Redis may refuse them, and finish_batch() may repeat them.
+-- The first writes double as checks, at half the price: each is refused as a read would be. Those before it are then
+-- undone, except the lease and the result, which finish_batch() may write again.
+local events, total, written, listed = ended and started and 2 or (ended or started) and 1 or 0, nil, nil, nil
+local last_event = ended and is_usual and event_json('completed', last_queue, last_task, child, '1', '3', '')
+local next_event = started and is_usual and event_json('processing', queue, task, child, '1', '2', '')
+if is_usual and events > 0 then
+  total = redis.pcall('HINCRBY', KEYS[1], 'events', events == 2 and '2' or '1')
+  is_usual = type(total) == 'number' and total > events and total % STEP >= events  -- the trim index gets no entry
+end
+if is_usual and events > 0 then
+  local value = ended and #result <= INLINE and result or ''
+  if events == 2 then
+    written = redis.pcall('XADD', events_key, '*', ':n', total - 2, ':alike', last_event, ended, value,
+      ':alike', next_event, started, '')
+  else
+    written = redis.pcall('XADD', events_key, '*', ':n', total - 1, ':alike', last_event or next_event,
+      ended or started, value)
+  end
+  is_usual = type(written) == 'string'
+end
+if is_usual and ended then
+  listed = redis.pcall('ZADD', last_prefix .. ':completed', 'NX', string.format('%s.%03d', now_text, micros), ended)
+  is_usual = listed == 1
+end
 if is_usual and started then
   local deadline = string.format('%d', now + ARGV[9])
   is_usual = type(redis.pcall('ZADD', workers_key, 'GT', deadline, child)) == 'number'
@@ -21,22 +44,25 @@ if is_usual and ended then
   if new == 4 then redis.call('DEL', job_prefix .. ended) end
 end
 if not is_usual then
+  if listed == 1 then redis.call('ZREM', last_prefix .. ':completed', ended) end
+  if type(written) == 'string' then redis.call('XDEL', events_key, written) end
+  if total == events then
+    redis.call('HDEL', KEYS[1], 'events')
+  elseif type(total) == 'number' then
+    redis.call('HINCRBY', KEYS[1], 'events', -events)
+  end
 -- @include "fast_path/batch"
   return finish_batch()
 end
 
-local last_event, next_event, description
 if ended then
-  last_event = event_json('completed', last_queue, last_task, child, '1', '3', '')
-  redis.call('ZADD', last_prefix .. ':completed', string.format('%s.%03d', now_text, micros), ended)
   redis.call('ZREM', last_prefix .. ':processing', ended)
   redis.call('HSET', last_prefix .. ':meta', 'completed_total', string.format('%d', completed_total + 1),
     'finished_bytes', string.format('%d', finished_bytes + last_bytes))
   if not started or held_besides > 0 then redis.call('LREM', held_key, '1', entry) end
 end
 if started then
-  next_event = event_json('processing', queue, task, child, '1', '2', '')
-  description = describe_run(payload, options, queue, task, child)
+  local description = describe_run(payload, options, queue, task, child)
   redis.call('HSET', job_prefix .. started, 'status', 'processing', 'child', child, 'started_ms', now_text)
   redis.call('ZADD', prefix .. ':processing', now_text, started)
   redis.call('RPOP', prefix)
@@ -48,15 +74,6 @@ if started then
   for _, key in ipairs(wakes or {}) do redis.call('LPUSH', key, '1') end
 end
 
-if ended and started then
-  redis.call('HINCRBY', KEYS[1], 'events', '2')
-  redis.call('XADD', events_key, '*', ':n', written, ':alike', last_event, ended, #result <= INLINE and result or '',
-    ':alike', next_event, started, '')
-elseif ended or started then
-  redis.call('HINCRBY', KEYS[1], 'events', '1')
-  redis.call('XADD', events_key, '*', ':n', written, ':alike', last_event or next_event, ended or started,
-    ended and #result <= INLINE and result or '')
-end
 -- The first PUBLISH tells whether any client listens.
 local listeners = ended and publish_event(ended, last_event)
 if started and listeners ~= 0 then publish_event(started, next_event) end

@@ -2,7 +2,7 @@
 -- `seq`, the number of events so far, is also implied: if it is missing, by the status; if present, by the completion,
 -- which adds one and does not write it. Any other transition writes both.
 -- Jobs with `audit` or `watched` have `seq` from the beginning; those of gathers need not, because their ids tell. A
--- released job of a workflow also has it, so its claim reads `audit`, and its end `watched` (workflow_runs.lua).
+-- released job of a workflow also has it, so its claim reads `audit`, and its end `watched` (workflow_ends.lua).
 local FIRST_LEASE = '1'
 local function has_run(status) return status == 'processing' or status == 'completed' end
 local function lease_of(status, lease) return lease or has_run(status) and FIRST_LEASE end

@@ -1,12 +1,11 @@
--- workflow_runs: first runs of jobs of workflows on the fast path (README.md): of roots, which have no `seq`, and of
--- jobs that were released, which have 2. Created on first use, because most calls meet none.
+-- workflow_runs: claims of first runs of workflows' jobs on the fast path (README.md): of roots, which have no `seq`,
+-- and of jobs that were released, which have 2. Created on first use, because most calls meet none.
 -- @include "wake"
 -- @include "fast_path/claim"
 -- @include "workflow_state"
 -- @first_use
 -- @include "workflow"
 -- @include "workflow_end"
--- @include "notices"
 local function describe_workflow_run(payload, options, queue, task, child, is_released, names, parents)
   local longest = math.max(#names, #parents)
   local rest = describe_run(payload, options, queue, task, child, is_released and RELEASED or 0, longest)
@@ -18,6 +17,12 @@ local function names_in(text)
   local names = {}
   for name in string.gmatch(text, '%.%d+') do names[#names + 1] = name end
   return names
+end
+
+-- What a claim needs of a workflow that this call has not loaded, because it only adds to `processing`.
+local function outline_of(workflow_id)
+  local row = redis.pcall('HMGET', workflow_key(workflow_id), 'status', 'paused_ms', 'cleaning', 'plain_queue')
+  return row[1] and { status = row[1], paused = row[2], cleaning = row[3], plain_queue = row[4], started = 0 }
 end
 
 local function read_first_run(key, workflow)
@@ -34,10 +39,18 @@ local function claim_first_runs(request, queue, ids, taken, claimed)
   -- what most runs share with the previous one
   local last_task, last_options, last_seq, last_names, last_parents, length
   local kind, dependants, shared, description
+  local workflow_id, workflow, loaded, may_run  -- of the job, and of the previous one
+  local outlines = {}
   for position = taken + 1, #ids do
     local id = ids[position]
-    local key, workflow = job_prefix .. id, workflow_of_job(id)
-    local row = workflow and not is_held(workflow) and read_first_run(key, workflow) or NOTHING_READ
+    local key, own_id = job_prefix .. id, workflow_id_of(id)
+    if own_id ~= workflow_id then
+      workflow_id, loaded = own_id, loaded_workflows[own_id or '']
+      workflow = loaded or outlines[own_id or ''] or own_id and outline_of(own_id)
+      may_run = workflow and not is_held(workflow)
+      if may_run and not loaded then outlines[own_id] = workflow end
+    end
+    local row = may_run and read_first_run(key, workflow) or NOTHING_READ
     local status, task, payload, seq, names, parents, options, audit = unpack(row)
     if status ~= 'queued' or not task or not payload or seq and seq ~= '2' or audit or names == '*' then
       rest = is_of_workflow(id) and NOTHING_READ
@@ -60,7 +73,11 @@ local function claim_first_runs(request, queue, ids, taken, claimed)
     else
       redis.call('HSET', key, 'status', 'processing', 'child', child, 'started_ms', now_text)
     end
-    count_transition(workflow, 'queued', 'processing')
+    if loaded then
+      loaded.queued, loaded.processing = loaded.queued - 1, loaded.processing + 1
+    else
+      workflow.started = workflow.started + 1
+    end
     add_event(id, shared, '')
     local n = 3 * size
     jobs[n + 1], jobs[n + 2], jobs[n + 3] = id, payload, kind
@@ -68,36 +85,11 @@ local function claim_first_runs(request, queue, ids, taken, claimed)
     size, bytes, notified, taken, at = size + 1, bytes + #payload, notified + dependants, position, at + 2
     entries[size] = mark .. id .. description
   end
+  for of_id, outline in pairs(outlines) do
+    if outline.started > 0 then increment(workflow_key(of_id), 'processing', outline.started) end
+  end
   batch.size, batch.bytes, batch.dependants = size, bytes, notified
   return taken, rest
 end
 
--- Whether nothing has happened to a run beyond what its entry tells. A job that was released had `seq` before it ran,
--- so version 0.1.0 does not shorten its entry for a watcher or a follower.
-local function ends_as_usual(id, run)
-  local workflow = workflow_of_job(id)
-  run.dependants = run.dependants or names_in(run.names)
-  return workflow and workflow.status ~= 'building'
-    and (run.seq == '2' or redis.pcall('HEXISTS', job_prefix .. id, 'watched') == 0)
-end
-
-local NOTIFIED = { 'then', '' }  -- fields of a job whose dependants have been notified
--- Writes the completion, and notes what it means for the workflow and the dependants, which are notified later
--- (notices.lua). Returns what HSET replies (finish.lua).
-local function complete_run(id, run, bytes, result)
-  local names = run.dependants
-  local is_deferred = #names > budget
-  local new = redis.pcall('HSET', job_prefix .. id, 'status', 'completed', 'finished_ms', now_text, 'bytes',
-    texts[bytes] or text(bytes), 'result', result, unpack(#names > 0 and not is_deferred and NOTIFIED or NOTHING_READ))
-  if new ~= 3 then return new end
-  local workflow = move_in_workflow(id, 'processing', 'completed')
-  if #names == 0 then return new end
-  if result ~= 'null' then set_workflow_field(workflow, result_field(id), '') end
-  if is_deferred then
-    defer('job:' .. id)
-    return new
-  end
-  budget, moved = budget - #names, moved + #names
-  for at = 1, #names do note_dependant(workflow.id, names[at]) end
-  return new
-end
+-- @include "fast_path/workflow_ends"

@@ -34,9 +34,9 @@ end
 local function check_workflow(new)
   expect(workflow_key(new.id), 'hash')
   expect(workflow_held_key(new.id), 'list')
-  local waiting = 0
+  local args, waiting = ARGV, 0
   for at = new.first_job, new.last, JOB_FIELDS do
-    local kind = kinds[ARGV[at + 1]]
+    local kind = kinds[args[at + 1]]
     if not kind.is_checked then check_kind(kind) end
     if kind.unique ~= '' then new.has_unique = true end
     if kind.joins ~= '' then
@@ -48,8 +48,8 @@ local function check_workflow(new)
 end
 
 local function keys_of_jobs(new)
-  local keys, prefix = {}, job_key(new.id)
-  for at = new.first_job, new.last, JOB_FIELDS do keys[#keys + 1] = prefix .. ARGV[at] end
+  local args, keys, prefix = ARGV, {}, job_key(new.id)
+  for at = new.first_job, new.last, JOB_FIELDS do keys[#keys + 1] = prefix .. args[at] end
   return keys
 end
 
@@ -62,7 +62,7 @@ local function conflict_of(new)
   end
 end
 
-local made, started = {}, {}  -- by queue: how many jobs; ids of those that enter its list, in order
+local started = {}  -- by queue: ids of jobs that enter its list, in order
 
 local function line_up_new(kind, id)
   if kind.lane == '' and kind.priority == '0' then
@@ -84,13 +84,16 @@ end
 
 local function create_job(new, key, name, kind, payload)
   local id, starts = new.id .. name, new.starts_now and kind.starts
-  set_status(kind, starts and 'queued' or 'waiting')
-  write_hash(kind, key, payload)
-  made[kind.queue] = (made[kind.queue] or 0) + 1
+  local status = starts and 'queued' or 'waiting'
+  if kind.status ~= status then set_status(kind, status) end
+  kind.fields[PAYLOAD_AT] = payload
+  redis.call('HSET', key, unpack(kind.fields))
+  kind.made = kind.made + 1
   if not kind.is_plain then apply_conditions(new, kind, id, name) end
   if starts then line_up_new(kind, id) end
-  emit_created(kind, id, payload)
-  if new.starts_now and not starts and kind.waits == '0' then
+  local shown = #payload <= INLINE and payload or ''
+  if kind.event then add_event(id, kind.event, shown) else emit_other(kind, id, payload) end
+  if kind.is_delayed and new.starts_now then
     slow_path().release_waiting(id, { queue = kind.queue, task = kind.task, priority = kind.priority, seq = 1,
       audit = kind.audit, when = kind.when, lane = kind.lane ~= '' and kind.lane or nil })
   end
@@ -98,20 +101,20 @@ end
 
 -- Creates those that do not exist. Returns how many.
 local function create_jobs(new, keys, some_known)
-  local created = 0
-  for n, key in ipairs(keys) do
-    if not some_known or redis.call('EXISTS', key) == 0 then
-      local at = new.first_job + JOB_FIELDS * (n - 1)
-      create_job(new, key, ARGV[at], kinds[ARGV[at + 1]], ARGV[at + 2])
+  local args, created, at = ARGV, 0, new.first_job  -- a local variable is cheaper than a global one
+  for n = 1, #keys do
+    if not some_known or redis.call('EXISTS', keys[n]) == 0 then
+      create_job(new, keys[n], args[at], kinds[args[at + 1]], args[at + 2])
       created = created + 1
     end
+    at = at + JOB_FIELDS
   end
   return created
 end
 
 local function flush()
   for queue, ids in pairs(started) do redis.call('LPUSH', queue_key(queue, 'queued'), unpack(ids)) end
-  for queue, jobs in pairs(made) do count_enqueued(queue, jobs) end
+  count_made()
   flush_workflows(function(...) return slow_path().call_back(...) end)
   flush_events()
 end

@@ -19,22 +19,8 @@ local function note_shared(released, queue, task, seq)
   released.list = released.lists[queue]
 end
 
--- Releases a job without priority, delay and lane, at the tail of its queue. Of the values of `audit` (emit.lua) only
--- `all` wants this event.
-local function release_plain(id, key, queue, task, seq, audit, released)
-  if queue ~= released.queue or task ~= released.task or seq ~= released.seq then
-    note_shared(released, queue, task, seq)
-  end
-  redis.call('HSET', key, 'status', 'queued', 'seq', seq, 'waits', '0')
-  released.list[#released.list + 1] = id
-  if not audit or audit == 'all' then add_event(id, released.event, '') end
-  local workflow = workflow_of_job(id)
-  if workflow then count_transition(workflow, 'waiting', 'queued') end
-end
-
 -- For a job in a workflow of plain jobs, four fields are enough. pcall as in read(), which costs more.
-local function read_noted(id, key)
-  local workflow = workflow_of_job(id)
+local function read_noted(id, key, workflow)
   if workflow and workflow.plain_queue then
     local row = redis.pcall('HMGET', key, 'status', 'waits', 'task', 'seq')
     if not row.err then return row[1], row[2], row[3], row[4], workflow.plain_queue end
@@ -49,8 +35,8 @@ local function notify_noted(notify)
   noted_ids = {}
   for at = 1, #ids do
     local id = ids[at]
-    local key = job_prefix .. id
-    local status, waits, task, seq, queue, priority, audit, when, lane = read_noted(id, key)
+    local key, workflow = job_prefix .. id, workflow_of_job(id)
+    local status, waits, task, seq, queue, priority, audit, when, lane = read_noted(id, key, workflow)
     local done = ended_parents[id]
     local left = waits == '1' and 1 - done or (integer(waits) or 0) - done
     queue, ended_parents[id] = queue or 'default', nil
@@ -58,9 +44,15 @@ local function notify_noted(notify)
       if status then redis.call('HSET', key, 'waits', text(math.max(0, left))) end
     elseif priority or when or lane or queue ~= released.queue and not is_sound(queue) then
       notify(id, nil, done)
-    else
-      moved = moved + 1
-      release_plain(id, key, queue, task, seq and text((integer(seq) or 1) + 1) or '2', audit, released)
+    else  -- it enters its queue at the tail, without priority, delay and lane
+      moved, seq = moved + 1, seq and text((integer(seq) or 1) + 1) or '2'
+      if queue ~= released.queue or task ~= released.task or seq ~= released.seq then
+        note_shared(released, queue, task, seq)
+      end
+      redis.call('HSET', key, 'status', 'queued', 'seq', seq, 'waits', '0')
+      released.list[#released.list + 1] = id
+      if not audit or audit == 'all' then add_event(id, released.event, '') end  -- no other `audit` wants it (emit.lua)
+      if workflow then workflow.waiting, workflow.queued = workflow.waiting - 1, workflow.queued + 1 end
     end
   end
   for queue, list in pairs(released.lists) do

@@ -9,9 +9,7 @@ if not has_expected_workflow_keys then expect_workflow_keys() end  -- else on th
 local function workflow_id_of(id)
   local found = workflow_ids[id]
   if found == nil then
-    local dot = string.find(id, '.', 7, true)  -- cheaper than a match with a class
-    local is_job = dot and string.find(id, '^flow_') and string.find(id, '^%d+$', dot + 1)
-    found = is_job and string.sub(id, 1, dot - 1) or false
+    found = string.match(id, '^(flow_[^.]+)%.%d+$') or false
     workflow_ids[id] = found
   end
   return found or nil
@@ -29,11 +27,17 @@ local function is_held(workflow)
   return workflow.paused or workflow.cleaning or workflow.status ~= 'running' and workflow.status ~= 'completed'
 end
 
+-- Numbers by their texts, cached because those of a batch are mostly equal.
+local numbers_by_text = setmetatable({}, { __index = function(known, count)
+  known[count] = tonumber(count) or 0
+  return known[count]
+end })
+
 -- The fields of a workflow that few scripts need, mostly those that end it.
 local function note_rest(workflow, total, failed, cancelled, fatal, generation, ttl_ms, name, made_ms)
-  workflow.total, workflow.failed = tonumber(total) or 0, tonumber(failed) or 0
-  workflow.cancelled, workflow.fatal = tonumber(cancelled) or 0, tonumber(fatal) or 0
-  workflow.generation, workflow.ttl_ms = tonumber(generation) or 0, tonumber(ttl_ms) or 0
+  workflow.total, workflow.failed = numbers_by_text[total or '0'], numbers_by_text[failed or '0']
+  workflow.cancelled, workflow.fatal = numbers_by_text[cancelled or '0'], numbers_by_text[fatal or '0']
+  workflow.generation, workflow.ttl_ms = numbers_by_text[generation or '0'], numbers_by_text[ttl_ms or '0']
   workflow.name, workflow.made_ms = name or '', made_ms or now_text
 end
 local read_when_needed = { __index = function(workflow, field)
@@ -46,7 +50,8 @@ end }
 -- that flush_workflows() must write; `queued` is how many more of its jobs are queued than before this script.
 -- plain_queue: see workflow_job_kinds.lua.
 local function note_workflow(id, status, waiting, processing, completed, paused, cleaning, plain_queue)
-  waiting, processing, completed = tonumber(waiting) or 0, tonumber(processing) or 0, tonumber(completed) or 0
+  waiting, processing = numbers_by_text[waiting or '0'], numbers_by_text[processing or '0']
+  completed = numbers_by_text[completed or '0']
   local workflow = { id = id, status = status, waiting = waiting, processing = processing, completed = completed,
     had_waiting = waiting, had_processing = processing, had_completed = completed, paused = paused or false,
     cleaning = cleaning or false, plain_queue = plain_queue or false, queued = 0, dirty = false }
@@ -76,20 +81,21 @@ local function workflow_of_job(id)
   return workflow_id and (loaded_workflows[workflow_id] or load_workflow(workflow_id))
 end
 
-local is_counted = { waiting = true, queued = true, processing = true, completed = true }
-local is_rare = { failed = true, cancelled = true }  -- counts that are read when a script needs them
-local function count_transition(workflow, from, to)
-  if is_counted[from] then workflow[from] = workflow[from] - 1 end
-  if is_counted[to] then workflow[to] = workflow[to] + 1 end
-  if is_rare[from] then set_workflow_field(workflow, from, workflow[from] - 1) end
-  if is_rare[to] then set_workflow_field(workflow, to, workflow[to] + 1) end
+local function add_to_count(workflow, status, by)
+  if status == 'waiting' or status == 'queued' or status == 'processing' or status == 'completed' then
+    workflow[status] = workflow[status] + by
+  elseif status == 'failed' or status == 'cancelled' then  -- counts that are read when a script needs them
+    set_workflow_field(workflow, status, workflow[status] + by)
+  end
 end
 
--- Counts a transition of a job in its workflow, if it has one. Returns the workflow.
+-- Counts a transition of a job in its workflow, if it has one. Returns the workflow. The fast path has its own code.
 local function move_in_workflow(id, from, to)
   local workflow = workflow_of_job(id)
-  if workflow then count_transition(workflow, from, to) end
-  return workflow or nil
+  if not workflow then return nil end
+  add_to_count(workflow, from, -1)
+  add_to_count(workflow, to, 1)
+  return workflow
 end
 
 local function defer(entry)

@@ -13,6 +13,7 @@ local function kind_from(at)
   return { queue = queue, task = task, options = options, priority = priority, when = when, audit = audit,
     waits = waits, names = names, parents = parents, on_fail = on_fail, joins = joins, unique = unique, lane = lane,
     starts = waits == '0' and when == '',  -- with its workflow, if that starts at once
+    is_delayed = waits == '0' and when ~= '', made = 0,
     is_plain = options == '' and priority == '0' and audit == '' and joins == '' and unique == '' and lane == '' }
 end
 
@@ -46,19 +47,21 @@ local function fields_of(kind, status)
   return fields
 end
 
--- The status of its new jobs, mostly that of the previous one.
+-- The status of its new jobs, mostly that of the previous one. `event` is the one of plain jobs.
 local function set_status(kind, status)
-  if kind.status == status then return end
   kind.status, kind.fields = status, fields_of(kind, status)
   kind.event = kind.is_plain and event_json(status, kind.queue, kind.task, '', '0', '1', '')
 end
 
-local function write_hash(kind, key, payload)
-  kind.fields[PAYLOAD_AT] = payload
-  redis.call('HSET', key, unpack(kind.fields))
+-- The first event of a job that is not plain.
+local function emit_other(kind, id, payload)
+  emit_enqueued(id, kind.status, kind.queue, kind.task, payload, kind.options, kind.priority, kind.audit)
 end
 
-local function emit_created(kind, id, payload)
-  if kind.event then return add_event(id, kind.event, #payload <= INLINE and payload or '') end
-  emit_enqueued(id, kind.status, kind.queue, kind.task, payload, kind.options, kind.priority, kind.audit)
+local function count_made()
+  local made = {}
+  for _, kind in pairs(kinds) do made[kind.queue] = (made[kind.queue] or 0) + kind.made end
+  for queue, jobs in pairs(made) do
+    if jobs > 0 then count_enqueued(queue, jobs) end
+  end
 end
