@@ -223,6 +223,22 @@ def test_a_terminal(
 
 
 @says(
+    "The password in the URL appears in no message or log, nor in the variables of this package's "
+    "frames on an error page; but Django's error pages and error mails list the settings, and hide "
+    "a value only by the name of its key."
+)
+def test_the_password_of_redis(settings: Any, caplog: pytest.LogCaptureFixture) -> None:
+    password = "hun" + "ter2"
+    url = f"redis://:{password}@127.0.0.1:1/0"
+    settings.REDISQUEUE = {"CONNECTION": {"URL": url}, "MIRROR": False}
+    settings.DEBUG = True
+    shown = error_page(lambda: charge.using(on_commit=False).enqueue("1"))
+    frames, _, listed = shown.partition('id="settings-info"')
+    assert password not in frames + caplog.text
+    assert password in listed
+
+
+@says(
     "Of the files in Django's storage, they can have only [large results](gather.md#large-results) "
     "read or deleted, in the folder `redisqueue`."
 )
@@ -629,20 +645,21 @@ def test_a_page_for_errors(keys: Keys, settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "redis://127.0.0.1:1/0"}, "MIRROR": False}
     settings.DEBUG = True
 
-    def shown(view: Callable[[], object]) -> str:
-        try:
-            view()
-        except Exception:
-            request = RequestFactory().get("/")
-            return ExceptionReporter(request, *sys.exc_info()).get_traceback_html()
-        raise AssertionError("Redis is not away")
-
     def careless() -> None:
         card = SECRET
         charge.enqueue(card)
 
-    assert SECRET not in shown(lambda: charge.enqueue(SECRET))
-    assert SECRET in shown(careless)
+    assert SECRET not in error_page(lambda: charge.enqueue(SECRET))
+    assert SECRET in error_page(careless)
+
+
+def error_page(view: Callable[[], object]) -> str:
+    try:
+        view()
+    except Exception:
+        request = RequestFactory().get("/")
+        return ExceptionReporter(request, *sys.exc_info()).get_traceback_html()
+    raise AssertionError("Redis is not away")
 
 
 @says(
