@@ -4,6 +4,7 @@ events as the Lua scripts do."""
 from __future__ import annotations
 
 import re
+from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -89,7 +90,7 @@ class InlineRun:
                 execution, lambda _: copy_context().run(func, *args, **execution.kwargs)
             )
         # Other exceptions (Ctrl-C, pytest.fail) are meant for the test.
-        except (Exception, Interrupt, SystemExit) as error:
+        except (Exception, Interrupt, SystemExit, CancelledError) as error:
             self.error = error
             return self._pipeline.resolve(execution, error)
         return Resolution(OutcomeKind.COMPLETED, body)
