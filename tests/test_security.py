@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,20 @@ Test = Callable[..., None]
 
 @task(redact=("card",))
 def charge(card: str, order: int = 0) -> int:
+    return order
+
+
+def in_session(func: Callable[..., int]) -> Callable[..., int]:
+    @wraps(func)
+    def call(*args: Any, **kwargs: Any) -> int:
+        return func("session", *args, **kwargs)
+
+    return call
+
+
+@task(redact=("card",))
+@in_session
+def charge_in_session(session: str, card: str, order: int = 0) -> int:
     return order
 
 
@@ -660,6 +675,15 @@ def error_page(view: Callable[[], object]) -> str:
         request = RequestFactory().get("/")
         return ExceptionReporter(request, *sys.exc_info()).get_traceback_html()
     raise AssertionError("Redis is not away")
+
+
+@says(
+    "If a decorator passes positional arguments of its own to the task's function, the others are "
+    "taken for those before them: then pass the redacted ones by keyword."
+)
+def test_a_decorator_that_adds_arguments(keys: Keys) -> None:
+    assert charge_in_session.enqueue("4", order=5).args == ("4",)
+    assert charge_in_session.enqueue(card="4", order=5).kwargs == {"card": "[redacted]", "order": 5}
 
 
 @says(
