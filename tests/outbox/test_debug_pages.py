@@ -14,7 +14,7 @@ from django.db import DatabaseError, connection, transaction
 from django.test import RequestFactory
 from django.views.debug import ExceptionReporter
 
-from django_redisqueue import Gather, JobQueue, Workflow, listener, publish
+from django_redisqueue import Gather, JobQueue, Workflow, listener, publish, task
 from django_redisqueue.api import views
 from django_redisqueue.api.requests import ApiRequest
 from django_redisqueue.conf import get_settings
@@ -108,6 +108,14 @@ REFUSED: list[Callable[[int], object]] = [
 @pytest.mark.parametrize("card", range(len(CARDS)))
 def test_a_refused_argument(queue_settings: Any, way: int, card: int) -> None:
     assert_hidden(page(lambda: REFUSED[way](card)), "argument")
+
+
+@task(redact=("card",), fair_by=lambda card: {}[card])
+def pay_fairly(card: str) -> None: ...
+
+
+def test_a_callable_that_quotes_an_argument(queue_settings: Any) -> None:
+    assert_hidden(page(lambda: pay_fairly.enqueue(SECRET)), "fair_by of")
 
 
 @pytest.mark.django_db(transaction=True)
