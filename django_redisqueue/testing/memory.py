@@ -26,6 +26,7 @@ from .hashes import (
     check_parents,
     new_hash,
     parent_results_of,
+    queued_since_ms,
     release_dependants,
     set_fields,
 )
@@ -308,14 +309,15 @@ class InMemoryQueue(CapturedJobs):
 
     def _next(self, statuses: frozenset[Status], *, by_rate: bool) -> str | None:
         jobs = self.hashes
-        ready = dict.fromkeys(
+        found = [
             job_id
-            for job_id, found in jobs.items()
-            if found["status"] in statuses
+            for job_id, job in jobs.items()
+            if job["status"] in statuses
             # A job that waits for an event is not run before its time.
-            and not (found["status"] == Status.SCHEDULED and found.get("waits_for"))
-            and not self._pauses.hold(found)
-        )
+            and not (job["status"] == Status.SCHEDULED and job.get("waits_for"))
+            and not self._pauses.hold(job)
+        ]
+        ready = dict.fromkeys(sorted(found, key=lambda job_id: queued_since_ms(jobs[job_id])))
         if statuses == QUEUED:
             for job_id in in_waiting_chunks(jobs, ready, self.now_ms()):
                 del ready[job_id]

@@ -17,7 +17,7 @@ from ..broker.replies import ClaimedJob, OutcomeKind, WaitReply, WaitState
 from ..client.enqueue import open_connections
 from ..client.registry import lookup
 from ..conf import get_settings
-from ..core.statuses import FINAL, Status
+from ..core.statuses import Status
 from ..exceptions import Interrupt
 from ..worker.child.chunks import perform_chunk, shares_chunk
 from ..worker.child.context import JobContext
@@ -25,8 +25,9 @@ from ..worker.child.executor import Execution, Pipeline, WaitedSince
 from ..worker.child.retry_policy import UNKNOWN_TASK_LIMIT, Resolution
 from ..worker.child.steps import Steps, StepStore
 from .expectations import CapturedJobs
-from .hashes import JobHash, queued_since_ms
+from .hashes import JobHash, queued_since_ms, set_fields
 
+MAY_WAIT = (Status.SCHEDULED, Status.QUEUED, Status.PROCESSING)
 _NUMBERS = re.compile(r" k:\S+=(\d+)/(\d+)")  # in a job's lane: size and wait in ms
 
 
@@ -233,7 +234,9 @@ class InMemorySteps:
         until_ms = self._jobs.now_ms() + get_settings().event_ttl_ms
         self._events[event] = payload, until_ms
         for job_id, found in self._jobs.hashes.items():
-            if found.get("waits_for") == event and found["status"] not in FINAL:
+            # Not if it has had an earlier one, or its timeout has passed.
+            still_waits = self._fields.get(job_id, {}).get(f"wait:{event}", "").startswith("until")
+            if found.get("waits_for") == event and found["status"] in MAY_WAIT and still_waits:
                 self._wake(job_id, found, event, payload)
 
     def parked(self, job_id: str) -> None:
@@ -252,5 +255,5 @@ class InMemorySteps:
     def _wake(self, job_id: str, found: JobHash, event: str, payload: str) -> None:
         self._fields.setdefault(job_id, {})[f"wait:{event}"] = f"event {payload}"
         if found["status"] == Status.SCHEDULED:
-            found["status"] = Status.QUEUED
+            set_fields(found, status=Status.QUEUED, ready_ms=self._jobs.now_ms())
             found.pop("due_ms", None)
