@@ -25,7 +25,6 @@ from django.db import transaction
 from django.test import Client, RequestFactory
 from django.urls import reverse
 from django.utils import timezone
-from django.views.debug import ExceptionReporter
 from redis import Redis
 
 import django_redisqueue
@@ -48,6 +47,7 @@ from django_redisqueue.worker.maintenance.upkeep import ResultFileCleaner
 from tests.api.api import Api
 from tests.api.tasks import open_task
 from tests.app import tasks
+from tests.outbox.test_debug_pages import page as error_page
 from tests.support.manual_worker import ManualWorker
 from tests.support.shards import keys_of, mirror
 
@@ -666,15 +666,6 @@ def test_a_page_for_errors(keys: Keys, settings: Any) -> None:
 
     assert SECRET not in error_page(lambda: charge.enqueue(SECRET))
     assert SECRET in error_page(careless)
-
-
-def error_page(view: Callable[[], object]) -> str:
-    try:
-        view()
-    except Exception:
-        request = RequestFactory().get("/")
-        return ExceptionReporter(request, *sys.exc_info()).get_traceback_html()
-    raise AssertionError("Redis is not away")
 
 
 @says(

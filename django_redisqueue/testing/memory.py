@@ -26,7 +26,6 @@ from .hashes import (
     check_parents,
     new_hash,
     parent_results_of,
-    queued_since_ms,
     release_dependants,
     set_fields,
 )
@@ -158,7 +157,15 @@ class InMemoryQueue(CapturedJobs):
                 self.cancel_job(new.id if discards else rivals[0], JobReason.CONFLICT)
         release_dependants(self.hashes, now_ms)
 
+    def _note_ready(self) -> None:
+        """Jobs that are queued now stay ahead of those that will be. As in Redis, a cancelled job
+        keeps its place until the next job is chosen, and gets it back if it is requeued."""
+        for job_id, found in self.hashes.items():
+            if found["status"] == Status.QUEUED:
+                self._ready.setdefault(job_id)
+
     def _run_inline(self) -> None:
+        self._note_ready()
         if self._inline and self._running is None:
             self.drain(scheduled=False)
 
@@ -309,15 +316,14 @@ class InMemoryQueue(CapturedJobs):
 
     def _next(self, statuses: frozenset[Status], *, by_rate: bool) -> str | None:
         jobs = self.hashes
-        found = [
+        ready = dict.fromkeys(
             job_id
-            for job_id, job in jobs.items()
-            if job["status"] in statuses
+            for job_id, found in jobs.items()
+            if found["status"] in statuses
             # A job that waits for an event is not run before its time.
-            and not (job["status"] == Status.SCHEDULED and job.get("waits_for"))
-            and not self._pauses.hold(job)
-        ]
-        ready = dict.fromkeys(sorted(found, key=lambda job_id: queued_since_ms(jobs[job_id])))
+            and not (found["status"] == Status.SCHEDULED and found.get("waits_for"))
+            and not self._pauses.hold(found)
+        )
         if statuses == QUEUED:
             for job_id in in_waiting_chunks(jobs, ready, self.now_ms()):
                 del ready[job_id]

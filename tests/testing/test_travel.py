@@ -302,8 +302,12 @@ def test_jobs_run_in_the_order_in_which_they_were_queued() -> None:
         see.enqueue("now")
         jobs.travel(hours=1)
         see.enqueue("later")
+        cancelled = see.enqueue("cancelled")
+        cancelled.cancel()
+        see.enqueue("last")
+        cancelled.requeue()
         jobs.run_due()
-    assert SEEN == ["now", "late", "later"]
+    assert SEEN == ["now", "late", "later", "cancelled", "last"]
 
 
 def test_a_requeue_forgets_the_progress() -> None:
