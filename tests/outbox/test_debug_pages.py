@@ -14,7 +14,7 @@ from django.db import DatabaseError, connection, transaction
 from django.test import RequestFactory
 from django.views.debug import ExceptionReporter
 
-from django_redisqueue import Gather, JobQueue, Workflow, listener, publish, task
+from django_redisqueue import Gather, JobQueue, Limit, Workflow, listener, publish, task
 from django_redisqueue.api import views
 from django_redisqueue.api.requests import ApiRequest
 from django_redisqueue.conf import get_settings
@@ -110,12 +110,12 @@ def test_a_refused_argument(queue_settings: Any, way: int, card: int) -> None:
     assert_hidden(page(lambda: REFUSED[way](card)), "argument")
 
 
-@task(redact=("card",), fair_by=lambda card: {}[card])
-def pay_fairly(card: str) -> None: ...
+@task(redact=("card",), concurrency=Limit(1, key=lambda card: {}[card]))
+def pay_in_turn(card: str) -> None: ...
 
 
 def test_a_callable_that_quotes_an_argument(queue_settings: Any) -> None:
-    assert_hidden(page(lambda: pay_fairly.enqueue(SECRET)), "fair_by of")
+    assert_hidden(page(lambda: pay_in_turn.enqueue(SECRET)), "key of Limit of")
 
 
 @pytest.mark.django_db(transaction=True)
