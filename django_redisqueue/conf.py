@@ -26,6 +26,7 @@ from .core.ids import (
 )
 from .core.parsing import is_int, is_number
 from .core.policies import MAX_WEIGHT, NamedLimit, encode_share, make_named_limit
+from .core.redaction import without_frames
 from .core.schedules import SCHEDULE_OPTIONS, Schedule, make_schedule
 from .exceptions import (
     ConfigurationError,
@@ -47,7 +48,7 @@ class _Reader:
     """Validates values in REDISQUEUE, or in one queue's dict. ``where``: the name of the dict in
     messages."""
 
-    values: Mapping[str, Any]
+    values: Mapping[str, Any] = field(repr=False)  # CONNECTION may have a password
     where: str = "REDISQUEUE"
 
     def read(self, kind: type) -> dict[str, Any]:
@@ -195,7 +196,8 @@ class _Reader:
 
 def _setting(key: str, default: object, read: Callable[[_Reader, str], T]) -> T:
     """A field that is the setting ``key``."""
-    made: Any = field(metadata={"key": key, "default": default, "read": read})
+    metadata = {"key": key, "default": default, "read": read}
+    made: Any = field(metadata=metadata, repr=key != "CONNECTION")  # it may have a password
     return made  # type: ignore[no-any-return]
 
 
@@ -298,7 +300,11 @@ del DEFAULTS["SPREAD"]  # only queues have it
 @cache
 def get_settings() -> Settings:
     """The current settings, cached until ``setting_changed``."""
-    return load(getattr(django_settings, "REDISQUEUE", {}))
+    try:
+        return load(getattr(django_settings, "REDISQUEUE", {}))
+    except ConfigurationError as error:
+        without_frames(error)  # error pages show locals, and CONNECTION may have a password
+        raise
 
 
 def load(raw: object) -> Settings:

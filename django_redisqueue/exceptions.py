@@ -292,6 +292,10 @@ class RateLimited(Exception):
         super().__init__(message or f"refused; retry after {after}")
         self.retry_after = retry_after
 
+    def __reduce__(self) -> Any:
+        """A process pool pickles what its workers raise; without the keyword that would fail."""
+        return type(self).__new__, (type(self), *self.args), self.__dict__
+
 
 class Retry(Exception):
     """Raise this inside a task to try again later; spends an attempt.

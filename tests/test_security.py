@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from django.db import transaction
 from django.test import Client, RequestFactory
 from django.urls import reverse
 from django.utils import timezone
-from django.views.debug import ExceptionReporter
 from redis import Redis
 
 import django_redisqueue
@@ -47,6 +47,7 @@ from django_redisqueue.worker.maintenance.upkeep import ResultFileCleaner
 from tests.api.api import Api
 from tests.api.tasks import open_task
 from tests.app import tasks
+from tests.outbox.test_debug_pages import page as error_page
 from tests.support.manual_worker import ManualWorker
 from tests.support.shards import keys_of, mirror
 
@@ -64,6 +65,20 @@ Test = Callable[..., None]
 
 @task(redact=("card",))
 def charge(card: str, order: int = 0) -> int:
+    return order
+
+
+def in_session(func: Callable[..., int]) -> Callable[..., int]:
+    @wraps(func)
+    def call(*args: Any, **kwargs: Any) -> int:
+        return func("session", *args, **kwargs)
+
+    return call
+
+
+@task(redact=("card",))
+@in_session
+def charge_in_session(session: str, card: str, order: int = 0) -> int:
     return order
 
 
@@ -220,6 +235,22 @@ def test_a_terminal(
     logging.getLogger("django_redisqueue").error("task %s", held.task)
     (record,) = caplog.records
     assert record.getMessage() == "task evil\\n\\x1b[2Jforged line"
+
+
+@says(
+    "The password in the URL appears in no message or log, nor in the variables of this package's "
+    "frames on an error page; but Django's error pages and error mails list the settings, and hide "
+    "a value only by the name of its key."
+)
+def test_the_password_of_redis(settings: Any, caplog: pytest.LogCaptureFixture) -> None:
+    password = "hun" + "ter2"
+    url = f"redis://:{password}@127.0.0.1:1/0"
+    settings.REDISQUEUE = {"CONNECTION": {"URL": url}, "MIRROR": False}
+    settings.DEBUG = True
+    shown = error_page(lambda: charge.using(on_commit=False).enqueue("1"))
+    frames, _, listed = shown.partition('id="settings-info"')
+    assert password not in frames + caplog.text
+    assert password in listed
 
 
 @says(
@@ -629,20 +660,21 @@ def test_a_page_for_errors(keys: Keys, settings: Any) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": "redis://127.0.0.1:1/0"}, "MIRROR": False}
     settings.DEBUG = True
 
-    def shown(view: Callable[[], object]) -> str:
-        try:
-            view()
-        except Exception:
-            request = RequestFactory().get("/")
-            return ExceptionReporter(request, *sys.exc_info()).get_traceback_html()
-        raise AssertionError("Redis is not away")
-
     def careless() -> None:
         card = SECRET
         charge.enqueue(card)
 
-    assert SECRET not in shown(lambda: charge.enqueue(SECRET))
-    assert SECRET in shown(careless)
+    assert SECRET not in error_page(lambda: charge.enqueue(SECRET))
+    assert SECRET in error_page(careless)
+
+
+@says(
+    "If a decorator passes positional arguments of its own to the task's function, the others are "
+    "taken for those before them: then pass the redacted ones by keyword."
+)
+def test_a_decorator_that_adds_arguments(keys: Keys) -> None:
+    assert charge_in_session.enqueue("4", order=5).args == ("4",)
+    assert charge_in_session.enqueue(card="4", order=5).kwargs == {"card": "[redacted]", "order": 5}
 
 
 @says(

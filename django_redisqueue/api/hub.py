@@ -229,8 +229,8 @@ class Hub:
             for shards in shards_by_server():
                 if shards[0] not in self.readers:
                     reader = Reader(shards)
+                    reader.start()  # raises if the process may have no more threads
                     self.readers.update(dict.fromkeys(shards, reader))
-                    reader.start()
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
         with self._lock:

@@ -110,8 +110,8 @@ async def stream(user_id: object, after: Positions) -> AsyncIterator[bytes]:
         yield _start(after, RETRY_AFTER * 1000)
         return
     subscriber = Subscriber(slot, task.get_loop(), task)
-    hub.subscribe(subscriber)
     try:
+        hub.subscribe(subscriber)
         await sync_to_async(close_connections)()
         subscriber.sending = time.monotonic()
         yield _start(after, RETRY_MS)

@@ -21,7 +21,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -48,7 +48,7 @@ class ClusterTarget:
     """The nodes that a URL names. ``common``: the options of every connection: login and TLS."""
 
     seeds: tuple[Address, ...]
-    common: Mapping[str, Any]
+    common: Mapping[str, Any] = field(repr=False)
 
     def check(self, options: Mapping[str, Any]) -> None:
         """Raise whatever redis-py raises for options that it does not accept."""

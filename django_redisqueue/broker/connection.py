@@ -22,6 +22,7 @@ from redis.connection import AbstractConnection
 
 from ..conf import check_redis_is_meant
 from ..core.ports import ports
+from ..core.redaction import without_frames
 from ..exceptions import NotReplicated, RedisRefused, RedisUnavailable, WrongKeyType
 from .failures import translate
 from .link import HungNode, Link
@@ -79,6 +80,7 @@ class _Guard:
             translated = translate(error, self._owner.redis_url.address)
             if isinstance(translated, RedisUnavailable):
                 translated.unsent = unsent
+            without_frames(error)  # error pages show locals: the password, and jobs' arguments
             raise translated from error
 
 

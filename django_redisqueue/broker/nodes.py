@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
@@ -34,8 +34,8 @@ class NodesUrl:
 
     nodes: tuple[Address, ...]
     path: str
-    login: Mapping[str, str]
-    options: dict[str, Any]
+    login: Mapping[str, str] = field(repr=False)
+    options: dict[str, Any] = field(repr=False)
 
 
 def parse_nodes_url(url: str, kind: str, port: int) -> NodesUrl:

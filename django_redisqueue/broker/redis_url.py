@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -16,6 +16,7 @@ from redis.retry import Retry
 
 from ..conf import get_settings
 from ..core.ids import slot, tag
+from ..core.redaction import without_frames
 from ..exceptions import ConfigurationError
 from .cluster import CLUSTER_SCHEMES, get_cluster_map, parse_cluster_url
 from .embedded import ensure_server
@@ -28,7 +29,7 @@ from .wire import Packer
 class RedisUrl:
     """The URL of Redis."""
 
-    text: str
+    text: str = field(repr=False)
     address: str  # the same without the password, for display
     tag: str = ""  # the shard's tag, which determines the node of a cluster
 
@@ -113,6 +114,14 @@ def has_one_server() -> bool:
 
 def get_redis_url(shard: int = 0) -> RedisUrl:
     """The URL of a shard, by ``REDISQUEUE["CONNECTION"]``. Raises ConfigurationError."""
+    try:
+        return _read_url(shard)
+    except ConfigurationError as error:
+        without_frames(error)  # error pages show locals, and the URL may have a password
+        raise
+
+
+def _read_url(shard: int) -> RedisUrl:
     setting, url = _named(shard)
     if not url.startswith(SCHEMES):
         raise ConfigurationError(

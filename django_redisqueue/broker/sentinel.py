@@ -27,7 +27,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -62,8 +62,8 @@ class SentinelTarget:
 
     sentinels: tuple[Address, ...]
     service: str
-    of_master: Mapping[str, Any]
-    of_sentinels: Mapping[str, Any]
+    of_master: Mapping[str, Any] = field(repr=False)
+    of_sentinels: Mapping[str, Any] = field(repr=False)
 
     @property
     def query(self) -> tuple[str, str, str]:

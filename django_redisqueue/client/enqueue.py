@@ -31,6 +31,7 @@ from ..conf import get_settings
 from ..core.interrupts import interrupt_shield
 from ..core.job_data import NewJob
 from ..core.ports import ports
+from ..core.redaction import without_frames
 from ..exceptions import ConfigurationError, PayloadTooLarge, RedisQueueError, RedisUnavailable
 from .options import check_flag
 from .transport import connection_of, transport
@@ -262,9 +263,14 @@ class _Hook:
         self.deferred: Deferred | None = deferred
 
     def __call__(self) -> None:
-        if self.deferred is not None:  # else an earlier hook has sent its jobs
+        if self.deferred is None:
+            return  # an earlier hook has sent its jobs
+        try:
             with interrupt_shield.get()():  # what a job enqueues must not get lost
                 self._send()
+        except RedisQueueError as error:
+            without_frames(error)  # error pages show locals, and a task may redact them
+            raise
 
     def _send(self) -> None:
         ready: list[Deferred] = []
@@ -276,13 +282,18 @@ class _Hook:
                     ready.append(deferred)
         token = _sending.set(sending := _Sending())
         try:
-            if ready:
-                _deliver(ready, self.alias, sending)
             with ExitStack() as stack:  # calls all of them, whichever raises
-                for callback in reversed([one for deferred in ready for one in deferred.callbacks]):
-                    stack.callback(callback)
+                # Without jobs, it sends something else, such as a workflow.
+                _call_at_exit(stack, [deferred for deferred in ready if not deferred.jobs])
+                _deliver(ready, self.alias, sending)
+                _call_at_exit(stack, [deferred for deferred in ready if deferred.jobs])
         finally:
             _sending.reset(token)
+
+
+def _call_at_exit(stack: ExitStack, ready: Sequence[Deferred]) -> None:
+    for callback in reversed([one for deferred in ready for one in deferred.callbacks]):
+        stack.callback(callback)
 
 
 class _EarlierHook:

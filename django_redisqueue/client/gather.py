@@ -24,6 +24,7 @@ from ..core.ids import (
 )
 from ..core.parsing import is_int
 from ..core.records import GatherData, GatherListener, GatherPlan
+from ..core.redaction import without_frames
 from ..core.statuses import GatherReason, GatherStatus
 from ..exceptions import (
     CorruptJob,
@@ -162,8 +163,13 @@ def publish(
     if not found:
         return []
     stored = True if any(task.outbox for task in found.values()) else None
-    new = [Signature(task, (), keywords).new_job() for task in found.values()]
-    deferred = submit(new, delivery_mode(on_commit, stored))
+    try:
+        new = [Signature(task, (), keywords).new_job() for task in found.values()]
+        deferred = submit(new, delivery_mode(on_commit, stored))
+    except Exception as error:
+        if any(task.redaction for task in found.values()):
+            without_frames(error)
+        raise
     return [job_of(job, deferred) for job in new]
 
 
@@ -235,31 +241,27 @@ class Gather:
         check_gather_key(key)
         found, keywords = listeners_of(topic), check_payload(payload)
         _check_listeners(topic, found)
-        ttl_ms, poll_delay_ms = to_period_ms(ttl, "ttl"), to_period_ms(poll_delay, "poll_delay")
-        settings = get_settings()
-        limit = min(settings.max_payload_bytes, MAX_CALL_BYTES // len(found))
-        text = encode_payload((), keywords, limit, f"the listeners of {topic!r}")
-        gather_id = new_gather_id(shard_of_key(key, settings.shards))
-        fields = [
-            "threshold", str(_check_threshold(threshold, topic, len(found))),
-            "ttl_ms", str(ttl_ms),
-            # As long as failed jobs, so that the callback can be requeued.
-            "keep_ms", str(max(queue.failed_ttl_ms for queue in settings.queues.values())),
-            "poll_delay_ms", str(poll_delay_ms),
-            "polls", str(check_integer(polls, "polls", 1, MAX_POLLS)),
-            *callback_fields("then", check_callback(then, "then", keywords), f"{gather_id}.then"),
-        ]  # fmt: skip
+        numbers = {
+            "threshold": _check_threshold(threshold, topic, len(found)),
+            "ttl_ms": to_period_ms(ttl, "ttl"),
+            "poll_delay_ms": to_period_ms(poll_delay, "poll_delay"),
+            "polls": check_integer(polls, "polls", 1, MAX_POLLS),
+        }
+        callbacks: dict[str, object] = {"then": then}
         if on_failure is not None:
-            signature = check_callback(on_failure, "on_failure", keywords)
-            fields += callback_fields("failure", signature, f"{gather_id}.failure")
-        listeners = [_new_listener(name, found[name], keywords, gather_id) for name in found]
-        plan = GatherPlan(key, gather_id, ttl_ms, poll_delay_ms, text, fields, listeners)
-        sent = call_after_commit(
-            partial(start_gather, plan),
-            lambda: start_gather.using(queue_name=settings.own_queue).s(plan).new_job(),
-            on_commit,
-        )
-        return cls(key, gather_id, starter=job_of(*sent) if sent else None)
+            callbacks["on_failure"] = on_failure
+        try:
+            plan = _new_plan(key, topic, keywords, numbers, callbacks)
+            sent = call_after_commit(
+                partial(start_gather, plan),
+                lambda: start_gather.using(queue_name=get_settings().own_queue).s(plan).new_job(),
+                on_commit,
+            )
+        except Exception as error:
+            if any(task.redaction for task in found.values()):
+                without_frames(error)
+            raise
+        return cls(key, plan.id, starter=job_of(*sent) if sent else None)
 
     @property
     def data(self) -> GatherData:
@@ -392,6 +394,31 @@ def start_gather(plan: Sequence[Any]) -> None:
             f"the key {made.key!r} belongs to a gather that still exists (it is deleted about one "
             "ttl after its end); give each gather its own key"
         )
+
+
+def _new_plan(
+    key: str,
+    topic: str,
+    keywords: Mapping[str, Any],
+    numbers: Mapping[str, int],
+    callbacks: Mapping[str, object],
+) -> GatherPlan:
+    """The plan of a new gather. ``callbacks``: by the options that name them."""
+    found, settings = listeners_of(topic), get_settings()
+    limit = min(settings.max_payload_bytes, MAX_CALL_BYTES // len(found))
+    text = encode_payload((), keywords, limit, f"the listeners of {topic!r}")
+    gather_id = new_gather_id(shard_of_key(key, settings.shards))
+    # As long as failed jobs, so that the callback can be requeued.
+    keep_ms = max(queue.failed_ttl_ms for queue in settings.queues.values())
+    fields = ["keep_ms", str(keep_ms)]
+    for name, number in numbers.items():
+        fields += [name, str(number)]
+    for option, what in callbacks.items():
+        name, signature = option.removeprefix("on_"), check_callback(what, option, keywords)
+        fields += callback_fields(name, signature, f"{gather_id}.{name}")
+    listeners = [_new_listener(name, found[name], keywords, gather_id) for name in found]
+    ttl_ms, poll_delay_ms = numbers["ttl_ms"], numbers["poll_delay_ms"]
+    return GatherPlan(key, gather_id, ttl_ms, poll_delay_ms, text, fields, listeners)
 
 
 def _new_listener(

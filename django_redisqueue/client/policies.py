@@ -160,10 +160,10 @@ class LaneRule:
             try:
                 value = key(*bound.args, **bound.kwargs)
             except Exception as error:
-                # Not the message, which may show a value that is redacted.
+                # Neither the message nor, if arguments are redacted, its cause: it may quote one.
                 raise InvalidArguments(
                     f"{what} of {self.task} raised {type(error).__name__}"
-                ) from error
+                ) from (None if self.options.redact else error)
             return self._encoded(what, value)
         names = names_in(key)
         return self._joined(what, names, [bound.arguments[name] for name in names])

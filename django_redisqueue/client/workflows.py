@@ -382,6 +382,8 @@ def push_many(workflows: Iterable[Workflow]) -> int:
 def _pushes(workflows: Iterable[Workflow], under_way: dict[str, Workflow]) -> Iterator[Push]:
     for workflow in workflows:
         push = _check_workflow(workflow)._checked()
+        if workflow.id in under_way:
+            raise WorkflowError(f"{workflow!r} occurs twice in push_many")
         under_way[workflow.id] = workflow
         yield push
 

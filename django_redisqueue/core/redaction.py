@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from traceback import walk_stack, walk_tb
+from types import FrameType
 from typing import Any
 
 from ..exceptions import InvalidOption, did_you_mean
@@ -37,13 +40,21 @@ class Hidden(str):
 
 
 def without_frames(error: BaseException) -> None:
-    """Remove the tracebacks of an error and its causes: their frames hold redacted arguments."""
+    """Remove the tracebacks of an error and of those that led to it: error pages and error trackers
+    show the variables of their frames. An exception that a caller is handling keeps its own."""
+    callers = [frame for frame, _ in walk_stack(sys._getframe(2))]
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen:
         seen.add(id(found))
+        if found is not error and _has_passed(found, callers):
+            break
         found.__traceback__ = None
         found = found.__cause__ or found.__context__
+
+
+def _has_passed(error: BaseException, frames: Sequence[FrameType]) -> bool:
+    return any(frame in frames for frame, _ in walk_tb(error.__traceback__))
 
 
 def secrets_in(

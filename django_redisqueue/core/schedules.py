@@ -137,7 +137,7 @@ class Cron(Schedule):
             raise _not_five_fields(self.expression)
         _check_expression(self.expression)
         if self.timezone != "":
-            _zone(str(self.timezone))
+            _set(self, "timezone", _zone(str(self.timezone)).key)  # it may be a ZoneInfo
 
     def in_zone(self, timezone: str) -> Self:
         return self if self.timezone else replace(self, timezone=timezone)

@@ -16,7 +16,7 @@ FOR_EVER_MS = 90_000_000_000_000  # as in waits.lua
 JobHash = dict[str, str]  # unlike in Redis, ``waits`` has the ids, not their number
 OF_A_RUN = (
     "attempts", "error", "reason", "cancel_ms", "finished_ms", "started_ms", "first_ms", "ran",
-    "due_ms", "waits_for", "parked_ms",
+    "due_ms", "waits_for", "parked_ms", "progress",
 )  # fmt: skip
 PARENT_REASONS = (JobReason.SKIPPED, JobReason.PARENT_GONE)  # caused by a parent
 

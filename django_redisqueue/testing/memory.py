@@ -157,7 +157,15 @@ class InMemoryQueue(CapturedJobs):
                 self.cancel_job(new.id if discards else rivals[0], JobReason.CONFLICT)
         release_dependants(self.hashes, now_ms)
 
+    def _note_ready(self) -> None:
+        """Jobs that are queued now stay ahead of those that will be. As in Redis, a cancelled job
+        keeps its place until the next job is chosen, and gets it back if it is requeued."""
+        for job_id, found in self.hashes.items():
+            if found["status"] == Status.QUEUED:
+                self._ready.setdefault(job_id)
+
     def _run_inline(self) -> None:
+        self._note_ready()
         if self._inline and self._running is None:
             self.drain(scheduled=False)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,8 +36,8 @@ class InMemoryLanes:
         self._pass = 0.0  # of the queue
 
     def rivals_of(self, new: NewJob) -> list[str]:
-        """The jobs that a new one is in conflict with, oldest first; none if there is room, or if
-        it is not queued yet. The newest numbers of a limit apply."""
+        """The jobs that a new one is in conflict with, as ``_competing`` orders them; none if there
+        is room, or if it is not queued yet. The newest numbers of a limit apply."""
         lane = decode_lane(new.lane)
         self._numbers.update(lane.numbers)
         is_queued = self._jobs.hashes[new.id]["status"] == Status.QUEUED
@@ -62,7 +62,8 @@ class InMemoryLanes:
         return self._own.get(key) or self._numbers.get(key.rpartition(":")[0], "")
 
     def _competing(self, key: str, lane: Lane) -> list[str]:
-        """Jobs that run under the limit and are not asked to stop, and those queued in the lane."""
+        """Jobs that run under the limit and are not asked to stop, then those queued in the lane,
+        the next to run first."""
         running, queued = [], []
         for job_id, found in self._jobs.hashes.items():
             other = decode_lane(found.get("lane", ""))
@@ -71,7 +72,11 @@ class InMemoryLanes:
                     running.append(job_id)
             elif found["status"] == Status.QUEUED and other.name == lane.name:
                 queued.append(job_id)
-        return running + queued
+        return running + sorted(queued, key=self._order_in_lane)
+
+    def _order_in_lane(self, job_id: str) -> tuple[int, int]:
+        found = self._jobs.hashes[job_id]
+        return -int(found["priority"]), queued_since_ms(found)
 
     def choose(self, ready: Iterable[str], *, by_rate: bool) -> str | None:
         """The next job to run: by priority and aging, then by share, then in the given order.
@@ -292,8 +297,8 @@ class InMemoryUnique:
         job = self._jobs.hashes[job_id]
         for spec in _specs(job.get("unique", "")):
             owner = self._owners.get(spec.key)
-            lasts = spec.mode == "for" and job["status"] != Status.CANCELLED
-            if owner is not None and owner.job_id == job_id and not lasts and spec.mode != "once":
+            lasts = spec.mode in LASTING and not _is_given_up(job, {spec.mode})
+            if owner is not None and owner.job_id == job_id and not lasts:
                 before = self._jobs.hashes.get(job.get("before", ""))
                 if before is not None and not Status(before["status"]).is_final:
                     self._owners[spec.key] = _Owner(job["before"], owner.taken_ms)
@@ -331,13 +336,14 @@ class InMemoryUnique:
         owner = self._owners.get(key)
         if owner is None:
             return None
-        if owner.until_ms is not None:
-            return owner if owner.until_ms > self._jobs.now_ms() else None
         job = self._jobs.hashes[owner.job_id]
+        modes = {spec.mode for spec in _specs(job.get("unique", "")) if spec.key == key}
+        if owner.until_ms is not None:
+            is_over = owner.until_ms <= self._jobs.now_ms()
+            return None if is_over or _is_given_up(job, modes) else owner
         if Status(job["status"]).is_final:
             return None
         has_started = _is_under_way(job) or int(job.get("attempts", 0)) > 0
-        modes = {spec.mode for spec in _specs(job.get("unique", "")) if spec.key == key}
         return None if has_started and "until_started" in modes else owner
 
     def _give(self, spec: _Spec, job_id: str) -> None:
@@ -363,6 +369,11 @@ class InMemoryUnique:
                 begun_ms = int(job.get("window_ms", job["enqueued_ms"]))
                 due_ms = min(now_ms + int(spec.first), begun_ms + int(spec.second))
             set_fields(job, due_ms=due_ms)
+
+
+def _is_given_up(job: JobHash, modes: Collection[str]) -> bool:
+    """Whether the job was cancelled, and has its key by ``For``."""
+    return "for" in modes and job["status"] == Status.CANCELLED
 
 
 def _is_under_way(job: JobHash) -> bool:

@@ -4,6 +4,7 @@ events as the Lua scripts do."""
 from __future__ import annotations
 
 import re
+from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -16,7 +17,7 @@ from ..broker.replies import ClaimedJob, OutcomeKind, WaitReply, WaitState
 from ..client.enqueue import open_connections
 from ..client.registry import lookup
 from ..conf import get_settings
-from ..core.statuses import FINAL, Status
+from ..core.statuses import Status
 from ..exceptions import Interrupt
 from ..worker.child.chunks import perform_chunk, shares_chunk
 from ..worker.child.context import JobContext
@@ -24,8 +25,9 @@ from ..worker.child.executor import Execution, Pipeline, WaitedSince
 from ..worker.child.retry_policy import UNKNOWN_TASK_LIMIT, Resolution
 from ..worker.child.steps import Steps, StepStore
 from .expectations import CapturedJobs
-from .hashes import JobHash, queued_since_ms
+from .hashes import JobHash, queued_since_ms, set_fields
 
+MAY_WAIT = (Status.SCHEDULED, Status.QUEUED, Status.PROCESSING)
 _NUMBERS = re.compile(r" k:\S+=(\d+)/(\d+)")  # in a job's lane: size and wait in ms
 
 
@@ -90,7 +92,7 @@ class InlineRun:
                 execution, lambda _: copy_context().run(func, *args, **execution.kwargs)
             )
         # Other exceptions (Ctrl-C, pytest.fail) are meant for the test.
-        except (Exception, Interrupt, SystemExit) as error:
+        except (Exception, Interrupt, SystemExit, CancelledError) as error:
             self.error = error
             return self._pipeline.resolve(execution, error)
         return Resolution(OutcomeKind.COMPLETED, body)
@@ -233,7 +235,9 @@ class InMemorySteps:
         until_ms = self._jobs.now_ms() + get_settings().event_ttl_ms
         self._events[event] = payload, until_ms
         for job_id, found in self._jobs.hashes.items():
-            if found.get("waits_for") == event and found["status"] not in FINAL:
+            # Not if it has had an earlier one, or its timeout has passed.
+            still_waits = self._fields.get(job_id, {}).get(f"wait:{event}", "").startswith("until")
+            if found.get("waits_for") == event and found["status"] in MAY_WAIT and still_waits:
                 self._wake(job_id, found, event, payload)
 
     def parked(self, job_id: str) -> None:
@@ -252,5 +256,5 @@ class InMemorySteps:
     def _wake(self, job_id: str, found: JobHash, event: str, payload: str) -> None:
         self._fields.setdefault(job_id, {})[f"wait:{event}"] = f"event {payload}"
         if found["status"] == Status.SCHEDULED:
-            found["status"] = Status.QUEUED
+            set_fields(found, status=Status.QUEUED, ready_ms=self._jobs.now_ms())
             found.pop("due_ms", None)

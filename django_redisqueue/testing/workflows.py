@@ -23,7 +23,7 @@ from ..core.records import (
 )
 from ..core.statuses import FINAL, GatherReason, GatherStatus, JobReason, Status, WorkflowStatus
 from .expectations import CapturedJobs
-from .hashes import PARENT_REASONS, JobHash, add_parents, callback_job, new_hash
+from .hashes import PARENT_REASONS, JobHash, add_parents, callback_job, new_hash, set_fields
 from .policies import InMemoryUnique
 
 CLEANED, CANCELLED = -2, -3  # codes of requeue.lua for jobs that cannot be requeued
@@ -154,7 +154,7 @@ class InMemoryWorkflows:
                 and found["status"] == Status.WAITING
                 and not found.get("waits")
             ):
-                found["status"] = Status.QUEUED
+                set_fields(found, status=Status.QUEUED, ready_ms=self._jobs.now_ms())
         statuses = {found["status"] for found in workflow.jobs.values()}
         has_failed = any(_is_fatal(found) for found in workflow.jobs.values())
         # In a workflow that was resumed, jobs that wait for another failed job keep waiting.

@@ -14,7 +14,7 @@ from redis import Redis
 
 from django_redisqueue.api import hub as hub_module
 from django_redisqueue.api import streaming
-from django_redisqueue.api.hub import Reader, Ring, hub
+from django_redisqueue.api.hub import Reader, Ring, hub, stream_limiter
 from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.broker.entries import EventFeed
 from django_redisqueue.models import ApiToken
@@ -340,6 +340,28 @@ def test_a_stream_that_reads_past_events_while_redis_is_down_ends(
             await stream.read()
         assert ": RedisUnavailable; try again later" in stream.buffer
         await stream.communicator.wait(10)
+
+    run(test())
+
+
+def test_a_stream_that_cannot_start_a_reader_leaves_nothing_behind(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the process may start no more threads."""
+
+    def fail(reader: Reader) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def test() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Reader, "start", fail)
+            with pytest.raises(RuntimeError, match="can't start"):
+                await anext(streaming.stream("a user", ((0, 0),)))
+        assert (hub.streams, stream_limiter.open_streams) == (0, 0)
+        stream = await (await Stream.open(token)).started()
+        (made,) = await enqueue()
+        assert await stream.events(1) == [(made, "queued")]
+        await stream.close()
 
     run(test())
 

@@ -20,7 +20,13 @@ from redis import Redis
 from django_redisqueue import Job, JobQueue, chain
 from django_redisqueue.client.enqueue import _hooks
 from django_redisqueue.client.transport import RedisTransport
-from django_redisqueue.exceptions import ConfigurationError, NotCommitted, RedisUnavailable
+from django_redisqueue.core.ports import ports
+from django_redisqueue.exceptions import (
+    ConfigurationError,
+    NotCommitted,
+    ParentNotFound,
+    RedisUnavailable,
+)
 from django_redisqueue.models import OutboxJob
 from tests.app import tasks
 from tests.app.models import Counter
@@ -139,6 +145,25 @@ def test_a_callback_that_raises_does_not_prevent_sending_a_workflow() -> None:
     with pytest.raises(ZeroDivisionError):
         view()
     assert sorted(queued()) == [1, 2]  # perhaps in two shards
+
+
+def test_jobs_that_are_lost_do_not_prevent_sending_a_workflow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Redis does not accept a job whose parent is unknown, and there is no outbox."""
+    monkeypatch.setattr(ports, "outbox", None)
+    called: list[str] = []
+
+    @transaction.atomic
+    def view() -> None:
+        job = tasks.noop.using(after="job_1_aaaaaaaaaa_0").enqueue(1)
+        job.on_sent(lambda: called.append("never"))
+        chain(tasks.noop.s(2))
+
+    with pytest.raises(ParentNotFound):
+        view()
+    assert queued() == [2]
+    assert called == []
 
 
 @pytest.mark.parametrize("first", [tasks.noop.enqueue, lambda: chain(tasks.noop.s())])

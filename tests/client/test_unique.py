@@ -233,6 +233,9 @@ def test_a_positional_argument_of_a_decorated_function_has_no_name(
         refresh.enqueue(1)
     jobs = [refresh.enqueue(customer=customer) for customer in (1, 2, 1)]
     assert [job.is_duplicate for job in jobs] == [False, False, True]
+    by_all = refresh.using(unique="until_finished")
+    jobs = [by_all.enqueue(1), by_all.enqueue(customer=1), by_all.enqueue(1)]
+    assert [job.is_duplicate for job in jobs] == [False, False, True]
 
 
 # -- transactions and the outbox

@@ -229,6 +229,9 @@ def test_timing_tells_when_the_due_times_change() -> None:
     assert Cron("0  4 * * *", misfire="all").timing == Cron("0 4 * * *").timing
     assert Cron("0 4 * * *").in_zone("Asia/Tokyo") == Cron("0 4 * * *", timezone="Asia/Tokyo")
     own = Cron("0 4 * * *", timezone="Asia/Tokyo")
+    zone: Any = ZoneInfo("Asia/Tokyo")  # a caller may have no type checker
+    assert Cron("0 4 * * *", timezone=zone) == own
+    assert Cron("0 4 * * *", timezone=zone).after(0) == own.after(0)
     assert own.in_zone("UTC") == own
 
 

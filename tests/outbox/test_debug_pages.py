@@ -1,4 +1,5 @@
-"""What DEBUG error pages, error trackers and stored errors show of redacted arguments: nothing."""
+"""What DEBUG error pages, error trackers and stored errors show of redacted arguments and of the
+password of Redis: nothing."""
 
 from __future__ import annotations
 
@@ -13,14 +14,17 @@ from django.db import DatabaseError, connection, transaction
 from django.test import RequestFactory
 from django.views.debug import ExceptionReporter
 
-from django_redisqueue import JobQueue, Workflow
+from django_redisqueue import Gather, JobQueue, Limit, Workflow, listener, publish, task
 from django_redisqueue.api import views
 from django_redisqueue.api.requests import ApiRequest
 from django_redisqueue.conf import get_settings
+from django_redisqueue.core.ports import ports
 from django_redisqueue.core.redaction import Hidden, secrets_in
+from django_redisqueue.exceptions import RedisUnavailable
 from django_redisqueue.models import OutboxJob
 from django_redisqueue.worker.child import retry_policy
 from django_redisqueue.worker.child.executor import Execution
+from tests.support.servers import RedisServer
 from tests.worker.parts import claimed
 
 from . import tasks
@@ -43,6 +47,10 @@ def assert_hidden(shown: str, expected: str) -> None:
     assert expected in shown
     assert "4111'zq" not in shown
     assert "xk22" not in shown
+
+
+@listener("pages.paid", redact=("card",))
+def pay(order: int, card: str) -> None: ...
 
 
 def full(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
@@ -69,6 +77,10 @@ WAYS: list[Callable[[], object]] = [
     lambda: asyncio.run(tasks.charge.aenqueue(1, card=SECRET)),
     lambda: JobQueue().add_job(tasks.charge, order=1, card=SECRET),
     push,
+    lambda: publish("pages.paid", {"order": 1, "card": SECRET}),
+    lambda: Gather.start(
+        "pages", topic="pages.paid", payload={"order": 1, "card": SECRET}, then=tasks.stored.s()
+    ),
 ]
 
 
@@ -98,6 +110,14 @@ def test_a_refused_argument(queue_settings: Any, way: int, card: int) -> None:
     assert_hidden(page(lambda: REFUSED[way](card)), "argument")
 
 
+@task(redact=("card",), concurrency=Limit(1, key=lambda card: {}[card]))
+def pay_in_turn(card: str) -> None: ...
+
+
+def test_a_callable_that_quotes_an_argument(queue_settings: Any) -> None:
+    assert_hidden(page(lambda: pay_in_turn.enqueue(SECRET)), "key of Limit of")
+
+
 @pytest.mark.django_db(transaction=True)
 def test_the_outbox_is_full(queue_settings: Any, settings: Any) -> None:
     settings.REDISQUEUE = {**queue_settings, "OUTBOX": True}
@@ -107,6 +127,70 @@ def test_the_outbox_is_full(queue_settings: Any, settings: Any) -> None:
             tasks.charge.enqueue(1, SECRET)
 
     assert_hidden(page(enqueue), "no room")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("way", [0, 1, 3, 5, 6, 7, 8])
+def test_neither_redis_nor_the_outbox_accepts_what_has_committed(
+    way: int, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.REDISQUEUE = AWAY
+    monkeypatch.setattr(ports, "outbox", None)
+
+    def view() -> None:
+        with transaction.atomic():
+            WAYS[way]()
+
+    assert_hidden(page(view), "RedisUnavailable")
+
+
+PASSWORD = "hun" + "ter2"  # a page shows the lines of this file
+AT_ONCE = tasks.stored.using(on_commit=False, outbox=False)
+
+
+@pytest.mark.parametrize(
+    ("connection", "arguments", "expected"),
+    [
+        ({"URL": f"redis://:{PASSWORD}@127.0.0.1:1"}, [object()], "InvalidArguments"),
+        ({"URL": f"redis://:{PASSWORD}@127.0.0.1:1"}, [], "RedisUnavailable"),
+        ({"URL": f"redis+sentinel://:{PASSWORD}@127.0.0.1:1/x"}, [], "RedisUnavailable"),
+        ({"URL": f"redis+cluster://:{PASSWORD}@127.0.0.1:1"}, [], "RedisUnavailable"),
+        ({"URL": f"redis://:{PASSWORD}@127.0.0.1:1", "X": 1}, [], "ConfigurationError"),
+        ({"URL": f"reds://:{PASSWORD}@127.0.0.1:1"}, [], "ConfigurationError"),
+        ({"URL": f"redis+sentinel://:{PASSWORD}@127.0.0.1:1"}, [], "ConfigurationError"),
+        ({"URL": f"redis://:{PASSWORD}@127.0.0.1:x"}, [], "ConfigurationError"),
+    ],
+)
+def test_the_password_of_redis(
+    settings: Any, connection: dict[str, Any], arguments: list[Any], expected: str
+) -> None:
+    settings.REDISQUEUE = {"CONNECTION": connection, "MIRROR": False}
+    assert_no_password(page(lambda: AT_ONCE.enqueue(*arguments)), expected)
+
+
+@pytest.mark.one_server("it logs in on its server")
+def test_a_password_that_redis_refuses(settings: Any, redis_server: RedisServer) -> None:
+    url = f"unix://someone:{PASSWORD}@{redis_server.url.removeprefix('unix://')}"
+    settings.REDISQUEUE = {"CONNECTION": {"URL": url}, "MIRROR": False}
+    assert_no_password(page(AT_ONCE.enqueue), "LoginRefused")
+
+
+def assert_no_password(shown: str, expected: str) -> None:
+    shown = shown.partition('id="requestinfo"')[0]  # before the list of Django's settings
+    assert expected in shown
+    assert PASSWORD not in shown
+
+
+@pytest.mark.parametrize("way", [0, 3, 4, 7, 8])
+def test_an_error_that_the_caller_is_handling_keeps_its_traceback(way: int, settings: Any) -> None:
+    settings.REDISQUEUE = AWAY
+    own = LookupError("the caller's own")
+    try:
+        raise own
+    except LookupError:
+        with pytest.raises(RedisUnavailable):
+            WAYS[way]()
+    assert own.__traceback__ is not None
 
 
 def test_the_api(queue_settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:

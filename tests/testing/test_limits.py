@@ -135,6 +135,20 @@ def test_cancel_oldest() -> None:
     assert SEEN == [2]
 
 
+@task(concurrency=Limit(2), on_conflict="cancel_oldest")
+def two_newest(n: int) -> None: ...
+
+
+def test_cancel_oldest_means_the_next_to_run() -> None:
+    with capture_jobs():
+        first = two_newest.enqueue(1)
+        urgent = two_newest.using(priority=5).enqueue(2)
+        third = two_newest.enqueue(3)
+        first.refresh()
+        urgent.refresh()
+    assert [job.status for job in (first, urgent, third)] == ["queued", "cancelled", "queued"]
+
+
 @task(rate=Rate(600, "1m"), max_attempts=1)
 def refused(n: int, retry_after: object) -> None:
     SEEN.append(n)

@@ -287,6 +287,12 @@ def test_async_tasks_run_too() -> None:
 @run_inline()
 def test_exit_in_a_job_is_a_failure() -> None:
     assert tasks.exit_softly.enqueue().status is Status.FAILED
+    assert await_cancelled.enqueue().status is Status.FAILED
+
+
+@task
+async def await_cancelled() -> None:
+    raise asyncio.CancelledError
 
 
 @run_inline()

@@ -294,3 +294,33 @@ class NoDatabaseTests(SimpleTestCase):
         with capture_jobs() as jobs:
             jobs.travel(hours=1)
             assert jobs.jobs == []
+
+
+def test_jobs_run_in_the_order_in_which_they_were_queued() -> None:
+    with capture_jobs() as jobs:
+        see.using(run_after=HOUR).enqueue("late")
+        see.enqueue("now")
+        jobs.travel(hours=1)
+        see.enqueue("later")
+        cancelled = see.enqueue("cancelled")
+        cancelled.cancel()
+        see.enqueue("last")
+        cancelled.requeue()
+        jobs.run_due()
+    assert SEEN == ["now", "late", "later", "cancelled", "last"]
+
+
+def test_a_requeue_forgets_the_progress() -> None:
+    with capture_jobs() as jobs:
+        job = report_and_fail.enqueue()
+        jobs.run_due()
+        job.refresh()
+        assert job.progress is not None
+        job.requeue()
+        assert job.progress is None
+
+
+@task(takes_context=True)
+def report_and_fail(context: Any) -> None:
+    context.progress(1, 2)
+    raise ValueError

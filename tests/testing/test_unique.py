@@ -199,3 +199,13 @@ def test_publish_and_inline() -> None:
     with run_inline():
         assert not unique("until_finished").enqueue(1).is_duplicate
         assert not unique("until_finished").enqueue(1).is_duplicate
+
+
+def test_a_job_that_a_parent_cancels_frees_its_key() -> None:
+    with capture_jobs():
+        parent = tasks.noop.enqueue()
+        parent.cancel()
+        once = unique("for")
+        skipped = once.using(after=parent, on_parent_failure="skip").enqueue(1)
+        assert skipped.status == "cancelled"
+        assert not once.enqueue(2).is_duplicate

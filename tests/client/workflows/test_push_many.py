@@ -36,6 +36,13 @@ def test_each_workflow_exists_with_all_its_jobs() -> None:
         workflows[0].push()
 
 
+def test_the_same_workflow_twice_is_refused() -> None:
+    workflow, other = built(2)
+    with pytest.raises(WorkflowError, match="occurs twice in push_many"):
+        push_many([workflow, other, workflow])
+    assert push_many([other, workflow]) == 2
+
+
 def test_workflows_of_more_than_one_call_are_complete_too() -> None:
     workflows = built(3, middle=250)
     assert push_many(workflows) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from datetime import timedelta
 from typing import Any
 
@@ -73,6 +74,14 @@ def test_what_an_error_means(
 ) -> None:
     resolution = resolve_error(error, attempts, **options)
     assert (resolution.kind, resolution.detail) == expected
+
+
+@pytest.mark.parametrize("error", [Retry("later", delay=7), RateLimited("busy", retry_after=7)])
+def test_an_error_from_a_process_pool(error: Exception) -> None:
+    """The pool of a task pickles it; if that failed, the task would wait forever."""
+    received = pickle.loads(pickle.dumps(error))
+    assert resolve_error(received) == resolve_error(error)
+    assert str(received) == str(error)
 
 
 @pytest.mark.parametrize("raised", [RuntimeError, SystemExit])

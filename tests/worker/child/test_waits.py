@@ -107,6 +107,16 @@ def test_an_event_sent_before_its_wait_and_a_drain_that_does_not_sleep(which: An
         assert job.status == "completed"
 
 
+def test_a_job_gets_the_event_that_woke_it() -> None:
+    with capture_jobs() as jobs:
+        job = aorder.enqueue()
+        jobs.run_due()
+        send_event("paid:42", "first")
+        send_event("paid:42", "second")
+        jobs.drain()
+        assert job.result == "first"
+
+
 def test_an_event_is_kept_for_a_while() -> None:
     with capture_jobs() as jobs:
         send_event("paid:42", 7)
