@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from django.db import connections
 from django.db.models import F, Model, Q, QuerySet, Value
 from django.db.models.functions import Concat
 from django.http import HttpResponse
@@ -23,7 +22,7 @@ from ..core.parsing import is_storable
 from ..core.statuses import Status
 from ..exceptions import InvalidOption
 from ..models import JobRecord
-from ..models.tables import at_newest_times, to_column
+from ..models.tables import at_newest_times, last_with_prefix, to_column
 from .filters import EVERYTHING, JobFilter, given, parse_filter, status_of, text_of
 from .job_detail import choices_of, row_of_record
 from .pages import Page
@@ -237,16 +236,8 @@ def _slice(base: QuerySet[JobRecord], rest: Mapping[str, str]) -> RecordPage:
 
 
 def _by_id(wanted: RecordQuery) -> RecordPage:
-    found = JobRecord.objects.only(*COLUMNS).order_by("-id")
-    vendor = connections[found.db].vendor
-    if vendor == "sqlite":  # its LIKE uses no index with this collation
-        found = found.filter(id__gte=wanted.prefix, id__lt=f"{wanted.prefix}\U0010ffff")
-    elif vendor == "mysql":  # startswith would compare bytes, which no index supports
-        found = found.filter(id__istartswith=wanted.prefix)
-    else:
-        found = found.filter(id__startswith=wanted.prefix)
-    if wanted.after:
-        found = found.filter(id__lt=wanted.after.id)
+    before = wanted.after.id if wanted.after else ""
+    found = last_with_prefix(JobRecord.objects.only(*COLUMNS), wanted.prefix, before)
     return _page(found)
 
 
