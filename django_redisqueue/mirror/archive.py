@@ -56,7 +56,7 @@ def matching(query: JobQuery) -> list[JobData] | None:
         return None
     records, found = _filtered(records, query), list[JobData]()
     parts = [records.filter(status=status) for status in sorted(query.statuses)] or [records]
-    has_index = not (query.tags or query.workflow or (query.task and query.statuses))
+    has_index = not (query.tags or query.workflow)
     for start in range(0, PAGES * query.limit, query.limit):
         page = _page(parts, start, start + query.limit, has_index)
         jobs = map(_readable, page)

@@ -108,20 +108,28 @@ def check_combination(wanted: RecordQuery, monkeypatch: pytest.MonkeyPatch) -> N
     assert pages(wanted) == expected
 
 
-def test_matches_that_do_not_exist_are_not_searched_for_in_all_records(on_postgres: object) -> None:
-    """All failures are in one queue and one error group, but PostgreSQL expects some everywhere."""
+def test_matches_that_do_not_exist_are_not_searched_for_in_all_records(
+    on_postgres: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All failures are in one queue, of one task and in one error group, but PostgreSQL expects
+    some everywhere."""
+    monkeypatch.setattr(module, "SLICE", 200)
     is_failed = "n % 5 = 0"
     fill(1)
     multiply_by_sql(
         JobRecord, 40_000, id="'job_' || n", enqueued_at="r.enqueued_at + n * interval '1 second'",
         status=f"CASE WHEN {is_failed} THEN 'failed' ELSE 'completed' END",
         queue=f"CASE WHEN {is_failed} THEN 'low' ELSE 'default' END",
+        task=f"CASE WHEN {is_failed} THEN 'shop.pay' ELSE 'tests.app.tasks.noop' END",
         error_group=f"CASE WHEN {is_failed} THEN 'one' END",
     )  # fmt: skip
     for wanted in (
         RecordQuery(queue="default"),
         RecordQuery(queue="default", status="failed"),
         RecordQuery(group="one"),
+        RecordQuery(JobFilter(text="x"), queue="default", status="failed"),
+        RecordQuery(JobFilter(task="tests.app.tasks.noop"), status="failed"),
+        RecordQuery(JobFilter(task="tests.app.tasks.noop", text="x"), status="failed"),
     ):
         assert rows_read_in_vain(partial(search, wanted)) < 2000, wanted
 
