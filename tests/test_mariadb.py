@@ -21,8 +21,10 @@ from django_redisqueue.broker.connection import worker_connection
 from django_redisqueue.dashboard.periodic import history
 from django_redisqueue.exceptions import JobTimeout
 from django_redisqueue.mirror import bridge as bridge_module
+from django_redisqueue.mirror import retention
 from django_redisqueue.mirror.database_errors import ErrorCause, error_cause
 from django_redisqueue.models import (
+    JobEvent,
     JobRecord,
     MirrorState,
     OutboxJob,
@@ -32,6 +34,7 @@ from django_redisqueue.models import (
 )
 from django_redisqueue.outbox.receipts import run_once, run_step
 from django_redisqueue.outbox.relay import Relay
+from django_redisqueue.outbox.rows import unrelayed
 from django_redisqueue.worker.child.databases import Databases
 from tests.app import tasks
 from tests.app.models import Counter
@@ -303,6 +306,25 @@ def test_ids_with_a_prefix_are_found_by_an_index(shard: MirroredShard) -> None:
         before = rows_read()
         act()
         assert rows_read() - before < count
+
+
+def test_a_page_of_old_rows_is_read_without_sorting_all(
+    shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "ROWS_PER_STEP", 10)
+    numbers, now = range(1000), timezone.now()
+    JobEvent.objects.bulk_create(JobEvent(job_id="j", at=T0, entry_ms=n) for n in numbers)
+    Rollup.objects.bulk_create(
+        Rollup(minute=T0 + timedelta(minutes=n), queue="q", task="t") for n in numbers
+    )
+    OutboxJob.objects.bulk_create(OutboxJob(id=f"job_{n:03}", queue="q", task="t") for n in numbers)
+    before = rows_read()
+    for rule in retention.mirror_rules():
+        rule.step(now, timedelta(days=1))
+        rule.step(now, timedelta(days=1))
+    assert len(unrelayed("default")[:10]) == 10
+    assert rows_read() - before < len(numbers)
+    assert (JobEvent.objects.count(), Rollup.objects.count()) == (980, 980)
 
 
 def rows_read() -> int:
