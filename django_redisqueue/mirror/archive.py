@@ -68,10 +68,10 @@ def matching(query: JobQuery) -> list[JobData] | None:
 
 
 def _records(model: type[Record]) -> QuerySet[Record] | None:
-    alias = router.db_for_read(model)
-    if not get_settings().mirror or not has_table(model, alias):
+    # A replica, which routers do not migrate, has the tables of its primary.
+    if not get_settings().mirror or not has_table(model, router.db_for_write(model)):
         return None
-    return model._default_manager.using(alias)
+    return model._default_manager.using(router.db_for_read(model))
 
 
 def _filtered(records: QuerySet[JobRecord], query: JobQuery) -> QuerySet[JobRecord]:
