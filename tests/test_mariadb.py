@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext, suppress
 from datetime import timedelta
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,13 +14,18 @@ import pytest
 from django.db import Error, OperationalError, connection, connections, transaction
 from django.utils import timezone
 
+from django_redisqueue import find_jobs
 from django_redisqueue.broker import durability
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.dashboard.periodic import history
 from django_redisqueue.exceptions import JobTimeout
 from django_redisqueue.mirror import bridge as bridge_module
+from django_redisqueue.mirror import retention
 from django_redisqueue.mirror.database_errors import ErrorCause, error_cause
 from django_redisqueue.models import (
+    JobEvent,
+    JobRecord,
     MirrorState,
     OutboxJob,
     Receipt,
@@ -28,6 +34,7 @@ from django_redisqueue.models import (
 )
 from django_redisqueue.outbox.receipts import run_once, run_step
 from django_redisqueue.outbox.relay import Relay
+from django_redisqueue.outbox.rows import unrelayed
 from django_redisqueue.worker.child.databases import Databases
 from tests.app import tasks
 from tests.app.models import Counter
@@ -37,7 +44,7 @@ from tests.client.test_transactions import queued
 from tests.dashboard.conftest import redisqueue, site, staff
 from tests.dashboard.site import Site
 from tests.mirror.mirrored_shard import MirroredShard
-from tests.mirror.rows import record
+from tests.mirror.rows import T0, record
 from tests.support.mariadb import MariaDBServer
 from tests.support.servers import RedisServer
 from tests.support.shards import shard_of
@@ -289,6 +296,42 @@ def test_pages_of_the_dashboard(redisqueue: None, site: Site) -> None:
     for name in ("overview", "overview_charts", "errors", "tasks", "workflows", "workers"):
         site.get(name)
     assert "job_1_a_0" in site.text("search", q="job_1")
+
+
+def test_ids_with_a_prefix_are_found_by_an_index(shard: MirroredShard) -> None:
+    count = 2000
+    rows = [JobRecord(id=f"job_{n:05}", status="queued", enqueued_at=T0) for n in range(count)]
+    JobRecord.objects.bulk_create(rows)
+    for act in (partial(find_jobs, workflow="flow_1_0"), partial(history, "nightly")):
+        before = rows_read()
+        act()
+        assert rows_read() - before < count
+
+
+def test_a_page_of_old_rows_is_read_without_sorting_all(
+    shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "ROWS_PER_STEP", 10)
+    numbers, now = range(1000), timezone.now()
+    JobEvent.objects.bulk_create(JobEvent(job_id="j", at=T0, entry_ms=n) for n in numbers)
+    Rollup.objects.bulk_create(
+        Rollup(minute=T0 + timedelta(minutes=n), queue="q", task="t") for n in numbers
+    )
+    OutboxJob.objects.bulk_create(OutboxJob(id=f"job_{n:03}", queue="q", task="t") for n in numbers)
+    before = rows_read()
+    for rule in retention.mirror_rules():
+        rule.step(now, timedelta(days=1))
+        rule.step(now, timedelta(days=1))
+    assert len(unrelayed("default")[:10]) == 10
+    assert rows_read() - before < len(numbers)
+    assert (JobEvent.objects.count(), Rollup.objects.count()) == (980, 980)
+
+
+def rows_read() -> int:
+    """How many rows and keys this connection has read."""
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
+        return sum(int(number) for _, number in cursor.fetchall())
 
 
 def test_the_cause_of_an_error(redisqueue: None) -> None:

@@ -154,6 +154,15 @@ def entry_id(position: Position) -> str:
     return format_position((position[0], position[1] // ENTRY))
 
 
+def is_entry_after(entry: str, position: Position) -> bool:
+    """Whether the entry with this id follows the one that contains the event. False for a text that
+    is no id."""
+    try:
+        return parse_position(entry) > parse_position(entry_id(position))
+    except ValueError:
+        return False
+
+
 # Live readers
 
 

@@ -78,10 +78,12 @@ class Scanner(QueryBase):
         super().__init__(connection, settings)
         self._wait = replica_wait(self.keys, settings or get_settings())
 
-    def incarnation(self) -> str:
-        """The id that the mirror gave to the data of this Redis, or ''."""
-        value = self.connection.call("HGET", self.keys.meta, "incarnation")
-        return text_or_none(value, MAX_INCARNATION) or ""
+    def mirrored(self) -> tuple[str, str]:
+        """The id that the mirror gave to the data of this Redis, and the id of the last entry that
+        it read; each may be ''."""
+        fields = self.connection.call("HMGET", self.keys.meta, "incarnation", "mirror_position")
+        incarnation, entry = (text_or_none(field, MAX_INCARNATION) or "" for field in fields)
+        return incarnation, entry
 
     def name(self, known: str = "") -> str:
         """Give this Redis's data an id if it has none: ``known``, or a new one. Returns its id.

@@ -29,6 +29,7 @@ from ..core.schedules import Cron, ScheduleData, Source, make_schedule
 from ..exceptions import InvalidOption, RedisQueueError
 from ..health.findings import local_time
 from ..models import JobRecord, PeriodicJob
+from ..models.tables import last_with_prefix
 from .admin_log import logging_done
 from .pages import SUBMIT_ONCE, TEMPLATES, Page
 
@@ -250,7 +251,7 @@ def preview(form: Any) -> tuple[list[str], str]:
 
 def history(name: str) -> list[dict[str, Any]]:
     """The last runs, from the mirror."""
-    records = JobRecord.objects.filter(id__startswith=periodic_prefix(name)).order_by("-id")
+    records = last_with_prefix(JobRecord.objects.all(), periodic_prefix(name))
     return [
         {
             "id": record.id,

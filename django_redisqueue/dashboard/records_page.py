@@ -1,7 +1,7 @@
 """The records of all jobs, newest first: paged by key instead of OFFSET, and never counted.
 
 A filter that an index can answer in order searches all records. Other filters (text in the
-arguments, a task together with a status) search a slice of SLICE records per request.
+arguments, a task together with a queue) search a slice of SLICE records per request.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from django.db import connections
 from django.db.models import F, Model, Q, QuerySet, Value
 from django.db.models.functions import Concat
 from django.http import HttpResponse
@@ -23,7 +22,7 @@ from ..core.parsing import is_storable
 from ..core.statuses import Status
 from ..exceptions import InvalidOption
 from ..models import JobRecord
-from ..models.tables import at_newest_times, to_column
+from ..models.tables import at_newest_times, last_with_prefix, to_column
 from .filters import EVERYTHING, JobFilter, given, parse_filter, status_of, text_of
 from .job_detail import choices_of, row_of_record
 from .pages import Page
@@ -166,7 +165,7 @@ def search(wanted: RecordQuery) -> RecordPage:
         return _by_id(wanted)
     indexed, rest = ({"error_group": wanted.group}, {}) if wanted.group else _split(wanted)
     if rest:
-        return _slice(_in_order(wanted, indexed), rest)
+        return _slice(_newest(wanted, indexed, SLICE), rest)
     if wanted.group or (wanted.queue and not wanted.status):
         parts = (_newest(wanted, {**indexed, "status": status.value}) for status in Status)
         return RecordPage(*merge_pages(parts, "enqueued_at", SIZE))
@@ -183,10 +182,10 @@ def _split(wanted: RecordQuery) -> tuple[dict[str, str], dict[str, str]]:
     indexed = set[str]()
     if "correlation_id" in asked:
         indexed = {"correlation_id"}
+    elif "task" in asked:
+        indexed = {"task", "status"} & asked.keys()
     elif {"queue", "status"} <= asked.keys():
         indexed = {"queue", "status"}
-    elif "task" in asked:
-        indexed = {"task"}
     elif "queue" not in asked or not (which.text or which.more() or which.task):
         indexed = set(asked)
     rest = {name: value for name, value in asked.items() if name not in indexed}
@@ -205,8 +204,10 @@ def _in_order(wanted: RecordQuery, indexed: Mapping[str, str]) -> QuerySet[JobRe
     return found
 
 
-def _newest(wanted: RecordQuery, indexed: Mapping[str, str]) -> QuerySet[JobRecord]:
-    """The first records in order, at least those of a page."""
+def _newest(
+    wanted: RecordQuery, indexed: Mapping[str, str], count: int = SIZE
+) -> QuerySet[JobRecord]:
+    """The first records in order, at least ``count``."""
     found = _in_order(wanted, indexed)
     if not indexed:
         return found
@@ -214,7 +215,7 @@ def _newest(wanted: RecordQuery, indexed: Mapping[str, str]) -> QuerySet[JobReco
     if wanted.after:
         matches = matches.filter(enqueued_at__lte=wanted.after.at)
     # Two more: for the first record of the next page, and for the last one of the previous page
-    return at_newest_times(found, matches, "enqueued_at", SIZE + 2)
+    return at_newest_times(found, matches, "enqueued_at", count + 2)
 
 
 def _slice(base: QuerySet[JobRecord], rest: Mapping[str, str]) -> RecordPage:
@@ -237,16 +238,8 @@ def _slice(base: QuerySet[JobRecord], rest: Mapping[str, str]) -> RecordPage:
 
 
 def _by_id(wanted: RecordQuery) -> RecordPage:
-    found = JobRecord.objects.only(*COLUMNS).order_by("-id")
-    vendor = connections[found.db].vendor
-    if vendor == "sqlite":  # its LIKE uses no index with this collation
-        found = found.filter(id__gte=wanted.prefix, id__lt=f"{wanted.prefix}\U0010ffff")
-    elif vendor == "mysql":  # startswith would compare bytes, which no index supports
-        found = found.filter(id__istartswith=wanted.prefix)
-    else:
-        found = found.filter(id__startswith=wanted.prefix)
-    if wanted.after:
-        found = found.filter(id__lt=wanted.after.id)
+    before = wanted.after.id if wanted.after else ""
+    found = last_with_prefix(JobRecord.objects.only(*COLUMNS), wanted.prefix, before)
     return _page(found)
 
 

@@ -22,7 +22,7 @@ from ..core.tags import OPTION, flatten_tags
 from ..core.text import sanitize
 from ..exceptions import CorruptJob
 from ..models import JobRecord, WorkflowRecord
-from ..models.tables import at_newest_times, has_table
+from ..models.tables import at_newest_times, has_table, with_prefix
 
 PAGES = 10  # at most per lookup, if the database finds more than what matches
 
@@ -48,15 +48,15 @@ def find_workflow(workflow_id: str) -> WorkflowRecord | None:
 def matching(query: JobQuery) -> list[JobData] | None:
     """The newest jobs whose records match, or None without a mirror.
 
-    Tags and workflows have no index in the database. A query by these alone reads records, newest
-    first, until it has found enough.
+    Tags have no index in the database. A query by these alone reads records, newest first, until it
+    has found enough.
     """
     records = _records(JobRecord)
     if records is None:
         return None
     records, found = _filtered(records, query), list[JobData]()
     parts = [records.filter(status=status) for status in sorted(query.statuses)] or [records]
-    has_index = not (query.tags or query.workflow or (query.task and query.statuses))
+    has_index = not (query.tags or query.workflow)
     for start in range(0, PAGES * query.limit, query.limit):
         page = _page(parts, start, start + query.limit, has_index)
         jobs = map(_readable, page)
@@ -68,10 +68,10 @@ def matching(query: JobQuery) -> list[JobData] | None:
 
 
 def _records(model: type[Record]) -> QuerySet[Record] | None:
-    alias = router.db_for_read(model)
-    if not get_settings().mirror or not has_table(model, alias):
+    # A replica, which routers do not migrate, has the tables of its primary.
+    if not get_settings().mirror or not has_table(model, router.db_for_write(model)):
         return None
-    return model._default_manager.using(alias)
+    return model._default_manager.using(router.db_for_read(model))
 
 
 def _filtered(records: QuerySet[JobRecord], query: JobQuery) -> QuerySet[JobRecord]:
@@ -80,7 +80,7 @@ def _filtered(records: QuerySet[JobRecord], query: JobQuery) -> QuerySet[JobReco
     if query.queue:
         records = records.filter(queue=query.queue)
     if query.workflow:
-        records = records.filter(pk__startswith=f"{query.workflow}.")
+        records = with_prefix(records, f"{query.workflow}.")
     for at, (name, text) in enumerate(query.tags.items()):
         pair = Value(dumps({name: text})[1:-1])  # as in the record's JSON
         records = records.alias(**{f"at{at}": StrIndex("tags", pair)}).filter(**{f"at{at}__gt": 0})

@@ -23,7 +23,7 @@ from typing import Any
 from django.db.models import F, Q, QuerySet
 
 from ..broker.connection import RedisConnection
-from ..broker.entries import START, Position, format_position
+from ..broker.entries import START, Position, format_position, is_entry_after
 from ..broker.events import EventStream, StreamPage
 from ..broker.scan import Scanner
 from ..conf import Settings
@@ -48,20 +48,40 @@ class RedisIdentity:
         self.alias = self._writer.alias
         self._mirrored = MirroredEvents(self.alias, self._writer.shard)
         self._logged_at: float | None = None  # while the mirror is stopped
+        self._rewound_to = START  # where the database was when it was last found to be older
 
     def check(self, cursor: Cursor) -> Cursor:
         """The cursor to continue from. Raises WrongRedis to stop the mirror; it is called again."""
-        mine, theirs = self._known(), self._scanner.incarnation()
+        mine, (theirs, last_entry) = self._known(), self._scanner.mirrored()
         if not mine:
             return self._adopt(cursor)
         if mine != theirs:
             if theirs or self._common_point(cursor.position) == START:
                 self._stop(theirs)
             self._scanner.name(mine)
+        else:
+            self._report_lost_commits(cursor, last_entry)
         self._logged_at = None
         self._writer.states.exclude(problem="").update(problem="")
         holds = self._has_first() if cursor.position == START else self._holds(cursor.position)
         return cursor if holds else self._recover(cursor)
+
+    def _report_lost_commits(self, cursor: Cursor, last_entry: str) -> None:
+        """Log it if Redis has recorded that events were mirrored which the database lacks."""
+        if cursor.position == START or not is_entry_after(last_entry, cursor.position):
+            return
+        # Another bridge may have moved both since the cursor was read.
+        here = self._writer.cursor().position
+        if here != self._rewound_to and is_entry_after(last_entry, here):
+            self._rewound_to = here
+            #: The database lost its last commits, because of a failover to a standby that was
+            #: behind, or a restored backup. The mirror reads the events again, but the work of
+            #: exactly_once jobs may be missing: docs/outbox.md says what to do.
+            logger.error(
+                "mirror: the database went back in time: it had the events up to %s, and lacks "
+                "those behind %s, which are read again",
+                last_entry, format_position(here),
+            )  # fmt: skip
 
     def accept(self) -> bool:
         """Follow this Redis from now on; False if the mirror already does."""

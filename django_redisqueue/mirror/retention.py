@@ -126,8 +126,7 @@ class RetentionRule:
         oldest = now - max(age, self.min_age)
         limit = ms_of(oldest) if self.in_ms else oldest
         rows = self.model._default_manager.using(self.alias)
-        following = rows_after(self.key, *self._after) if self._after else Q()
-        walk = rows.filter(following, **{f"{self.key}__lt": limit}).order_by(self.key, "pk")
+        walk = rows.filter(self._following(), **{f"{self.key}__lt": limit}).order_by(*self._order())
         columns = (self.key, "pk", *(("job_id",) if self.keep else ()))
         page = list(walk.values_list(*columns)[:ROWS_PER_STEP])
         if page:
@@ -137,6 +136,22 @@ class RetentionRule:
             old.only("pk").delete()  # a receiver for every deletion makes Django read the rows
         self._after = page[-1][:2] if len(page) == ROWS_PER_STEP else None
         return self._after is not None
+
+    def _leaves_rows(self) -> bool:
+        return bool(self.age_column or self.keep)
+
+    def _order(self) -> tuple[str, ...]:
+        """A walk that deletes every row needs no order of equal times. MySQL would sort all old
+        rows for it, unless an index has the primary key right behind the time."""
+        return (self.key, "pk") if self._leaves_rows() else (self.key,)
+
+    def _following(self) -> Q:
+        if self._after is None:
+            return Q()
+        at, pk = self._after
+        return (
+            rows_after(self.key, at, pk) if self._leaves_rows() else Q(**{f"{self.key}__gte": at})
+        )
 
 
 def mirror_rules() -> list[RetentionRule]:

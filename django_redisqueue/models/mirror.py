@@ -61,6 +61,7 @@ class JobRecord(models.Model):
             models.Index(fields=["status", "enqueued_at"], name="drq_record_status"),
             models.Index(fields=["queue", "status", "enqueued_at"], name="drq_record_queue"),
             models.Index(fields=["task", "enqueued_at"], name="drq_record_task"),
+            models.Index(fields=["task", "status", "enqueued_at"], name="drq_record_task_status"),
             models.Index(
                 fields=["error_group", "status", "enqueued_at"],
                 name="drq_record_error",

@@ -161,10 +161,9 @@ class PeriodicJob(models.Model):
 
 def enabled_rows() -> list[ScheduleDefinition]:
     """The schedules of the admin's rows that are not paused. Raises InvalidOption."""
-    alias = router.db_for_read(PeriodicJob)
-    if not has_table(PeriodicJob, alias):
+    if not has_table(PeriodicJob, router.db_for_write(PeriodicJob)):
         return []
-    rows = PeriodicJob.objects.using(alias).filter(source=Source.ADMIN, is_enabled=True)
+    rows = PeriodicJob.objects.filter(source=Source.ADMIN, is_enabled=True)
     return [row.definition() for row in rows.order_by("name")]
 
 

@@ -1,6 +1,6 @@
 """Which tables exist (not every alias has every table, and migrations may be pending), which rows
-belong to a shard (those whose ids end with its number), which rows come next in a walk, and how
-their columns take times."""
+belong to a shard (those whose ids end with its number) or have ids with a prefix, which rows come
+next in a walk, and how their columns take times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 from django.conf import settings
 from django.db import connections, models, router
-from django.db.models import Q
+from django.db.models import F, Func, Q, Value
+from django.db.models.expressions import OrderBy
 from django.utils import timezone
 
 RECHECK_AFTER = 60.0  # s, for a missing table
@@ -83,6 +84,39 @@ def rows_after(key: str, at: Any, pk: Any) -> Q:
     `key > at OR key = at AND pk > pk` is equivalent, but SQLite would sort all remaining rows.
     """
     return Q(**{f"{key}__gte": at}) & (Q(**{f"{key}__gt": at}) | Q(pk__gt=pk))
+
+
+def with_prefix(rows: models.QuerySet[Row], prefix: str) -> models.QuerySet[Row]:
+    """The rows whose ids begin with the prefix, which an index has."""
+    match connections[rows.db].vendor:
+        case "sqlite":  # its LIKE uses no index with this collation
+            return rows.filter(pk__gte=prefix, pk__lt=f"{prefix}\U0010ffff")
+        case "mysql":  # startswith would compare bytes, which no index supports
+            return rows.filter(pk__istartswith=prefix)
+    return rows.filter(pk__startswith=prefix)
+
+
+def last_with_prefix(
+    rows: models.QuerySet[Row], prefix: str, before: str = ""
+) -> models.QuerySet[Row]:
+    """The rows whose ids begin with the prefix, the last id first; those before an id, if given.
+
+    PostgreSQL's index for LIKE sorts by bytes. In the order of a collation it would walk over all
+    ids behind the prefix, because only the primary key's other index has that order.
+    """
+    found = with_prefix(rows, prefix)
+    if connections[rows.db].vendor != "postgresql":
+        return (found.filter(pk__lt=before) if before else found).order_by("-pk")
+    return (found.filter(_bytes_below(before)) if before else found).order_by(_LastBytes(F("pk")))
+
+
+class _LastBytes(OrderBy):
+    template = "%(expression)s USING ~>~ /* DESC */"  # Django looks for ASC or DESC
+
+
+def _bytes_below(text: str) -> Func:
+    is_below = {"arg_joiner": " ~<~ ", "template": "%(expressions)s"}
+    return Func(F("pk"), Value(text), output_field=models.BooleanField(), **is_below)
 
 
 def at_newest_times(

@@ -216,8 +216,11 @@ def _no_table(aliases: Sequence[str]) -> str:
 
 def unrelayed(alias: str) -> models.QuerySet[OutboxJob]:
     """The rows that Redis is not known to have accepted, oldest first. For PostgreSQL, the order
-    must name all columns of the index; otherwise it sorts the whole backlog for each page."""
-    return rows_on(alias).filter(relayed_at=None).order_by("relayed_at", "created_at")
+    must name all columns of the index, and for MySQL only the one that differs between these rows;
+    otherwise it sorts the whole backlog for each page."""
+    is_mysql = connections[alias].vendor == "mysql"
+    order = ["created_at"] if is_mysql else ["relayed_at", "created_at"]
+    return rows_on(alias).filter(relayed_at=None).order_by(*order)
 
 
 def row_id_of(job_id: str) -> str:

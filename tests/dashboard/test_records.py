@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -107,20 +108,28 @@ def check_combination(wanted: RecordQuery, monkeypatch: pytest.MonkeyPatch) -> N
     assert pages(wanted) == expected
 
 
-def test_matches_that_do_not_exist_are_not_searched_for_in_all_records(on_postgres: object) -> None:
-    """All failures are in one queue and one error group, but PostgreSQL expects some everywhere."""
+def test_matches_that_do_not_exist_are_not_searched_for_in_all_records(
+    on_postgres: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All failures are in one queue, of one task and in one error group, but PostgreSQL expects
+    some everywhere."""
+    monkeypatch.setattr(module, "SLICE", 200)
     is_failed = "n % 5 = 0"
     fill(1)
     multiply_by_sql(
         JobRecord, 40_000, id="'job_' || n", enqueued_at="r.enqueued_at + n * interval '1 second'",
         status=f"CASE WHEN {is_failed} THEN 'failed' ELSE 'completed' END",
         queue=f"CASE WHEN {is_failed} THEN 'low' ELSE 'default' END",
+        task=f"CASE WHEN {is_failed} THEN 'shop.pay' ELSE 'tests.app.tasks.noop' END",
         error_group=f"CASE WHEN {is_failed} THEN 'one' END",
     )  # fmt: skip
     for wanted in (
         RecordQuery(queue="default"),
         RecordQuery(queue="default", status="failed"),
         RecordQuery(group="one"),
+        RecordQuery(JobFilter(text="x"), queue="default", status="failed"),
+        RecordQuery(JobFilter(task="tests.app.tasks.noop"), status="failed"),
+        RecordQuery(JobFilter(task="tests.app.tasks.noop", text="x"), status="failed"),
     ):
         assert rows_read_in_vain(partial(search, wanted)) < 2000, wanted
 
@@ -170,6 +179,30 @@ def test_a_slice_says_how_far_it_searched(monkeypatch: pytest.MonkeyPatch, site:
 
 
 def test_ids_by_prefix() -> None:
+    check_prefixes()
+
+
+@pytest.fixture
+def on_danish_postgres(on_postgres: object) -> Iterator[None]:
+    """By the collation of the ids, "aa" comes last, and LIKE needs an index of its own."""
+    change = "ALTER TABLE django_redisqueue_jobrecord ALTER COLUMN id TYPE varchar(80) COLLATE"
+    with connection.cursor() as cursor:
+        cursor.execute(f'{change} "da-x-icu"')
+        yield
+        cursor.execute("TRUNCATE django_redisqueue_jobrecord")
+        cursor.execute(f'{change} "default"')
+
+
+def test_ids_by_prefix_in_the_order_of_a_collation(on_danish_postgres: None) -> None:
+    check_prefixes()
+    fill(1, id="job_aa")
+    assert pages(RecordQuery(prefix="job_"))[:2] == ["job_aa", "job_00129"]
+    JobRecord.objects.exclude(pk="job_00000").delete()
+    multiply_by_sql(JobRecord, 40_000, id="'job_' || 20000 + n")
+    assert rows_read_in_vain(partial(search, RecordQuery(prefix="job_2"))) < 2000
+
+
+def check_prefixes() -> None:
     fill(130)
     fill(1, id="job%_x")
     assert pages(RecordQuery(prefix="job_0012")) == [f"job_{n:05}" for n in range(129, 119, -1)]

@@ -121,14 +121,20 @@ def test_the_newest_of_several_statuses(shard: MirroredShard) -> None:
 def test_jobs_that_do_not_exist_are_not_searched_for_in_all_records(
     on_postgres: object, settings: Any, queue_settings: dict[str, Any]
 ) -> None:
-    """A few jobs are unfinished, and all failures are in one queue."""
+    """A few jobs are unfinished, and all failures are in one queue and of one task."""
     settings.REDISQUEUE = {**queue_settings, "MIRROR": True}
     record("first", status="completed")
     multiply_by_sql(
         JobRecord, 40_000, id="'job_' || n", enqueued_at="r.enqueued_at + n * interval '1 second'",
         status="CASE WHEN n < 9 THEN 'queued' WHEN n % 5 = 0 THEN 'failed' ELSE 'completed' END",
         queue="CASE WHEN n % 5 = 0 THEN 'low' ELSE 'default' END",
+        task="CASE WHEN n % 5 = 0 THEN 'shop.pay' ELSE 'shop.mail' END",
     )  # fmt: skip
     assert len(found(status="unfinished")) == 8
-    for query in ({"status": "unfinished"}, {"status": "failed", "queue": "default"}):
+    queries: list[dict[str, Any]] = [
+        {"status": "unfinished"},
+        {"status": "failed", "queue": "default"},
+        {"status": "failed", "task": "shop.mail"},
+    ]
+    for query in queries:
         assert rows_read_in_vain(partial(found, **query)) < 2000, query

@@ -403,15 +403,22 @@ def test_the_last_common_entry_is_found(own: tuple[MirroredShard, RedisServer]) 
 # -- an older database
 
 
-def test_an_older_database_reads_again_what_the_stream_still_has(full_shard: MirroredShard) -> None:
+def test_an_older_database_reads_again_what_the_stream_still_has(
+    full_shard: MirroredShard, caplog: pytest.LogCaptureFixture
+) -> None:
     full_shard.run_jobs(30)
     full_shard.mirror()
     old = snapshot()
     full_shard.run_jobs(60, "k")
     full_shard.mirror()
     full_shard.bridge.close()
-    restore(old)
     full_shard.mirror()
+    assert "the database went back in time" not in caplog.text
+    restore(old)
+    for _ in range(2):
+        full_shard.bridge.close()
+        full_shard.mirror()
+    assert caplog.text.count("the database went back in time") == 1
     full_shard.assert_complete()
     is_in_step(full_shard)
     assert (state().epoch, state().gaps) == (0, 0)

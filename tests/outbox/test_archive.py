@@ -15,6 +15,7 @@ from django_redisqueue import Job, aget_job, find_jobs, get_job
 from django_redisqueue.core.job_data import encode_error
 from django_redisqueue.exceptions import CorruptJob, JobFailed, JobNotFound, WaitTimeout
 from django_redisqueue.models import JobEvent, JobRecord, OutboxJob
+from django_redisqueue.models.tables import reset_table_cache
 from tests.app import tasks
 from tests.support.manual_worker import ManualWorker
 from tests.support.shards import mirror
@@ -146,6 +147,31 @@ def test_without_a_mirror_or_its_table(
     monkeypatch.setattr("django_redisqueue.mirror.archive.has_table", lambda *_: False)
     with pytest.raises(JobNotFound):
         get_job(JOB)
+
+
+class ReadReplica:
+    """A router that reads from a replica, and migrates only its primary."""
+
+    def db_for_read(self, *_: Any, **__: Any) -> str:
+        return "other"
+
+    def db_for_write(self, *_: Any, **__: Any) -> str:
+        return "default"
+
+    def allow_migrate(self, db: str, *_: Any, **__: Any) -> bool:
+        return db == "default"
+
+
+def test_it_is_read_from_a_replica(settings: Any) -> None:
+    job_id = record().pk
+    JobRecord.objects.using("other").create(
+        **JobRecord.objects.using("default").filter(pk=job_id).values()[0]
+    )
+    JobRecord.objects.using("default").all().delete()
+    settings.DATABASE_ROUTERS = [ReadReplica()]
+    reset_table_cache()
+    assert get_job(job_id).id == job_id
+    assert [job.id for job in find_jobs(status=get_job(job_id).status)] == [job_id]
 
 
 def test_an_unknown_archived_job_is_not_found() -> None:
