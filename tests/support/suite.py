@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pytest
@@ -57,6 +57,27 @@ def shared(name: str, fill: Callable[[Path], object]) -> Path:
             fill(unfinished)
             unfinished.rename(folder)
     return folder
+
+
+def send_less(config: pytest.Config) -> None:
+    """Let this process of xdist send only what is read: one report of a test that passes. Six
+    messages cost as much CPU as all else that pytest does for a test. Reports of setup and teardown
+    are sent if their times are asked for."""
+    is_timed = config.option.durations is not None or config.option.xmlpath
+    plugins = config.pluginmanager.get_plugins()
+    worker: Any = next(plugin for plugin in plugins if hasattr(plugin, "sendevent"))
+    send = worker.sendevent
+
+    def send_what_is_read(name: str, **content: Any) -> None:
+        if name == "testreport":
+            report = content["data"]
+            report["keywords"] = {}  # much of its size
+            if report["outcome"] == "passed" and report["when"] != "call" and not is_timed:
+                return
+        if name not in ("logstart", "logfinish"):
+            send(name, **content)
+
+    worker.sendevent = send_what_is_read
 
 
 def dealing_order(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
