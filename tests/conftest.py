@@ -34,7 +34,7 @@ from .support.mariadb import MariaDBServer
 from .support.postgres import FILLED, PostgresServer, as_database
 from .support.proxy import Proxy
 from .support.servers import RedisServer, program
-from .support.suite import dealing_order, run_folder, send_less, shared
+from .support.suite import dealing_order, run_folder, send_less, shared, use_memory_for_files
 from .support.warm import remember_versions
 
 remember_versions()
@@ -81,6 +81,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    use_memory_for_files()
     run_folder()  # before xdist starts the processes that share it
     if hasattr(config, "workerinput"):
         send_less(config)
@@ -89,7 +90,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # these objects stay to the end: do not scan them again and again
-    gc.set_threshold(20_000)  # tests allocate much that is soon garbage
+    gc.set_threshold(20_000, 10, 50)  # tests allocate much that is soon garbage
     gc.enable()
 
 
