@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import uuid
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import pytest
 from django.db import connections
 from django.db.backends.sqlite3.creation import DatabaseCreation
-from django.test import TransactionTestCase
+from django.test import SimpleTestCase, TransactionTestCase
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from redis import Redis
@@ -34,7 +34,7 @@ from .support.mariadb import MariaDBServer
 from .support.postgres import FILLED, PostgresServer, as_database
 from .support.proxy import Proxy
 from .support.servers import RedisServer, program
-from .support.suite import dealing_order, run_folder, shared
+from .support.suite import dealing_order, run_folder, send_less, shared, use_memory_for_files
 from .support.warm import remember_versions
 
 remember_versions()
@@ -55,6 +55,15 @@ READ_HEALTH = {"api", "browser", "dashboard"}  # tests here show pages that read
 
 DATABASES = {"db", "transactional_db"}  # fixtures
 
+# Fixtures of pytest-django that every test has and that do nothing without this mark. To set them
+# all up takes a third of what pytest itself spends on a test.
+WITHOUT_MARK = {
+    "_django_db_marker": "django_db",
+    "_django_isolate_apps": "django_isolate_apps",
+    "_django_set_urlconf": "urls",
+    "_template_string_if_invalid_marker": "ignore_template_errors",
+}
+
 # Folders whose tests talk to one store directly, or have their own settings.
 ONE_SHARD = {
     "broker": "a store is a shard",
@@ -71,14 +80,17 @@ def pytest_report_header() -> str:
     return f"tests on: {name} ({server}), {DEFAULTS['SHARDS']} shard(s) on {where}"
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    use_memory_for_files()
     run_folder()  # before xdist starts the processes that share it
+    if hasattr(config, "workerinput"):
+        send_less(config)
     gc.disable()  # collecting tests allocates much and frees little
 
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # these objects stay to the end: do not scan them again and again
-    gc.set_threshold(20_000)  # tests allocate much that is soon garbage
+    gc.set_threshold(20_000, 10, 50)  # tests allocate much that is soon garbage
     gc.enable()
 
 
@@ -91,19 +103,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.parent.name in READ_HEALTH and has_database:
             options = {**(mark.kwargs if mark else {}), "databases": ["default", "other"]}
             item.add_marker(pytest.mark.django_db(**options), append=False)
+        _drop_idle_fixtures(item)
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if processes > 1:
         items[:] = dealing_order(items, processes)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_report_to_serializable() -> Generator[None, Any, Any]:
-    """xdist sends three reports per test; no one reads their keywords, which are much of their
-    size."""
-    sent = yield
-    if sent and "keywords" in sent:
-        sent["keywords"] = {}
-    return sent
+def _drop_idle_fixtures(item: pytest.Item) -> None:
+    if not isinstance(item, pytest.Function):
+        return
+    names = item.fixturenames
+    idle = {name for name, mark in WITHOUT_MARK.items() if not item.get_closest_marker(mark)}
+    if "live_server" not in names:
+        idle.add("_live_server_helper")
+    if DEFAULTS["SHARDS"] == 1:
+        idle.add("one_shard")
+    if not issubclass(item.cls or object, SimpleTestCase):
+        idle.add("_django_setup_unittest")
+    item.fixturenames = [name for name in names if name not in idle]
 
 
 def _delete_rows(case: TransactionTestCase) -> None:

@@ -7,10 +7,10 @@ import atexit
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
-from pathlib import Path
 from typing import Any, Self
+
+from .suite import short_folder
 
 START_SECONDS = 30.0
 
@@ -19,8 +19,7 @@ class Program:
     """A subclass defines what runs (``launch``) and whether it is up (``answers``)."""
 
     def __init__(self, prefix: str) -> None:
-        # Not pytest's tmp_path: a socket's path can have at most 104 bytes.
-        self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))
+        self.folder = short_folder(prefix)
         self._process: subprocess.Popen[bytes] | None = None
         atexit.register(self.close)
 

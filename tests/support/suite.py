@@ -11,14 +11,34 @@ import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pytest
 
 VARIABLE = "REDISQUEUE_TEST_SUITE"  # the folder of this run, in the environment
 TOGETHER = {"browser"}  # folders whose modules share a fixture
+MEMORY = "/dev/shm"
 _ALIVE = "alive"
+
+
+def use_memory_for_files() -> None:
+    """Put the files of servers and tests into memory, if the system has a folder for that with
+    enough space: writing them to a disk takes a tenth of the CPU time, and waits for it."""
+    try:
+        found = os.statvfs(MEMORY)
+    except OSError:
+        return
+    is_large = found.f_bavail * found.f_frsize >= 4 * 2**30
+    if "TMPDIR" not in os.environ and is_large and not found.f_flag & os.ST_NOEXEC:
+        os.environ["TMPDIR"] = MEMORY
+        tempfile.tempdir = None  # read the variable again
+
+
+def short_folder(prefix: str) -> Path:
+    """A new folder. It is not pytest's: a socket's path can have at most 104 bytes."""
+    parent = MEMORY if os.environ.get("TMPDIR") == MEMORY else "/tmp"
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
 
 
 @cache
@@ -27,8 +47,7 @@ def run_folder() -> Path:
     the one that starts the others."""
     if VARIABLE in os.environ:
         return Path(os.environ[VARIABLE])
-    # Not pytest's folder: a socket's path can have at most 104 bytes.
-    folder = Path(tempfile.mkdtemp(prefix="drq-suite-", dir="/tmp"))
+    folder = short_folder("drq-suite-")
     os.mkfifo(folder / _ALIVE)
     os.open(folder / _ALIVE, os.O_RDWR)  # held open until this process ends
     os.environ[VARIABLE] = str(folder)
@@ -57,6 +76,27 @@ def shared(name: str, fill: Callable[[Path], object]) -> Path:
             fill(unfinished)
             unfinished.rename(folder)
     return folder
+
+
+def send_less(config: pytest.Config) -> None:
+    """Let this process of xdist send only what is read: one report of a test that passes. Six
+    messages cost as much CPU as all else that pytest does for a test. Reports of setup and teardown
+    are sent if their times are asked for."""
+    is_timed = config.option.durations is not None or config.option.xmlpath
+    plugins = config.pluginmanager.get_plugins()
+    worker: Any = next(plugin for plugin in plugins if hasattr(plugin, "sendevent"))
+    send = worker.sendevent
+
+    def send_what_is_read(name: str, **content: Any) -> None:
+        if name == "testreport":
+            report = content["data"]
+            report["keywords"] = {}  # much of its size
+            if report["outcome"] == "passed" and report["when"] != "call" and not is_timed:
+                return
+        if name not in ("logstart", "logfinish"):
+            send(name, **content)
+
+    worker.sendevent = send_what_is_read
 
 
 def dealing_order(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
