@@ -111,15 +111,20 @@ def parse_entry(fields: Sequence[str]) -> list[RawEvent]:
     return found
 
 
+def events_before(entry: Raw) -> int | None:
+    """How many events were ever written before this entry; None if another program wrote it."""
+    field, before = entry[1][:2]
+    return int_or_none(before) if field == COUNTER else None
+
+
 def count_events(entries: Sequence[Raw], total: str | None) -> int | None:
     """The number of events from the first of these entries to the end of the stream; None if
     another program wrote the entry, or the counter was lost. ``total``: how many events were ever
     written."""
     if not entries:
         return 0
-    field, before = entries[0][1][:2]
-    began, ended = int_or_none(before), int_or_none(total)
-    if field != COUNTER or began is None or ended is None:
+    began, ended = events_before(entries[0]), int_or_none(total)
+    if began is None or ended is None:
         return None
     return ended - began if ended > began else None
 

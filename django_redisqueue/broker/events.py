@@ -16,7 +16,6 @@ from ..core.parsing import (
     MAX_INT32,
     MAX_INT64,
     Fields,
-    int_or_none,
     is_number,
     object_or_none,
     storable,
@@ -36,6 +35,7 @@ from .entries import (
     Position,
     RawEvent,
     entry_id,
+    events_before,
     first_position,
     last_position,
     parse_entry,
@@ -170,7 +170,6 @@ class EventStream(EventFeed):
         self.largest_body = (  # bytes
             settings.max_payload_bytes + settings.max_result_bytes + settings.max_error_bytes
         )
-        self._trim_step = min(settings.events_cap // 100, 5000)  # as in trim_step.lua
         self._wait = replica_wait(self.keys, settings)
         self._logged = START  # faults up to here were logged
 
@@ -231,10 +230,9 @@ class EventStream(EventFeed):
         return first if first != START else None
 
     def is_trimmed(self) -> bool:
-        """Whether the stream has lost its oldest events to EVENTS_CAP (trim_index.lua)."""
-        oldest = self.connection.call("LINDEX", self.keys.trim_index, 0)
-        before = int_or_none((oldest or "").rpartition(" ")[2], 0)
-        return before is not None and before >= self._trim_step  # the first item has less
+        """Whether the stream has lost its oldest events."""
+        first = self.connection.call("XRANGE", self.keys.events, "-", "+", "COUNT", "1")
+        return any(map(events_before, first))
 
     def last(self) -> Position | None:
         """The position of the newest event."""
