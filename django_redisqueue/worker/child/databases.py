@@ -263,11 +263,6 @@ class DatabaseThreads:
         if job.thread is not None:
             self.release(job)
 
-    def close(self) -> None:
-        """End the threads, once nothing runs in them."""
-        for thread in self._free:
-            thread.shutdown()
-
     def _pass_on(self, thread: ThreadPoolExecutor) -> None:
         if self._waiting:
             self._give(thread, self._waiting.popleft())
