@@ -55,7 +55,6 @@ class Continuation(NamedTuple):
 
 
 def not_found(job_id: str) -> JobNotFound:
-    """The error for a job that Redis does not have."""
     return JobNotFound(f"no job {job_id} in Redis: it never existed, or retention has removed it")
 
 
@@ -256,7 +255,6 @@ def _decode(job_id: str, raw: dict[str, str] | None) -> JobData | UnreadableJob:
 
 
 def newest(jobs: Iterable[JobData]) -> list[JobData]:
-    """The jobs by age, newest first."""
     return sorted(jobs, key=lambda job: _age(job.id), reverse=True)
 
 

@@ -33,8 +33,6 @@ BLOCKED_AFTER = 0.25  # s within which the event loop starts a job, unless anoth
 
 
 class AsyncRun(InFlightRun):
-    """A job that runs on the event loop."""
-
     def __init__(
         self, execution: Execution, free_slots: list[int], loop: asyncio.AbstractEventLoop
     ) -> None:
@@ -44,7 +42,6 @@ class AsyncRun(InFlightRun):
         self.timer: asyncio.TimerHandle | None = None
 
     def request(self, interrupt: Interrupt) -> None:
-        """Interrupt the job on the event loop."""
         self._loop.call_soon_threadsafe(self.stop, interrupt)
 
     def stop(self, interrupt: Interrupt) -> None:
