@@ -66,7 +66,6 @@ def new_result(
 
 
 def from_job(task: Task[Any, Any], data: JobData) -> TaskResult[Any, Any]:
-    """The result of a job of this task."""
     # A crash spends no attempt of the job, but Django counts it.
     tries = data.attempts + data.recoveries + (data.status in RAN)
     started_ms = data.started_ms if tries else None
@@ -261,7 +260,6 @@ class _TaskRun:
         return stored
 
     def failed(self, error: BaseException) -> None:
-        """Add the exception to the result."""
         kind = type(error)
         self._end(TaskResultStatus.FAILED)
         self.result.errors.append(

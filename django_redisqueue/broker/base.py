@@ -93,7 +93,14 @@ class QueryBase:
 
     def __init__(self, connection: RedisConnection, settings: Settings | None = None) -> None:
         self.connection = connection
-        self.keys = keys_at(connection, settings or get_settings())
+        self.settings = settings or get_settings()
+        self.keys = keys_at(connection, self.settings)
+
+    def _wait_for_replicas(self, meanwhile: str) -> None:
+        """Wait until ``WAIT_REPLICAS`` replicas have everything that was read or written; see
+        ``RedisConnection.wait_for_replicas``. Raises NotReplicated."""
+        if wait := replica_wait(self.keys, self.settings):
+            self.connection.wait_for_replicas(wait, meanwhile)
 
     def _check_runs(self, job_id: str, status: str | None) -> None:
         """Raise LeaseLost if a job with this status cannot be running."""

@@ -13,10 +13,11 @@ from ..core.records import WorkerOrder
 from ..exceptions import ParentNotFound, WrongKeyType
 from .base import BATCH, MAX_CALL_BYTES
 from .connection import RedisConnection
-from .continuations import SINGLE_STEP, ContinuationStep, StepReply
 from .policies import LimitCommands, UniqueCommands
 from .replies import (
+    SINGLE_STEP,
     ClaimReply,
+    ContinuationStep,
     FinishCode,
     FinishReply,
     HeartbeatReply,
@@ -26,6 +27,7 @@ from .replies import (
     PromoteReply,
     ReapReply,
     RoleTerm,
+    StepReply,
     parse_broken,
     parse_finish,
 )

@@ -25,10 +25,9 @@ from ..core.ports import ports
 from ..core.redaction import without_frames
 from ..exceptions import NotReplicated, RedisRefused, RedisUnavailable, WrongKeyType
 from .failures import translate
-from .link import HungNode, Link
 from .nodes import Address
 from .redis_url import RedisUrl, get_redis_url, has_one_server
-from .wire import packed
+from .wire import Link, Wire, packed
 
 BLOCK_SECONDS = 5  # how long Redis blocks a pop; never 0, so that a dead peer is noticed
 IDLE_SECONDS = 15  # the same for an idle child that waits in several shards
@@ -38,6 +37,7 @@ PRODUCER_TIMEOUT = 0.45  # s, for connecting and again for the reply: under 1 s 
 WORKER_TIMEOUT = 5.0  # s; a worker waits, and sends the same call again
 CHILD_TIMEOUT = 2.0  # s; for a child that can run another server's jobs meanwhile
 CONNECT_TIMEOUT = 2.0  # s, of a worker
+HANGS = 1.0  # s during which no other connection to a node that hangs is tried
 HUNG = 0.5  # s; a failed call that took longer means that the server hangs
 ACCEPTED = "it may run, or be lost in a failover; sending it again creates no second job"
 IDLE = 0.01  # s; after this a restart or the server's idle timeout may have cut a connection
@@ -51,6 +51,10 @@ class ReplicaWait(NamedTuple):
 
     replicas: int
     key: str
+
+
+class HungNode(redis_errors.TimeoutError):
+    """A node of a cluster failed to accept a connection a moment ago."""
 
 
 class _Guard:
@@ -377,10 +381,22 @@ class RedisConnection:
         if self.redis_url.is_cluster:  # another shard may have connected to the same node
             self.server = owner = self.redis_url.owner(self._timeouts[1])
             self._link = self._links.setdefault(self.server, Link())
-        if self._link.connection is None:
-            self._link.open(self.redis_url, *self._timeouts, owner)
-        assert self._link.connection is not None
-        return self._link.connection
+        return self._link.connection or self._open(owner)
+
+    def _open(self, owner: Address | None) -> AbstractConnection:
+        """For a node that hangs, only the first of its shards waits; the others fail at once."""
+        link, began = self._link, time.monotonic()
+        if began < link.hangs_until:
+            raise HungNode("another shard has just waited for this node in vain")
+        try:
+            connection = self.redis_url.open(*self._timeouts, owner)
+        except (redis_errors.RedisError, OSError):
+            now = time.monotonic()
+            if self.redis_url.is_cluster and now - began > self._timeouts[1] / 4:
+                link.hangs_until = now + HANGS
+            raise
+        link.connection, link.wire = connection, Wire(connection)
+        return connection
 
     def connect(self) -> object:
         """Open the connection if necessary. Returns one object for all that share a socket."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ..conf import Settings, get_settings
+from ..conf import Settings
 from ..core.clock import LAST_MS
 from ..core.codec import dumps
 from ..core.instruments import CORRELATION, headers_in
@@ -25,7 +25,6 @@ from ..core.redaction import display_payload
 from ..core.statuses import Status, WorkflowTransition
 from ..core.tags import OPTION
 from ..exceptions import RedisQueueError, short_repr
-from .base import replica_wait
 from .connection import RedisConnection
 from .entries import (
     ENTRY,
@@ -165,12 +164,11 @@ class EntryLost(RedisQueueError):
 
 class EventStream(EventFeed):
     def __init__(self, connection: RedisConnection, settings: Settings | None = None) -> None:
-        settings = settings or get_settings()
         super().__init__(connection, settings)
+        limits = self.settings
         self.largest_body = (  # bytes
-            settings.max_payload_bytes + settings.max_result_bytes + settings.max_error_bytes
+            limits.max_payload_bytes + limits.max_result_bytes + limits.max_error_bytes
         )
-        self._wait = replica_wait(self.keys, settings)
         self._logged = START  # faults up to here were logged
 
     def read(self, after: Position, count: int = PAGE) -> StreamPage:
@@ -221,8 +219,7 @@ class EventStream(EventFeed):
     def wait_for_replicas(self) -> None:
         """Wait until replicas have everything that was read, so that no failover takes it back.
         Raises NotReplicated."""
-        if self._wait is not None:
-            self.connection.wait_for_replicas(self._wait, "the mirror waits for them")
+        self._wait_for_replicas("the mirror waits for them")
 
     def first(self) -> Position | None:
         """The position of the oldest event."""

@@ -92,9 +92,7 @@ def add_states(found: Mapping[int, ShardState]) -> ShardState:
         [state] = found.values()
         return state
     states = list(found.values())
-    unread = [state.unread for state in states]
-    counts = [one.events for one in unread]
-    known = [count for count in counts if count is not None]
+    unread = [state.unread.events for state in states]
     staffed = [state for state in states if state.has_workers or state.served]
     return ShardState(
         max(state.now_ms for state in states),
@@ -105,7 +103,8 @@ def add_states(found: Mapping[int, ShardState]) -> ShardState:
         sorted({child for state in states for child in state.lapsed})[:LAPSED],
         next((one.eviction for one in states if one.eviction != "noeviction"), "noeviction"),
         UnreadEvents(
-            sum(known) if len(known) == len(counts) else None, max(one.oldest_ms for one in unread)
+            None if None in unread else sum(filter(None, unread)),
+            max(state.unread.oldest_ms for state in states),
         ),
         add_policies([state.policies for state in states]),
         {

@@ -6,10 +6,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..core.codec import encode_stored
+from ..core.ids import QUEUE_NAME
 from ..core.job_data import JobData, JobQuery, decode_job
-from ..core.parsing import int_or_none, pairs, present
+from ..core.parsing import MAX_EXACT, clock_ms, int_or_none, pairs, present
 from ..core.statuses import FINAL, Status
 from ..exceptions import CorruptJob, JobNotFound, WrongKeyType
 from .base import Read, Strict, query, slices
@@ -20,6 +22,7 @@ PAGE = 100  # the most jobs per page
 MIDDLE = 101 * 2**45  # scores below it belong to priorities above 0 (place.lua)
 LOOK = 10_000  # the most ids that a lookup reads from an index; Redis chooses which
 RESULT_FILES_A_STEP = 100
+VERBS = ("clear", "requeue")  # of continuations
 STEP = 500  # ids per command, which takes Redis well under a millisecond
 _CREATED = re.compile(r"(?:periodic_\w{10}|[a-z]+)_(\d+)_")  # when the id was made, in ms
 OUTLINE = (
@@ -41,8 +44,17 @@ class UnreadableJob:
     known: JobData | None = None
 
 
+class Continuation(NamedTuple):
+    """What remains of a clear or requeue whose caller is gone (continuation.lua)."""
+
+    token: str
+    verb: str  # "clear" or "requeue"
+    queue: str
+    status: str
+    left: int
+
+
 def not_found(job_id: str) -> JobNotFound:
-    """The error for a job that Redis does not have."""
     return JobNotFound(f"no job {job_id} in Redis: it never existed, or retention has removed it")
 
 
@@ -197,6 +209,26 @@ class Queries(OverviewQueries):
         names = zip(files, replies, strict=True)
         return following, [name for name, reply in names if _is_abandoned(name, *reply)]
 
+    def abandoned_continuations(self) -> list[Continuation]:
+        """The continuations whose callers seem to have gone. One round trip."""
+        asked = [("TIME",), ("HGETALL", self.keys.continuations)]
+        clock, fields = self.connection.pipeline(asked)
+        found = (_continuation(*field, clock_ms(clock)) for field in pairs(fields).items())
+        return [one for one in found if one is not None]
+
+
+def _continuation(token: str, text: str, now_ms: int) -> Continuation | None:
+    """None while its caller is still working on it, and for text that no script here writes."""
+    parts = text.split(" ")
+    if len(parts) != 5:
+        return None
+    verb, queue, status, left, until = parts
+    jobs, until_ms = int_or_none(left, 0, MAX_EXACT), int_or_none(until, 0, MAX_EXACT)
+    is_known = verb in VERBS and status in set(Status) and QUEUE_NAME.fullmatch(queue)
+    if not is_known or jobs is None or until_ms is None or until_ms >= now_ms:
+        return None
+    return Continuation(token, verb, queue, status, jobs)
+
 
 def _is_abandoned(name: str, status: str | None, deleted: str | None, result: str | None) -> bool:
     if status is None and deleted is None:
@@ -223,7 +255,6 @@ def _decode(job_id: str, raw: dict[str, str] | None) -> JobData | UnreadableJob:
 
 
 def newest(jobs: Iterable[JobData]) -> list[JobData]:
-    """The jobs by age, newest first."""
     return sorted(jobs, key=lambda job: _age(job.id), reverse=True)
 
 

@@ -27,8 +27,6 @@ from .wire import Packer
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
-    """The URL of Redis."""
-
     text: str = field(repr=False)
     address: str  # the same without the password, for display
     tag: str = ""  # the shard's tag, which determines the node of a cluster

@@ -119,6 +119,28 @@ class ClaimReply:
 FinishReply = tuple[list[int], ClaimReply]  # a FinishCode for each outcome, and the claim
 
 
+STEP = 50  # jobs a step of a clear or requeue, which delays other clients by half a millisecond
+
+
+class ContinuationStep(NamedTuple):
+    """One step of a clear or requeue (continuation.lua); ``left``: jobs left before the step."""
+
+    token: str
+    left: int
+    first: int  # 1 for the first
+
+
+SINGLE_STEP = ContinuationStep("", 0, 1)  # leaves no continuation
+
+
+class StepReply(NamedTuple):
+    """How many jobs a step looked at (0: the list is empty, or another process continues), and how
+    many it changed."""
+
+    seen: int
+    done: int
+
+
 class RoleTerm(NamedTuple):
     """A role (lead.lua) that a child has or wants. ``sleeps``: the child leads but has nothing to
     do, so the heartbeat renews its term."""

@@ -6,13 +6,11 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from ..conf import Settings, get_settings
 from ..core.job_data import seq_of
 from ..core.parsing import MAX_EXACT, MAX_INT16, MAX_INT32, Fields, text_or_none
 from ..core.statuses import WorkflowStatus
 from ..exceptions import short_repr
-from .base import QueryBase, replica_wait
-from .connection import RedisConnection
+from .base import QueryBase
 from .events import (
     MAX_ID,
     MAX_NAME,
@@ -74,10 +72,6 @@ class ScanPage(NamedTuple, Generic[Seen]):
 
 
 class Scanner(QueryBase):
-    def __init__(self, connection: RedisConnection, settings: Settings | None = None) -> None:
-        super().__init__(connection, settings)
-        self._wait = replica_wait(self.keys, settings or get_settings())
-
     def mirrored(self) -> tuple[str, str]:
         """The id that the mirror gave to the data of this Redis, and the id of the last entry that
         it read; each may be ''."""
@@ -91,8 +85,7 @@ class Scanner(QueryBase):
         key = self.keys.meta
         named = ("HSETNX", key, "incarnation", known or secrets.token_hex(16))
         _, incarnation = self.connection.pipeline([named, ("HGET", key, "incarnation")])
-        if self._wait is not None:
-            self.connection.wait_for_replicas(self._wait, "the mirror begins once they have it")
+        self._wait_for_replicas("the mirror begins once they have it")
         return text_or_none(incarnation, MAX_INCARNATION) or ""
 
     def page(self, cursor: str) -> ScanPage[JobSnapshot]:

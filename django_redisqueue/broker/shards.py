@@ -229,7 +229,6 @@ def read_numbers(shards: AllShards) -> Answers[str | None]:
 
 
 def record_number(shards: AllShards, number: str) -> None:
-    """Store the number of shards in these shards."""
 
     def write(one: RedisConnection) -> Read[None]:
         yield Strict(("HSET", QueryBase(one).keys.meta, FIELD, number))

@@ -6,11 +6,11 @@ import select
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, cast
 
 from ..exceptions import RedisQueueError
 from .commands import Commands
 from .connection import BLOCK_SECONDS, CONNECT_TIMEOUT, HUNG, IDLE_SECONDS, RedisConnection
+from .nodes import socket_of
 from .redis_url import RedisUrl
 
 TICK = 0.2  # s after a pop's timeout by which the server has ended it
@@ -148,7 +148,7 @@ class _WakeConnection(RedisConnection):
         """Send a blocking pop. Returns the number of the socket that gets the reply."""
         with self._guard as connection:
             connection.send_command("BLPOP", *keys, self._own, f"{timeout:.3f}")
-            return cast(Any, connection)._sock.fileno()
+            return socket_of(connection).fileno()
 
     def push_own(self) -> None:
         """Push the token that ends the pop. Call ``end_pop`` or ``close`` next."""

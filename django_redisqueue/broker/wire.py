@@ -8,11 +8,14 @@ call reads all of its replies, so neither side finds any that the other should h
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from typing import Any
+from weakref import WeakSet
 
 from hiredis import Reader, pack_command
 from redis import exceptions as redis_errors
+from redis.connection import AbstractConnection
 
 #: The codec of replies and arguments. Bytes that are not UTF-8 pass through unchanged.
 AS_READ = ("utf-8", "surrogateescape")
@@ -90,3 +93,29 @@ class Wire:
         if isinstance(reply, Exception):
             raise reply
         return reply
+
+
+_links: WeakSet[Link] = WeakSet()
+
+
+class Link:
+    """The socket of one caller to one server."""
+
+    __slots__ = ("__weakref__", "connection", "hangs_until", "used", "waiting_until", "wire")
+
+    def __init__(self) -> None:
+        _links.add(self)
+        self.connection: AbstractConnection | None = None
+        self.wire: Wire | None = None  # of that connection
+        self.waiting_until = 0.0  # for the reply to a blocking pop (monotonic); 0.0: none
+        self.used = 0.0  # when its last request was sent (monotonic)
+        self.hangs_until = 0.0  # of a cluster node that failed to accept a connection (monotonic)
+
+
+def _forget_sockets() -> None:
+    """Called in a forked process, such as a task's, which must not read its parent's replies."""
+    for link in _links:
+        link.connection, link.wire, link.waiting_until = None, None, 0.0
+
+
+os.register_at_fork(after_in_child=_forget_sockets)

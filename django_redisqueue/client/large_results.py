@@ -22,7 +22,6 @@ _OURS = re.compile(rf"(?:\w[\w.-]*/)*{FOLDER}/\w[\w.-]*")  # storages may add fo
 
 
 def storage() -> Storage:
-    """The storage of large results."""
     return storages[ALIAS] if ALIAS in storages.backends else default_storage
 
 

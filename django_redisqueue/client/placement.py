@@ -15,8 +15,7 @@ from types import SimpleNamespace
 
 from ..broker.base import BATCH
 from ..broker.commands import Commands, batches
-from ..broker.connection import PRODUCER_TIMEOUT, producer_connection, retry_once
-from ..broker.link import HANGS
+from ..broker.connection import HANGS, PRODUCER_TIMEOUT, producer_connection, retry_once
 from ..broker.redis_url import RedisUrl
 from ..conf import Settings, get_settings
 from ..core.ids import new_job_id, shard_of_id, shard_of_key

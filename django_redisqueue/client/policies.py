@@ -204,7 +204,6 @@ def encode_secret(value: object) -> str:
 
 
 def names_in(key: str | Sequence[str]) -> tuple[str, ...]:
-    """The parameters that a key names."""
     return (key,) if isinstance(key, str) else tuple(key)
 
 

@@ -11,13 +11,13 @@ from asgiref.sync import sync_to_async
 from ..broker import sums
 from ..broker.commands import Commands
 from ..broker.connection import producer_connection
-from ..broker.continuations import STEP, ContinuationStep, StepReply, new_token
 from ..broker.overview import MAX_NAME
 from ..broker.policies import pause_name
 from ..broker.queries import PAGE, Queries, UnreadableJob
+from ..broker.replies import STEP, ContinuationStep, StepReply
 from ..broker.shards import AllShards
 from ..conf import get_settings
-from ..core.ids import check_queue_name, check_task_name, check_workflow_id
+from ..core.ids import check_queue_name, check_task_name, check_workflow_id, new_job_id
 from ..core.job_data import JobQuery
 from ..core.parsing import is_int
 from ..core.statuses import UNFINISHED, Status
@@ -121,7 +121,7 @@ class JobQueue:
             left = jobs = min(count, allowed)
             allowed -= jobs
             connection = producer_connection(shard)
-            token = new_token(Queries(connection).now_ms()) if jobs else ""
+            token = f"{Queries(connection).now_ms()}-{new_job_id()}" if jobs else ""
             while left > 0:
                 step = ContinuationStep(token, left, int(left == jobs))
                 taken = act(Commands(connection), self.name, which.value, min(left, STEP), step)

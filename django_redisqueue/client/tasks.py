@@ -404,7 +404,6 @@ def _after(merged: Mapping[str, Any]) -> str:
 
 
 def _add_option(encoded_options: str, option: str, value: object) -> str:
-    """The encoded options with one more."""
     return dumps({option: value, **(loads(encoded_options) if encoded_options else {})})
 
 

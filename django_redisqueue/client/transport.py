@@ -173,14 +173,34 @@ class RedisTransport:
             return Status(status).is_final
 
         try:
-            _listen_until(has_ended, job_id, deadline)
+            self.wait_until(has_ended, job_id, deadline)
         except JobNotFound:
             if not (owner := self.duplicate_of(job_id)):
                 raise
             self.wait_for_job(owner, deadline)
 
     def wait_until(self, has_ended: Callable[[], bool], owner_id: str, deadline: Deadline) -> None:
-        _listen_until(has_ended, owner_id, deadline)
+        """Call ``has_ended`` first and after each message that something has ended, until it is
+        true. Raises also RedisUnavailable, if Redis is unavailable at the beginning, or for longer
+        than a failover or a restart takes."""
+        connection, answered = blocking_connection(shard_of_id(owner_id)), 0.0
+        channel = Queries(connection).keys.done(owner_id)
+        try:
+            while True:
+                try:
+                    connection.subscribe(channel)
+                    answered = answered or time.monotonic()
+                    while not has_ended():
+                        answered = time.monotonic()
+                        connection.message(deadline.left(RECHECK))
+                    return
+                except RedisUnavailable:
+                    if not answered or time.monotonic() - answered > RECHECK + OUTAGE:
+                        raise
+                    connection.close()
+                    time.sleep(deadline.left(RECONNECT))
+        finally:
+            connection.close()
 
     # Workflows
 
@@ -278,32 +298,6 @@ def _how_to_find(query: JobQuery, has_properties: bool, missing: Sequence[str]) 
     if not query.is_unfinished:
         parts.append('ask for unfinished jobs only (status="unfinished")')
     return f"without the mirror, {' and '.join(parts)}; or {mirror}"
-
-
-def _listen_until(has_ended: Callable[[], bool], owner_id: str, deadline: Deadline) -> None:
-    """Call ``has_ended`` first and after each message that something has ended, until it is true.
-
-    Raises WaitTimeout, what ``has_ended`` raises, and RedisUnavailable if Redis is unavailable at
-    the beginning, or for longer than a failover or a restart takes.
-    """
-    connection, answered = blocking_connection(shard_of_id(owner_id)), 0.0
-    channel = Queries(connection).keys.done(owner_id)
-    try:
-        while True:
-            try:
-                connection.subscribe(channel)
-                answered = answered or time.monotonic()
-                while not has_ended():
-                    answered = time.monotonic()
-                    connection.message(deadline.left(RECHECK))
-                return
-            except RedisUnavailable:
-                if not answered or time.monotonic() - answered > RECHECK + OUTAGE:
-                    raise
-                connection.close()
-                time.sleep(deadline.left(RECONNECT))
-    finally:
-        connection.close()
 
 
 def send_workflows(

@@ -19,8 +19,8 @@ from django.db.models import QuerySet
 from ..broker.base import slices
 from ..broker.commands import Commands
 from ..broker.connection import RedisConnection
-from ..broker.continuations import SINGLE_STEP, STEP
 from ..broker.queries import Queries, UnreadableJob
+from ..broker.replies import SINGLE_STEP, STEP
 from ..broker.shards import AllShards, Answers, all_shards
 from ..client.decorator import task
 from ..client.jobs import Job

@@ -266,7 +266,6 @@ class ChildState:
         self.begin(0, tokens[0], started_ms, deadline_ms)
 
     def end_chunk(self) -> None:
-        """Remove the jobs of the chunk."""
         others, self._words[_CHUNK] = self._words[_CHUNK], 0
         for slot in (0, *range(self.slots, self.slots + others)):
             self.end(slot)
@@ -327,7 +326,6 @@ class ChildState:
         return any(fcntl.ioctl(self._tokens, termios.FIONREAD, bytes(4)))
 
     def running(self) -> list[RunningJob]:
-        """The running jobs."""
         slots = range(self.slots + self._words[_CHUNK])
         return [job for job in map(self._running, slots) if job is not None]
 

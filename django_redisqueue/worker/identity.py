@@ -37,7 +37,6 @@ class Worker:
         return f"{self.name}.{self.machine}.{self.pid}.{self.start}"
 
     def child(self, n: int, role: str = "jobs") -> str:
-        """The id of its ``n``-th child."""
         return f"{self.id}.{n if role == 'jobs' else f'{role}{n}'}"
 
     @property

@@ -78,7 +78,6 @@ class Interrupts(StoppableWaits):
         self._state = state
 
     def install(self) -> None:
-        """Take over the child's signals."""
         for number in IGNORED_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: None)
@@ -104,7 +103,6 @@ class Interrupts(StoppableWaits):
             self._set_alarm(deadline_ms)  # also if a job has cleared an alarm that is past
 
     def disarm(self) -> None:
-        """Note that the job has ended."""
         self.current = None
 
     @contextmanager

@@ -33,8 +33,6 @@ UnreportedJobs = Callable[[], Mapping[str, set[str]]]  # child -> ids, see `unre
 
 @dataclass(slots=True)
 class ReapReport:
-    """What one pass did."""
-
     children: list[str] = field(default_factory=list)
     jobs: list[tuple[str, str]] = field(default_factory=list)  # id, outcome
     wait_ms: int = 0  # until expired leases may be reaped, because Redis was recently unavailable

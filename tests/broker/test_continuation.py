@@ -9,13 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from django_redisqueue.broker.continuations import (
-    Continuation,
-    ContinuationStep,
-    StepReply,
-    abandoned_continuations,
-)
-from django_redisqueue.broker.replies import LeadReply
+from django_redisqueue.broker.queries import Continuation, Queries
+from django_redisqueue.broker.replies import ContinuationStep, LeadReply, StepReply
 from django_redisqueue.exceptions import WrongKeyType
 from django_redisqueue.worker.maintenance.upkeep import ContinuationRunner
 
@@ -96,11 +91,11 @@ def test_a_key_of_another_type_stops_it_before_anything_is_written(broker: Broke
 def test_only_those_with_a_silent_caller_are_overdue(broker: BrokerHarness) -> None:
     failed(broker, 2)
     clear(broker, 1, ContinuationStep("t", 2, 1))  # years ago, by Redis's own clock
-    assert abandoned_continuations(broker.connection, broker.keys) == [
+    assert Queries(broker.connection).abandoned_continuations() == [
         Continuation("t", "clear", "default", "failed", 1)
     ]
     broker.redis.hset(broker.keys.continuations, "t", "clear default failed 1 99999999999999")
-    assert abandoned_continuations(broker.connection, broker.keys) == []
+    assert Queries(broker.connection).abandoned_continuations() == []
 
 
 @pytest.mark.parametrize(("act", "status"), [(clear, "failed"), (requeue, "queued")])

@@ -9,8 +9,8 @@ from redis import Redis
 
 from django_redisqueue import Job, JobQueue, Limit, Rate, task
 from django_redisqueue.broker.commands import Commands
-from django_redisqueue.broker.continuations import StepReply
 from django_redisqueue.broker.queries import Queries
+from django_redisqueue.broker.replies import StepReply
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.exceptions import InvalidOption, JobNotFound
 from django_redisqueue.worker.maintenance import upkeep

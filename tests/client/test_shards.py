@@ -30,9 +30,8 @@ from django_redisqueue import (
     set_limit,
     task,
 )
-from django_redisqueue.broker.connection import PRODUCER_TIMEOUT, producer_connection
+from django_redisqueue.broker.connection import HANGS, PRODUCER_TIMEOUT, producer_connection
 from django_redisqueue.broker.keys import Keys
-from django_redisqueue.broker.link import HANGS
 from django_redisqueue.client import enqueue, placement, registry, schedules, transport
 from django_redisqueue.client import gather as gathers
 from django_redisqueue.client.placement import shard_of_schedule

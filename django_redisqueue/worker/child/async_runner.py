@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
@@ -32,8 +33,6 @@ BLOCKED_AFTER = 0.25  # s within which the event loop starts a job, unless anoth
 
 
 class AsyncRun(InFlightRun):
-    """A job that runs on the event loop."""
-
     def __init__(
         self, execution: Execution, free_slots: list[int], loop: asyncio.AbstractEventLoop
     ) -> None:
@@ -43,7 +42,6 @@ class AsyncRun(InFlightRun):
         self.timer: asyncio.TimerHandle | None = None
 
     def request(self, interrupt: Interrupt) -> None:
-        """Interrupt the job on the event loop."""
         self._loop.call_soon_threadsafe(self.stop, interrupt)
 
     def stop(self, interrupt: Interrupt) -> None:
@@ -97,7 +95,7 @@ class AsyncRunner:
     def check_blocked(self) -> bool:
         """Whether a job blocks the event loop. It counts as blocked until it responds again."""
         if self._to_begin and not self._is_blocked:
-            since_ms = min((run.started_ms or 0 for run in list(self._to_begin)), default=math.inf)
+            since_ms = min((run.started_ms for run in list(self._to_begin)), default=math.inf)
             self._is_blocked = mono_ms() - since_ms > BLOCKED_AFTER * 1000
             if self._is_blocked and self._loop is not None:
                 self._loop.call_soon_threadsafe(self._unblock)
@@ -127,14 +125,14 @@ class AsyncRunner:
         loop = self._loop = asyncio.new_event_loop()
         loop.set_default_executor(PlainThreads(thread_name_prefix="asyncio"))
         self._threads = DatabaseThreads(self._connections, loop)
-        threading.Thread(target=self._run_loop, name="async-runner", daemon=True).start()
+        target = partial(self._run_loop, loop)
+        threading.Thread(target=target, name="async-runner", daemon=True).start()
         return loop
 
-    def _run_loop(self) -> None:
-        assert self._loop is not None
+    def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         while not self._is_closed:
             try:
-                self._loop.run_forever()
+                loop.run_forever()
                 if not self._is_closed:
                     #: An async task stopped the loop that all async jobs of the process share, or
                     #: raised something like SystemExit in an asyncio task that it had started. The
@@ -155,10 +153,9 @@ class AsyncRunner:
         self._in_flight.wake()
 
     def _launch(self) -> None:
-        assert self._loop is not None
         while self._to_launch:
             run = self._to_launch.popleft()
-            self._loop.create_task(self._run(run)).add_done_callback(_end_child_if_broken)
+            asyncio.create_task(self._run(run)).add_done_callback(_end_child_if_broken)
 
     async def _run(self, run: AsyncRun) -> None:
         if not self._take(run):

@@ -390,7 +390,6 @@ class Claims:
         note_silent(self._state, [one.commands for one in self.shards], shard)
 
     def _pause(self) -> None:
-        """Sleep until it is time to call a shard again."""
         now = time.monotonic()
         time.sleep(min(max(one.retry_at - now, 0.0) for one in self.shards) or LOOK)
 

@@ -43,7 +43,6 @@ from .iterate import Cursor, Walk, source_of
 from .steps import (
     Decision,
     Kind,
-    Question,
     Steps,
     StepStore,
     check_callable,
@@ -277,7 +276,9 @@ class JobContext:
         ("shop.approve_refund"; by default the one to change approvals) can approve or reject it
         once. Raises ApprovalRejected, EventTimeout, InvalidOption or StepError.
         """
-        return self._question(name, question, permission).get(self._run, _timeout_ms(timeout))
+        asked = check_question(self.claimed, name, question, permission)
+        self._run.use(Kind.APPROVAL, name)
+        return asked.get(self._run, _timeout_ms(timeout))
 
     async def aapproval(
         self,
@@ -288,17 +289,13 @@ class JobContext:
         question: str = "",
     ) -> Decision:
         """``approval`` for async tasks; not inside a task group, ``gather`` or ``wait_for``."""
-        asked = self._question(name, question, permission)
         try:
-            return await sync_to_async(asked.get)(self._run, _timeout_ms(timeout))
+            return await sync_to_async(self.approval)(
+                name, permission=permission, timeout=timeout, question=question
+            )
         except JobSuspended as suspended:
             await sync_to_async(suspended.prepare)()
             raise
-
-    def _question(self, name: str, text: str, permission: str | None) -> Question:
-        question = check_question(self.claimed, name, text, permission)
-        self._run.use(Kind.APPROVAL, name)
-        return question
 
     async def asleep(self, duration: Duration, *, name: str | None = None) -> None:
         """``sleep`` for async tasks; not inside a task group, ``gather`` or ``wait_for``."""

@@ -145,7 +145,6 @@ def _close_if_interrupted(
 
 
 def _open_here() -> list[BaseDatabaseWrapper]:
-    """The open connections of this thread."""
     return [c for c in connections.all(initialized_only=True) if c.connection is not None]
 
 
@@ -186,7 +185,6 @@ def _close(connection: BaseDatabaseWrapper) -> None:
 
 
 def _close_all() -> None:
-    """Close the connections of this thread."""
     for connection in connections.all(initialized_only=True):
         _close(connection)
 
@@ -195,7 +193,6 @@ class PlainThreads(ThreadPoolExecutor):
     """The threads of ``asyncio.to_thread`` and of ``sync_to_async(thread_sensitive=False)``."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run ``fn`` in one of the threads."""
         return super().submit(_with_usable_connections, fn, *args, **kwargs)
 
 
@@ -262,11 +259,6 @@ class DatabaseThreads:
         job.is_over = True
         if job.thread is not None:
             self.release(job)
-
-    def close(self) -> None:
-        """End the threads, once nothing runs in them."""
-        for thread in self._free:
-            thread.shutdown()
 
     def _pass_on(self, thread: ThreadPoolExecutor) -> None:
         if self._waiting:

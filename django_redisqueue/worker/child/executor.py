@@ -366,7 +366,6 @@ class Executor:
     def record(
         self, job: ClaimedJob, resolution: Resolution, started_ms: int | None = None
     ) -> Outcome:
-        """Record and log the outcome of a job."""
         outcome = Outcome(job.id, job.lease, job.call, *resolution)
         self._state.log.record(outcome)
         log_outcome(job, resolution, started_ms)

@@ -57,7 +57,7 @@ class InFlightRun:
         self.slot = 0
         self.token = b""
         self.deadline_ms = 0
-        self.started_ms: int | None = None
+        self.started_ms = 0
         self.context: JobContext | None = None
         self.progress: LatestProgress | None = None
         self.interrupt: Interrupt | None = None  #: the first one; others are ignored
@@ -165,7 +165,6 @@ class InFlight:
     def set_deadline(self, run: InFlightRun) -> None:
         """Start the timeout of a run, which may have waited for another that blocked its runner."""
         run.deadline_ms = mono_ms() + run.execution.timeout_ms
-        assert run.started_ms is not None
         self._state.begin(run.slot, run.token, run.started_ms, run.deadline_ms)
 
     def note_commit(self, run: InFlightRun) -> None:
@@ -207,8 +206,7 @@ class InFlight:
             outcome = Outcome(job.id, job.lease, job.call, *resolution)
             end = self._log.record(outcome)
             self._unreported += 1
-            if run.started_ms is not None:
-                self.mean_ms += (mono_ms() - run.started_ms - self.mean_ms) * WEIGHT
+            self.mean_ms += (mono_ms() - run.started_ms - self.mean_ms) * WEIGHT
             self._state.end(run.slot)
             del self._running[outcome.id, outcome.lease]
             self._finished.put(FinishedRun(outcome, end, run.progress))

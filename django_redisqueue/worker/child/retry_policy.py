@@ -158,15 +158,11 @@ def _describe(error: BaseException, limit: int, secrets: Sequence[str], suffix: 
     if isinstance(error, Interrupt):
         frames = frames or error.__traceback__
     kind = type(error)
-    name = (
-        kind.__qualname__
-        if kind.__module__ == "builtins"
-        else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    prefix = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     message, trace = _message(error), _traceback(error, frames)
     for secret in secrets:
         message, trace = message.replace(secret, REDACTED), trace.replace(secret, REDACTED)
-    return encode_error(name, message + suffix, trace, limit)
+    return encode_error(f"{prefix}{kind.__qualname__}", message + suffix, trace, limit)
 
 
 def _traceback(error: BaseException, frames: TracebackType | None) -> str:

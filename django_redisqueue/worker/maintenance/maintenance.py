@@ -99,7 +99,6 @@ class Maintenance(LeaderRole):
         self._task_threads = TaskThreads(_database_tasks(settings, shard, rows), self._rest)
 
     def hangs(self) -> bool:
-        """True if a task hangs, so that a new process must take over."""
         return self._task_threads.hangs()
 
     def stop(self) -> None:

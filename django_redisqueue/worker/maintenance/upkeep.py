@@ -10,10 +10,10 @@ from contextlib import suppress
 from django.db import router
 
 from ...broker.commands import Commands
-from ...broker.continuations import STEP, Continuation, ContinuationStep, abandoned_continuations
 from ...broker.failures import BlockedQueues
 from ...broker.policies import UniqueQueries
-from ...broker.queries import Queries
+from ...broker.queries import Continuation, Queries
+from ...broker.replies import STEP, ContinuationStep
 from ...broker.scan import SCAN_START
 from ...broker.workflows import GatherQueries
 from ...client.large_results import delete_result
@@ -69,7 +69,7 @@ class ContinuationRunner:
     """Continues clears and requeues whose callers died halfway."""
 
     def __init__(self, commands: Commands) -> None:
-        self._commands = commands
+        self._queries = Queries(commands.connection, commands.settings)
         self._verbs = {"clear": commands.clear, "requeue": commands.requeue_oldest}
         self._begun: list[Continuation] = []  # by this runner, which has not finished them
 
@@ -77,7 +77,7 @@ class ContinuationRunner:
         """True if there is more to do now."""
         # Redis takes those that have begun for those of a living caller, which this runner is.
         begun, self._begun = self._begun, []
-        found = abandoned_continuations(self._commands.connection, self._commands.keys)
+        found = self._queries.abandoned_continuations()
         for rest in found:
             #: A process died while it was clearing or requeueing many jobs, and a worker finishes
             #: the work. No action is needed.

@@ -66,7 +66,6 @@ class ChildHandle:
 
 
 def living_children(handles: Sequence[ChildHandle]) -> list[str]:
-    """The ids of the living children."""
     return [handle.child for handle in handles if handle.child]
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ...broker.base import slices
+from ...broker.base import BATCH, slices
 from ...broker.commands import ClaimRequest, Commands
 from ...broker.connection import worker_connection
 from ...broker.failures import log_outage, log_recovery
@@ -44,7 +44,6 @@ from .fork_server import Role
 
 logger = logging.getLogger("django_redisqueue")
 
-BATCH_PER_CALL = 100  # outcomes to report, or running jobs to ask about
 RETRY_INTERVAL = 0.5  # s between two attempts while Redis is unavailable
 # s without a transition after which each step of the maintenance has been done. Added to these are
 # LEASE, before which no job counts as orphaned, and RESEND_WINDOW, before which no job is pruned.
@@ -273,7 +272,7 @@ class HeartbeatThread(threading.Thread):
             if not several or shard_of_id(job[0]) == self._shard
         ]
         first = self._asked if self._asked < len(running) else 0
-        self._asked = first + BATCH_PER_CALL
+        self._asked = first + BATCH
         return running[first : self._asked]
 
     def _take_over(self) -> None:
@@ -361,7 +360,7 @@ class HeartbeatThread(threading.Thread):
     def _report(self, child: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Report outcomes; returns those that could not be written."""
         unwritten = []
-        for page in slices(outcomes, BATCH_PER_CALL):
+        for page in slices(outcomes):
             codes, _ = self._commands.finish(ClaimRequest(child, ()), 0, page, 0)
             unwritten += [o for o, c in zip(page, codes, strict=True) if c == FinishCode.UNWRITTEN]
         return unwritten

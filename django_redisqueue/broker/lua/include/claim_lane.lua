@@ -17,8 +17,8 @@ local function insert_by_score(list, item, is_all)
   if at < #list or is_all then table.insert(list, at + 1, item) end  -- else others, which were not read, may come first
 end
 
-local function read_in_order(key, low, high, most, make)
-  local found, list = redis.pcall('ZRANGEBYSCORE', key, low, high, 'WITHSCORES', 'LIMIT', 0, most), {}
+local function read_in_order(key, high, most, make)
+  local found, list = redis.pcall('ZRANGEBYSCORE', key, '-inf', high, 'WITHSCORES', 'LIMIT', 0, most), {}
   for at = 1, #found, 2 do list[#list + 1] = make(found[at], tonumber(found[at + 1])) end
   return list, #list < most
 end

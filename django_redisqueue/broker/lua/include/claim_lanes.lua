@@ -5,7 +5,7 @@
 -- @include "claim_lane"
 local function open_share(queue, share, most)
   if share.lanes then return end
-  share.lanes, share.is_all = read_in_order(lanes().ready_key(queue, share.name), '-inf', '+inf', most,
+  share.lanes, share.is_all = read_in_order(lanes().ready_key(queue, share.name), '+inf', most,
     function(name, score) return { name = name, score = score } end)
   share.at, share.changes, share.stride = 1, {}, lanes().stride_of(share.name)
   touched_shares[#touched_shares + 1] = share
@@ -70,7 +70,7 @@ local function claim_from_shares(request, queue, claimed)
   touched_shares, left_lanes, looked_at, may_have_grown = {}, {}, {}, false
   local below, reached = (101 - tonumber(request.min_priority)) * BAND, 0
   local wanted = request.jobs - batch.size
-  local shares, is_all = read_in_order(queue_key(queue, 'shares'), '-inf', '(' .. whole(below), wanted,
+  local shares, is_all = read_in_order(queue_key(queue, 'shares'), '(' .. whole(below), wanted,
     function(name, score) return { name = name, score = score, pass = score % BAND, below = below } end)
   if not shares[1] then return end
   local lanes_of_each = math.ceil(wanted / #shares) + 1

@@ -9,10 +9,6 @@
 -- @include "fast_path/slow_path"
 -- @include "claim_order"
 
-local function add_to_processing(queue, claimed)
-  if claimed[1] then add_to_skip_list(queue_key(queue, 'processing'), claimed) end
-end
-
 local function is_due(queue, list) return redis.call('ZCOUNT', queue_key(queue, list), '-inf', now_text) > 0 end
 
 -- Whether all jobs that may start are in the list. Usually one command tells, or none if types.lua has asked.
@@ -40,7 +36,7 @@ local function claim_queue(request, queue, has_lanes, aging)
     claim_without_lanes(request, queue, request.jobs, claimed)
   end
   if batch.waits then slow_path().set_suspects_aside() end
-  add_to_processing(queue, claimed)
+  if claimed[1] then add_to_skip_list(queue_key(queue, 'processing'), claimed) end
 end
 
 -- Most calls know that there is no deferred work and that their child never sent a call again. If it did, any call up

@@ -91,8 +91,8 @@ local function create_job(new, key, name, kind, payload)
   kind.made = kind.made + 1
   if not kind.is_plain then apply_conditions(new, kind, id, name) end
   if starts then line_up_new(kind, id) end
-  local shown = #payload <= INLINE and payload or ''
-  if kind.event then add_event(id, kind.event, shown) else emit_other(kind, id, payload) end
+  if kind.event then add_event(id, kind.event, #payload <= INLINE and payload or '')
+  else emit_enqueued(id, status, kind.queue, kind.task, payload, kind.options, kind.priority, kind.audit) end
   if kind.is_delayed and new.starts_now then
     slow_path().release_waiting(id, { queue = kind.queue, task = kind.task, priority = kind.priority, seq = 1,
       audit = kind.audit, when = kind.when, lane = kind.lane ~= '' and kind.lane or nil })

@@ -46,7 +46,7 @@ end_job = function(job, status, field, body, reason)  -- declared in waiting.lua
   after_end(job, status, body)
   if has(job.watched, 'i') then unindex(job.id) end
   if has(job.watched, 'u') then let_go(job.id, status) end
-  if has(job.watched, 'f') then notify_or_defer_followers(job.id, status) end
+  if has(job.watched, 'f') and not notify_followers_of_end(job.id, status) then defer('follow:' .. job.id) end
 end
 
 -- What a job that runs again keeps of the run that has just ended: when its first run started, and the children of its

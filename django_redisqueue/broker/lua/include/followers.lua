@@ -44,10 +44,6 @@ local function notify_followers_of_end(id, status)
   return notify_followers(id, status)
 end
 
-local function notify_or_defer_followers(id, status)
-  if not notify_followers_of_end(id, status) then defer('follow:' .. id) end
-end
-
 -- Continues notifying, unless the job has been requeued since.
 local function continue_followers(id)
   local status = read(id, 'status')[1]

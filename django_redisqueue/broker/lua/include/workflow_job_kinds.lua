@@ -53,11 +53,6 @@ local function set_status(kind, status)
   kind.event = kind.is_plain and event_json(status, kind.queue, kind.task, '', '0', '1', '')
 end
 
--- The first event of a job that is not plain.
-local function emit_other(kind, id, payload)
-  emit_enqueued(id, kind.status, kind.queue, kind.task, payload, kind.options, kind.priority, kind.audit)
-end
-
 local function count_made()
   local made = {}
   for _, kind in pairs(kinds) do made[kind.queue] = (made[kind.queue] or 0) + kind.made end
