@@ -31,11 +31,6 @@ LIFETIME = 600.0  # s; the client then reconnects, and its token and permission 
 GAP = '{"message":"some events in between are no longer available; read the jobs again"}'
 
 
-def format_positions(positions: Positions) -> str:
-    """The positions as an event's id."""
-    return ",".join(map(format_position, positions))
-
-
 class Place:
     """The position of a client: one event in the stream of each shard."""
 
@@ -65,8 +60,9 @@ _NO_LINES = {10: " ", 13: " "}
 
 
 def _start(positions: Positions, retry_ms: int) -> bytes:
+    event_id = ",".join(map(format_position, positions))
     # An id alone is not an event, but clients remember it.
-    return f"retry: {retry_ms}\nid: {format_positions(positions)}\n\n".encode()
+    return f"retry: {retry_ms}\nid: {event_id}\n\n".encode()
 
 
 def _without(shards: Iterable[int]) -> bytes:

@@ -39,8 +39,6 @@ SCALE = 1000  # units of a bar's width
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowDetail:
-    """A workflow as pages show it."""
-
     id: str
     status: str = UNREADABLE
     is_live: bool = False  # whether it is in Redis, not only in the mirror

@@ -40,7 +40,6 @@ class ErrorCause(Enum):
 
 
 def error_cause(error: Exception, alias: str) -> ErrorCause:
-    """The most likely cause of this error."""
     if isinstance(error, CONTENT_ERRORS):
         return ErrorCause.CONTENT
     state = getattr(error.__cause__, "sqlstate", None) or getattr(error.__cause__, "pgcode", None)

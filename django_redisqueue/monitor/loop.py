@@ -61,7 +61,6 @@ class Monitor:
                 refreshed, has_news = time.monotonic(), False
 
     def _show_error(self, text: str) -> None:
-        """Show an error unless it is already shown."""
         if text != self._shown_error:
             self._shown_error = text
             self._view.show_outage(text)

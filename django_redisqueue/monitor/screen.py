@@ -73,8 +73,6 @@ def signals_held() -> Iterator[None]:
 
 
 class Keyboard:
-    """The keys of a terminal, as they are pressed."""
-
     def __init__(self, terminal: IO[str]) -> None:
         self._fd = terminal.fileno()
 
@@ -89,7 +87,6 @@ class Keyboard:
             termios.tcsetattr(self._fd, termios.TCSADRAIN, before)
 
     def pressed(self) -> list[str]:
-        """The keys since the last call."""
         if not select.select([self._fd], [], [], 0)[0]:
             return []
         return _KEY.findall(os.read(self._fd, 1000).decode("ascii", "replace"))

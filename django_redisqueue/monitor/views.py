@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import IO, Any
 
@@ -36,7 +37,9 @@ FAILURES = ("failed", "retrying")
 NARROW = 100  # columns; narrower lines begin with the job, and shorten tasks to the last name
 MAX_FINDING = 500  # characters
 NARROW_NAME = 16  # characters of a name in a narrow table, plus "…"
-MISSING = "-"  # for unknown values; ASCII, because some terminals have no UTF-8
+# For unknown values "-", because some terminals have no UTF-8.
+duration = partial(formatting.duration, missing="-")
+rate = partial(formatting.rate, missing="-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,6 @@ class ChannelMessage:
 
     @property
     def is_failure(self) -> bool:
-        """Whether an attempt or a job failed."""
         return self.status in FAILURES
 
 
@@ -224,7 +226,6 @@ class JsonView(WriterView):
 
 
 def render_tables(snapshot: Snapshot) -> str:
-    """Both tables as plain text."""
     lines = [*queue_table(snapshot).lines(), "", summary(snapshot)]
     lines += [*health_lines(snapshot), *policy_texts(snapshot)]
     if snapshot.fleet.children:
@@ -346,11 +347,3 @@ def policy_texts(snapshot: Snapshot) -> list[str]:
     """A line for each kind of policy in use."""
     lines = policy_lines(snapshot.health.facts)
     return [f"{label.lower()}: {sanitize(text, MAX_FINDING)}" for label, text in lines]
-
-
-def duration(ms: float | None) -> str:
-    return formatting.duration(ms, MISSING)
-
-
-def rate(per_second: float | None) -> str:
-    return formatting.rate(per_second, MISSING)

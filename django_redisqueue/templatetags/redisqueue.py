@@ -60,13 +60,11 @@ def left(until_ms: int | Missing, now_ms: int) -> str:
 
 @register.filter
 def waited(sums: Sums, percent: int) -> str:
-    """A percentile of the time from queued to started."""
     return formatting.duration(sums.wait_ms(percent / 100))
 
 
 @register.filter
 def ran(sums: Sums, percent: int) -> str:
-    """A percentile of the time from started to ended."""
     return formatting.duration(sums.run_ms(percent / 100))
 
 
