@@ -59,10 +59,6 @@ class WorkflowDetail:
         return self.status == UNREADABLE and not self.is_live
 
     @property
-    def is_final(self) -> bool:
-        return self.status in ENDED
-
-    @property
     def failed(self) -> int:
         return self.counts.get("failed", 0)
 
@@ -162,7 +158,7 @@ def load_graph(
         return WorkflowGraph(gone=gone, why=why, nodes=known, rows=rows)
     nodes = _with_parents(workflows, workflow_id, known)
     about = {
-        number: graph.BoxDetail(row.arguments, row.ran, percent_of(row.job) if row.job else None)
+        number: (row.arguments, row.ran, percent_of(row.job) if row.job else None)
         for number, row in rows.items()
     }
     drawing = graph.draw(nodes, about, is_unfolded=is_unfolded) if nodes else None
