@@ -268,10 +268,8 @@ class Reader:
         threading.Thread(target=self._run, name="redisqueue-events", daemon=True).start()
 
     def page(self, shard: int, after: Position) -> EventPage:
-        """Events from before the ring, over one connection that all streams share.
-
-        Raises RedisQueueError.
-        """
+        """Events from before the ring, over one connection that all streams share. Raises
+        RedisQueueError."""
         try:
             with self._paging:
                 connection = self._connection.at(shard)
