@@ -241,10 +241,8 @@ def now_ms() -> int:
 
 
 def enqueue_bulk(action: BulkAction) -> Job:
-    """Let a worker perform the action, ahead of the queue's other jobs.
-
-    Raises InvalidOption when every queue is paused.
-    """
+    """Let a worker perform the action, ahead of the queue's other jobs. Raises InvalidOption when
+    every queue is paused."""
     return bulk.using(queue_name=_open_queue(action.queue)).enqueue(
         action.verb.name, action.queue, action.status.value, action.before_ms,
         action.which.task, action.which.text, action.which.since_ms, action.which.until_ms,

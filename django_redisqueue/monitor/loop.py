@@ -79,10 +79,8 @@ class Monitor:
 
 
 class EventChannels:
-    """Subscriptions to all channels: one per server, and on a cluster one per shard.
-
-    ``problem``: why one of them is not open, or None.
-    """
+    """Subscriptions to all channels: one per server, and on a cluster one per shard. ``problem``:
+    why one of them is not open, or None."""
 
     def __init__(self) -> None:
         settings = get_settings()

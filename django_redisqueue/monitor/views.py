@@ -101,10 +101,8 @@ def _clock(ms: object) -> str:
 
 
 class MonitorView(ABC):
-    """Where a monitor shows what it reads.
-
-    ``poll_seconds``: the seconds after which ``handle_keys`` must be called, or infinity.
-    """
+    """Where a monitor shows what it reads. ``poll_seconds``: the seconds after which
+    ``handle_keys`` must be called, or infinity."""
 
     poll_seconds = inf
 

@@ -78,9 +78,7 @@ class InMemoryLanes:
 
     def choose(self, ready: Iterable[str], *, by_rate: bool) -> str | None:
         """The next job to run: by priority and aging, then by share, then in the given order.
-
-        ``by_rate``: consider only jobs whose rates allow a start now.
-        """
+        ``by_rate``: consider only jobs whose rates allow a start now."""
         found: defaultdict[int, list[str]] = defaultdict(list)  # by priority
         for job_id in ready:
             job = self._jobs.hashes[job_id]
