@@ -27,13 +27,13 @@ from ..core.text import printable
 from ..exceptions import CorruptJob
 from ..health.findings import local_time
 from ..mirror.archive import decode_record
+from ..mirror.changes import STATUSES_WITH_ERROR
 from ..models import ErrorGroup, JobEvent, JobRecord
 from ..outbox.rows import is_workflow
 from ..worker.identity import name_and_number, parse_child
 from .filters import instant_of
 
 UNSPENT = (Status.PROCESSING, Status.COMPLETED)  # their current attempt is not counted as spent
-WITH_ERROR = (Status.RETRYING, Status.FAILED, Status.CANCELLED)  # of attempts with an error
 ENDS = (Status.RETRYING, Status.FAILED, Status.COMPLETED)  # of an attempt
 ATTEMPTS = 20  # the newest, which have a section
 DETAIL = 300  # characters of an event's detail
@@ -367,7 +367,7 @@ def attempts_of(job: JobData, events: Sequence[JobEvent]) -> list[Attempt]:
     found = _from_events(job, events)
     if _is_behind(job, found):
         found.append(_from_job(job))
-    ended = [at for at, attempt in enumerate(found) if attempt.status in WITH_ERROR]
+    ended = [at for at, attempt in enumerate(found) if attempt.status in STATUSES_WITH_ERROR]
     if job.error and ended:  # events leave out errors over 1 KB, the job does not
         found[ended[-1]] = replace(found[ended[-1]], error=job.error)
     return found[: -ATTEMPTS - 1 : -1]

@@ -24,6 +24,7 @@ from ..core import formatting
 from ..exceptions import RedisQueueError
 from .snapshot import Snapshot
 from .views import (
+    FAILURES,
     ChannelMessage,
     MonitorView,
     Table,
@@ -180,7 +181,7 @@ class ScreenView(MonitorView):
 
     def show_messages(self, messages: Sequence[ChannelMessage]) -> None:
         self._messages.extend(messages)
-        self._failures.extend(message for message in messages if message.is_failure)
+        self._failures.extend(message for message in messages if message.status in FAILURES)
         self._is_stale = self._is_stale or bool(messages)
         if self._is_stale and time.monotonic() - self._drawn >= FRAME:  # or a later call draws
             self._draw()

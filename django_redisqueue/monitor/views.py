@@ -33,7 +33,7 @@ NARROW_COUNTS = {
     "done": (Status.COMPLETED,), "failed": (Status.FAILED,),
 }  # fmt: skip
 EXTRAS = ("reason", "recoveries", "dueMs")
-FAILURES = ("failed", "retrying")
+FAILURES = ("failed", "retrying")  # statuses of failed attempts
 NARROW = 100  # columns; narrower lines begin with the job, and shorten tasks to the last name
 MAX_FINDING = 500  # characters
 NARROW_NAME = 16  # characters of a name in a narrow table, plus "…"
@@ -52,10 +52,6 @@ class ChannelMessage:
     @property
     def status(self) -> str:
         return str((self.event or {}).get("status", ""))
-
-    @property
-    def is_failure(self) -> bool:
-        return self.status in FAILURES
 
 
 def parse(text: str) -> ChannelMessage:
@@ -146,7 +142,7 @@ class LineView(WriterView):
         self._shown: dict[str, object] = {"health": set()}
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        clock = time.strftime("%H:%M:%S", time.localtime(snapshot.shard.now_ms / 1000))
+        clock = _clock(snapshot.shard.now_ms)
         for queue, speed in zip(snapshot.queues, snapshot.rates, strict=True):
             if self._has_changed(f"queue {queue.name}", (queue.counts, queue.is_paused)):
                 self._write(f"{clock}  {_queue_line(queue, speed)}")
