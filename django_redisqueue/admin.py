@@ -18,7 +18,6 @@ from django.db import Error as DatabaseError
 from django.db import router, transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.html import format_html
 
@@ -26,22 +25,11 @@ from .conf import APP
 from .core.parsing import storable
 from .core.statuses import ApprovalStatus
 from .dashboard.pages import SUBMIT_ONCE, TEMPLATES, Page
-from .dashboard.periodic import PeriodicJobAdmin
+from .dashboard.periodic import PeriodicJobAdmin as PeriodicJobAdmin  # noqa: PLC0414 - exported
 from .dashboard.records_page import record_page
 from .dashboard.urls import dashboard_urls
 from .exceptions import RedisQueueError
 from .models import ApiToken, Approval, Dashboard, JobRecord, MirrorState, OutboxJob, WorkflowRecord
-
-__all__ = [
-    "ApiTokenAdmin",
-    "ApprovalAdmin",
-    "DashboardAdmin",
-    "JobRecordAdmin",
-    "MirrorStateAdmin",
-    "OutboxJobAdmin",
-    "PeriodicJobAdmin",
-    "WorkflowRecordAdmin",
-]
 
 MAX_COUNT = 1000  # rows that a list counts at most
 MAX_COMMENT = 2000  # characters
@@ -85,7 +73,6 @@ class RecordAdmin(ReadOnlyAdmin):
         return self.has_view_permission(request)
 
     def change_view(self, request: HttpRequest, object_id: str, *_: Any, **__: Any) -> HttpResponse:
-        """Redirect to the page of the record."""
 
         def redirect(page: Page) -> HttpResponse:
             url = page.optional_url(self.object_page, unquote(object_id))
@@ -137,8 +124,6 @@ class WorkflowRecordAdmin(RecordAdmin):
 
 @admin.register(OutboxJob)
 class OutboxJobAdmin(ReadOnlyAdmin):
-    """Jobs that wait to be relayed to Redis."""
-
     list_display = ("id", "queue", "task", "created_at", "relayed_at", "problem")
     ordering = ("relayed_at", "created_at")
     sortable_by = ()
@@ -148,8 +133,6 @@ class OutboxJobAdmin(ReadOnlyAdmin):
 
 @admin.register(MirrorState)
 class MirrorStateAdmin(ReadOnlyAdmin):
-    """The mirror's position and problems."""
-
     list_display = (
         "shard", "position", "epoch", "gaps", "gap_at", "left_out", "incomplete", "fault",
         "updated_at", "problem",
@@ -225,7 +208,6 @@ class ApprovalAdmin(ReadOnlyAdmin):
         return super().change_view(request, object_id, form_url, context)
 
     def decide_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Handle the buttons on a row's page."""
         row = self.get_object(request, unquote(object_id))
         if row is None or not self.has_view_permission(request, row):
             raise PermissionDenied
@@ -291,16 +273,11 @@ class ApiTokenAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         self, request: HttpRequest, obj: ApiToken, post_url_continue: str | None = None
     ) -> HttpResponse:
         """Show the token in this response only: no message, cookie or row contains it."""
-        site = self.admin_site
-        request.current_app = site.name
-        response = TemplateResponse(request, f"{TEMPLATES}/apitoken/created.html", {
-            **site.each_context(request),
-            "title": "API token",
-            "opts": self.opts,
-            "row": obj,
-            "token": request.redisqueue_token,  # type: ignore[attr-defined]
-            "back": reverse(f"{site.name}:{APP}_apitoken_changelist"),
-        })  # fmt: skip
+        page, token = Page(request, self), request.redisqueue_token  # type: ignore[attr-defined]
+        back = page.url("apitoken_changelist")
+        response = page.render(
+            "apitoken/created", "API token", opts=self.opts, row=obj, token=token, back=back
+        )
         response.headers["Cache-Control"] = "no-store"
         return response
 

@@ -29,6 +29,7 @@ from .exceptions import RedisQueueError
 from .health.facts import MIRROR_STATE, OUTBOX_OF, Facts
 from .health.findings import FindingId
 from .health.report import HealthReport, read_health
+from .metrics.histograms import percentile
 from .metrics.rollups import Span, figures
 
 try:
@@ -263,8 +264,8 @@ def _durations() -> Iterator[Metric]:
     run = _summary("run_seconds", "From started to ended, last 5 minutes.")
     for queue, of_queue in figures(RECENT, timezone.now()).queues.items():
         for q in QUANTILES:
-            for family, ms in ((wait, of_queue.wait_ms(q)), (run, of_queue.run_ms(q))):
-                if ms is not None:
+            for family, counts in ((wait, of_queue.wait), (run, of_queue.run)):
+                if (ms := percentile(counts, q)) is not None:
                     labels = {"queue": queue, "quantile": f"{q:g}"}
                     family.add_sample(family.name, labels, ms / 1000)
     yield from (wait, run)

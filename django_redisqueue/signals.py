@@ -17,15 +17,9 @@ child_stopping = Signal()
 
 # The bridge sends the signals of jobs in its own process, after the rows have committed, in the
 # order of the stream: ``sender`` is JobRecord, ``record`` the job's current JobRecord (which may be
-# newer than the event), ``event`` the JobEvent.
-#
-# Exactly once: the receivers of an event run in one transaction on the mirror's database, which
-# also stores how far signals have been sent. What they write there, and the jobs that they enqueue,
-# take effect once, even if a process is killed; what they do elsewhere (such as sending mail) may
-# be repeated. A receiver that raises is logged and does not affect others. After a database error
-# that leaves ``transaction.atomic()``, the receivers are called again, outside a transaction. A
-# slow receiver delays later signals, not the mirror. Progress reports, events that a task's
-# ``audit`` level leaves out, and events of deleted records send no signal.
+# newer than the event), ``event`` the JobEvent. Progress reports, events that a task's ``audit``
+# level leaves out, and events of deleted records send no signal. docs/mirror.md says what happens
+# exactly once, and what after an error.
 
 job_scheduled = Signal()  #: Accepted, and due later.
 job_waiting = Signal()  #: Waits for its parents, or because its workflow is paused.

@@ -50,8 +50,6 @@ STALL_TIMEOUT = 30.0  # s that a client may take to accept what was sent
 
 
 class TooManyStreams(ApiError):
-    """No more streams may be opened."""
-
     def __init__(self, status: int, text: str) -> None:
         headers = {"Retry-After": str(RETRY_AFTER)}
         super().__init__(status, "too_many_streams", text, headers=headers)
@@ -202,12 +200,10 @@ class Subscriber:
     sending: float | None = None
 
     def disconnect(self) -> None:
-        """End the stream, whatever it is doing."""
         hub.unsubscribe(self)
         self.call_in_loop(self.task.cancel)
 
     def call_in_loop(self, act: Callable[[], object]) -> None:
-        """Call ``act`` in the stream's own loop."""
         try:
             self.loop.call_soon_threadsafe(act)
         except RuntimeError:
@@ -272,10 +268,8 @@ class Reader:
         threading.Thread(target=self._run, name="redisqueue-events", daemon=True).start()
 
     def page(self, shard: int, after: Position) -> EventPage:
-        """Events from before the ring, over one connection that all streams share.
-
-        Raises RedisQueueError.
-        """
+        """Events from before the ring, over one connection that all streams share. Raises
+        RedisQueueError."""
         try:
             with self._paging:
                 connection = self._connection.at(shard)

@@ -168,7 +168,6 @@ def instant(found: datetime | None) -> str | None:
 
 
 def instant_ms(value_ms: int | None) -> str | None:
-    """``instant`` of milliseconds since the epoch."""
     return instant(from_ms(value_ms))
 
 
@@ -364,7 +363,6 @@ class ApiError(Exception):
 
 
 def to_api_error(error: ours.RedisQueueError, field: str = "") -> ApiError:
-    """The answer to one of the package's own exceptions."""
     fault = next(fault for fault in FAULTS if isinstance(error, fault.kind))
     if fault.status < 500:
         return ApiError(fault.status, fault.code, str(error), field)

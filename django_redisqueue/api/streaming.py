@@ -31,42 +31,32 @@ LIFETIME = 600.0  # s; the client then reconnects, and its token and permission 
 GAP = '{"message":"some events in between are no longer available; read the jobs again"}'
 
 
-def format_positions(positions: Positions) -> str:
-    """The positions as an event's id."""
-    return ",".join(map(format_position, positions))
+def to_frames(positions: list[Position], shard: int, page: EventPage) -> bytes:
+    """The events of a page of this shard as text. Moves the client's position in it past them.
 
-
-class Place:
-    """The position of a client: one event in the stream of each shard."""
-
-    def __init__(self, positions: Positions) -> None:
-        self.positions = list(positions)
-
-    def frame(self, shard: int, page: EventPage) -> bytes:
-        """The events of a page as text. Moves the position past them.
-
-        The id of each event is the position after it. An event named ``gap`` says that the client
-        has missed some. Line breaks in JSON can only be whitespace.
-        """
-        ids = [format_position(position) for position in self.positions]
-        frames = []
-        for number, (position, text) in enumerate(page.events):
-            self.positions[shard] = position
-            ids[shard] = format_position(position)
-            event_id = f"id: {','.join(ids)}"
-            if page.gap and number == 0:
-                frames.append(f"event: gap\n{event_id}\ndata: {GAP}\n\n")
-            if text:
-                frames.append(f"{event_id}\ndata: {text.translate(_NO_LINES)}\n\n")
-        return "".join(frames).encode("utf-8", "backslashreplace")
+    The id of each event is the position after it. An event named ``gap`` says that the client has
+    missed some. Line breaks in JSON can only be whitespace.
+    """
+    ids = [format_position(position) for position in positions]
+    frames = []
+    for number, (position, text) in enumerate(page.events):
+        positions[shard] = position
+        ids[shard] = format_position(position)
+        event_id = f"id: {','.join(ids)}"
+        if page.gap and number == 0:
+            frames.append(f"event: gap\n{event_id}\ndata: {GAP}\n\n")
+        if text:
+            frames.append(f"{event_id}\ndata: {text.translate(_NO_LINES)}\n\n")
+    return "".join(frames).encode("utf-8", "backslashreplace")
 
 
 _NO_LINES = {10: " ", 13: " "}
 
 
 def _start(positions: Positions, retry_ms: int) -> bytes:
+    event_id = ",".join(map(format_position, positions))
     # An id alone is not an event, but clients remember it.
-    return f"retry: {retry_ms}\nid: {format_positions(positions)}\n\n".encode()
+    return f"retry: {retry_ms}\nid: {event_id}\n\n".encode()
 
 
 def _without(shards: Iterable[int]) -> bytes:
@@ -90,13 +80,13 @@ def poll(after: Positions | None) -> bytes:
     """The events after ``after`` in one response that ends, so no client holds a thread."""
     if after is None:
         return _start(ends_of_streams(), RETRY_MS)
-    shards, place = AllShards(), Place(after)
+    shards, positions = AllShards(), list(after)
     ends = shards.read(lambda one: EventFeed(one).ends.read()).by_shard
     pages = shards.each(
         lambda one: next_page(EventFeed(one), after[one.shard], ends[one.shard])
     ).by_shard
     more = any(len(page.events) >= PAGE for page in pages.values())
-    frames = [place.frame(shard, page) for shard, page in pages.items()]
+    frames = [to_frames(positions, shard, page) for shard, page in pages.items()]
     return b"".join([_start(after, 0 if more else RETRY_MS), *frames, _without(shards.missing)])
 
 
@@ -128,13 +118,13 @@ async def stream(user_id: object, after: Positions) -> AsyncIterator[bytes]:
 
 async def _events(subscriber: Subscriber, after: Positions) -> AsyncIterator[bytes]:
     end = time.monotonic() + LIFETIME
-    place = Place(after)
+    positions = list(after)
     while time.monotonic() < end:
         subscriber.updated.clear()
         has_moved = False
         for shard in range(len(after)):
-            page = await _next(shard, place.positions[shard])
-            if chunk := place.frame(shard, page):
+            page = await _next(shard, positions[shard])
+            if chunk := to_frames(positions, shard, page):
                 yield chunk
             has_moved = has_moved or bool(page.events)
         if has_moved:

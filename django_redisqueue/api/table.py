@@ -42,8 +42,6 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One path with its operations, by method."""
-
     path: str
     operations: Mapping[str, Operation]
 
@@ -56,7 +54,6 @@ class Endpoint:
 
     @property
     def allow(self) -> str:
-        """The value of the header Allow."""
         return ", ".join(m for m in ("GET", "HEAD", "POST", "DELETE") if self.find(m))
 
 

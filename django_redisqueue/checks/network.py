@@ -63,10 +63,8 @@ def check_servers(shards: AllShards) -> list[CheckMessage]:
 
 
 def _ask(connection: RedisConnection) -> Info | RedisRefused:
-    """INFO, and the setting COVERAGE if it may be read; or why Redis refuses.
-
-    Raises RedisUnavailable.
-    """
+    """INFO, and the setting COVERAGE if it may be read; or why Redis refuses. Raises
+    RedisUnavailable."""
     try:
         info = info_fields(connection.call("INFO"))
     except RedisRefused as error:

@@ -65,7 +65,6 @@ class Verb:
         return [*chain.from_iterable(found.by_shard.values())], found.problem
 
     def act_here(self, commands: Commands, ids: Sequence[str]) -> list[str]:
-        """``act`` on jobs of one shard."""
         acted: list[str] = []
         for batch in slices(ids):
             codes = self.call(commands, batch)
@@ -107,7 +106,6 @@ class BulkAction:
     group: str = ""
 
     def applies_to(self, job: JobData | UnreadableJob) -> bool:
-        """Whether to act on the job."""
         has_moved = isinstance(job, JobData) and job.status is not self.status
         is_meant = job.id != self.own_id and not has_moved and self.is_in_time(job)
         return is_meant and self.which.matches(job)
@@ -243,10 +241,8 @@ def now_ms() -> int:
 
 
 def enqueue_bulk(action: BulkAction) -> Job:
-    """Let a worker perform the action, ahead of the queue's other jobs.
-
-    Raises InvalidOption when every queue is paused.
-    """
+    """Let a worker perform the action, ahead of the queue's other jobs. Raises InvalidOption when
+    every queue is paused."""
     return bulk.using(queue_name=_open_queue(action.queue)).enqueue(
         action.verb.name, action.queue, action.status.value, action.before_ms,
         action.which.task, action.which.text, action.which.since_ms, action.which.until_ms,

@@ -31,7 +31,6 @@ Place = tuple[str, int]  # a key and its shard
 
 
 def gather_list(page: Page) -> HttpResponse:
-    """The gathers, newest first."""
     fields, start = _fields(page), min(page.int_param("start", 0), LAST_START)
     count = SLICE if fields else SIZE
     listed = _newest(page, start, count + 1)

@@ -25,15 +25,24 @@ WIDTH, HEIGHT, ACROSS, BETWEEN, EDGE = 184, 58, 64, 14, 8  # px
 LABEL = 24  # characters that fit into a box
 
 Parents = Mapping[int, Sequence[int]]
+Detail = tuple[str, str, int | None]  # a job's arguments, duration, and progress in percent
+NO_DETAIL: Detail = ("", "", None)
 
 
 @dataclass(frozen=True, slots=True)
-class BoxDetail:
-    """The text in a box about its only job."""
+class Box:
+    """One job, or ``count`` jobs that are alike; ``number`` is that of the first. Boxes of several
+    jobs have no detail."""
 
-    argument: str = ""
-    duration: str = ""
-    percent: int | None = None  # its progress
+    number: int
+    count: int
+    task: str
+    status: str
+    x: int
+    y: int
+    argument: str
+    duration: str
+    percent: int | None
 
     @property
     def short_argument(self) -> str:
@@ -43,19 +52,6 @@ class BoxDetail:
     def done(self) -> int:
         """The progress in px."""
         return WIDTH * (self.percent or 0) // 100
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """One job, or ``count`` jobs that are alike; ``number`` is that of the first."""
-
-    number: int
-    count: int
-    task: str
-    status: str
-    x: int
-    y: int
-    about: BoxDetail = BoxDetail()
 
     @property
     def name(self) -> str:
@@ -71,8 +67,8 @@ class Box:
     @property
     def title(self) -> str:
         who = formatting.jobs(self.count) if self.count > 1 else f"Job {self.number}"
-        about = (self.status, self.about.argument, self.about.duration)
-        return f"{who}: {', '.join(filter(None, (self.task or 'unknown task', *about)))}"
+        parts = (self.task or "unknown task", self.status, self.argument, self.duration)
+        return f"{who}: {', '.join(filter(None, parts))}"
 
     @property
     def detail(self) -> str:
@@ -93,7 +89,7 @@ class Drawing:
 
 
 def draw(
-    nodes: Sequence[WorkflowNode], about: Mapping[int, BoxDetail], *, is_unfolded: bool
+    nodes: Sequence[WorkflowNode], about: Mapping[int, Detail], *, is_unfolded: bool
 ) -> Drawing | None:
     """The drawing, or None if there is nothing or too much to draw. ``about``: details of jobs by
     number; ``is_unfolded``: jobs that are alike have a box each as well, unless they are too many.
@@ -123,13 +119,11 @@ def draw(
     )
 
 
-def _box(
-    jobs: Sequence[WorkflowNode], place: tuple[int, int], about: Mapping[int, BoxDetail]
-) -> Box:
-    """The box of one job, or of several that are alike, with the number of the first."""
+def _box(jobs: Sequence[WorkflowNode], place: tuple[int, int], about: Mapping[int, Detail]) -> Box:
     first = jobs[0]
-    detail = about.get(first.number) if len(jobs) == 1 else None
-    return Box(first.number, len(jobs), first.task, first.status, *place, detail or BoxDetail())
+    x, y = place
+    detail = about.get(first.number, NO_DETAIL) if len(jobs) == 1 else NO_DETAIL
+    return Box(first.number, len(jobs), first.task, first.status, x, y, *detail)
 
 
 def layers_of(parents: Parents) -> dict[int, int]:

@@ -27,12 +27,13 @@ from ..core.text import printable
 from ..exceptions import CorruptJob
 from ..health.findings import local_time
 from ..mirror.archive import decode_record
+from ..mirror.changes import STATUSES_WITH_ERROR
 from ..models import ErrorGroup, JobEvent, JobRecord
+from ..outbox.rows import is_workflow
 from ..worker.identity import name_and_number, parse_child
 from .filters import instant_of
 
 UNSPENT = (Status.PROCESSING, Status.COMPLETED)  # their current attempt is not counted as spent
-WITH_ERROR = (Status.RETRYING, Status.FAILED, Status.CANCELLED)  # of attempts with an error
 ENDS = (Status.RETRYING, Status.FAILED, Status.COMPLETED)  # of an attempt
 ATTEMPTS = 20  # the newest, which have a section
 DETAIL = 300  # characters of an event's detail
@@ -63,9 +64,8 @@ class JobDetail:
     @property
     def workflow(self) -> str:
         """The id of the workflow that the job belongs to, or ''."""
-        workflow_id, dot, _ = self.id.rpartition(".")
-        is_workflow = workflow_id.startswith("flow_") and "." not in workflow_id
-        return workflow_id if dot and is_workflow else ""
+        workflow_id = self.id.rpartition(".")[0]
+        return workflow_id if is_workflow(workflow_id) else ""
 
 
 def facts_of(job: JobData) -> dict[str, Any]:
@@ -236,8 +236,6 @@ def _row_detail(job: JobData) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JobRowPage:
-    """One page of a list."""
-
     rows: Sequence[JobRow] = ()
     seen: int = 0  # jobs that were searched
     following: str = ""  # in the URL of the next page; '' at the end
@@ -286,8 +284,6 @@ def worker_name(child: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TimelineEntry:
-    """An event in a job's history."""
-
     at: datetime
     status: str
     attempt: int
@@ -371,7 +367,7 @@ def attempts_of(job: JobData, events: Sequence[JobEvent]) -> list[Attempt]:
     found = _from_events(job, events)
     if _is_behind(job, found):
         found.append(_from_job(job))
-    ended = [at for at, attempt in enumerate(found) if attempt.status in WITH_ERROR]
+    ended = [at for at, attempt in enumerate(found) if attempt.status in STATUSES_WITH_ERROR]
     if job.error and ended:  # events leave out errors over 1 KB, the job does not
         found[ended[-1]] = replace(found[ended[-1]], error=job.error)
     return found[: -ATTEMPTS - 1 : -1]

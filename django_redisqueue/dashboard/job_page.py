@@ -158,7 +158,6 @@ def _schedule(page: Page, job_id: str) -> tuple[str, str]:
 
 
 def _verbs(page: Page, detail: JobDetail) -> list[Verb]:
-    """What this user may do to the job; nothing if only the mirror has it."""
     if not detail.is_live or detail.job is None:
         return []
     is_parked = detail.job.waits_for is not None

@@ -252,7 +252,6 @@ class Page:
 
     @property
     def saved_filters(self) -> QuerySet[SavedFilter]:
-        """The filters of this user."""
         return SavedFilter.objects.filter(user_id=self.user_id).order_by("name")
 
     @property
@@ -266,7 +265,6 @@ class Page:
         return bool(self.request.user.has_perm(f"{APP}.{permission}"))
 
     def allowed(self, verbs: Iterable[Any]) -> list[Any]:
-        """The verbs whose permission this user has."""
         return [verb for verb in verbs if self.has_perm(verb.permission)]
 
     def require(self, permission: str) -> None:
@@ -312,7 +310,6 @@ class Page:
             return ""
 
     def export_links(self, name: str, /, *args: object, **query: object) -> list[tuple[str, str]]:
-        """The formats of an export, and their URLs."""
         return [
             (kind, self.url(name, *args, **query, format=kind.lower())) for kind in ("CSV", "JSON")
         ]
@@ -382,7 +379,6 @@ class Page:
         }
 
     def render_parts(self, names: Sequence[str], **context: Any) -> JsonResponse:
-        """The answer to a script that polls."""
         return JsonResponse(self.live_parts(names, **context))
 
     @property

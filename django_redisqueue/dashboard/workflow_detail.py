@@ -39,8 +39,6 @@ SCALE = 1000  # units of a bar's width
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowDetail:
-    """A workflow as pages show it."""
-
     id: str
     status: str = UNREADABLE
     is_live: bool = False  # whether it is in Redis, not only in the mirror
@@ -59,10 +57,6 @@ class WorkflowDetail:
     def is_unknown(self) -> bool:
         """Whether neither Redis nor the mirror could be read or had it."""
         return self.status == UNREADABLE and not self.is_live
-
-    @property
-    def is_final(self) -> bool:
-        return self.status in ENDED
 
     @property
     def failed(self) -> int:
@@ -164,7 +158,7 @@ def load_graph(
         return WorkflowGraph(gone=gone, why=why, nodes=known, rows=rows)
     nodes = _with_parents(workflows, workflow_id, known)
     about = {
-        number: graph.BoxDetail(row.arguments, row.ran, percent_of(row.job) if row.job else None)
+        number: (row.arguments, row.ran, percent_of(row.job) if row.job else None)
         for number, row in rows.items()
     }
     drawing = graph.draw(nodes, about, is_unfolded=is_unfolded) if nodes else None

@@ -194,7 +194,7 @@ def _callbacks(page: Page, workflow: WorkflowDetail) -> list[tuple[str, str]]:
     """(id, status) of the callbacks that the workflow has enqueued, while Redis has them."""
     ids = [f"{workflow.id}.{which}{workflow.generation}" for which in ("complete", "failure")]
     try:
-        found = page.queries_of(workflow.id).statuses(ids) if workflow.is_final else []
+        found = page.queries_of(workflow.id).statuses(ids) if workflow.status in ENDED else []
     except RedisQueueError:  # the page already shows the error
         found = []
     return [(job_id, status) for job_id, status in zip(ids, found, strict=False) if status]

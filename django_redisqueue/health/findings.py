@@ -76,10 +76,8 @@ def local_time(instant: datetime | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong: a sentence, what to do about it, and the page to look at.
-
-    ``target`` is the name of a page of the dashboard, and its arguments.
-    """
+    """One thing that is wrong: a sentence, what to do about it, and the page to look at. ``target``
+    is the name of a page of the dashboard, and its arguments."""
 
     level: Level
     id: FindingId

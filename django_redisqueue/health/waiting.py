@@ -115,13 +115,8 @@ def _why_later(job: JobData, now_ms: int) -> str:
     if not job.waits_for:
         return f"It has slept for {waited}, and {_is_due(job, now_ms)}."
     timeout = f"its timeout {_is_due(job, now_ms)}" if job.due_ms else "it has no timeout"
-    return f"It has waited for {wait_name(job)} for {waited}; {timeout}."
-
-
-def wait_name(job: JobData) -> str:
-    """``the event paid:42``, ``the approval refund``"""
-    kind, name = split_wait(job.id, job.waits_for or "")
-    return f"the {kind} {name}"
+    kind, name = split_wait(job.id, job.waits_for)
+    return f"It has waited for the {kind} {name} for {waited}; {timeout}."
 
 
 def _is_due(job: JobData, now_ms: int) -> str:

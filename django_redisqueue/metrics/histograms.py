@@ -95,7 +95,8 @@ def _are_counts(numbers: Sequence[int]) -> bool:
 
 @dataclass(slots=True)
 class Sums:
-    """The sums over several rows; ``wait`` and ``run`` are histograms."""
+    """The sums over several rows; ``wait`` and ``run`` are histograms of the times from queued to
+    started, and from started to ended."""
 
     enqueued: int = 0
     completed: int = 0
@@ -104,14 +105,6 @@ class Sums:
     cancelled: int = 0
     wait: list[int] = field(default_factory=list)
     run: list[int] = field(default_factory=list)
-
-    def wait_ms(self, q: float) -> float | None:
-        """A percentile of the time from queued to started."""
-        return percentile(self.wait, q)
-
-    def run_ms(self, q: float) -> float | None:
-        """A percentile of the time from started to ended."""
-        return percentile(self.run, q)
 
 
 def add_to_row(row: Rollup, sums: Sums) -> None:

@@ -19,7 +19,7 @@ from django.db.models import QuerySet, Sum
 
 from ..models import Rollup
 from ..models.tables import to_column
-from .histograms import COLUMNS, COUNTS, Sums, add_to_row, decode, decode_all
+from .histograms import COLUMNS, COUNTS, Sums, add_to_row, decode, decode_all, percentile
 
 RollupRow = tuple[Any, ...]  # COUNTS, wait and run
 CACHED_POINTS = 1024  # a few kilobytes each: three charts of a week
@@ -90,10 +90,10 @@ def chart(points: Sequence[tuple[datetime, Sums]]) -> dict[str, list[Any]]:
     return {
         "at": [int(start.timestamp()) for start, _ in points],
         **{name: [getattr(each, name) for each in sums] for name in COUNTS},
-        "wait50": [each.wait_ms(0.5) for each in sums],
-        "wait95": [each.wait_ms(0.95) for each in sums],
-        "run50": [each.run_ms(0.5) for each in sums],
-        "run95": [each.run_ms(0.95) for each in sums],
+        "wait50": [percentile(each.wait, 0.5) for each in sums],
+        "wait95": [percentile(each.wait, 0.95) for each in sums],
+        "run50": [percentile(each.run, 0.5) for each in sums],
+        "run95": [percentile(each.run, 0.95) for each in sums],
     }
 
 

@@ -30,10 +30,8 @@ Record = TypeVar("Record", bound=Model)
 
 
 def find(job_id: str) -> JobData | None:
-    """The job in its record, or None without a record or a mirror.
-
-    Raises CorruptJob if the record cannot be read.
-    """
+    """The job in its record, or None without a record or a mirror. Raises CorruptJob if the record
+    cannot be read."""
     records = _records(JobRecord)
     record = None if records is None else records.filter(pk=job_id).first()
     return None if record is None else decode_record(record)
@@ -106,10 +104,8 @@ def _readable(record: JobRecord) -> JobData | None:
 
 
 def decode_record(record: JobRecord) -> JobData:
-    """The job in its record, without the columns that were not loaded.
-
-    Raises CorruptJob; its ``known`` is the job without the fields that cannot be read.
-    """
+    """The job in its record, without the columns that were not loaded. Raises CorruptJob; its
+    ``known`` is the job without the fields that cannot be read."""
     loaded = vars(record)
     texts = {
         field: str(loaded[column])

@@ -110,10 +110,8 @@ class Bridge:
         connections[self.writer.alias].close()
 
     def run_once(self) -> bool:
-        """Apply the next page of events; False if there is nothing more to do.
-
-        Raises RedisQueueError or django.db.Error if nothing was applied: ``close`` and try again.
-        """
+        """Apply the next page of events; False if there is nothing more to do. Raises
+        RedisQueueError or django.db.Error if nothing was applied: ``close`` and try again."""
         cursor = self._cursor or self._begin()
         try:
             page = self.events.read(cursor.position, self._size)

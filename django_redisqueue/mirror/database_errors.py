@@ -40,7 +40,6 @@ class ErrorCause(Enum):
 
 
 def error_cause(error: Exception, alias: str) -> ErrorCause:
-    """The most likely cause of this error."""
     if isinstance(error, CONTENT_ERRORS):
         return ErrorCause.CONTENT
     state = getattr(error.__cause__, "sqlstate", None) or getattr(error.__cause__, "pgcode", None)
@@ -75,10 +74,8 @@ def explain_outage(alias: str, error: Exception) -> str:
 
 
 def missing_migrations(alias: str) -> str:
-    """A message that names this app's unapplied migrations and the remedy, or ''.
-
-    Raises django.db.Error.
-    """
+    """A message that names this app's unapplied migrations and the remedy, or ''. Raises
+    django.db.Error."""
     loader = MigrationLoader(connections[alias])
     known = [key for key in loader.disk_migrations or () if key[0] == APP]
     names = sorted(key[1] for key in known if key not in loader.applied_migrations)
@@ -93,10 +90,8 @@ def missing_migrations(alias: str) -> str:
 
 def missing_table(alias: str, tables: Collection[str]) -> str:
     """A message that names one of these tables that does not exist, and the remedy, or ''. Django
-    records a migration as applied even if a router prevented it from creating its tables.
-
-    Raises django.db.Error.
-    """
+    records a migration as applied even if a router prevented it from creating its tables. Raises
+    django.db.Error."""
     missing = sorted({*tables}.difference(connections[alias].introspection.table_names()))
     if not missing:
         return ""

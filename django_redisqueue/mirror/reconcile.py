@@ -263,9 +263,7 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
 
     def _write(self, events: Sequence[Any]) -> None:
         """Write events without moving the cursor, and leave out those that the database refuses.
-
-        Raises CursorMoved, RedisQueueError or django.db.Error.
-        """
+        Raises CursorMoved, RedisQueueError or django.db.Error."""
         if not events:
             return
         try:

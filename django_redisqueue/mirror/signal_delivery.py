@@ -103,10 +103,8 @@ class SignalDelivery:
         return self.run_once()
 
     def run_once(self, seconds: float | None = None) -> bool:
-        """Send signals for at most ``seconds`` (0.2); True if more are due.
-
-        Raises django.db.Error; the next call then continues with the same event.
-        """
+        """Send signals for at most ``seconds`` (0.2); True if more are due. Raises django.db.Error;
+        the next call then continues with the same event."""
         statuses = [
             status
             for status, signal in self._source.signals.items()
@@ -199,10 +197,8 @@ class SignalSender:
         self._disconnected_at = 0  # the event whose transaction lost its connection
 
     def send(self, event: Any, record: Model) -> None:
-        """Send the event's signal, unless another bridge has sent it.
-
-        Raises django.db.Error if the database is unavailable: send it again later.
-        """
+        """Send the event's signal, unless another bridge has sent it. Raises django.db.Error if the
+        database is unavailable: send it again later."""
         self._throttle.wait()
         answers: Answers | None = None
         connection = connections[self._alias]

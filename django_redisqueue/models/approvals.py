@@ -71,7 +71,6 @@ class Approval(models.Model):
         return self.status == ApprovalStatus.PENDING and not is_late
 
     def may_decide(self, user: Any) -> bool:
-        """Whether the user has the permission that the job named."""
         return bool(user.has_perm(self.permission))
 
     def decide(self, user: Any, *, approved: bool, comment: str = "") -> None:
@@ -202,5 +201,4 @@ def expiry_of(due: str) -> datetime | None:
 
 
 def event_of(job_id: str, name: str) -> str:
-    """The event of a decision."""
     return f"{APPROVAL}{job_id}:{name}"

@@ -7,9 +7,7 @@ from django.db import models
 
 class OutboxJob(models.Model):
     """A job or workflow on its way to Redis, stored in the transaction that enqueued it (the
-    transactional outbox pattern). The row stays until the job would survive a crash of Redis and
-    the mirror has seen it. Relaying it twice is harmless, because Redis remembers its id as long as
-    the row exists."""
+    transactional outbox pattern): see ``outbox.rows``."""
 
     id = models.CharField(primary_key=True, max_length=80)
     queue = models.CharField(max_length=64)

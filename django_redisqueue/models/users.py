@@ -62,14 +62,9 @@ class ApiToken(models.Model):
     def find(cls, text: str) -> ApiToken | None:
         """The token and its user, unless it has expired or the user is inactive."""
         found = cls._base_manager.select_related("user").filter(digest=digest_of(text)).first()
-        if found is None or found.is_expired or not found.user.is_active:
+        if found is None or not found.user.is_active:
             return None
-        return found
-
-    @property
-    def is_expired(self) -> bool:
-        """True from ``expires_at`` on."""
-        return self.expires_at is not None and self.expires_at <= timezone.now()
+        return None if found.expires_at and found.expires_at <= timezone.now() else found
 
     def mark_used(self) -> None:
         """Store the time of use; writes at most once a minute, also under concurrent use."""

@@ -61,7 +61,6 @@ class Monitor:
                 refreshed, has_news = time.monotonic(), False
 
     def _show_error(self, text: str) -> None:
-        """Show an error unless it is already shown."""
         if text != self._shown_error:
             self._shown_error = text
             self._view.show_outage(text)
@@ -80,10 +79,8 @@ class Monitor:
 
 
 class EventChannels:
-    """Subscriptions to all channels: one per server, and on a cluster one per shard.
-
-    ``problem``: why one of them is not open, or None.
-    """
+    """Subscriptions to all channels: one per server, and on a cluster one per shard. ``problem``:
+    why one of them is not open, or None."""
 
     def __init__(self) -> None:
         settings = get_settings()

@@ -24,6 +24,7 @@ from ..core import formatting
 from ..exceptions import RedisQueueError
 from .snapshot import Snapshot
 from .views import (
+    FAILURES,
     ChannelMessage,
     MonitorView,
     Table,
@@ -72,27 +73,21 @@ def signals_held() -> Iterator[None]:
         signal.raise_signal(each)
 
 
-class Keyboard:
-    """The keys of a terminal, as they are pressed."""
+@contextmanager
+def keys_opened(terminal: IO[str]) -> Iterator[None]:
+    """Keep the terminal from waiting for Enter and from echoing keys."""
+    before = termios.tcgetattr(terminal)
+    try:
+        tty.setcbreak(terminal)
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
-    def __init__(self, terminal: IO[str]) -> None:
-        self._fd = terminal.fileno()
 
-    @contextmanager
-    def opened(self) -> Iterator[None]:
-        """Keep the terminal from waiting for Enter and from echoing keys."""
-        before = termios.tcgetattr(self._fd)
-        try:
-            tty.setcbreak(self._fd)
-            yield
-        finally:
-            termios.tcsetattr(self._fd, termios.TCSADRAIN, before)
-
-    def pressed(self) -> list[str]:
-        """The keys since the last call."""
-        if not select.select([self._fd], [], [], 0)[0]:
-            return []
-        return _KEY.findall(os.read(self._fd, 1000).decode("ascii", "replace"))
+def pressed_keys(terminal: IO[str]) -> list[str]:
+    if not select.select([terminal], [], [], 0)[0]:
+        return []
+    return _KEY.findall(os.read(terminal.fileno(), 1000).decode("ascii", "replace"))
 
 
 class Controls:
@@ -164,7 +159,7 @@ class ScreenView(MonitorView):
         self._messages: deque[ChannelMessage] = deque(maxlen=200)
         self._failures: deque[ChannelMessage] = deque(maxlen=200)
         self._is_stale = False
-        self._keyboard = Keyboard(keys) if keys is not None else None
+        self._keys = keys
         self._controls = Controls(queues)
         self.poll_seconds = inf if keys is None else FRAME
         self._error = ""
@@ -175,8 +170,8 @@ class ScreenView(MonitorView):
         with ExitStack() as stack:
             stack.callback(self._console.show_cursor, True)
             with signals_held():
-                if self._keyboard:
-                    stack.enter_context(self._keyboard.opened())
+                if self._keys:
+                    stack.enter_context(keys_opened(self._keys))
                 stack.enter_context(self._live)
             yield
 
@@ -186,13 +181,13 @@ class ScreenView(MonitorView):
 
     def show_messages(self, messages: Sequence[ChannelMessage]) -> None:
         self._messages.extend(messages)
-        self._failures.extend(message for message in messages if message.is_failure)
+        self._failures.extend(message for message in messages if message.status in FAILURES)
         self._is_stale = self._is_stale or bool(messages)
         if self._is_stale and time.monotonic() - self._drawn >= FRAME:  # or a later call draws
             self._draw()
 
     def handle_keys(self) -> bool:
-        keys = self._keyboard.pressed() if self._keyboard else []
+        keys = pressed_keys(self._keys) if self._keys else []
         changed = [self._controls.press(key) for key in keys]
         if keys:
             self._draw()
@@ -224,7 +219,7 @@ class ScreenView(MonitorView):
             for_queues = room - min(len(workers.rows) + 2, WORKERS) - EVENTS
             for_queues = min(len(queues.rows) + 2, for_queues)
             # Keys act on the selected queue.
-            selected = self._controls.selected if self._keyboard else None
+            selected = self._controls.selected if self._keys else None
             yield from _fitting(queues, for_queues, selected)
             yield _one_line(summary(self._snapshot), "dim")
             room -= for_queues
@@ -236,7 +231,7 @@ class ScreenView(MonitorView):
     def _head(self) -> Iterator[RenderableType]:
         clock = time.strftime("%H:%M:%S")
         yield _one_line(f"queuemonitor  {clock}  Ctrl-C ends  {self._address}", "bold")
-        if self._keyboard:
+        if self._keys:
             yield _one_line(self._controls.line, "dim")
         yield _one_line(self._error, "bold red")
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import IO, Any
 
@@ -32,11 +33,13 @@ NARROW_COUNTS = {
     "done": (Status.COMPLETED,), "failed": (Status.FAILED,),
 }  # fmt: skip
 EXTRAS = ("reason", "recoveries", "dueMs")
-FAILURES = ("failed", "retrying")
+FAILURES = ("failed", "retrying")  # statuses of failed attempts
 NARROW = 100  # columns; narrower lines begin with the job, and shorten tasks to the last name
 MAX_FINDING = 500  # characters
 NARROW_NAME = 16  # characters of a name in a narrow table, plus "…"
-MISSING = "-"  # for unknown values; ASCII, because some terminals have no UTF-8
+# For unknown values "-", because some terminals have no UTF-8.
+duration = partial(formatting.duration, missing="-")
+rate = partial(formatting.rate, missing="-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +52,6 @@ class ChannelMessage:
     @property
     def status(self) -> str:
         return str((self.event or {}).get("status", ""))
-
-    @property
-    def is_failure(self) -> bool:
-        """Whether an attempt or a job failed."""
-        return self.status in FAILURES
 
 
 def parse(text: str) -> ChannelMessage:
@@ -99,10 +97,8 @@ def _clock(ms: object) -> str:
 
 
 class MonitorView(ABC):
-    """Where a monitor shows what it reads.
-
-    ``poll_seconds``: the seconds after which ``handle_keys`` must be called, or infinity.
-    """
+    """Where a monitor shows what it reads. ``poll_seconds``: the seconds after which
+    ``handle_keys`` must be called, or infinity."""
 
     poll_seconds = inf
 
@@ -146,7 +142,7 @@ class LineView(WriterView):
         self._shown: dict[str, object] = {"health": set()}
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        clock = time.strftime("%H:%M:%S", time.localtime(snapshot.shard.now_ms / 1000))
+        clock = _clock(snapshot.shard.now_ms)
         for queue, speed in zip(snapshot.queues, snapshot.rates, strict=True):
             if self._has_changed(f"queue {queue.name}", (queue.counts, queue.is_paused)):
                 self._write(f"{clock}  {_queue_line(queue, speed)}")
@@ -224,7 +220,6 @@ class JsonView(WriterView):
 
 
 def render_tables(snapshot: Snapshot) -> str:
-    """Both tables as plain text."""
     lines = [*queue_table(snapshot).lines(), "", summary(snapshot)]
     lines += [*health_lines(snapshot), *policy_texts(snapshot)]
     if snapshot.fleet.children:
@@ -346,11 +341,3 @@ def policy_texts(snapshot: Snapshot) -> list[str]:
     """A line for each kind of policy in use."""
     lines = policy_lines(snapshot.health.facts)
     return [f"{label.lower()}: {sanitize(text, MAX_FINDING)}" for label, text in lines]
-
-
-def duration(ms: float | None) -> str:
-    return formatting.duration(ms, MISSING)
-
-
-def rate(per_second: float | None) -> str:
-    return formatting.rate(per_second, MISSING)

@@ -105,7 +105,6 @@ def waits_for_mirror(audit: str) -> bool:
 
 
 def rows_on(alias: str) -> models.QuerySet[OutboxJob]:
-    """All rows on this alias."""
     return OutboxJob._base_manager.using(alias)
 
 
@@ -145,7 +144,6 @@ def to_new_job(row: OutboxJob) -> NewJob:
 
 
 def is_workflow(row_id: str) -> bool:
-    """Whether this is the id of a workflow, not of a job."""
     return row_id.startswith("flow_") and "." not in row_id
 
 

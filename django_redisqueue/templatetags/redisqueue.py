@@ -18,7 +18,7 @@ from ..core.clock import from_ms
 from ..core.errors import TracebackPart, traceback_parts
 from ..health.policies import limit_use
 from ..health.report import paused_ago
-from ..metrics.histograms import Sums
+from ..metrics.histograms import Sums, percentile
 
 register = template.Library()
 register.filter(formatting.number)
@@ -60,14 +60,12 @@ def left(until_ms: int | Missing, now_ms: int) -> str:
 
 @register.filter
 def waited(sums: Sums, percent: int) -> str:
-    """A percentile of the time from queued to started."""
-    return formatting.duration(sums.wait_ms(percent / 100))
+    return formatting.duration(percentile(sums.wait, percent / 100))
 
 
 @register.filter
 def ran(sums: Sums, percent: int) -> str:
-    """A percentile of the time from started to ended."""
-    return formatting.duration(sums.run_ms(percent / 100))
+    return formatting.duration(percentile(sums.run, percent / 100))
 
 
 @register.filter

@@ -31,7 +31,6 @@ def _set_due(found: JobHash, now_ms: int) -> None:
 
 
 def new_hash(new: NewJob, now_ms: int) -> JobHash:
-    """The hash of a new job."""
     found = {"task": new.task, "payload": new.payload, "queue": new.queue}
     set_fields(found, priority=new.priority, enqueued_ms=now_ms)
     encoded = {"options": new.options, "unique": new.unique, "lane": new.lane, "when": new.when}

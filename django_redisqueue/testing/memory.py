@@ -222,7 +222,7 @@ class InMemoryQueue(CapturedJobs):
     def unique_conflict(self, job_id: str) -> tuple[str, str]:
         job_id = self._unique.resolve(job_id)
         found = self._unique.conflict(job_id, self.hashes[job_id].get("unique", ""))
-        return found or ("", "")
+        return (found[0].key, found[1].job_id) if found else ("", "")
 
     def send_event(self, event: str, payload: str) -> None:
         self._steps.send_event(event, payload)

@@ -25,8 +25,6 @@ OF_AN_ATTEMPT = ("attempts", "delays", "error", "first_ms", "started_ms", "ran",
 
 
 class InMemoryLanes:
-    """The limits of a test's jobs."""
-
     def __init__(self, jobs: CapturedJobs) -> None:
         self._jobs = jobs
         self._numbers: dict[str, str] = {}
@@ -80,9 +78,7 @@ class InMemoryLanes:
 
     def choose(self, ready: Iterable[str], *, by_rate: bool) -> str | None:
         """The next job to run: by priority and aging, then by share, then in the given order.
-
-        ``by_rate``: consider only jobs whose rates allow a start now.
-        """
+        ``by_rate``: consider only jobs whose rates allow a start now."""
         found: defaultdict[int, list[str]] = defaultdict(list)  # by priority
         for job_id in ready:
             job = self._jobs.hashes[job_id]
@@ -226,8 +222,6 @@ class _Owner:
 
 
 class InMemoryUnique:
-    """The unique keys of a test."""
-
     def __init__(self, jobs: CapturedJobs, steps: InMemorySteps) -> None:
         self._jobs = jobs
         self._steps = steps
@@ -243,7 +237,7 @@ class InMemoryUnique:
         if new.id in self._aliases:
             new.owner = self._aliases[new.id]
             return False
-        found = self._conflict(new.id, new.unique)
+        found = self.conflict(new.id, new.unique)
         if found is None:
             return True
         spec, owner = found
@@ -268,10 +262,16 @@ class InMemoryUnique:
                 hold(job)
             self._give(spec, job_id)
 
-    def conflict(self, job_id: str, unique: str) -> tuple[str, str] | None:
-        """The first key that another job has, and that job's id."""
-        found = self._conflict(job_id, unique)
-        return None if found is None else (found[0].key, found[1].job_id)
+    def conflict(self, job_id: str, unique: str) -> tuple[_Spec, _Owner] | None:
+        """The first key that another job has, and its owner."""
+        for spec in _specs(unique):
+            owner = self._holder(spec.key)
+            if owner is None or owner.job_id == job_id:
+                continue
+            is_over = Status(self._jobs.hashes[owner.job_id]["status"]).is_final
+            if not (spec.mode in REPLACING and is_over):
+                return spec, owner
+        return None
 
     def page(self, start: int, count: int) -> list[UniqueKey]:
         """A page of the keys that are taken, oldest first."""
@@ -321,16 +321,6 @@ class InMemoryUnique:
                     job, status=Status.CANCELLED, reason=JobReason.SUPERSEDED,
                     finished_ms=self._jobs.now_ms(),
                 )  # fmt: skip
-
-    def _conflict(self, job_id: str, unique: str) -> tuple[_Spec, _Owner] | None:
-        for spec in _specs(unique):
-            owner = self._holder(spec.key)
-            if owner is None or owner.job_id == job_id:
-                continue
-            is_over = Status(self._jobs.hashes[owner.job_id]["status"]).is_final
-            if not (spec.mode in REPLACING and is_over):
-                return spec, owner
-        return None
 
     def _holder(self, key: str) -> _Owner | None:
         owner = self._owners.get(key)

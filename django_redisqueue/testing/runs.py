@@ -198,7 +198,6 @@ class InMemorySteps:
         return 1
 
     def forget(self, job_id: str) -> None:
-        """Forget the steps of a job."""
         self._fields.pop(job_id, None)
 
     def check_wait(self, job: ClaimedJob, event: str, ms: int | None, *, sleeps: bool) -> WaitReply:

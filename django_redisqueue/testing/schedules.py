@@ -48,7 +48,6 @@ class InMemorySchedules:
                 states[name] = self._state(row)
 
     def first_due_ms(self) -> float:
-        """When the first schedule is due."""
         due = (state.next_ms for state in self._all().values())
         return min((due_ms for due_ms in due if due_ms is not None), default=math.inf)
 
@@ -67,7 +66,6 @@ class InMemorySchedules:
                 state.next_ms = state.definition.schedule.after(now_ms)
 
     def _all(self) -> dict[str, _State]:
-        """The schedules by name."""
         if self._states is None:
             found = [self._state(one) for one in code_schedules() if not one.error]
             self._states = {one.definition.name: one for one in found}

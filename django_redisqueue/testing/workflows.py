@@ -55,8 +55,6 @@ class _Workflow:
 
 
 class InMemoryWorkflows:
-    """The workflows of a test."""
-
     def __init__(self, jobs: CapturedJobs, unique: InMemoryUnique) -> None:
         self._jobs = jobs
         self._unique = unique
@@ -72,7 +70,7 @@ class InMemoryWorkflows:
             return CLEANED
         for job_id, found in jobs.items():
             if (held := self._unique.conflict(job_id, found.get("unique", ""))) is not None:
-                return f"{job_id} {held[1]} {held[0]}"
+                return f"{job_id} {held[1].job_id} {held[0].key}"
         workflow = _Workflow(push.workflow_id, pairs(push.fields), jobs, now_ms)
         self._workflows[push.workflow_id] = workflow
         self._jobs.hashes.update(jobs)
@@ -81,7 +79,6 @@ class InMemoryWorkflows:
         return 1
 
     def data(self, workflow_id: str) -> WorkflowData | None:
-        """A workflow and its counts, or None."""
         found = self._workflows.get(workflow_id)
         return None if found is None else found.data()
 
@@ -207,8 +204,6 @@ class _Gather:
 
 
 class InMemoryGathers:
-    """The gathers of a test."""
-
     def __init__(self, jobs: CapturedJobs) -> None:
         self._jobs = jobs
         self._gathers: dict[str, _Gather] = {}
@@ -237,7 +232,6 @@ class InMemoryGathers:
         return 1
 
     def data(self, key: str) -> GatherData | None:
-        """A gather, or None."""
         found = self._gathers.get(key)
         return None if found is None else found.data()
 

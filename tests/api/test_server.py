@@ -10,8 +10,8 @@ import pytest
 from redis import Redis
 
 from django_redisqueue.api import hub as hub_module
+from django_redisqueue.api import streaming
 from django_redisqueue.api.hub import STREAMS_A_USER, hub
-from django_redisqueue.api.streaming import Place
 from tests.app import tasks
 from tests.support.asgi_server import event_stream, serving
 from tests.support.stopwatch import Stopwatch
@@ -65,8 +65,10 @@ def test_a_client_that_reads_nothing_uses_little_memory_and_is_disconnected(
 ) -> None:
     monkeypatch.setattr(hub_module, "STALL_TIMEOUT", 1.0)
     sent = []
-    real = Place.frame
-    monkeypatch.setattr(Place, "frame", lambda *a: (out := real(*a), sent.append(len(out)))[0])
+    real = streaming.to_frames
+    monkeypatch.setattr(
+        streaming, "to_frames", lambda *a: (out := real(*a), sent.append(len(out)))[0]
+    )
     reader = event_stream(port, token, after="0-0")
     reader.line("id: ")
     for _ in range(120):

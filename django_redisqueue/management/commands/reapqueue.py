@@ -34,7 +34,6 @@ class _Shard:
 
     @property
     def place(self) -> str:
-        """Where it is, for messages."""
         connection, shards = self.commands.connection, self.commands.settings.shards
         address = connection.redis_url.address
         return f"{address} (shard {connection.shard})" if shards > 1 else address

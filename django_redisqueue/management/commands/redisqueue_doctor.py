@@ -57,20 +57,31 @@ class Problem:
     remedy: str
 
 
-def find_problems() -> list[Problem]:
-    """All problems, worst first. If settings are wrong, only those."""
-    found = list(_checked(Area.SETTINGS, [*check_settings(), *check_urls()]))
+def examine() -> tuple[dict[str, str], list[Problem]]:
+    """What is installed and connected, by name, and all problems, worst first. If settings are
+    wrong, only what is installed, and those problems."""
+    facts = {
+        "Python": f"{platform.python_version()}, {platform.system()}",
+        "Django": django.get_version(),
+        **{name: version(name) for name in LIBRARIES},
+    }
+    problems = list(_checked(Area.SETTINGS, [*check_settings(), *check_urls()]))
     try:
-        connection = worker_connection()
+        settings, connection = get_settings(), worker_connection()
     except ConfigurationError:
-        return found
+        return facts, problems
     try:
-        found += _checked(Area.REDIS, check_network())
-        found += _checked(Area.DATABASE, check_database())
-        found += _findings(connection, {problem.area for problem in found})
+        shards = AllShards(connection.at)
+        facts |= {"Redis": _servers(shards), "Workers": _workers(shards)}
+        if settings.mirror:
+            facts["Database"] = _database()
+        facts["Queues"] = ", ".join(sorted(settings.queues))
+        problems += _checked(Area.REDIS, check_network())
+        problems += _checked(Area.DATABASE, check_database())
+        problems += _findings(connection, {problem.area for problem in problems})
     finally:
         connection.close_all()
-    return sorted(found, key=lambda problem: problem.level.rank)
+    return facts, sorted(problems, key=lambda problem: problem.level.rank)
 
 
 def _checked(area: Area, messages: Sequence[CheckMessage]) -> Iterator[Problem]:
@@ -88,30 +99,6 @@ def _findings(connection: RedisConnection, areas: set[Area]) -> Iterator[Problem
             yield Problem(
                 Area.QUEUES, finding.level, finding.id.value, finding.text, finding.remedy
             )
-
-
-def describe() -> dict[str, str]:
-    """What is installed and connected, by name: versions, Redis, database, queues."""
-    found = {
-        "Python": f"{platform.python_version()}, {platform.system()}",
-        "Django": django.get_version(),
-        **{name: version(name) for name in LIBRARIES},
-    }
-    try:
-        settings = get_settings()
-        connection = worker_connection()
-    except ConfigurationError:
-        return found
-    try:
-        shards = AllShards(connection.at)
-        found["Redis"] = _servers(shards)
-        found["Workers"] = _workers(shards)
-    finally:
-        connection.close_all()
-    if settings.mirror:
-        found["Database"] = _database()
-    found["Queues"] = ", ".join(sorted(settings.queues))
-    return found
 
 
 def _servers(shards: AllShards) -> str:
@@ -160,7 +147,7 @@ class Command(QueueCommand):
         )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:
-        facts, problems = describe(), find_problems()
+        facts, problems = examine()
         if options["json"]:
             document = {"installation": facts, "problems": [asdict(each) for each in problems]}
             self.stdout.write(json.dumps(document, indent=2))

@@ -25,15 +25,14 @@
     svg.drqShown = text;
   }
 
-  function current(svg) {
+  function current() {
     if (view) return view;
     return { x: frame().scrollLeft, y: frame().scrollTop, width: frame().clientWidth, height: frame().clientHeight };
   }
 
   function zoom(factor) {
-    const svg = frame().querySelector("svg");
-    const old = current(svg);
-    const whole = size(svg);
+    const old = current();
+    const whole = size(frame().querySelector("svg"));
     const width = Math.min(Math.max(old.width / factor, 100), 4 * Math.max(whole.width, frame().clientWidth));
     const height = old.height * (width / old.width);
     view = { x: old.x + (old.width - width) / 2, y: old.y + (old.height - height) / 2, width, height };
@@ -46,7 +45,7 @@
   }
 
   function pan(x, y) {
-    const old = current(frame().querySelector("svg"));
+    const old = current();
     const scale = old.width / frame().clientWidth;
     view = { ...old, x: old.x + x * scale, y: old.y + y * scale };
     show();
