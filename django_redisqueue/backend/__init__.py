@@ -143,7 +143,7 @@ class RedisQueueBackend(BaseTaskBackend):
 
     def _sent(self, job: Job, result: TaskResult[Any, Any]) -> None:
         if not job.is_duplicate:
-            task_enqueued.send(type(self), task_result=result)
+            task_enqueued.send_robust(type(self), task_result=result)
 
     def signature(
         self, task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]

@@ -158,18 +158,24 @@ def _sync_wrapper(task: Task[Any, Any]) -> Callable[..., Any]:
     @wraps(task.func)
     def run(context: Any, /, *args: Any, **kwargs: Any) -> Any:
         this = _TaskRun(task, context, args, kwargs)
-        task_started.send(this.sender, task_result=this.result)
+        task_started.send_robust(this.sender, task_result=this.result)
         try:
             value = task.func(*this.arguments, **kwargs)
         except (JobAbandoned, JobSuspended):
             raise  # another worker has the job, so this run has no result
         except BaseException as error:
             this.failed(error)
-            task_finished.send(this.sender, task_result=this.result)
-            raise
-        value = this.returned(value)
-        task_finished.send(this.sender, task_result=this.result)
-        return value
+            if not this.redacts:
+                task_finished.send_robust(this.sender, task_result=this.result)
+                raise
+            failure = error
+        else:
+            value = this.returned(value)
+            task_finished.send_robust(this.sender, task_result=this.result)
+            return value
+        # Outside the handler: Django logs an exception that is being handled, with its secrets.
+        task_finished.send_robust(this.sender, task_result=this.result)
+        raise failure
 
     return run
 
@@ -181,7 +187,7 @@ def _async_wrapper(task: Task[Any, Any]) -> Callable[..., Any]:
             this = _TaskRun(task, context, args, kwargs)
         else:
             this = await sync_to_async(_TaskRun)(task, context, args, kwargs)
-        await task_started.asend(this.sender, task_result=this.result)
+        await task_started.asend_robust(this.sender, task_result=this.result)
         try:
             value = await task.func(*this.arguments, **kwargs)
         except BaseException as error:
@@ -189,11 +195,18 @@ def _async_wrapper(task: Task[Any, Any]) -> Callable[..., Any]:
             if isinstance(meant, JobAbandoned | JobSuspended):
                 raise
             this.failed(meant)
-            await task_finished.asend(this.sender, task_result=this.result)
-            raise
-        value = this.returned(value)
-        await task_finished.asend(this.sender, task_result=this.result)
-        return value
+            if not this.redacts:
+                traceback = error.__traceback__
+                await task_finished.asend_robust(this.sender, task_result=this.result)
+                error.__traceback__ = traceback  # without the thread of synchronous receivers
+                raise
+            failure = error
+        else:
+            value = this.returned(value)
+            await task_finished.asend_robust(this.sender, task_result=this.result)
+            return value
+        await task_finished.asend_robust(this.sender, task_result=this.result)
+        raise failure
 
     return run
 
@@ -241,6 +254,7 @@ class _TaskRun:
         changes = {**decode_overrides(options), "queue_name": context.claimed.queue}
         task = copy_unvalidated(definition, changes)
         self.sender = type(task_backends[task.backend])
+        self.redacts = bool(getattr(definition, "redact", None))
         known = None if _is_first(context) else _stored_result(task, context)
         self.result = known or _initial_result(task, context, args, kwargs)
         self.arguments = args
