@@ -52,7 +52,7 @@ from .registration import (
     unimported_tasks,
     warn_if_unimported,
 )
-from .results import as_enqueued, as_json, enqueued_at_of, from_job, new_result
+from .results import as_enqueued, as_json, enqueued_at_of, from_job, new_result, without_redacted
 from .tasks import RedisQueueTask, check_options
 
 __all__ = ["RedisQueueBackend", "RedisQueueTask"]
@@ -135,9 +135,8 @@ class RedisQueueBackend(BaseTaskBackend):
     ) -> TaskResult[Any, Any]:
         if job.is_duplicate:
             return self.get_result(job.id)
-        result = new_result(
-            task, job.id, self.alias, args, kwargs, enqueued_at=enqueued_at_of(job.id)
-        )
+        shown = without_redacted(task, args, kwargs)
+        result = new_result(task, job.id, self.alias, *shown, enqueued_at=enqueued_at_of(job.id))
         job.on_sent(lambda: self._sent(job, result))
         return result
 

@@ -6,7 +6,7 @@ import builtins
 import os
 import socket
 from asyncio import CancelledError
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
 from inspect import iscoroutinefunction
@@ -20,10 +20,12 @@ from django.utils import timezone
 from .. import exceptions
 from ..client.jobs import get_job
 from ..client.large_results import read_result
+from ..client.registry import lookup
 from ..conf import get_settings
 from ..core.clock import instant, real_ms
 from ..core.codec import dumps, encode_result, loads
 from ..core.job_data import JobData, JobError
+from ..core.redaction import redact
 from ..core.statuses import Status
 from ..exceptions import CorruptJob, JobAbandoned, JobSuspended, RedisQueueError
 from ..signals import child_started
@@ -63,6 +65,16 @@ def new_result(
         **known,
     }
     return TaskResult(task=task, id=job_id, args=args, kwargs=kwargs, backend=alias, **fields)
+
+
+def without_redacted(
+    task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """The arguments as ``get_result`` returns them."""
+    redaction = lookup(task.module_path).redaction
+    if redaction is None:
+        return args, kwargs
+    return redact(args, kwargs, redaction.marks(args, kwargs))
 
 
 def from_job(task: Task[Any, Any], data: JobData) -> TaskResult[Any, Any]:
@@ -237,7 +249,7 @@ def _initial_result(
     """The result as far as it is known without reading Redis."""
     now, job_id = to_django_datetime(real_ms()), context.job.id
     return new_result(
-        task, job_id, task.backend, args, kwargs,
+        task, job_id, task.backend, *without_redacted(task, args, kwargs),
         status=TaskResultStatus.RUNNING, enqueued_at=enqueued_at_of(job_id),
         started_at=now, last_attempted_at=now,
         worker_ids=worker_ids_of(context.attempt + context.claimed.recoveries, (), _worker_ids[-1]),

@@ -335,10 +335,20 @@ def test_a_receiver_that_raises_changes_no_outcome(
 @pytest.mark.skipif(not TAKES_OPTIONS, reason="Django 6.0 does not pass options on")
 @pytest.mark.parametrize("name", ["final", "async_final"])
 @run_inline()
-def test_no_line_of_django_shows_a_redacted_argument(
+def test_no_line_or_signal_of_django_shows_a_redacted_argument(
     name: str, heard: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    result = getattr(tasks, name).enqueue("eve-s card")
+    shown: list[Any] = []
+
+    def receive(task_result: Any, **_: Any) -> None:
+        shown.append((task_result.args, task_result.kwargs))
+
+    for signal in (task_enqueued, task_started, task_finished):
+        signal.connect(receive)
+    result = getattr(tasks, name).enqueue(message="eve-s card")
+    for signal in (task_enqueued, task_started, task_finished):
+        signal.disconnect(receive)
+    assert shown == [([], {"message": "[redacted]"})] * 3
     assert heard[1] == ("finished", result.id, FAILED)
     (line,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert line.name == LOGGER
