@@ -45,6 +45,7 @@ from .django_tasks import (
 from .registration import (
     NOT_IMPORTED,
     REMEDY,
+    is_ours,
     placeholder,
     register_task,
     registered_task,
@@ -154,14 +155,16 @@ class RedisQueueBackend(BaseTaskBackend):
     def get_result(self, result_id: str) -> TaskResult[Any, Any]:
         """The result as it is now. Raises TaskResultDoesNotExist."""
         data = _job_of(result_id)
-        task = registered_task(data.task)
-        if task is None:
+        task, alias = registered_task(data.task), self.alias
+        if task is not None and is_ours(task.backend):
+            alias = task.backend
+        elif task is None:
             if lookup(data.task) is not None:
                 raise TaskResultDoesNotExist(
                     f"the task of job {result_id}, {data.task}, is not a Django task"
                 )
             task = placeholder(data.task)
-        return from_job(as_enqueued(task, data, self.alias), data)
+        return from_job(as_enqueued(task, data, alias), data)
 
     def check(self, **_: Any) -> list[CheckMessage]:
         """System checks of the installed apps, the queues, and the tasks that workers import."""
