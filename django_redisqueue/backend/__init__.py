@@ -45,6 +45,7 @@ from .django_tasks import (
 from .registration import (
     NOT_IMPORTED,
     REMEDY,
+    is_ours,
     placeholder,
     register_task,
     registered_task,
@@ -52,7 +53,7 @@ from .registration import (
     unimported_tasks,
     warn_if_unimported,
 )
-from .results import as_enqueued, as_json, enqueued_at_of, from_job, new_result
+from .results import as_enqueued, as_json, enqueued_at_of, from_job, new_result, without_redacted
 from .tasks import RedisQueueTask, check_options
 
 __all__ = ["RedisQueueBackend", "RedisQueueTask"]
@@ -135,15 +136,14 @@ class RedisQueueBackend(BaseTaskBackend):
     ) -> TaskResult[Any, Any]:
         if job.is_duplicate:
             return self.get_result(job.id)
-        result = new_result(
-            task, job.id, self.alias, args, kwargs, enqueued_at=enqueued_at_of(job.id)
-        )
+        shown = without_redacted(task, args, kwargs)
+        result = new_result(task, job.id, self.alias, *shown, enqueued_at=enqueued_at_of(job.id))
         job.on_sent(lambda: self._sent(job, result))
         return result
 
     def _sent(self, job: Job, result: TaskResult[Any, Any]) -> None:
         if not job.is_duplicate:
-            task_enqueued.send(type(self), task_result=result)
+            task_enqueued.send_robust(type(self), task_result=result)
 
     def signature(
         self, task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -155,14 +155,16 @@ class RedisQueueBackend(BaseTaskBackend):
     def get_result(self, result_id: str) -> TaskResult[Any, Any]:
         """The result as it is now. Raises TaskResultDoesNotExist."""
         data = _job_of(result_id)
-        task = registered_task(data.task)
-        if task is None:
+        task, alias = registered_task(data.task), self.alias
+        if task is not None and is_ours(task.backend):
+            alias = task.backend
+        elif task is None:
             if lookup(data.task) is not None:
                 raise TaskResultDoesNotExist(
                     f"the task of job {result_id}, {data.task}, is not a Django task"
                 )
             task = placeholder(data.task)
-        return from_job(as_enqueued(task, data, self.alias), data)
+        return from_job(as_enqueued(task, data, alias), data)
 
     def check(self, **_: Any) -> list[CheckMessage]:
         """System checks of the installed apps, the queues, and the tasks that workers import."""

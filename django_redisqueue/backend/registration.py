@@ -82,7 +82,7 @@ def register_module_tasks(modules: Iterable[ModuleType]) -> None:
         queues = get_settings().queues
     except ConfigurationError:
         return  # django_redisqueue.E001 says so
-    if not any(map(_is_ours, task_backends.settings)):
+    if not any(map(is_ours, task_backends.settings)):
         return
     for module in modules:
         for value in vars(module).values():
@@ -96,7 +96,7 @@ def register_module_tasks(modules: Iterable[ModuleType]) -> None:
                     continue  # it cannot run here; using() will raise
 
 
-def _is_ours(alias: str) -> bool:
+def is_ours(alias: str) -> bool:
     try:
         return hasattr(task_backends[alias], "signature")
     except ImproperlyConfigured:
@@ -138,7 +138,7 @@ def adapt_task(what: object) -> OurTask | None:
     if not issubclass(type(what), Task):
         return None
     task: Task[Any, Any] = what  # type: ignore[assignment]
-    if not _is_ours(task.backend):
+    if not is_ours(task.backend):
         raise InvalidTask(
             f"{task.module_path} uses the backend {task.backend!r}, which is not one of "
             "django_redisqueue: use a copy for one that is, by .using(backend=...)"

@@ -6,7 +6,7 @@ import builtins
 import os
 import socket
 from asyncio import CancelledError
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
 from inspect import iscoroutinefunction
@@ -20,10 +20,12 @@ from django.utils import timezone
 from .. import exceptions
 from ..client.jobs import get_job
 from ..client.large_results import read_result
+from ..client.registry import lookup
 from ..conf import get_settings
 from ..core.clock import instant, real_ms
 from ..core.codec import dumps, encode_result, loads
 from ..core.job_data import JobData, JobError
+from ..core.redaction import redact
 from ..core.statuses import Status
 from ..exceptions import CorruptJob, JobAbandoned, JobSuspended, RedisQueueError
 from ..signals import child_started
@@ -63,6 +65,16 @@ def new_result(
         **known,
     }
     return TaskResult(task=task, id=job_id, args=args, kwargs=kwargs, backend=alias, **fields)
+
+
+def without_redacted(
+    task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """The arguments as ``get_result`` returns them."""
+    redaction = lookup(task.module_path).redaction
+    if redaction is None:
+        return args, kwargs
+    return redact(args, kwargs, redaction.marks(args, kwargs))
 
 
 def from_job(task: Task[Any, Any], data: JobData) -> TaskResult[Any, Any]:
@@ -157,18 +169,24 @@ def _sync_wrapper(task: Task[Any, Any]) -> Callable[..., Any]:
     @wraps(task.func)
     def run(context: Any, /, *args: Any, **kwargs: Any) -> Any:
         this = _TaskRun(task, context, args, kwargs)
-        task_started.send(this.sender, task_result=this.result)
+        task_started.send_robust(this.sender, task_result=this.result)
         try:
             value = task.func(*this.arguments, **kwargs)
         except (JobAbandoned, JobSuspended):
             raise  # another worker has the job, so this run has no result
         except BaseException as error:
             this.failed(error)
-            task_finished.send(this.sender, task_result=this.result)
-            raise
-        value = this.returned(value)
-        task_finished.send(this.sender, task_result=this.result)
-        return value
+            if not this.redacts:
+                task_finished.send_robust(this.sender, task_result=this.result)
+                raise
+            failure = error
+        else:
+            value = this.returned(value)
+            task_finished.send_robust(this.sender, task_result=this.result)
+            return value
+        # Outside the handler: Django logs an exception that is being handled, with its secrets.
+        task_finished.send_robust(this.sender, task_result=this.result)
+        raise failure
 
     return run
 
@@ -180,7 +198,7 @@ def _async_wrapper(task: Task[Any, Any]) -> Callable[..., Any]:
             this = _TaskRun(task, context, args, kwargs)
         else:
             this = await sync_to_async(_TaskRun)(task, context, args, kwargs)
-        await task_started.asend(this.sender, task_result=this.result)
+        await task_started.asend_robust(this.sender, task_result=this.result)
         try:
             value = await task.func(*this.arguments, **kwargs)
         except BaseException as error:
@@ -188,11 +206,18 @@ def _async_wrapper(task: Task[Any, Any]) -> Callable[..., Any]:
             if isinstance(meant, JobAbandoned | JobSuspended):
                 raise
             this.failed(meant)
-            await task_finished.asend(this.sender, task_result=this.result)
-            raise
-        value = this.returned(value)
-        await task_finished.asend(this.sender, task_result=this.result)
-        return value
+            if not this.redacts:
+                traceback = error.__traceback__
+                await task_finished.asend_robust(this.sender, task_result=this.result)
+                error.__traceback__ = traceback  # without the thread of synchronous receivers
+                raise
+            failure = error
+        else:
+            value = this.returned(value)
+            await task_finished.asend_robust(this.sender, task_result=this.result)
+            return value
+        await task_finished.asend_robust(this.sender, task_result=this.result)
+        raise failure
 
     return run
 
@@ -223,7 +248,7 @@ def _initial_result(
     """The result as far as it is known without reading Redis."""
     now, job_id = to_django_datetime(real_ms()), context.job.id
     return new_result(
-        task, job_id, task.backend, args, kwargs,
+        task, job_id, task.backend, *without_redacted(task, args, kwargs),
         status=TaskResultStatus.RUNNING, enqueued_at=enqueued_at_of(job_id),
         started_at=now, last_attempted_at=now,
         worker_ids=worker_ids_of(context.attempt + context.claimed.recoveries, (), _worker_ids[-1]),
@@ -240,6 +265,7 @@ class _TaskRun:
         changes = {**decode_overrides(options), "queue_name": context.claimed.queue}
         task = copy_unvalidated(definition, changes)
         self.sender = type(task_backends[task.backend])
+        self.redacts = bool(getattr(definition, "redact", None))
         known = None if _is_first(context) else _stored_result(task, context)
         self.result = known or _initial_result(task, context, args, kwargs)
         self.arguments = args

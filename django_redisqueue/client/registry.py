@@ -28,6 +28,11 @@ from ..exceptions import (
 )
 from .options import CALL_CHECKS, Chunk, TaskOptions
 
+NOT_IMPORTABLE = (
+    "django_redisqueue imports the module tasks of every installed app, and %s failed. If it "
+    "belongs to another package and needs a queue that is not installed, exclude it at the top of "
+    'the settings: sys.modules["%s"] = None'
+)
 _tasks: dict[str, Any] = {}
 _discovered: set[str] = set()  # names of modules
 lookup: Callable[[str], Any] = _tasks.get  #: the task of that name or alias, or None
@@ -83,7 +88,11 @@ def discover() -> list[ModuleType]:
         name = f"{config.name}.tasks"
         if module_has_submodule(config.module, "tasks"):
             _discovered.add(name)
-            found.append(import_module(name))
+            try:
+                found.append(import_module(name))
+            except ImportError as error:
+                error.add_note(NOT_IMPORTABLE % (name, name))
+                raise
     try:
         modules = get_settings().task_modules
     except ConfigurationError:

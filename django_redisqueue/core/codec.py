@@ -13,6 +13,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
+from datetime import timedelta
+from enum import Enum
 from math import isfinite
 from typing import Any
 
@@ -223,6 +226,12 @@ def _remedy(value: object) -> str:
         return "use text, such as its base64 encoding"
     if isinstance(value, set | frozenset):
         return "use a list of its items"
+    if isinstance(value, Enum):
+        return "use value.value"
+    if isinstance(value, timedelta):
+        return "use value.total_seconds()"
+    if is_dataclass(value):
+        return "use dataclasses.asdict(value)"
     if hasattr(value, "__await__"):
         return "await it first"
     if hasattr(value, "isoformat"):

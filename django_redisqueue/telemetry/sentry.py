@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import sentry_sdk
 from sentry_sdk.integrations import Integration
+from sentry_sdk.integrations.dedupe import DedupeIntegration
 from sentry_sdk.integrations.logging import ignore_logger
 from sentry_sdk.utils import event_from_exception
 
@@ -15,6 +17,7 @@ from ..core.instruments import CORRELATION, End, Run, add_instrument
 from ..core.redaction import REDACTED
 
 JOB_LOGGER = "django_redisqueue.jobs"  # its records of failures would be duplicate events
+TASKS_LOGGERS = ("django.tasks", "django_tasks")
 
 
 class RedisQueueIntegration(Integration):
@@ -38,7 +41,8 @@ class Sentry:
 
     def begin(self, run: Run) -> End:
         scope = sentry_sdk.isolation_scope()  # one job's breadcrumbs do not carry over to the next
-        scope.__enter__()
+        job_id = run.jobs[0][0]
+        scope.__enter__().add_event_processor(partial(_without_djangos_line, job_id))
 
         def end(kind: str, stored: Mapping[str, str], error: BaseException | None) -> None:
             try:
@@ -48,6 +52,15 @@ class Sentry:
                 scope.__exit__(None, None, None)
 
         return end
+
+
+def _without_djangos_line(job_id: str, event: Any, hint: Any) -> Any:
+    """Drop the line that Django logs about each failed attempt of this job, with its exception."""
+    record = hint.get("log_record")
+    if record is None or record.name not in TASKS_LOGGERS or job_id not in record.args:
+        return event
+    DedupeIntegration.reset_last_seen()  # otherwise it drops our event of the same exception
+    return None
 
 
 def _report(run: Run, error: BaseException) -> None:

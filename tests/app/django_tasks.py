@@ -104,3 +104,7 @@ if TAKES_OPTIONS:
     @task(max_attempts=3, no_retry_on=(ValueError,), redact=("message",))
     def final(message: str) -> None:
         raise ValueError(message)
+
+    @task(redact=("message",))
+    async def async_final(message: str) -> None:
+        raise ValueError(message)

@@ -45,6 +45,7 @@ from django_redisqueue.backend import RedisQueueBackend
 from tests.app import django_tasks as tasks
 from tests.app.django_api import (
     LOGGER,
+    TAKES_OPTIONS,
     InvalidTask,
     TaskResultDoesNotExist,
     TaskResultMismatch,
@@ -303,10 +304,56 @@ def test_a_failing_run(failing: Any, heard: list[Any], caplog: pytest.LogCapture
     assert result.status is FAILED
     assert result.errors[0].exception_class is ValueError
     assert "raise ValueError(message)" in result.errors[0].traceback
+    assert "thread_handler" not in result.errors[0].traceback  # of receivers in asgiref's thread
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     if failing is tasks.fail:  # Django 6.0 runs receivers of asend in another thread
         assert record.exc_info is not None  # it was sent inside the except block
         assert isinstance(record.exc_info[1], ValueError)
+
+
+@pytest.mark.parametrize("signal", [task_enqueued, task_started, task_finished])
+@pytest.mark.parametrize("made", [tasks.urgent, tasks.sleep], ids=["sync", "async"])
+@run_inline()
+def test_a_receiver_that_raises_changes_no_outcome(
+    made: Any, signal: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise a job whose work is done would be retried."""
+
+    def receive(**_: Any) -> None:
+        raise RuntimeError("the receiver is broken")
+
+    signal.connect(receive)
+    try:
+        result = made.enqueue(0)
+    finally:
+        signal.disconnect(receive)
+    result.refresh()
+    assert result.return_value == 0
+    assert "the receiver is broken" in caplog.text
+
+
+@pytest.mark.skipif(not TAKES_OPTIONS, reason="Django 6.0 does not pass options on")
+@pytest.mark.parametrize("name", ["final", "async_final"])
+@run_inline()
+def test_no_line_or_signal_of_django_shows_a_redacted_argument(
+    name: str, heard: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    shown: list[Any] = []
+
+    def receive(task_result: Any, **_: Any) -> None:
+        shown.append((task_result.args, task_result.kwargs))
+
+    for signal in (task_enqueued, task_started, task_finished):
+        signal.connect(receive)
+    result = getattr(tasks, name).enqueue(message="eve-s card")
+    for signal in (task_enqueued, task_started, task_finished):
+        signal.disconnect(receive)
+    assert shown == [([], {"message": "[redacted]"})] * 3
+    assert heard[1] == ("finished", result.id, FAILED)
+    (line,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert line.name == LOGGER
+    assert not any(line.exc_info or ())
+    assert "eve-s card" not in caplog.text
 
 
 @run_inline()

@@ -444,6 +444,31 @@ def test_a_task_of_another_backend_runs_here_when_it_is_sent_here() -> None:
     assert not [m for m in run_checks(databases=[]) if "elsewhere" in m.msg]
 
 
+@run_inline()
+def test_a_result_has_the_alias_of_its_task_whichever_backend_returns_it() -> None:
+    result = task(backend="second")(_halved).enqueue(8)
+    for alias in ("default", "second"):
+        found = task_backends[alias].get_result(result.id)
+        assert (found.backend, found.task.backend) == ("second", "second")
+
+
+def _halved(number: int) -> int:
+    return number // 2
+
+
+@run_inline()
+def test_a_task_of_the_package_django_tasks_runs_here_on_every_django() -> None:
+    """Other packages, such as Wagtail, import ``task`` from django_tasks even on Django 6."""
+    made = pytest.importorskip("django_tasks").task(_doubled)
+    result = made.enqueue(4)
+    assert done(result) == 8
+    assert made.get_result(result.id).task == made
+
+
+def _doubled(number: int) -> int:
+    return number * 2
+
+
 def test_a_task_that_workers_do_not_import_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,8 +6,10 @@ import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -57,6 +59,15 @@ def nothing_is_written(redis: Redis, request: pytest.FixtureRequest) -> Iterator
         assert redis.keys() == []
 
 
+@dataclass
+class Point:
+    x: int
+
+
+class Colour(Enum):
+    RED = "red"
+
+
 # --- arguments ------------------------------------------------------------------------------------
 
 ENDLESS: list[Any] = []
@@ -69,6 +80,9 @@ UNSERIALISABLE = [
     ({1, 2}, "builtins.set", "use a list of its items"),
     (datetime(2025, 1, 1), "datetime.datetime", "isoformat()"),
     (date(2025, 1, 1), "datetime.date", "isoformat()"),
+    (timedelta(days=1), "datetime.timedelta", "use value.total_seconds()"),
+    (Colour.RED, "Colour", "use value.value"),
+    (Point(1), "Point", "use dataclasses.asdict(value)"),
     (Decimal("1.5"), "decimal.Decimal", "use str(value)"),
     (uuid.uuid4(), "uuid.UUID", "use str(value)"),
     (float("nan"), "is nan, which JSON cannot carry", "None"),

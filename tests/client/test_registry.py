@@ -87,6 +87,23 @@ def test_a_broken_tasks_module_is_not_skipped(
         registry.discover()
 
 
+def test_the_tasks_of_an_app_need_a_package_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As tasks for Celery do, without Celery: the error has the remedy, which works."""
+    (tmp_path / "foreign_app").mkdir()
+    (tmp_path / "foreign_app" / "__init__.py").touch()
+    (tmp_path / "foreign_app" / "tasks.py").write_text("import there_is_no_such_module\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(registry.apps, "get_app_configs", lambda: [AppConfig.create("foreign_app")])
+    with pytest.raises(ModuleNotFoundError, match="there_is_no_such_module") as caught:
+        registry.discover()
+    (note,) = caught.value.__notes__
+    assert note.endswith('sys.modules["foreign_app.tasks"] = None')
+    monkeypatch.setitem(sys.modules, "foreign_app.tasks", None)
+    assert registry.discover() == []
+
+
 @pytest.mark.parametrize(
     ("name", "missing"),
     [("tests.client.no_jobs", "tests.client.no_jobs"), ("no_app.jobs", "no_app")],

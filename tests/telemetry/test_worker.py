@@ -106,3 +106,21 @@ def test_a_trace_continues_through_redis_and_workers(
     logged = [line for line in worker.output.splitlines() if "outcome=" in line]
     assert len(logged) == 6, worker.output
     assert all("correlation_id=req-7" in line for line in logged)
+
+
+def test_a_failed_job_of_a_django_task_is_one_event(harness: WorkerHarness, tmp_path: Path) -> None:
+    """The line that Django logs about each failed attempt is not another event."""
+    made = [tasks.refuse, tasks.refuse_in_async]
+    results = [one.enqueue(5) for one in made]
+    for one in made:
+        one.using(max_attempts=2).enqueue(7)  # still waits for its retry when the worker stops
+    harness.environment["TELEMETRY_FOLDER"] = str(tmp_path)
+    worker = harness.worker(
+        "--processes", "1", "--burst", fresh=True, TASK_MODULES=["tests.telemetry.watched_tasks"]
+    )
+    assert worker.wait(60) == 0, worker.output
+    assert worker.output.count("refused for 7") > 1, worker.output
+    events = lines(tmp_path / "events")
+    assert sorted(event["contexts"]["redisqueue"]["id"] for event in events) == sorted(
+        result.id for result in results
+    ), events

@@ -19,6 +19,7 @@ from sentry_sdk.transport import Transport
 from django_redisqueue import task
 from django_redisqueue.telemetry import correlation_id, opentelemetry
 from django_redisqueue.telemetry.sentry import RedisQueueIntegration
+from tests.app.django_api import task as django_task
 
 FOLDER = Path(os.environ.get("TELEMETRY_FOLDER", ""))
 
@@ -81,3 +82,13 @@ def flaky(marks: str) -> str:
 @task(takes_context=True)
 def alone(context: Any) -> dict[str, Any]:
     return {"attempt": context.attempt}
+
+
+@django_task
+def refuse(amount: int) -> None:
+    raise ValueError(f"refused for {amount}")
+
+
+@django_task
+async def refuse_in_async(amount: int) -> None:
+    raise ValueError(f"refused for {amount}")
