@@ -82,6 +82,7 @@ class InlineRun:
 
     def _perform(self, execution: Execution) -> Resolution:
         task, args = execution.task, execution.args
+        execution.context = self._context
         if task.options.takes_context:
             self._context.max_attempts = execution.max_attempts
             args = [self._context, *args]

@@ -13,6 +13,7 @@ from ...client.options import Chunk, ChunkItem
 from ...core.clock import Duration
 from ...core.parsing import is_int
 from ...exceptions import InvalidArguments, ItemFailed, Retry, short_repr
+from ..current import current_run
 from . import retry_policy
 from .executor import CallFunction, Execution, Pipeline, encode
 from .retry_policy import Resolution, UnstorableResult
@@ -109,6 +110,16 @@ def perform_chunk(
     pipeline: Pipeline, chunk: Sequence[Execution], steps_of: StepsOf, call: CallFunction
 ) -> list[Resolution]:
     """Call the task once for all these jobs; returns the resolution of each."""
+    token = current_run.set(chunk[0])
+    try:
+        return _perform(pipeline, chunk, steps_of, call)
+    finally:
+        current_run.reset(token)
+
+
+def _perform(
+    pipeline: Pipeline, chunk: Sequence[Execution], steps_of: StepsOf, call: CallFunction
+) -> list[Resolution]:
     items = [
         ChunkItem(one.job.id, tuple(one.args), one.kwargs, one.job.attempts + 1) for one in chunk
     ]

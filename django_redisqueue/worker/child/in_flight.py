@@ -159,6 +159,7 @@ class InFlight:
             run.slot, run.token = run.free_slots.pop(), token
             self._running[job.id, job.lease] = run
         run.started_ms = mono_ms()
+        run.execution.new_context = lambda _: self.add_context(run)
         self._state.begin(run.slot, token, run.started_ms, 0)
         return True
 
@@ -195,6 +196,8 @@ class InFlight:
             job, run.progress.give, self._steps, self._is_stopping, run.shield,
             run.execution.max_attempts,
         )  # fmt: skip
+        if isinstance(run.interrupt, JobCancelled):
+            run.context.mark_cancelled()
         return run.context
 
     def finish(self, run: InFlightRun, resolution: Resolution) -> None:
