@@ -19,7 +19,7 @@ from django.http import HttpRequest, HttpResponse
 from ..core.instruments import CORRELATION
 from ..core.instruments import correlation_id as _current
 from ..exceptions import InvalidOption, short_repr
-from ..worker.current import current_run
+from ..worker.current import current_claim
 
 __all__ = ["CorrelationFilter", "CorrelationMiddleware", "JobFilter", "correlate", "correlation_id"]
 
@@ -95,10 +95,9 @@ class JobFilter(logging.Filter):
     formatters: '-' outside jobs. A chunk has those of its first job."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        run = current_run.get()
+        job = current_claim()
         facts: dict[str, Any] = dict.fromkeys(("job_id", "task", "queue", "attempt"), "-")
-        if run is not None:
-            job = run.job
+        if job is not None:
             facts = {
                 "job_id": job.id, "task": job.task, "queue": job.queue, "attempt": job.attempts + 1,
             }  # fmt: skip

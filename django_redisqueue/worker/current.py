@@ -12,20 +12,27 @@ if TYPE_CHECKING:
 
 
 class CurrentRun(Protocol):
-    """A run of a job; of a chunk, its first job's."""
-
     @property
     def job(self) -> ClaimedJob: ...
+
+    @property
+    def is_running(self) -> bool: ...
 
     def get_context(self) -> JobContext | None: ...
 
 
-#: Of the job that this code runs for, or None.
+#: The last run in this context, which may have ended: to reset this after each job would cost more.
 current_run: ContextVar[CurrentRun | None] = ContextVar("redisqueue_current_run", default=None)
+
+
+def current_claim() -> ClaimedJob | None:
+    """The job that this code runs for; in a chunk, its first job."""
+    run = current_run.get()
+    return run.job if run is not None and run.is_running else None
 
 
 def current_context() -> JobContext | None:
     """The context of the running job, which tasks with ``takes_context=True`` get as an argument;
     None outside of jobs, and in a chunk, whose jobs share one call."""
     run = current_run.get()
-    return None if run is None else run.get_context()
+    return run.get_context() if run is not None and run.is_running else None

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from django_redisqueue.telemetry import JobFilter
 
 from .tasks import trace
 
+LEFT: list[Context] = []
 FACTS = ("job_id", "task", "queue", "attempt")
 
 
@@ -56,6 +57,12 @@ def here() -> dict[str, Any]:
         "copy": in_a_thread(partial(copy_context().run, seen)),
     }
     return {"ids": found, "thread": in_a_thread(), "logged": logged()}
+
+
+@task
+def leave() -> None:
+    assert current_context() is not None
+    LEFT[:] = [copy_context()]
 
 
 @task

@@ -6,7 +6,9 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -54,6 +56,14 @@ def test_there_is_none_outside_of_jobs() -> None:
     assert tasks.logged() == OUTSIDE
 
 
+def test_what_a_job_leaves_running_has_none() -> None:
+    with run_inline():
+        tasks.leave.enqueue()
+    [left] = tasks.LEFT
+    assert left.run(current_context) is None
+    assert left.run(tasks.logged) == OUTSIDE
+
+
 def test_a_chunk_has_none_and_is_logged_as_its_first_job() -> None:
     with capture_jobs() as jobs:
         first, second = tasks.together.enqueue_many([(1,), (2,)])
@@ -77,14 +87,23 @@ def test_threads_of_one_job_that_ask_at_once_get_one_context() -> None:
     """The second asks while the context of the first is being created."""
     task = cast(Task, tasks.here)
     run = Execution(SimpleNamespace(id="job_1"), task, [], {}, 0, 1)  # type: ignore[arg-type]
-    made: list[JobContext] = []
+    made: list[object] = []
+    asked, may_return = threading.Event(), threading.Event()
 
-    def create(_: Execution) -> JobContext:
-        made.append(cast(JobContext, object()))
-        return made[-1]
+    class Slow:
+        def new_context(self, _: Execution) -> JobContext:
+            made.append(object())
+            asked.set()
+            assert may_return.wait(10)
+            return cast(JobContext, made[-1])
 
-    run.new_context = create
-    assert [run.get_context(), run.get_context()] == [made[0], made[0]]
+    run.runner = Slow()
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(run.get_context)
+        assert asked.wait(10)
+        second = threads.submit(run.get_context)
+        may_return.set()
+        assert [first.result(), second.result()] == made * 2
 
 
 LIGHT = """

@@ -176,6 +176,7 @@ class AsyncRunner:
             if run.interrupt is not None and isinstance(error, asyncio.CancelledError):
                 error = run.interrupt.with_traceback(error.__traceback__)
             resolution = self._pipeline.resolve(run.execution, error)
+        run.execution.runner = None
         if run.timer is not None:
             run.timer.cancel()
         self._in_flight.finish(run, resolution)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -90,6 +91,17 @@ class ChunkContext:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _CurrentChunk:
+    """What ``current_run`` is in a chunk."""
+
+    job: ClaimedJob  # the first
+    is_running = True
+
+    def get_context(self) -> None:
+        """A JobContext has one job."""
+
+
 def shares_chunk(first: Execution, other: Execution) -> bool:
     """Whether two jobs may share a call."""
     chunk = first.task.options.chunk
@@ -110,7 +122,7 @@ def perform_chunk(
     pipeline: Pipeline, chunk: Sequence[Execution], steps_of: StepsOf, call: CallFunction
 ) -> list[Resolution]:
     """Call the task once for all these jobs; returns the resolution of each."""
-    token = current_run.set(chunk[0])
+    token = current_run.set(_CurrentChunk(chunk[0].job))
     try:
         return _perform(pipeline, chunk, steps_of, call)
     finally:

@@ -27,7 +27,7 @@ from contextlib import closing
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from ...broker.commands import Commands
 from ...broker.connection import worker_connection
@@ -78,6 +78,10 @@ CallFunction = Callable[[list[Any]], object]  # called with these arguments
 _creating = threading.Lock()  # held while a context is created
 
 
+class Runner(Protocol):
+    def new_context(self, execution: Execution) -> JobContext: ...
+
+
 @dataclass(slots=True, repr=False)
 class Execution:
     """A job ready to run. Not frozen, because creating it would take three times as long."""
@@ -90,19 +94,23 @@ class Execution:
     max_attempts: int
     headers: Mapping[str, str] | None = None
     end: End | None = None  # set while it is watched
-    new_context: Callable[[Execution], JobContext] | None = None  # None in a chunk
+    runner: Runner | None = None  # set while the job runs
     context: JobContext | None = None  # created when it is first asked for
 
     def __repr__(self) -> str:
         return f"<Execution of {self.task.name} for {self.job.id}>"  # without its arguments
 
+    @property
+    def is_running(self) -> bool:
+        return self.runner is not None
+
     def get_context(self) -> JobContext | None:
-        """The context of this run, which its task and all its threads share; None in a chunk."""
-        found = self.context
-        if found is None and self.new_context is not None:
+        """The context of this run, which its task and all its threads share."""
+        found, runner = self.context, self.runner
+        if found is None and runner is not None:
             with interrupt_shield.get()(), _creating:
                 if self.context is None:
-                    self.context = self.new_context(self)
+                    self.context = runner.new_context(self)
                 found = self.context
         return found
 
@@ -214,7 +222,7 @@ class Pipeline:
         Raises whatever ``call_task`` and ``encode`` raise; in that case nothing was committed.
         """
         job, options, settings = execution.job, execution.task.options, self.settings
-        token = current_run.set(execution)
+        current_run.set(execution)
         try:
             if is_watched(execution.headers):
                 self.begin(execution)
@@ -231,7 +239,7 @@ class Pipeline:
             suspended.prepare()
             raise
         finally:
-            current_run.reset(token)
+            execution.runner = None
 
     def resolve(self, execution: Execution, error: BaseException) -> Resolution:
         """Decide what an exception in the run means for the job."""
@@ -334,7 +342,7 @@ class Executor:
         started_ms = time.monotonic_ns() // 1_000_000
         self._deadline_ms = started_ms + execution.timeout_ms if execution.timeout_ms else 0
         state.begin(0, token, started_ms, self._deadline_ms)
-        execution.new_context = self._new_context
+        execution.runner = self
         if databases.is_used:
             databases.before()
         try:
@@ -395,14 +403,15 @@ class Executor:
         """Call the task. An interrupt may only occur here, not during the commit of a receipt."""
         task, args = execution.task, execution.args
         if task.options.takes_context:
-            execution.context = self._new_context(execution)
+            execution.context = self.new_context(execution)
             args = [execution.context, *args]
         result = self._call(execution.job, execution, task.func, args, execution.kwargs)
         if task.options.exactly_once:
             self._state.note_commit(0)
         return result
 
-    def _new_context(self, execution: Execution) -> JobContext:
+    def new_context(self, execution: Execution) -> JobContext:
+        """The context of a run in the main thread."""
         job = execution.job
         context = JobContext(
             job, partial(self._job_redis.report, job), self._job_redis,
