@@ -26,7 +26,8 @@ from ..worker.child.retry_policy import UNKNOWN_TASK_LIMIT, Resolution
 from ..worker.child.steps import Steps, StepStore
 from ..worker.current import current_run
 from .expectations import CapturedJobs
-from .hashes import JobHash, queued_since_ms, set_fields
+from .hashes import queued_since_ms, set_fields
+from .index import JobHash
 
 MAY_WAIT = (Status.SCHEDULED, Status.QUEUED, Status.PROCESSING)
 _NUMBERS = re.compile(r" k:\S+=(\d+)/(\d+)")  # in a job's lane: size and wait in ms
