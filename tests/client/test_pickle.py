@@ -15,7 +15,7 @@ from django_redisqueue import Task, task
 from django_redisqueue.client import registry
 from django_redisqueue.exceptions import UnknownTask
 from django_redisqueue.testing import capture_jobs
-from tests.app import tasks
+from tests.worker import context_tasks
 
 
 @task(queue_name="default", aliases=["former.name"])
@@ -54,7 +54,7 @@ def test_a_signature_arrives() -> None:
 ELSEWHERE = """
 import django, pickle, sys
 django.setup()
-assert "tests.app.tasks" not in sys.modules
+assert "tests.worker.context_tasks" not in sys.modules
 made = pickle.loads(sys.stdin.buffer.read())
 print(made.name, made.priority)
 """
@@ -64,10 +64,10 @@ def test_another_process_imports_the_module_of_the_task() -> None:
     """As Django's setup does not import tasks."""
     done = subprocess.run(
         [sys.executable, "-c", ELSEWHERE],
-        input=pickle.dumps(tasks.noop.using(priority=7)),
+        input=pickle.dumps(context_tasks.here.using(priority=7)),
         stdout=subprocess.PIPE, timeout=60, check=True,
     )  # fmt: skip
-    assert done.stdout.decode().split() == [tasks.noop.name, "7"]
+    assert done.stdout.decode().split() == [context_tasks.here.name, "7"]
 
 
 def test_a_task_that_is_not_registered_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
