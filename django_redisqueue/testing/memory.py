@@ -51,7 +51,6 @@ class InMemoryQueue(CapturedJobs):
         self._running: InlineRun | ChunkRun | None = None
         self._ready = ReadyJobs(self.hashes)
         self._ready_statuses: frozenset[Status] | None = None  # for which it is up to date
-        self._holds_back = False  # whether it may lack queued jobs, because of a pause or a chunk
         self._steps = InMemorySteps(self)
         self._lanes = InMemoryLanes(self)
         self._pauses = InMemoryPauses()
@@ -160,8 +159,7 @@ class InMemoryQueue(CapturedJobs):
     def _note_ready(self) -> None:
         """Jobs that are queued now stay ahead of those that will be. As in Redis, a cancelled job
         keeps its place until the next job is chosen, and gets it back if it is requeued."""
-        queued = self.hashes.take_queued()
-        for job_id in self.hashes.with_status(Status.QUEUED) if self._holds_back else queued:
+        for job_id in self.hashes.take_queued():
             self._ready.add(job_id)
 
     def _run_inline(self) -> None:
@@ -314,26 +312,27 @@ class InMemoryQueue(CapturedJobs):
 
     def _next(self, statuses: frozenset[Status], *, by_rate: bool) -> str | None:
         changed = self.hashes.take_changed()
-        is_plain = not self.hashes.has_lanes and not self._pauses.are_any
-        if is_plain and statuses == self._ready_statuses:
+        if statuses == self._ready_statuses:
             for job_id in changed:
                 if self._may_run(job_id, statuses):
                     self._ready.add(job_id)
                 else:
                     self._ready.discard(job_id)
         else:
-            ready = [
-                job_id
-                for job_id in self.hashes.with_status(*statuses)
-                if self._may_run(job_id, statuses) and not self._pauses.hold(self.hashes[job_id])
-            ]
-            if statuses == QUEUED:
-                waiting = set(in_waiting_chunks(self.hashes, ready, self.now_ms()))
-                ready = [job_id for job_id in ready if job_id not in waiting]
-            # Jobs that were ready before stay ahead of those that became ready since.
-            self._ready.keep(ready)
-        self._ready_statuses, self._holds_back = statuses if is_plain else None, not is_plain
-        return self._lanes.choose(self._ready, by_rate=by_rate)
+            found = self.hashes.with_status(*statuses)
+            self._ready.keep(job_id for job_id in found if self._may_run(job_id, statuses))
+            self._ready_statuses = statuses
+        return self._lanes.choose(self._not_held(statuses), by_rate=by_rate)
+
+    def _not_held(self, statuses: frozenset[Status]) -> Iterable[str]:
+        """The ready jobs that no pause or unfilled chunk holds. The others keep their places."""
+        if not self.hashes.has_lanes and not self._pauses.are_any:
+            return self._ready
+        ready = [one for one in self._ready if not self._pauses.hold(self.hashes[one])]
+        if statuses != QUEUED:
+            return ready
+        waiting = set(in_waiting_chunks(self.hashes, ready, self.now_ms()))
+        return [job_id for job_id in ready if job_id not in waiting]
 
     def _may_run(self, job_id: str, statuses: frozenset[Status]) -> bool:
         """Whether it has one of the statuses. A job that waits for an event is not run early."""
@@ -369,7 +368,8 @@ class InMemoryQueue(CapturedJobs):
         most = self._lanes.most_at_once(first)
         run = ChunkRun(self._claim(first), self._steps, self._waited_since, most)
         for job_id in self._ready:
-            if job_id != first and run.takes(self._as_claimed(job_id)):
+            held = self._pauses.hold(self.hashes[job_id])
+            if job_id != first and not held and run.takes(self._as_claimed(job_id)):
                 if by_rate and not self._lanes.allows(job_id):
                     break
                 run.add(self._claim(job_id))

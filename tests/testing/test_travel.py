@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.test import SimpleTestCase
 
-from django_redisqueue import Backoff, Gather, chain, listener, task
+from django_redisqueue import Backoff, Gather, JobQueue, chain, listener, task
 from django_redisqueue.core.ports import ports
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.exceptions import ConfigurationError, InvalidOption
@@ -325,6 +325,18 @@ def test_a_requeue_forgets_the_progress() -> None:
 def report_and_fail(context: Any) -> None:
     context.progress(1, 2)
     raise ValueError
+
+
+def test_jobs_keep_their_places_while_their_queue_is_paused() -> None:
+    with capture_jobs() as jobs:
+        see.using(run_after=5).enqueue("due later")
+        see.enqueue("queued before")
+        JobQueue("default").pause()
+        jobs.travel(seconds=10, periodic=False)
+        assert jobs.run_due() == []
+        JobQueue("default").resume()
+        jobs.run_due()
+    assert SEEN == ["queued before", "due later"]
 
 
 def reads_of(count: int, monkeypatch: pytest.MonkeyPatch, *, inline: bool) -> int:
