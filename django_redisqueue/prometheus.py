@@ -18,7 +18,6 @@ from django.db import Error as DatabaseError
 from django.utils import timezone
 
 from .broker import sums
-from .broker.connection import producer_connection
 from .broker.health import PolicyState
 from .broker.overview import Leases, QueueOverview
 from .broker.schedules import UnreadableSchedule
@@ -77,7 +76,7 @@ class Collector:
 
     def collect(self) -> Iterator[Metric]:
         up = _gauge("up", "1 when the source could be read for this scrape.", "source")
-        for source, read in self._sources(read_health(producer_connection())):
+        for source, read in self._sources(read_health()):
             try:
                 yield from read()
             except (RedisQueueError, DatabaseError) as error:

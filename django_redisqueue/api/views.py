@@ -114,7 +114,7 @@ def stats(request: ApiRequest) -> HttpResponseBase:
 
 def health(request: ApiRequest) -> HttpResponseBase:
     """GET /jobs/health"""
-    return JsonResponse(as_json(read_health(producer_connection())))
+    return JsonResponse(as_json(read_health()))
 
 
 def page(status: Status, request: ApiRequest) -> HttpResponseBase:

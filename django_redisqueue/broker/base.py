@@ -15,11 +15,19 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar, overload
 
+from redis.exceptions import NoScriptError
+
 from ..conf import Settings, get_settings
 from ..core.parsing import clock_ms
 from ..core.statuses import Status
 from ..core.text import printable
-from ..exceptions import InvalidOption, LeaseLost, short_repr
+from ..exceptions import (
+    InvalidOption,
+    LeaseLost,
+    RedisQueueError,
+    RedisUnavailable,
+    short_repr,
+)
 from .connection import RedisConnection, ReplicaWait
 from .keys import Keys
 from .scripts import load
@@ -79,6 +87,24 @@ class CommandBase:
 
     def _run(self, verb: str, *args: Any) -> Any:
         return self.connection.script(*self._head(verb), *args)
+
+    def _run_each(self, verb: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """``_run`` for several calls in one round trip, with errors in place of the replies of
+        failed ones. Raises RedisUnavailable, and then any of them may have run."""
+        sha, source, *head = self._head(verb)
+        commands = [("EVALSHA", sha, 1, *head, *args) for args in calls]
+        replies = self.connection.replies(commands)
+        for at, reply in enumerate(replies):
+            try:
+                if isinstance(reply, NoScriptError):
+                    replies[at] = self.connection.script(sha, source, *head, *calls[at])
+                else:
+                    self.connection.check_replies([reply])
+            except RedisUnavailable:
+                raise
+            except RedisQueueError as error:
+                replies[at] = error
+        return replies
 
     def _accept(self, call: tuple[Any, ...]) -> Any:
         """Run a script that accepts new work, and wait until ``WAIT_REPLICAS`` replicas have it.

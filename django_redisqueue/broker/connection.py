@@ -226,10 +226,14 @@ class RedisConnection:
     def pipeline(self, commands: Sequence[Sequence[Any]], *, lenient: bool = False) -> list[Any]:
         """Send several commands at once. Raises the first error, after reading all replies. With
         ``lenient``, the reply for a key of the wrong type is None."""
+        return self.check_replies(self.replies(commands), lenient=lenient)
+
+    def replies(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Send several commands at once; returns their replies, with errors in place of failed
+        ones."""
         with self._fresh() as connection:  # an interrupt between the two must also close it
             connection.send_packed_command([b"".join(map(packed, map(tuple, commands)))])
-            replies = [self._read(connection) for _ in commands]
-        return self.check_replies(replies, lenient=lenient)
+            return [self._read(connection) for _ in commands]
 
     def send(self, commands: Sequence[Sequence[Any]]) -> None:
         """Send several commands at once. Call ``receive`` or ``close`` next."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core.ids import periodic_job_id
 from ..core.parsing import pairs
 from ..core.schedules import ScheduleData, ScheduleDefinition, decode_schedule
-from ..exceptions import CorruptJob
+from ..exceptions import CorruptJob, RedisQueueError
 from .base import CommandBase, Entry, QueryBase, Read, Strict, query, slices
 from .replies import AnnounceReply, DefineReply, FireReply, RemoveReply
 
@@ -20,6 +20,16 @@ class UnreadableSchedule:
 
     name: str
     problem: str
+
+
+class FireCall(NamedTuple):
+    """The arguments of ``ScheduleCommands.fire``."""
+
+    schedule: ScheduleData
+    cursor_ms: int
+    next_ms: int | None
+    due_ms: int | None
+    missed: int = 0
 
 
 class ScheduleCommands(CommandBase):
@@ -60,12 +70,22 @@ class ScheduleCommands(CommandBase):
     ) -> FireReply:
         """Advance a schedule from ``cursor_ms`` to ``next_ms``, and create the job for ``due_ms``
         (None: no job). A second call for the same cursor does nothing."""
+        call = FireCall(schedule, cursor_ms, next_ms, due_ms, missed)
+        return FireReply(self._run("fire", *self._fire_arguments(call)))
+
+    def fire_each(self, calls: Sequence[FireCall]) -> list[FireReply | RedisQueueError]:
+        """``fire`` for each call, in their order and in one round trip, with errors in place of the
+        replies of failed ones. Raises RedisUnavailable, and then any of them may have run."""
+        replies = self._run_each("fire", [self._fire_arguments(call) for call in calls])
+        return [one if isinstance(one, RedisQueueError) else FireReply(one) for one in replies]
+
+    def _fire_arguments(self, call: FireCall) -> tuple[Any, ...]:
+        schedule, cursor_ms, next_ms, due_ms, missed = call
         run: tuple[Any, ...] = ("", "")
         if due_ms is not None:
             run = (due_ms, periodic_job_id(schedule.name, due_ms, self.connection.shard))
         next_due = "" if next_ms is None else next_ms
-        code = self._run("fire", schedule.name, cursor_ms, schedule.digest, next_due, missed, *run)
-        return FireReply(code)
+        return (schedule.name, cursor_ms, schedule.digest, next_due, missed, *run)
 
 
 class ScheduleQueries(QueryBase):

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -67,6 +68,16 @@ def get_task(name: str) -> Any:
             'REDISQUEUE["TASK_MODULES"]'
         )
     return task
+
+
+def load_task(name: str, module: str, options: Mapping[str, Any], marks: Mapping[str, str]) -> Any:
+    """A pickled task, with its ``call_options``. Imports its module if the task is not registered.
+    Raises UnknownTask."""
+    if name not in _tasks:
+        with suppress(ModuleNotFoundError):
+            import_module(module)
+    task = get_task(name)
+    return replace(task, marks=marks).with_options(options) if options or marks else task
 
 
 def task_names() -> list[str]:

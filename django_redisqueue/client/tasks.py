@@ -42,7 +42,7 @@ from .options import (
 )
 from .placement import check_placement, check_same_shard, place
 from .policies import LaneRule, Uniqueness, uniqueness_of
-from .registry import ANY_ARGUMENTS, Parameters, dotted_path
+from .registry import ANY_ARGUMENTS, Parameters, dotted_path, load_task
 
 if TYPE_CHECKING:  # their defaults, which Python 3.13 has, let annotations say plain Task
     from typing_extensions import ParamSpec, TypeVar
@@ -97,6 +97,9 @@ class Task(Generic[P, R_co]):
 
     def __hash__(self) -> int:
         return hash(self.name)  # some options cannot be hashed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return load_task, (self.name, self.func.__module__, self.call_options, self.marks)
 
     if not TYPE_CHECKING:  # an unknown attribute remains an error for type checkers
 
@@ -165,16 +168,21 @@ class Task(Generic[P, R_co]):
                 "outbox=True stores the job in the transaction, but on_commit=False sends it "
                 "before the transaction ends: use one of the two"
             )
+        return self.with_options(merged)
+
+    def with_options(self, merged: Mapping[str, Any]) -> Self:
+        """A copy with ``call_options``."""
         encoded_options = {name: merged[name] for name in WORKER_OPTIONS if name in merged}
         encoded_options.update(self.marks)
         if merged.get("tags"):
             encoded_options[tags.OPTION] = tags.flatten_tags(merged["tags"])
+        policy = merged.get("on_parent_failure", OnParentFailure.WAIT)
         made = replace(
             self,
             **{name: merged[name] for name in FIELD_OPTIONS if name in merged},
             when=merged.get("run_after", self.when),
             encoded_options=dumps(encoded_options) if encoded_options else "",
-            after=_after(merged),
+            after=" ".join((policy, *merged["after"])) if merged.get("after") else "",
             uniqueness=self._uniqueness(merged),
             call_options=merged,
         )
@@ -396,11 +404,6 @@ def check_expiry(task: Task) -> None:
             f"jobs of {task.name} would expire before they are due: expires counts from when they "
             "are enqueued, so make it later than run_after or the wait of Replace"
         )
-
-
-def _after(merged: Mapping[str, Any]) -> str:
-    policy = merged.get("on_parent_failure", OnParentFailure.WAIT)
-    return " ".join((policy, *merged["after"])) if merged.get("after") else ""
 
 
 def _add_option(encoded_options: str, option: str, value: object) -> str:

@@ -13,7 +13,6 @@ from django.http import HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 
 from ..broker import sums
-from ..broker.connection import producer_connection
 from ..broker.overview import QueueOverview, Rates, ServerOverview, rates
 from ..broker.shards import AllShards
 from ..broker.sums import FleetSummary, read_workers, summarize
@@ -190,7 +189,7 @@ _shared = SharedOverview()  # only used by the thread that serves all streams
 def read_overview(before: Sample | None) -> OverviewData:
     """Read the overview: three round trips to Redis and one query, in addition to those of the
     health report, however many queues, workers and jobs there are."""
-    health = read_health(producer_connection())
+    health = read_health()
     data = OverviewData(health)
     data.notices = [each for each in health.findings if each not in health.problems]
     shard, settings = health.facts.shard, health.facts.settings

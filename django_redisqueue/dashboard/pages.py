@@ -96,7 +96,7 @@ class Page:
     def health(self) -> HealthReport:
         """What is wrong, read once per request, and once for each event of a stream."""
         if self._health is None:
-            self._health = read_health(producer_connection())
+            self._health = read_health()
         return self._health
 
     def start_over(self, health: HealthReport | None = None) -> None:

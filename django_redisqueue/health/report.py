@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from ..broker.connection import RedisConnection
+from ..broker.connection import RedisConnection, producer_connection
 from ..broker.overview import QueueOverview
 from ..conf import QueueSettings
 from ..core import formatting
@@ -53,9 +53,9 @@ class HealthReport:
         return self.problems[0].level.value if self.problems else "ok"
 
 
-def read_health(connection: RedisConnection) -> HealthReport:
+def read_health(connection: RedisConnection | None = None) -> HealthReport:
     """What is wrong now, by one bounded read (``read_facts``). Raises nothing that it reports."""
-    facts = read_facts(connection)
+    facts = read_facts(connection or producer_connection())
     found = [finding for examine in EXAMINATIONS for finding in examine(facts)]
     return HealthReport(tuple(sorted(found, key=lambda each: each.level.rank)), facts)
 

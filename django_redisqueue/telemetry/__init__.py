@@ -19,8 +19,9 @@ from django.http import HttpRequest, HttpResponse
 from ..core.instruments import CORRELATION
 from ..core.instruments import correlation_id as _current
 from ..exceptions import InvalidOption, short_repr
+from ..worker.current import current_claim
 
-__all__ = ["CorrelationFilter", "CorrelationMiddleware", "correlate", "correlation_id"]
+__all__ = ["CorrelationFilter", "CorrelationMiddleware", "JobFilter", "correlate", "correlation_id"]
 
 HEADER = "X-Request-ID"
 _VALID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -86,4 +87,21 @@ class CorrelationFilter(logging.Filter):
             # Django logs a response with an error status after the middleware, with its request.
             request = getattr(record, "request", None)
             setattr(record, CORRELATION, _current.get() or getattr(request, CORRELATION, ""))
+        return True
+
+
+class JobFilter(logging.Filter):
+    """Gives each log record ``job_id``, ``task``, ``queue`` and ``attempt`` of the running job, for
+    formatters: '-' outside jobs. A chunk has those of its first job."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        job = current_claim()
+        facts: dict[str, Any] = dict.fromkeys(("job_id", "task", "queue", "attempt"), "-")
+        if job is not None:
+            facts = {
+                "job_id": job.id, "task": job.task, "queue": job.queue, "attempt": job.attempts + 1,
+            }  # fmt: skip
+        if record.name == "django_redisqueue.jobs":  # the outcome of a job, which has the others
+            facts["job_id"] = vars(record).get("id", "-")
+        vars(record).update({name: facts[name] for name in facts.keys() - vars(record).keys()})
         return True

@@ -21,7 +21,8 @@ from ..core.codec import decode_payload, encode_payload
 from ..core.job_data import JobData, JobQuery, NewJob, decode_job
 from ..core.statuses import JobReason
 from ..exceptions import InvalidArguments, InvalidTask, short_repr
-from .hashes import JobHash, new_hash
+from .hashes import new_hash
+from .index import JobHashes
 
 WHERE = "assert_enqueued()"
 
@@ -30,7 +31,7 @@ class CapturedJobs(ABC):
     """The jobs of a test by id, as Redis would store them, and the test's clock."""
 
     def __init__(self) -> None:
-        self.hashes: dict[str, JobHash] = {}
+        self.hashes = JobHashes()
         self._ahead_ms = 0  # how far it is ahead of the wall clock
 
     @abstractmethod

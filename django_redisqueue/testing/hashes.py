@@ -1,4 +1,4 @@
-"""Job hashes in memory, which change as the Lua scripts change those in Redis."""
+"""How the hashes of jobs in memory change."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..core.job_data import NewJob
 from ..core.statuses import JobReason, OnFailure, OnParentFailure, Status
 from ..exceptions import ParentNotFound
 from ..worker.child.retry_policy import Resolution
+from .index import JobHash, JobHashes
 
 FOR_EVER_MS = 90_000_000_000_000  # as in waits.lua
-JobHash = dict[str, str]  # unlike in Redis, ``waits`` has the ids, not their number
 OF_A_RUN = (
     "attempts", "error", "reason", "cancel_ms", "finished_ms", "started_ms", "first_ms", "ran",
     "due_ms", "waits_for", "parked_ms", "progress",
@@ -31,10 +31,10 @@ def _set_due(found: JobHash, now_ms: int) -> None:
 
 
 def new_hash(new: NewJob, now_ms: int) -> JobHash:
-    found = {"task": new.task, "payload": new.payload, "queue": new.queue}
+    found = JobHash({"task": new.task, "payload": new.payload, "queue": new.queue})
     set_fields(found, priority=new.priority, enqueued_ms=now_ms)
     encoded = {"options": new.options, "unique": new.unique, "lane": new.lane, "when": new.when}
-    found |= {name: text for name, text in encoded.items() if text}
+    found.update({name: text for name, text in encoded.items() if text})
     _set_due(found, now_ms)
     if new.after:
         found["on_parent_failure"], _, parents = new.after.partition(" ")
@@ -121,9 +121,9 @@ def check_parents(new: NewJob, known: Mapping[str, JobHash]) -> None:
             )
 
 
-def release_dependants(jobs: Mapping[str, JobHash], now_ms: int) -> None:
+def release_dependants(jobs: JobHashes, now_ms: int) -> None:
     """Release or cancel jobs whose parents have ended, and their dependants in turn."""
-    waiting = [found for found in jobs.values() if found.get("waits")]
+    waiting = [jobs[job_id] for job_id in jobs.with_parents]
     while any(_update_waiting(found, jobs, now_ms) for found in waiting):
         pass
 
@@ -171,5 +171,7 @@ def _policy_of(parent: JobHash) -> OnParentFailure:
 
 def parent_results_of(found: JobHash, jobs: Mapping[str, JobHash]) -> dict[str, Any]:
     """The results of a job's parents by their ids; None for a parent without one."""
-    results = {name: jobs.get(name, {}).get("result") for name in found.get("after", "").split()}
+    results = {
+        name: jobs.get(name, JobHash()).get("result") for name in found.get("after", "").split()
+    }
     return {name: None if text is None else loads(text) for name, text in results.items()}

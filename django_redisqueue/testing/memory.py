@@ -29,6 +29,7 @@ from .hashes import (
     release_dependants,
     set_fields,
 )
+from .index import POSTPONED, JobHash, ReadyJobs
 from .policies import InMemoryLanes, InMemoryPauses, InMemoryUnique
 from .runs import ChunkRun, InlineRun, InMemorySteps, committed, in_waiting_chunks, is_chunk_task
 from .schedules import InMemorySchedules
@@ -37,7 +38,6 @@ from .workflows import InMemoryGathers, InMemoryWorkflows
 EXTRA_RUNS = 1000  # that a drain allows in addition to ten for each job it found
 STEPS = 10_000  # of the clock that a travel allows
 QUEUED = frozenset({Status.QUEUED})
-POSTPONED = frozenset({Status.SCHEDULED, Status.RETRYING})
 Answer = TypeVar("Answer")
 
 
@@ -49,7 +49,8 @@ class InMemoryQueue(CapturedJobs):
         self._inline = inline
         self._raises = raises
         self._running: InlineRun | ChunkRun | None = None
-        self._ready: dict[str, None] = {}  # ids in the order in which they became ready
+        self._ready = ReadyJobs(self.hashes)
+        self._ready_statuses: frozenset[Status] | None = None  # for which it is up to date
         self._steps = InMemorySteps(self)
         self._lanes = InMemoryLanes(self)
         self._pauses = InMemoryPauses()
@@ -95,9 +96,7 @@ class InMemoryQueue(CapturedJobs):
             self._schedules.refresh()
         for _ in range(STEPS):
             scheduled_ms = self._schedules.first_due_ms() if periodic else math.inf
-            postponed = (one for one in self.hashes.values() if one["status"] in POSTPONED)
-            job_ms = min((int(one["due_ms"]) for one in postponed), default=math.inf)
-            due_ms = min(job_ms, scheduled_ms, self._first_allowed_ms())
+            due_ms = min(self.hashes.first_due_ms(), scheduled_ms, self._first_allowed_ms())
             if due_ms > target_ms:
                 self.move_clock_to(target_ms)
                 self._schedules.skip_due()
@@ -160,9 +159,8 @@ class InMemoryQueue(CapturedJobs):
     def _note_ready(self) -> None:
         """Jobs that are queued now stay ahead of those that will be. As in Redis, a cancelled job
         keeps its place until the next job is chosen, and gets it back if it is requeued."""
-        for job_id, found in self.hashes.items():
-            if found["status"] == Status.QUEUED:
-                self._ready.setdefault(job_id)
+        for job_id in self.hashes.take_queued():
+            self._ready.add(job_id)
 
     def _run_inline(self) -> None:
         self._note_ready()
@@ -297,39 +295,50 @@ class InMemoryQueue(CapturedJobs):
 
     def _first_allowed_ms(self) -> float:
         """When a rate first allows one of the jobs that wait for it: only ``run_inline`` asks."""
-        if not self._inline:
+        if not self._inline or not self.hashes.has_lanes:
             return math.inf
         now_ms = self.now_ms()
         instants = (
             self._lanes.allowed_ms(job_id)
-            for job_id, found in self.hashes.items()
-            if found["status"] == Status.QUEUED and "lane" in found
+            for job_id in self.hashes.with_status(Status.QUEUED)
+            if "lane" in self.hashes[job_id]
         )
         return min((instant for instant in instants if instant > now_ms), default=math.inf)
 
     def _queue_due(self) -> None:
         """What promote.lua does."""
-        now_ms = self.now_ms()
-        for found in self.hashes.values():
-            if found["status"] in POSTPONED and int(found["due_ms"]) <= now_ms:
-                set_fields(found, status=Status.QUEUED, ready_ms=found.pop("due_ms"))
+        for found in self.hashes.take_due(self.now_ms()):
+            set_fields(found, status=Status.QUEUED, ready_ms=found.pop("due_ms"))
 
     def _next(self, statuses: frozenset[Status], *, by_rate: bool) -> str | None:
-        jobs = self.hashes
-        ready = dict.fromkeys(
-            job_id
-            for job_id, found in jobs.items()
-            if found["status"] in statuses
-            # A job that waits for an event is not run before its time.
-            and not (found["status"] == Status.SCHEDULED and found.get("waits_for"))
-            and not self._pauses.hold(found)
-        )
-        if statuses == QUEUED:
-            for job_id in in_waiting_chunks(jobs, ready, self.now_ms()):
-                del ready[job_id]
-        # Jobs that were ready before stay ahead of those that became ready since.
-        self._ready = {job_id: None for job_id in self._ready if job_id in ready} | ready
-        return self._lanes.choose(self._ready, by_rate=by_rate)
+        changed = self.hashes.take_changed()
+        if statuses == self._ready_statuses:
+            for job_id in changed:
+                if self._may_run(job_id, statuses):
+                    self._ready.add(job_id)
+                else:
+                    self._ready.discard(job_id)
+        else:
+            found = self.hashes.with_status(*statuses)
+            self._ready.keep(job_id for job_id in found if self._may_run(job_id, statuses))
+            self._ready_statuses = statuses
+        return self._lanes.choose(self._not_held(statuses), by_rate=by_rate)
+
+    def _not_held(self, statuses: frozenset[Status]) -> Iterable[str]:
+        """The ready jobs that no pause or unfilled chunk holds. The others keep their places."""
+        if not self.hashes.has_lanes and not self._pauses.are_any:
+            return self._ready
+        ready = [one for one in self._ready if not self._pauses.hold(self.hashes[one])]
+        if statuses != QUEUED:
+            return ready
+        waiting = set(in_waiting_chunks(self.hashes, ready, self.now_ms()))
+        return [job_id for job_id in ready if job_id not in waiting]
+
+    def _may_run(self, job_id: str, statuses: frozenset[Status]) -> bool:
+        """Whether it has one of the statuses. A job that waits for an event is not run early."""
+        found = self.hashes[job_id]
+        status = Status(found["status"])
+        return status in statuses and not (status is Status.SCHEDULED and found.get("waits_for"))
 
     def _run(self, job_id: str, *, by_rate: bool) -> list[str]:
         """Run a job, or the chunk whose first job it is; returns the ids."""
@@ -358,9 +367,9 @@ class InMemoryQueue(CapturedJobs):
     def _chunk_of(self, first: str, *, by_rate: bool) -> ChunkRun:
         most = self._lanes.most_at_once(first)
         run = ChunkRun(self._claim(first), self._steps, self._waited_since, most)
-        in_order = sorted(self._ready, key=lambda job_id: -int(self.hashes[job_id]["priority"]))
-        for job_id in in_order:
-            if job_id != first and run.takes(self._as_claimed(job_id)):
+        for job_id in self._ready:
+            held = self._pauses.hold(self.hashes[job_id])
+            if job_id != first and not held and run.takes(self._as_claimed(job_id)):
                 if by_rate and not self._lanes.allows(job_id):
                     break
                 run.add(self._claim(job_id))
@@ -383,7 +392,7 @@ class InMemoryQueue(CapturedJobs):
         if job.lease > 1 or "generation" in found:
             return None
         since = [found["enqueued_ms"], found.get("renewed_ms", "0")]
-        parents = [self.hashes.get(one, {}) for one in found.get("after", "").split()]
+        parents = [self.hashes.get(one, JobHash()) for one in found.get("after", "").split()]
         since += [parent.get("finished_ms", "0") for parent in parents]
         return max(map(int, since)), self.now_ms()
 

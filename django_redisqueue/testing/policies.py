@@ -13,7 +13,8 @@ from ..core.job_data import NewJob
 from ..core.policies import STRIDE, Lane, UniqueKey, decode_lane, decode_rate
 from ..core.statuses import JobReason, OnConflict, Status
 from .expectations import CapturedJobs
-from .hashes import JobHash, hold, queued_since_ms, release, set_fields
+from .hashes import hold, queued_since_ms, release, set_fields
+from .index import JobHash
 from .runs import InMemorySteps
 
 WHOLE_QUEUE = ""  # in place of a share or a limit key
@@ -77,8 +78,15 @@ class InMemoryLanes:
         return -int(found["priority"]), queued_since_ms(found)
 
     def choose(self, ready: Iterable[str], *, by_rate: bool) -> str | None:
-        """The next job to run: by priority and aging, then by share, then in the given order.
-        ``by_rate``: consider only jobs whose rates allow a start now."""
+        """The next job to run: by priority and aging, then by share, then in the given order, which
+        begins with the largest priority.
+
+        ``by_rate``: consider only jobs whose rates allow a start now.
+        """
+        settings = get_settings()
+        ages = any(queue.aging_ms for queue in (settings.retention, *settings.queues.values()))
+        if not ages and not self._jobs.hashes.has_lanes:
+            return next(iter(ready), None)
         found: defaultdict[int, list[str]] = defaultdict(list)  # by priority
         for job_id in ready:
             job = self._jobs.hashes[job_id]
@@ -88,7 +96,6 @@ class InMemoryLanes:
             return None
         first = self._first_share(found[max(found)])
         queue = self._jobs.hashes[first]["queue"]
-        settings = get_settings()
         aging_ms = settings.queues.get(queue, settings.retention).aging_ms
         if aging_ms is None:
             return first
@@ -114,6 +121,8 @@ class InMemoryLanes:
 
     def start(self, job_id: str) -> None:
         """The job takes its tokens and its share."""
+        if not self._jobs.hashes.has_lanes:
+            return
         share = self._share(job_id)
         if not any("lane" in self._jobs.hashes[one] for one in self._queued()):
             self._passes.clear()
@@ -131,7 +140,7 @@ class InMemoryLanes:
             self._full_us[key] = max(self._full_us.get(key, 0), now_us) + interval
 
     def _queued(self) -> Iterable[str]:
-        return [one for one, found in self._jobs.hashes.items() if found["status"] == Status.QUEUED]
+        return self._jobs.hashes.with_status(Status.QUEUED)
 
     def allows(self, job_id: str) -> bool:
         return self.allowed_ms(job_id) <= self._jobs.now_ms()
@@ -194,6 +203,11 @@ class InMemoryPauses:
     def pauses(self, queue: str) -> Mapping[str, str]:
         """Limit keys and shares, and who paused them."""
         return {key: by for key, by in self._paused[queue].items() if key != WHOLE_QUEUE}
+
+    @property
+    def are_any(self) -> bool:
+        """Whether anything is paused."""
+        return any(self._paused.values())
 
     def hold(self, job: JobHash) -> bool:
         """Whether a job may not start because its queue, its share or a limit is paused."""
@@ -304,9 +318,9 @@ class InMemoryUnique:
                     self._owners[spec.key] = _Owner(job["before"], owner.taken_ms)
                 else:
                     del self._owners[spec.key]
-        for other in self._jobs.hashes.values():
-            waits = other["status"] == Status.WAITING and other.get("before") == job_id
-            if waits and not other.get("waits"):
+        for waiting in self._jobs.hashes.with_status(Status.WAITING):
+            other = self._jobs.hashes[waiting]
+            if other.get("before") == job_id and not other.get("waits"):
                 release(other, self._jobs.now_ms())
 
     def supersede(self, job_id: str) -> None:

@@ -24,8 +24,10 @@ from ..worker.child.context import JobContext
 from ..worker.child.executor import Execution, Pipeline, WaitedSince
 from ..worker.child.retry_policy import UNKNOWN_TASK_LIMIT, Resolution
 from ..worker.child.steps import Steps, StepStore
+from ..worker.current import current_run
 from .expectations import CapturedJobs
-from .hashes import JobHash, queued_since_ms, set_fields
+from .hashes import queued_since_ms, set_fields
+from .index import JobHash
 
 MAY_WAIT = (Status.SCHEDULED, Status.QUEUED, Status.PROCESSING)
 _NUMBERS = re.compile(r" k:\S+=(\d+)/(\d+)")  # in a job's lane: size and wait in ms
@@ -82,6 +84,8 @@ class InlineRun:
 
     def _perform(self, execution: Execution) -> Resolution:
         task, args = execution.task, execution.args
+        execution.context, execution.runner = self._context, self
+        outer = current_run.get()
         if task.options.takes_context:
             self._context.max_attempts = execution.max_attempts
             args = [self._context, *args]
@@ -95,7 +99,13 @@ class InlineRun:
         except (Exception, Interrupt, SystemExit, CancelledError) as error:
             self.error = error
             return self._pipeline.resolve(execution, error)
+        finally:
+            current_run.set(outer)
         return Resolution(OutcomeKind.COMPLETED, body)
+
+    def new_context(self, _: Execution) -> JobContext:
+        """The context of the run."""
+        return self._context
 
 
 def in_waiting_chunks(

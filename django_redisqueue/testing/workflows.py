@@ -23,7 +23,8 @@ from ..core.records import (
 )
 from ..core.statuses import FINAL, GatherReason, GatherStatus, JobReason, Status, WorkflowStatus
 from .expectations import CapturedJobs
-from .hashes import PARENT_REASONS, JobHash, add_parents, callback_job, new_hash, set_fields
+from .hashes import PARENT_REASONS, add_parents, callback_job, new_hash, set_fields
+from .index import JobHash
 from .policies import InMemoryUnique
 
 CLEANED, CANCELLED = -2, -3  # codes of requeue.lua for jobs that cannot be requeued

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from ..broker.replies import ClaimedJob
 from ..exceptions import Interrupt, JobAbandoned, JobCancelled, JobTimeout
@@ -31,6 +31,11 @@ AT_ONCE = 0.0001  # s, because 0 would set no timer
 def to_interrupt(verb: str) -> Interrupt:
     """The interrupt that a message from the supervisor orders: ``cancel`` or ``abandon``."""
     return JobCancelled() if verb == "cancel" else JobAbandoned()
+
+
+class HasContext(Protocol):
+    @property
+    def context(self) -> JobContext | None: ...
 
 
 class WaitEnded(BaseException):
@@ -70,10 +75,11 @@ class Interrupts(StoppableWaits):
         super().__init__()
         self.recycled = False  # told to stop because another child takes its place
         self.current: ClaimedJob | None = None
-        self.context: JobContext | None = None
+        self.cancelled: ClaimedJob | None = None  # the last job that was asked to stop
         self.on_unmatched: Callable[[str, str, int], None] | None = None
         self._deadline_ms = 0
         self._alarm_ms = 0
+        self._run: HasContext | None = None
         self._pending: tuple[str, str, int] | None = None
         self._state = state
 
@@ -90,9 +96,9 @@ class Interrupts(StoppableWaits):
         """Let the signals through again, in case a job has left them blocked."""
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
-    def arm(self, job: ClaimedJob, context: JobContext | None, deadline_ms: int) -> None:
+    def arm(self, job: ClaimedJob, run: HasContext | None, deadline_ms: int) -> None:
         """Direct interrupts to ``job`` from now on; ``deadline_ms`` is monotonic, 0 for none."""
-        self.context = context
+        self._run = run
         self._deadline_ms = deadline_ms
         self.current = job
         if self._pending is not None:
@@ -109,7 +115,7 @@ class Interrupts(StoppableWaits):
     def shield(self) -> Iterator[None]:
         """Raise no interrupt inside the block; one that arrives is raised after it. Threads other
         than the main thread get none in any case."""
-        job, context, deadline_ms = self.current, self.context, self._deadline_ms
+        job, run, deadline_ms = self.current, self._run, self._deadline_ms
         if job is None or threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -117,7 +123,7 @@ class Interrupts(StoppableWaits):
         try:
             yield
         finally:
-            self.arm(job, context, deadline_ms)
+            self.arm(job, run, deadline_ms)
 
     def _set_alarm(self, deadline_ms: int) -> None:
         self._alarm_ms = deadline_ms
@@ -154,10 +160,13 @@ class Interrupts(StoppableWaits):
             if self.on_unmatched is not None:
                 self.on_unmatched(verb, job_id, lease)
             return
-        if verb == "cancel" and self.context is not None:
-            self.context.mark_cancelled()
-            if self.context.defers_cancel:
-                return  # it checks between two items
+        if verb == "cancel":
+            self.cancelled = job
+            context = None if self._run is None else self._run.context
+            if context is not None:
+                context.mark_cancelled()
+                if context.defers_cancel:
+                    return  # it checks between two items
         self._raise(to_interrupt(verb))
 
     def _raise(self, interrupt: Interrupt) -> NoReturn:

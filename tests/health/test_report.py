@@ -14,7 +14,7 @@ from django.utils import timezone
 from redis import Redis
 
 from django_redisqueue import JobQueue
-from django_redisqueue.broker.connection import RedisConnection, producer_connection
+from django_redisqueue.broker.connection import RedisConnection
 from django_redisqueue.conf import get_settings, load
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.exceptions import ConfigurationError, InvalidOption
@@ -37,7 +37,7 @@ def manual_worker(queue_settings: dict[str, Any], settings: Any) -> Iterator[Man
 
 
 def report() -> HealthReport:
-    return read_health(producer_connection())
+    return read_health()
 
 
 def found(finding_id: str) -> str:

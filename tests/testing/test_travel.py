@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from django.test import SimpleTestCase
 
-from django_redisqueue import Backoff, Gather, chain, listener, task
+from django_redisqueue import Backoff, Gather, JobQueue, chain, listener, task
 from django_redisqueue.core.ports import ports
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.exceptions import ConfigurationError, InvalidOption
 from django_redisqueue.models import PeriodicJob
 from django_redisqueue.testing import capture_jobs, run_inline
+from django_redisqueue.testing.index import JobHash
 from tests.app import tasks
 
 HOUR = timedelta(hours=1)
@@ -324,3 +325,44 @@ def test_a_requeue_forgets_the_progress() -> None:
 def report_and_fail(context: Any) -> None:
     context.progress(1, 2)
     raise ValueError
+
+
+def test_jobs_keep_their_places_while_their_queue_is_paused() -> None:
+    with capture_jobs() as jobs:
+        see.using(run_after=5).enqueue("due later")
+        see.enqueue("queued before")
+        JobQueue("default").pause()
+        jobs.travel(seconds=10, periodic=False)
+        assert jobs.run_due() == []
+        JobQueue("default").resume()
+        jobs.run_due()
+    assert SEEN == ["queued before", "due later"]
+
+
+def reads_of(count: int, monkeypatch: pytest.MonkeyPatch, *, inline: bool) -> int:
+    """How often jobs are looked at while so many become due, one a second, and run."""
+    reads = [0]
+
+    def counted(self: JobHash, name: str) -> str:
+        reads[0] += 1
+        return dict.__getitem__(self, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JobHash, "__getitem__", counted, raising=False)
+        with run_inline() if inline else capture_jobs() as jobs:
+            for n in range(count):
+                see.using(run_after=n + 1).enqueue(n)
+            jobs.travel(seconds=count, periodic=False)
+            jobs.run_due()
+    assert len(SEEN) == count
+    SEEN.clear()
+    return reads[0]
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_the_work_for_one_job_does_not_grow_with_their_number(
+    inline: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = reads_of(50, monkeypatch, inline=inline)
+    many = reads_of(500, monkeypatch, inline=inline)
+    assert many < 11 * few

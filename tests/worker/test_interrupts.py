@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -88,7 +89,7 @@ def test_a_cancel_is_for_its_lease_only(made: Interrupts, state: ChildState) -> 
     others: list[tuple[str, str, int]] = []
     made.on_unmatched = lambda *message: others.append(message)
     context = JobContext(claimed(), lambda _: True, Memory())
-    made.arm(claimed("job_1", lease=2), context, 0)
+    made.arm(claimed("job_1", lease=2), SimpleNamespace(context=context), 0)
     send(state, "cancel job_1 1")
     send(state, "cancel job_9 2")
     assert not context.cancelled
@@ -110,7 +111,7 @@ def test_a_message_that_arrives_before_its_job_starts_waits_for_it(
     send(state, "cancel job_2 7")
     context = JobContext(claimed("job_2"), lambda _: True, Memory())
     with pytest.raises(JobCancelled):
-        made.arm(claimed("job_2", lease=7), context, 0)
+        made.arm(claimed("job_2", lease=7), SimpleNamespace(context=context), 0)
     assert context.cancelled
     made.arm(claimed("job_2", lease=8), None, 0)  # delivered only once
 
@@ -178,7 +179,7 @@ def test_a_cancel_waits_for_the_end_of_an_item(made: Interrupts, state: ChildSta
     context = JobContext(claimed("job_1"), lambda _: True, Memory())
     walk = context.iterate(range(2))
     assert next(walk) == 0
-    made.arm(claimed("job_1"), context, 0)
+    made.arm(claimed("job_1"), SimpleNamespace(context=context), 0)
     state.send("cancel job_1 1")
     os.kill(os.getpid(), signal.SIGUSR1)
     nap(0.01)

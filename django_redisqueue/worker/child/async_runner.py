@@ -21,6 +21,7 @@ from ...broker.replies import ClaimedJob, OutcomeKind
 from ...core.clock import mono_ms
 from ...core.codec import encode_result
 from ...exceptions import Interrupt, InvalidArguments, JobTimeout, PayloadTooLarge
+from ..current import current_run
 from .databases import DatabaseThreads, JobThread, PlainThreads
 from .executor import Execution, Pipeline, encode_large
 from .forks import ForkGuard
@@ -162,6 +163,7 @@ class AsyncRunner:
             return
         if run.execution.timeout_ms:
             self._in_flight.set_deadline(run)
+        current_run.set(run.execution)  # for this asyncio task
         try:
             run.begin()
             self._pipeline.begin(run.execution)
@@ -171,6 +173,7 @@ class AsyncRunner:
             if run.interrupt is not None and isinstance(error, asyncio.CancelledError):
                 error = run.interrupt.with_traceback(error.__traceback__)
             resolution = self._pipeline.resolve(run.execution, error)
+        run.execution.runner = None
         if run.timer is not None:
             run.timer.cancel()
         self._in_flight.finish(run, resolution)
@@ -181,7 +184,8 @@ class AsyncRunner:
         job = execution.job
         args = execution.args
         if execution.task.options.takes_context:
-            args = [self._in_flight.add_context(run), *args]
+            execution.context = self._in_flight.add_context(run)
+            args = [execution.context, *args]
         with self._database_thread():
             with self._fork_guard:
                 result = await execution.task.func(*args, **execution.kwargs)

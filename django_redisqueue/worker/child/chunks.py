@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -13,6 +14,7 @@ from ...client.options import Chunk, ChunkItem
 from ...core.clock import Duration
 from ...core.parsing import is_int
 from ...exceptions import InvalidArguments, ItemFailed, Retry, short_repr
+from ..current import current_run
 from . import retry_policy
 from .executor import CallFunction, Execution, Pipeline, encode
 from .retry_policy import Resolution, UnstorableResult
@@ -89,6 +91,17 @@ class ChunkContext:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _CurrentChunk:
+    """What ``current_run`` is in a chunk."""
+
+    job: ClaimedJob  # the first
+    is_running = True
+
+    def get_context(self) -> None:
+        """A JobContext has one job."""
+
+
 def shares_chunk(first: Execution, other: Execution) -> bool:
     """Whether two jobs may share a call."""
     chunk = first.task.options.chunk
@@ -109,6 +122,16 @@ def perform_chunk(
     pipeline: Pipeline, chunk: Sequence[Execution], steps_of: StepsOf, call: CallFunction
 ) -> list[Resolution]:
     """Call the task once for all these jobs; returns the resolution of each."""
+    token = current_run.set(_CurrentChunk(chunk[0].job))
+    try:
+        return _perform(pipeline, chunk, steps_of, call)
+    finally:
+        current_run.reset(token)
+
+
+def _perform(
+    pipeline: Pipeline, chunk: Sequence[Execution], steps_of: StepsOf, call: CallFunction
+) -> list[Resolution]:
     items = [
         ChunkItem(one.job.id, tuple(one.args), one.kwargs, one.job.attempts + 1) for one in chunk
     ]

@@ -118,6 +118,13 @@ class JobContext:
         return await in_thread(lambda: self.parent_results)()
 
     @property
+    def workflow_id(self) -> str | None:
+        """The id of the workflow that the job belongs to, or whose callback it is; None for other
+        jobs. ``get_workflow`` finds the workflow."""
+        found = self.job.id.rpartition(".")[0]
+        return found if found.startswith("flow_") else None
+
+    @property
     def gather(self) -> Gather | None:
         """The gather whose listener or callback this job is, or None. This property and the
         gather's methods wait for Redis and raise JobAbandoned, like ``parent_results``."""

@@ -20,13 +20,14 @@ main thread, ``ThreadRunner`` in threads, ``AsyncRunner`` for async tasks on an 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from ...broker.commands import Commands
 from ...broker.connection import worker_connection
@@ -55,6 +56,7 @@ from ...exceptions import (
 )
 from ...outbox.receipts import run_once
 from ..child_state import ChildState
+from ..current import current_run
 from ..interrupts import Interrupts
 from . import retry_policy
 from .context import JobContext
@@ -73,6 +75,11 @@ ReportProgress = Callable[[ClaimedJob, str], bool]
 COMPLETED = Resolution(OutcomeKind.COMPLETED)
 WaitedSince = Callable[[ClaimedJob], tuple[int, int] | None]  # see JobRedis.waited_since
 CallFunction = Callable[[list[Any]], object]  # called with these arguments
+_creating = threading.Lock()  # held while a context is created
+
+
+class Runner(Protocol):
+    def new_context(self, execution: Execution) -> JobContext: ...
 
 
 @dataclass(slots=True, repr=False)
@@ -87,9 +94,25 @@ class Execution:
     max_attempts: int
     headers: Mapping[str, str] | None = None
     end: End | None = None  # set while it is watched
+    runner: Runner | None = None  # set while the job runs
+    context: JobContext | None = None  # created when it is first asked for
 
     def __repr__(self) -> str:
         return f"<Execution of {self.task.name} for {self.job.id}>"  # without its arguments
+
+    @property
+    def is_running(self) -> bool:
+        return self.runner is not None
+
+    def get_context(self) -> JobContext | None:
+        """The context of this run, which its task and all its threads share."""
+        found, runner = self.context, self.runner
+        if found is None and runner is not None:
+            with interrupt_shield.get()(), _creating:
+                if self.context is None:
+                    self.context = runner.new_context(self)
+                found = self.context
+        return found
 
     def secrets(self) -> Sequence[str]:
         """The values of redacted arguments, which an error's text must not contain."""
@@ -199,9 +222,10 @@ class Pipeline:
         Raises whatever ``call_task`` and ``encode`` raise; in that case nothing was committed.
         """
         job, options, settings = execution.job, execution.task.options, self.settings
-        if is_watched(execution.headers):
-            self.begin(execution)
+        current_run.set(execution)
         try:
+            if is_watched(execution.headers):
+                self.begin(execution)
             if options.exactly_once:
                 body = run_once(
                     job.id, options.using, lambda: encode(call_task(execution), job, settings)
@@ -214,6 +238,8 @@ class Pipeline:
         except JobSuspended as suspended:
             suspended.prepare()
             raise
+        finally:
+            execution.runner = None
 
     def resolve(self, execution: Execution, error: BaseException) -> Resolution:
         """Decide what an exception in the run means for the job."""
@@ -316,6 +342,7 @@ class Executor:
         started_ms = time.monotonic_ns() // 1_000_000
         self._deadline_ms = started_ms + execution.timeout_ms if execution.timeout_ms else 0
         state.begin(0, token, started_ms, self._deadline_ms)
+        execution.runner = self
         if databases.is_used:
             databases.before()
         try:
@@ -373,28 +400,35 @@ class Executor:
 
     def _call_task(self, execution: Execution) -> object:
         """Call the task. An interrupt may only occur here, not during the commit of a receipt."""
-        task, job, context = execution.task, execution.job, None
-        args = execution.args
+        task, args = execution.task, execution.args
         if task.options.takes_context:
-            context = JobContext(
-                job, partial(self._job_redis.report, job), self._job_redis,
-                lambda: self._interrupts.stopping, self._interrupts.shield, execution.max_attempts,
-            )  # fmt: skip
-            args = [context, *args]
-        result = self._call(job, context, task.func, args, execution.kwargs)
+            execution.context = self.new_context(execution)
+            args = [execution.context, *args]
+        result = self._call(execution.job, execution, task.func, args, execution.kwargs)
         if task.options.exactly_once:
             self._state.note_commit(0)
         return result
 
+    def new_context(self, execution: Execution) -> JobContext:
+        """The context of a run in the main thread."""
+        job = execution.job
+        context = JobContext(
+            job, partial(self._job_redis.report, job), self._job_redis,
+            lambda: self._interrupts.stopping, self._interrupts.shield, execution.max_attempts,
+        )  # fmt: skip
+        if self._interrupts.cancelled is job:
+            context.mark_cancelled()
+        return context
+
     def _call(
         self,
         job: ClaimedJob,
-        context: JobContext | None,
+        execution: Execution | None,
         func: Callable[..., Any],
         args: list[Any],
         kwargs: dict[str, Any],
     ) -> object:
-        self._interrupts.arm(job, context, self._deadline_ms)
+        self._interrupts.arm(job, execution, self._deadline_ms)
         try:
             result: object = copy_context().run(func, *args, **kwargs)
         except BaseException as error:

@@ -58,6 +58,7 @@ class InFlightRun:
         self.token = b""
         self.deadline_ms = 0
         self.started_ms = 0
+        self.in_flight: InFlight | None = None
         self.context: JobContext | None = None
         self.progress: LatestProgress | None = None
         self.interrupt: Interrupt | None = None  #: the first one; others are ignored
@@ -65,6 +66,11 @@ class InFlightRun:
     def shield(self) -> AbstractContextManager[None]:
         """Raise no interrupt inside the block."""
         return nullcontext()
+
+    def new_context(self, _: Execution) -> JobContext:
+        """The context of this run, which is in flight."""
+        assert self.in_flight is not None
+        return self.in_flight.add_context(self)
 
     def request(self, interrupt: Interrupt) -> None:
         """Have the job interrupted. A signal handler calls this, so it must not wait for a lock."""
@@ -159,6 +165,7 @@ class InFlight:
             run.slot, run.token = run.free_slots.pop(), token
             self._running[job.id, job.lease] = run
         run.started_ms = mono_ms()
+        run.in_flight, run.execution.runner = self, run
         self._state.begin(run.slot, token, run.started_ms, 0)
         return True
 
@@ -194,6 +201,8 @@ class InFlight:
             job, run.progress.give, self._steps, self._is_stopping, run.shield,
             run.execution.max_attempts,
         )  # fmt: skip
+        if isinstance(run.interrupt, JobCancelled):
+            run.context.mark_cancelled()
         return run.context
 
     def finish(self, run: InFlightRun, resolution: Resolution) -> None:

@@ -181,7 +181,8 @@ class ThreadRunner:
     def _call_task(self, run: ThreadRun, execution: Execution) -> object:
         args = execution.args
         if execution.task.options.takes_context:
-            args = [self._in_flight.add_context(run), *args]
+            execution.context = self._in_flight.add_context(run)
+            args = [execution.context, *args]
 
         interrupt_shield.set(run.shield)
 

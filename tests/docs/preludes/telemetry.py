@@ -1,3 +1,6 @@
+import io
+import logging
+
 import sentry_sdk
 from django.test import Client
 from sentry_sdk.envelope import Envelope
@@ -28,6 +31,7 @@ sentry_sdk.init = init
 
 @task
 def deliver():
+    logging.getLogger("shop").warning("nobody opens")
     raise ConnectionError("nobody opens")
 
 
@@ -35,7 +39,10 @@ def check(page):
     response = Client().get("/jobs/stats", headers={"X-Request-ID": "r-1"})
     assert response["X-Request-ID"] == "r-1"
     page.ShopConfig.ready(None)
-    deliver.enqueue()
+    [console] = logging.getLogger().handlers
+    written = console.setStream(io.StringIO()) and console.stream
+    job = deliver.enqueue()
     work()
+    assert f"WARNING [{job.id} {deliver.name}] nobody opens\n" in written.getvalue()
     assert [event["tags"]["redisqueue.task"] for event in sent] == [deliver.name]
     JobQueue("default").clear("failed")

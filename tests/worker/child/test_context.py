@@ -28,6 +28,22 @@ from tests.worker.parts import claimed
 from .test_steps import Memory
 
 
+@pytest.mark.parametrize(
+    ("job_id", "workflow_id"),
+    [
+        ("flow_1700000000000_aaaaaaaaaa_3.12", "flow_1700000000000_aaaaaaaaaa_3"),
+        ("flow_1700000000000_aaaaaaaaaa_0.complete1", "flow_1700000000000_aaaaaaaaaa_0"),
+        ("gather_1700000000000_aaaaaaaaaa_0.1", None),
+        ("job_1700000000000_aaaaaaaaaa_0", None),
+    ],
+)
+def test_a_job_knows_its_workflow_without_asking_redis(
+    job_id: str, workflow_id: str | None
+) -> None:
+    context = JobContext(claimed(job_id), lambda _: pytest.fail("reported"), Memory())
+    assert context.workflow_id == workflow_id
+
+
 def test_progress_is_cheap_and_its_last_report_is_never_left_out() -> None:
     reports: list[str] = []
     context = JobContext(claimed(), lambda text: reports.append(text) is None, Memory())

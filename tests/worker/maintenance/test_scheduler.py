@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,17 +11,19 @@ import pytest
 
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import RedisConnection
-from django_redisqueue.broker.schedules import ScheduleQueries
+from django_redisqueue.broker.schedules import FireCall, ScheduleQueries
 from django_redisqueue.core.ids import due_ms_of, periodic_prefix
 from django_redisqueue.core.schedules import Cron, Every, Schedule, ScheduleDefinition, Source
 from django_redisqueue.exceptions import RedisUnavailable
 from django_redisqueue.worker.maintenance.schedules import (
+    TOGETHER,
     TTL_MS,
     ScheduleDeployment,
     Scheduler,
 )
 from tests.broker.harness import BrokerHarness
 from tests.broker.schedules import FIRST, MINUTE, define, definition, read
+from tests.support.round_trips import round_trips
 from tests.support.servers import RedisServer
 
 HOUR, DAY = 60 * MINUTE, 24 * 60 * MINUTE
@@ -161,21 +163,17 @@ def test_a_leader_that_dies_while_catching_up(
 ) -> None:
     deploy(broker, definition(schedule=Every("1m", misfire="all")))
     broker.advance(50 * MINUTE)
-    whole, left = broker.store.fire, [7]
+    whole = broker.store.fire_each
 
-    def dies(*args: Any) -> Any:
-        if not left[0]:
-            raise RedisUnavailable("killed")
-        left[0] -= 1
-        return whole(*args)
+    def dies(calls: Sequence[FireCall]) -> Any:
+        whole(calls[:7])
+        raise RedisUnavailable("killed")
 
-    monkeypatch.setattr(broker.store, "fire", dies)
-    while len(fired(broker)) < 50:
-        left[0] = 7
-        try:
+    monkeypatch.setattr(broker.store, "fire_each", dies)
+    for _ in range(8):
+        assert len(fired(broker)) < 50
+        with pytest.raises(RedisUnavailable):
             Scheduler(broker.store).run_once()
-        except RedisUnavailable:
-            continue
     assert fired(broker) == list(range(FIRST, FIRST + 50 * MINUTE, MINUTE))
     assert read(broker).missed == 0
 
@@ -195,6 +193,42 @@ def test_a_schedule_that_cannot_be_fired_does_not_stop_the_others(
     assert wait_ms > 1000  # it does not keep the leader busy
     assert caplog.text.count("the schedule bad cannot be fired") == 1
     assert names(broker) == ["bad", "odd", "report"]
+
+
+def test_a_hundred_schedules_are_fired_in_a_few_round_trips(
+    broker: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if Redis has forgotten the script: then the next pass takes a few again."""
+    all_names = [f"s{n:03}" for n in range(100)]
+    deploy(broker, *map(definition, all_names))
+    scheduler = Scheduler(broker.store)
+    for n in range(3):
+        if n == 1:
+            broker.redis.script_flush()
+        broker.advance(MINUTE)
+        with round_trips(monkeypatch) as trips:
+            scheduler.run_once()
+        assert [fired(broker, name) for name in all_names] == [
+            [FIRST + past * MINUTE for past in range(n + 1)]
+        ] * 100
+    assert len(trips) == 2 + 100 // TOGETHER
+
+
+def test_a_due_time_that_redis_refuses_stops_no_other(
+    broker: BrokerHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    missed = Every("1m", misfire="all")
+    deploy(broker, definition("a"), definition("b", missed, queue="reports"), definition("c"))
+    broker.redis.set(broker.keys.queue("reports").queued, "theirs")
+    broker.advance(5 * MINUTE)
+    scheduler = Scheduler(broker.store)
+    scheduler.run_once()
+    assert [len(fired(broker, name)) for name in "abc"] == [1, 0, 1]
+    assert caplog.text.count("the schedule b cannot be fired: the key") == 1
+    assert scheduler.run_once() > 1000
+    broker.redis.delete(broker.keys.queue("reports").queued)
+    Scheduler(broker.store).run_once()
+    assert fired(broker, "b") == list(range(FIRST, FIRST + 5 * MINUTE, MINUTE))
 
 
 # -- a year
@@ -243,29 +277,28 @@ class _CrashingLeader:
         self.store = Commands(connection)
         self.chance = chance
         # calls that it was about to make when it was suspended
-        self.late: list[tuple[Any, ...]] = []
-        self._fire, self.store.fire = self.store.fire, self.fire  # type: ignore[method-assign]
+        self.late: list[FireCall] = []
+        self._fire_each = self.store.fire_each
+        self.store.fire_each = self.fire_each  # type: ignore[method-assign]
 
     def run_once(self, now_ms: int) -> None:
         self.store.now_ms = now_ms
-        for call in self.late:
-            self._fire(*call)
+        if self.late:
+            self._fire_each(self.late)
         self.late.clear()
         try:
             Scheduler(self.store).run_once()
         except RedisUnavailable:
             pass
 
-    def fire(self, *call: Any) -> Any:
+    def fire_each(self, calls: Sequence[FireCall]) -> Any:
         fate = self.chance.random()
-        if fate < 0.1:
-            raise RedisUnavailable("killed before the call")
-        if fate < 0.2:
-            self.late.append(call)
-            raise RedisUnavailable("suspended before the call")
-        reply = self._fire(*call)
+        begun = self.chance.randrange(len(calls) + 1) if fate < 0.2 else len(calls)
+        replies = self._fire_each(calls[:begun]) if begun else []
+        if 0.1 <= fate < 0.2:
+            self.late.extend(calls[begun:])
         if fate < 0.3:
-            raise RedisUnavailable("killed after the call")
+            raise RedisUnavailable("killed or suspended after some of the calls, or before any")
         if fate < 0.4:
-            assert self._fire(*call) == 0  # sent again
-        return reply
+            assert set(self._fire_each(calls)) == {0}  # sent again
+        return replies
