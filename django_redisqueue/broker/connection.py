@@ -41,6 +41,7 @@ CONNECT_TIMEOUT = 2.0  # s, of a worker
 HUNG = 0.5  # s; a failed call that took longer means that the server hangs
 ACCEPTED = "it may run, or be lost in a failover; sending it again creates no second job"
 IDLE = 0.01  # s; after this a restart or the server's idle timeout may have cut a connection
+STALE = 80.0  # s; after this a firewall may have forgotten it, without telling either side
 Answer = TypeVar("Answer")
 Tag = TypeVar("Tag")
 
@@ -391,7 +392,10 @@ class RedisConnection:
         """The guard, for a new request. If the previous one was a while ago, a connection that has
         been cut since then is replaced: that is no outage."""
         now = time.monotonic()
-        if now - self._link.used > IDLE:
+        idle = now - self._link.used
+        if idle > STALE:
+            self.close()
+        elif idle > IDLE:
             self.drop_if_cut()
         self._link.used = now
         return self._guard
