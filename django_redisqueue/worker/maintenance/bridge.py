@@ -61,9 +61,10 @@ class BridgeRole(LeaderRole):
             if self._last:
                 self.catch_up(time.monotonic() + self._last)
         except self.errors as error:
+            problem = str(error).partition("\n")[0]  # PostgreSQL adds the statement, or a row
             #: A worker that stopped could not mirror the last events. The next worker or
             #: bridgeevents will. No action is needed.
-            logger.warning("%s: %s; what is not mirrored waits in Redis", self._log_name, error)
+            logger.warning("%s: %s; what is not mirrored waits in Redis", self._log_name, problem)
         self.stop()
 
     def stop(self) -> None:
