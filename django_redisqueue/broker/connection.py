@@ -41,6 +41,7 @@ HANGS = 1.0  # s during which no other connection to a node that hangs is tried
 HUNG = 0.5  # s; a failed call that took longer means that the server hangs
 ACCEPTED = "it may run, or be lost in a failover; sending it again creates no second job"
 IDLE = 0.01  # s; after this a restart or the server's idle timeout may have cut a connection
+STALE = 80.0  # s; after this a firewall may have forgotten it, without telling either side
 Answer = TypeVar("Answer")
 Tag = TypeVar("Tag")
 
@@ -395,11 +396,10 @@ class RedisConnection:
         try:
             connection = self.redis_url.open(*self._timeouts, owner)
         except (redis_errors.RedisError, OSError):
-            now = time.monotonic()
-            if self.redis_url.is_cluster and now - began > self._timeouts[1] / 4:
-                link.hangs_until = now + HANGS
+            if self.redis_url.is_cluster and time.monotonic() - began > self._timeouts[1] / 4:
+                link.hangs_until = time.monotonic() + HANGS
             raise
-        link.connection, link.wire = connection, Wire(connection)
+        link.connection, link.wire, link.used = connection, Wire(connection), began
         return connection
 
     def connect(self) -> object:
@@ -411,7 +411,10 @@ class RedisConnection:
         """The guard, for a new request. If the previous one was a while ago, a connection that has
         been cut since then is replaced: that is no outage."""
         now = time.monotonic()
-        if now - self._link.used > IDLE:
+        idle = now - self._link.used
+        if idle > STALE:
+            self.close()
+        elif idle > IDLE:
             self.drop_if_cut()
         self._link.used = now
         return self._guard

@@ -108,7 +108,7 @@ class Link:
         self.connection: AbstractConnection | None = None
         self.wire: Wire | None = None  # of that connection
         self.waiting_until = 0.0  # for the reply to a blocking pop (monotonic); 0.0: none
-        self.used = 0.0  # when its last request was sent (monotonic)
+        self.used = 0.0  # when it was opened, or its last request was sent (monotonic)
         self.hangs_until = 0.0  # of a cluster node that failed to accept a connection (monotonic)
 
 

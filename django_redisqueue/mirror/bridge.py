@@ -30,7 +30,7 @@ logger = logging.getLogger("django_redisqueue")
 
 HOOK_INTERVAL = 25.0  # s after which hooks are called without a commit
 # Seconds after which the database ends a wait for a lock. The watchdog would end the process after
-# 30 s, but its connection would keep waiting, and each new process would add one while a migration
+# 45 s, but its connection would keep waiting, and each new process would add one while a migration
 # has the lock.
 LOCK_WAIT = 20
 SET_LOCK_WAIT = {

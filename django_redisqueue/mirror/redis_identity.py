@@ -18,6 +18,7 @@ import logging
 import time
 from bisect import bisect_left
 from datetime import UTC, datetime
+from math import inf
 from typing import Any
 
 from django.db.models import F, Q, QuerySet
@@ -48,6 +49,7 @@ class RedisIdentity:
         self.alias = self._writer.alias
         self._mirrored = MirroredEvents(self.alias, self._writer.shard)
         self._logged_at: float | None = None  # while the mirror is stopped
+        self._gap_logged_at = -inf
         self._rewound_to = START  # where the database was when it was last found to be older
 
     def check(self, cursor: Cursor) -> Cursor:
@@ -140,14 +142,7 @@ class RedisIdentity:
         read, first = cursor.position, self._events.first()
         if first is None or first > read:
             position, gap = START, {"gaps": F("gaps") + 1, "gap_at": datetime.now(UTC)}
-            #: The mirror was down for so long that Redis discarded events. The history has a gap,
-            #: and records are corrected from Redis. Raise EVENTS_CAP, or always keep a worker
-            #: running.
-            logger.error(
-                "mirror: a gap: events behind %s were trimmed before they were read (EVENTS_CAP); "
-                "it goes on with %s, and records are reconciled with Redis",
-                format_position(read), format_position(first) if first else "what comes",
-            )  # fmt: skip
+            self._log_gap(read, first)
         else:
             position, gap = self._common_point(read), {}
             #: Redis lost its last writes, in a crash or a failover. Records are corrected to match
@@ -160,6 +155,21 @@ class RedisIdentity:
         self._events.wait_for_replicas()
         self._begin_anew(cursor, position, **gap)
         return self._writer.cursor()
+
+    def _log_gap(self, read: Position, first: Position | None) -> None:
+        """Log it, but not each of the many gaps while jobs end faster than the mirror can write."""
+        now = time.monotonic()
+        if now - self._gap_logged_at < LOG_INTERVAL:
+            return
+        self._gap_logged_at = now
+        #: The mirror was down for so long, or is so slow, that Redis discarded events. The history
+        #: has a gap, and records are corrected from Redis. Raise EVENTS_CAP, or always keep a
+        #: worker running. Further gaps within five minutes are only counted (MirrorState.gaps).
+        logger.error(
+            "mirror: a gap: events behind %s were trimmed before they were read (EVENTS_CAP); "
+            "it goes on with %s, and records are reconciled with Redis",
+            format_position(read), format_position(first) if first else "what comes",
+        )  # fmt: skip
 
     def _begin_anew(self, cursor: Cursor, position: Position, **fields: Any) -> bool:
         """Raise the epoch and request a reconcile; False if another bridge was faster."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -50,6 +51,7 @@ class Cleanup:
 
     def __init__(self, settings: Settings) -> None:
         self._retention = Retention(settings, mirror_rules)
+        self._failures = _Failures()
         self._more = False
         self._due = time.monotonic() + CLEANUP_INTERVAL  # a start does not wait for it
 
@@ -64,11 +66,10 @@ class Cleanup:
         return self._more
 
     def _compact(self) -> bool:
-        try:
-            return compact(datetime.now(UTC)) > 0
-        except DatabaseError as error:
-            _log_failure(Rollup, router.db_for_write(Rollup), error)
-            return False
+        merged = 0
+        with self._failures.logged(Rollup, router.db_for_write(Rollup)):
+            merged = compact(datetime.now(UTC))
+        return merged > 0
 
 
 class Retention:
@@ -77,6 +78,7 @@ class Retention:
     def __init__(self, settings: Settings, rules: Callable[[], list[RetentionRule]]) -> None:
         self._age = timedelta(milliseconds=settings.audit_retention_ms)
         self._rules = rules
+        self._failures = _Failures()
         self._left: deque[RetentionRule] = deque()  # of this round
 
     def run_once(self, now: datetime | None = None) -> bool:
@@ -87,21 +89,34 @@ class Retention:
         if not self._left:
             self._left.extend(self._rules())
         while self._left:
-            rule = self._left.popleft()
-            try:
-                has_more = rule.step(now, self._age)
-            except DatabaseError as error:
-                _log_failure(rule.model, rule.alias, error)
-                continue  # until the next round
+            rule, has_more = self._left.popleft(), False
+            with self._failures.logged(rule.model, rule.alias):  # retried in the next round
+                has_more = has_table(rule.model, rule.alias) and rule.step(now, self._age)
             if has_more:
                 self._left.append(rule)
                 return True
         return False
 
 
-def _log_failure(model: type[models.Model], alias: str, error: DatabaseError) -> None:
-    #: Old rows could not be deleted or compacted. They stay until this works. Look at the database.
-    logger.error("retention: %s on %s: %s; trying again", model._meta.db_table, alias, error)
+class _Failures:
+    """Logs why a table cannot be cleaned up: once, until it can be, or there is another cause."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], str] = {}
+
+    @contextmanager
+    def logged(self, model: type[models.Model], alias: str) -> Iterator[None]:
+        """Log an error of the database in the block, which ends there."""
+        table, problem = model._meta.db_table, ""
+        try:
+            yield
+        except DatabaseError as error:
+            problem = str(error).partition("\n")[0]  # PostgreSQL adds the statement, or a row
+            if problem != self._known.get((table, alias)):
+                #: Old rows could not be deleted or compacted. They stay until this works. Look at
+                #: the database.
+                logger.error("retention: %s on %s: %s; trying again", table, alias, problem)
+        self._known[table, alias] = problem
 
 
 @dataclass(slots=True)
@@ -169,20 +184,9 @@ def mirror_rules() -> list[RetentionRule]:
 
 
 def receipt_rules(keep: KeepReceipts = lambda jobs: ()) -> list[RetentionRule]:
-    """Receipts of jobs and of steps, on every alias that has the table, except for the jobs that
-    ``keep`` returns."""
+    """Receipts of jobs and of steps on every alias, except for the jobs that ``keep`` returns."""
     return [
         RetentionRule(model, column, alias, min_age=MIN_RECEIPT_AGE, keep=keep)
         for model, column in ((Receipt, "created_at"), (StepReceipt, "updated_at"))
         for alias in connections
-        if _has_table(model, alias)
     ]
-
-
-def _has_table(model: type[models.Model], alias: str) -> bool:
-    """False, too, while the database does not answer: the receipts of the others need not wait."""
-    try:
-        return has_table(model, alias)
-    except DatabaseError as error:
-        _log_failure(model, alias, error)
-        return False

@@ -6,7 +6,7 @@ Deployments often start workers while ``migrate`` is still running.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
@@ -65,9 +65,8 @@ def table_problem(alias: str, tables: Collection[str] = ()) -> str:
         return explain_outage(alias, error)
 
 
-def wait_for_tables(settings: Settings, beat: Callable[[], None]) -> None:
-    """Return when every needed database has its tables; log what is missing whenever it changes.
-    ``beat`` is called after each check that finds something missing."""
+def wait_for_tables(settings: Settings) -> None:
+    """Return when every needed database has its tables; log what is missing whenever it changes."""
     logged, backoff = "", RetryBackoff()
     while missing := " and ".join(_missing(settings)):
         if missing != logged:
@@ -75,7 +74,6 @@ def wait_for_tables(settings: Settings, beat: Callable[[], None]) -> None:
             #: database back; the worker then starts automatically.
             logger.warning("the worker takes no jobs yet: %s", missing)
         logged = missing
-        beat()
         backoff.pause()
     if logged:
         #: The worker was waiting for its tables or its database, and takes jobs from now on. No

@@ -16,6 +16,7 @@ import pytest
 from redis import Redis
 
 from django_redisqueue import JobQueue, get_job
+from django_redisqueue.broker import connection as connections
 from django_redisqueue.broker.connection import (
     IDLE,
     RedisConnection,
@@ -281,6 +282,25 @@ def test_a_connection_cut_while_idle_goes_unnoticed(proxy: Proxy) -> None:
     proxy.cut()
     time.sleep(0.02)
     assert JobQueue().pause() is True
+
+
+def test_a_connection_that_a_firewall_has_forgotten_is_replaced(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It seems to be open, but nothing is answered on it any more."""
+    tasks.noop.enqueue(1)
+    before = proxy.accepted
+    tasks.noop.enqueue(2)
+    assert proxy.accepted == before
+    proxy.forget()
+    monkeypatch.setattr(connections, "STALE", 0.0)
+    tasks.noop.enqueue(3)
+    assert proxy.accepted > before
+    monkeypatch.undo()
+    after = proxy.accepted
+    tasks.noop.enqueue(4)
+    assert proxy.accepted == after
+    assert JobQueue().get_stats()["queued"] == 4
 
 
 # --- refusing -------------------------------------------------------------------------------------

@@ -187,6 +187,21 @@ def test_a_gap_is_counted_reported_and_reconciled(
     assert state().gaps == 1
 
 
+def test_gaps_in_a_row_are_counted_and_logged_once(
+    full_shard: MirroredShard, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While jobs end faster than the mirror can write, there is one after another."""
+    full_shard.run_jobs(1, "first")
+    for number in range(3):
+        full_shard.mirror()
+        full_shard.run_jobs(50, f"round{number}")
+        trim_all(full_shard.broker)
+    full_shard.mirror()
+    assert state().gaps == 3
+    assert caplog.text.count("a gap: events behind") == 1
+    is_in_step(full_shard)
+
+
 def test_a_gap_before_the_first_event_that_a_mirror_would_have_read(
     shard: MirroredShard, settings: Any
 ) -> None:

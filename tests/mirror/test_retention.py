@@ -252,14 +252,21 @@ def test_a_database_that_fails_is_logged_and_retried(
 
         def refuse(self: Any, sql: str, params: Any = None) -> Any:
             if sql.startswith("DELETE"):
-                raise retention.DatabaseError("database is locked")
+                raise retention.DatabaseError("database is locked\nCONTEXT:  COPY, line 1: ...")
             return execute(self, sql, params)
 
         broken.setattr(CursorWrapper, "execute", refuse)
-        assert made.run_once(NOW) is False
-    assert "django_redisqueue_jobrecord on default: database is locked" in caplog.text
+        for _ in range(3):  # an outage is logged once, not every minute
+            assert made.run_once(NOW) is False
+    said = "retention: django_redisqueue_jobrecord on default: database is locked; trying again"
+    assert [one.getMessage() for one in caplog.records] == [said]
     assert made.run_once(NOW) is False
     assert ids() == set()
+    ended("b", 11)
+    with monkeypatch.context() as broken:
+        broken.setattr(CursorWrapper, "execute", refuse)
+        assert made.run_once(NOW) is False
+    assert [one.getMessage() for one in caplog.records] == [said] * 2
 
 
 def peak_of(step: Callable[[], bool]) -> tuple[bool, int]:

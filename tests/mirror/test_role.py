@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from inspect import signature
 from unittest.mock import ANY
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.db.models import Count
 
 from django_redisqueue.conf import get_settings
 from django_redisqueue.models import JobRecord, OutboxJob
 from django_redisqueue.worker.maintenance import bridge as role
+from django_redisqueue.worker.maintenance.leader import RoleHost
 from tests.app import tasks as app_tasks
 from tests.support.stopwatch import Stopwatch
 from tests.worker import tasks
@@ -247,6 +249,22 @@ def test_the_database_is_down_for_a_while(processes: MirrorProcesses) -> None:
     processes.until_mirrored()
     assert bridge.process.poll() is None
     assert bridge.output.count("trying again until it goes") <= 2 * get_settings().shards
+
+
+def test_a_bridge_that_waits_for_a_connection_pool_is_not_stuck(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While the database is down, each query waits for as long as the pool does: that of the page,
+    and then the one that asks for the reason."""
+    pool = pytest.importorskip("psycopg_pool").ConnectionPool
+    waits: float = signature(pool.__init__).parameters["timeout"].default
+    signs: list[float] = []
+    bridge = role.BridgeRole("bridge1", get_settings(), RoleHost(keep_alive=signs.append))
+    before: list[float] = []
+    monkeypatch.setattr(role, "explain_error", lambda *_: before.extend(signs) or "away")
+    bridge.failed(OperationalError())
+    assert before == [role.BUSY]
+    assert waits + 10 < role.BUSY  # on a busy machine
 
 
 @on_sqlite

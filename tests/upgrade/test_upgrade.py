@@ -113,21 +113,25 @@ def test_the_previous_versions_data(harness: UpgradeHarness) -> None:
 
 
 @pytest.mark.parametrize("harness", ["postgresql"], indirect=True)
-def test_a_rolling_deploy(harness: UpgradeHarness, tmp_path: Path) -> None:
-    """Both versions enqueue, claim, recover and mirror side by side, in the order of the docs."""
+@pytest.mark.parametrize("goes_back", [False, True])
+def test_a_rolling_deploy(harness: UpgradeHarness, tmp_path: Path, goes_back: bool) -> None:
+    """Both versions enqueue, claim, recover and mirror side by side, in the order of the docs; and
+    the same on the way back to the previous version, which keeps the new tables."""
     package = tmp_path / "previous"
     package.mkdir()
     if problem := unpack_previous(package):
         pytest.skip(problem)
-    old, new = harness.site(package=package), harness.site()
-    stopped = harness.worker(old, "--name", "old-1", "--processes", "1")
-    killed = harness.worker(old, "--name", "old-2", "--processes", "1")
-    until_ended(new.act("produce", "5"), lambda: killed.output)  # by the previous version
+    first, second = harness.site(package=package), harness.site()
+    if goes_back:
+        first, second = second, first
+    stopped = harness.worker(first, "--name", "first-1", "--processes", "1")
+    killed = harness.worker(first, "--name", "first-2", "--processes", "1")
+    until_ended(second.act("produce", "5"), lambda: killed.output)
 
-    last_one = harness.worker(new, "--name", "new-1", "--processes", "2")
+    last_one = harness.worker(second, "--name", "second-1", "--processes", "2")
     with ThreadPoolExecutor() as pool:
-        producers = [pool.submit(site.act, "produce", "150") for site in (old, new)]
-        eventually(lambda: ran_by("new-1") and ran_by("old-2"), PATIENCE, every=0.05)
+        producers = [pool.submit(site.act, "produce", "150") for site in (first, second)]
+        eventually(lambda: ran_by("second-1") and ran_by("first-2"), PATIENCE, every=0.05)
         killed.end()
         stopped.term()
         ids = [job_id for producer in producers for job_id in producer.result()]

@@ -19,6 +19,7 @@ from django.dispatch import Signal
 
 from django_redisqueue.broker import connection
 from django_redisqueue.broker.commands import Commands
+from django_redisqueue.management.commands import runworker
 from django_redisqueue.signals import child_started, child_stopping
 from django_redisqueue.worker import service
 from django_redisqueue.worker.child import idle
@@ -48,6 +49,11 @@ def quick_rest() -> None:
     replace(leader, AWAKE=0.5, NOTE_CHECK=0.1)
     replace(maintenance, LEASE_MS=1500, RENEW=0.2, PRUNE=0.2, PRUNE_OTHERS=0.2, AUDIT=0.2)
     replace(bridge, LEASE_MS=1500, RENEW=0.2, RETRY=0.2)
+
+
+def quick_start() -> None:
+    """Write the heartbeat file often while the worker waits for its database."""
+    replace(runworker, BEAT=0.05)
 
 
 def quick_control() -> None:

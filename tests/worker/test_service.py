@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from tests.support.stopwatch import Stopwatch
 
 from . import tasks
 from .harness import WorkerHarness
-from .processes import eventually, holds_for
+from .processes import PATIENCE, eventually, holds_for
 
 
 def limited(how: str) -> list[str]:
@@ -155,3 +157,30 @@ def test_a_worker_waits_for_its_database(harness: WorkerHarness, tmp_path: Path)
     folder.mkdir()
     migrate(REDISQUEUE_TEST_FOLDER=str(folder))
     harness.ended(job)
+
+
+def test_a_worker_whose_database_hangs_is_alive_for_the_probe(
+    harness: WorkerHarness, tmp_path: Path
+) -> None:
+    """The database accepts connections and says nothing, so one check may take minutes."""
+    pytest.importorskip("psycopg")
+    harness.alter("quick_start")
+    file = tmp_path / "heartbeat"
+
+    def beat() -> dict[str, float]:
+        found: dict[str, float] = json.loads(file.read_text())
+        return found
+
+    with socket.create_server(("127.0.0.1", 0)) as database:
+        database.settimeout(PATIENCE)
+        entry = {"ENGINE": "django.db.backends.postgresql", "NAME": "shop", "USER": "shop"}
+        entry |= {"HOST": "127.0.0.1", "PORT": str(database.getsockname()[1])}
+        harness.environment["REDISQUEUE_TEST_DATABASES"] = json.dumps({"default": entry})
+        worker = harness.worker("--processes", "1", "--heartbeat-file", str(file), MIRROR=True)
+        try:
+            connection, _ = database.accept()
+        except TimeoutError:
+            pytest.fail(worker.output)
+        with connection:
+            since = beat()["beat"]
+            eventually(lambda: beat()["beat"] > since and beat()["redis"], why=harness.report)

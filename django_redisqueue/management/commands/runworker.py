@@ -7,10 +7,11 @@ import os
 import signal
 import sys
 from argparse import ArgumentParser
-from collections.abc import Callable, Collection, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from functools import partial
+from threading import Event, Thread
 from typing import Any, TypeVar
 
 from django.conf import settings
@@ -52,6 +53,7 @@ Answer = TypeVar("Answer")
 WRONG_SERVER = ("django_redisqueue.E011", "django_redisqueue.E024")
 TRANSIENT = (RedisUnavailable, RedisFull, RedisCannotSave)  # errors that can be waited out
 MAX_THREADS = 1000  # per child; more would only wait for each other
+BEAT = 5.0  # s between two heartbeats while the worker waits for its database
 
 
 class Command(QueueCommand):
@@ -159,12 +161,32 @@ def _run(service: Service, burst: bool) -> tuple[int, list[str]]:
     heartbeat_file = service.heartbeat_file
     try:
         away, messages = _wait_for_redis(partial(heartbeat_file.write, False))
-        wait_for_tables(get_settings(), partial(heartbeat_file.write, True))
-        unsent = _relay_outbox(away) if burst else []
-        _log_checks([*messages, *check_database()])
+        with _beating(partial(heartbeat_file.write, True)):
+            wait_for_tables(get_settings())
+            unsent = _relay_outbox(away) if burst else []
+            _log_checks([*messages, *check_database()])
         return service.run(away), unsent
     finally:
         heartbeat_file.remove()
+
+
+@contextmanager
+def _beating(beat: Callable[[], None]) -> Iterator[None]:
+    """Call ``beat`` at intervals, however long the block waits for a database that hangs."""
+    is_over = Event()
+
+    def run() -> None:
+        while not is_over.wait(BEAT):
+            beat()
+
+    beat()
+    thread = Thread(target=run, name="heartbeat file", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def _worker_options(options: dict[str, Any]) -> WorkerOptions:

@@ -31,7 +31,9 @@ RENEW = 9.0  # s
 RETRY = 5.0  # s between two attempts of others, so a dead bridge is replaced within 20 s
 GATHER = 0.05  # s during which events accumulate after the last page
 READ_INTERVAL = 30.0  # s between two reads of the stream without a message
-BUSY = 30.0  # s that a page may take in the database before the watchdog considers it stuck
+# s that a page may take in the database before the watchdog considers it stuck. While the database
+# is down, Django's connection pool waits for 30 s before it raises an error.
+BUSY = 45.0
 LAST = 3.0  # s at the end, to mirror the outcomes of the last jobs
 
 
@@ -59,9 +61,10 @@ class BridgeRole(LeaderRole):
             if self._last:
                 self.catch_up(time.monotonic() + self._last)
         except self.errors as error:
+            problem = str(error).partition("\n")[0]  # PostgreSQL adds the statement, or a row
             #: A worker that stopped could not mirror the last events. The next worker or
             #: bridgeevents will. No action is needed.
-            logger.warning("%s: %s; what is not mirrored waits in Redis", self._log_name, error)
+            logger.warning("%s: %s; what is not mirrored waits in Redis", self._log_name, problem)
         self.stop()
 
     def stop(self) -> None:
@@ -90,6 +93,7 @@ class BridgeRole(LeaderRole):
         if isinstance(error, RedisQueueError):
             problem = str(error)
         else:
+            self._host.keep_alive(BUSY)
             problem = explain_error(self.alias, error)
         self._outage = self._outage or Outage()
         if self._outage.is_news(error, problem):

@@ -41,7 +41,8 @@ STOP_CHECK = 0.5  # s until a waiting thread checks whether to stop; no command 
 # whose connection is gone, and that pop takes the next token.
 AWAKE = WAIT_SECONDS + 5.0
 STOP = 10.0  # s that the threads may take to end
-RECOVERY_WAIT = 0.1  # s of the first wait after an error
+RECOVERY_WAIT = 0.1  # s of each wait until an outage counts as over
+STEADY = 1.0  # s without another error until then: some passes need no command that Redis refuses
 
 Block = Callable[[float], object]  # waits for at most some seconds; True ends the wait
 Wait = Callable[[Block, float], object]  # runs such a wait, which an order to stop may end
@@ -91,7 +92,7 @@ class LeaderRole(ABC):
 
     def start(self, is_over: Callable[[], bool]) -> None:
         """Run passes until ``is_over()``. After an error, retry for as long as it takes."""
-        backoff = self._backoff
+        backoff, since = self._backoff, 0.0
         while not is_over():
             try:
                 self.run_once()
@@ -101,8 +102,10 @@ class LeaderRole(ABC):
                 self.failed(error)
                 self._host.keep_alive(KEEP_ALIVE)  # a pass may fail before it gives a sign of life
                 self._host.wait(time.sleep, backoff.next_pause())
+                since = time.monotonic()
             else:
-                if backoff.failures and not is_over():  # an order to stop may have ended the pass
+                is_steady = backoff.failures and time.monotonic() - since >= STEADY
+                if is_steady and not is_over():  # an order to stop may have ended the pass
                     self.recovered(backoff.failures)
                     backoff.reset()
 

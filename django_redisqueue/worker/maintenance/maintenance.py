@@ -303,9 +303,11 @@ class _TaskThread(threading.Thread):
         connections.close_all()
 
     def _work(self) -> bool:
-        self._began = time.monotonic()
+        self._began, due = time.monotonic(), self._task.due
         try:
             more = run_due([self._task], self._threads.rest())
+            if self._task.due != due:  # it has run
+                self._logged = ""
             if not more:  # a slow pass, over a large outbox, must not keep the database busy
                 now = time.monotonic()
                 self._task.due = max(self._task.due, now + REST_FACTOR * (now - self._began))
@@ -322,5 +324,4 @@ class _TaskThread(threading.Thread):
             return False
         finally:
             self._began = 0.0
-        self._logged = ""
         return more

@@ -380,3 +380,27 @@ def test_an_error_is_logged_once_and_the_task_is_retried(
         eventually(lambda: len(calls) >= 6)
     assert sum(str(error) in record.getMessage() for record in caplog.records) == 1
     assert ("Traceback" in caplog.text) == isinstance(error, KeyError)
+
+
+def test_an_error_that_lasts_is_logged_once(
+    made: list[TaskThreads], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Although the thread looks several times until the task is due again."""
+    monkeypatch.setattr(maintenance, "close_old_connections", lambda: None)
+    answers = iter([DatabaseError("away"), DatabaseError("away"), None, DatabaseError("away")])
+
+    def asks() -> bool:
+        if (error := next(answers)) is not None:
+            raise error
+        return False
+
+    task = PeriodicTask(asks, 60)
+    made.append(TaskThreads([task]))
+    (thread,) = made[0]._threads
+    logged = []
+    for _ in range(4):
+        task.due = 0.0
+        for _ in range(2):  # it is due, and then it is not
+            thread._work()
+        logged.append(len(caplog.records))
+    assert logged == [1, 1, 1, 2]

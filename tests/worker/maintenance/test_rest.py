@@ -234,6 +234,7 @@ def test_the_end_of_an_outage_is_noted_before_the_next_long_wait(
 
     monkeypatch.setattr(maintenance, "_renew", 60.0)
     monkeypatch.setattr(leader, "RECOVERY_WAIT", 0.01)
+    monkeypatch.setattr(leader, "STEADY", 0.0)
     monkeypatch.setattr(maintenance, "_wait_for_token", wait)
     monkeypatch.setattr(maintenance, "recovered", lambda tries: calls.append("recovered"))
     monkeypatch.setattr(maintenance._commands, "lead", lead)
@@ -241,6 +242,27 @@ def test_the_end_of_an_outage_is_noted_before_the_next_long_wait(
     maintenance._renew_at = 0.0
     maintenance.start(lambda: len(calls) == 3)
     assert calls == [False, "recovered", True]
+
+
+def test_passes_between_errors_do_not_end_an_outage(
+    role: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user may not run one command, which not every pass needs: each error was logged."""
+    passes, recovered = list[bool](), list[int]()
+
+    def run_once() -> None:
+        passes.append(True)
+        if len(passes) in (1, 3):
+            raise RedisUnavailable("away")
+
+    monkeypatch.setattr(leader, "STEADY", 60.0)
+    monkeypatch.setattr(role.maintenance, "run_once", run_once)
+    monkeypatch.setattr(role.maintenance, "recovered", recovered.append)
+    role.maintenance.start(lambda: len(passes) == 5)
+    assert recovered == []
+    monkeypatch.setattr(leader, "STEADY", 0.0)
+    role.maintenance.start(lambda: len(passes) == 7)
+    assert recovered == [2]
 
 
 def test_a_pass_ended_by_an_order_to_stop_does_not_end_an_outage(
