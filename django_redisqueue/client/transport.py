@@ -349,7 +349,8 @@ def check_pushed(code: int | str, workflow_id: str) -> None:
     if code == CLEANED_UP:
         raise WorkflowError(
             f"workflow {workflow_id} was cleaned up (half-pushed for a day, or ended), and some of "
-            "its jobs are still in Redis, so it was not created again; push it as a new one"
+            "its jobs are still in Redis, so it was not created again; unless they have run, push "
+            "it as a new one"
         )
     if code < 0:
         raise WorkflowNotFound(f"workflow {workflow_id} vanished while it was being pushed")

@@ -42,6 +42,7 @@ class UnitOfWork:
         self.job_id = job_id
         self.alias = alias
         self.has_steps = False
+        self.may_commit = False  # the receipt is written, so a commit may have been attempted
 
     def __enter__(self) -> UnitOfWork:
         self._begin()
@@ -109,12 +110,14 @@ def run_once(job_id: str, alias: str, work: Callable[[], str]) -> str:
     transaction may have committed despite an error (the connection was lost during the commit, or
     an ``on_commit`` hook raised), the receipt decides.
     """
+    unit = UnitOfWork(job_id, alias)
     try:
-        return _run(job_id, alias, work)
+        return _run(unit, work)
     except BaseException as error:
         if connections[alias].in_atomic_block:  # a test's transaction, which never commits
             raise
-        stored = _after_error(alias, error, "the job", partial(stored_result, job_id, alias))
+        committed = "the job" if unit.may_commit else ""
+        stored = _after_error(alias, error, committed, partial(stored_result, job_id, alias))
         if stored is None:
             raise
         if not isinstance(error, _AlreadyCommitted):
@@ -127,8 +130,9 @@ def run_once(job_id: str, alias: str, work: Callable[[], str]) -> str:
         return stored
 
 
-def _run(job_id: str, alias: str, work: Callable[[], str]) -> str:
-    with through_outbox(), UnitOfWork(job_id, alias) as unit:
+def _run(unit: UnitOfWork, work: Callable[[], str]) -> str:
+    job_id, alias = unit.job_id, unit.alias
+    with through_outbox(), unit:
         stored = stored_result(job_id, alias)
         if stored is not None:
             return stored
@@ -139,6 +143,7 @@ def _run(job_id: str, alias: str, work: Callable[[], str]) -> str:
             raise _AlreadyCommitted(
                 f"another run of job {job_id} has committed its receipt"
             ) from error
+        unit.may_commit = True
         if unit.has_steps:
             StepReceipt._base_manager.using(alias).filter(job_id=job_id).delete()
     return result
@@ -153,14 +158,16 @@ def stored_result(job_id: str, alias: str) -> str | None:
 def _after_error(
     alias: str, error: BaseException, what: str, stored: Callable[[], str | None]
 ) -> str | None:
-    """What the receipt stores if ``what`` has committed despite an error, or None."""
+    """What the receipt stores if ``what`` has committed despite an error, or None. "" if it did not
+    get as far as its commit, so that only another run can have a receipt."""
     connection = connections[alias]
     try:
         if not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
         return stored()
     except DatabaseError as second:
-        error.add_note(f"It is unknown whether {what} has committed: {second}")
+        if what:
+            error.add_note(f"It is unknown whether {what} has committed: {second}")
         return None
 
 

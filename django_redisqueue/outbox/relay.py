@@ -25,6 +25,7 @@ from ..broker.commands import Commands, batches
 from ..broker.durability import Durability
 from ..broker.entries import EventFeed, Position, parse_position
 from ..broker.policies import UniqueQueries
+from ..broker.workflows import WorkflowQueries
 from ..client.transport import send_workflows
 from ..core.job_data import NewJob
 from ..core.statuses import FINAL, JobReason
@@ -70,7 +71,7 @@ class Relay:
         self._after: datetime | None = None  # unrelayed rows up to here were checked
         self._sent_after = ""  # and relayed rows up to this id
         self._incomplete: dict[str, float] = {}  # since when (monotonic), by id
-        # Jobs that Redis has deleted, each with the last event at the time this was noticed
+        # Jobs and workflows that Redis has deleted, each with the last event when this was noticed
         self._gone: dict[str, Position] = {}
         self.problem = ""  # the error that kept the last pass from the outbox
 
@@ -154,21 +155,28 @@ class Relay:
         return known
 
     def _unmirrorable(self, rows: Sequence[OutboxJob]) -> set[str]:
-        """The rows whose jobs the mirror will never have.
+        """The rows whose jobs or workflows the mirror will never have.
 
         Redis did not create the job because another one had its unique key; it forgets a
-        duplicate's id after a day. Or the job is gone and the mirror has read all earlier events,
-        because the database refused those of the job.
+        duplicate's id after a day. Or it is gone and the mirror has read all earlier events,
+        because the database refused its own, or they were trimmed before they were read.
         """
         queries = UniqueQueries(self._commands.connection, self._commands.settings)
         found = set(queries.aliases([row.id for row in rows if row.unique]))
-        old = timezone.now() - ORPHAN_AGE
-        jobs = [row.id for row in rows if row.created_at < old and not is_workflow(row.id)]
+        old = [row.id for row in rows if row.created_at < timezone.now() - ORPHAN_AGE]
+        jobs = [row_id for row_id in old if not is_workflow(row_id)]
         gone = [job_id for job_id, status in queries.statuses(jobs).items() if not status]
-        return found | self._behind_mirror(gone)
+        return found | self._behind_mirror([*gone, *self._gone_workflows(old)])
+
+    def _gone_workflows(self, row_ids: Iterable[str]) -> Iterable[str]:
+        """The workflows among these that Redis has deleted."""
+        ids = [row_id for row_id in row_ids if is_workflow(row_id)]
+        queries = WorkflowQueries(self._commands.connection, self._commands.settings)
+        found = queries.workflows(ids) if ids else []
+        return [one for one, workflow in zip(ids, found, strict=True) if workflow is None]
 
     def _behind_mirror(self, gone: Sequence[str]) -> set[str]:
-        """The jobs that were gone when the last event that the mirror has read was written."""
+        """The ids that were gone when the last event that the mirror has read was written."""
         alias = router.db_for_write(MirrorState)
         if not gone or not has_table(MirrorState, alias):
             return set()
@@ -176,9 +184,9 @@ class Relay:
         _, last = EventFeed(connection).ends()
         states = MirrorState._base_manager.using(alias).filter(shard=connection.shard)
         read = parse_position(states.values_list("position", flat=True).first() or "0-0")
-        found = {job_id for job_id in gone if self._gone.setdefault(job_id, last) <= read}
-        for job_id in found:
-            del self._gone[job_id]
+        found = {row_id for row_id in gone if self._gone.setdefault(row_id, last) <= read}
+        for row_id in found:
+            del self._gone[row_id]
         return found
 
     def _delete_safe(self, rows: Sequence[OutboxJob]) -> None:

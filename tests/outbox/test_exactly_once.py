@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import OperationalError, connections
 
 from django_redisqueue import task
 from django_redisqueue.exceptions import InvalidOption, InvalidTask
 from django_redisqueue.models import OutboxJob, Receipt
+from django_redisqueue.outbox.receipts import run_once
 from django_redisqueue.testing import capture_jobs, run_inline
 from tests.app.models import Counter
+from tests.app.tasks import bump
+from tests.support.postgres import PostgresServer
 from tests.worker.processes import eventually
 
 from . import tasks
@@ -134,6 +138,38 @@ def test_a_connection_lost_before_the_commit_rolls_back_and_the_child_continues(
     job.requeue()
     harness.ended(job)
     assert job.status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("leaves_at", "notes"),
+    [("work", []), ("commit", ["It is unknown whether the job has committed"])],
+)
+def test_it_is_unknown_whether_a_job_committed_only_once_it_has_tried(
+    on_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, leaves_at: str, notes: list[str]
+) -> None:
+    database = connections["default"]
+    commit = database.commit
+
+    def leave() -> None:
+        monkeypatch.setitem(database.settings_dict, "HOST", "/nonexistent")
+        on_postgres.terminate(database.settings_dict["NAME"])
+
+    def leave_and_commit() -> None:
+        leave()
+        commit()
+
+    def work() -> str:
+        if leaves_at == "work":
+            leave()
+            bump("n")
+        monkeypatch.setattr(database, "commit", leave_and_commit)
+        return "1"
+
+    with pytest.raises(OperationalError) as caught:
+        run_once("job_1", "default", work)
+    database.close()
+    found = getattr(caught.value, "__notes__", [])
+    assert [note.partition(":")[0] for note in found] == notes
 
 
 def test_a_hook_that_raises_after_the_commit_fails_nothing(outbox_harness: OutboxHarness) -> None:

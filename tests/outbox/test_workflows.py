@@ -17,12 +17,13 @@ from redis import Redis
 from django_redisqueue import Gather, JobQueue, Workflow, chain, get_job, get_workflow
 from django_redisqueue.broker import durability
 from django_redisqueue.broker.connection import producer_connection
+from django_redisqueue.broker.entries import EventFeed, format_position
 from django_redisqueue.client import transport, workflow_graph
 from django_redisqueue.client.enqueue import through_outbox
 from django_redisqueue.client.workflows import push_many
 from django_redisqueue.core.ids import shard_of_id
 from django_redisqueue.exceptions import PayloadTooLarge, WorkflowNotFound
-from django_redisqueue.models import OutboxJob, WorkflowRecord
+from django_redisqueue.models import MirrorState, OutboxJob, WorkflowRecord
 from tests.app.tasks import add, noop
 from tests.client.gather.tasks import merge
 from tests.client.test_transactions import queued, rolled_back
@@ -54,9 +55,9 @@ def row_ids() -> list[str]:
     return list(OutboxJob.objects.order_by("created_at").values_list("pk", flat=True))
 
 
-def relay() -> list[str]:
-    """A relay pass for which no row is too recent; returns the remaining rows."""
-    OutboxJob.objects.update(created_at=timezone.now() - timedelta(minutes=1))
+def relay(age: timedelta = timedelta(minutes=1)) -> list[str]:
+    """A relay pass for which each row has this age; returns the remaining rows."""
+    OutboxJob.objects.update(created_at=timezone.now() - age)
     shards.relay()
     return row_ids()
 
@@ -241,6 +242,26 @@ def test_a_workflow_lost_by_redis_is_pushed_again_unless_it_has_ended(
     relay()
     assert JobQueue().get_stats()["queued"] == (2 if again else 0)
     assert relay() == []
+
+
+@in_database
+def test_a_workflow_that_never_reaches_the_mirror_is_forgotten_after_a_day(
+    redis: Redis, configure: Callable[..., None]
+) -> None:
+    """Its events were trimmed before they were read, and then it was cleaned up. Otherwise it would
+    be pushed again whenever Redis loses its data."""
+    configure(MIRROR=True)
+    gone, runs = of(1), of(1)
+    gone.push()
+    runs.push()
+    connection = transport.connection_of(gone.id)
+    redis.delete(shards.keys_with(gone.id).workflow(gone.id))
+    both = {gone.id, runs.id}
+    assert set(relay(timedelta(hours=23))) == both
+    assert set(relay(timedelta(hours=25))) == both, "the mirror may read its events later"
+    _, last = EventFeed(connection).ends()
+    MirrorState.objects.create(shard=connection.shard, position=format_position(last))
+    assert relay(timedelta(hours=25)) == [runs.id]
 
 
 @in_database
