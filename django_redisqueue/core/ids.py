@@ -95,6 +95,11 @@ def new_workflow_id(shard: int = 0) -> str:
     return f"flow_{_unique()}_{shard}"
 
 
+def is_workflow_id(found: str) -> bool:
+    """Whether this is the id of a workflow, rather than of a job, which may belong to one."""
+    return found.startswith("flow_") and "." not in found
+
+
 def new_gather_id(shard: int = 0) -> str:
     """The same for a gather, ``gather_...``; its jobs end in a number, ``then`` or ``failure``."""
     return f"gather_{_unique()}_{shard}"

@@ -19,6 +19,7 @@ from ..core import formatting
 from ..core.clock import from_ms, ms_of
 from ..core.codec import dumps, loads
 from ..core.errors import key_of
+from ..core.ids import is_workflow_id
 from ..core.instruments import CORRELATION, headers_in
 from ..core.job_data import EXPIRES, JobData, JobError, decode_error
 from ..core.parsing import int_or_none, object_or_none
@@ -29,7 +30,6 @@ from ..health.findings import local_time
 from ..mirror.archive import decode_record
 from ..mirror.changes import STATUSES_WITH_ERROR
 from ..models import ErrorGroup, JobEvent, JobRecord
-from ..outbox.rows import is_workflow
 from ..worker.identity import name_and_number, parse_child
 from .filters import instant_of
 
@@ -65,7 +65,7 @@ class JobDetail:
     def workflow(self) -> str:
         """The id of the workflow that the job belongs to, or ''."""
         workflow_id = self.id.rpartition(".")[0]
-        return workflow_id if is_workflow(workflow_id) else ""
+        return workflow_id if is_workflow_id(workflow_id) else ""
 
 
 def facts_of(job: JobData) -> dict[str, Any]:

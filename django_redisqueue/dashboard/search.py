@@ -11,9 +11,9 @@ from django.http import Http404, HttpResponse, HttpResponseRedirect
 
 from ..client.registry import task_names
 from ..conf import get_settings
+from ..core.ids import is_workflow_id
 from ..core.text import printable
 from ..models import ErrorGroup
-from ..outbox.rows import is_workflow
 from . import job_page, workflows_page
 from .filters import JobFilter, text_of
 from .gathers_page import key_of, search_gathers
@@ -44,8 +44,8 @@ def _address_of(page: Page, words: str) -> str:
     if words.startswith("gather_") and "." not in words:
         key = key_of(page, f"{words}.0")
         return page.optional_url("gather", key) if key else ""
-    of_workflow = is_workflow(words)
-    name, find = ("workflow", workflows_page.find) if of_workflow else ("job", job_page.find)
+    is_workflow = is_workflow_id(words)
+    name, find = ("workflow", workflows_page.find) if is_workflow else ("job", job_page.find)
     try:
         find(page, words)
     except Http404:

@@ -12,6 +12,7 @@ from ..broker.queries import Queries
 from ..broker.workflows import WorkflowQueries
 from ..conf import get_settings
 from ..core import formatting
+from ..core.ids import is_workflow_id
 from ..core.job_data import JobData, split_wait
 from ..core.policies import decode_lane
 from ..core.statuses import FINAL, Status, WorkflowStatus
@@ -131,7 +132,7 @@ def _is_due(job: JobData, now_ms: int) -> str:
 
 def _why_workflow(job_id: str, connection: RedisConnection) -> str:
     workflow_id = job_id.rpartition(".")[0]
-    if not workflow_id.startswith("flow_"):
+    if not is_workflow_id(workflow_id):
         return ""
     try:
         workflow = WorkflowQueries(connection).workflow(workflow_id)

@@ -27,6 +27,7 @@ from ..broker.entries import EventFeed, Position, parse_position
 from ..broker.policies import UniqueQueries
 from ..broker.workflows import WorkflowQueries
 from ..client.transport import send_workflows
+from ..core.ids import is_workflow_id
 from ..core.job_data import NewJob
 from ..core.statuses import FINAL, JobReason
 from ..exceptions import RedisFull, UniqueConflict, WorkflowError, WrongKeyType, first_line
@@ -36,7 +37,6 @@ from .rows import (
     CHUNK,
     ids_on,
     ids_with_rows,
-    is_workflow,
     row_id_of,
     rows_on,
     to_new_job,
@@ -148,7 +148,7 @@ class Relay:
             return {}
         known = {}
         for model, holds_workflows in ((JobRecord, False), (WorkflowRecord, True)):
-            ids = [row.id for row in page if is_workflow(row.id) is holds_workflows]
+            ids = [row.id for row in page if is_workflow_id(row.id) is holds_workflows]
             found = model._base_manager.using(alias).filter(pk__in=ids)
             for row_id, status, reason in found.values_list("pk", "status", "reason"):
                 known[row_id] = status in FINAL and reason != JobReason.LOST
@@ -164,13 +164,13 @@ class Relay:
         queries = UniqueQueries(self._commands.connection, self._commands.settings)
         found = set(queries.aliases([row.id for row in rows if row.unique]))
         old = [row.id for row in rows if row.created_at < timezone.now() - ORPHAN_AGE]
-        jobs = [row_id for row_id in old if not is_workflow(row_id)]
+        jobs = [row_id for row_id in old if not is_workflow_id(row_id)]
         gone = [job_id for job_id, status in queries.statuses(jobs).items() if not status]
         return found | self._behind_mirror([*gone, *self._gone_workflows(old)])
 
     def _gone_workflows(self, row_ids: Iterable[str]) -> Iterable[str]:
         """The workflows among these that Redis has deleted."""
-        ids = [row_id for row_id in row_ids if is_workflow(row_id)]
+        ids = [row_id for row_id in row_ids if is_workflow_id(row_id)]
         queries = WorkflowQueries(self._commands.connection, self._commands.settings)
         found = queries.workflows(ids) if ids else []
         return [one for one, workflow in zip(ids, found, strict=True) if workflow is None]
@@ -211,7 +211,7 @@ class Relay:
             found.update(resent=True)
         jobs = []
         for row in whole:
-            if is_workflow(row.id):
+            if is_workflow_id(row.id):
                 self._push(aliases, row)
             else:
                 jobs.append(to_new_job(row))

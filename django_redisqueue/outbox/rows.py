@@ -28,6 +28,7 @@ from ..client.transport import connection_of
 from ..conf import get_settings
 from ..core.clock import ms_of, real_ms
 from ..core.codec import decode_payload
+from ..core.ids import is_workflow_id
 from ..core.job_data import JobData, NewJob, decode_job, fix_expiry, instant_ms
 from ..core.records import Push, WorkflowJob
 from ..core.statuses import Status
@@ -143,10 +144,6 @@ def to_new_job(row: OutboxJob) -> NewJob:
     )  # fmt: skip
 
 
-def is_workflow(row_id: str) -> bool:
-    return row_id.startswith("flow_") and "." not in row_id
-
-
 def to_push(row: OutboxJob) -> Push:
     """The workflow as it is sent to Redis; ``to_outbox_row`` makes its row."""
     (workflow_id, fields, jobs), _ = decode_payload(row.payload)
@@ -224,7 +221,7 @@ def unrelayed(alias: str) -> models.QuerySet[OutboxJob]:
 def row_id_of(job_id: str) -> str:
     """The id of a job's row: the workflow's, or its own."""
     workflow_id = job_id.rpartition(".")[0]
-    return workflow_id if is_workflow(workflow_id) else job_id
+    return workflow_id if is_workflow_id(workflow_id) else job_id
 
 
 def ids_on(alias: str, row_ids: Sequence[str]) -> set[str]:

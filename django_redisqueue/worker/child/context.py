@@ -25,7 +25,7 @@ from ...client.transport import transport
 from ...core.clock import Duration, from_ms, to_period_ms
 from ...core.codec import dumps, utf8_size
 from ...core.formatting import shorten
-from ...core.ids import due_ms_of
+from ...core.ids import due_ms_of, is_workflow_id
 from ...core.interrupts import Shield
 from ...core.parsing import is_number
 from ...exceptions import (
@@ -122,7 +122,7 @@ class JobContext:
         """The id of the workflow that the job belongs to, or whose callback it is; None for other
         jobs. ``get_workflow`` finds the workflow."""
         found = self.job.id.rpartition(".")[0]
-        return found if found.startswith("flow_") else None
+        return found if is_workflow_id(found) else None
 
     @property
     def gather(self) -> Gather | None:
