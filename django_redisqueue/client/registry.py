@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from types import ModuleType
@@ -74,8 +73,10 @@ def load_task(name: str, module: str, options: Mapping[str, Any], marks: Mapping
     """A pickled task, with its ``call_options``. Imports its module if the task is not registered.
     Raises UnknownTask."""
     if name not in _tasks:
-        with suppress(ModuleNotFoundError):
+        try:
             import_module(module)
+        except ModuleNotFoundError:
+            get_task(name)  # its error shows this one, which may be about another module
     task = get_task(name)
     return replace(task, marks=marks).with_options(options) if options or marks else task
 

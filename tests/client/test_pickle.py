@@ -75,3 +75,13 @@ def test_a_task_that_is_not_registered_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delitem(registry._tasks, charge.name)
     with pytest.raises(UnknownTask, match=f"no task '{charge.name}' is registered"):
         pickle.loads(text)
+
+
+def test_the_error_shows_why_its_module_could_not_be_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = pickle.dumps(charge).replace(__name__.encode(), b"x" * len(__name__))
+    monkeypatch.delitem(registry._tasks, charge.name)
+    with pytest.raises(UnknownTask) as caught:
+        pickle.loads(text)
+    assert isinstance(caught.value.__context__, ModuleNotFoundError)

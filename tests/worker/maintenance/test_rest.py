@@ -244,20 +244,29 @@ def test_the_end_of_an_outage_is_noted_before_the_next_long_wait(
     assert calls == [False, "recovered", True]
 
 
-def test_passes_between_errors_do_not_end_an_outage(
-    role: Role, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The user may not run one command, which not every pass needs: each error was logged."""
+def fail_passes(
+    role: Role, monkeypatch: pytest.MonkeyPatch, numbers: set[int]
+) -> tuple[list[bool], list[int]]:
+    """Replace the passes: those with these numbers fail. Returns one item per pass, and one for
+    each outage that was logged as over."""
     passes, recovered = list[bool](), list[int]()
 
     def run_once() -> None:
         passes.append(True)
-        if len(passes) in (1, 3):
+        if len(passes) in numbers:
             raise RedisUnavailable("away")
 
-    monkeypatch.setattr(leader, "STEADY", 60.0)
     monkeypatch.setattr(role.maintenance, "run_once", run_once)
     monkeypatch.setattr(role.maintenance, "recovered", recovered.append)
+    return passes, recovered
+
+
+def test_passes_between_errors_do_not_end_an_outage(
+    role: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user may not run one command, which not every pass needs: each error was logged."""
+    passes, recovered = fail_passes(role, monkeypatch, {1, 3})
+    monkeypatch.setattr(leader, "STEADY", 60.0)
     role.maintenance.start(lambda: len(passes) == 5)
     assert recovered == []
     monkeypatch.setattr(leader, "STEADY", 0.0)
@@ -269,15 +278,8 @@ def test_a_pass_ended_by_an_order_to_stop_does_not_end_an_outage(
     role: Role, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log said that Redis answered again while it was still hanging."""
-    passes, recovered = list[bool](), list[int]()
-
-    def run_once() -> None:
-        passes.append(True)
-        if len(passes) == 1:
-            raise RedisUnavailable("away")
-
-    monkeypatch.setattr(role.maintenance, "run_once", run_once)
-    monkeypatch.setattr(role.maintenance, "recovered", recovered.append)
+    passes, recovered = fail_passes(role, monkeypatch, {1})
+    monkeypatch.setattr(leader, "STEADY", 0.0)
     role.maintenance.start(lambda: len(passes) == 2)
     assert not recovered
 
