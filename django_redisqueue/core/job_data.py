@@ -76,6 +76,12 @@ class NewJob:
         return 1 + self.after.count(" ")
 
 
+#: The fields of a NewJob that its signature determines.
+SIGNATURE_FIELDS = (
+    "task", "payload", "queue", "options", "priority", "audit", "when", "unique", "lane",
+)  # fmt: skip
+
+
 def instant_ms(when: str, since_ms: int) -> int:
     """A ``when`` as a time in ms; a delay counts from ``since_ms``."""
     return since_ms + int(when) if when.startswith("+") else int(when)
