@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ..broker.replies import RequeueReply
 from ..client.transport import CLEANED_UP
-from ..core.job_data import NewJob
+from ..core.job_data import SIGNATURE_FIELDS, NewJob
 from ..core.parsing import pairs
 from ..core.records import (
     GatherData,
@@ -172,13 +172,8 @@ class InMemoryWorkflows:
 
 
 def _hash(workflow_id: str, job: WorkflowJob, now_ms: int) -> JobHash:
-    found = new_hash(
-        NewJob(
-            job.id, job.queue, job.task, job.payload, job.options, job.priority, job.when,
-            job.audit, unique=job.unique, lane=job.lane,
-        ),
-        now_ms,
-    )  # fmt: skip
+    fields = {name: getattr(job, name) for name in SIGNATURE_FIELDS}
+    found = new_hash(NewJob(job.id, **fields), now_ms)
     found["on_fail"] = job.on_fail
     if job.after:
         add_parents(found, " ".join(workflow_id + name for name in job.after.split()))
