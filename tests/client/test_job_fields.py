@@ -1,5 +1,6 @@
 """No field of a new job is lost on any way into Redis: at once, through the outbox, as a part of a
-workflow, from a schedule, or as a callback. (Inside Redis, the tests of the verbs see to it.)"""
+workflow, from a schedule, as a callback, or as a listener of a gather. Inside Redis, the
+tests of the verbs see to it."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from django_redisqueue.client.workflow_graph import Node, encode_jobs
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import SIGNATURE_FIELDS, NewJob
 from django_redisqueue.core.parsing import pairs
+from django_redisqueue.core.records import GatherListener
 from django_redisqueue.core.schedules import decode_schedule
 from django_redisqueue.outbox.rows import DatabaseOutbox
 from django_redisqueue.testing.hashes import callback_job
@@ -80,3 +82,8 @@ def test_as_a_callback() -> None:
     signature: Any = SimpleNamespace(new_job=lambda job_id: replace(job(**OPTIONAL), id=job_id))
     sent = pairs([*callback_fields("then", signature, "flow_1_0.then")])
     assert of_signature(callback_job(sent, "then", "flow_1_0.then")) == SIGNATURE
+
+
+def test_as_a_listener_of_a_gather() -> None:
+    """The plan has the arguments of all listeners, and they start at once."""
+    assert SIGNATURE.keys() - {"payload", "when"} == {*GatherListener._fields} - {"name"}
