@@ -12,6 +12,7 @@ from django_redisqueue.conf import DEFAULTS
 from django_redisqueue.core import statuses
 from django_redisqueue.health.findings import FindingId, Level
 
+from .docs.pages import assert_lists
 from .support.imports import OWN, ROOT
 
 TEXT = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
@@ -58,7 +59,9 @@ EXPECTED = {
 def test_every_finding_is_listed_with_its_level_and_when_it_appears() -> None:
     page = (ROOT / "docs" / "health.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(\w+)` \| (\w+) \|", page, re.M)
-    assert sorted(name for name, _ in listed) == sorted(FindingId)
+    names = [name for name, _ in listed]
+    assert len(names) == len(set(names))
+    assert_lists("the table in docs/health.md", names, FindingId)
     assert {level for _, level in listed} == set(Level)
 
 
@@ -66,7 +69,7 @@ def test_every_finding_is_listed_with_its_level_and_when_it_appears() -> None:
 def test_each_name_has_a_row(section: str, expected: Iterable[str]) -> None:
     listed = first_column(section)
     assert len(listed) == len(set(listed))
-    assert set(listed) == set(expected)
+    assert_lists(f"docs/glossary.md, section {section},", listed, expected)
 
 
 def test_every_enum_of_statuses_is_compared() -> None:
@@ -76,7 +79,8 @@ def test_every_enum_of_statuses_is_compared() -> None:
         if isinstance(value, type) and issubclass(value, StrEnum) and value is not StrEnum
         for member in value
     }
-    assert found - {""} == EXPECTED["Statuses"] | EXPECTED["Reasons"] | EXPECTED["Options"]
+    compared = EXPECTED["Statuses"] | EXPECTED["Reasons"] | EXPECTED["Options"]
+    assert_lists("EXPECTED, in this file,", compared, found - {""})
 
 
 def test_words_are_in_order_and_have_a_meaning() -> None:

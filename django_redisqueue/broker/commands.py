@@ -26,6 +26,7 @@ from .replies import (
     OutcomeKind,
     PromoteReply,
     ReapReply,
+    RequeueReply,
     RoleTerm,
     StepReply,
     parse_broken,
@@ -216,8 +217,7 @@ class Commands(
         return self._run("cancel", *ids)
 
     def requeue(self, ids: Sequence[str]) -> list[int]:
-        """Codes of requeue.lua: 1 requeued, 0 neither failed nor cancelled, -1 unknown, -2 and -3
-        its workflow is cleaned up or cancelled, -4 another job has its unique key."""
+        """A RequeueReply for each job."""
         return self._run("requeue", "", "", 0, *ids)
 
     def requeue_oldest(
@@ -231,7 +231,7 @@ class Commands(
         """Requeue the oldest ``jobs`` (at most 100) of a list, or those among them in ``meant``.
         Jobs of a workflow that is cancelled or cleaned up stay."""
         codes: list[int] = self._run("requeue", queue, status, jobs, *step, *meant)
-        return StepReply(len(codes), codes.count(1))
+        return StepReply(len(codes), codes.count(RequeueReply.REQUEUED))
 
     def run_now(self, ids: Sequence[str]) -> list[int]:
         """Codes of run_now.lua: 1 queued, 0 neither scheduled nor retrying, -1 unknown, -2 it is

@@ -52,13 +52,13 @@ def add_policies(found: Sequence[PolicyState]) -> PolicyState:
     errors = {name: error for one in found for name, error in one.errors.items()}
     due = sorted((each for one in found for each in one.due), key=lambda each: each[1])
     return PolicyState(
-        sum(one.unique_keys for one in found),
-        sum(one.schedules for one in found),
-        sum(one.stopped for one in found),
-        errors,
-        due[:DUE],
-        add_counts(one.parked for one in found),
-        add_counts(one.waits for one in found),
+        unique_keys=sum(one.unique_keys for one in found),
+        schedules=sum(one.schedules for one in found),
+        stopped=sum(one.stopped for one in found),
+        errors=errors,
+        due=due[:DUE],
+        parked=add_counts(one.parked for one in found),
+        waits=add_counts(one.waits for one in found),
     )
 
 
@@ -85,6 +85,15 @@ class ShardState:
     policies: PolicyState
     deserted: Mapping[int, int] = field(default_factory=dict)  # shards without a worker -> jobs
 
+    @property
+    def is_staffed(self) -> bool:
+        """Whether a worker is alive."""
+        return self.has_workers or bool(self.served)
+
+    @property
+    def unfinished(self) -> int:
+        return sum(queue.unfinished for queue in self.queues)
+
 
 def add_states(found: Mapping[int, ShardState]) -> ShardState:
     """The state of several shards together. A queue is served if it is served in all of them."""
@@ -92,27 +101,27 @@ def add_states(found: Mapping[int, ShardState]) -> ShardState:
         [state] = found.values()
         return state
     states = list(found.values())
-    unread = [state.unread.events for state in states]
-    staffed = [state for state in states if state.has_workers or state.served]
+    served = [state.served for state in states if state.is_staffed]
+    evictions = [state.eviction for state in states if state.eviction != "noeviction"]
+    deserted = {shard: state.unfinished for shard, state in found.items() if not state.is_staffed}
     return ShardState(
-        max(state.now_ms for state in states),
-        add_queues({shard: state.queues for shard, state in found.items()}),
-        add_counts(state.former for state in states),
-        frozenset.intersection(*(state.served for state in staffed)) if staffed else frozenset(),
-        bool(staffed),
-        sorted({child for state in states for child in state.lapsed})[:LAPSED],
-        next((one.eviction for one in states if one.eviction != "noeviction"), "noeviction"),
-        UnreadEvents(
-            None if None in unread else sum(filter(None, unread)),
-            max(state.unread.oldest_ms for state in states),
-        ),
-        add_policies([state.policies for state in states]),
-        {
-            shard: sum(queue.unfinished for queue in state.queues)
-            for shard, state in found.items()
-            if staffed and state not in staffed
-        },
+        now_ms=max(state.now_ms for state in states),
+        queues=add_queues({shard: state.queues for shard, state in found.items()}),
+        former=add_counts(state.former for state in states),
+        served=frozenset.intersection(*served) if served else frozenset(),
+        has_workers=bool(served),
+        lapsed=sorted({child for state in states for child in state.lapsed})[:LAPSED],
+        eviction=evictions[0] if evictions else "noeviction",
+        unread=_add_unread([state.unread for state in states]),
+        policies=add_policies([state.policies for state in states]),
+        deserted=deserted if served else {},
     )
+
+
+def _add_unread(found: Sequence[UnreadEvents]) -> UnreadEvents:
+    counts = [one.events for one in found if one.events is not None]
+    events = sum(counts) if len(counts) == len(found) else None
+    return UnreadEvents(events, max(one.oldest_ms for one in found))
 
 
 class HealthQueries(OverviewQueries):
@@ -184,11 +193,11 @@ class HealthQueries(OverviewQueries):
         for (key, _), lanes in zip(places, details[len(names) :], strict=True):
             parked[key] += lanes or 0
         return PolicyState(
-            uniques or 0,
-            schedules or 0,
-            stopped or 0,
-            {printable(name): printable(error) for name, error in errors if error},
-            [(printable(name), score_ms(score)) for name, score in pairs(due or ()).items()],
-            parked,
-            {kind: count or 0 for kind, count in zip(WaitKind, waits, strict=True)},
+            unique_keys=uniques or 0,
+            schedules=schedules or 0,
+            stopped=stopped or 0,
+            errors={printable(name): printable(error) for name, error in errors if error},
+            due=[(printable(name), score_ms(score)) for name, score in pairs(due or ()).items()],
+            parked=parked,
+            waits={kind: count or 0 for kind, count in zip(WaitKind, waits, strict=True)},
         )

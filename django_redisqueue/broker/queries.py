@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..core.codec import encode_stored
 from ..core.ids import QUEUE_NAME
-from ..core.job_data import JobData, JobQuery, decode_job
+from ..core.job_data import HASH_FIELDS, JobData, JobQuery, decode_job
 from ..core.parsing import MAX_EXACT, clock_ms, int_or_none, pairs, present
 from ..core.statuses import FINAL, Status
 from ..exceptions import CorruptJob, JobNotFound, WrongKeyType
@@ -25,11 +25,9 @@ RESULT_FILES_A_STEP = 100
 VERBS = ("clear", "requeue")  # of continuations
 STEP = 500  # ids per command, which takes Redis well under a millisecond
 _CREATED = re.compile(r"(?:periodic_\w{10}|[a-z]+)_(\d+)_")  # when the id was made, in ms
-OUTLINE = (
-    "v", "task", "payload", "options", "status", "queue", "priority", "attempts", "recoveries",
-    "generation", "child", "error", "reason", "progress", "enqueued_ms", "due_ms", "started_ms",
-    "finished_ms", "cancel_ms", "deleted", "waits_for", "parked_ms",
-)  # fmt: skip
+# What lists need not read: large, or shown nowhere but on a job's own page
+_DETAILS = {"result", "ran", "unique", "lane", "lease", "seq", "first_ms", "previous_due_ms"}
+OUTLINE = (*(name for name in HASH_FIELDS if name not in _DETAILS), "deleted")
 # The fields of a deleted job's hash (tombstone.lua, deletion.lua)
 TOMBSTONE = {"lingers", "until_ms", "deleted", "alias"}
 

@@ -49,6 +49,17 @@ class RemoveReply(IntEnum):
     REMOVED = 1
 
 
+class RequeueReply(IntEnum):
+    """What became of one job that was to be requeued (requeue.lua)."""
+
+    UNIQUE_CONFLICT = -4  # another job has its unique key
+    WORKFLOW_CANCELLED = -3
+    WORKFLOW_CLEANED = -2
+    UNKNOWN = -1
+    WRONG_STATUS = 0  # neither failed nor cancelled
+    REQUEUED = 1
+
+
 class FireReply(IntEnum):
     """What became of a due time (fire.lua)."""
 

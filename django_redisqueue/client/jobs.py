@@ -15,6 +15,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 
 from ..broker.queries import not_found
+from ..broker.replies import RequeueReply
 from ..conf import is_in_test_run
 from ..core.clock import Deadline, Duration, from_ms
 from ..core.ids import check_job_id
@@ -33,7 +34,6 @@ from .enqueue import Deferred, send_to_cancel
 from .large_results import read_result
 from .transport import transport, transport_of
 
-UNIQUE_CONFLICT = -4  # requeue.lua: another job has its unique key
 OUTBOX_RECHECK = 0.5  # s between reads of a job that is still in the outbox
 
 
@@ -227,21 +227,21 @@ class Job:
         self._check_committed("requeue")
         code = transport().requeue(self.id)
         self._data = None
-        if code == UNIQUE_CONFLICT:
+        if code == RequeueReply.UNIQUE_CONFLICT:
             key, owner = transport_of(self.id).unique_conflict(self.id)
             raise UniqueConflict(
                 f"job {self.id} cannot be requeued: job {owner or 'another'} has its unique key "
                 f"{key}; requeue it once that job has ended"
             )
-        if code < -1:
+        if code in (RequeueReply.WORKFLOW_CANCELLED, RequeueReply.WORKFLOW_CLEANED):
             raise WrongState(
                 f"job {self.id} cannot be requeued: its workflow is cancelled or was cleaned up"
             )
-        if code < 0:
+        if code == RequeueReply.UNKNOWN:
             self._read_from_database(error := not_found(self.id))
             if self.status.is_final:
                 raise error
-        if code <= 0:
+        if code != RequeueReply.REQUEUED:
             raise WrongState(
                 f"job {self.id} is {self.status.value}; only failed or cancelled jobs can be "
                 "requeued"

@@ -15,7 +15,7 @@ from ..core.clock import real_ms
 from ..core.codec import dumps, encode_payload, loads
 from ..core.ids import new_job_id
 from ..core.instruments import is_watched, producing, with_headers
-from ..core.job_data import EXPIRES, NewJob, instant_ms
+from ..core.job_data import EXPIRES, SIGNATURE_FIELDS, NewJob, instant_ms
 from ..core.ports import ports
 from ..core.redaction import OPTION, REDACTED, Hidden, Redaction, without_frames
 from ..core.statuses import OnParentFailure
@@ -489,11 +489,6 @@ def callback_fields(name: str, signature: Signature, job_id: str) -> Iterator[st
     its id. Raises InvalidOption."""
     job = signature.new_job(job_id)
     check_same_shard(job, f"the {name} callback")
-    values = {
-        "task": job.task, "payload": job.payload, "queue": job.queue, "options": job.options,
-        "priority": str(job.priority), "audit": job.audit, "when": job.when,
-        "unique": job.unique, "lane": job.lane,
-    }  # fmt: skip
-    for key, value in values.items():
-        if value:
+    for key in SIGNATURE_FIELDS:
+        if value := str(getattr(job, key)):
             yield from (f"{name}_{key}", value)

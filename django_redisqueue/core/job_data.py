@@ -25,6 +25,11 @@ _INSTANTS = (
     "enqueued_ms", "due_ms", "first_ms", "started_ms", "finished_ms", "cancel_ms", "parked_ms",
     "previous_due_ms",
 )  # fmt: skip
+#: The fields of a job's hash that ``decode_job`` reads.
+HASH_FIELDS = (
+    "v", "task", "status", "queue", "ran", "waits_for", "payload", "options", "result", "error",
+    "progress", *_NAMES, *_COUNTS, *_INSTANTS,
+)  # fmt: skip
 
 
 class WaitKind(StrEnum):
@@ -69,6 +74,12 @@ class NewJob:
     def weight(self) -> int:
         """How many jobs a script touches to create it: itself and its parents."""
         return 1 + self.after.count(" ")
+
+
+#: The fields of a NewJob that its signature determines.
+SIGNATURE_FIELDS = (
+    "task", "payload", "queue", "options", "priority", "audit", "when", "unique", "lane",
+)  # fmt: skip
 
 
 def instant_ms(when: str, since_ms: int) -> int:

@@ -53,8 +53,7 @@ class Transport(Protocol):
         """1 cancelled, 2 asked to stop, 0 already finished, -1 unknown."""
 
     def requeue(self, job_id: str) -> int:
-        """1 requeued, 0 neither failed nor cancelled, -1 unknown, -2 and -3 its workflow is cleaned
-        up or cancelled, -4 another job has its unique key."""
+        """A RequeueReply."""
 
     def duplicate_of(self, job_id: str) -> str:
         """The job that this id leads to because its own job was a duplicate; or ''."""

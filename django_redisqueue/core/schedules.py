@@ -24,7 +24,7 @@ from cronsim import CronSim, CronSimError
 from ..exceptions import CorruptJob, InvalidOption, short_repr
 from .clock import UNITS_MS, Duration, period_text, to_ms, to_period_ms
 from .ids import periodic_prefix
-from .job_data import NewJob
+from .job_data import SIGNATURE_FIELDS, NewJob
 from .parsing import parse_instant_ms, parse_int
 from .statuses import Misfire, Overlap, check_choice
 from .text import printable
@@ -35,7 +35,6 @@ LATE_MS = 60_000  # a run that starts within a minute of its due time is on time
 CATCH_UP = 100  # the most runs that ``misfire="all"`` makes, which are the latest ones
 MAX_OUTAGE_MS = 366 * UNITS_MS["d"]  # older due times are neither run nor counted
 MAX_COUNTED = 1000  # due times of a cron expression that are computed: each takes 50 µs
-_JOB_FIELDS = ("task", "payload", "queue", "options", "priority", "audit", "when", "unique", "lane")
 _INSTANTS = ("next_ms", "last_due_ms", "last_ms")
 _COUNTS = ("fired", "missed", "skipped")
 
@@ -335,7 +334,7 @@ class ScheduleDefinition:
             "overlap": str(schedule.overlap),
             "error": self.error,
         }
-        found |= {f"job_{name}": str(getattr(self.job, name)) for name in _JOB_FIELDS}
+        found |= {f"job_{name}": str(getattr(self.job, name)) for name in SIGNATURE_FIELDS}
         return {**found, "digest": _digest(f"{name}={text}" for name, text in found.items())}
 
     @property

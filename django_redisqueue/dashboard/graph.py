@@ -111,11 +111,11 @@ def draw(
         return None
     places = _place({group: layers[group] for group in members}, edges)
     return Drawing(
-        [_box(found, places[group], about) for group, found in members.items()],
-        [_path(places[parent], places[child]) for parent, child in sorted(edges)],
-        max(x for x, _ in places.values()) + WIDTH + EDGE,
-        max(y for _, y in places.values()) + HEIGHT + EDGE,
-        len(members) < len(nodes),
+        boxes=[_box(found, places[group], about) for group, found in members.items()],
+        edges=[_path(places[parent], places[child]) for parent, child in sorted(edges)],
+        width=max(x for x, _ in places.values()) + WIDTH + EDGE,
+        height=max(y for _, y in places.values()) + HEIGHT + EDGE,
+        is_folded=len(members) < len(nodes),
     )
 
 

@@ -98,8 +98,8 @@ def _workers(facts: Facts) -> Iterator[Finding]:
     or have an older version, announce none, so it is unknown what they serve."""
     if facts.shard is None:
         return
-    if not facts.shard.has_workers and not facts.shard.served:
-        yield from _no_worker(sum(queue.unfinished for queue in facts.shard.queues))
+    if not facts.shard.is_staffed:
+        yield from _no_worker(facts.shard.unfinished)
     elif facts.shard.served:
         for queue in facts.shard.queues:
             is_waiting = queue.counts["queued"] > 0 and not queue.is_paused

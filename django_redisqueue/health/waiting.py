@@ -71,7 +71,7 @@ def _why_queue(job: JobData, shard: ShardState) -> str:
         return "Its queue is blocked: another program has written to its keys."
     if queue.is_paused:
         return f"Its queue is paused, {paused_ago(queue)}."
-    if not shard.has_workers and not shard.served:
+    if not shard.is_staffed:
         return "No worker is alive."
     if shard.served and job.queue not in shard.served:
         return f"No worker serves its queue, {job.queue}."

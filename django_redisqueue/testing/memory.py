@@ -8,8 +8,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
-from ..broker.replies import ClaimedJob, OutcomeKind
-from ..client.jobs import UNIQUE_CONFLICT, Job
+from ..broker.replies import ClaimedJob, OutcomeKind, RequeueReply
+from ..client.jobs import Job
 from ..client.transport import check_pushed
 from ..core.clock import Deadline, to_ms
 from ..core.job_data import JobData, NewJob, decode_job
@@ -266,7 +266,7 @@ class InMemoryQueue(CapturedJobs):
             return int(found["refuses"])
         unique = found.get("unique", "")
         if self._unique.conflict(job_id, unique):
-            return UNIQUE_CONFLICT
+            return RequeueReply.UNIQUE_CONFLICT
         for name in OF_A_RUN:
             found.pop(name, None)
         back = Status.WAITING if found.get("waits") else Status.QUEUED

@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..core.job_data import NewJob
+from ..broker.replies import RequeueReply
+from ..client.transport import CLEANED_UP
+from ..core.job_data import SIGNATURE_FIELDS, NewJob
 from ..core.parsing import pairs
 from ..core.records import (
     GatherData,
@@ -27,7 +29,6 @@ from .hashes import PARENT_REASONS, add_parents, callback_job, new_hash, set_fie
 from .index import JobHash
 from .policies import InMemoryUnique
 
-CLEANED, CANCELLED = -2, -3  # codes of requeue.lua for jobs that cannot be requeued
 LOST = (Status.FAILED, Status.CANCELLED)
 
 
@@ -68,7 +69,7 @@ class InMemoryWorkflows:
         now_ms = self._jobs.now_ms()
         jobs = {job.id: _hash(push.workflow_id, job, now_ms) for job in push.jobs}
         if not jobs.keys().isdisjoint(self._jobs.hashes):
-            return CLEANED
+            return CLEANED_UP
         for job_id, found in jobs.items():
             if (held := self._unique.conflict(job_id, found.get("unique", ""))) is not None:
                 return f"{job_id} {held[1].job_id} {held[0].key}"
@@ -97,15 +98,15 @@ class InMemoryWorkflows:
             if workflow.status in (WorkflowStatus.CANCELLED, WorkflowStatus.COMPLETED):
                 return 0
             self._end(workflow, WorkflowStatus.CANCELLED)
-            self._cancel_all(workflow, CANCELLED, JobReason.NONE)
+            self._cancel_all(workflow, RequeueReply.WORKFLOW_CANCELLED, JobReason.NONE)
         elif not workflow.status.is_final:
             return 0
         else:
-            self._cancel_all(workflow, CLEANED, JobReason.CLEANED)
+            self._cancel_all(workflow, RequeueReply.WORKFLOW_CLEANED, JobReason.CLEANED)
             del self._workflows[workflow_id]
         return 1
 
-    def _cancel_all(self, workflow: _Workflow, refuses: int, reason: JobReason) -> None:
+    def _cancel_all(self, workflow: _Workflow, refuses: RequeueReply, reason: JobReason) -> None:
         for found in workflow.jobs.values():
             found["refuses"] = str(refuses)
         for job_id in workflow.jobs:
@@ -171,13 +172,8 @@ class InMemoryWorkflows:
 
 
 def _hash(workflow_id: str, job: WorkflowJob, now_ms: int) -> JobHash:
-    found = new_hash(
-        NewJob(
-            job.id, job.queue, job.task, job.payload, job.options, job.priority, job.when,
-            job.audit, unique=job.unique, lane=job.lane,
-        ),
-        now_ms,
-    )  # fmt: skip
+    fields = {name: getattr(job, name) for name in SIGNATURE_FIELDS}
+    found = new_hash(NewJob(job.id, **fields), now_ms)
     found["on_fail"] = job.on_fail
     if job.after:
         add_parents(found, " ".join(workflow_id + name for name in job.after.split()))

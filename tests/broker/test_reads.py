@@ -4,12 +4,13 @@ nothing is skipped while members come and go."""
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
 from django_redisqueue.broker.base import Read, Strict, page_after, run, together
 from django_redisqueue.broker.queries import UnreadableJob
-from django_redisqueue.core.job_data import JobData
+from django_redisqueue.core.job_data import HASH_FIELDS, JobData, decode_job
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.exceptions import InvalidOption, WrongKeyType
 from tests.support.round_trips import round_trips
@@ -68,6 +69,27 @@ def test_an_outline_has_all_but_result_and_options(broker: BrokerHarness) -> Non
     assert a.error.type == "E"
     assert a.finished_ms == broker.now
     assert b.result is None
+
+
+def test_the_fields_that_are_decoded_are_known_to_lists() -> None:
+    """A field that HASH_FIELDS lacks would be shown by a job's own page, but not by lists."""
+    read = set()
+
+    class Recorded(dict[str, str]):
+        def get(self, name: str, *default: Any) -> Any:
+            read.add(name)
+            return super().get(name, *default)
+
+        def __contains__(self, name: object) -> bool:
+            read.add(name)
+            return super().__contains__(name)
+
+        def __getitem__(self, name: str) -> str:
+            read.add(name)
+            return super().__getitem__(name)
+
+    decode_job("a", Recorded(task="t", status=Status.SCHEDULED, payload="[[],{}]"))
+    assert read == {*HASH_FIELDS}
 
 
 def test_the_outlines_of_broken_and_missing_jobs_say_so(broker: BrokerHarness) -> None:

@@ -410,8 +410,8 @@ def test_an_include_begins_with_its_description(path: Path) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_a_method_and_a_test_file_of_its_name(verb: str) -> None:
-    assert callable(getattr(Commands, verb))
-    assert (ROOT / f"test_{verb}.py").is_file()
+    assert callable(getattr(Commands, verb, None)), f"broker/commands.py: no method {verb}"
+    assert (ROOT / f"test_{verb}.py").is_file(), f"there is no tests/broker/test_{verb}.py"
 
 
 GLOBALS = {
@@ -563,7 +563,7 @@ def test_every_verb_is_exercised(broker: BrokerHarness, monkeypatch: pytest.Monk
     monkeypatch.setattr(broker.connection, "script", script)
     exercise(broker)
     exercise_the_rest(broker)
-    assert sorted(verbs) == VERBS
+    assert verbs == {*VERBS}, f"exercise_the_rest lacks {sorted({*VERBS} - verbs)}"
 
 
 def _is_known(key: str, keys: Keys) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +57,14 @@ def anchors(page: Path) -> set[str]:
 def _anchor(heading: str) -> str:
     kept = re.sub(r"[^\w\- ]", "", re.sub(r"\]\([^)]*\)", "", heading).lower())
     return kept.strip().replace(" ", "-")
+
+
+def assert_lists(place: str, listed: Iterable[str], existing: Iterable[str]) -> None:
+    """Check that a place of the documentation lists what exists, and nothing else."""
+    missing = sorted({*existing} - {*listed})
+    assert not missing, f"{place} lacks {', '.join(missing)}"
+    unknown = sorted({*listed} - {*existing})
+    assert not unknown, f"{place} lists what does not exist: {', '.join(unknown)}"
 
 
 def links(page: Path) -> list[str]:

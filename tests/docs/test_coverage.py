@@ -1,4 +1,4 @@
-"""The metrics, checks and log lines in the code are all documented."""
+"""The settings, metrics, checks and log lines in the code are all documented."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 
 from django_redisqueue import prometheus
 from django_redisqueue.client.options import CALL_CHECKS, TASK_CHECKS
+from django_redisqueue.conf import DEFAULTS
 from tests.support.imports import OWN, ROOT
 from tests.support.log_lines import LINES, PAGE, listing, log_calls
 
-from .pages import ALL_TEXT
+from .pages import ALL_TEXT, assert_lists
 
 METRICS = set(re.findall(r"\bredisqueue_[a-z_]+\b", (ROOT / "docs" / "metrics.md").read_text()))
 LITERAL = re.compile(r'"django_redisqueue\.([EW]\d{3})"')
@@ -33,18 +34,27 @@ def metric_names() -> set[str]:
 def test_exactly_the_existing_metrics_are_documented() -> None:
     names = metric_names()
     assert len(names) > 20
-    assert names <= METRICS
+    assert_lists("docs/metrics.md", METRICS & names, names)
     # docs/scale.md and others also name them
     named = set(re.findall(r"\bredisqueue_[a-z_]+(?:_total|_seconds|_events)\b", ALL_TEXT))
-    assert named <= names
+    assert_lists("the documentation", named | names, names)
+
+
+def test_every_setting_is_in_the_table_of_settings() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Settings\n")[2].partition("\n## ")[0]
+    keys = re.findall(r"`([A-Z_]+)`", " ".join(re.findall(r"^\| (.+?) \|", section, re.M)[1:]))
+    assert len(keys) == len(set(keys))
+    assert_lists("docs/operations.md, section Settings,", keys, DEFAULTS)
 
 
 def test_the_readme_has_every_option_of_a_task_and_of_a_call() -> None:
     section = (ROOT / "README.md").read_text().partition("### Tasks")[2].partition("### Queues")[0]
     rows = re.findall(r"^\| (`[^|]*) \|", section, re.M)
-    assert set(re.findall(r"\w+", " ".join(rows))) == {*TASK_CHECKS, "name", "aliases"}
+    options = re.findall(r"\w+", " ".join(rows))
+    assert_lists("README.md, section Tasks,", options, {*TASK_CHECKS, "name", "aliases"})
     call = section.partition("`using(...)` takes ")[2].partition("\n\n")[0]
-    assert set(re.findall(r"`(\w+)`", call)) == CALL_CHECKS.keys()
+    assert_lists("'`using(...)` takes' in README.md", re.findall(r"`(\w+)`", call), CALL_CHECKS)
 
 
 def test_exactly_the_existing_checks_are_documented() -> None:
@@ -54,7 +64,8 @@ def test_exactly_the_existing_checks_are_documented() -> None:
     ids |= {found for text in code for found in LITERAL.findall(text)}
     page = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
     assert len(ids) > 20
-    assert ids == set(re.findall(r"^\| `django_redisqueue\.([EW]\d{3})`", page, re.M))
+    listed = re.findall(r"^\| `django_redisqueue\.([EW]\d{3})`", page, re.M)
+    assert_lists("docs/checks.md", listed, ids)
 
 
 def test_every_log_line_is_listed() -> None:

@@ -10,6 +10,8 @@ import pytest
 from django_redisqueue import Job, JobQueue, exceptions
 from tests.support.imports import ROOT
 
+from .pages import assert_lists
+
 PAGE = (ROOT / "docs/python-api.md").read_text(encoding="utf-8")
 ERRORS = inspect.getmembers(
     exceptions,
@@ -28,13 +30,14 @@ def section(title: str) -> str:
 @pytest.mark.parametrize("offered", [Job, JobQueue])
 def test_every_public_name_is_on_the_page(offered: type) -> None:
     names = {name for name in dir(offered) if not name.startswith("_")}
-    assert {
-        name for name in names if not re.search(rf"`{name}\b", section(offered.__name__))
-    } == set()
+    found = {name for name in names if re.search(rf"`{name}\b", section(offered.__name__))}
+    assert_lists(f"docs/python-api.md, section {offered.__name__},", found, names)
 
 
 def test_every_error_is_on_the_page() -> None:
-    assert {name for name, _ in ERRORS if f"`{name}`" not in section("Errors")} == set()
+    names = {name for name, _ in ERRORS}
+    found = {name for name in names if f"`{name}`" in section("Errors")}
+    assert_lists("docs/python-api.md, section Errors,", found, names)
 
 
 def test_the_three_groups_of_other_exceptions() -> None:

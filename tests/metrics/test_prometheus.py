@@ -28,6 +28,7 @@ from django_redisqueue.prometheus import Collector
 from django_redisqueue.worker.identity import this_worker
 from tests.app import tasks
 from tests.broker.schedules import definition
+from tests.docs.pages import assert_lists
 from tests.support.commands import Script
 from tests.support.manual_worker import ManualWorker
 from tests.support.shards import keys_of, shard_of
@@ -294,7 +295,7 @@ def test_the_docs_list_exactly_the_existing_metrics(mirrored: ManualWorker, sett
         names.add(family.name + ("_total" if family.type == "counter" else ""))
     page = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_text()
     rows = "".join(line for line in page.splitlines() if line.startswith("| `redisqueue_"))
-    assert set(re.findall(r"`(redisqueue_\w+)`", rows)) == names
+    assert_lists("the table in docs/metrics.md", re.findall(r"`(redisqueue_\w+)`", rows), names)
 
 
 def test_without_the_library_the_error_names_the_extra() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -23,8 +24,9 @@ from django_redisqueue import (
     push_many,
     task,
 )
+from django_redisqueue.broker.scripts import LUA
 from django_redisqueue.core.ids import new_workflow_id
-from django_redisqueue.core.job_data import NewJob, Progress
+from django_redisqueue.core.job_data import HASH_FIELDS, NewJob, Progress
 from django_redisqueue.core.ports import ports
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.exceptions import (
@@ -41,6 +43,7 @@ from django_redisqueue.exceptions import (
     WrongState,
 )
 from django_redisqueue.testing import InMemoryQueue, capture_jobs, run_inline, use_redis
+from django_redisqueue.testing.hashes import OF_A_RUN
 from tests.app import tasks
 from tests.app.models import Counter
 
@@ -515,3 +518,10 @@ def test_use_redis_requests_the_one_in_the_settings() -> None:
         see.enqueue(1)
     with pytest.raises(ConfigurationError, match="has not requested"):
         see.enqueue(1)
+
+
+def test_a_requeue_forgets_the_fields_that_it_forgets_in_redis() -> None:
+    deleted = re.search(r"'HDEL', key, ([^)]+)\)", (LUA / "requeue.lua").read_text())
+    assert deleted
+    shown = {*re.findall(r"\w+", deleted[1])} & {*HASH_FIELDS}
+    assert {*OF_A_RUN} == shown - {"recoveries"}  # in memory nothing crashes
