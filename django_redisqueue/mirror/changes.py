@@ -61,6 +61,8 @@ class JobChange:
         self.failures: list[JobStreamEvent] = []  # attempts that failed
         self.last_error: str | None = None  # of the last of these, if its event does not carry it
         self.is_replaced = False  # the job got newer arguments, which the event does not carry
+        if self.is_behind:
+            self.fields["due_at"] = None  # the event that cleared it may be among these
         if known is None:
             self.fields.update(task=first.task, queue=first.queue, enqueued_at=first.at_ms)
             known = _NEW
@@ -112,6 +114,7 @@ def _fill_new(fields: dict[str, Any], body: JobBody) -> None:
     fields["payload"] = body.payload or ""
     fields["priority"], fields["requeues"] = body.priority, body.generation
     fields["tags"], fields["correlation_id"] = body.tags, body.correlation or None
+    fields["progress"] = body.progress
     if body.enqueued_ms is not None:
         fields["enqueued_at"] = body.enqueued_ms
     if fields.get("started_at") is None:
@@ -202,10 +205,10 @@ def _end_attempt(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
             fields["due_at"] = more.get("dueMs")
         case Status.FAILED:
             sums.failed += 1
-            fields.update(reason=more.get("reason", ""), finished_at=at_ms)
         case Status.CANCELLED:
             sums.cancelled += 1
-            fields.update(reason=more.get("reason", ""), finished_at=at_ms, due_at=None)
+    if event.status != Status.RETRYING:
+        fields.update(reason=more.get("reason", ""), finished_at=at_ms, due_at=None)
     if event.status != Status.CANCELLED:
         change.failures.append(event)
         fields["error_group"] = UNSET
