@@ -299,7 +299,8 @@ def test_the_due_time_and_the_progress_follow_redis_through_a_gap(
     record.delete()
     check_records(broker)
     progress = full_shard.record("progresses").job_progress
-    assert progress is not None and progress.done == 3
+    assert progress is not None
+    assert progress.done == 3
 
 
 def test_a_requeue_is_counted(full_shard: MirroredShard) -> None:

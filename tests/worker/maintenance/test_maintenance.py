@@ -318,7 +318,7 @@ def test_a_wait_for_a_lock_ends(
 ) -> None:
     """Otherwise its connection would keep waiting, and each new process would add another."""
     monkeypatch.setattr(bridge, "LOCK_WAIT", 0.05)
-    made.append(TaskThreads([PeriodicTask(lambda: Receipt.objects.exists(), 0)]))
+    made.append(TaskThreads([PeriodicTask(Receipt.objects.exists, 0)]))
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(f"LOCK TABLE {Receipt._meta.db_table}")
         made[0].lead(True)
