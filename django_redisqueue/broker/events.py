@@ -248,6 +248,17 @@ class EventStream(EventFeed):
         before = position[0], position[1] - 1
         return self._page([(name, parse_entry(entries[0][1]))], before).until(position)
 
+    def newest(self, until: Position) -> StreamPage | None:
+        """A page of the last event up to that position; None if there is no entry up to it."""
+        found = self.connection.call(
+            "XREVRANGE", self.keys.events, entry_id(until), "-", "COUNT", "1"
+        )
+        if not found:
+            return None
+        name, parts = found[0][0], parse_entry(found[0][1])
+        last = min(until, last_position(first_position(name), parts))
+        return self._page([(name, parts)], (last[0], last[1] - 1)).until(last)
+
     def bodies(self, ids: Sequence[str]) -> list[JobBody]:
         """The bodies of these jobs, in one pipeline; an empty one for a job that is gone."""
         commands = [("HMGET", self.keys.job(job_id), *BODY) for job_id in ids]
