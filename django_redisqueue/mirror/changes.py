@@ -48,14 +48,15 @@ class JobChange:
     """The change of one job's record: the ``fields`` to write, with times (``*_at``) in ms."""
 
     __slots__ = (
-        "event", "failures", "fields", "is_behind", "is_new", "is_replaced", "last_error", "order",
-        "queued_ms", "started_ms", "status",
+        "event", "failures", "fields", "has_first", "is_behind", "is_new", "is_replaced",
+        "last_error", "order", "queued_ms", "started_ms", "status",
     )  # fmt: skip
 
     def __init__(self, known: KnownJob | None, first: JobStreamEvent, epoch: int) -> None:
         self.event = first  # the last one applied
         self.fields: dict[str, Any] = {}
         self.is_new = known is None
+        self.has_first = False  # the first event of the job is among these
         # The epoch has risen, so events may be missing between the record and this one.
         self.is_behind = known is not None and known.epoch < epoch
         self.failures: list[JobStreamEvent] = []  # attempts that failed
@@ -70,11 +71,15 @@ class JobChange:
         self.status, self.queued_ms, self.started_ms = known[2:]
 
     @property
+    def lacks_start(self) -> bool:
+        """Whether only the job's hash has what a new record begins with."""
+        return self.is_new and ("payload" not in self.fields or not self.has_first)
+
+    @property
     def needs_body(self) -> bool:
         """True if the events lack something that the job's hash holds: it is too large for the
         stream, or the mirror has not seen the job's first event, or events were lost."""
-        lacks_start = self.is_new and "payload" not in self.fields
-        if self.is_replaced or self.is_behind or lacks_start:
+        if self.is_replaced or self.is_behind or self.lacks_start:
             return True
         if self.status == Status.COMPLETED:
             return self.event.result is None
@@ -86,7 +91,7 @@ class JobChange:
         """Take from the hash what the events left out, if the hash has it."""
         event, fields = self.event, self.fields
         is_behind = self.is_behind and body.payload is not None
-        if is_behind or (self.is_new and "payload" not in fields):
+        if is_behind or self.lacks_start:
             _fill_new(fields, body)
         if self.is_replaced and body.payload is not None:
             fields["payload"] = body.payload
@@ -148,6 +153,7 @@ def _apply(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
         fields.update(CLEARED_BY_REQUEUE)
     fields["status"], fields["attempts"] = event.status, event.attempt
     if event.seq == 1:
+        change.has_first = True
         sums.enqueued += 1
         fields["priority"] = more.get("priority", 0)
         fields["enqueued_at"], fields["requeues"] = event.at_ms, 0  # a lost job may start anew
