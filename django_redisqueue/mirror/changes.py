@@ -91,10 +91,11 @@ class JobChange:
         """Take from the hash what the events left out, if the hash has it."""
         event, fields = self.event, self.fields
         is_behind = self.is_behind and body.payload is not None
-        if is_behind or self.lacks_start:
-            _fill_new(fields, body)
-        if self.is_replaced and body.payload is not None:
-            fields["payload"] = body.payload
+        if body.payload is not None:
+            if self.is_behind or self.lacks_start:
+                _fill_new(fields, body)
+            if self.is_replaced:
+                fields["payload"] = body.payload
         if self.status == Status.COMPLETED and event.result is None and body.result:
             fields["result"] = body.result
         self.last_error = body.error
@@ -116,7 +117,7 @@ _NEW = KnownJob(-1, -1, "", None, None)
 
 
 def _fill_new(fields: dict[str, Any], body: JobBody) -> None:
-    fields["payload"] = body.payload or ""
+    fields["payload"] = body.payload
     fields["priority"], fields["requeues"] = body.priority, body.generation
     fields["tags"], fields["correlation_id"] = body.tags, body.correlation or None
     fields["progress"] = body.progress
