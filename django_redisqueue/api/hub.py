@@ -19,14 +19,22 @@ from django.db import connections
 from django.db.models import Q
 
 from ..broker.connection import blocking_connection, worker_connection
-from ..broker.entries import START, Ends, EventFeed, EventLine, Position, wait_for_lines
+from ..broker.entries import (
+    START,
+    Ends,
+    EventFeed,
+    EventLine,
+    Position,
+    format_position,
+    wait_for_lines,
+)
 from ..broker.failures import retry_until_answered
 from ..broker.redis_url import shards_by_server
 from ..conf import get_settings
 from ..core.clock import ms_of
 from ..core.codec import dumps, loads
 from ..exceptions import RedisQueueError
-from ..models import JobEvent
+from ..models import JobEvent, MirrorState
 from ..models.tables import rows_of_shard
 from .responses import ApiError
 
@@ -130,6 +138,8 @@ def next_page(feed: EventFeed, after: Position, ends: Ends | None = None) -> Eve
 
 
 def _mirrored(shard: int, after: Position, before: Position) -> list[EventLine]:
+    if before == START and not _has_been_mirrored(shard):
+        return []  # otherwise each poll would search the rows of all shards for its own
     rows = rows_of_shard(JobEvent._default_manager.all(), shard, "job_id")
     rows = rows.filter(entry_ms__gte=after[0])
     rows = rows.exclude(entry_ms=after[0], entry_no__lte=after[1])
@@ -141,6 +151,12 @@ def _mirrored(shard: int, after: Position, before: Position) -> list[EventLine]:
         ((row.entry_ms, row.entry_no), _as_emitted(row))
         for row in rows.order_by("entry_ms", "entry_no")[:PAGE]
     ]
+
+
+def _has_been_mirrored(shard: int) -> bool:
+    """Whether the mirror has ever read an event of the shard."""
+    states = MirrorState._default_manager.filter(shard=shard)
+    return states.exclude(position=format_position(START)).exists()
 
 
 def _reaches_back_to(position: Position) -> bool:

@@ -17,6 +17,7 @@ from ..broker.workflows import STEPS_A_REQUEST, WorkflowQueries
 from ..client.jobs import Job, get_job
 from ..client.queue import JobQueue
 from ..client.tasks import Task, once_per_request
+from ..client.workflows import get_workflow
 from ..conf import get_settings
 from ..core.ids import shard_of_id
 from ..core.job_data import JobData
@@ -196,7 +197,11 @@ def workflow(request: ApiRequest) -> HttpResponseBase:
     connection = producer_connection(shard_of_id(workflow_id))
     found = WorkflowQueries(connection).workflow(workflow_id) or find_workflow(workflow_id)
     if found is None:
-        raise WorkflowNotFound(f"workflow {workflow_id} is neither in Redis nor in the mirror")
+        try:
+            found = get_workflow(workflow_id).data  # from the outbox
+        except WorkflowNotFound:
+            text = f"workflow {workflow_id} is neither in Redis nor in the mirror"
+            raise WorkflowNotFound(text) from None
     return JsonResponse(to_json(WORKFLOW, found))
 
 
@@ -205,6 +210,8 @@ def control_workflow(command: str, request: ApiRequest) -> HttpResponseBase:
     workflow_id = request.path["flow"]
     connection = producer_connection(shard_of_id(workflow_id))
     code = Commands(connection).control_workflow_and_advance(workflow_id, command, STEPS_A_REQUEST)
+    if code < 0 and command == "cancel":
+        code = int(get_workflow(workflow_id).cancel())  # it may be in the outbox
     if code < 0:
         raise WorkflowNotFound(
             f"workflow {workflow_id} is not in Redis: it was not pushed, or it was cleaned up"

@@ -47,7 +47,9 @@ STATUSES = frozenset(Status)
 TRANSITIONS = frozenset(WorkflowTransition)
 PLAIN = 8  # keys of a job's event without optional ones
 TEXTS = ("payload", "result", "error")
-BODY = (*TEXTS, "options", "attempts", "priority", "generation", "enqueued_ms", "started_ms")
+BODY = (
+    *TEXTS, "options", "attempts", "priority", "generation", "enqueued_ms", "started_ms", "progress"
+)  # fmt: skip
 # The lengths of the mirror's columns
 MAX_ID, MAX_STATUS, MAX_QUEUE, MAX_TASK, MAX_WORKER, MAX_REASON = 80, 10, 64, 255, 128, 16
 MAX_WORKFLOW_ID, MAX_NAME, MAX_CORRELATION = 64, 200, 128
@@ -119,6 +121,7 @@ class JobBody(NamedTuple):
     started_ms: int | None = None
     tags: str = ""  # JSON
     correlation: str = ""
+    progress: str = ""  # JSON
     faults: Sequence[str] = ()  # unreadable values
 
 
@@ -245,6 +248,17 @@ class EventStream(EventFeed):
         before = position[0], position[1] - 1
         return self._page([(name, parse_entry(entries[0][1]))], before).until(position)
 
+    def newest(self, until: Position) -> StreamPage | None:
+        """A page of the last event up to that position; None if there is no entry up to it."""
+        found = self.connection.call(
+            "XREVRANGE", self.keys.events, entry_id(until), "-", "COUNT", "1"
+        )
+        if not found:
+            return None
+        name, parts = found[0][0], parse_entry(found[0][1])
+        last = min(until, last_position(first_position(name), parts))
+        return self._page([(name, parts)], (last[0], last[1] - 1)).until(last)
+
     def bodies(self, ids: Sequence[str]) -> list[JobBody]:
         """The bodies of these jobs, in one pipeline; an empty one for a job that is gone."""
         commands = [("HMGET", self.keys.job(job_id), *BODY) for job_id in ids]
@@ -267,12 +281,14 @@ def _body(reply: Sequence[str | None] | None) -> JobBody:
     payload, result, error = (_stored(raw[name], name, fields) for name in TEXTS)
     options = object_or_none(raw["options"]) if raw["options"] else {}
     correlation = headers_in(options or {}).get(CORRELATION, "")
+    progress = _progress(fields, object_or_none(raw["progress"])) if raw["progress"] else None
     return JobBody(
         payload, result, error, fields.integer("attempts", MAX_INT32),
         fields.integer("priority", MAX_INT16, low=-MAX_INT16),
         fields.integer("generation", MAX_INT32), fields.instant_ms("enqueued_ms"),
         fields.instant_ms("started_ms"),
-        _tags(options, fields), text_or_none(correlation, MAX_CORRELATION) or "", fields.faults,
+        _tags(options, fields), text_or_none(correlation, MAX_CORRELATION) or "",
+        dumps(progress) if progress else "", fields.faults,
     )  # fmt: skip
 
 
@@ -348,8 +364,8 @@ def _more(fields: Fields) -> dict[str, Any]:
         more["dueMs"] = fields.instant_ms("dueMs")
     if "reason" in fields:
         more["reason"] = fields.text("reason", MAX_REASON)
-    if "progress" in fields and (progress := _progress(fields)) is not None:
-        more["progress"] = progress
+    if "progress" in fields and (found := _progress(fields, fields["progress"])):
+        more["progress"] = found
     if "options" in fields:
         more["tags"] = _tags(fields["options"], fields)
     if "correlationId" in fields:
@@ -359,13 +375,12 @@ def _more(fields: Fields) -> dict[str, Any]:
     return more
 
 
-def _progress(fields: Fields) -> dict[str, Any] | None:
-    raw = fields["progress"]
+def _progress(fields: Fields, raw: object) -> dict[str, Any] | None:
     value = Fields(raw if isinstance(raw, dict) else {})
     found = {name: value[name] for name in ("done", "total")}
     note = value.text("note", MAX_INT32)
     if value.faults or not all(is_number(one, 0, MAX_INT64) for one in found.values()):
-        fields.fault("progress", raw)
+        fields.fault("progress", fields["progress"])
         return None
     return {**found, "note": note} if "note" in value else found
 

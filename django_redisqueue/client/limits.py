@@ -190,5 +190,9 @@ def unique_keys(start: int = 0, count: int = PAGE) -> Sequence[UniqueKey]:
 
 def release_unique_key(key: str) -> str:
     """Free a key so that a new job may take it. Returns the id of the job that had it, or ''. That
-    job itself is not changed."""
+    job itself is not changed. Raises InvalidOption."""
+    if not isinstance(key, str):
+        raise InvalidOption(
+            f"key must be a text, as unique_keys() returns it, not {short_repr(key)}"
+        )
     return transport().release_unique(key)

@@ -146,7 +146,8 @@ def timeout_ms_of(job: JobData) -> int:
 
 
 def time_left(job: JobData, now_ms: int) -> tuple[str, str]:
-    """(label, how long): until a running job's timeout, or until a job is due. Empty for others."""
+    """(label, how long): until the timeout of a running job or of a wait, or until a job is due.
+    Empty for others."""
     if job.status is Status.PROCESSING and job.started_ms:
         timeout_ms = timeout_ms_of(job)
         left_ms = job.started_ms + timeout_ms - now_ms
@@ -155,6 +156,7 @@ def time_left(job: JobData, now_ms: int) -> tuple[str, str]:
         return ("Time left", left) if timeout_ms else ("", "")
     if job.status in (Status.RETRYING, Status.SCHEDULED) and job.due_ms:
         what = "Next attempt" if job.status is Status.RETRYING else "Due"
+        what = "Timeout" if job.waits_for else what
         left_ms = job.due_ms - now_ms
         return what, f"in {formatting.duration(left_ms)}" if left_ms > 0 else "now"
     return "", ""

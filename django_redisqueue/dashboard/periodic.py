@@ -227,10 +227,12 @@ def state_text(row: PeriodicJob, state: State) -> str:
     """Whether it runs, and if not, why."""
     if isinstance(state, UnreadableSchedule):
         return state.problem
+    if state is not None and state.source is Source.CODE and not row.is_of_code:
+        return FROM_CODE
+    if row.problem:
+        return row.problem
     if state is None:
         return "not in Redis yet"
-    if state.source is Source.CODE and not row.is_of_code:
-        return FROM_CODE
     if state.error:
         return state.error
     return "paused" if state.paused_ms is not None else "enabled"

@@ -48,19 +48,22 @@ class JobChange:
     """The change of one job's record: the ``fields`` to write, with times (``*_at``) in ms."""
 
     __slots__ = (
-        "event", "failures", "fields", "is_behind", "is_new", "is_replaced", "last_error", "order",
-        "queued_ms", "started_ms", "status",
+        "event", "failures", "fields", "has_first", "is_behind", "is_new", "is_replaced",
+        "last_error", "order", "queued_ms", "started_ms", "status",
     )  # fmt: skip
 
     def __init__(self, known: KnownJob | None, first: JobStreamEvent, epoch: int) -> None:
         self.event = first  # the last one applied
         self.fields: dict[str, Any] = {}
         self.is_new = known is None
+        self.has_first = False  # the first event of the job is among these
         # The epoch has risen, so events may be missing between the record and this one.
         self.is_behind = known is not None and known.epoch < epoch
         self.failures: list[JobStreamEvent] = []  # attempts that failed
         self.last_error: str | None = None  # of the last of these, if its event does not carry it
         self.is_replaced = False  # the job got newer arguments, which the event does not carry
+        if self.is_behind:
+            self.fields["due_at"] = None  # the event that cleared it may be among these
         if known is None:
             self.fields.update(task=first.task, queue=first.queue, enqueued_at=first.at_ms)
             known = _NEW
@@ -68,11 +71,15 @@ class JobChange:
         self.status, self.queued_ms, self.started_ms = known[2:]
 
     @property
+    def lacks_start(self) -> bool:
+        """Whether only the job's hash has what a new record begins with."""
+        return self.is_new and ("payload" not in self.fields or not self.has_first)
+
+    @property
     def needs_body(self) -> bool:
         """True if the events lack something that the job's hash holds: it is too large for the
         stream, or the mirror has not seen the job's first event, or events were lost."""
-        lacks_start = self.is_new and "payload" not in self.fields
-        if self.is_replaced or self.is_behind or lacks_start:
+        if self.is_replaced or self.is_behind or self.lacks_start:
             return True
         if self.status == Status.COMPLETED:
             return self.event.result is None
@@ -84,10 +91,11 @@ class JobChange:
         """Take from the hash what the events left out, if the hash has it."""
         event, fields = self.event, self.fields
         is_behind = self.is_behind and body.payload is not None
-        if is_behind or (self.is_new and "payload" not in fields):
-            _fill_new(fields, body)
-        if self.is_replaced and body.payload is not None:
-            fields["payload"] = body.payload
+        if body.payload is not None:
+            if self.is_behind or self.lacks_start:
+                _fill_new(fields, body)
+            if self.is_replaced:
+                fields["payload"] = body.payload
         if self.status == Status.COMPLETED and event.result is None and body.result:
             fields["result"] = body.result
         self.last_error = body.error
@@ -109,9 +117,10 @@ _NEW = KnownJob(-1, -1, "", None, None)
 
 
 def _fill_new(fields: dict[str, Any], body: JobBody) -> None:
-    fields["payload"] = body.payload or ""
+    fields["payload"] = body.payload
     fields["priority"], fields["requeues"] = body.priority, body.generation
     fields["tags"], fields["correlation_id"] = body.tags, body.correlation or None
+    fields["progress"] = body.progress
     if body.enqueued_ms is not None:
         fields["enqueued_at"] = body.enqueued_ms
     if fields.get("started_at") is None:
@@ -145,6 +154,7 @@ def _apply(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
         fields.update(CLEARED_BY_REQUEUE)
     fields["status"], fields["attempts"] = event.status, event.attempt
     if event.seq == 1:
+        change.has_first = True
         sums.enqueued += 1
         fields["priority"] = more.get("priority", 0)
         fields["enqueued_at"], fields["requeues"] = event.at_ms, 0  # a lost job may start anew
@@ -202,10 +212,10 @@ def _end_attempt(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
             fields["due_at"] = more.get("dueMs")
         case Status.FAILED:
             sums.failed += 1
-            fields.update(reason=more.get("reason", ""), finished_at=at_ms)
         case Status.CANCELLED:
             sums.cancelled += 1
-            fields.update(reason=more.get("reason", ""), finished_at=at_ms, due_at=None)
+    if event.status != Status.RETRYING:
+        fields.update(reason=more.get("reason", ""), finished_at=at_ms, due_at=None)
     if event.status != Status.CANCELLED:
         change.failures.append(event)
         fields["error_group"] = UNSET

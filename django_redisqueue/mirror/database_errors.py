@@ -60,12 +60,13 @@ def error_cause(error: Exception, alias: str) -> ErrorCause:
 
 
 def explain_error(alias: str, error: Exception) -> str:
-    """Why the alias cannot be written, after it raised ``error``."""
+    """Why the alias cannot be written, after it raised ``error``. It may have refused the write, or
+    the connection was cut."""
     try:
         missing = missing_migrations(alias)
     except Error as second:
         return explain_outage(alias, second)
-    return missing or f"the database {alias!r} refuses writes ({first_line(error)})"
+    return missing or f"a query on the database {alias!r} failed ({first_line(error)})"
 
 
 def explain_outage(alias: str, error: Exception) -> str:

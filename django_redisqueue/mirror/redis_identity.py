@@ -184,8 +184,14 @@ class RedisIdentity:
     def _common_point(self, missing: Position) -> Position:
         """The last event up to ``missing`` that was read and is still in the stream, or START.
 
-        A bisection over time: everything after the first lost event was also lost.
+        Usually it is the stream's newest event up to there. If other events have been written since
+        by a clock that is behind, it is found by a bisection over time: everything after the first
+        lost event was also lost. That may take long in a shard with few events, because a step
+        looks through the rows of the others between two of its own.
         """
+        newest = self._events.newest(missing)
+        if newest is not None and self._mirrored.matches(newest):
+            return newest.last
         first = self._events.first()
         if first is None or first > missing:
             return START

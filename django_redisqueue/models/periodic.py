@@ -20,7 +20,7 @@ from .tables import has_table
 logger = logging.getLogger("django_redisqueue")
 
 # The field that an error belongs to, by the word with which its message begins
-_FIELDS = ("cron", "every", "timezone", "jitter", "priority")
+_FIELDS = ("cron", "every", "timezone", "jitter", "priority", "args", "kwargs")
 DURATIONS = ("every", "jitter")
 
 
@@ -108,10 +108,21 @@ class PeriodicJob(models.Model):
     def definition(self) -> ScheduleDefinition:
         """Its definition in Redis. Raises InvalidOption; a wrong task or arguments become its
         ``error``."""
+        self._check_arguments()
         return schedules.define(
             self.name, Source.ADMIN, self.task, self.schedule(), self.args, self.kwargs,
             queue_name=self.queue_name or None, priority=self.priority,
         )  # fmt: skip
+
+    @property
+    def problem(self) -> str:
+        """Why it has no definition, or ''. The code's schedules are not defined by their rows."""
+        try:
+            if not self.is_of_code:
+                self.definition()
+        except InvalidOption as error:
+            return str(error)
+        return ""
 
     def clean_fields(self, *args: Any, **kwargs: Any) -> None:
         """As in ``save``, durations may also be seconds or timedeltas."""
@@ -125,13 +136,16 @@ class PeriodicJob(models.Model):
             return
         self._checked("name", partial(check_schedule_name, self.name))
         self._checked("cron", self.schedule)
-        if not isinstance(self.args, list):
-            raise ValidationError({"args": 'a list, such as ["EU"]'})
-        if not isinstance(self.kwargs, dict):
-            raise ValidationError({"kwargs": 'an object, such as {"region": "EU"}'})
+        self._checked("args", self._check_arguments)
         check = partial(schedules.check_job, Source.ADMIN, self.task, self.args, self.kwargs)
         options = {"queue_name": self.queue_name or None, "priority": self.priority}
         self._checked("task", partial(check, **options))
+
+    def _check_arguments(self) -> None:
+        if not isinstance(self.args, list):
+            raise InvalidOption('args must be a list, such as ["EU"]')
+        if self.kwargs and not isinstance(self.kwargs, dict):
+            raise InvalidOption('kwargs must be an object, such as {"region": "EU"}')
 
     def _write_duration(self, name: str) -> None:
         value = getattr(self, name)

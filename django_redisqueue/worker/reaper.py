@@ -177,7 +177,8 @@ class RewoundClaims:
         for child, known in self._unreported().items():
             for job_id in release_unknown(self._commands, child, before_ms, known):
                 #: Redis lost its last writes in a crash or a failover, so a job that had ended runs
-                #: again. Make the task idempotent, or use appendfsync always.
+                #: again. Make the task idempotent, or use appendfsync always. After two outages
+                #: within a lease, it may also be a job that has not run: its claim got no reply.
                 logger.warning(
                     "job %s ended in child %s, but Redis lost that write: it runs again",
                     job_id, child,

@@ -18,7 +18,7 @@ from django_redisqueue.broker.events import EventStream
 from django_redisqueue.broker.keys import Keys
 from django_redisqueue.conf import get_settings
 from django_redisqueue.mirror.bridge import Bridge
-from django_redisqueue.models import JobEvent
+from django_redisqueue.models import JobEvent, MirrorState
 from tests.app import tasks
 from tests.support.manual_worker import ManualWorker
 
@@ -44,7 +44,10 @@ def mirror(after: Position = (0, 0)) -> list[Position]:
         )
         for event in events
     ])  # fmt: skip
-    return [event.position for event in events]
+    places = [event.position for event in events]
+    read = format_position(places[-1])
+    MirrorState.objects.update_or_create(shard=0, defaults={"position": read})
+    return places
 
 
 def make(jobs: int, entry: int = 1) -> list[str]:

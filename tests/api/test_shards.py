@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from django_redisqueue.api.hub import next_page
 from django_redisqueue.broker.commands import Commands
@@ -16,6 +18,7 @@ from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.broker.entries import EventFeed
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.models import JobEvent
 from tests.support.servers import RedisServer
 from tests.support.shards import all_keys
 from tests.support.shards import mirror as mirror_all
@@ -139,6 +142,19 @@ def test_a_position_from_another_number_of_shards(api: Api, other: RedisServer) 
     assert start.endswith("id: 7-1,7-1,7-1,7-1")
     for text in (",".join(["7-1"] * 65), "7-1,", "7-1,x", ",7-1"):
         assert api.get(f"/events?last_event_id={text}").status_code == 400
+
+
+def test_a_poll_does_not_search_the_mirror_for_a_shard_without_events(
+    api: Api, queue_settings: dict[str, Any], settings: Any
+) -> None:
+    settings.REDISQUEUE = {**queue_settings, "SHARDS": SHARDS, "MIRROR": True}
+    made = enqueue(0, 2)
+    mirror_all()
+    with CaptureQueriesContext(connection) as queries:
+        _, *found = blocks(api.get("/events?last_event_id=0-0"))
+    assert ids_in(found) == made
+    searched = [one for one in queries if JobEvent._meta.db_table in one["sql"]]
+    assert len(searched) == 2  # for the shards that have events
 
 
 def test_the_mirror_of_a_shard_continues_where_its_stream_begins(

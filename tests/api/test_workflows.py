@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.db import transaction
 from django.utils import timezone
 
 from django_redisqueue import Workflow, get_workflow
@@ -56,6 +57,24 @@ def test_it_is_paused_released_and_cancelled(api: Api, workflow: Workflow) -> No
     assert error(api.post(f"{path}/cancel"), 409)["message"].endswith(
         "is cancelled: cancel changes nothing"
     )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_workflow_in_the_outbox_is_shown_and_cancelled(
+    api: Api, settings: Any, queue_settings: dict[str, Any]
+) -> None:
+    away = {"CONNECTION": {"URL": "unix:///nonexistent.sock"}}
+    settings.REDISQUEUE = {**queue_settings, "OUTBOX": True, **away}
+    with transaction.atomic(), Workflow("nightly") as flow:
+        flow.add(tasks.noop)
+    settings.REDISQUEUE = {**queue_settings, "OUTBOX": True}
+    path = f"/workflows/{flow.id}"
+    shown = api.get(path).json()
+    assert (shown["status"], shown["total"], shown["counts"]["waiting"]) == ("building", 1, 1)
+    assert error(api.post(f"{path}/pause"), 404)["code"] == "not_found"
+    cancelled = api.post(f"{path}/cancel").json()
+    assert (cancelled["status"], cancelled["counts"]["cancelled"]) == ("cancelled", 1)
+    assert error(api.post(f"{path}/cancel"), 409)["code"] == "wrong_state"
 
 
 def test_a_workflow_deleted_from_redis_is_read_from_its_record(

@@ -396,6 +396,12 @@ def test_a_page_of_unique_keys_that_is_no_number(value: Any) -> None:
         limits.unique_keys(0, value)
 
 
+@pytest.mark.parametrize("value", [None, 3, [1], b"stripe"], ids=repr)
+def test_a_unique_key_that_is_no_text(value: Any) -> None:
+    with refused(InvalidOption, "key must be a text, as unique_keys() returns it", repr(value)):
+        limits.release_unique_key(value)
+
+
 @pytest.mark.parametrize("value", [None, 3, [1], {"a": 1}, b"stripe"], ids=repr)
 def test_a_limit_whose_name_is_no_text(value: Any) -> None:
     with refused(InvalidOption, f"no task has a Limit {value!r}; name a task that has one"):

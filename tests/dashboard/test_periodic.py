@@ -182,6 +182,17 @@ def test_the_list_shows_what_redis_knows(periodic: Site, commit: Commit) -> None
     assert "tests.app.tasks.add cannot be called like this" in page
 
 
+def test_the_list_shows_why_a_row_has_no_schedule(periodic: Site, commit: Commit) -> None:
+    """Rows are not validated when code saves them."""
+    make(commit, name="unreadable", cron="61 * * * *")
+    make(commit, name="changed", every="1h")
+    PeriodicJob.objects.filter(name="changed").update(every="often")
+    page = periodic.text("periodicjob_changelist")
+    assert "the minute of cron '61 * * * *' cannot be read" in page
+    assert "every must be seconds" in page
+    assert "not in Redis yet" not in page
+
+
 def test_a_row_of_the_code_can_only_be_paused_and_run(periodic: Site, commit: Commit) -> None:
     store = Commands(producer_connection(shard_of()))
     store.announce_schedules("set", 60_000)

@@ -238,6 +238,7 @@ def test_a_job_that_waits_for_an_approval_leads_to_it(
         client.force_login(staff("view_jobrecord", *permissions, name=permissions[0]))
         page = Site(client).get("job", "job_1")
         assert "It has waited for the approval refund for" in page
+        assert "<dt>Timeout</dt>" in page
         assert (address("approval_change", row.pk) in page) == is_linked
 
 

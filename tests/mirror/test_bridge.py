@@ -13,6 +13,7 @@ from django.db import OperationalError, connection, connections, transaction
 from django_redisqueue.conf import get_settings
 from django_redisqueue.mirror import bridge as bridge_module
 from django_redisqueue.mirror.bridge import Bridge
+from django_redisqueue.mirror.database_errors import explain_error
 from django_redisqueue.mirror.writer import Cursor
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState, Rollup
 from tests.broker.harness import ERROR
@@ -286,6 +287,17 @@ def test_a_wait_for_a_lock_of_a_migration_ends_before_the_watchdog_ends_the_proc
         shard.bridge.close()
     shard.mirror()
     shard.assert_complete()
+
+
+@only_on_postgresql
+def test_an_error_does_not_blame_a_database_whose_connection_was_cut(shard: MirroredShard) -> None:
+    shard.run_jobs(1)
+    shard.mirror()
+    with connection.cursor() as cursor, pytest.raises(OperationalError) as raised:
+        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+    shard.bridge.close()
+    message = explain_error("default", raised.value)
+    assert message.startswith("a query on the database 'default' failed (")
 
 
 @only_on_postgresql

@@ -274,6 +274,35 @@ def test_a_start_that_was_mirrored_is_not_written_again(full_shard: MirroredShar
     check_records(broker)
 
 
+def test_the_due_time_and_the_progress_follow_redis_through_a_gap(
+    full_shard: MirroredShard,
+) -> None:
+    broker = full_shard.broker
+    broker.add("runs", "ends", "stays", "progresses", "requeued", "fails")
+    jobs = {job.id: job for job in broker.claim(jobs=6).jobs}
+    for job_id in ("ends", "progresses", "requeued"):
+        broker.store.progress("c1", job_id, jobs[job_id].lease, '{"done":1,"total":4}')
+    retried = [outcome(jobs[one], "retrying", ERROR, "60000") for one in ("runs", "ends", "fails")]
+    broker.finish(*retried, outcome(jobs["requeued"], "failed", ERROR, "max_attempts"))
+    broker.add("gone", when="+60000")
+    full_shard.mirror()
+    broker.store.progress("c1", "progresses", jobs["progresses"].lease, '{"done":3,"total":4}')
+    broker.store.run_now(["runs", "ends", "fails"])
+    jobs = {job.id: job for job in broker.claim(jobs=3).jobs}
+    broker.finish(outcome(jobs["ends"]), outcome(jobs["fails"], "failed", ERROR, "max_attempts"))
+    broker.store.requeue(["requeued"])
+    broker.add("scheduled", when="+60000")
+    broker.redis.delete(broker.keys.events, broker.keys.job("gone"))
+    full_shard.mirror()
+    record = full_shard.record("gone")
+    assert (record.reason, record.due_at) == ("lost", None)
+    record.delete()
+    check_records(broker)
+    progress = full_shard.record("progresses").job_progress
+    assert progress is not None
+    assert progress.done == 3
+
+
 def test_a_requeue_is_counted(full_shard: MirroredShard) -> None:
     broker = full_shard.broker
     broker.end("a", kind="failed", body=ERROR)

@@ -16,7 +16,7 @@ from django_redisqueue.broker.entries import START, parse_position
 from django_redisqueue.conf import get_settings
 from django_redisqueue.exceptions import WrongRedis
 from django_redisqueue.mirror import redis_identity
-from django_redisqueue.mirror.redis_identity import RedisIdentity
+from django_redisqueue.mirror.redis_identity import MirroredEvents, RedisIdentity
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState
 from tests.broker.harness import ERROR, BrokerHarness, outcome
 from tests.support.servers import RedisServer
@@ -396,7 +396,12 @@ def test_a_copy_older_than_the_id_gets_the_id_again(
     is_in_step(shard)
 
 
-def test_the_last_common_entry_is_found(own: tuple[MirroredShard, RedisServer]) -> None:
+@pytest.mark.parametrize("goes_on", [False, True], ids=["at once", "after new events"])
+def test_the_last_common_entry_is_found(
+    own: tuple[MirroredShard, RedisServer], goes_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without looking through the history: of a quiet shard, that may take minutes."""
+    monkeypatch.delattr(MirroredEvents, "last")
     shard, server = own
     shard.run_jobs(300)
     shard.mirror()
@@ -407,12 +412,35 @@ def test_the_last_common_entry_is_found(own: tuple[MirroredShard, RedisServer]) 
     server.kill()
     server.start()
     shard.broker.connection.close()
-    shard.run_jobs(250, "new")
+    if goes_on:
+        shard.run_jobs(250, "new")
     shard.bridge.close()
     found = RedisIdentity(shard.bridge.connection, get_settings())._common_point(
         parse_position(state().position)
     )
     assert found == common
+
+
+def test_the_last_common_entry_is_found_although_the_new_clock_is_behind(
+    own: tuple[MirroredShard, RedisServer],
+) -> None:
+    """The new history begins before the end of the old one."""
+    shard, server = own
+    shard.run_jobs(100)
+    shard.mirror()
+    shard.broker.redis.save()
+    common = shard.bridge.events.last()
+    assert common is not None
+    shard.run_jobs(100, "unsaved")
+    shard.mirror()
+    read = parse_position(state().position)
+    server.kill()
+    server.start()
+    shard.broker.connection.close()
+    shard.bridge.close()
+    shard.broker.redis.xadd(shard.broker.keys.events, {"other": "1"}, id=f"{common[0]}-999")
+    identity = RedisIdentity(shard.bridge.connection, get_settings())
+    assert identity._common_point(read) == common
 
 
 # -- an older database

@@ -92,6 +92,17 @@ def test_newer_arguments(shard: MirroredShard, text: str, between: bool) -> None
     assert shard.statuses("a") == ["scheduled", "scheduled"]
 
 
+def test_newer_arguments_of_a_job_whose_first_event_is_gone(shard: MirroredShard) -> None:
+    begun_ms = shard.broker.now
+    put(shard, "a", "first")
+    shard.broker.advance(1000)
+    put(shard, "b", "second")
+    shard.broker.redis.xtrim(shard.broker.keys.events, maxlen=1, approximate=False)
+    shard.mirror()
+    assert shard.record("a").payload == '[["second"],{}]'
+    assert shard.record("a").enqueued_at.timestamp() * 1000 == begun_ms
+
+
 @pytest.mark.parametrize("verb", ["delete", "clear"])
 @pytest.mark.parametrize("status", ["completed", "failed"])
 def test_a_job_deleted_too_soon(shard: MirroredShard, verb: str, status: str) -> None:

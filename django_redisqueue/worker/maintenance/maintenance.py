@@ -13,6 +13,9 @@ from functools import partial
 
 from django.db import Error as DatabaseError
 from django.db import close_old_connections, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+from django.dispatch import receiver
 
 from ...broker.commands import Commands
 from ...broker.connection import WAIT_SECONDS, blocking_connection, worker_connection
@@ -23,6 +26,7 @@ from ...client.schedules import code_schedules
 from ...conf import Settings
 from ...core.statuses import Status
 from ...exceptions import RedisQueueError, first_line
+from ...mirror.bridge import limit_lock_waits
 from ...mirror.retention import Retention, receipt_rules
 from ...outbox.relay import Relay, forget_ids
 from ..identity import shard_label
@@ -325,3 +329,10 @@ class _TaskThread(threading.Thread):
         finally:
             self._began = 0.0
         return more
+
+
+@receiver(connection_created)
+def _limit_lock_waits(connection: BaseDatabaseWrapper, **_: object) -> None:
+    """Otherwise a connection would keep waiting for a lock after a new process has taken over."""
+    if isinstance(threading.current_thread(), _TaskThread):
+        limit_lock_waits(connection.alias)

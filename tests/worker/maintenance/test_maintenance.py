@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, connection, connections, transaction
 
 from django_redisqueue import JobQueue
 from django_redisqueue.broker.commands import ClaimRequest, Commands
@@ -22,6 +22,8 @@ from django_redisqueue.broker.schedules import ScheduleQueries
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.ids import shard_of_key
 from django_redisqueue.exceptions import RedisUnavailable
+from django_redisqueue.mirror import bridge
+from django_redisqueue.models import Receipt
 from django_redisqueue.worker.maintenance import maintenance, upkeep
 from django_redisqueue.worker.maintenance.leader import RoleHost
 from django_redisqueue.worker.maintenance.maintenance import (
@@ -33,7 +35,7 @@ from django_redisqueue.worker.maintenance.maintenance import (
 from django_redisqueue.worker.maintenance.upkeep import KNOWN_FOR, KnownQueues, Promoter
 from tests.broker.harness import BrokerHarness
 from tests.mirror.mirror_processes import sqlite_entry
-from tests.support.postgres import as_database
+from tests.support.postgres import PostgresServer, as_database
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
 from tests.support.shards import keys_of, shard_of
@@ -306,6 +308,21 @@ def test_a_periodic_task_closes_its_connection(tmp_path: Path, django_db_blocker
         eventually(lambda: len(were_open) > 2)
         threads.close()
     assert not any(were_open)
+
+
+def test_a_wait_for_a_lock_ends(
+    on_postgres: PostgresServer,
+    made: list[TaskThreads],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Otherwise its connection would keep waiting, and each new process would add another."""
+    monkeypatch.setattr(bridge, "LOCK_WAIT", 0.05)
+    made.append(TaskThreads([PeriodicTask(Receipt.objects.exists, 0)]))
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(f"LOCK TABLE {Receipt._meta.db_table}")
+        made[0].lead(True)
+        eventually(lambda: "lock timeout; trying again" in caplog.text)
 
 
 def test_a_hanging_periodic_task_does_not_delay_the_end(

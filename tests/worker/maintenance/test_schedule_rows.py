@@ -184,11 +184,13 @@ def test_a_row_whose_task_is_gone_shows_its_error_and_the_others_run(
 ) -> None:
     make("gone", task="app.gone")
     make("broken", every="now and then")
+    make("number", args=5)
     make()
     shard.sync()
     assert "no task 'app.gone' is registered" in shard.read("gone").error
     assert not shard.read("row").is_stopped
     assert "the schedule broken does not run as its row says: every must be" in caplog.text
+    assert "the schedule number does not run as its row says: args must be a list" in caplog.text
 
 
 @pytest.mark.one_server("looks at its server's clients and commands")
