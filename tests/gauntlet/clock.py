@@ -9,7 +9,9 @@ import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,13 @@ def missing() -> str:
     return "" if shutil.which("cc") else "there is no C compiler (cc), which builds what moves it"
 
 
+@cache
+def _compiled() -> bytes:
+    with tempfile.NamedTemporaryFile(suffix=".so") as file:
+        subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", file.name, str(SOURCE)], check=True)
+        return Path(file.name).read_bytes()
+
+
 class MovedClock:
     """The clock of processes that start with its ``environment``. It is ``ahead`` of the true time
     by that many seconds."""
@@ -38,9 +47,7 @@ class MovedClock:
         self.ahead = 0.0
         self._library, self._offset = folder / "moved_clock.so", folder / "offset"
         self._offset.write_bytes(bytes(8))
-        subprocess.run(
-            ["cc", "-shared", "-fPIC", "-O2", "-o", str(self._library), str(SOURCE)], check=True
-        )
+        self._library.write_bytes(_compiled())
 
     @property
     def environment(self) -> dict[str, str]:

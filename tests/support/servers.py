@@ -88,6 +88,8 @@ class RedisServer(Program):
         self.launch(program(), *self._arguments())
 
     def answers(self) -> bool:
+        if self.address.startswith("/") and not os.path.exists(self.address):
+            return False  # much sooner than a client would say it
         try:
             with Redis.from_url(self.url, retry=Retry(NoBackoff(), 0), socket_timeout=10) as client:
                 return bool(client.ping())

@@ -73,6 +73,10 @@ class ForkServer:
         for verb in ("finish", "reap"):  # scripts that all would assemble, or need in a hurry
             load(verb)
         parent = os.getpid()
+        # All processes share the memory pages of loaded objects until one writes to them, as the
+        # garbage collector does: it must not see these objects in a process that has been forked.
+        gc.collect()
+        gc.freeze()
         self.pid = os.fork()
         if self.pid == 0:
             _run_fork_server(theirs, self.connection, entry, parent)
@@ -156,8 +160,6 @@ class _ForkLoop:
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        gc.collect()
-        gc.freeze()  # children share the memory pages of loaded objects, until one writes to them
 
     def run(self) -> None:
         poll = select.poll()  # select() cannot watch descriptors over 1023

@@ -15,6 +15,7 @@ import pytest
 
 from django_redisqueue.worker.supervisor.fork_server import exit_cause
 from django_redisqueue.worker.supervisor.supervisor import reap_orphans
+from tests.support.commands import Script
 from tests.worker import fork_tasks, tasks
 from tests.worker.harness import QUICK, WorkerHarness
 from tests.worker.processes import eventually, is_alive
@@ -39,6 +40,27 @@ def test_the_other_children_continue_when_a_fork_fails(harness: WorkerHarness) -
 def test_every_exit_has_a_cause(code: int, words: str) -> None:
     """Real-time signals have no names."""
     assert exit_cause(code) == words
+
+
+LOADED = """
+import psutil
+from django_redisqueue.worker.supervisor.fork_server import ForkServer
+
+loaded = [[number] for number in range(200_000)]  # 16 MB
+server = ForkServer(lambda *_: 0)
+server.spawn("jobs", 0, "child")
+for _ in ("the child has started", "it has ended, and shares no more memory"):
+    server.connection.recv_bytes()
+print(psutil.Process(server.pid).memory_full_info().uss)
+server.stop()
+"""
+
+
+@pytest.mark.skipif(os.uname().sysname != "Linux", reason="elsewhere only root may ask for this")
+def test_the_fork_server_copies_nothing_that_was_loaded_before() -> None:
+    script = Script(LOADED)
+    assert script.wait() == 0, script.output
+    assert int(script.output) < 8 * 2**20
 
 
 def test_a_worker_whose_launcher_ignores_sigchld_ends_in_order(harness: WorkerHarness) -> None:
