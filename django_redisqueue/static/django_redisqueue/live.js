@@ -171,8 +171,9 @@
         failures = 0;
       } catch (error) {
         if (error.message === "gone") return setState("gone");
-        failures += 1;
-        setState(error.message === "out" ? "out" : "lost"); // the user may log in in another tab
+        const isOut = error.message === "out"; // until the user logs in again, perhaps in another tab
+        failures = isOut ? 1 : failures + 1;
+        setState(isOut ? "out" : "lost");
       }
       await pause(Math.min(options.poll * 2 ** failures, 30000));
     }
