@@ -24,6 +24,7 @@ from django.utils.html import format_html
 from .conf import APP
 from .core.parsing import storable
 from .core.statuses import ApprovalStatus
+from .core.text import escape_bidi
 from .dashboard.pages import SUBMIT_ONCE, TEMPLATES, Page
 from .dashboard.periodic import PeriodicJobAdmin as PeriodicJobAdmin  # noqa: PLC0414 - exported
 from .dashboard.records_page import record_page
@@ -146,7 +147,7 @@ class ApprovalAdmin(ReadOnlyAdmin):
     approve or reject."""
 
     change_form_template = f"{TEMPLATES}/approval/change_form.html"
-    list_display = ("name", "question", "status", "task", "asked_at", "expires_at", "decided_by")
+    list_display = ("name", "asked", "status", "task", "asked_at", "expires_at", "decided_by")
     list_filter = ("status", "permission")
     search_fields = ("name", "job_id", "task")
     paginator = Paginator  # counts all rows
@@ -154,7 +155,7 @@ class ApprovalAdmin(ReadOnlyAdmin):
     sortable_by = ("asked_at",)
     actions = ("approve_selected", "reject_selected")
     fields = (
-        "name", "question", "status", "permission", "job", "task", "queue", "asked_at",
+        "name", "asked", "status", "permission", "job", "task", "queue", "asked_at",
         "expires_at", "decided_at", "decided_by", "comment",
     )  # fmt: skip
     readonly_fields = fields
@@ -174,6 +175,10 @@ class ApprovalAdmin(ReadOnlyAdmin):
             return True
         named = Approval._base_manager.order_by().values_list("permission", flat=True).distinct()
         return any(map(request.user.has_perm, named))
+
+    @admin.display(description="question")
+    def asked(self, row: Approval) -> str:
+        return escape_bidi(row.question)  # an amount of 19 must not look like 91
 
     @admin.display(description="job")
     def job(self, row: Approval) -> str:

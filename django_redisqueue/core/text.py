@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import traceback
 from typing import Any
 
@@ -18,6 +19,15 @@ def printable(text: str) -> str:
     """Escape lone surrogates, which UTF-8 cannot encode. They also represent bytes that were not
     UTF-8."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def escape_bidi(text: str) -> str:
+    """Escape the control characters that change the writing direction: after one, a page would show
+    19 as 91. In JSON, the value stays the same."""
+    return _BIDI.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+_BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")
 
 
 def sanitize(text: object, longest: int = MAX_LENGTH) -> str:

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from django.contrib import messages
+from django.db import Error as DatabaseError
+from django.db import router
+from django.db.models import Model
 from django.http import HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.utils.http import urlencode
 
 from ..broker.queries import PAGE
 from ..client.queue import JobQueue
-from ..conf import APP
+from ..conf import APP, get_settings
 from ..core import formatting
 from ..core.ids import check_job_id
 from ..core.statuses import Status
-from ..exceptions import InvalidOption, RedisQueueError
+from ..exceptions import (
+    InvalidOption,
+    RedisQueueError,
+    RedisRefused,
+    RedisUnavailable,
+    first_line,
+)
+from ..health.facts import savepoint
 from ..models import SavedFilter
 from . import bulk
 from .bulk import VERBS, Verb
@@ -54,6 +65,31 @@ def posted(view: PageView) -> PageView:
             return HttpResponseRedirect(_origin(page, arguments))
 
     return guarded
+
+
+@contextmanager
+def acting_on_shards(page: Page, name: str, what: str) -> Iterator[None]:
+    """If a shard refuses or does not answer in the block, log and say that others have acted."""
+    try:
+        yield
+    except (RedisUnavailable, RedisRefused):
+        if get_settings().shards > 1 and not page.is_redis_away:
+            page.log(name, f"{what}, but not in all shards")
+            text = "This was done in the shards that accepted it. Repeat it when all answer."
+            messages.warning(page.request, text)
+        raise
+
+
+@contextmanager
+def writing(model: type[Model]) -> Iterator[None]:
+    """Raise InvalidOption, which pages show, if the database refuses what the block writes."""
+    try:
+        with savepoint(model, router.db_for_write(model)):
+            yield
+    except DatabaseError as error:
+        raise InvalidOption(
+            f"the database does not accept this, so nothing was done: {first_line(error)}"
+        ) from error
 
 
 def _origin(page: Page, arguments: Mapping[str, Any]) -> str:
@@ -188,7 +224,8 @@ def pause(page: Page, queue: str) -> HttpResponse:
         raise InvalidOption(f"{verb!r} is not an action; use pause or resume")
     found = JobQueue(name)
     who = page.request.user.get_username()
-    changed = found.pause(by=who) if verb == "pause" else found.resume(by=who)
+    with acting_on_shards(page, f"queue {name}", verb.capitalize()):
+        changed = found.pause(by=who) if verb == "pause" else found.resume(by=who)
     if changed:
         page.log(f"queue {name}", verb.capitalize())
     now = "is paused: running jobs finish, no others start" if verb == "pause" else "is resumed"
@@ -218,9 +255,10 @@ def _save_filter(page: Page, query: dict[str, str]) -> str:
         raise InvalidOption("there is no filter to save; set a filter first")
     if page.saved_filters.exclude(name=name).count() >= MAX_FILTERS:
         raise InvalidOption(f"you already have {MAX_FILTERS} filters; delete one first")
-    SavedFilter.objects.update_or_create(
-        user_id=page.user_id, name=name, defaults={"query": urlencode(query)}
-    )
+    with writing(SavedFilter):
+        SavedFilter.objects.update_or_create(
+            user_id=page.user_id, name=name, defaults={"query": urlencode(query)}
+        )
     return f"The filter {name} was saved."
 
 
@@ -230,7 +268,8 @@ def _delete_filter(page: Page) -> str:
     found = page.saved_filters.filter(pk=number).first() if known else None
     if found is None:
         raise InvalidOption("the filter does not exist; it was probably deleted")
-    found.delete()
+    with writing(SavedFilter):
+        found.delete()
     return f"The filter {found.name} was deleted."
 
 

@@ -75,13 +75,14 @@ def charts(page: Page) -> JsonResponse:
         found = read_charts(parse_choice(page))
     if page.notices:  # the page keeps its current charts
         return JsonResponse({"error": page.notices[0].text}, status=503)
+    fragments = page.fragments(["figures"], charts=found)
     return JsonResponse(
-        {"chart": found["columns"], "fragments": page.fragments(["figures"], charts=found)}
+        {"chart": found["columns"], "label": found["label"], "fragments": fragments}
     )
 
 
 def make_charts(found: Figures) -> dict[str, Any]:
-    """The figures as columns for the charts, as rows of a table, and as a sentence.
+    """The figures as columns for the charts, as rows of a table, and in a sentence.
 
     In the columns, counts are jobs per minute, whatever a point's length, and durations seconds.
     """
@@ -104,6 +105,6 @@ def make_charts(found: Figures) -> dict[str, Any]:
     return {
         "columns": {"at": columns["at"], **jobs, **seconds},
         "rows": [(start, sums) for start, sums in reversed(points) if sums != Sums()],
-        "summary": f"Last {found.span.label}: {enqueued} jobs enqueued, {completed} completed, "
-        f"{failed} failed, {retried} attempts retried.",
+        "label": f"Chart of jobs per minute. Last {found.span.label}: {enqueued} jobs enqueued, "
+        f"{completed} completed, {failed} failed, {retried} attempts retried.",
     }

@@ -22,7 +22,7 @@ from ..exceptions import InvalidOption
 from ..metrics.histograms import HOUR_MS, last_hours
 from ..models import ErrorGroup
 from . import bulk
-from .actions import before_ms, perform_bulk, posted, requested_verb
+from .actions import before_ms, perform_bulk, posted, requested_verb, writing
 from .bulk import DELETE, RETRY
 from .filters import given, text_of
 from .job_detail import row_of_record
@@ -150,7 +150,8 @@ def _silence(page: Page, group: ErrorGroup) -> HttpResponse:
     page.require(SILENCE)
     is_silenced = page.request.POST["verb"] == "silence"
     at, by = (timezone.now(), page.request.user.get_username()) if is_silenced else (None, "")
-    ErrorGroup.objects.filter(pk=group.pk).update(silenced_at=at, silenced_by=by)
+    with writing(ErrorGroup):
+        ErrorGroup.objects.filter(pk=group.pk).update(silenced_at=at, silenced_by=by)
     _log(page, group.pk, "Silence" if is_silenced else "Unsilence")
     text = "is silenced and no longer listed" if is_silenced else "is listed again"
     messages.success(page.request, f"The error {text}.")

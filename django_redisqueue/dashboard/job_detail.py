@@ -24,7 +24,7 @@ from ..core.instruments import CORRELATION, headers_in
 from ..core.job_data import EXPIRES, JobData, JobError, decode_error
 from ..core.parsing import int_or_none, object_or_none
 from ..core.statuses import Status
-from ..core.text import printable
+from ..core.text import escape_bidi, printable
 from ..exceptions import CorruptJob
 from ..health.findings import local_time
 from ..mirror.archive import decode_record
@@ -209,7 +209,7 @@ def row_of(job: JobData | UnreadableJob, at: datetime | None = None) -> JobRow:
         arguments=formatting.shorten(
             _unreadable(known, "payload")
             if "payload" in known.unreadable
-            else formatting.arguments(known.args, known.kwargs)
+            else escape_bidi(formatting.arguments(known.args, known.kwargs))
         ),
         ran=between(known.started_ms, ms_of(timezone.now()) if runs else known.finished_ms),
         attempts=f"{begun} of {most}" if most else str(begun),
@@ -233,7 +233,7 @@ def _row_detail(job: JobData) -> str:
     elif job.status in (Status.SCHEDULED, Status.RETRYING) and job.due_ms:
         due = f"due {local_time(from_ms(job.due_ms))}"
         text = f"{due}, {job.error}" if job.error else due
-    return formatting.shorten(text)
+    return formatting.shorten(escape_bidi(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,8 @@ def choices_of(rows: Iterable[JobRow]) -> dict[str, list[str]]:
 
 
 def _as_json(value: object) -> str:
-    return formatting.shorten(json.dumps(value, indent=2, ensure_ascii=False), formatting.LONG)
+    text = escape_bidi(json.dumps(value, indent=2, ensure_ascii=False))
+    return formatting.shorten(text, formatting.LONG)
 
 
 def _unreadable(job: JobData, name: str) -> str:
@@ -311,7 +312,7 @@ def fold(events: Sequence[JobEvent]) -> list[tuple[TimelineEntry, Sequence[Timel
 
 
 def _entry(event: JobEvent) -> TimelineEntry:
-    worker, detail = worker_name(event.worker), _event_detail(event.detail)
+    worker, detail = worker_name(event.worker), escape_bidi(_event_detail(event.detail))
     return TimelineEntry(event.at, event.status, event.attempt, worker, detail)
 
 

@@ -27,7 +27,7 @@ from ..core.job_data import JobData, WaitKind, split_wait
 from ..core.parsing import int_or_none, is_storable
 from ..core.records import worker_of
 from ..core.redaction import REDACTED
-from ..core.text import printable
+from ..core.text import escape_bidi, printable
 from ..exceptions import (
     CorruptJob,
     InvalidName,
@@ -276,7 +276,7 @@ def copy_job(page: Page, job_id: str) -> HttpResponse:
 
 
 def _shown(value: object) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    return escape_bidi(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def _arguments(form: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:

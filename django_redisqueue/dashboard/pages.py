@@ -27,6 +27,7 @@ from django.db import Error as DatabaseError
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, JsonResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
+from django.middleware.csrf import get_token
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
@@ -376,6 +377,7 @@ class Page:
             "fragments": self.fragments(("health", *names), **context),
             "level": self.health.level,
             "problems": len(self.health.problems),
+            "token": get_token(self.request),
         }
 
     def render_parts(self, names: Sequence[str], **context: Any) -> JsonResponse:

@@ -37,7 +37,7 @@ from ..core.text import printable
 from ..exceptions import InvalidOption
 from ..health.policies import SCHEDULE_LATE, WAITS
 from ..models import Approval, PeriodicJob
-from .actions import posted
+from .actions import acting_on_shards, posted
 from .pages import Page
 
 SIZE = 50  # rows per page
@@ -221,7 +221,9 @@ def change_limit(page: Page) -> HttpResponse:
         return page.confirm(
             "limit", "Limits", button, here, {**fields, "verb": verb}, text=change.text
         )
-    if change.act(page.request.user.get_username()):
+    with acting_on_shards(page, change.name, capfirst(change.text)):
+        is_changed = change.act(page.request.user.get_username())
+    if is_changed:
         page.log(change.name, capfirst(change.text))
         messages.success(page.request, f"Done: {change.text}.")
     else:
@@ -273,8 +275,11 @@ def resume_part(page: Page) -> HttpResponse:
     queue = JobQueue(page.request.POST.get("queue", "")).name
     key = page.request.POST.get("part", "")
     name = pause_name(key)
-    if transport().pause(queue, key, False, page.request.user.get_username()):
-        page.log(name, f"Resume {name} in queue {queue}")
+    what = f"Resume {name} in queue {queue}"
+    with acting_on_shards(page, name, what):
+        is_resumed = transport().pause(queue, key, False, page.request.user.get_username())
+    if is_resumed:
+        page.log(name, what)
         messages.success(page.request, f"{name} is resumed in queue {queue}.")
     else:
         messages.warning(page.request, "It was already resumed; nothing was done.")

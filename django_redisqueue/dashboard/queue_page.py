@@ -75,15 +75,18 @@ def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
     choice = parse_choice(page, queue=name, task="")
     fields, shown = which.query(), given(span=choice["span"], scale=choice["scale"])
     here, query, is_first = ("queue", name, status), {**fields, **shown}, not any(start.places)
+    kept = {**query, **given(start="" if is_first else start.text)}
     parts = _parts(page, name, which_status, found) | {
         "which": which,
         "place": found.place(sum(start.places), is_filtered=bool(which)),
         "first_url": "" if is_first else page.url(*here, **query),
         "next_url": found.following and page.url(*here, start=found.following, **query),
+        "kept": kept,
+        "may_pause": page.has_perm("pause_queue"),
     }
     if page.wants_parts:
-        return page.render_parts(["tabs", "queuefacts", "queuejobs"], **parts)
-    live = page.live_options(*here, start="" if is_first else start.text, **query)
+        return page.render_parts(["tabs", "queuepause", "queuefacts", "queuejobs"], **parts)
+    live = page.live_options(*here, **kept)
     return page.render(
         "queue",
         f"Queue {name}",
@@ -91,12 +94,10 @@ def queue_page(page: Page, queue: str, status: str) -> HttpResponse:
         **chart_context(page, [*here], choice, queue="", **fields),
         chart_fields=shown,
         fields=fields,
-        kept={**query, **given(start="" if is_first else start.text)},
         tasks=task_names(),
         exports=page.export_links("export_queue", name, status, **fields),
         choices=choices_of(found.rows),
         pauses=[] if which else _pauses(page, name),  # a search takes enough round trips
-        may_pause=page.has_perm("pause_queue"),
         live={**live, **chart_options(page, choice)},
     )
 

@@ -16,11 +16,13 @@ from django.utils.timezone import is_aware, localtime
 from ..core import formatting
 from ..core.clock import from_ms
 from ..core.errors import TracebackPart, traceback_parts
+from ..core.text import escape_bidi
 from ..health.policies import limit_use
 from ..health.report import paused_ago
 from ..metrics.histograms import Sums, percentile
 
 register = template.Library()
+register.filter(escape_bidi)
 register.filter(formatting.number)
 register.filter(limit_use)
 register.filter(paused_ago)
@@ -79,7 +81,7 @@ def frames(traceback: str) -> Iterator[TracebackPart]:
     """The parts of a traceback. A long one loses its beginning: the error is at the end."""
     if len(traceback) > formatting.LONG:
         traceback = f"…\n{traceback[-formatting.LONG :]}"
-    return traceback_parts(traceback)
+    return traceback_parts(escape_bidi(traceback))
 
 
 @register.filter

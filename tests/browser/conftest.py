@@ -116,7 +116,7 @@ def visitor(
     page.context.clear_cookies()
     page.context.add_cookies([session])
     page.set_viewport_size({"width": 1360, "height": 900})
-    page.emulate_media(color_scheme="light")
+    page.emulate_media(color_scheme="light", media="screen")
     made = Visitor(page, live_server.url)
     yield made
     made.leave()

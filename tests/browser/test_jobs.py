@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+from django.conf import settings as django_settings
 
-from django_redisqueue import JobQueue
+from django_redisqueue import JobQueue, get_job
 from django_redisqueue.core.job_data import encode_error
 from django_redisqueue.models import PeriodicJob
 from tests.app import tasks
@@ -91,6 +92,50 @@ def test_a_filter_is_saved_and_picked_later_on_a_phone_too(
     visitor.click("Delete the filter broken payments")
     visitor.is_told("The filter broken payments was deleted.")
     visitor.expect("a[href='?text=declined']").to_have_count(0)
+
+
+def test_a_selection_survives_a_login_in_another_tab(
+    visitor: Visitor, manual_worker: ManualWorker
+) -> None:
+    """The page stayed logged out, and the server refused its token: the selection was lost."""
+    tasks.noop.enqueue_many([(1,), (2,)])
+    failed = [manual_worker.fail_one(), manual_worker.fail_one()]
+    visitor.go("queue", "default", "failed").mark()
+    visitor.sees("Live", "#drq-state")
+    visitor.page.get_by_label(f"Select {failed[0]}").check()
+    cookies = visitor.page.context.cookies()
+    visitor.page.context.clear_cookies()
+    visitor.sees("You are logged out", "#drq-state")
+    for one in cookies:
+        if one["name"] == django_settings.CSRF_COOKIE_NAME:
+            one["value"] = "a" * len(one["value"])  # a login changes it
+    visitor.page.context.add_cookies(cookies)
+    visitor.sees("Live", "#drq-state")
+    assert visitor.is_marked()
+    visitor.expect("#drq-selected").to_have_text("(1)")
+    visitor.click("Retry")
+    visitor.is_told("1 job sent back to the queue.")
+    assert [get_job(each).status for each in failed] == ["queued", "failed"]
+
+
+# What elements with scroll bars have that paper cannot show
+CUT = """() => [...document.querySelectorAll("#content *")]
+    .filter((one) => getComputedStyle(one).overflowY === "auto")
+    .filter((one) => one.scrollHeight > one.clientHeight || one.scrollWidth > one.clientWidth)
+    .map((one) => one.className)"""
+
+
+def test_a_long_traceback_is_printed_to_its_end(
+    visitor: Visitor, manual_worker: ManualWorker
+) -> None:
+    job = tasks.noop.enqueue(["x" * 400] * 40)
+    error = encode_error("Declined", "no", OWN * 200, 99_999)
+    manual_worker.settle(manual_worker.claim_one(), "failed", error)
+    visitor.go("job", job.id)
+    assert visitor.page.evaluate(CUT) == ["drq-json", "drq-pre"]
+    visitor.page.emulate_media(media="print")
+    assert visitor.page.evaluate(CUT) == []
+    visitor.expect("#nav-sidebar").to_be_hidden()
 
 
 # What django-grappelli has for buttons in its own forms

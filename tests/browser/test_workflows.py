@@ -62,6 +62,23 @@ def test_the_graph_changes_live(visitor: Visitor, manual_worker: ManualWorker) -
     visitor.page.wait_for_url(f"**/workflows/{workflow.id}/")
 
 
+def test_the_focus_stays_in_the_graph_when_a_box_becomes_two(
+    visitor: Visitor, manual_worker: ManualWorker
+) -> None:
+    with Workflow() as workflow:
+        alike = [workflow.add(tasks.noop) for _ in range(14)]
+        workflow.add(tasks.add, 1, 2, after=alike)
+    visitor.go("workflow", workflow.id)
+    visitor.sees("Live", "#drq-state")
+    visitor.expect(".drq-box").to_have_count(2)
+    last = box(visitor, 1).locator("a")
+    last.focus()
+    manual_worker.claim_one()
+    visitor.expect(".drq-box").to_have_count(3)
+    visitor.expect(".drq-edge").to_have_count(2)
+    assert box(visitor, 2).locator("a").evaluate("e => e === document.activeElement")
+
+
 def view(visitor: Visitor) -> list[float]:
     return visitor.page.locator("#drq-graph svg").evaluate(  # type: ignore[no-any-return]
         "svg => svg.getAttribute('viewBox').split(' ').map(Number)"
@@ -128,7 +145,11 @@ def test_the_list_leads_to_it_and_is_live(visitor: Visitor, manual_worker: Manua
     manual_worker.complete_one()
     visitor.sees("1 of 4 jobs completed")
     visitor.expect(".drq-bar rect.completed").to_have_attribute("width", "25.0")
-    visitor.page.get_by_role("link", name=MARKUP).click()
+    visitor.page.get_by_role("link", name=MARKUP).focus()
+    fan("newer")
+    mirror()
+    visitor.sees("newer", "#drq-workflows")
+    visitor.page.keyboard.press("Enter")  # the focus stays with its row
     visitor.page.wait_for_url(f"**/workflows/{workflow.id}/")
     visitor.page.get_by_role("link", name="Waiting", exact=True).click()
     rows = visitor.page.locator("#drq-workflowjobs tbody tr")

@@ -76,6 +76,15 @@ def asked(jobs: InMemoryQueue, task: Any = approval_tasks.refund) -> tuple[Job, 
     return job, row
 
 
+def test_no_character_of_a_question_changes_the_writing_direction(
+    jobs: InMemoryQueue, boss: Any
+) -> None:
+    _, row = asked(jobs)
+    Approval.objects.filter(pk=row.pk).update(question="Refund Bob\u202e 19?")
+    for address in (LIST, f"{LIST}{row.pk}/change/"):
+        assert "Refund Bob\\u202e 19?" in client_of(boss).get(address).content.decode()
+
+
 def decide(client: Client, row: Approval, decision: str, comment: str = "") -> str:
     """The page behind the button."""
     url = f"{LIST}{row.pk}/decide/"

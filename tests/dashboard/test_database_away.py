@@ -9,15 +9,17 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from django.db import InterfaceError, OperationalError, connections
+from django.contrib.auth.models import User
+from django.db import InterfaceError, InternalError, OperationalError, connections
 from django.db.models import Model
+from django.utils import timezone
 
 from django_redisqueue import JobQueue
 from django_redisqueue.dashboard.admin_log import UNLOGGED
-from django_redisqueue.models import mirror
+from django_redisqueue.models import ErrorGroup, SavedFilter, mirror
 from tests.app import tasks
 
-from .site import Site, plain
+from .site import Site, logged, plain
 
 GONE = "job_20260101_0000000000000000000000"
 TOLD = "The database cannot be read (OperationalError: no route to 10.0.0.1)."
@@ -121,3 +123,36 @@ def test_an_action_that_is_done_is_no_error_page(
         told = site.post("act_on_list", "default", "queued", **fields)
         assert "2 jobs cancelled, or asked to stop." in told
         assert f"{', '.join(ids)}: Cancel (queue default, queued), by ada: " in caplog.text
+
+
+@contextmanager
+def read_only(kind: type[Exception]) -> Iterator[None]:
+    """As a replica of the site's database, or a file on a full disk."""
+
+    def refuse(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+        if sql.startswith(("INSERT", "UPDATE", "DELETE")) and "django_redisqueue_" in sql:
+            raise kind("cannot execute this in a read-only transaction\nUPDATE ...")
+        return execute(sql, *rest)
+
+    with connections["default"].execute_wrapper(refuse):
+        yield
+
+
+# PostgreSQL has an InternalError for it, SQLite and MariaDB an OperationalError.
+@pytest.mark.parametrize("kind", [InternalError, OperationalError])
+def test_what_a_read_only_database_refuses_is_a_message(site: Site, kind: type[Exception]) -> None:
+    now = timezone.now()
+    group = ErrorGroup.objects.create(id="a1", task="a", first_seen=now, last_seen=now)
+    saved = SavedFilter.objects.create(user=User.objects.get(), name="mine", query="text=x")
+    refused = (
+        "the database does not accept this, so nothing was done: "
+        f"{kind.__name__}: cannot execute this in a read-only transaction"
+    )
+    with read_only(kind):
+        assert site.post("act_on_error", "a1", verb="silence") == refused
+        assert site.post("filters", verb="save", name="other", text="y") == refused
+        assert site.post("filters", verb="delete", filter=saved.pk) == refused
+    group.refresh_from_db()
+    assert group.silenced_at is None
+    assert [one.name for one in SavedFilter.objects.all()] == ["mine"]
+    assert logged() == []

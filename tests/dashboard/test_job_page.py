@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from datetime import UTC, datetime
@@ -142,6 +143,28 @@ def test_arguments_have_their_parameter_names_and_are_indented(site: Site) -> No
     assert "{\n  &quot;b&quot;: [\n    1\n  ]\n}" in page
     record("job_u", task="gone.task", payload='[["a"],{"named":2}]')
     assert '1 "a" named 2' in site.text("job", "job_u")
+
+
+def test_no_character_of_a_value_changes_the_writing_direction(
+    site: Site, manual_worker: ManualWorker
+) -> None:
+    """An amount of 19 looked like 91."""
+    name = "Bob\u202e"
+    tasks.noop.enqueue([name, 19])
+    job = manual_worker.claim_one()
+    text = encode_error("Declined", f"no {name} 19", f"Traceback\n  {name}\n", 9999)
+    manual_worker.settle(job, "failed", text)
+    mirror()
+    pages = {"job": (job.id,), "queue": ("default", "failed"), "copy_job": (job.id,), "errors": ()}
+    for page, arguments in pages.items():
+        shown = site.get(page, *arguments)
+        assert "Bob\\u202e" in shown, page
+        assert "\u202e" not in shown, page
+    text = site.get("copy_job", job.id).partition('name="args"')[2].partition("</textarea>")[0]
+    args = html.unescape(text.partition(">")[2])
+    site.post("copy_job", job.id, args=args, kwargs="{}")
+    (copy,) = JobQueue().get_jobs("queued")
+    assert copy.args == ([name, 19],)
 
 
 def test_the_time_that_is_left(site: Site, manual_worker: ManualWorker) -> None:

@@ -238,6 +238,7 @@ def test_charts_as_figures_and_columns(site: Site) -> None:
     answer = site.json("overview_charts", span="1h")
     assert sum(filter(None, answer["chart"]["completed"])) == 6
     assert "drq-figures" in answer["fragments"]
+    assert answer["label"] in site.get("overview", span="1h")
     for which, completed in (("default", 6), ("low", 0)):
         answer = site.json("overview_charts", queue=which)
         assert sum(filter(None, answer["chart"]["completed"])) == completed
@@ -301,10 +302,15 @@ def test_the_counts_and_the_list_are_live(site: Site, manual_worker: ManualWorke
     assert list(answer["fragments"]) == [
         "drq-health",
         "drq-tabs",
+        "drq-queuepause",
         "drq-queuefacts",
         "drq-queuejobs",
     ]
     assert "Failed 1" in plain(answer["fragments"]["drq-tabs"])
+    assert "Pause the queue" in answer["fragments"]["drq-queuepause"]
+    JobQueue().pause()  # by another user
+    answer = site.json("queue", "default", "failed", live=1)
+    assert 'value="resume"' in answer["fragments"]["drq-queuepause"]
     assert failed in answer["fragments"]["drq-queuejobs"]
     (live,) = re.findall(r'"url": "([^"]*)"', site.get("queue", "default", "queued", text="such"))
     found = site.client.get(live.replace("\\u0026", "&")).json()["fragments"]["drq-queuejobs"]

@@ -24,7 +24,7 @@ from tests.support.manual_worker import ManualWorker
 from tests.support.round_trips import round_trips
 from tests.support.servers import RedisServer
 
-from .site import Site, plain
+from .site import Site, logged, plain
 
 SHARDS = 4
 
@@ -279,6 +279,37 @@ def test_a_bulk_action_reports_its_progress_over_all_shards(
     action = bulk.BulkAction(bulk.RETRY, "hot", queue_page.Status.FAILED, bulk.now_ms() + 1000)
     assert sum(bulk.perform(action, tell).complete()) == 10
     assert told == [(0, 10), (3, 10), (6, 10), (8, 10), (10, 10)]
+
+
+WEIGHT = {"share": "a", "weight": "3", "verb": "weigh", "confirmed": "yes"}
+PART = {"queue": "hot", "part": "l:stripe"}
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "fields", "done"),
+    [
+        ("pause", ("hot",), {"verb": "pause"}, ("queue hot", "Pause")),
+        ("change_limit", (), WEIGHT, ("share a", "Set the weight of share a to 3")),
+        ("resume_part", (), PART, ("limit stripe", "Resume limit stripe in queue hot")),
+    ],
+)
+def test_what_only_some_shards_have_done_is_told_and_logged(
+    site: Site, other: RedisServer, name: str, where: Any, fields: Any, done: tuple[str, str]
+) -> None:
+    """The user was shown only an error, and the log did not say who had paused the queue."""
+    other.stop()
+    told = site.post(name, *where, **fields)
+    assert told.startswith("This was done in the shards that accepted it. Repeat it when all")
+    assert "does not answer" in told
+    what, text = done
+    assert logged() == [(what, f"{text}, but not in all shards")]
+
+
+def test_what_no_shard_did_is_not_logged(site: Site, other: RedisServer, settings: Any) -> None:
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "CONNECTION": {"URL": other.url}}
+    other.stop()
+    assert "This was done" not in site.post("pause", "hot", verb="pause")
+    assert logged() == []
 
 
 # Workers

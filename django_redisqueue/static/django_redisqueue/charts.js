@@ -113,6 +113,7 @@
         const answer = await getJson(options.charts);
         columns = answer.chart;
         charts.forEach(([chart, made]) => made.setData(data(chart)));
+        document.getElementById("drq-throughput").setAttribute("aria-label", answer.label);
         show(answer.fragments);
       } catch {
         // live.js shows the error; the charts stay unchanged

@@ -117,8 +117,15 @@
     return response.json();
   }
 
+  /* The token of the forms, masked anew in each answer. After another login in another tab it is a new one, and
+     the server refuses the old one: the user would lose the jobs that are selected. */
+  function renewTokens(token) {
+    for (const field of document.getElementsByName("csrfmiddlewaretoken")) field.value = token;
+  }
+
   function apply(answer) {
     show(answer.fragments);
+    if (answer.token) renewTokens(answer.token);
     if (answer.look) remember(answer.look);
     if (answer.level) state.dataset.level = answer.level;
     setState("live", answer.problems);
@@ -138,6 +145,18 @@
       document.addEventListener("visibilitychange", check);
     });
 
+  /* Ends early when the page is hidden or shown: a page that is shown again asks at once. */
+  const pause = (ms) =>
+    new Promise((done) => {
+      const end = () => {
+        clearTimeout(timer);
+        document.removeEventListener("visibilitychange", end);
+        done();
+      };
+      const timer = setTimeout(end, ms);
+      document.addEventListener("visibilitychange", end);
+    });
+
   function address() {
     const url = new URL(options.url, location.href);
     if (samples.length) url.searchParams.set("look", samples[0][1]);
@@ -151,11 +170,12 @@
         apply(await getJson(address()));
         failures = 0;
       } catch (error) {
-        if (error.message in { out: 1, gone: 1 }) return setState(error.message);
-        failures += 1;
-        setState("lost");
+        if (error.message === "gone") return setState("gone");
+        const isOut = error.message === "out"; // until the user logs in again, perhaps in another tab
+        failures = isOut ? 1 : failures + 1;
+        setState(isOut ? "out" : "lost");
       }
-      await sleep(Math.min(options.poll * 2 ** failures, 30000));
+      await pause(Math.min(options.poll * 2 ** failures, 30000));
     }
   }
 
