@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from django.db import Error, OperationalError, connection, connections, transaction
+from django.db.models import Model
 from django.utils import timezone
 
 from django_redisqueue import find_jobs
@@ -312,19 +313,29 @@ def test_a_page_of_old_rows_is_read_without_sorting_all(
     shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "ROWS_PER_STEP", 10)
-    numbers, now = range(1000), timezone.now()
+    numbers, now = range(2000), timezone.now()
     JobEvent.objects.bulk_create(JobEvent(job_id="j", at=T0, entry_ms=n) for n in numbers)
     Rollup.objects.bulk_create(
         Rollup(minute=T0 + timedelta(minutes=n), queue="q", task="t") for n in numbers
     )
-    OutboxJob.objects.bulk_create(OutboxJob(id=f"job_{n:03}", queue="q", task="t") for n in numbers)
+    OutboxJob.objects.bulk_create(
+        OutboxJob(id=f"job_{n:04}", queue="q", task="t", relayed_at=now if n % 2 else None)
+        for n in numbers
+    )
+    _analyze(OutboxJob)
     before = rows_read()
     for rule in retention.mirror_rules():
         rule.step(now, timedelta(days=1))
         rule.step(now, timedelta(days=1))
     assert len(unrelayed("default")[:10]) == 10
-    assert rows_read() - before < len(numbers)
-    assert (JobEvent.objects.count(), Rollup.objects.count()) == (980, 980)
+    assert rows_read() - before < len(numbers) / 2
+    assert (JobEvent.objects.count(), Rollup.objects.count()) == (1980, 1980)
+
+
+def _analyze(model: type[Model]) -> None:
+    """Otherwise MySQL may take the table for an empty one, and scan it."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"ANALYZE TABLE {model._meta.db_table}")
 
 
 def rows_read() -> int:
