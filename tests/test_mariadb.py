@@ -108,13 +108,15 @@ def until_one_waits(server: MariaDBServer) -> None:
     eventually(lambda: bool(server.execute(waiting)), every=0.15)
 
 
-def test_names_that_differ_in_case_are_different(queue_settings: dict[str, Any]) -> None:
+def test_names_that_differ_in_case_or_in_a_space_at_the_end_are_different(
+    queue_settings: dict[str, Any],
+) -> None:
     found = [
         run_step("j", name, "default", lambda name=name: f'"{name}"', nullcontext)
-        for name in ("Go", "go")
+        for name in ("Go", "go", "go ")
     ]
-    assert found == ['"Go"', '"go"']
-    assert StepReceipt.objects.count() == 2
+    assert found == ['"Go"', '"go"', '"go "']
+    assert StepReceipt.objects.count() == 3
     for name in ("app.Run", "app.run"):
         Rollup.objects.create(minute=timezone.now().replace(second=0), queue="q", task=name)
 
