@@ -19,6 +19,7 @@ from django_redisqueue import find_jobs
 from django_redisqueue.broker import durability
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import worker_connection
+from django_redisqueue.conf import get_settings
 from django_redisqueue.dashboard.periodic import history
 from django_redisqueue.exceptions import JobTimeout
 from django_redisqueue.mirror import bridge as bridge_module
@@ -153,6 +154,27 @@ def test_after_a_deadlock_the_batch_is_written_again(
     shard.mirror()
     shard.assert_complete()
     assert MirrorState.objects.get().left_out == 0
+
+
+def test_a_row_that_exceeds_the_packet_size_does_not_stop_a_reconcile(
+    shard: MirroredShard, on_mariadb: MariaDBServer
+) -> None:
+    """The server answers by closing the connection."""
+    shard.broker.store.now_ms = None
+    shard.broker.add("a", "b")
+    shard.broker.add("odd", payload=f'[["{"x" * 1_100_000}"],{{}}]')
+    shard.broker.redis.delete(shard.broker.keys.events)
+    bridge = bridge_module.make_bridge(get_settings())
+    on_mariadb.execute("SET GLOBAL max_allowed_packet = 1048576")
+    try:
+        shard.mirror(bridge)
+    finally:
+        on_mariadb.execute("SET GLOBAL max_allowed_packet = DEFAULT")
+        bridge.close()
+    assert set(JobRecord.objects.values_list("pk", flat=True)) == {"a", "b"}
+    state = MirrorState.objects.get()
+    assert (state.unreconciled, state.incomplete) == (False, 1)
+    assert "job odd cannot be reconciled" in state.fault
 
 
 @pytest.mark.parametrize("lock", ["LOCK TABLES {} WRITE", "SELECT * FROM {} FOR UPDATE"])
