@@ -1,9 +1,9 @@
-"""On MySQL and MariaDB, texts may have any character, and names that differ in case are different.
+"""On MySQL and MariaDB, texts may have any character, and different names are different.
 
 A database that was created without a character set may have latin1. And by the default collations
 "Load" and "load" are the same text: a step would get the receipt of another one, and the numbers of
-two tasks would need the same row. Tables with foreign keys stay as they are: a key that refers to a
-text must have its collation.
+two tasks would need the same row. By most others, "load" and "load " are. Tables with foreign keys
+stay as they are: a key that refers to a text must have its collation.
 """
 
 from typing import Any
@@ -16,6 +16,13 @@ COLLATION = (
     "SELECT table_collation FROM information_schema.tables "
     "WHERE table_schema = DATABASE() AND table_name = %s"
 )
+
+
+def exact_collation(connection: Any) -> str:
+    """One that distinguishes case, and spaces at the end."""
+    if connection.mysql_is_mariadb:
+        return "utf8mb4_nopad_bin"
+    return "utf8mb4_0900_bin" if connection.mysql_version >= (8, 0, 17) else "utf8mb4_bin"
 
 
 def convert(apps: Any, schema_editor: Any) -> None:
@@ -33,7 +40,7 @@ def convert(apps: Any, schema_editor: Any) -> None:
         # Of the whole table: migrations that alter a column name no collation.
         change = f"ALTER TABLE {schema_editor.quote_name(meta.db_table)} CONVERT TO CHARACTER SET"
         if meta.object_name in EXACT:
-            schema_editor.execute(f"{change} utf8mb4 COLLATE utf8mb4_bin")
+            schema_editor.execute(f"{change} utf8mb4 COLLATE {exact_collation(connection)}")
         elif not collation.startswith("utf8mb4"):
             schema_editor.execute(f"{change} utf8mb4")
 

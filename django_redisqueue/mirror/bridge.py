@@ -19,7 +19,7 @@ from ..broker.connection import RedisConnection, worker_connection
 from ..broker.entries import START, Position, entry_id, format_position
 from ..broker.events import PAGE, EntryLost, EventFault, EventStream, StreamPage
 from ..conf import Settings
-from .database_errors import CONTENT_ERRORS, ErrorCause, error_cause
+from .database_errors import CONTENT_ERRORS, UNCERTAIN_REFUSALS, ErrorCause, error_cause
 from .reconcile import Reconciler
 from .redis_identity import RedisIdentity
 from .retention import Cleanup
@@ -44,9 +44,7 @@ SET_LOCK_WAIT = {
     ),
 }
 KEEP_EVENTS = 10_000  # that stay in the stream for live readers, although the mirror has read them
-# How often the database refuses a single event before it is left out: if the error blames the
-# event's values, and if the database may be at fault.
-REFUSALS, UNCERTAIN_REFUSALS = 2, 3
+REFUSALS = 2  # of a single event, before it is left out, if the error blames its values
 
 #: Called after each commit, at the end of the stream after a start, and now and then without a
 #: commit. Returns True when it has more to do.

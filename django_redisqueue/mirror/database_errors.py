@@ -29,6 +29,9 @@ OUT_OF_MEMORY = "53200"
 # The packet or the row is too large, or the column's character set lacks a character
 MYSQL_CONTENT = frozenset({1118, 1153, 1292, 1300, 1366})
 GONE_AWAY, LOST_CONNECTION = 2006, 2013
+# How often the database refuses a single event before it is left out, if the database may be at
+# fault.
+UNCERTAIN_REFUSALS = 3
 
 
 class ErrorCause(Enum):

@@ -51,7 +51,7 @@ from ..models.tables import rows_after, rows_of_shard
 from ..outbox.rows import ids_with_rows
 from .bulk_table import ms_or_none
 from .changes import LOST
-from .database_errors import CONTENT_ERRORS, ErrorCause, error_cause
+from .database_errors import CONTENT_ERRORS, UNCERTAIN_REFUSALS, ErrorCause, error_cause
 from .writer import BatchTooLarge, Cursor, CursorMoved, MirrorWriter
 
 logger = logging.getLogger("django_redisqueue")
@@ -261,9 +261,10 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
             logger.error("%s %s is lost: Redis no longer has it", self.label, record.id)
         self.lost += len(lost)
 
-    def _write(self, events: Sequence[Any]) -> None:
+    def _write(self, events: Sequence[Any], refusals: int = 1) -> None:
         """Write events without moving the cursor, and leave out those that the database refuses.
-        Raises CursorMoved, RedisQueueError or django.db.Error."""
+        Raises CursorMoved, RedisQueueError or django.db.Error. The next refusal of a single event
+        is number ``refusals``."""
         if not events:
             return
         try:
@@ -272,9 +273,16 @@ class RecordReconciler(ABC, Generic[Snapshot, Record]):
         except BatchTooLarge as error:
             middle = error.fits
         except (*CONTENT_ERRORS, Error) as error:
-            if error_cause(error, self.writer.alias) is not ErrorCause.CONTENT:
+            cause = error_cause(error, self.writer.alias)
+            is_uncertain = cause is ErrorCause.UNCERTAIN
+            if cause is ErrorCause.DATABASE or (
+                is_uncertain and not self.writer.is_writable(self.cursor)
+            ):
                 raise
             if len(events) == 1:
+                if is_uncertain and refusals < UNCERTAIN_REFUSALS:
+                    self._write(events, refusals + 1)
+                    return
                 name = f"{self.label} {getattr(events[0], self.event_id)}"
                 self._report([f"{name} cannot be reconciled: the database refuses it: {error!r}"])
                 return

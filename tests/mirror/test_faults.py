@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -403,11 +403,20 @@ def test_the_cause_of_an_error_of_postgresql(
 
 
 def test_a_record_that_the_database_refuses_does_not_stop_a_reconcile(shard: MirroredShard) -> None:
+    check_a_reconcile(shard, refusing("odd"))
+
+
+@on_postgresql
+def test_nor_does_one_whose_refusal_may_be_the_fault_of_the_database(shard: MirroredShard) -> None:
+    check_a_reconcile(shard, raising("XX000"))
+
+
+def check_a_reconcile(shard: MirroredShard, refused: AbstractContextManager[None]) -> None:
     shard.broker.store.now_ms = None
     shard.broker.add("a", "odd", "b")
     shard.broker.redis.delete(shard.broker.keys.events)
     bridge = make_bridge(get_settings())
-    with refusing("odd"):
+    with refused:
         shard.mirror(bridge)
     bridge.connection.close()
     assert set(JobRecord.objects.values_list("pk", flat=True)) == {"a", "b"}
