@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.parsing import clock_ms, int_or_none, pairs, score_ms
 from ..core.policies import RateNumbers, UniqueKey, decode_rate, shown_value
+from ..core.statuses import Status
 from ..core.text import printable
 from ..exceptions import InvalidOption
 from .base import CommandBase, Entry, QueryBase, Read, Strict, query, run, together
@@ -261,6 +262,17 @@ def _next_ms(rate: RateNumbers | None, tat: str | None, now_ms: int) -> int | No
     return max(0, -(-allowed_us // _US) - now_ms)
 
 
+def _has_let_go(
+    key: str, status: str, attempts: str, recoveries: str, watched: str, unique: str
+) -> bool:
+    """Whether a job has a key only until it started, and has; as in unique.lua."""
+    words = unique.split()
+    if (key, "until_started") not in zip(words[::4], words[1::4], strict=False):
+        return False
+    has_run = int_or_none(attempts) or int_or_none(recoveries) or "s" in watched
+    return status == Status.PROCESSING or bool(has_run)
+
+
 class UniqueCommands(CommandBase):
     def release_unique(self, key: str) -> str:
         """Free a key. Returns the id of the job that had it, or ''. That job is not affected."""
@@ -310,20 +322,22 @@ class UniqueQueries(QueryBase):
         return run(self.connection, self._described(taken))
 
     def _described(self, taken: Mapping[str, int]) -> Read[list[UniqueKey]]:
-        """These keys, given with the times in ms at which they were taken."""
+        """These keys, given with the times in ms at which they were taken; without free ones."""
         if not taken:
             return []
         owners, ends = yield Strict(
             ("MGET", *map(self.keys.unique, taken)), ("ZMSCORE", self.keys.unique_lifetimes, *taken)
         )
         ids = [owner.partition(" ")[0] if owner else "" for owner in owners]
-        asked = (("HMGET", self.keys.job(one), "status", "task") for one in ids)
+        names = ("status", "task", "attempts", "recoveries", "watched", "unique")
+        asked = (("HMGET", self.keys.job(one), *names) for one in ids)
         clock, *jobs = yield [("TIME",), *asked]
         now_ms, found = clock_ms(clock), []
         for (key, taken_ms), job_id, end, job in zip(taken.items(), ids, ends, jobs, strict=True):
             until_ms = None if end is None else score_ms(end)
-            if job_id and (until_ms is None or until_ms > now_ms):
-                status, task = (printable(text or "") for text in job or ("", ""))
+            status, task, *ran = (printable(text or "") for text in job or [""] * len(names))
+            is_over = _has_let_go(key, status, *ran) if until_ms is None else until_ms <= now_ms
+            if job_id and not is_over:
                 found.append(
                     UniqueKey(printable(key), printable(job_id), status, task, taken_ms, until_ms)
                 )

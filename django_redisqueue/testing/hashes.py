@@ -13,10 +13,9 @@ from ..exceptions import ParentNotFound
 from ..worker.child.retry_policy import Resolution
 from .index import JobHash, JobHashes
 
-FOR_EVER_MS = 90_000_000_000_000  # as in waits.lua
 OF_A_RUN = (
     "attempts", "error", "reason", "cancel_ms", "finished_ms", "started_ms", "first_ms", "ran",
-    "due_ms", "waits_for", "parked_ms", "progress",
+    "due_ms", "waits_for", "parked_ms", "progress", "newer",
 )  # fmt: skip
 PARENT_REASONS = (JobReason.SKIPPED, JobReason.PARENT_GONE)  # caused by a parent
 
@@ -79,7 +78,9 @@ def set_fields(found: JobHash, **fields: object) -> None:
     found.update({name: str(value) for name, value in fields.items()})
 
 
-def apply_resolution(found: JobHash, resolution: Resolution, attempts: int, now_ms: int) -> None:
+def apply_resolution(
+    found: JobHash, resolution: Resolution, attempts: int, now_ms: int, is_superseded: bool
+) -> None:
     """What outcome.lua does."""
     kind = resolution.kind
     if kind is OutcomeKind.COMPLETED:
@@ -96,19 +97,32 @@ def apply_resolution(found: JobHash, resolution: Resolution, attempts: int, now_
     elif kind is OutcomeKind.CANCELLED or "cancel_ms" in found:
         set_fields(found, status=Status.CANCELLED, finished_ms=now_ms)
         if kind is OutcomeKind.CANCELLED and resolution.detail:
-            found["reason"] = resolution.detail
+            set_fields(found, reason=resolution.detail)
+    elif is_superseded:
+        set_fields(found, status=Status.CANCELLED, reason=JobReason.SUPERSEDED, finished_ms=now_ms)
     elif kind is OutcomeKind.RETRYING:
-        found.setdefault("first_ms", found["started_ms"])
-        found["ran"] = f"{found.get('ran', '')} {found['child']}".strip()
+        _record_run(found)
         due_ms = now_ms + int(resolution.detail)
         set_fields(found, status=Status.RETRYING, attempts=attempts + 1, due_ms=due_ms)
     elif kind is OutcomeKind.LIMITED:
+        _record_run(found)
         set_fields(found, status=Status.RETRYING, due_ms=now_ms + int(resolution.detail))
     elif kind is OutcomeKind.PARKED:
+        _record_run(found)
         set_fields(found, status=Status.SCHEDULED, waits_for=resolution.body, parked_ms=now_ms)
-        found["due_ms"] = resolution.detail or str(FOR_EVER_MS)
+        found.pop("due_ms", None)
+        if resolution.detail:  # else it waits without a timeout
+            found["due_ms"] = resolution.detail
     else:
+        if resolution.detail:  # else it has not started
+            _record_run(found)
         set_fields(found, status=Status.QUEUED)
+
+
+def _record_run(found: JobHash) -> None:
+    """Note a run of a job that will run again."""
+    found.setdefault("first_ms", found["started_ms"])
+    found["ran"] = f"{found.get('ran', '')} {found['child']}".strip()
 
 
 def check_parents(new: NewJob, known: Mapping[str, JobHash]) -> None:

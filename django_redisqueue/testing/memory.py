@@ -150,6 +150,7 @@ class InMemoryQueue(CapturedJobs):
         if new.id not in self.hashes and self._unique.admit(new):
             self.hashes[new.id] = new_hash(new, now_ms)
             self._unique.take(new.id, new.unique)
+            self._note_ready()  # a callback is queued before the followers of the job that ended
             release_dependants(self.hashes, now_ms)
             if rivals := self._lanes.rivals_of(new):
                 discards = decode_lane(new.lane).on_conflict is OnConflict.DISCARD
@@ -158,7 +159,8 @@ class InMemoryQueue(CapturedJobs):
 
     def _note_ready(self) -> None:
         """Jobs that are queued now stay ahead of those that will be. As in Redis, a cancelled job
-        keeps its place until the next job is chosen, and gets it back if it is requeued."""
+        without a lane or a priority keeps its place until the next job is chosen, and gets it back
+        if it is requeued."""
         for job_id in self.hashes.take_queued():
             self._ready.add(job_id)
 
@@ -248,10 +250,12 @@ class InMemoryQueue(CapturedJobs):
         status = Status(found["status"])
         if status.is_final:
             return 0
-        found["cancel_ms"] = str(self.now_ms())
         if status is Status.PROCESSING and self._running is not None:
+            found["cancel_ms"] = str(self.now_ms())
             self._running.mark_cancelled()
             return 2
+        if "lane" in found or found["priority"] != "0":
+            self._ready.discard(job_id)
         set_fields(found, status=Status.CANCELLED, reason=reason, finished_ms=self.now_ms())
         self._ended(job_id)
         return 1
@@ -389,7 +393,7 @@ class InMemoryQueue(CapturedJobs):
     def _waited_since(self, job: ClaimedJob) -> tuple[int, int] | None:
         """As WorkflowQueries.waited_since."""
         found = self.hashes[job.id]
-        if job.lease > 1 or "generation" in found:
+        if "ran" in found or "generation" in found:
             return None
         since = [found["enqueued_ms"], found.get("renewed_ms", "0")]
         parents = [self.hashes.get(one, JobHash()) for one in found.get("after", "").split()]
@@ -407,12 +411,12 @@ class InMemoryQueue(CapturedJobs):
     def _end(self, run: InlineRun | ChunkRun, resolutions: Sequence[Resolution]) -> None:
         for job, resolution in zip(run.jobs, resolutions, strict=True):
             found = self.hashes[job.id]
-            apply_resolution(found, resolution, job.attempts, self.now_ms())
+            is_superseded = self._unique.is_superseded(job.id)
+            apply_resolution(found, resolution, job.attempts, self.now_ms(), is_superseded)
             if resolution.kind is OutcomeKind.PARKED and found["status"] == Status.SCHEDULED:
                 self._steps.parked(job.id)
-            if resolution.kind is OutcomeKind.LIMITED:
+            if resolution.kind is OutcomeKind.LIMITED and found["status"] == Status.RETRYING:
                 self._lanes.postpone(job.id, self.now_ms() + int(resolution.detail))
-            self._unique.supersede(job.id)
             if Status(found["status"]).is_final:
                 self._ended(job.id)
         for job in run.jobs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..conf import get_settings
 from ..core.job_data import NewJob
 from ..core.policies import STRIDE, Lane, UniqueKey, decode_lane, decode_rate
-from ..core.statuses import JobReason, OnConflict, Status
+from ..core.statuses import OnConflict, Status
 from .expectations import CapturedJobs
 from .hashes import hold, queued_since_ms, release, set_fields
 from .index import JobHash
@@ -33,6 +33,7 @@ class InMemoryLanes:
         self._full_us: dict[str, int] = {}  # when the bucket of a rate is full again
         self._passes: dict[str, float] = {}
         self._pass = 0.0  # of the queue
+        self._startable: Counter[str] = Counter()  # by share, when a job was last chosen
 
     def rivals_of(self, new: NewJob) -> list[str]:
         """The jobs that a new one is in conflict with, as ``_competing`` orders them; none if there
@@ -94,6 +95,7 @@ class InMemoryLanes:
                 found[int(job["priority"])].append(job_id)
         if not found:
             return None
+        self._startable = Counter(self._share(one) for ids in found.values() for one in ids)
         first = self._first_share(found[max(found)])
         queue = self._jobs.hashes[first]["queue"]
         aging_ms = settings.queues.get(queue, settings.retention).aging_ms
@@ -124,20 +126,31 @@ class InMemoryLanes:
         if not self._jobs.hashes.has_lanes:
             return
         share = self._share(job_id)
-        if not any("lane" in self._jobs.hashes[one] for one in self._queued()):
-            self._passes.clear()
-            self._pass = 0.0
-        else:
-            begun = self._pass_of(share)
-            name = f"s:{share}"
-            weight = int(self._own.get(name) or self._numbers.get(name, "1"))
-            self._passes[share] = begun + STRIDE / weight
-            self._pass = max(self._pass, begun)
-            if not any(self._share(one) == share for one in self._queued() if one != job_id):
-                del self._passes[share]  # it is idle
+        if share != OTHERS or len(self._startable) > 1:
+            self._charge(share)
+        self._startable[share] -= 1
+        self._forget_passes(job_id)
         for key, interval, _ in self._rates(job_id):
             now_us = self._jobs.now_ms() * 1000
             self._full_us[key] = max(self._full_us.get(key, 0), now_us) + interval
+
+    def _charge(self, share: str) -> None:
+        for other in self._startable.keys() - {OTHERS}:
+            self._passes.setdefault(other, self._pass)
+        begun = self._pass_of(share)
+        name = f"s:{share}"
+        weight = int(self._own.get(name) or self._numbers.get(name, "1"))
+        self._passes[share] = begun + STRIDE / weight
+        self._pass = max(self._pass, begun)
+
+    def _forget_passes(self, started: str) -> None:
+        """Keep the passes of shares that could start a job, and of those ahead of the queue's."""
+        if not any(one != started and "lane" in self._jobs.hashes[one] for one in self._queued()):
+            self._passes.clear()
+            self._pass = 0.0
+        for share in [one for one in self._passes if not self._startable[one]]:
+            if self._passes[share] <= self._pass:
+                del self._passes[share]
 
     def _queued(self) -> Iterable[str]:
         return self._jobs.hashes.with_status(Status.QUEUED)
@@ -177,7 +190,8 @@ class InMemoryLanes:
         return OTHERS if lane is None else decode_lane(lane).share
 
     def _pass_of(self, share: str) -> float:
-        return max(self._passes.get(share, 0.0), self._pass)
+        own = self._passes.get(share, self._pass)
+        return max(own, self._pass) if share == OTHERS else own
 
 
 class InMemoryPauses:
@@ -256,9 +270,12 @@ class InMemoryUnique:
             return True
         spec, owner = found
         if spec.mode in REPLACING:
-            if _is_under_way(self._jobs.hashes[owner.job_id]):
+            job = self._jobs.hashes[owner.job_id]
+            if self._is_under_way(job):
+                if spec.mode == "replace":
+                    job["newer"] = new.id
                 return True
-            self._replace(self._jobs.hashes[owner.job_id], spec, new)
+            self._replace(job, spec, new)
         for other in _specs(new.unique):
             if other.mode == "once" and other.key != spec.key:
                 self._give(other, owner.job_id)
@@ -323,18 +340,24 @@ class InMemoryUnique:
             if other.get("before") == job_id and not other.get("waits"):
                 release(other, self._jobs.now_ms())
 
-    def supersede(self, job_id: str) -> None:
-        """Cancel a job that would run again, if a newer job has its key."""
+    def is_superseded(self, job_id: str) -> bool:
+        """Whether a newer job has the key of a job that would run again, or has run meanwhile."""
         job = self._jobs.hashes[job_id]
-        if job["status"] not in (Status.RETRYING, Status.QUEUED, Status.SCHEDULED):
-            return
         for spec in _specs(job.get("unique", "")):
             owner = self._holder(spec.key) if spec.mode == "replace" else None
             if owner is not None and owner.job_id != job_id:
-                set_fields(
-                    job, status=Status.CANCELLED, reason=JobReason.SUPERSEDED,
-                    finished_ms=self._jobs.now_ms(),
-                )  # fmt: skip
+                return True
+        while newer := self._jobs.hashes.get(job.get("newer", "")):
+            if newer["status"] != Status.CANCELLED:
+                return True
+            job = newer
+        return False
+
+    def _is_under_way(self, job: JobHash) -> bool:
+        """Whether the job is running, or has stored steps of a run that it will continue."""
+        if job["status"] == Status.RETRYING:
+            return False
+        return job["status"] == Status.PROCESSING or self._steps.has_any(job.job_id)
 
     def _holder(self, key: str) -> _Owner | None:
         owner = self._owners.get(key)
@@ -347,7 +370,10 @@ class InMemoryUnique:
             return None if is_over or _is_given_up(job, modes) else owner
         if Status(job["status"]).is_final:
             return None
-        has_started = _is_under_way(job) or int(job.get("attempts", 0)) > 0
+        has_steps = self._steps.has_any(owner.job_id)
+        has_started = (
+            job["status"] == Status.PROCESSING or has_steps or int(job.get("attempts", 0)) > 0
+        )
         return None if has_started and "until_started" in modes else owner
 
     def _give(self, spec: _Spec, job_id: str) -> None:
@@ -378,11 +404,6 @@ class InMemoryUnique:
 def _is_given_up(job: JobHash, modes: Collection[str]) -> bool:
     """Whether the job was cancelled, and has its key by ``For``."""
     return "for" in modes and job["status"] == Status.CANCELLED
-
-
-def _is_under_way(job: JobHash) -> bool:
-    """Whether the job is running, or is parked in the middle of a run."""
-    return job["status"] == Status.PROCESSING or "waits_for" in job
 
 
 def _specs(unique: str) -> Iterator[_Spec]:

@@ -207,6 +207,9 @@ class InMemorySteps:
         self._fields[job.id] = fields
         return 1
 
+    def has_any(self, job_id: str) -> bool:
+        return job_id in self._fields
+
     def forget(self, job_id: str) -> None:
         self._fields.pop(job_id, None)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from .harness import ERROR, BrokerHarness, invariants, outcome
-from .test_step import remembered, with_step
+from django_redisqueue.core.job_data import NewJob
+
+from .harness import ERROR, PAYLOAD, BrokerHarness, invariants, outcome
+from .test_step import remembered, store, with_step
 
 
 @pytest.mark.parametrize("kind", ["failed", "cancelled"])
@@ -29,3 +31,17 @@ def test_a_job_without_steps(broker: BrokerHarness) -> None:
     broker.end("a", kind="failed", body=ERROR)
     with broker.unchanged():
         assert broker.store.forget_steps(["a"]) == [1]
+
+
+def test_the_job_counts_as_not_started(broker: BrokerHarness) -> None:
+    unique = "k until_started - -"
+    broker.add("a", unique=unique)
+    job = broker.take()
+    store(broker, job)
+    broker.finish(outcome(job, "failed", ERROR))
+    broker.store.forget_steps(["a"])
+    broker.store.requeue(["a"])
+    second = NewJob("b", "default", "app.task", PAYLOAD, unique=unique)
+    broker.store.enqueue([second])
+    assert second.owner == "a"
+    invariants(broker)

@@ -94,6 +94,18 @@ def test_priority_within_a_lane_and_between_lanes(broker: BrokerHarness) -> None
     assert broker.taken(jobs=8) == ["d", "c", "a", "b", "e"]
 
 
+@pytest.mark.parametrize("jobs", [1, 8])
+def test_a_cancelled_job_does_not_let_a_lower_priority_start(
+    broker: BrokerHarness, jobs: int
+) -> None:
+    broker.add("low", priority=-5)
+    broker.add("cancelled")
+    broker.add("a", "b", lane="|c:t:1 c:t=9")
+    broker.store.cancel(["cancelled"])
+    taken = [name for n in range(3) for name in broker.taken(f"c{n}", jobs=jobs)]
+    assert taken == ["a", "b", "low"]
+
+
 def test_a_child_takes_no_lower_priority_than_it_may(broker: BrokerHarness) -> None:
     broker.add("a", lane=ONE, priority=3)
     broker.add("b", lane="|c:t:1 c:t=9", priority=-3)

@@ -77,6 +77,24 @@ def test_priority_comes_before_shares() -> None:
     assert SEEN == ["b0", "b1", "a0"]
 
 
+def test_turns_count_whatever_the_priority_of_the_jobs() -> None:
+    with capture_jobs() as jobs:
+        share.enqueue_many([("a", 0), ("b", 0)])
+        share.using(priority=5).enqueue("a", 1)
+        plain.using(priority=3).enqueue_many([(n,) for n in range(3)])
+        jobs.drain()
+    assert SEEN == ["a1", "p0", "p1", "p2", "b0", "a0"]
+
+
+def test_a_requeued_job_joins_the_end_of_its_lane() -> None:
+    with capture_jobs() as jobs:
+        first, _ = share.enqueue_many([("a", 0), ("a", 1)])
+        first.cancel()
+        first.requeue()
+        jobs.drain()
+    assert SEEN == ["a1", "a0"]
+
+
 def test_weights(settings: Any) -> None:
     settings.REDISQUEUE = {**settings.REDISQUEUE, "WEIGHTS": {"a": 2}}
     with capture_jobs() as jobs:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.test import SimpleTestCase
 
-from django_redisqueue import Backoff, Gather, JobQueue, chain, listener, task
+from django_redisqueue import Backoff, Gather, JobQueue, chain, listener, send_event, task
 from django_redisqueue.core.ports import ports
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.exceptions import ConfigurationError, InvalidOption
@@ -47,6 +47,23 @@ def see_every_hour(left: int) -> None:
 def see_and_fail(x: Any) -> None:
     SEEN.append(x)
     raise ValueError("once more")
+
+
+@task(takes_context=True)
+def wait_for_event(context: Any) -> Any:
+    return context.wait_for("travel")
+
+
+def test_a_job_that_waits_without_a_timeout_is_never_due() -> None:
+    with capture_jobs() as jobs:
+        job = wait_for_event.enqueue()
+        jobs.run_due()
+        jobs.travel(days=1000, periodic=False)
+        job.refresh()
+        assert (job.status, job.run_after) == ("scheduled", None)
+        send_event("travel", 1)
+        jobs.run_due()
+    assert job.wait() == 1
 
 
 def test_scheduled_jobs_become_due() -> None:

@@ -209,3 +209,39 @@ def test_a_job_that_a_parent_cancels_frees_its_key() -> None:
         skipped = once.using(after=parent, on_parent_failure="skip").enqueue(1)
         assert skipped.status == "cancelled"
         assert not once.enqueue(2).is_duplicate
+
+
+@task(takes_context=True, max_attempts=2)
+def pause_and_fail(context: Any, value: int) -> None:
+    if value == 1:
+        context.sleep(60)
+    seen.append(value)
+    if value == 1:
+        raise ValueError
+
+
+def test_a_job_does_not_run_again_after_newer_arguments() -> None:
+    """Its successor has already run when it fails."""
+    with capture_jobs() as jobs:
+        debounced = pause_and_fail.using(unique=MODES["replace"], unique_by=lambda *_: "k")
+        first = debounced.enqueue(1)
+        jobs.travel(seconds=10)
+        jobs.run_due()
+        assert not debounced.enqueue(2).is_duplicate
+        jobs.travel(minutes=1)
+        jobs.run_due()
+        jobs.travel(hours=1)
+        jobs.run_due()
+        first.refresh()
+    assert (first.status, first.reason, seen) == ("cancelled", "superseded", [2, 1])
+
+
+def test_expires_counts_from_the_newer_arguments_of_a_failed_attempt() -> None:
+    with capture_jobs() as jobs:
+        job = unique("keep_last").enqueue(1, ("for", [], True))
+        jobs.run_due()
+        assert unique("keep_last").using(expires="10s").enqueue(2).is_duplicate
+        jobs.travel(minutes=5)
+        jobs.run_due()
+        job.refresh()
+    assert (job.status, job.reason) == ("cancelled", "expired")

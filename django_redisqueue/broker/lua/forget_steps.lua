@@ -15,7 +15,7 @@ for _, id in ipairs(ids) do
     codes[#codes + 1] = 0
   else
     local freed = has_steps(watched) and steps_bytes(id) or 0
-    forget_steps_of(id, watched)
+    start_over(id, watched)
     if freed > 0 then
       redis.call('HSET', job_key(id), 'bytes', text((integer(bytes) or 0) - freed))
       increment(queue_key(queue or 'default', 'meta'), 'finished_bytes', -freed)

@@ -48,9 +48,12 @@ local function others_share(queue, lowest)
   return { is_others = true, score = band * BAND + pass, pass = pass, stride = lanes().stride_of('') }
 end
 
+-- Only jobs of the share's priority: the ids before them may be those of cancelled jobs, which a claim drops.
 local function claim_from_others(request, queue, share, most, claimed)
-  local size, examined = batch.size, batch.examined
+  local size, examined, lowest = batch.size, batch.examined, request.min_priority
+  request.min_priority = math.max(tonumber(lowest), 100 - band_of(share.score))
   claim_without_lanes(request, queue, most, claimed)
+  request.min_priority = lowest
   share.pass = charge_others(queue, batch.size - size)
   return batch.examined > examined and others_share(queue, tonumber(request.min_priority)) or nil
 end

@@ -20,7 +20,7 @@ local function new_due(found, id, status, watched)
   local first = tonumber(window_ms or enqueued_ms) or now
   if status == 'retrying' then
     first = now
-    forget_steps_of(id, watched)
+    start_over(id, watched)
     redis.call('HDEL', job_key(id), 'attempts', 'delays', 'error', 'first_ms', 'started_ms', 'ran', 'child')
     redis.call('HSET', job_key(id), 'window_ms', now_text)
   end
@@ -53,7 +53,10 @@ local function replace_arguments(found, new)
   redis.call('HSET', key, 'payload', new.payload, 'options', new.options)
   if new.options == '' then redis.call('HDEL', key, 'options') end
   if string.find(new.options, '"expires":"+', 1, true) then redis.call('HSET', key, 'renewed_ms', now_text) end
-  if is_indexed(new.options) and not has(watched, 'i') then redis.call('HSET', key, 'watched', watched .. 'i') end
+  if is_indexed(new.options) and not has(watched, 'i') then
+    watched = watched .. 'i'
+    redis.call('HSET', key, 'watched', watched)
+  end
   index(id, new.options)
   if status ~= 'queued' and lane and new.lane ~= '' then  -- one in its queue stays in its lane
     note_lane(new.lane)

@@ -13,6 +13,12 @@ local function forget_steps_of(id, watched)
   if has_steps(watched) then redis.call('UNLINK', steps_key(id)) end
 end
 
+-- The job will start over, so it counts as not started (unique.lua).
+local function start_over(id, watched)
+  forget_steps_of(id, watched)
+  if has_steps(watched) then redis.call('HSET', job_key(id), 'watched', (string.gsub(watched, 's', ''))) end
+end
+
 -- An event that was sent, and the jobs that wait for one (waits.lua).
 local function event_key(event) return base .. 'event:' .. event end
 local function awaiting_key(event) return base .. 'awaiting:' .. event end
