@@ -8,10 +8,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "django_redisqueue"
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+VERSION = PROJECT["version"]
 
 # Runs in the fresh environment: every script is read as the package reads it.
 USE_IT = """
@@ -46,6 +48,13 @@ def source_files() -> set[str]:
         for path in (ROOT / PACKAGE).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
+
+
+def test_only_a_hiredis_that_encodes_commands_is_installed() -> None:
+    """``pack_command`` is new in 2.2, but the extra of redis-py 5 accepts 1.0."""
+    accepted = {each.name: each.specifier for each in map(Requirement, PROJECT["dependencies"])}
+    assert "hiredis" in accepted
+    assert [version in accepted["hiredis"] for version in ("2.1.1", "2.2.1")] == [False, True]
 
 
 @pytest.fixture(scope="module")
