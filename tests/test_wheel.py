@@ -8,10 +8,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "django_redisqueue"
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+VERSION = PROJECT["version"]
 
 # Runs in the fresh environment: every script is read as the package reads it.
 USE_IT = """
@@ -46,6 +48,13 @@ def source_files() -> set[str]:
         for path in (ROOT / PACKAGE).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
+
+
+def test_redis_py_5_is_too_old() -> None:
+    """Its parser does not raise MovedError, early 5.0 releases ignore the timeouts of a unix
+    socket, and 5.0 accepts a hiredis without ``pack_command``."""
+    accepted = {each.name: each.specifier for each in map(Requirement, PROJECT["dependencies"])}
+    assert [version in accepted["redis"] for version in ("5.3.1", "6.0.0")] == [False, True]
 
 
 @pytest.fixture(scope="module")

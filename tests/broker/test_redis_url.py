@@ -201,7 +201,8 @@ def test_the_options_of_a_cache_are_used(
     settings.CACHES = cache(location, **options)
     connection: Any = get_redis_url().open(1, 1)
     assert (int(connection.db), connection.username, connection.password) == expected
-    assert (connection.host or connection.path) in ("shop", "/run/redis.sock")
+    place = getattr(connection, "host", None) or connection.path  # redis-py 6.0 has no host here
+    assert place in ("shop", "/run/redis.sock")
 
 
 OURS = "protocol=3&socket_timeout=60&socket_connect_timeout=60&decode_responses=False"

@@ -39,8 +39,13 @@ def test_a_value_is_never_taken_for_a_separator(value: str) -> None:
     assert (line.count("\t"), line.count("\n"), line.count(NULL)) == (2, 1, 1)
 
 
+@pytest.mark.parametrize("copies", [True, False], ids=["COPY", "JSON for psycopg2"])
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_records_are_read_as_they_were_written(shard: MirroredShard) -> None:
+def test_records_are_read_as_they_were_written(
+    shard: MirroredShard, copies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not copies:  # the module has the same name as psycopg2's
+        monkeypatch.setattr(connection.Database, "__name__", "psycopg2")
     now = datetime.now(UTC).replace(microsecond=0)
     table, instants = BulkTable(JobRecord, "default"), instant_adapter("default")
     defaults: dict[str, Any] = {
