@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_redisqueue.broker.schedules import ScheduleQueries
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.replies import FireReply
+from django_redisqueue.broker.schedules import FireCall, ScheduleQueries
 from django_redisqueue.core.ids import periodic_job_id
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.schedules import (
@@ -14,6 +16,7 @@ from django_redisqueue.core.schedules import (
     ScheduleDefinition,
     Source,
 )
+from django_redisqueue.exceptions import RedisQueueError
 
 from .harness import PAYLOAD, T0, BrokerHarness
 
@@ -55,7 +58,15 @@ def read(broker: BrokerHarness, name: str = "report") -> ScheduleData:
 
 def fire(broker: BrokerHarness, due_ms: int, *, name: str = "report", missed: int = 0) -> int:
     """Fire a schedule that runs every minute, at a due time."""
-    return broker.store.fire(read(broker, name), due_ms, due_ms + MINUTE, due_ms, missed)
+    return fire_one(broker.store, read(broker, name), due_ms, due_ms + MINUTE, due_ms, missed)
+
+
+def fire_one(store: Commands, *call: Any) -> FireReply:
+    """One call of ``fire``; raises its error."""
+    (reply,) = store.fire([FireCall(*call)])
+    if isinstance(reply, RedisQueueError):
+        raise reply
+    return reply
 
 
 def job_id(due_ms: int, name: str = "report") -> str:

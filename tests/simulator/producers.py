@@ -6,17 +6,15 @@ import random
 from typing import Any
 
 from django_redisqueue.core.job_data import NewJob
-from django_redisqueue.core.schedules import Every
 
 from ..broker.gathers import Query
 from ..broker.harness import FINISHED
-from ..broker.schedules import define, definition
 from ..broker.test_lane_model import LANES
 from ..broker.uniques import MODES
 from ..broker.workflows import BrokerWorkflow
 from .history import Step
 from .shard import QUEUES, Shard
-from .verbs import Idle, verb
+from .verbs import verb
 
 OPTIONS = ["", "", '{"index":"task:t tags.x:1"}']
 POLICIES = ["wait", "skip", "go_on"]
@@ -30,7 +28,7 @@ def _enqueue(shard: Shard, step: Step, **fields: Any) -> str:
             "id": f"j{step.n}-{n}", "queue": step.pick(1, QUEUES),
             "task": "app.task", "payload": f"[[{step.n}],{{}}]", "options": step.pick(2, OPTIONS),
             "priority": step.pick(3, [0, 0, 0, 5, -5]),
-            "when": step.pick(4, ["", "", "+1500", "+20000"]), **fields,
+            "when": step.pick(4, ["", "", "", "+1500", "+20000"]), **fields,
         })
         for n in range(step.pick(0, [1, 1, 2, 3]))
     ]  # fmt: skip
@@ -118,14 +116,6 @@ def start_gather(shard: Shard, step: Step) -> str:
     return f"starts {gather.id} of {size}"
 
 
-@verb(1)
-def define_schedule(shard: Shard, step: Step) -> str:
-    name = f"s{step.picks[0] % 2}"
-    every = Every("1m", overlap=step.pick(1, ["skip", "queue", "cancel"]))
-    define(shard.broker, definition(name, every))
-    return f"defines {name}"
-
-
 @verb(4)
 def cancel(shard: Shard, step: Step) -> str:
     ids = step.some(0, shard.jobs(), 3)
@@ -135,6 +125,8 @@ def cancel(shard: Shard, step: Step) -> str:
 @verb(3)
 def requeue(shard: Shard, step: Step) -> str:
     ids = step.some(0, shard.jobs("failed", "cancelled"), 3)
+    if not ids:
+        return cancel(shard, step)
     return f"requeues {ids}: {shard.store.requeue(ids) if ids else ''}"
 
 
@@ -189,7 +181,7 @@ def set_aging(shard: Shard, step: Step) -> str:
 def control_workflow(shard: Shard, step: Step) -> str:
     found = shard.known_workflows()
     if not found:
-        return Idle("no workflow")
+        return push_workflow(shard, step)
     workflow, order = step.pick(0, found), step.pick(1, ORDERS)
     return f"{order} of {workflow.id}: {shard.store.control_workflow(workflow.id, order)}"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from django_redisqueue.broker.commands import ClaimRequest
 from django_redisqueue.broker.replies import ClaimedJob, ClaimReply, FinishCode, Outcome
+from django_redisqueue.broker.schedules import FireCall
 
 from ..broker.gathers import Query
 from ..broker.harness import FINISHED, T0, check_keyspace, with_implied_fields
@@ -67,6 +68,7 @@ class Shard:
         self.dead: list[Child] = []  # killed, and their jobs are not recovered yet
         self.workflows: list[BrokerWorkflow] = []
         self.gathers: list[Query] = []
+        self.late_fires: list[FireCall] = []  # calls that are still under way
         self.snapshot: Snapshot | None = None
         self.births = 0
         self.timer_ms: float = 0  # until when maintenance sleeps unless woken

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from ..broker.harness import FINISHED
-from ..broker.schedules import MINUTE, read
 from .history import Step
 from .shard import QUEUES, Shard
-from .verbs import Idle, verb
+from .verbs import verb
 
 DAY = 86_400_000
 
@@ -43,21 +42,6 @@ def look_for_damage(shard: Shard, step: Step) -> str:
     return ""
 
 
-@verb(3)
-def fire(shard: Shard, step: Step) -> str:
-    """Fires a due time of a schedule twice: it has one run."""
-    name = f"s{step.picks[0] % 2}"
-    if shard.broker.keys.schedule(name) not in shard.dump:
-        return Idle(f"no {name}")
-    found = read(shard.broker, name)
-    due_ms = found.next_ms
-    if due_ms is None or due_ms > shard.broker.now:
-        return Idle(f"{name} is not due")
-    replies = [shard.store.fire(found, due_ms, due_ms + MINUTE, due_ms, 0) for _ in range(2)]
-    assert replies[1] == 0
-    return f"{name} at {due_ms}: {replies[0].name}"
-
-
 @verb(8, everywhere=True)
 def time_passes(shard: Shard, step: Step) -> str:
     ms = step.pick(0, [1, 500, 1500, 3000, 12_000])
@@ -83,6 +67,6 @@ def snapshot(shard: Shard, step: Step) -> str:
 @verb(2)
 def rewind(shard: Shard, step: Step) -> str:
     if shard.snapshot is None:
-        return Idle("nothing was saved")
+        return snapshot(shard, step)
     shard.rewind()
     return "Redis is back at its last save"

@@ -43,7 +43,7 @@ def _detail(job: ClaimedJob, end: str) -> str:
 def claim(shard: Shard, step: Step) -> str:
     return shard.exchange(
         _child(shard, step), (), step.pick(1, [1, 2, 8]), step.pick(2, ORDERS),
-        step.pick(3, [-100, -100, 0, 1]), loses_reply=step.picks[4] % 3 == 0,
+        step.pick(3, [-100, -100, -100, -100, 0, 1]), loses_reply=step.picks[4] % 3 == 0,
     )  # fmt: skip
 
 
@@ -51,7 +51,7 @@ def claim(shard: Shard, step: Step) -> str:
 def finish(shard: Shard, step: Step) -> str:
     child = _busy(shard, step)
     if child is None:
-        return Idle("nobody is busy")
+        return claim(shard, step)
     ended = _ends(step, step.some(1, child.holds, 3))
     return shard.exchange(child, ended, 0, loses_reply=step.picks[4] % 3 == 0)
 
@@ -60,7 +60,7 @@ def finish(shard: Shard, step: Step) -> str:
 def finish_and_claim(shard: Shard, step: Step) -> str:
     child = _busy(shard, step)
     if child is None:
-        return Idle("nobody is busy")
+        return claim(shard, step)
     ended = _ends(step, step.some(1, child.holds, 3))
     wanted = step.pick(3, [1, 2, 8])
     return shard.exchange(child, ended, wanted, loses_reply=step.picks[4] % 3 == 0)
@@ -86,7 +86,7 @@ def release(shard: Shard, step: Step) -> str:
     """Return unstarted jobs."""
     child = _busy(shard, step)
     if child is None:
-        return Idle("nobody is busy")
+        return claim(shard, step)
     jobs = step.some(1, child.holds, 3)
     expected = [shard.is_held(child, job) for job in jobs]
     codes = shard.store.release(child.name, [(job.id, job.lease) for job in jobs])
@@ -101,7 +101,7 @@ def write_what_is_stale(shard: Shard, step: Step) -> str:
     changes."""
     child, other = _busy(shard, step), step.pick(1, shard.children)
     if child is None:
-        return Idle("nobody is busy")
+        return claim(shard, step)
     job = step.pick(2, child.holds)
     lease = job.lease - (other is child)
     if shard.is_held(other, job._replace(lease=lease)):  # after a rewind
@@ -120,7 +120,7 @@ def remember(shard: Shard, step: Step) -> str:
     """Progress, or a step."""
     child = _busy(shard, step)
     if child is None:
-        return Idle("nobody is busy")
+        return claim(shard, step)
     job, is_held = step.pick(1, child.holds), shard.is_held(child, step.pick(1, child.holds))
     if step.picks[2] % 2:
         assert shard.store.progress(child.name, job.id, job.lease, "{}") is is_held
@@ -136,7 +136,7 @@ def park(shard: Shard, step: Step) -> str:
     """A job waits for an event."""
     child = _busy(shard, step)
     if child is None:
-        return Idle("nobody is busy")
+        return claim(shard, step)
     job, event = step.pick(1, child.holds), f"e{step.picks[2] % 3}"
     ms = step.pick(3, [None, 1000, 30_000])
     reply = shard.store.check_wait(child.name, job.id, job.lease, event, ms, sleeps=False)
