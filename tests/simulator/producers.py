@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from django_redisqueue.core.job_data import NewJob
 
 from ..broker.gathers import Query
 from ..broker.harness import FINISHED
+from ..broker.model import RESEND
 from ..broker.test_lane_model import LANES
 from ..broker.uniques import MODES
 from ..broker.workflows import BrokerWorkflow
 from .history import Step
 from .shard import QUEUES, Shard
-from .verbs import verb
+from .verbs import Idle, verb
 
 OPTIONS = ["", "", '{"index":"task:t tags.x:1"}']
 POLICIES = ["wait", "skip", "go_on"]
+LIMITS = ["c:t:0", "c:t:1", "c:all:", "s:a0"]
 ORDERS = ["pause", "release", "release", "cancel"]
 
 
@@ -32,20 +35,47 @@ def _enqueue(shard: Shard, step: Step, **fields: Any) -> str:
         })
         for n in range(step.pick(0, [1, 1, 2, 3]))
     ]  # fmt: skip
-    created = shard.store.enqueue(jobs)
-    for job, is_new in zip(jobs, created, strict=True):
-        assert is_new is (job.owner == ""), job
+    told = _send(shard, jobs, way=step.picks[1] // len(QUEUES) % 3)
     owners = [job.owner for job in jobs]
     done = shard.broker.dump()
     if step.picks[4] % 3 == 0:
         assert not any(shard.store.enqueue(jobs))
         assert [job.owner for job in jobs] == owners
         assert shard.broker.dump() == done
-    told = [
-        f"{job.id} ({'new' if new else job.owner})" for job, new in zip(jobs, created, strict=True)
-    ]
+    if step.picks[4] // 5 % 3 == 0:
+        shard.late_enqueues.append((shard.broker.now, jobs))
     extra = " ".join(f"{name}={value!r}" for name, value in fields.items())
-    return f"enqueues {', '.join(told)} {extra}"
+    return f"enqueues {told} {extra}"
+
+
+def _send(shard: Shard, jobs: Sequence[NewJob], way: int) -> str:
+    """In one call, or in a pipeline; or a pipeline of which only the first call arrived is sent
+    again."""
+    if way == 2:
+        assert shard.store.enqueue_all([jobs[:1]]) == (jobs[0].owner == "")
+    if way == 0:
+        created = shard.store.enqueue(jobs)
+        assert created == [job.owner == "" for job in jobs]
+    else:
+        new = [job for n, job in enumerate(jobs) if way == 1 or n]
+        count = shard.store.enqueue_all([[job] for job in jobs])
+        assert count == sum(job.owner == "" for job in new)
+    return ", ".join(f"{job.id} ({job.owner or 'new'})" for job in jobs)
+
+
+@verb(4)
+def a_late_enqueue_arrives(shard: Shard, step: Step) -> str:
+    """The network delayed a call whose jobs are known: it creates nothing while the window for
+    repeated calls is open."""
+    now = shard.broker.now
+    found = [jobs for ms, jobs in shard.late_enqueues if 0 <= now - ms < RESEND]
+    if not found:
+        return Idle("none is under way")
+    jobs = step.pick(0, found)
+    done = shard.broker.dump()
+    assert not any(shard.store.enqueue(jobs))
+    assert shard.broker.dump() == done
+    return f"that of {[job.id for job in jobs]}"
 
 
 @verb(10)
@@ -190,3 +220,22 @@ def control_workflow(shard: Shard, step: Step) -> str:
 def send_event(shard: Shard, step: Step) -> str:
     event = f"e{step.picks[0] % 3}"
     return f"sends {event}: {shard.store.send_event(event, '1', 3_600_000)} wake"
+
+
+@verb(2, everywhere=True)
+def set_limit(shard: Shard, step: Step) -> str:
+    key, number = step.pick(0, LIMITS), step.pick(1, ["1", "2", "4", ""])
+    return f"sets {key} to {number!r}: {shard.store.set_limit(key, number)}"
+
+
+@verb(2)
+def watch(shard: Shard, step: Step) -> str:
+    """Somebody waits for the end of a job, which then takes the slow path."""
+    ids = step.some(0, shard.jobs(), 1)
+    return f"watches {ids}: {shard.store.watch(ids[0]) if ids else ''}"
+
+
+@verb(1)
+def forget_steps(shard: Shard, step: Step) -> str:
+    ids = step.some(0, shard.jobs("failed", "cancelled"), 3)
+    return f"{ids} forget their steps: {shard.store.forget_steps(ids) if ids else ''}"

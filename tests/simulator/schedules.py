@@ -102,7 +102,7 @@ def fire(shard: Shard, step: Step) -> str:
     """The leader waits until a schedule is due, or longer, and fires what is due, up to 25 calls in
     a round trip. Its connection may break: the calls after some of them do not arrive, or arrive
     late. Or all are sent a second time."""
-    wait_ms = shard.store.promote([]).schedule_ms
+    wait_ms = shard.promote().schedule_ms
     if wait_ms < 0:
         return define_schedule(shard, step)
     shard.broker.advance(wait_ms + step.pick(2, [0, 0, 6_000, 200_000]))

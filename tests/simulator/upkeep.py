@@ -12,7 +12,7 @@ DAY = 86_400_000
 
 @verb(6)
 def promote(shard: Shard, step: Step) -> str:
-    return f"{shard.store.promote(QUEUES)}"
+    return f"{shard.promote()}"
 
 
 @verb(5)
@@ -49,10 +49,23 @@ def time_passes(shard: Shard, step: Step) -> str:
     return f"{ms} ms"
 
 
+@verb(2)
+def lead(shard: Shard, step: Step) -> str:
+    """A child asks for the leadership, keeps it or gives it up: there is one leader."""
+    child, term_ms = step.pick(0, shard.children), step.pick(1, [15_000, 15_000, 15_000, 0])
+    meta = shard.dump.get(shard.broker.keys.meta, ("hash", {}))[1]
+    leader, until_ms = meta.get("leader", ""), int(meta.get("leader_until_ms", 0))
+    is_free = leader in ("", child.name) or until_ms < shard.broker.now
+    reply = shard.store.lead(child.name, term_ms)
+    assert bool(reply) is (is_free and term_ms > 0), f"{leader} leads until {until_ms}"
+    return f"{child.name} for {term_ms} ms: {reply.name}"
+
+
 @verb(1)
 def the_clock_jumps(shard: Shard, step: Step) -> str:
     """Heartbeats are so frequent that there was one just before."""
     shard.store.heartbeat([])
+    shard.late_enqueues.clear()
     ms = step.pick(0, [-60_000, -1000, 120_000, 3_600_000])
     shard.broker.advance(ms)
     return f"{ms} ms"
@@ -70,3 +83,10 @@ def rewind(shard: Shard, step: Step) -> str:
         return snapshot(shard, step)
     shard.rewind()
     return "Redis is back at its last save"
+
+
+@verb(1)
+def scripts_are_lost(shard: Shard, step: Step) -> str:
+    """As after a failover: calls by digest are refused, and sent again with their source."""
+    shard.raw.script_flush()
+    return "Redis forgets all scripts"
