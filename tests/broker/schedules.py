@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.keys import Keys
 from django_redisqueue.broker.replies import FireReply
 from django_redisqueue.broker.schedules import FireCall, ScheduleQueries
 from django_redisqueue.core.ids import periodic_job_id
@@ -75,3 +77,13 @@ def job_id(due_ms: int, name: str = "report") -> str:
 
 def timer_is_awake(broker: BrokerHarness) -> bool:
     return broker.redis.lpop(broker.keys.timer) is not None
+
+
+def check_schedules(dump: dict[str, Any], keys: Keys) -> None:
+    """Each schedule is listed by the time when it is due next, if it fires."""
+    start = keys.schedule("")
+    found = {key.removeprefix(start): dump[key][1] for key in dump if key.startswith(start)}
+    assert dict(dump.get(keys.schedules, ("zset", []))[1]) == {
+        name: inf if "paused" in one or not one["next_ms"] else int(one["next_ms"])
+        for name, one in found.items()
+    }

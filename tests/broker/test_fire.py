@@ -177,6 +177,13 @@ def test_conditions_of_the_job_are_passed_on(broker: BrokerHarness) -> None:
     assert broker.job(job_id(FIRST))["lane"] == "l1"
 
 
+def test_the_limits_of_its_lane_are_kept(broker: BrokerHarness) -> None:
+    define(broker, definition(lane="|c:t:1 c:t=1"))
+    assert [fire(broker, FIRST), fire(broker, FIRST + MINUTE)] == [1, 1]
+    assert [job.id for job in broker.claim(jobs=2).jobs] == [job_id(FIRST)]
+    invariants(broker, tokens=False)
+
+
 def test_a_run_whose_unique_key_is_taken_is_skipped(broker: BrokerHarness) -> None:
     define(broker, definition(unique="k until_finished - -"))
     assert fire(broker, FIRST) == 1

@@ -16,12 +16,13 @@ from django_redisqueue.worker.maintenance.schedules import Scheduler
 
 from ..broker.harness import FINISHED
 from ..broker.schedules import SET, define, definition, read
+from ..broker.test_lane_model import LANES
 from .history import Step
 from .shard import Shard
 from .verbs import Idle, verb
 
 NAMES = ("s0", "s1")
-RUNS = [{}, {}, {"lane": "a0 "}, {"unique": "last9 until_finished - -"}, {"when": "+1500"}]
+RUNS = [{}, {}, {"lane": LANES[0]}, {"unique": "last9 until_finished - -"}, {"when": "+1500"}]
 
 
 class _Model:

@@ -21,6 +21,7 @@ from django_redisqueue.core.job_data import NewJob
 from ..broker.gathers import Query
 from ..broker.harness import FINISHED, T0, check_keyspace, with_implied_fields
 from ..broker.lanes import check_limits
+from ..broker.schedules import check_schedules
 from ..broker.uniques import check_uniques
 from ..broker.workflows import BrokerWorkflow
 from .keyspace import Dump, SimulatedBroker
@@ -91,6 +92,7 @@ class Shard:
         check_keyspace(after, self.broker.keys, tokens=True)
         check_limits(after, self.broker.keys.base, before)
         check_uniques(self.broker, after)
+        check_schedules(after, self.broker.keys)
         for workflow in self.known_workflows():
             ids = [workflow.job(n) for n in workflow.parents]
             workflow.check_counts([self.job(job_id).get("status") for job_id in ids])
@@ -116,6 +118,8 @@ class Shard:
             if old["status"] == "completed":
                 assert new["status"] == "completed", f"{key} was completed, and is {new['status']}"
             elif new["status"] != old["status"]:
+                if new.get("reason") == "superseded" and new["status"] == "cancelled":
+                    assert _has_rival(found, key), f"{key} has no successor"
                 assert int(new.get("seq", 1)) > int(old.get("seq", 1)), f"{key} moved in silence"
             if new["status"] == "processing":
                 is_same = (old.get("child"), old.get("lease")) == (new["child"], new["lease"])
@@ -238,6 +242,12 @@ class Shard:
             is_ours = (job.get("child"), job.get("lease")) == (child.name, str(outcome.lease))
             expected = (0,) if not is_ours else (1, 3) if job["status"] == "processing" else (2,)
             assert code in expected, f"{child.name}: {outcome}: {code} of {job}"
+            is_final, is_flagged = outcome.kind in FINISHED, "cancel_ms" in job
+            if code == FinishCode.ACCEPTED_AS_CANCELLED:
+                assert not is_final
+                assert is_flagged or "unique" in job, f"{outcome.id} was cancelled for no reason"
+            elif code == 1:
+                assert is_final or not is_flagged, f"{outcome.id} was not cancelled"
             if code == 1 and outcome.kind == "completed":
                 assert outcome.id not in self.ledger.completed, f"{outcome.id} ended twice"
                 self.ledger.completed.add(outcome.id)
@@ -295,3 +305,12 @@ class Shard:
         self.timer_ms = 0
         for child in self.children:
             child.late = None
+
+
+def _has_rival(jobs: dict[str, Job], job_id: str) -> bool:
+    """Whether another job has the same unique key."""
+    key = jobs[job_id]["unique"].split()[0]
+    return any(
+        other != job_id and job.get("unique", "").split(" ")[0] == key
+        for other, job in jobs.items()
+    )

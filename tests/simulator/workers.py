@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from django_redisqueue.broker.replies import ClaimedJob, FinishCode, Outcome, ReapReply, WaitState
 
 from ..broker.harness import outcome
 from .history import Step
+from .keyspace import MAX_RECOVERIES
 from .shard import LEASE_MS, QUEUES, WORKERS, Child, Shard
 from .verbs import Idle, verb
 
@@ -178,27 +181,60 @@ def recover_a_dead_child(shard: Shard, step: Step) -> str:
     held = [job.id for job in child.holds]
     started = None if step.picks[1] % 3 == 0 else held[: step.picks[1] % (len(held) + 1)]
     reply = shard.store.reap(child.name, started)
-    _check_recovered(shard, reply)
+    _check_recovered(shard, reply, started)
     return f"{child.name}, of which {started} had started: {reply.jobs}"
+
+
+@verb(5)
+def crash(shard: Shard, step: Step) -> str:
+    """A job kills its child, and the supervisor recovers it at once."""
+    child = _busy(shard, step)
+    if child is None:
+        return claim(shard, step)
+    shard.kill(child)
+    shard.dead.remove(child)
+    started = [step.pick(1, child.holds).id]
+    reply = shard.store.reap(child.name, started)
+    _check_recovered(shard, reply, started)
+    return f"{child.name} by {started}: {reply.jobs}"
 
 
 @verb(3)
 def reap(shard: Shard, step: Step) -> str:
     """Recover the child whose lease expired first."""
     reply = shard.store.reap()
-    _check_recovered(shard, reply)
+    _check_recovered(shard, reply, None)
     shard.dead = [child for child in shard.dead if child.name != reply.child]
     return f"{reply.child or 'nobody'}: {reply.jobs}"
 
 
-def _check_recovered(shard: Shard, reply: ReapReply) -> None:
-    """What the child still writes to these jobs is stale. Its late call would count as a new
-    one."""
+def _check_recovered(shard: Shard, reply: ReapReply, started: Sequence[str] | None) -> None:
+    """All jobs of the child are recovered. What the child still writes to these jobs is stale. Its
+    late call would count as a new one."""
     for child in shard.children:
         if child.name == reply.child:
             child.late = None
-    for job_id, _ in reply.jobs:
+    held = [
+        job_id for job_id in shard.jobs("processing") if shard.job(job_id)["child"] == reply.child
+    ]
+    assert {job_id for job_id, _ in reply.jobs} == set(held)
+    is_alone = len(held if started is None else started) == 1
+    for job_id, became in reply.jobs:
+        is_blamed = started is None or job_id in started
+        expected = _expected_recovery(shard.job(job_id), is_blamed, is_alone)
+        assert became in expected, f"{job_id} is {became}, not {expected}"
         assert shard.broker.job(job_id).get("child", "") == "", f"{job_id} keeps its child"
+
+
+def _expected_recovery(job: dict[str, str], is_blamed: bool, is_alone: bool) -> set[str]:
+    """What may become of a job. Only a unique job can have been superseded."""
+    crashes = int(job.get("recoveries", 0)) + is_blamed - int(job.get("forgiven", 0))
+    if "cancel_ms" in job:
+        return {"cancelled"}
+    if is_blamed and is_alone and crashes >= MAX_RECOVERIES:
+        return {"poison"}
+    returned = {"recovered"} if is_blamed else {"released"}
+    return returned | {"cancelled"} if "unique" in job else returned
 
 
 @verb(2)
