@@ -68,7 +68,8 @@ class _Model:
     def _status(self, at: int) -> str:
         """The status of a run: "cancelling" if it was asked to stop, and "" if it is not there."""
         job = self.broker.job(self.runs[at]) if self.runs[at] else {}
-        return "cancelling" if "cancel_ms" in job else job.get("status", "")
+        status = job.get("status", "")
+        return "cancelling" if "cancel_ms" in job and status not in FINISHED else status
 
 
 @verb(3)
