@@ -127,7 +127,11 @@ def push_workflow(shard: Shard, step: Step) -> str:
         failure_task="app.alarm", failure_payload="[[],{}]",
     )  # fmt: skip
     stop = size if step.picks[2] % 4 else max(1, size // 2)
-    workflow.push_batch(0, stop, first=True, last=stop == size)
+    assert workflow.push_batch(0, stop, first=True, last=stop == size) == 1
+    if step.picks[3] % 3 == 0:
+        done = shard.broker.dump()
+        workflow.push_batch(0, stop, first=True, last=stop == size)
+        assert shard.broker.dump() == done
     shard.workflows.append(workflow)
     return f"pushes {stop} of {size} jobs of {workflow.id}: {parents}"
 

@@ -28,6 +28,20 @@ def prune(shard: Shard, step: Step) -> str:
 
 
 @verb(1)
+def delete_files(shard: Shard, step: Step) -> str:
+    """Those of closed gathers and of other jobs, with what was recorded of them."""
+    keys, store = shard.broker.keys, shard.store
+    closed = shard.dump.get(keys.closed_gathers, ("set", []))[1]
+    told = []
+    for gather in shard.known_gathers():
+        assert store.delete_gather(gather.key, gather.id) is (gather.key in closed)
+        told.append(f"{gather.key}: {gather.key in closed}")
+    names = list(shard.dump.get(keys.result_files, ("hash", {}))[1])
+    assert not names or store.forget_result_files(names) == len(names)
+    return f"{told} {names}"
+
+
+@verb(1)
 def compact(shard: Shard, step: Step) -> str:
     return f"{shard.store.compact(step.pick(0, QUEUES), 0)}"
 

@@ -134,6 +134,20 @@ def remember(shard: Shard, step: Step) -> str:
     return f"{child.name} on {job.id}: {is_held}"
 
 
+@verb(2)
+def write_result_file(shard: Shard, step: Step) -> str:
+    """A large result goes into a file, whose name is recorded first."""
+    child = _busy(shard, step)
+    if child is None:
+        return claim(shard, step)
+    job = step.pick(1, child.holds)
+    found = shard.job(job.id)
+    code = shard.store.record_result_file(job.id, job.lease, f"f{step.n}")
+    is_running = (found.get("status"), found.get("lease")) == ("processing", str(job.lease))
+    assert (code != 0) is is_running
+    return f"{child.name} for {job.id}: {code}"
+
+
 @verb(4)
 def park(shard: Shard, step: Step) -> str:
     """A job waits for an event."""
