@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -555,19 +554,13 @@ def verb_of(sha: str, first_argument: str) -> str:
 def test_every_verb_is_exercised(broker: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that run all verbs, on other servers or while a slot moves, rely on this."""
     verbs = set()
-    run, run_each = broker.connection.script, broker.connection.replies
+    head = broker.store._head
 
-    def script(sha: str, source: str, key: str, *args: Any) -> Any:
-        verbs.add(verb_of(sha, args[0]))
-        return run(sha, source, key, *args)
+    def noted(verb: str) -> tuple[Any, ...]:
+        verbs.add(verb)
+        return head(verb)
 
-    def replies(commands: Sequence[Sequence[Any]]) -> list[Any]:
-        calls = [command[1:] for command in commands if command[0] == "EVALSHA"]
-        verbs.update(verb_of(sha, first) for sha, _, _, first, *_ in calls)
-        return run_each(commands)
-
-    monkeypatch.setattr(broker.connection, "script", script)
-    monkeypatch.setattr(broker.connection, "replies", replies)
+    monkeypatch.setattr(broker.store, "_head", noted)
     exercise(broker)
     exercise_the_rest(broker)
     assert sorted(verbs) == VERBS
