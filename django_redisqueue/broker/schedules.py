@@ -23,7 +23,7 @@ class UnreadableSchedule:
 
 
 class FireCall(NamedTuple):
-    """The arguments of ``ScheduleCommands.fire``."""
+    """One call of ``ScheduleCommands.fire``."""
 
     schedule: ScheduleData
     cursor_ms: int
@@ -60,22 +60,11 @@ class ScheduleCommands(CommandBase):
         """Pause a schedule, or resume it at ``next_ms``: 1 changed, 0 no change, -1 unknown."""
         return self._run("pause_schedule", name, int(paused), "" if next_ms is None else next_ms)
 
-    def fire(
-        self,
-        schedule: ScheduleData,
-        cursor_ms: int,
-        next_ms: int | None,
-        due_ms: int | None,
-        missed: int = 0,
-    ) -> FireReply:
-        """Advance a schedule from ``cursor_ms`` to ``next_ms``, and create the job for ``due_ms``
-        (None: no job). A second call for the same cursor does nothing."""
-        call = FireCall(schedule, cursor_ms, next_ms, due_ms, missed)
-        return FireReply(self._run("fire", *self._fire_arguments(call)))
-
-    def fire_each(self, calls: Sequence[FireCall]) -> list[FireReply | RedisQueueError]:
-        """``fire`` for each call, in their order and in one round trip, with errors in place of the
-        replies of failed ones. Raises RedisUnavailable, and then any of them may have run."""
+    def fire(self, calls: Sequence[FireCall]) -> list[FireReply | RedisQueueError]:
+        """Make each call, in their order and in one round trip: advance a schedule from
+        ``cursor_ms`` to ``next_ms``, and create the job for ``due_ms`` (None: no job). A second
+        call for the same cursor does nothing. Returns errors in place of the replies of failed
+        calls. Raises RedisUnavailable, and then any of them may have run."""
         replies = self._run_each("fire", [self._fire_arguments(call) for call in calls])
         return [one if isinstance(one, RedisQueueError) else FireReply(one) for one in replies]
 

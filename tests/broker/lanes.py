@@ -27,13 +27,16 @@ def limit_of(given: dict[str, str], key: str) -> float:
     return int(number) if number else float("inf")
 
 
-def check_limits(dump: dict[str, Any], base: str) -> None:
-    """No limit on concurrency is exceeded."""
+def check_limits(dump: dict[str, Any], base: str, before: dict[str, Any] | None = None) -> None:
+    """No limit on concurrency is exceeded, unless it was before, because it has been lowered."""
+    given, earlier = numbers(dump, base), _used(before or {}, base)
+    for key, count in _used(dump, base).items():
+        assert count <= max(limit_of(given, key), earlier[key]), key
+
+
+def _used(dump: dict[str, Any], base: str) -> Counter[str]:
     slots = dump.get(f"{base}slots", ("zset", []))[1]
-    used = Counter(slot.split(" ")[0] for slot, _ in slots)
-    given = numbers(dump, base)
-    for key, count in used.items():
-        assert count <= limit_of(given, key), key
+    return Counter(slot.split(" ")[0] for slot, _ in slots)
 
 
 def check_lanes(dump: dict[str, Any], jobs: dict[str, dict[str, str]], base: str) -> None:
@@ -51,7 +54,7 @@ def check_lanes(dump: dict[str, Any], jobs: dict[str, dict[str, str]], base: str
         assert {member.startswith(("k:", "p:")) for member in found} <= {kind == "chunks"}
         waiting |= found
     assert waiting == {place for queue in queues for place in _check_queue(dump, jobs, base, queue)}
-    used = Counter(slot.split(" ")[0] for slot in slots)
+    used = _used(dump, base)
     for place in waiting:
         key, queue = place.split(" ")
         if key.startswith("c:") and used[key] < limit_of(numbers(dump, base), key):

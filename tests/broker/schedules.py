@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
-from django_redisqueue.broker.schedules import ScheduleQueries
+from django_redisqueue.broker.commands import Commands
+from django_redisqueue.broker.keys import Keys
+from django_redisqueue.broker.replies import FireReply
+from django_redisqueue.broker.schedules import FireCall, ScheduleQueries
 from django_redisqueue.core.ids import periodic_job_id
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.schedules import (
@@ -14,6 +18,7 @@ from django_redisqueue.core.schedules import (
     ScheduleDefinition,
     Source,
 )
+from django_redisqueue.exceptions import RedisQueueError
 
 from .harness import PAYLOAD, T0, BrokerHarness
 
@@ -55,7 +60,15 @@ def read(broker: BrokerHarness, name: str = "report") -> ScheduleData:
 
 def fire(broker: BrokerHarness, due_ms: int, *, name: str = "report", missed: int = 0) -> int:
     """Fire a schedule that runs every minute, at a due time."""
-    return broker.store.fire(read(broker, name), due_ms, due_ms + MINUTE, due_ms, missed)
+    return fire_one(broker.store, read(broker, name), due_ms, due_ms + MINUTE, due_ms, missed)
+
+
+def fire_one(store: Commands, *call: Any) -> FireReply:
+    """One call of ``fire``; raises its error."""
+    (reply,) = store.fire([FireCall(*call)])
+    if isinstance(reply, RedisQueueError):
+        raise reply
+    return reply
 
 
 def job_id(due_ms: int, name: str = "report") -> str:
@@ -64,3 +77,13 @@ def job_id(due_ms: int, name: str = "report") -> str:
 
 def timer_is_awake(broker: BrokerHarness) -> bool:
     return broker.redis.lpop(broker.keys.timer) is not None
+
+
+def check_schedules(dump: dict[str, Any], keys: Keys) -> None:
+    """Each schedule is listed by the time when it is due next, if it fires."""
+    start = keys.schedule("")
+    found = {key.removeprefix(start): dump[key][1] for key in dump if key.startswith(start)}
+    assert dict(dump.get(keys.schedules, ("zset", []))[1]) == {
+        name: inf if "paused" in one or not one["next_ms"] else int(one["next_ms"])
+        for name, one in found.items()
+    }

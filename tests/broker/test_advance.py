@@ -37,6 +37,14 @@ def test_a_large_entry_does_not_delay_the_others(broker: BrokerHarness) -> None:
     assert large.statuses() == ["queued"] * 1000
 
 
+def test_entries_that_need_nothing_are_limited_too(broker: BrokerHarness) -> None:
+    """Their jobs have been deleted since, or requeued."""
+    deferred = f"{broker.keys.base}flows"
+    broker.redis.rpush(deferred, *[f"job:gone-{n}" for n in range(250)])
+    broker.store.advance()
+    assert broker.redis.llen(deferred) == 150
+
+
 def test_a_queue_with_a_key_of_the_wrong_type_loses_nothing(broker: BrokerHarness) -> None:
     workflow = BrokerWorkflow(broker, {0: [], **{n: [0] for n in range(1, 121)}})
     workflow.push_all()

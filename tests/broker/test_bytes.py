@@ -31,7 +31,8 @@ return before - used_memory()
 """
 SHAPES: Mapping[str, dict[str, Any]] = {
     "plain": {},
-    "an argument of 60 bytes": {"payload": json.dumps([["x" * 53], {}])},
+    "arguments of 64 bytes": {"payload": f'[["{"x" * 55}"],{{}}]'},  # the longest in one piece
+    "arguments of 65 bytes": {"payload": f'[["{"x" * 56}"],{{}}]'},
     "an argument of 200 bytes": {"payload": json.dumps([["x" * 192], {}])},
     "a result of 100 bytes": {"body": json.dumps("y" * 98)},
     "a result of 2000 bytes": {"body": json.dumps("y" * 1998)},

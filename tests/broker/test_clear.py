@@ -29,6 +29,17 @@ def test_the_oldest_go_first(broker: BrokerHarness, status: str) -> None:
     invariants(broker)
 
 
+def test_jobs_whose_results_are_needed_are_passed_over(broker: BrokerHarness) -> None:
+    """However small the steps are."""
+    broker.end("needed", "other")
+    broker.add("unfinished")
+    broker.add("follower", after="wait needed unfinished")
+    assert broker.store.clear("default", "completed", 1) == (1, 0)
+    assert broker.store.clear("default", "completed", 1) == (1, 1)
+    assert broker.ids("completed") == ["needed"]
+    invariants(broker)
+
+
 @pytest.mark.parametrize("status", FINISHED)
 def test_a_repeated_enqueue_still_finds_a_cleared_job_for_a_while(
     broker: BrokerHarness, status: str

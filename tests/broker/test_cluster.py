@@ -19,6 +19,7 @@ from redis.exceptions import MovedError
 
 from django_redisqueue import JobQueue
 from django_redisqueue.broker import cluster as cluster_maps
+from django_redisqueue.broker import scripts
 from django_redisqueue.broker.base import Read, Strict, keys_at
 from django_redisqueue.broker.cluster import (
     forget_clusters,
@@ -407,6 +408,13 @@ class MovingSlot(RedisConnection):
         replies.append(super().script(sha, source, key, *args))
         assert all(reply == replies[-1] for reply in replies), f"{verb} took moved keys for gone"
         return replies[-1]
+
+    def replies(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """The scripts of a pipeline, one by one."""
+        if commands[0][0] != "EVALSHA":
+            return super().replies(commands)
+        sources = {one.sha: one.source for one in map(scripts.load, scripts.names())}
+        return [self.script(sha, sources[sha], *rest) for _, sha, _, *rest in commands]
 
 
 @contextmanager

@@ -63,6 +63,17 @@ def test_a_hash_that_the_mirror_needs_stays_until_it_is_read(
     assert mirrored.meta()["finished_bytes"] == 0
 
 
+def test_a_job_that_a_list_names_by_mistake_is_left_alone(mirrored: BrokerHarness) -> None:
+    """Somebody has changed the list, and the mirror has read nothing yet."""
+    mirrored.end("b")
+    mirrored.add("a")
+    before = mirrored.job("a")
+    mirrored.redis.zadd(mirrored.keys.queue("default").completed, {"a": T0})
+    mirrored.store.clear("default", "completed")
+    assert mirrored.job("a") == before
+    assert mirrored.taken() == ["a"]
+
+
 @either
 def test_a_job_is_deleted_at_once_when_the_mirror_has_read_its_end(
     mirrored: BrokerHarness, delete: Delete

@@ -12,7 +12,7 @@ from django_redisqueue.core.schedules import Every
 from django_redisqueue.exceptions import RedisFull
 
 from .harness import BrokerHarness, invariants, outcome
-from .schedules import FIRST, MINUTE, define, definition, fire, job_id, read
+from .schedules import FIRST, MINUTE, define, definition, fire, fire_one, job_id, read
 
 
 def test_a_due_time_gets_its_job(broker: BrokerHarness) -> None:
@@ -38,9 +38,9 @@ def test_a_resent_call_does_nothing(broker: BrokerHarness) -> None:
     define(broker, definition())
     schedule = read(broker)
     call = (schedule, FIRST, FIRST + MINUTE, FIRST)
-    assert broker.store.fire(*call) == 1
+    assert fire_one(broker.store, *call) == 1
     with broker.unchanged():
-        assert broker.store.fire(*call) == 0
+        assert fire_one(broker.store, *call) == 0
 
 
 def test_a_job_whose_unique_key_belongs_to_another_is_skipped(broker: BrokerHarness) -> None:
@@ -72,7 +72,7 @@ def test_simultaneous_leaders_create_one_job(broker: BrokerHarness) -> None:
         store = Commands(connection)
         store.now_ms = broker.now
         due = range(FIRST, FIRST + 20 * MINUTE, MINUTE)
-        replies = [store.fire(schedule, due_ms, due_ms + MINUTE, due_ms) for due_ms in due]
+        replies = [fire_one(store, schedule, due_ms, due_ms + MINUTE, due_ms) for due_ms in due]
         connection.close()
         return replies
 
@@ -85,7 +85,7 @@ def test_simultaneous_leaders_create_one_job(broker: BrokerHarness) -> None:
 
 def test_due_times_without_a_job_are_counted(broker: BrokerHarness) -> None:
     define(broker, definition())
-    assert broker.store.fire(read(broker), FIRST, FIRST + 9 * MINUTE, None, 9) == 3
+    assert fire_one(broker.store, read(broker), FIRST, FIRST + 9 * MINUTE, None, 9) == 3
     found = read(broker)
     assert (found.next_ms, found.missed, found.fired) == (FIRST + 9 * MINUTE, 9, 0)
     assert broker.ids("queued") == []
@@ -93,7 +93,7 @@ def test_due_times_without_a_job_are_counted(broker: BrokerHarness) -> None:
 
 def test_a_schedule_without_further_due_times_stops(broker: BrokerHarness) -> None:
     define(broker, definition())
-    assert broker.store.fire(read(broker), FIRST, None, FIRST) == 1
+    assert fire_one(broker.store, read(broker), FIRST, None, FIRST) == 1
     assert read(broker).next_ms is None
     assert broker.store.promote([]).schedule_ms == -1
 
@@ -102,12 +102,12 @@ def test_a_schedule_changed_or_paused_meanwhile_is_left_alone(broker: BrokerHarn
     define(broker, definition())
     old = read(broker)
     define(broker, definition(task="app.other"))
-    assert broker.store.fire(old, FIRST, FIRST + MINUTE, FIRST) == 0
+    assert fire_one(broker.store, old, FIRST, FIRST + MINUTE, FIRST) == 0
     now = read(broker)
     broker.store.pause_schedule("report", True)
-    assert broker.store.fire(now, FIRST, FIRST + MINUTE, FIRST) == 0
+    assert fire_one(broker.store, now, FIRST, FIRST + MINUTE, FIRST) == 0
     assert broker.store.remove_schedules("set-1", ["report"]) == [1]
-    assert broker.store.fire(now, FIRST, FIRST + MINUTE, FIRST) == 0
+    assert fire_one(broker.store, now, FIRST, FIRST + MINUTE, FIRST) == 0
     assert broker.ids("queued") == []
 
 
@@ -177,6 +177,13 @@ def test_conditions_of_the_job_are_passed_on(broker: BrokerHarness) -> None:
     assert broker.job(job_id(FIRST))["lane"] == "l1"
 
 
+def test_the_limits_of_its_lane_are_kept(broker: BrokerHarness) -> None:
+    define(broker, definition(lane="|c:t:1 c:t=1"))
+    assert [fire(broker, FIRST), fire(broker, FIRST + MINUTE)] == [1, 1]
+    assert [job.id for job in broker.claim(jobs=2).jobs] == [job_id(FIRST)]
+    invariants(broker, tokens=False)
+
+
 def test_a_run_whose_unique_key_is_taken_is_skipped(broker: BrokerHarness) -> None:
     define(broker, definition(unique="k until_finished - -"))
     assert fire(broker, FIRST) == 1
@@ -202,8 +209,8 @@ def test_keys_of_another_type_are_named(broker: BrokerHarness) -> None:
         if broker.redis.exists(key):
             broker.redis.rename(key, "kept")
         with broker.refused_over(key):
-            broker.store.fire(schedule, FIRST, FIRST + MINUTE, FIRST)
+            fire_one(broker.store, schedule, FIRST, FIRST + MINUTE, FIRST)
         broker.redis.delete(key)
         if broker.redis.exists("kept"):
             broker.redis.rename("kept", key)
-    assert broker.store.fire(schedule, FIRST, FIRST + MINUTE, FIRST) == 1
+    assert fire_one(broker.store, schedule, FIRST, FIRST + MINUTE, FIRST) == 1

@@ -30,6 +30,17 @@ def test_an_order_stays_for_the_next_heartbeats(broker: BrokerHarness) -> None:
         assert 0 < broker.redis.pttl(key) <= 600_000
 
 
+def test_an_order_is_published_at_once(broker: BrokerHarness) -> None:
+    broker.store.heartbeat([], worker=WORKER, report=REPORT.text())
+    with broker.redis.pubsub(ignore_subscribe_messages=True) as pubsub:
+        pubsub.subscribe(broker.keys.control)
+        pubsub.get_message(timeout=5)
+        broker.store.order_worker(WORKER, WorkerOrder.STOP, 1)
+        message = pubsub.get_message(timeout=5)
+    assert message is not None
+    assert message["data"] == f"order {WORKER} 1 stop"
+
+
 def test_foreign_keys_do_not_stop_heartbeats(broker: BrokerHarness) -> None:
     broker.redis.lpush(broker.keys.worker(WORKER), "theirs")
     broker.redis.lpush(broker.keys.worker_order(WORKER), "theirs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import logging
 import os
 import sys
 import time
@@ -47,6 +48,7 @@ def main() -> int:
 
 def _start_server() -> None:
     """One server for all histories of this process, until the process ends."""
+    logging.disable(logging.WARNING)  # schedules that were late
     server = RedisServer()
     Finalize(None, server.close, exitpriority=10)  # a pool's processes do not run atexit handlers
     brokers.extend(SimulatedBroker(server, shard) for shard in range(SHARDS))

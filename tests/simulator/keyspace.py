@@ -9,6 +9,7 @@ from typing import Any
 from ..broker.harness import BrokerHarness, shaped
 from ..support.servers import RedisServer
 
+MAX_RECOVERIES = 2  # so that some jobs reach it
 Dump = dict[str, Any]  # key -> its type and value
 Saved = list[tuple[bytes, bytes]]  # keys with their dumped values
 
@@ -37,7 +38,9 @@ class SimulatedBroker(BrokerHarness):
     def __init__(self, server: RedisServer, shard: int = 0) -> None:
         super().__init__(server, shard=shard)
         self.raw = server.client()
-        self.store.settings = replace(self.store.settings, mirror=False)
+        self.store.settings = replace(
+            self.store.settings, mirror=False, max_recoveries=MAX_RECOVERIES
+        )
 
     def close(self) -> None:
         super().close()

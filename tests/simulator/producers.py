@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from django_redisqueue.core.job_data import NewJob
-from django_redisqueue.core.schedules import Every
 
 from ..broker.gathers import Query
 from ..broker.harness import FINISHED
-from ..broker.schedules import define, definition
+from ..broker.model import RESEND
 from ..broker.test_lane_model import LANES
 from ..broker.uniques import MODES
 from ..broker.workflows import BrokerWorkflow
@@ -20,6 +20,7 @@ from .verbs import Idle, verb
 
 OPTIONS = ["", "", '{"index":"task:t tags.x:1"}']
 POLICIES = ["wait", "skip", "go_on"]
+LIMITS = ["c:t:0", "c:t:1", "c:all:", "s:a0"]
 ORDERS = ["pause", "release", "release", "cancel"]
 
 
@@ -30,24 +31,51 @@ def _enqueue(shard: Shard, step: Step, **fields: Any) -> str:
             "id": f"j{step.n}-{n}", "queue": step.pick(1, QUEUES),
             "task": "app.task", "payload": f"[[{step.n}],{{}}]", "options": step.pick(2, OPTIONS),
             "priority": step.pick(3, [0, 0, 0, 5, -5]),
-            "when": step.pick(4, ["", "", "+1500", "+20000"]), **fields,
+            "when": step.pick(4, ["", "", "", "+1500", "+20000"]), **fields,
         })
         for n in range(step.pick(0, [1, 1, 2, 3]))
     ]  # fmt: skip
-    created = shard.store.enqueue(jobs)
-    for job, is_new in zip(jobs, created, strict=True):
-        assert is_new is (job.owner == ""), job
+    told = _send(shard, jobs, way=step.picks[1] // len(QUEUES) % 3)
     owners = [job.owner for job in jobs]
     done = shard.broker.dump()
     if step.picks[4] % 3 == 0:
         assert not any(shard.store.enqueue(jobs))
         assert [job.owner for job in jobs] == owners
         assert shard.broker.dump() == done
-    told = [
-        f"{job.id} ({'new' if new else job.owner})" for job, new in zip(jobs, created, strict=True)
-    ]
+    if step.picks[4] // 5 % 3 == 0:
+        shard.late_enqueues.append((shard.broker.now, jobs))
     extra = " ".join(f"{name}={value!r}" for name, value in fields.items())
-    return f"enqueues {', '.join(told)} {extra}"
+    return f"enqueues {told} {extra}"
+
+
+def _send(shard: Shard, jobs: Sequence[NewJob], way: int) -> str:
+    """In one call, or in a pipeline; or a pipeline of which only the first call arrived is sent
+    again."""
+    if way == 2:
+        assert shard.store.enqueue_all([jobs[:1]]) == (jobs[0].owner == "")
+    if way == 0:
+        created = shard.store.enqueue(jobs)
+        assert created == [job.owner == "" for job in jobs]
+    else:
+        new = [job for n, job in enumerate(jobs) if way == 1 or n]
+        count = shard.store.enqueue_all([[job] for job in jobs])
+        assert count == sum(job.owner == "" for job in new)
+    return ", ".join(f"{job.id} ({job.owner or 'new'})" for job in jobs)
+
+
+@verb(4)
+def a_late_enqueue_arrives(shard: Shard, step: Step) -> str:
+    """The network delayed a call whose jobs are known: it creates nothing while the window for
+    repeated calls is open."""
+    now = shard.broker.now
+    found = [jobs for ms, jobs in shard.late_enqueues if 0 <= now - ms < RESEND]
+    if not found:
+        return Idle("none is under way")
+    jobs = step.pick(0, found)
+    done = shard.broker.dump()
+    assert not any(shard.store.enqueue(jobs))
+    assert shard.broker.dump() == done
+    return f"that of {[job.id for job in jobs]}"
 
 
 @verb(10)
@@ -99,7 +127,11 @@ def push_workflow(shard: Shard, step: Step) -> str:
         failure_task="app.alarm", failure_payload="[[],{}]",
     )  # fmt: skip
     stop = size if step.picks[2] % 4 else max(1, size // 2)
-    workflow.push_batch(0, stop, first=True, last=stop == size)
+    assert workflow.push_batch(0, stop, first=True, last=stop == size) == 1
+    if step.picks[3] % 3 == 0:
+        done = shard.broker.dump()
+        workflow.push_batch(0, stop, first=True, last=stop == size)
+        assert shard.broker.dump() == done
     shard.workflows.append(workflow)
     return f"pushes {stop} of {size} jobs of {workflow.id}: {parents}"
 
@@ -118,14 +150,6 @@ def start_gather(shard: Shard, step: Step) -> str:
     return f"starts {gather.id} of {size}"
 
 
-@verb(1)
-def define_schedule(shard: Shard, step: Step) -> str:
-    name = f"s{step.picks[0] % 2}"
-    every = Every("1m", overlap=step.pick(1, ["skip", "queue", "cancel"]))
-    define(shard.broker, definition(name, every))
-    return f"defines {name}"
-
-
 @verb(4)
 def cancel(shard: Shard, step: Step) -> str:
     ids = step.some(0, shard.jobs(), 3)
@@ -135,6 +159,8 @@ def cancel(shard: Shard, step: Step) -> str:
 @verb(3)
 def requeue(shard: Shard, step: Step) -> str:
     ids = step.some(0, shard.jobs("failed", "cancelled"), 3)
+    if not ids:
+        return cancel(shard, step)
     return f"requeues {ids}: {shard.store.requeue(ids) if ids else ''}"
 
 
@@ -189,7 +215,7 @@ def set_aging(shard: Shard, step: Step) -> str:
 def control_workflow(shard: Shard, step: Step) -> str:
     found = shard.known_workflows()
     if not found:
-        return Idle("no workflow")
+        return push_workflow(shard, step)
     workflow, order = step.pick(0, found), step.pick(1, ORDERS)
     return f"{order} of {workflow.id}: {shard.store.control_workflow(workflow.id, order)}"
 
@@ -198,3 +224,22 @@ def control_workflow(shard: Shard, step: Step) -> str:
 def send_event(shard: Shard, step: Step) -> str:
     event = f"e{step.picks[0] % 3}"
     return f"sends {event}: {shard.store.send_event(event, '1', 3_600_000)} wake"
+
+
+@verb(2, everywhere=True)
+def set_limit(shard: Shard, step: Step) -> str:
+    key, number = step.pick(0, LIMITS), step.pick(1, ["1", "2", "4", ""])
+    return f"sets {key} to {number!r}: {shard.store.set_limit(key, number)}"
+
+
+@verb(2)
+def watch(shard: Shard, step: Step) -> str:
+    """Somebody waits for the end of a job, which then takes the slow path."""
+    ids = step.some(0, shard.jobs(), 1)
+    return f"watches {ids}: {shard.store.watch(ids[0]) if ids else ''}"
+
+
+@verb(1)
+def forget_steps(shard: Shard, step: Step) -> str:
+    ids = step.some(0, shard.jobs("failed", "cancelled"), 3)
+    return f"{ids} forget their steps: {shard.store.forget_steps(ids) if ids else ''}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
-
 from django_redisqueue.broker.workflows import HALF_PUSHED_MS
 
 from ..broker.harness import FINISHED, outcome
@@ -58,11 +56,7 @@ def _end_all_faults(shard: Shard) -> None:
 
 def _is_at_rest(shard: Shard) -> bool:
     """Run what can run now. If there is nothing, advance to the time that the timer names."""
-    store, is_awake = shard.store, shard.raw.exists(shard.broker.keys.timer)
-    promoted = store.promote(QUEUES)
-    due_ms = shard.broker.now + promoted.next_ms if promoted.next_ms >= 0 else inf
-    assert is_awake or due_ms >= min(shard.timer_ms, shard.broker.now), "nobody woke the timer"
-    shard.timer_ms = due_ms
+    store, promoted = shard.store, shard.promote()
     more = store.advance()
     claim = shard.broker.claim("z", 100, QUEUES)
     assert claim.lost == []

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from . import producers, upkeep, workers
+from . import producers, schedules, upkeep, workers
 from .history import LENGTH, Step, generate, shrink
 from .keyspace import SimulatedBroker
 from .rest import come_to_rest
@@ -15,7 +15,9 @@ from .world import World
 
 WEIGHTS = weights()  # after all verbs are registered
 
-__all__ = ["WEIGHTS", "Failure", "fail_of", "producers", "simulate", "upkeep", "workers"]
+__all__ = [
+    "WEIGHTS", "Failure", "fail_of", "producers", "schedules", "simulate", "upkeep", "workers",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from math import inf
 
 from django_redisqueue.broker.commands import ClaimRequest
-from django_redisqueue.broker.replies import ClaimedJob, ClaimReply, FinishCode, Outcome
+from django_redisqueue.broker.replies import (
+    ClaimedJob,
+    ClaimReply,
+    FinishCode,
+    Outcome,
+    PromoteReply,
+)
+from django_redisqueue.broker.schedules import FireCall
+from django_redisqueue.core.job_data import NewJob
 
 from ..broker.gathers import Query
 from ..broker.harness import FINISHED, T0, check_keyspace, with_implied_fields
 from ..broker.lanes import check_limits
+from ..broker.schedules import check_schedules
 from ..broker.uniques import check_uniques
 from ..broker.workflows import BrokerWorkflow
 from .keyspace import Dump, SimulatedBroker
@@ -67,9 +77,11 @@ class Shard:
         self.dead: list[Child] = []  # killed, and their jobs are not recovered yet
         self.workflows: list[BrokerWorkflow] = []
         self.gathers: list[Query] = []
+        self.late_fires: list[FireCall] = []  # calls that are still under way
         self.snapshot: Snapshot | None = None
         self.births = 0
-        self.timer_ms: float = 0  # until when maintenance sleeps unless woken
+        self.timer_ms: float = 0  # when maintenance promotes again unless woken
+        self.late_enqueues: list[tuple[int, list[NewJob]]] = []  # when they were sent first
         self.store.now_ms = T0
         self.store.heartbeat([child.name for child in self.children], (), QUEUES)
         self.dump: Dump = {}  # the keys after the last step
@@ -78,8 +90,9 @@ class Shard:
         """Check the laws. ``after``: the shard's current keys."""
         before, self.dump = self.dump, after
         check_keyspace(after, self.broker.keys, tokens=True)
-        check_limits(after, self.broker.keys.base)
+        check_limits(after, self.broker.keys.base, before)
         check_uniques(self.broker, after)
+        check_schedules(after, self.broker.keys)
         for workflow in self.known_workflows():
             ids = [workflow.job(n) for n in workflow.parents]
             workflow.check_counts([self.job(job_id).get("status") for job_id in ids])
@@ -87,6 +100,7 @@ class Shard:
             gather.check_results(after)
         if not has_rewound:
             self._check_change(before, after)
+            self._check_timer(after)
 
     def _check_change(self, before: Dump, after: Dump) -> None:
         """Nothing accepted is lost, nothing goes backwards, and what has completed stays
@@ -104,11 +118,27 @@ class Shard:
             if old["status"] == "completed":
                 assert new["status"] == "completed", f"{key} was completed, and is {new['status']}"
             elif new["status"] != old["status"]:
+                if new.get("reason") == "superseded" and new["status"] == "cancelled":
+                    assert _has_rival(found, key), f"{key} has no successor"
                 assert int(new.get("seq", 1)) > int(old.get("seq", 1)), f"{key} moved in silence"
             if new["status"] == "processing":
                 is_same = (old.get("child"), old.get("lease")) == (new["child"], new["lease"])
                 has_risen = int(new["lease"]) > int(old.get("lease", 0))
                 assert is_same or has_risen, f"{key} has two holders, or one with an old lease"
+
+    def _check_timer(self, dump: Dump) -> None:
+        """Nothing is due before maintenance promotes again, unless it has been woken. The clean-up
+        of a workflow may be late."""
+        keys = self.broker.keys
+        if keys.timer in dump:
+            return
+        timers = [keys.schedules, keys.gathers, f"{keys.base}limits:due"]
+        for queue in map(keys.queue, QUEUES):
+            timers += [queue.scheduled, queue.retrying]
+        due = [score for key in timers for _, score in dump.get(key, ("zset", []))[1]]
+        if f"{keys.base}flows" in dump:  # work for advance
+            due.append(self.broker.now)
+        assert min(due, default=inf) >= self.timer_ms, "nobody woke the timer"
 
     def _is_half_pushed(self, dump: Dump, job_id: str) -> bool:
         """Whether the job belongs to a workflow whose producer died: those are cleaned up."""
@@ -212,6 +242,12 @@ class Shard:
             is_ours = (job.get("child"), job.get("lease")) == (child.name, str(outcome.lease))
             expected = (0,) if not is_ours else (1, 3) if job["status"] == "processing" else (2,)
             assert code in expected, f"{child.name}: {outcome}: {code} of {job}"
+            is_final, is_flagged = outcome.kind in FINISHED, "cancel_ms" in job
+            if code == FinishCode.ACCEPTED_AS_CANCELLED:
+                assert not is_final
+                assert is_flagged or "unique" in job, f"{outcome.id} was cancelled for no reason"
+            elif code == 1:
+                assert is_final or not is_flagged, f"{outcome.id} was not cancelled"
             if code == 1 and outcome.kind == "completed":
                 assert outcome.id not in self.ledger.completed, f"{outcome.id} ended twice"
                 self.ledger.completed.add(outcome.id)
@@ -244,6 +280,16 @@ class Shard:
         self.births += 1
         self.children.append(Child(f"w{child.worker}-b{self.births}", child.worker))
 
+    # -- maintenance
+
+    def promote(self) -> PromoteReply:
+        """Promote as maintenance does, and note when it does so again."""
+        reply = self.store.promote(QUEUES)
+        waits = [ms for ms in (reply.next_ms, reply.schedule_ms) if ms >= 0]
+        wait_ms = min(waits, default=inf)
+        self.timer_ms = self.broker.now + wait_ms if wait_ms else 0  # 0: it stays awake
+        return reply
+
     # -- rewinds
 
     def save(self) -> None:
@@ -255,5 +301,16 @@ class Shard:
         assert self.snapshot is not None
         self.broker.restore(self.snapshot.keys)
         self.ledger = deepcopy(self.snapshot.ledger)
+        self.late_enqueues.clear()
+        self.timer_ms = 0
         for child in self.children:
             child.late = None
+
+
+def _has_rival(jobs: dict[str, Job], job_id: str) -> bool:
+    """Whether another job has the same unique key."""
+    key = jobs[job_id]["unique"].split()[0]
+    return any(
+        other != job_id and job.get("unique", "").split(" ")[0] == key
+        for other, job in jobs.items()
+    )

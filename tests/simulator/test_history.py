@@ -11,7 +11,7 @@ from .run import WEIGHTS
 def test_a_seed_makes_one_history() -> None:
     assert generate(7, WEIGHTS) == generate(7, WEIGHTS)
     assert generate(7, WEIGHTS) != generate(8, WEIGHTS)
-    assert {step.verb for seed in range(50) for step in generate(seed, WEIGHTS)} == set(WEIGHTS)
+    assert {step.verb for seed in range(100) for step in generate(seed, WEIGHTS)} == set(WEIGHTS)
 
 
 def test_a_printed_history_can_be_parsed() -> None:

@@ -29,6 +29,13 @@ BUGS = {
     "a key of another shard is written": (
         "workers_key = base ..", "workers_key = string.gsub(base, '{.*}', '{0}') ..",
     ),
+    "the timer is not woken": (
+        "if redis.pcall('ZRANGE', key, 0, 0)[1] == member then wake_timer() end", "",
+    ),
+    "a due time is fired whenever a call arrives": ("known_cursor ~= cursor or", ""),
+    "a unique job is superseded by none": (
+        "newer = after_that\n  end\n  return false", "newer = after_that\n  end\n  return true",
+    ),
 } | {
     name: {**test_model.BUGS, **test_lane_model.BUGS}[name]
     for name in (

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from django_redisqueue.broker.replies import ClaimedJob, FinishCode, Outcome, ReapReply, WaitState
 
 from ..broker.harness import outcome
 from .history import Step
+from .keyspace import MAX_RECOVERIES
 from .shard import LEASE_MS, QUEUES, WORKERS, Child, Shard
 from .verbs import Idle, verb
 
@@ -43,7 +46,7 @@ def _detail(job: ClaimedJob, end: str) -> str:
 def claim(shard: Shard, step: Step) -> str:
     return shard.exchange(
         _child(shard, step), (), step.pick(1, [1, 2, 8]), step.pick(2, ORDERS),
-        step.pick(3, [-100, -100, 0, 1]), loses_reply=step.picks[4] % 3 == 0,
+        step.pick(3, [-100, -100, -100, -100, 0, 1]), loses_reply=step.picks[4] % 3 == 0,
     )  # fmt: skip
 
 
@@ -51,7 +54,7 @@ def claim(shard: Shard, step: Step) -> str:
 def finish(shard: Shard, step: Step) -> str:
     child = _busy(shard, step)
     if child is None:
-        return Idle("nobody is busy")
+        return claim(shard, step)
     ended = _ends(step, step.some(1, child.holds, 3))
     return shard.exchange(child, ended, 0, loses_reply=step.picks[4] % 3 == 0)
 
@@ -60,7 +63,7 @@ def finish(shard: Shard, step: Step) -> str:
 def finish_and_claim(shard: Shard, step: Step) -> str:
     child = _busy(shard, step)
     if child is None:
-        return Idle("nobody is busy")
+        return claim(shard, step)
     ended = _ends(step, step.some(1, child.holds, 3))
     wanted = step.pick(3, [1, 2, 8])
     return shard.exchange(child, ended, wanted, loses_reply=step.picks[4] % 3 == 0)
@@ -86,7 +89,7 @@ def release(shard: Shard, step: Step) -> str:
     """Return unstarted jobs."""
     child = _busy(shard, step)
     if child is None:
-        return Idle("nobody is busy")
+        return claim(shard, step)
     jobs = step.some(1, child.holds, 3)
     expected = [shard.is_held(child, job) for job in jobs]
     codes = shard.store.release(child.name, [(job.id, job.lease) for job in jobs])
@@ -101,7 +104,7 @@ def write_what_is_stale(shard: Shard, step: Step) -> str:
     changes."""
     child, other = _busy(shard, step), step.pick(1, shard.children)
     if child is None:
-        return Idle("nobody is busy")
+        return claim(shard, step)
     job = step.pick(2, child.holds)
     lease = job.lease - (other is child)
     if shard.is_held(other, job._replace(lease=lease)):  # after a rewind
@@ -120,7 +123,7 @@ def remember(shard: Shard, step: Step) -> str:
     """Progress, or a step."""
     child = _busy(shard, step)
     if child is None:
-        return Idle("nobody is busy")
+        return claim(shard, step)
     job, is_held = step.pick(1, child.holds), shard.is_held(child, step.pick(1, child.holds))
     if step.picks[2] % 2:
         assert shard.store.progress(child.name, job.id, job.lease, "{}") is is_held
@@ -131,12 +134,26 @@ def remember(shard: Shard, step: Step) -> str:
     return f"{child.name} on {job.id}: {is_held}"
 
 
+@verb(2)
+def write_result_file(shard: Shard, step: Step) -> str:
+    """A large result goes into a file, whose name is recorded first."""
+    child = _busy(shard, step)
+    if child is None:
+        return claim(shard, step)
+    job = step.pick(1, child.holds)
+    found = shard.job(job.id)
+    code = shard.store.record_result_file(job.id, job.lease, f"f{step.n}")
+    is_running = (found.get("status"), found.get("lease")) == ("processing", str(job.lease))
+    assert (code != 0) is is_running
+    return f"{child.name} for {job.id}: {code}"
+
+
 @verb(4)
 def park(shard: Shard, step: Step) -> str:
     """A job waits for an event."""
     child = _busy(shard, step)
     if child is None:
-        return Idle("nobody is busy")
+        return claim(shard, step)
     job, event = step.pick(1, child.holds), f"e{step.picks[2] % 3}"
     ms = step.pick(3, [None, 1000, 30_000])
     reply = shard.store.check_wait(child.name, job.id, job.lease, event, ms, sleeps=False)
@@ -178,27 +195,60 @@ def recover_a_dead_child(shard: Shard, step: Step) -> str:
     held = [job.id for job in child.holds]
     started = None if step.picks[1] % 3 == 0 else held[: step.picks[1] % (len(held) + 1)]
     reply = shard.store.reap(child.name, started)
-    _check_recovered(shard, reply)
+    _check_recovered(shard, reply, started)
     return f"{child.name}, of which {started} had started: {reply.jobs}"
+
+
+@verb(5)
+def crash(shard: Shard, step: Step) -> str:
+    """A job kills its child, and the supervisor recovers it at once."""
+    child = _busy(shard, step)
+    if child is None:
+        return claim(shard, step)
+    shard.kill(child)
+    shard.dead.remove(child)
+    started = [step.pick(1, child.holds).id]
+    reply = shard.store.reap(child.name, started)
+    _check_recovered(shard, reply, started)
+    return f"{child.name} by {started}: {reply.jobs}"
 
 
 @verb(3)
 def reap(shard: Shard, step: Step) -> str:
     """Recover the child whose lease expired first."""
     reply = shard.store.reap()
-    _check_recovered(shard, reply)
+    _check_recovered(shard, reply, None)
     shard.dead = [child for child in shard.dead if child.name != reply.child]
     return f"{reply.child or 'nobody'}: {reply.jobs}"
 
 
-def _check_recovered(shard: Shard, reply: ReapReply) -> None:
-    """What the child still writes to these jobs is stale. Its late call would count as a new
-    one."""
+def _check_recovered(shard: Shard, reply: ReapReply, started: Sequence[str] | None) -> None:
+    """All jobs of the child are recovered. What the child still writes to these jobs is stale. Its
+    late call would count as a new one."""
     for child in shard.children:
         if child.name == reply.child:
             child.late = None
-    for job_id, _ in reply.jobs:
+    held = [
+        job_id for job_id in shard.jobs("processing") if shard.job(job_id)["child"] == reply.child
+    ]
+    assert {job_id for job_id, _ in reply.jobs} == set(held)
+    is_alone = len(held if started is None else started) == 1
+    for job_id, became in reply.jobs:
+        is_blamed = started is None or job_id in started
+        expected = _expected_recovery(shard.job(job_id), is_blamed, is_alone)
+        assert became in expected, f"{job_id} is {became}, not {expected}"
         assert shard.broker.job(job_id).get("child", "") == "", f"{job_id} keeps its child"
+
+
+def _expected_recovery(job: dict[str, str], is_blamed: bool, is_alone: bool) -> set[str]:
+    """What may become of a job. Only a unique job can have been superseded."""
+    crashes = int(job.get("recoveries", 0)) + is_blamed - int(job.get("forgiven", 0))
+    if "cancel_ms" in job:
+        return {"cancelled"}
+    if is_blamed and is_alone and crashes >= MAX_RECOVERIES:
+        return {"poison"}
+    returned = {"recovered"} if is_blamed else {"released"}
+    return returned | {"cancelled"} if "unique" in job else returned
 
 
 @verb(2)

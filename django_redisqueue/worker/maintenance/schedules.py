@@ -113,7 +113,7 @@ class Scheduler:
             except RedisQueueError as error:
                 self._block(name, str(error))
         for part in slices(calls, TOGETHER):
-            for call, reply in zip(part, self._commands.fire_each(part), strict=True):
+            for call, reply in zip(part, self._commands.fire(part), strict=True):
                 # After a call that failed, those for later due times of its schedule do nothing.
                 if isinstance(reply, RedisQueueError) and call.schedule.name not in self._blocked:
                     self._block(call.schedule.name, str(reply))

@@ -163,13 +163,13 @@ def test_a_leader_that_dies_while_catching_up(
 ) -> None:
     deploy(broker, definition(schedule=Every("1m", misfire="all")))
     broker.advance(50 * MINUTE)
-    whole = broker.store.fire_each
+    whole = broker.store.fire
 
     def dies(calls: Sequence[FireCall]) -> Any:
         whole(calls[:7])
         raise RedisUnavailable("killed")
 
-    monkeypatch.setattr(broker.store, "fire_each", dies)
+    monkeypatch.setattr(broker.store, "fire", dies)
     for _ in range(8):
         assert len(fired(broker)) < 50
         with pytest.raises(RedisUnavailable):
@@ -278,27 +278,27 @@ class _CrashingLeader:
         self.chance = chance
         # calls that it was about to make when it was suspended
         self.late: list[FireCall] = []
-        self._fire_each = self.store.fire_each
-        self.store.fire_each = self.fire_each  # type: ignore[method-assign]
+        self._fire = self.store.fire
+        self.store.fire = self.fire  # type: ignore[method-assign]
 
     def run_once(self, now_ms: int) -> None:
         self.store.now_ms = now_ms
         if self.late:
-            self._fire_each(self.late)
+            self._fire(self.late)
         self.late.clear()
         try:
             Scheduler(self.store).run_once()
         except RedisUnavailable:
             pass
 
-    def fire_each(self, calls: Sequence[FireCall]) -> Any:
+    def fire(self, calls: Sequence[FireCall]) -> Any:
         fate = self.chance.random()
         begun = self.chance.randrange(len(calls) + 1) if fate < 0.2 else len(calls)
-        replies = self._fire_each(calls[:begun]) if begun else []
+        replies = self._fire(calls[:begun]) if begun else []
         if 0.1 <= fate < 0.2:
             self.late.extend(calls[begun:])
         if fate < 0.3:
             raise RedisUnavailable("killed or suspended after some of the calls, or before any")
         if fate < 0.4:
-            assert set(self._fire_each(calls)) == {0}  # sent again
+            assert set(self._fire(calls)) == {0}  # sent again
         return replies
