@@ -147,8 +147,8 @@ class Scheduler:
         due = schedule.schedule.due_runs(cursor_ms, now_ms)
         missed = due.missed
         if missed:
-            #: Due times passed while all workers were down, or Redis was full or away. The misfire
-            #: policy of the schedule gives them no run. If you need a run, start it in the admin.
+            #: Due times passed while all workers were down, or Redis was full or unavailable. The
+            #: misfire policy of the schedule gives them no run. Start one in the admin if needed.
             logger.warning(
                 "schedule %s: no worker was there at %d due times, which get no run (misfire=%s)",
                 schedule.name, missed, schedule.schedule.misfire,
