@@ -32,9 +32,18 @@ def serving() -> Iterator[int]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hub_module, "BLOCK", 0.1)
         patch.setattr(pages, "POLL", 100)
+        _end_reader()
         with _server() as port:
             yield port
         eventually(lambda: not hub.readers and stream_limiter.open_streams == 0)
+        _end_reader()
+
+
+def _end_reader() -> None:
+    """End the thread that reads for pages: it keeps the connections, and with them the databases,
+    of the test in which it began."""
+    pages._executor().shutdown()
+    pages._executor.cache_clear()
 
 
 @contextmanager
