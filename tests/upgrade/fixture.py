@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from django.apps.registry import Apps
+from django.core.management.color import no_style
+from django.db import connection
 from redis import Redis
 
 from tests.gauntlet.evidence import ask, reader
@@ -72,7 +74,7 @@ WRITERS: dict[str, Callable[[Redis, str, Any], Any]] = {
 
 
 def restore_rows(apps: Apps, rows: list[dict[str, Any]]) -> None:
-    """Insert the rows with the models of that time."""
+    """Insert the rows with the models of that time, and let new rows have other ids."""
     for row in rows:
         model = apps.get_model(row["model"])
         fields = {name: model._meta.get_field(name) for name in row["fields"]}
@@ -82,6 +84,10 @@ def restore_rows(apps: Apps, rows: list[dict[str, Any]]) -> None:
         for name, field in fields.items():
             if getattr(field, "auto_now_add", False) or getattr(field, "auto_now", False):
                 model.objects.filter(pk=row["pk"]).update(**{name: values[field.attname]})
+    models = [apps.get_model(name) for name in {row["model"] for row in rows}]
+    with connection.cursor() as cursor:
+        for statement in connection.ops.sequence_reset_sql(no_style(), models):
+            cursor.execute(statement)
 
 
 def read_keys(redis: Redis) -> dict[str, tuple[str, Any, int]]:
