@@ -60,9 +60,11 @@ def processes(
     harness: WorkerHarness,
     migrated: Path,
     tmp_path: Path,
+    django_db_setup: None,
     django_db_blocker: Any,
 ) -> Iterator[MirrorProcesses]:
-    """A harness whose processes mirror into their own database, which the test reads too."""
+    """A harness whose processes mirror into their own database, which the test reads too. The
+    other aliases have their tables: a job that Redis does not have may be in an outbox there."""
     server = None
     if request.param == "sqlite":
         shutil.copy(migrated / "default.sqlite3", tmp_path / "default.sqlite3")
