@@ -110,7 +110,9 @@ class Bridge:
     def run_once(self) -> bool:
         """Apply the next page of events; False if there is nothing more to do. Raises
         RedisQueueError or django.db.Error if nothing was applied: ``close`` and try again."""
-        cursor = self._cursor or self._begin()
+        cursor = self._cursor
+        if cursor is None or cursor.position == START:  # no entry would be missing after a loss
+            cursor = self._begin()
         try:
             page = self.events.read(cursor.position, self._size)
         except EntryLost:
