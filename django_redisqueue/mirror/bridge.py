@@ -23,7 +23,7 @@ from .database_errors import CONTENT_ERRORS, UNCERTAIN_REFUSALS, ErrorCause, err
 from .reconcile import Reconciler
 from .redis_identity import RedisIdentity
 from .retention import Cleanup
-from .sessions import drop_lost_connections, limit_lock_waits, limited_lock_waits
+from .sessions import close_unfit_connections, limit_lock_waits, limited_lock_waits
 from .signal_delivery import JOB_SOURCE, WORKFLOW_SOURCE, KeepAlive, SignalDelivery
 from .writer import BatchTooLarge, Cursor, CursorMoved, MirrorWriter
 
@@ -133,7 +133,7 @@ class Bridge:
 
     def _call_hooks(self) -> bool:
         assert self._cursor is not None
-        drop_lost_connections()
+        close_unfit_connections(self.writer.alias, others=True)
         more = [hook(self._cursor) for hook in self._hooks]
         self._hooks_at = 0.0 if any(more) else time.monotonic() + HOOK_INTERVAL
         return any(more)

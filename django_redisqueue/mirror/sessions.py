@@ -1,5 +1,5 @@
 """Database sessions of the bridge and of maintenance, which no request begins or ends: their waits
-for locks are limited, and a connection that was lost is replaced."""
+for locks are limited, and connections that are lost or too old are replaced."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def _limit(connection: BaseDatabaseWrapper, **_: object) -> None:
         limit_lock_waits(connection.alias)
 
 
-def drop_lost_connections() -> None:
-    """Close this thread's connections that have failed and do not answer. Django does that between
-    requests; otherwise every later query of a receiver would fail on the same connection."""
+def close_unfit_connections(own: str, others: bool = False) -> None:
+    """Close this thread's connections that have failed and do not answer; with ``others`` also
+    those to other aliases than ``own`` that are too old, as Django does between requests."""
     for connection in connections.all(initialized_only=True):
-        if connection.errors_occurred:
+        if connection.errors_occurred or (others and connection.alias != own):
             connection.close_if_unusable_or_obsolete()

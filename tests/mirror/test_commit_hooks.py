@@ -9,14 +9,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection, connections
+from django.db import OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model
 
 from django_redisqueue.broker.entries import format_position
 from django_redisqueue.conf import get_settings
 from django_redisqueue.mirror import bridge as bridge_module
-from django_redisqueue.mirror import retention, sessions
+from django_redisqueue.mirror import retention, sessions, signal_delivery
 from django_redisqueue.mirror.bridge import KEEP_EVENTS, make_bridge
 from django_redisqueue.mirror.retention import Cleanup
 from django_redisqueue.mirror.writer import Cursor
@@ -255,15 +255,12 @@ class ApprovalsElsewhere:
 
 @pytest.fixture
 def elsewhere(
-    full_shard: MirroredShard, postgres: PostgresServer, settings: Any, keep_none: None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[BaseDatabaseWrapper]:  # fmt: skip
-    """A database of receivers and approvals, whose retention is always due."""
-    monkeypatch.setattr(retention, "CLEANUP_INTERVAL", 0)
+    full_shard: MirroredShard, postgres: PostgresServer, settings: Any
+) -> Iterator[BaseDatabaseWrapper]:
+    """A database of receivers and approvals."""
     settings.DATABASE_ROUTERS = [ApprovalsElsewhere()]
     entry = postgres.new_database()
     with as_database("elsewhere", entry) as alias:
-        full_shard.use_full_bridge()
         yield connections[alias]
     postgres.drop(entry)
 
@@ -280,6 +277,8 @@ def test_a_wait_for_a_lock_in_another_database_ends(
 ) -> None:
     """Otherwise the mirror would stop for as long as a migration there."""
     monkeypatch.setattr(sessions, "LOCK_WAIT", 0.05)
+    monkeypatch.setattr(retention, "CLEANUP_INTERVAL", 0)
+    full_shard.use_full_bridge()
     other = elsewhere.get_new_connection(elsewhere.get_connection_params())
     with closing(other), other.cursor() as cursor:
         cursor.execute(f"LOCK TABLE {Approval._meta.db_table}")
@@ -290,25 +289,28 @@ def test_a_wait_for_a_lock_in_another_database_ends(
 
 
 @on_postgresql
-def test_a_connection_to_another_database_is_replaced_once_it_has_failed(
-    full_shard: MirroredShard, elsewhere: BaseDatabaseWrapper, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A database that restarts would otherwise be away for the bridge until it restarts, too."""
-    heard: list[int] = []
+@pytest.mark.parametrize("max_age", [0, None])
+def test_a_lost_connection_to_another_database_is_replaced(
+    full_shard: MirroredShard, elsewhere: BaseDatabaseWrapper, max_age: int | None,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """After an error, and as between two requests. Otherwise a database that has restarted would be
+    away for the bridge until its own restart."""
+    monkeypatch.setattr(signal_delivery, "PASS_SECONDS", 60)
+    elsewhere.settings_dict["CONN_MAX_AGE"] = max_age
+    heard: list[str] = []
 
-    def counts(**_: Any) -> None:
-        heard.append(Counter.objects.using("elsewhere").count())
+    def reads(record: JobRecord, **_: Any) -> None:
+        Counter.objects.using("elsewhere").exists()
+        heard.append(record.pk)
+        elsewhere.connection.close()  # Django does not notice
 
-    job_completed.connect(counts)
+    job_completed.connect(reads)
     try:
-        for name in "abc":
-            full_shard.broker.end(name)
+        for names in ("abc", "d"):
+            full_shard.broker.end(*names)
             full_shard.bridge.run_once()
-            if name == "a":
-                with connection.cursor() as cursor:
-                    pid = elsewhere.connection.info.backend_pid
-                    cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
     finally:
-        job_completed.disconnect(counts)
-    assert heard == [0, 0]
-    assert caplog.text.count("the receiver") == 1
+        job_completed.disconnect(reads)
+    assert heard == (["a", "c", "d"] if max_age == 0 else ["a", "c"])
+    assert caplog.text.count("the receiver") == 4 - len(heard)
