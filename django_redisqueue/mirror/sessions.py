@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+from django.db import Error as DatabaseError
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
@@ -60,4 +61,5 @@ def close_unfit_connections(own: str, others: bool = False) -> None:
     those to other aliases than ``own`` that are too old, as Django does between requests."""
     for connection in connections.all(initialized_only=True):
         if connection.errors_occurred or (others and connection.alias != own):
-            connection.close_if_unusable_or_obsolete()
+            with suppress(DatabaseError):  # it is then forgotten as well
+                connection.close_if_unusable_or_obsolete()
