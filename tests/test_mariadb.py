@@ -23,7 +23,7 @@ from django_redisqueue.conf import get_settings
 from django_redisqueue.dashboard.periodic import history
 from django_redisqueue.exceptions import JobTimeout
 from django_redisqueue.mirror import bridge as bridge_module
-from django_redisqueue.mirror import retention
+from django_redisqueue.mirror import retention, sessions
 from django_redisqueue.mirror.database_errors import ErrorCause, error_cause
 from django_redisqueue.models import (
     JobEvent,
@@ -183,7 +183,7 @@ def test_a_wait_for_a_lock_ends_before_the_watchdog_ends_the_process(
 ) -> None:
     """By the server's defaults a table is waited for for a day, or a year on MySQL, even if the
     process has ended."""
-    monkeypatch.setattr(bridge_module, "LOCK_WAIT", 1)
+    monkeypatch.setattr(sessions, "LOCK_WAIT", 1)
     shard.run_jobs(1)
     shard.mirror()
     shard.run_jobs(1, "b")

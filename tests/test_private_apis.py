@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.core.management.base import OutputWrapper
-from django.db import connection, connections, transaction
+from django.db import DatabaseError, connection, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.middleware.csrf import CsrfViewMiddleware
 from django.test import RequestFactory
@@ -55,6 +55,15 @@ def test_in_atomic_block_follows_transactions() -> None:
         assert connection.is_usable()
     finally:
         connection.in_atomic_block = True
+
+
+@pytest.mark.django_db(transaction=True)
+def test_errors_occurred_is_true_from_an_error_until_the_connection_has_been_checked() -> None:
+    with connection.cursor() as cursor, pytest.raises(DatabaseError):
+        cursor.execute("SELECT nothing")
+    assert connection.errors_occurred is True
+    connection.close_if_unusable_or_obsolete()
+    assert connection.errors_occurred is False
 
 
 @pytest.mark.django_db(transaction=True)

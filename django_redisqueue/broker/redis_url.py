@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ssl import VerifyMode
 from typing import Any, cast
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -101,6 +102,10 @@ REMEDY = (
 )
 
 
+TLS_OPTIONS = (
+    "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile",
+    "ssl_check_hostname", "ssl_keyfile", "ssl_password",
+)  # fmt: skip
 _NO_PORT = re.compile(r"//[^/\[]*:(?![0-9]+(?:[,/]|$))")  # it may be a password without a host
 
 
@@ -176,6 +181,11 @@ def _cache_url(alias: str) -> str:
             f'REDISQUEUE["CONNECTION"]["CACHE"] names {alias!r}, which is a Redis Cluster: the '
             "queue cannot share its only database with a cache. Use a cluster of its own, with "
             '{"URL": "redis+cluster://host:port,host:port"}'
+        )
+    if options_of(caches[alias]).get("sentinels"):
+        raise ConfigurationError(
+            f'REDISQUEUE["CONNECTION"]["CACHE"] names {alias!r}, whose server is behind Sentinel: '
+            'use {"URL": "redis+sentinel://host:port,host:port/service/database"}'
         )
     return url
 
@@ -274,7 +284,7 @@ def options_of(cache: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def primary_url(cache: Mapping[str, Any]) -> str:
-    """The URL of an entry's primary, with credentials and database from its options. As in
+    """The URL of an entry's primary, with credentials, database and TLS from its options. As in
     redis-py, those in the URL take precedence."""
     url, options = locations(cache)[0], options_of(cache)
     user, password = options.get("username") or "", options.get("password") or ""
@@ -283,8 +293,21 @@ def primary_url(cache: Mapping[str, Any]) -> str:
         # Options are not part of a URL, so they may contain characters that a URL must quote.
         url = f"{scheme}://{quote(str(user), safe='')}:{quote(str(password), safe='')}@{rest}"
     if options.get("db") is not None and not _names_database(url):
-        url += f"{'&' if '?' in url else '?'}db={options['db']}"
+        url = _with_option(url, "db", options["db"])
+    if scheme == "rediss":
+        if options.get("ssl_cert_reqs", VerifyMode.CERT_REQUIRED) is None:
+            options["ssl_cert_reqs"] = VerifyMode.CERT_NONE
+        own = parse_qs(url.partition("?")[2])
+        for name in TLS_OPTIONS:
+            if options.get(name) is not None and name not in own:
+                url = _with_option(url, name, options[name])
     return url
+
+
+def _with_option(url: str, name: str, value: object) -> str:
+    if isinstance(value, VerifyMode):
+        value = value.name.removeprefix("CERT_").lower()
+    return f"{url}{'&' if '?' in url else '?'}{name}={quote(str(value), safe='')}"
 
 
 def _names_database(url: str) -> bool:

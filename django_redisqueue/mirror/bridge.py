@@ -23,26 +23,13 @@ from .database_errors import CONTENT_ERRORS, UNCERTAIN_REFUSALS, ErrorCause, err
 from .reconcile import Reconciler
 from .redis_identity import RedisIdentity
 from .retention import Cleanup
+from .sessions import close_unfit_connections, limit_lock_waits, limited_lock_waits
 from .signal_delivery import JOB_SOURCE, WORKFLOW_SOURCE, KeepAlive, SignalDelivery
 from .writer import BatchTooLarge, Cursor, CursorMoved, MirrorWriter
 
 logger = logging.getLogger("django_redisqueue")
 
 HOOK_INTERVAL = 25.0  # s after which hooks are called without a commit
-# Seconds after which the database ends a wait for a lock. The watchdog would end the process after
-# 45 s, but its connection would keep waiting, and each new process would add one while a migration
-# has the lock.
-LOCK_WAIT = 20
-SET_LOCK_WAIT = {
-    "postgresql": (
-        "SELECT set_config('lock_timeout', %(s)s || 's', false) "
-        "WHERE current_setting('lock_timeout') = '0'"
-    ),
-    "mysql": (  # by default a year (on MariaDB a day) for tables, and 50 s for rows
-        "SET lock_wait_timeout = CAST(LEAST(@@lock_wait_timeout, %(s)s) AS SIGNED), "
-        "innodb_lock_wait_timeout = CAST(LEAST(@@innodb_lock_wait_timeout, %(s)s) AS SIGNED)"
-    ),
-}
 KEEP_EVENTS = 10_000  # that stay in the stream for live readers, although the mirror has read them
 REFUSALS = 2  # of a single event, before it is left out, if the error blames its values
 
@@ -107,10 +94,13 @@ class Bridge:
         self.connection.close()
         connections[self.writer.alias].close()
 
+    @limited_lock_waits()
     def run_once(self) -> bool:
         """Apply the next page of events; False if there is nothing more to do. Raises
         RedisQueueError or django.db.Error if nothing was applied: ``close`` and try again."""
-        cursor = self._cursor or self._begin()
+        cursor = self._cursor
+        if cursor is None or cursor.position == START:  # no entry would be missing after a loss
+            cursor = self._begin()
         try:
             page = self.events.read(cursor.position, self._size)
         except EntryLost:
@@ -143,6 +133,7 @@ class Bridge:
 
     def _call_hooks(self) -> bool:
         assert self._cursor is not None
+        close_unfit_connections(self.writer.alias, others=True)
         more = [hook(self._cursor) for hook in self._hooks]
         self._hooks_at = 0.0 if any(more) else time.monotonic() + HOOK_INTERVAL
         return any(more)
@@ -186,15 +177,6 @@ class Bridge:
         logger.error("event %s cannot be mirrored and is left out: %r", place, error)
         fault = EventFault(page.last, f"the database refuses it: {error!r}", is_left_out=True)
         return self.writer.write([], cursor, page.last, faults=[*page.faults, fault])
-
-
-def limit_lock_waits(alias: str) -> None:
-    """Set LOCK_WAIT for the session, unless it has a limit or is shared (by a pooler)."""
-    connection = connections[alias]
-    statement = SET_LOCK_WAIT.get(connection.vendor)
-    if statement and not connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
-        with connection.cursor() as cursor:
-            cursor.execute(statement, {"s": LOCK_WAIT})
 
 
 def trim_stream(

@@ -33,6 +33,7 @@ from ..core.parsing import object_or_none
 from ..models import JobEvent, JobRecord, MirrorState, WorkflowEvent, WorkflowRecord
 from ..models.tables import rows_of_shard
 from ..signals import JOB_SIGNALS, WORKFLOW_SIGNALS
+from .sessions import close_unfit_connections
 from .writer import Cursor, SqliteThrottle
 
 logger = logging.getLogger("django_redisqueue")
@@ -200,6 +201,7 @@ class SignalSender:
         """Send the event's signal, unless another bridge has sent it. Raises django.db.Error if the
         database is unavailable: send it again later."""
         self._throttle.wait()
+        close_unfit_connections(self._alias)  # of receivers that failed
         answers: Answers | None = None
         connection = connections[self._alias]
         try:

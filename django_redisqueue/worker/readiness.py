@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from threading import Timer
 
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
@@ -19,6 +21,8 @@ from ..exceptions import ConfigurationError
 from ..mirror.database_errors import explain_outage, missing_migrations, missing_table
 
 logger = logging.getLogger("django_redisqueue")
+
+SILENCE = 10.0  # s without an answer until that is logged; a driver may wait for minutes
 
 
 def needed_aliases(settings: Settings) -> list[str]:
@@ -68,17 +72,42 @@ def table_problem(alias: str, tables: Collection[str] = ()) -> str:
 def wait_for_tables(settings: Settings) -> None:
     """Return when every needed database has its tables; log what is missing whenever it changes."""
     logged, backoff = "", RetryBackoff()
-    while missing := " and ".join(_missing(settings)):
+    with _logged_silence(settings):
+        missing = " and ".join(_missing(settings))
+    while missing:
         if missing != logged:
             #: A table is missing, or the database does not answer. Run migrate, or bring the
             #: database back; the worker then starts automatically.
             logger.warning("the worker takes no jobs yet: %s", missing)
         logged = missing
         backoff.pause()
+        missing = " and ".join(_missing(settings))
     if logged:
         #: The worker was waiting for its tables or its database, and takes jobs from now on. No
         #: action is needed.
         logger.warning("the database is ready: the worker starts")
+
+
+@contextmanager
+def _logged_silence(settings: Settings) -> Iterator[None]:
+    """Log it if the block, which asks the databases, takes longer than SILENCE."""
+
+    def log() -> None:
+        #: A database accepts no connection and refuses none, or it hangs, so the worker does not
+        #: start. Look at that server, and at the firewall in front of it. A connect_timeout in the
+        #: OPTIONS of DATABASES shortens the wait for an error.
+        logger.warning(
+            "the worker takes no jobs yet: no answer for %g s from the database %s",
+            SILENCE, " or ".join(map(repr, needed_aliases(settings))),
+        )  # fmt: skip
+
+    timer = Timer(SILENCE, log)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
 
 
 def _missing(settings: Settings) -> Iterator[str]:

@@ -7,6 +7,7 @@ import socket
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
+from ssl import CERT_NONE
 from typing import Any
 
 import pytest
@@ -203,6 +204,35 @@ def test_the_options_of_a_cache_are_used(
     assert (int(connection.db), connection.username, connection.password) == expected
     place = getattr(connection, "host", None) or connection.path  # redis-py 6.0 has no host here
     assert place in ("shop", "/run/redis.sock")
+
+
+@pytest.mark.usefixtures("unopened_address")
+@pytest.mark.parametrize(
+    ("location", "options", "expected"),
+    [
+        ("rediss://shop", {"ssl_cert_reqs": None}, {"cert_reqs": CERT_NONE}),
+        ("rediss://shop/1", {"SSL_CERT_REQS": CERT_NONE}, {"cert_reqs": CERT_NONE}),
+        ("rediss://shop", {"ssl_ca_certs": "/c a.pem"}, {"ca_certs": "/c a.pem"}),
+        ("rediss://shop?ssl_ca_certs=/b", {"ssl_ca_certs": "/a"}, {"ca_certs": "/b"}),
+        ("rediss://shop", {"ssl_check_hostname": False}, {"check_hostname": False}),
+    ],
+)
+def test_the_tls_options_of_a_cache_are_used(
+    settings: Any, location: str, options: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """Hosts with certificates of their own tell their users to set them there."""
+    settings.REDISQUEUE = {"CONNECTION": {"CACHE": "jobs"}}
+    settings.CACHES = cache(location, CONNECTION_POOL_KWARGS=options)
+    connection = get_redis_url().open(1, 1)
+    assert {name: getattr(connection, name) for name in expected} == expected
+
+
+def test_a_cache_behind_sentinel_is_refused_with_the_remedy(settings: Any) -> None:
+    """Its host is the name of a service, which would be looked up forever."""
+    settings.REDISQUEUE = {"CONNECTION": {"CACHE": "jobs"}}
+    settings.CACHES = cache("redis://shop/0", SENTINELS=[("sentinel", 26379)])
+    with pytest.raises(ConfigurationError, match=r"behind Sentinel: use .*redis\+sentinel://host"):
+        get_redis_url()
 
 
 OURS = "protocol=3&socket_timeout=60&socket_connect_timeout=60&decode_responses=False"

@@ -12,6 +12,7 @@ from django.db import OperationalError, connection, connections, transaction
 
 from django_redisqueue.conf import get_settings
 from django_redisqueue.mirror import bridge as bridge_module
+from django_redisqueue.mirror import sessions
 from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.mirror.database_errors import explain_error
 from django_redisqueue.mirror.writer import Cursor
@@ -277,7 +278,7 @@ def test_a_wait_for_a_lock_of_a_migration_ends_before_the_watchdog_ends_the_proc
     shard: MirroredShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise its connection would keep waiting, and each new process would add another."""
-    monkeypatch.setattr(bridge_module, "LOCK_WAIT", 0.05)
+    monkeypatch.setattr(sessions, "LOCK_WAIT", 0.05)
     shard.run_jobs(1)
     other = connection.get_new_connection(connection.get_connection_params())
     with closing(other), other.cursor() as cursor:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Model
 
 from django_redisqueue.broker.entries import format_position
 from django_redisqueue.conf import get_settings
 from django_redisqueue.mirror import bridge as bridge_module
-from django_redisqueue.mirror import retention
+from django_redisqueue.mirror import retention, sessions, signal_delivery
 from django_redisqueue.mirror.bridge import KEEP_EVENTS, make_bridge
 from django_redisqueue.mirror.retention import Cleanup
 from django_redisqueue.mirror.writer import Cursor
-from django_redisqueue.models import JobRecord, MirrorState
+from django_redisqueue.models import Approval, JobRecord, MirrorState
 from django_redisqueue.signals import job_completed, job_failed
+from tests.app.models import Counter
+from tests.support.postgres import PostgresServer, as_database
 from tests.worker.processes import eventually
 
 from .mirror_processes import MirrorProcesses
@@ -233,3 +239,78 @@ def test_rollups_that_cannot_be_compacted_wait_for_the_next_round(
     monkeypatch.setattr(retention, "CLEANUP_INTERVAL", 60.0)
     assert [made(Cursor()) for _ in range(5)] == [False] * 5
     assert caplog.text.count("statement timeout") == 1
+
+
+# -- other databases
+
+
+class ApprovalsElsewhere:
+    """A router that leaves approvals in another database than the mirror's."""
+
+    def db_for_read(self, model: type[Model], **_: Any) -> str | None:
+        return "elsewhere" if model is Approval else None
+
+    db_for_write = db_for_read
+
+
+@pytest.fixture
+def elsewhere(
+    full_shard: MirroredShard, postgres: PostgresServer, settings: Any
+) -> Iterator[BaseDatabaseWrapper]:
+    """A database of receivers and approvals."""
+    settings.DATABASE_ROUTERS = [ApprovalsElsewhere()]
+    entry = postgres.new_database()
+    with as_database("elsewhere", entry) as alias:
+        yield connections[alias]
+    postgres.drop(entry)
+
+
+on_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+
+
+@on_postgresql
+def test_a_wait_for_a_lock_in_another_database_ends(
+    full_shard: MirroredShard,
+    elsewhere: BaseDatabaseWrapper,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Otherwise the mirror would stop for as long as a migration there."""
+    monkeypatch.setattr(sessions, "LOCK_WAIT", 0.05)
+    monkeypatch.setattr(retention, "CLEANUP_INTERVAL", 0)
+    full_shard.use_full_bridge()
+    other = elsewhere.get_new_connection(elsewhere.get_connection_params())
+    with closing(other), other.cursor() as cursor:
+        cursor.execute(f"LOCK TABLE {Approval._meta.db_table}")
+        full_shard.run_jobs(1)
+        full_shard.bridge.run_once()
+    assert "approval on elsewhere: canceling statement due to lock timeout" in caplog.text
+    full_shard.assert_complete()
+
+
+@on_postgresql
+@pytest.mark.parametrize("max_age", [0, None])
+def test_a_lost_connection_to_another_database_is_replaced(
+    full_shard: MirroredShard, elsewhere: BaseDatabaseWrapper, max_age: int | None,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """After an error, and as between two requests. Otherwise a database that has restarted would be
+    away for the bridge until its own restart."""
+    monkeypatch.setattr(signal_delivery, "PASS_SECONDS", 60)
+    elsewhere.settings_dict["CONN_MAX_AGE"] = max_age
+    heard: list[str] = []
+
+    def reads(record: JobRecord, **_: Any) -> None:
+        Counter.objects.using("elsewhere").exists()
+        heard.append(record.pk)
+        elsewhere.connection.close()  # Django does not notice
+
+    job_completed.connect(reads)
+    try:
+        for names in ("abc", "d"):
+            full_shard.broker.end(*names)
+            full_shard.bridge.run_once()
+    finally:
+        job_completed.disconnect(reads)
+    assert heard == (["a", "c", "d"] if max_age == 0 else ["a", "c"])
+    assert caplog.text.count("the receiver") == 4 - len(heard)

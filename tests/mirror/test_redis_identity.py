@@ -222,6 +222,19 @@ def test_a_gap_before_the_first_event_that_a_mirror_would_have_read(
     assert state().gaps == 1
 
 
+def test_a_stream_that_was_deleted_before_a_running_bridge_read_its_first_event(
+    full_shard: MirroredShard,
+) -> None:
+    """The bridge has no entry yet whose absence would show it."""
+    full_shard.mirror()
+    full_shard.run_jobs(5)
+    full_shard.broker.redis.delete(full_shard.broker.keys.events)
+    full_shard.broker.add("last")
+    full_shard.mirror()
+    assert (state().gaps, len(statuses())) == (1, 6)
+    is_in_step(full_shard)
+
+
 def test_no_job_in_a_gap_is_pruned_before_the_reconcile_has_found_it(
     full_shard: MirroredShard, settings: Any
 ) -> None:

@@ -21,7 +21,7 @@ from django_redisqueue.broker import connection
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.management.commands import runworker
 from django_redisqueue.signals import child_started, child_stopping
-from django_redisqueue.worker import service
+from django_redisqueue.worker import readiness, service
 from django_redisqueue.worker.child import idle
 from django_redisqueue.worker.child.loop import Child
 from django_redisqueue.worker.child_state import KEEP_ALIVE, ChildState, OutcomeLog
@@ -52,8 +52,9 @@ def quick_rest() -> None:
 
 
 def quick_start() -> None:
-    """Write the heartbeat file often while the worker waits for its database."""
+    """While the worker waits for its database, write the heartbeat file often and log soon."""
     replace(runworker, BEAT=0.05)
+    replace(readiness, SILENCE=0.1)
 
 
 def quick_control() -> None:

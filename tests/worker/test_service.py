@@ -159,7 +159,7 @@ def test_a_worker_waits_for_its_database(harness: WorkerHarness, tmp_path: Path)
     harness.ended(job)
 
 
-def test_a_worker_whose_database_hangs_is_alive_for_the_probe(
+def test_a_worker_whose_database_hangs_says_so_and_is_alive_for_the_probe(
     harness: WorkerHarness, tmp_path: Path
 ) -> None:
     """The database accepts connections and says nothing, so one check may take minutes."""
@@ -184,3 +184,5 @@ def test_a_worker_whose_database_hangs_is_alive_for_the_probe(
         with connection:
             since = beat()["beat"]
             eventually(lambda: beat()["beat"] > since and beat()["redis"], why=harness.report)
+            hangs = "takes no jobs yet: no answer for 0.1 s from the database 'default'"
+            eventually(lambda: hangs in worker.output, why=harness.report)

@@ -13,9 +13,6 @@ from functools import partial
 
 from django.db import Error as DatabaseError
 from django.db import close_old_connections, connections
-from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.signals import connection_created
-from django.dispatch import receiver
 
 from ...broker.commands import Commands
 from ...broker.connection import WAIT_SECONDS, blocking_connection, worker_connection
@@ -26,8 +23,8 @@ from ...client.schedules import code_schedules
 from ...conf import Settings
 from ...core.statuses import Status
 from ...exceptions import RedisQueueError, first_line
-from ...mirror.bridge import limit_lock_waits
 from ...mirror.retention import Retention, receipt_rules
+from ...mirror.sessions import limited_lock_waits
 from ...outbox.relay import Relay, forget_ids
 from ..identity import shard_label
 from ..reaper import Reaper
@@ -299,6 +296,7 @@ class _TaskThread(threading.Thread):
         began = self._began
         return time.monotonic() - began if began else 0.0
 
+    @limited_lock_waits()  # a new process may take over, while the connection would keep waiting
     def run(self) -> None:
         while not self._threads.closed.is_set():
             self._threads.leads.wait()
@@ -329,10 +327,3 @@ class _TaskThread(threading.Thread):
         finally:
             self._began = 0.0
         return more
-
-
-@receiver(connection_created)
-def _limit_lock_waits(connection: BaseDatabaseWrapper, **_: object) -> None:
-    """Otherwise a connection would keep waiting for a lock after a new process has taken over."""
-    if isinstance(threading.current_thread(), _TaskThread):
-        limit_lock_waits(connection.alias)

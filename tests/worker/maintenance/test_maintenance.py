@@ -22,7 +22,7 @@ from django_redisqueue.broker.schedules import ScheduleQueries
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.ids import shard_of_key
 from django_redisqueue.exceptions import RedisUnavailable
-from django_redisqueue.mirror import bridge
+from django_redisqueue.mirror import sessions
 from django_redisqueue.models import Receipt
 from django_redisqueue.worker.maintenance import maintenance, upkeep
 from django_redisqueue.worker.maintenance.leader import RoleHost
@@ -317,7 +317,7 @@ def test_a_wait_for_a_lock_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Otherwise its connection would keep waiting, and each new process would add another."""
-    monkeypatch.setattr(bridge, "LOCK_WAIT", 0.05)
+    monkeypatch.setattr(sessions, "LOCK_WAIT", 0.05)
     made.append(TaskThreads([PeriodicTask(Receipt.objects.exists, 0)]))
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(f"LOCK TABLE {Receipt._meta.db_table}")
