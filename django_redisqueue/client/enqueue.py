@@ -40,6 +40,7 @@ logger = logging.getLogger("django_redisqueue")
 
 CANCEL_DELAY_MS = 600_000  # until a job that is sent only to be cancelled could start
 _PROBE = "redisqueue_probe"
+_IN_ERROR = 3  # psycopg's TransactionStatus.INERROR
 
 
 class DeliveryMode(NamedTuple):
@@ -331,7 +332,10 @@ def _defer(
     for job in jobs:
         job.is_known = True  # the caller gets its id now
     for connection in atomic:
-        hooks = _hooks.setdefault(connection, [])
+        hooks = _hooks.get(connection)
+        if hooks is None:
+            hooks = _hooks[connection] = []
+            _refuse_silent_rollbacks(connection)
         if not connection.run_on_commit:  # drop those of a transaction that rolled back
             hooks[:] = map(weakref.ref, _living_hooks(connection))
         hook = _Hook(connection.alias, deferred)
@@ -339,6 +343,27 @@ def _defer(
         _guard_earlier_hooks(connection)
         transaction.on_commit(hook, using=connection.alias)
     return deferred
+
+
+def _refuse_silent_rollbacks(connection: BaseDatabaseWrapper) -> None:
+    """Have a commit that would be a rollback raise. After an error that the application caught
+    inside ``atomic()``, PostgreSQL answers COMMIT with a rollback, without an error, and Django
+    would call the hooks."""
+    commit = connection.commit
+
+    def commit_or_raise() -> None:
+        own = connection.connection
+        is_doomed = own is not None and own.info.transaction_status == _IN_ERROR
+        if is_doomed and _living_hooks(connection):
+            raise TransactionManagementError(
+                f"PostgreSQL rolls back the transaction on {connection.alias!r}, because a query "
+                "in it failed, and no job of it is sent. If the error of a query is to be caught, "
+                "put the query into an atomic() of its own, inside the try block"
+            )
+        commit()
+
+    if connection.vendor == "postgresql":
+        connection.commit = commit_or_raise  # type: ignore[method-assign]
 
 
 def _guard_earlier_hooks(connection: BaseDatabaseWrapper) -> None:

@@ -7,12 +7,12 @@ import gc
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import connections, transaction
+from django.db import DatabaseError, connection, connections, transaction
 from django.db.transaction import TransactionManagementError
 from django.test import TestCase
 from redis import Redis
@@ -30,6 +30,7 @@ from django_redisqueue.exceptions import (
 from django_redisqueue.models import OutboxJob
 from tests.app import tasks
 from tests.app.models import Counter
+from tests.support.postgres import PostgresServer
 
 from .test_enqueue import script_calls
 
@@ -517,3 +518,31 @@ class InTestCase(TestCase):
             self.roll_back_one()
         assert callbacks == []
         assert queued() == []
+
+
+# -- rollbacks that Django does not notice
+
+
+@pytest.mark.parametrize("outbox", [True, False])
+def test_a_commit_that_postgresql_turns_into_a_rollback_raises_and_sends_nothing(
+    on_postgres: PostgresServer, settings: Any, key_count: Callable[[], int], outbox: bool
+) -> None:
+    """Otherwise the jobs would run without the rows that they are about."""
+    if connection.vendor != "postgresql":
+        pytest.skip("other databases keep the rest of the transaction after most errors")
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "OUTBOX": outbox}
+
+    def view(savepoint: bool) -> None:
+        with transaction.atomic():
+            Counter.objects.create(name="order")
+            tasks.noop.enqueue(1)
+            with suppress(DatabaseError), transaction.atomic() if savepoint else nullcontext():
+                connection.cursor().execute("SELECT nothing")
+
+    with pytest.raises(
+        TransactionManagementError, match=r"rolls back .* into an atomic\(\) of its own"
+    ):
+        view(savepoint=False)
+    assert (Counter.objects.count(), OutboxJob.objects.count(), key_count()) == (0, 0, 0)
+    view(savepoint=True)
+    assert (Counter.objects.count(), queued()) == (1, [1])

@@ -61,7 +61,7 @@ class Databases:
         # The signal is sent in every thread; a connection may only be used in its own thread.
         if threading.get_ident() == self._thread:
             self.opened[connection] = connection.connection
-            if "commit" not in vars(connection):  # else it was opened before
+            if "set_autocommit" not in vars(connection):  # else it was opened before
                 CommitShield(connection)
                 if type(connection.connection).__module__.startswith("pymysql"):
                     connection.execute_wrappers.append(_close_if_interrupted)

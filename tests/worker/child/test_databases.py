@@ -17,7 +17,7 @@ from django.db.backends.sqlite3.base import DatabaseWrapper
 from django_redisqueue import task
 from django_redisqueue.client.tasks import Task
 from django_redisqueue.exceptions import JobTimeout
-from django_redisqueue.worker.child.databases import Databases
+from django_redisqueue.worker.child.databases import CommitShield, Databases
 from tests.app import tasks as app_tasks
 from tests.support.burst import work
 from tests.support.postgres import PostgresServer, as_database
@@ -182,6 +182,14 @@ def test_connections_are_checked_before_and_after_a_job() -> None:
     assert good.calls == ["check"]
     assert inside.calls[0] == "close outside"  # otherwise Django keeps what it has closed
     assert list(databases.opened) == [good]
+
+
+def test_a_connection_on_which_a_job_was_enqueued_before_is_shielded() -> None:
+    """Its method ``commit`` has been replaced by then (client/enqueue.py)."""
+    connection = FakeConnection()
+    connection.commit = lambda: None  # type: ignore[method-assign]
+    Databases()._remember(connection)  # type: ignore[arg-type]
+    assert isinstance(vars(connection)["commit"].__self__, CommitShield)
 
 
 def test_a_connection_closed_by_a_job_does_not_end_the_child() -> None:
