@@ -108,9 +108,11 @@ def test_tables_that_a_router_forbids(
     assert check_database() == []
 
 
-def test_a_database_that_is_down(sqlite: Callable[..., None], settings: Any) -> None:
+def test_a_database_that_is_down(
+    sqlite: Callable[..., None], settings: Any, tmp_path: Path
+) -> None:
     settings.REDISQUEUE = MIRROR
-    sqlite(migrated=False, name="/nonexistent/db.sqlite3")
+    sqlite(migrated=False, name=str(tmp_path / "no folder" / "db.sqlite3"))
     (message,) = check_database()
     assert message.id == "django_redisqueue.E020"
     assert "The database 'default' does not answer (unable to open" in message.msg
