@@ -69,7 +69,7 @@ TEMPLATES = [
 ROOT_URLCONF = "tests.app.urls"
 ALLOWED_HOSTS = ["*"]
 STATIC_URL = "static/"
-MEDIA_ROOT = os.environ.get("REDISQUEUE_TEST_MEDIA", "/nonexistent")
+MEDIA_ROOT = os.environ.get("REDISQUEUE_TEST_MEDIA", "/dev/null/media")
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},

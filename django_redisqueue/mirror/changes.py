@@ -215,7 +215,8 @@ def _end_attempt(change: JobChange, event: JobStreamEvent, sums: Sums) -> None:
         case Status.CANCELLED:
             sums.cancelled += 1
     if event.status != Status.RETRYING:
-        fields.update(reason=more.get("reason", ""), finished_at=at_ms, due_at=None)
+        # Only the end of a job that Redis has lost while it was scheduled has a due time.
+        fields.update(reason=more.get("reason", ""), finished_at=at_ms, due_at=more.get("dueMs"))
     if event.status != Status.CANCELLED:
         change.failures.append(event)
         fields["error_group"] = UNSET

@@ -365,9 +365,12 @@ class JobReconciler(RecordReconciler[JobSnapshot, JobRecord]):
     def loss(self, record: JobRecord, now_ms: int) -> JobStreamEvent:
         # If an outbox enqueues the job again, its first event must win over this one.
         seq = 0 if record.epoch < self.cursor.epoch else record.seq + 1
+        more: dict[str, object] = {"reason": JobReason.LOST}
+        if record.due_at is not None:  # by which whoever enqueues the job again runs it later
+            more["dueMs"] = ms_of(record.due_at)
         return JobStreamEvent(
             self.cursor.position, record.id, Status.FAILED, record.queue, record.task, "",
-            record.attempts, seq, now_ms, None, None, LOST_ERROR, {"reason": JobReason.LOST},
+            record.attempts, seq, now_ms, None, None, LOST_ERROR, more,
         )  # fmt: skip
 
     def write(self, events: Sequence[JobStreamEvent]) -> None:

@@ -277,7 +277,7 @@ class Relay:
         row = rows_on(self._alias).filter(pk=job_id).exclude(problem=problem)
         if row.update(relayed_at=None, problem=problem):
             #: Redis does not accept this job, for the reason given. The job waits in the outbox and
-            #: is tried again. Remove the cause, or delete the row in the admin.
+            #: is tried again. Remove the cause, or delete the row in manage.py shell.
             logger.error(
                 "outbox of database %r: job %s is refused: %s", self._alias, job_id, problem
             )

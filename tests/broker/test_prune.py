@@ -291,3 +291,14 @@ def test_a_queue_removed_from_the_settings_is_pruned_too(broker: BrokerHarness) 
         assert broker.status("a") is None
         assert broker.status("b") == "completed"
     assert pruner.run_once() == 2
+
+
+def test_cancelled_jobs_are_kept_like_completed_ones(broker: BrokerHarness) -> None:
+    for status in FINISHED:
+        broker.end(f"{status}-job", kind=status)
+    broker.advance(2 * 86_400_000)  # longer than RESULT_TTL, shorter than FAILED_TTL
+    known = KnownQueues(broker.store, ["default"])
+    assert Pruner(broker.store, [Status(status) for status in FINISHED], known).run_once() == 2
+    assert [broker.ids(status) for status in FINISHED] == [
+        [f"{status}-job"] if status == "failed" else [] for status in FINISHED
+    ]

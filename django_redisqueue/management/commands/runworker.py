@@ -93,7 +93,8 @@ class Command(QueueCommand):
         )  # fmt: skip
         parser.add_argument(
             "--max-memory", type=base.size, default=0, metavar="300M",
-            help="replace a child that uses more memory, once its job ends (default: 0, never)",
+            help="replace a child that uses more memory, once its job ends; only on Linux "
+            "(default: 0, never)",
         )  # fmt: skip
         parser.add_argument(
             "--async-concurrency", type=integer(1, 10_000), default=100,

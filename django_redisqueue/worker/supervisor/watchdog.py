@@ -149,7 +149,7 @@ class Watchdog:
             handle.unresponsive_since_ms = now_ms
         elif now_ms - handle.unresponsive_since_ms > UNRESPONSIVE_MS and not handle.is_killed:
             #: A process shows no sign of life, for example because a debugger has stopped it. It is
-            #: replaced, and its jobs are recovered.
+            #: replaced, and its jobs return to their queues.
             logger.error(
                 "child %s (%s) is stopped or stuck: its sign of life is %.0f s overdue; "
                 "replacing its process %d",

@@ -32,6 +32,7 @@ NOW = timezone.now().replace(microsecond=0)
 DUE = NOW + timedelta(hours=1)
 record("job_lost", "failed", **LOST, queued_at=NOW)
 record("job_late", "failed", **LOST, due_at=DUE)
+record("job_asleep", "failed", **LOST, queued_at=NOW, due_at=DUE)  # its steps are lost as well
 record("job_settled", "failed", **{**LOST, "task": "shop.tasks.settle"}, queued_at=NOW)
 Receipt.objects.create(job_id="job_settled", result='"settled"')
 for left_out in ("flow_1_x_0.1", "gather_1_x_0.1"):
@@ -44,7 +45,7 @@ def check(page):
     Relay(Commands(worker_connection()), "default").run_once()
     work()
     assert {job.id for job in JobQueue("default").get_jobs("completed")} == {
-        "job_lost", "job_settled",
+        "job_asleep", "job_lost", "job_settled",
     }  # fmt: skip
     assert (get_job("job_lost").args, get_job("job_lost").kwargs) == ((7,), {"amount": 100})
     assert get_job("job_settled").result == "settled"
