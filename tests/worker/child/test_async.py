@@ -67,15 +67,22 @@ def test_jobs_claimed_with_others_that_turn_out_slow_are_released(harness: Worke
     """Many short jobs have taught the child to claim more than it has slots for."""
     harness.worker("--processes", "1", "--async-concurrency", "2").wait_until_up(2)
     app_tasks.async_sleep.enqueue_many([(0,)] * 300)
-    slow = [(harness.book, f"slow{n}", 1.5) for n in range(2)]
-    short = [(harness.book, f"short{n}", 0.0) for n in range(20)]
     harness.until_done(300)
-    tasks.async_run.enqueue_many(slow + short)
+    gates = [harness.gate() for _ in range(2)]
+    queue = JobQueue("default")
+    queue.pause()  # so that they are claimed together
+    tasks.async_run_until_gate_opens.enqueue_many(
+        [(harness.book, f"slow{n}", gate) for n, gate in enumerate(gates)]
+    )
+    tasks.async_run.enqueue_many([(harness.book, f"short{n}", 0.0) for n in range(20)])
+    queue.resume()
     eventually(
         lambda: (harness.stats()["processing"], harness.stats()["queued"]) == (2, 20),
         1,
         why=harness.report,
     )
+    for gate in gates:
+        harness.open_gate(gate)
     harness.until_done(322)
     assert set(harness.runs().values()) == {1}
     assert harness.count("recovered_total") == 0
