@@ -78,7 +78,8 @@ def test_a_chain_whose_parents_result_is_gone_fails_with_a_clear_error(
 def test_a_pause_holds_back_unstarted_jobs_and_a_release_keeps_the_order(
     harness: WorkerHarness,
 ) -> None:
-    harness.worker("--processes", "1").wait_until_up(2)
+    # One job at a time: jobs that a slow one keeps waiting in its child go back out of order.
+    harness.worker("--processes", "1", BATCH_WINDOW_MS=0).wait_until_up(2)
     gate = harness.gate()
     with Workflow() as workflow:
         running = workflow.add(run_until_gate_opens, harness.book, "running", gate)
