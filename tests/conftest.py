@@ -34,7 +34,14 @@ from .support.mariadb import MariaDBServer
 from .support.postgres import FILLED, PostgresServer, as_database
 from .support.proxy import Proxy
 from .support.servers import RedisServer, program
-from .support.suite import dealing_order, run_folder, send_less, shared, use_memory_for_files
+from .support.suite import (
+    dealing_order,
+    run_folder,
+    send_less,
+    shared,
+    use_memory_for_files,
+    wait_for_processes,
+)
 from .support.warm import remember_versions
 
 remember_versions()
@@ -85,6 +92,8 @@ def pytest_configure(config: pytest.Config) -> None:
     run_folder()  # before xdist starts the processes that share it
     if hasattr(config, "workerinput"):
         send_less(config)
+    else:
+        wait_for_processes()
     gc.disable()  # collecting tests allocates much and frees little
 
 

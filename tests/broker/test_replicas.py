@@ -10,9 +10,11 @@ import pytest
 from django.db import transaction
 
 from django_redisqueue import JobQueue, chain
+from django_redisqueue.broker import connection as connections
 from django_redisqueue.broker import durability
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import (
+    PRODUCER_TIMEOUT,
     RedisConnection,
     producer_connection,
     worker_connection,
@@ -32,22 +34,39 @@ from ..support.stopwatch import Stopwatch
 
 
 @pytest.fixture
-def replica(pair: tuple[RedisServer, RedisServer], settings: Any) -> Iterator[RedisServer]:
-    """The replica of the emptied server that the settings name."""
+def replica(
+    pair: tuple[RedisServer, RedisServer], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[RedisServer]:
+    """The replica of the emptied server that the settings name. It may take its time."""
     master, replica = pair
     client = master.client()
     client.flushall()
     eventually(lambda: client.wait(1, 200) == 1)  # even after a test that stopped it
+    monkeypatch.setattr(connections, "PRODUCER_TIMEOUT", 30.0)
     settings.REDISQUEUE = {"CONNECTION": {"URL": master.url}, "WAIT_REPLICAS": 1}
     yield replica
     replica.resume()
 
 
 @pytest.fixture
-def paused_replica(replica: RedisServer) -> RedisServer:
+def pause(
+    replica: RedisServer, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], None]:
+    """Pauses the replica; from then on, producers wait for it no longer than they should."""
+
+    def act() -> None:
+        replica.pause()
+        monkeypatch.setattr(connections, "PRODUCER_TIMEOUT", PRODUCER_TIMEOUT)
+        settings.REDISQUEUE = {**settings.REDISQUEUE}  # so this thread connects again
+
+    return act
+
+
+@pytest.fixture
+def paused_replica(replica: RedisServer, pause: Callable[[], None]) -> RedisServer:
     """A replica that confirms nothing, although the master believes it to be healthy."""
     tasks.noop.enqueue("before")
-    replica.pause()
+    pause()
     return replica
 
 
@@ -97,7 +116,7 @@ def test_a_repeat_on_another_connection_does_not_confirm_it(paused_replica: Redi
             Commands(connection).enqueue(jobs)
         connection.close()
     paused_replica.resume()
-    assert Commands(producer_connection()).enqueue(jobs) == [False]
+    assert Commands(worker_connection()).enqueue(jobs) == [False]
 
 
 def test_the_mirror_begins_when_replicas_have_the_id_of_the_data(
@@ -117,11 +136,11 @@ def test_the_mirror_begins_when_replicas_have_the_id_of_the_data(
 
 
 def test_scripts_that_redis_has_forgotten(
-    replica: RedisServer, pair: tuple[RedisServer, RedisServer]
+    pause: Callable[[], None], pair: tuple[RedisServer, RedisServer]
 ) -> None:
     pair[0].client().script_flush()
     assert tasks.noop.enqueue().status == "queued"
-    replica.pause()
+    pause()
     pair[0].client().script_flush()
     with pytest.raises(NotReplicated):
         tasks.noop.enqueue()
@@ -148,8 +167,12 @@ def test_a_row_is_deleted_when_replicas_have_its_job(
     relay.run_once()
     assert [row.pk for row in OutboxJob.objects.all()] == [job.id]
     paused_replica.resume()
-    relay.run_once()
-    assert not OutboxJob.objects.exists()
+
+    def is_deleted() -> bool:
+        relay.run_once()
+        return not OutboxJob.objects.exists()
+
+    eventually(is_deleted)
     assert JobQueue().get_stats()["queued"] == 2
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from unittest.mock import Mock
 
 import pytest
 
+from django_redisqueue.broker import failures
 from django_redisqueue.broker.failures import LASTING, Outage, retry_until_answered
 from django_redisqueue.exceptions import (
     RedisRefused,
@@ -16,7 +18,8 @@ from django_redisqueue.exceptions import (
 def test_a_call_is_sent_again_until_it_is_answered(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_redisqueue.broker.failures.FIRST", 0.0)
+    monkeypatch.setattr(failures, "Outage", lambda: Outage(since=100.0))
+    monkeypatch.setattr(failures, "time", Mock(monotonic=lambda: 102.5))  # and no pauses
     asked: list[bool] = []
 
     def ask(resent: bool) -> str:
@@ -32,7 +35,7 @@ def test_a_call_is_sent_again_until_it_is_answered(
     assert [record.getMessage() for record in caplog.records] == [
         "child: may not; trying again until it answers",
         "child: gone; trying again until it answers",
-        "child: Redis answers again after 0.0 s",
+        "child: Redis answers again after 2.5 s",
     ]
 
 

@@ -15,6 +15,7 @@ from redis.exceptions import NoPermissionError
 from redis.sentinel import MasterNotFoundError
 
 from django_redisqueue import JobQueue
+from django_redisqueue.broker import connection
 from django_redisqueue.broker import sentinel as failovers
 from django_redisqueue.broker.connection import blocking_connection, producer_connection
 from django_redisqueue.broker.redis_url import get_redis_url, masked
@@ -33,6 +34,12 @@ from tests.support.sentinels import Fleet, RedisSentinel
 from tests.support.servers import RedisServer, free_port
 from tests.support.stopwatch import Stopwatch
 from tests.worker.processes import eventually
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sentinel or a master that waits for a core does not hang."""
+    monkeypatch.setattr(connection, "PRODUCER_TIMEOUT", 30.0)
 
 
 def test_every_part_of_a_url_is_used(settings: Any) -> None:
@@ -90,7 +97,7 @@ def _enqueue_at(url: str, settings: Any) -> None:
 def test_sentinel_and_master_each_have_a_password(settings: Any) -> None:
     with (
         RedisServer(tcp=True, requirepass="master") as master,
-        RedisSentinel(master.address, requirepass="own") as sentinel,
+        RedisSentinel(master.address, requirepass="own", auth_pass="master") as sentinel,
     ):
         place = f"redis+sentinel://:master@{sentinel.address}/jobs"
         _enqueue_at(f"{place}?sentinel_password=own", settings)
@@ -193,7 +200,7 @@ def test_a_client_that_has_just_connected_stays_with_the_new_master(
 
 
 def _named(watched: SentinelTarget) -> str:
-    host, port = watched.ask(1).address
+    host, port = watched.ask(60).address
     return f"{host}:{port}"
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ from django.conf import settings as django_settings
 from django.contrib.auth.models import User
 from django.core.signals import request_finished, request_started
 from django.test import Client
+from pytest_django.live_server_helper import LiveServer
 
 from django_redisqueue.dashboard import pages
+from tests.mirror.mirror_processes import sqlite_entry
 from tests.support.manual_worker import ManualWorker
+from tests.support.postgres import as_database
 from tests.support.servers import RedisServer
 from tests.worker.processes import WorkerProcess, eventually
 
@@ -83,6 +87,27 @@ def open_requests() -> Iterator[list[object]]:
 
 
 @pytest.fixture(scope="package")
+def databases(
+    migrated: Path, tmp_path_factory: pytest.TempPathFactory, django_db_setup: None
+) -> Iterator[None]:
+    """Both aliases are files, so that each thread of the server has its own connections. With a
+    database in memory it would share that of the test, and with it transactions and locks."""
+    folder = tmp_path_factory.mktemp("databases")
+    with ExitStack() as stack:
+        for alias in ("default", "other"):
+            file = shutil.copy(migrated / "default.sqlite3", folder / f"{alias}.sqlite3")
+            stack.enter_context(as_database(alias, sqlite_entry(file)))
+        yield
+
+
+@pytest.fixture(scope="package")
+def live_server(databases: None) -> Iterator[LiveServer]:
+    server = LiveServer("localhost")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="package")
 def page(browser: Any) -> Iterator[Any]:
     """One page for all tests of this folder: the first load of a new page costs a second of CPU."""
     context = browser.new_context()
@@ -103,7 +128,7 @@ def manual_worker(redisqueue: None) -> Iterator[ManualWorker]:
 def visitor(
     page: Any,
     redisqueue: None,
-    live_server: Any,
+    live_server: LiveServer,
     open_requests: list[object],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Visitor]:

@@ -19,7 +19,6 @@ from example_project.reports.models import FileDownloadRecord
 from tests.example.site import Site
 from tests.mirror.mirror_processes import sqlite_entry
 from tests.support.postgres import as_database
-from tests.support.servers import free_port
 from tests.worker.processes import eventually
 
 ABORTED = "net::ERR_FAILED"  # of a request that the test itself aborts
@@ -27,8 +26,7 @@ ABORTED = "net::ERR_FAILED"  # of a request that the test itself aborts
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[Site]:
-    address = f"127.0.0.1:{free_port()}"
-    made = Site(tmp_path_factory.mktemp("site"), "--address", address, migrated=migrated)
+    made = Site(tmp_path_factory.mktemp("site"), "--address", "127.0.0.1:0", migrated=migrated)
     yield made
     made.close()
 

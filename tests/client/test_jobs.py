@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -51,11 +50,8 @@ def once_watched(redis: Redis, job: Job, act: Callable[[], object]) -> Callable[
     """Run ``act``, but only once a caller waits for the job."""
 
     def do() -> None:
-        end = time.monotonic() + 5
-        while time.monotonic() < end:
-            if any(redis.hexists(key, "watched") for key in redis.keys(f"*job:{job.id}")):
-                break
-            time.sleep(0.002)
+        keys = f"*job:{job.id}"
+        eventually(lambda: any(redis.hexists(key, "watched") for key in redis.keys(keys)))
         act()
 
     return do

@@ -15,7 +15,6 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.servers import free_port
 from tests.worker.processes import eventually
 
 from .plain_count import plain_count
@@ -25,8 +24,7 @@ from .test_demo_numbers import DJANGO
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[Site]:
-    address = f"127.0.0.1:{free_port()}"
-    made = Site(tmp_path_factory.mktemp("site"), "--address", address, migrated=migrated)
+    made = Site(tmp_path_factory.mktemp("site"), "--address", "127.0.0.1:0", migrated=migrated)
     try:
         made.found(r"(Ctrl-C stops both)")
         yield made
@@ -110,8 +108,8 @@ def test_a_port_in_use_is_reported_and_leaves_nothing_behind(
 ) -> None:
     taken = Site(tmp_path, "--address", visitor.site.removeprefix("http://"))
     try:
-        assert taken.process.wait(30) == 1
         assert "cannot listen on" in taken.found(r"(.*choose another: --address host:port)")
+        assert taken.process.wait(30) == 1
         assert not (tmp_path / "db.sqlite3").exists()
     finally:
         taken.close()
@@ -120,7 +118,7 @@ def test_a_port_in_use_is_reported_and_leaves_nothing_behind(
 @pytest.mark.slow
 def test_ctrl_c_ends_the_site_and_its_worker(tmp_path: Path) -> None:
     """A site that has created its tables itself."""
-    site = Site(tmp_path, "--address", f"127.0.0.1:{free_port()}")
+    site = Site(tmp_path, "--address", "127.0.0.1:0")
     try:
         worker = int(site.found(r"pid (\d+)"))
         assert site.stop(signal.SIGINT) == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,7 +15,7 @@ from redis.crc import key_slot
 
 from django_redisqueue.broker.embedded import version_of
 
-from .servers import RedisServer, program, wait_for
+from .servers import RedisServer, program, reserve, wait_for
 
 if TYPE_CHECKING:  # benchmarks run where pytest is not installed
     import pytest
@@ -301,21 +300,11 @@ def _config(own: int, names: Sequence[str], ports: Sequence[int]) -> str:
 
 
 def free_ports() -> list[int]:
-    """Free loopback ports for the nodes whose bus ports are free too. They are outside the kernel's
-    ephemeral range, and differ between the processes that run tests."""
+    """Loopback ports for the nodes that this process has until it ends, with their bus ports. They
+    are outside the kernel's ephemeral range."""
     for turn in count(os.getpid() * 37):
         first = 10_000 + turn % 1000 * 2 * MASTERS
         ports = list(range(first, first + 2 * MASTERS))
-        if all(_is_free(port) and _is_free(port + BUS) for port in ports):
+        if all(reserve(port) and reserve(port + BUS) for port in ports):
             return ports
     raise AssertionError("unreachable")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

@@ -12,13 +12,14 @@ from redis.sentinel import Sentinel
 from .program import Program
 from .servers import Option, RedisServer, free_port, program, wait_for
 
-OWN_DOWN_MS = 300  # for a lone sentinel; several would take busy servers for dead
+NEVER_DOWN_MS = 600_000  # a lone sentinel takes no busy server for dead
 FLEET_DOWN_MS = 1500
 
 
 class RedisSentinel(Program):
     """Watches the master at ``master`` (host:port) under the name "jobs". ``epoch`` is that of the
-    last failover it has heard of.
+    last failover it has heard of. ``auth_pass`` is the master's password: a sentinel that cannot
+    log in takes its master for dead.
 
     ``options`` are those of its configuration file with underscores, ``requirepass="secret"``;
     with ``tls_port`` it is heard there only.
@@ -29,8 +30,9 @@ class RedisSentinel(Program):
         master: str,
         *,
         quorum: int = 1,
-        down_ms: int = OWN_DOWN_MS,
+        down_ms: int = NEVER_DOWN_MS,
         epoch: int = 0,
+        auth_pass: str = "",
         **options: str | int,
     ) -> None:
         super().__init__("drq-s-")
@@ -41,6 +43,7 @@ class RedisSentinel(Program):
         lines += ["bind 127.0.0.1", f"sentinel monitor jobs {host} {port} {quorum}"]
         lines += [f"sentinel down-after-milliseconds jobs {down_ms}"]
         lines += ["sentinel failover-timeout jobs 2000", f"sentinel config-epoch jobs {epoch}"]
+        lines += [f"sentinel auth-pass jobs {auth_pass}"] if auth_pass else []
         # It writes what it learns into this file.
         (self.folder / "sentinel.conf").write_text("\n".join(lines) + "\n")
         scheme, query = "redis", ""
@@ -61,11 +64,15 @@ class RedisSentinel(Program):
         found = self.ask("sentinel_slaves")
         return -1 if found is None else len(found)
 
-    def ask(self, question: str) -> Any:
+    def take_for_dead_after(self, down_ms: int) -> None:
+        """Change how long the master may be silent."""
+        assert self.ask("sentinel_set", "down-after-milliseconds", down_ms)
+
+    def ask(self, question: str, *arguments: str | int) -> Any:
         """What a method of redis-py's client returns for "jobs"; None if it does not answer."""
         try:
             with Redis.from_url(self._url, decode_responses=True) as asker:
-                return getattr(asker, question)("jobs")
+                return getattr(asker, question)("jobs", *arguments)
         except RedisError:
             return None
 

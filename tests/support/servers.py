@@ -191,10 +191,23 @@ _ports = count(os.getpid() * 101)  # processes that run tests begin at different
 
 
 def free_port() -> int:
-    """A loopback port on which nothing listens. It is outside the kernel's ephemeral range, so no
-    connection takes it before it is used, and outside that of cluster nodes."""
-    while True:
-        port = 26_000 + next(_ports) % 6_000
-        with socket.socket() as probe, suppress(OSError):
+    """A loopback port that this process has until it ends. It is outside the kernel's ephemeral
+    range, so no connection takes it."""
+    return next(port for n in _ports if reserve(port := 26_000 + n % 6_000))
+
+
+def reserve(port: int) -> bool:
+    """Take a loopback port for this process, unless something listens on it or another process that
+    runs tests has taken it. A server can therefore start later, and again, on its port.
+
+    The sign is the UDP port of the same number, which the kernel frees when this process ends.
+    """
+    with socket.socket() as probe, socket.socket(type=socket.SOCK_DGRAM) as sign:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sign.bind(("127.0.0.1", port))
             probe.bind(("127.0.0.1", port))
-            return port
+        except OSError:
+            return False
+        sign.detach()  # stays open
+    return True

@@ -6,7 +6,7 @@ import re
 import time
 from pathlib import Path
 
-BUSY = 20.0  # s
+BUSY = 30.0  # s more that a wait may take while processes wait for cores; then it hangs
 PRESSURES = [Path("/proc/pressure/cpu"), Path("/proc/pressure/io")]
 
 

@@ -99,6 +99,16 @@ def send_less(config: pytest.Config) -> None:
     worker.sendevent = send_what_is_read
 
 
+def wait_for_processes() -> None:
+    """Let xdist wait for its processes. After ten seconds, which six of them can need on a busy
+    machine, it would kill them, and the servers that they have yet to end would stay."""
+    try:
+        from xdist.workermanage import NodeManager
+    except ImportError:
+        return
+    NodeManager.EXIT_TIMEOUT = 300
+
+
 def dealing_order(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
     """An order of tests from which xdist deals each process an equal part.
 

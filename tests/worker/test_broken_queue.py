@@ -68,14 +68,17 @@ def test_a_worker_can_stop_while_a_queue_is_broken(harness: WorkerHarness) -> No
     """Once the queue is repaired, the next worker recovers what the first could not report."""
     harness.configure(QUEUES={"default": {}, "low": {}})
     worker = harness.worker("--processes", "1", "--queues", "low").wait_until_up(2)
-    low = tasks.run_then_sleep.using(queue_name="low")
-    job = low.enqueue(harness.book, "kept", 1.0)  # longer than it takes to replace a key
+    low = tasks.run_until_gate_opens.using(queue_name="low")
+    gate = harness.gate()
+    job = low.enqueue(harness.book, "kept", gate)
     eventually(lambda: harness.runs()["kept"], why=harness.report)
     with another_programs_key(harness, "wake"):
+        harness.open_gate(gate)
         eventually(lambda: "queue low stands still" in worker.output, why=harness.report)
         worker.term()
         assert worker.wait() == 0
         assert "could not be written" in worker.output
     harness.worker("--processes", "1", "--queues", "low").wait_until_up(2)
+    harness.open_gate(gate)
     harness.ended(job)
     assert (job.status, harness.runs()["kept"]) == ("completed", 2)

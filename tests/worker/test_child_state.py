@@ -24,19 +24,24 @@ def begin(state: ChildState, slot: int, job: ClaimedJob, started_ms: int, deadli
 
 
 def race(rounds: int) -> list[tuple[int, int]]:
-    """A child takes tokens one by one while this process takes the rest; yields (taken, stolen) per
-    round."""
+    """A child takes tokens one by one, and after some of them, each time a different number, this
+    process takes the rest; yields (taken, stolen) per round."""
     state = ChildState(0, 1)
     begin, begin_end = os.pipe()
+    ready, ready_end = os.pipe()
     result, result_end = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(begin_end)
         with suppress(BaseException):
-            while os.read(begin, 1):
+            while at := os.read(begin, 1):
                 taken = 0
                 while state.take():
                     taken += 1
+                    if taken == at[0]:
+                        os.write(ready_end, b"!")
+                        if taken % 2:  # so that it loses some races even on a single core
+                            time.sleep(1e-6)
                 os.write(result_end, bytes([taken]))
         os._exit(0)
     os.close(begin)
@@ -44,10 +49,8 @@ def race(rounds: int) -> list[tuple[int, int]]:
     for number in range(rounds):
         held = [(f"job_{number}_{n}", n) for n in range(64)]
         state.offer([claimed(*job) for job in held])
-        os.write(begin_end, b"!")
-        steal_at = time.perf_counter_ns() + 500 * (number % 400)  # at a different moment each time
-        while time.perf_counter_ns() < steal_at:
-            pass
+        os.write(begin_end, bytes([1 + number % 64]))
+        os.read(ready, 1)
         stolen = state.take_unstarted()
         taken = os.read(result, 1)[0]
         assert stolen == held[64 - len(stolen) :]
@@ -58,11 +61,7 @@ def race(rounds: int) -> list[tuple[int, int]]:
 
 
 def test_every_token_is_taken_exactly_once() -> None:
-    found: list[tuple[int, int]] = []
-    for _ in range(20):  # on a busy machine, one process may run after the other for a while
-        found += race(1000)
-        if len({taken for taken, _ in found}) > 2:
-            break
+    found = race(2000)
     assert {taken + stolen for taken, stolen in found} == {64}
     assert len({taken for taken, _ in found}) > 2, "they never raced"
 

@@ -65,7 +65,7 @@ def harness(
 
 
 def test_a_failover_is_followed_by_workers_and_producers(
-    harness: WorkerHarness, master: RedisServer, replica: RedisServer
+    harness: WorkerHarness, master: RedisServer, replica: RedisServer, sentinel: RedisSentinel
 ) -> None:
     harness.worker("--processes", "1")
     tasks.noop.enqueue(1).wait(timeout=20)
@@ -75,6 +75,7 @@ def test_a_failover_is_followed_by_workers_and_producers(
     # otherwise enqueued jobs could be lost with the dying master
     eventually(lambda: copy.exists(last))
     master.kill()
+    sentinel.take_for_dead_after(300)
 
     refusals: list[RedisQueueError] = []
 

@@ -211,10 +211,15 @@ def test_keys_deleted_by_hand_lose_no_job(
     harness: WorkerHarness, meddle: Callable[[WorkerHarness], Any]
 ) -> None:
     harness.worker("--processes", "2").wait_until_up(3)
-    tasks.run_then_sleep.enqueue_many([(harness.book, f"slow{n}", 0.5) for n in range(4)])
+    gates = [harness.gate() for _ in range(4)]
+    tasks.run_until_gate_opens.enqueue_many(
+        [(harness.book, f"slow{n}", gate) for n, gate in enumerate(gates)]
+    )
     eventually(lambda: len(harness.runs()) == 2, why=harness.report)
     meddle(harness)
     tasks.run.enqueue_many([(harness.book, f"short{n}") for n in range(20)])
+    for gate in gates:
+        harness.open_gate(gate)
     harness.until_done(24)
     assert set(harness.runs().values()) == {1}
 
@@ -222,7 +227,7 @@ def test_keys_deleted_by_hand_lose_no_job(
 def test_processing_lists_deleted_with_their_worker_dead(harness: WorkerHarness) -> None:
     """Only the jobs' hashes still tell who held them; the search for orphans finds them."""
     dead = harness.worker("--processes", "1").wait_until_up(2)
-    job = tasks.run_then_sleep.enqueue(harness.book, "slow", 1.0)
+    job = tasks.slow_at_first.enqueue(harness.book, "slow", 60)
     eventually(lambda: harness.runs()["slow"])
     dead.kill()
     _delete_lease(harness)

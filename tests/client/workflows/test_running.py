@@ -14,7 +14,7 @@ from tests.app.tasks import add, fail, noop
 from tests.support.shards import keys_with
 from tests.worker.harness import WorkerHarness
 from tests.worker.processes import eventually
-from tests.worker.tasks import retried_once, run, run_then_sleep
+from tests.worker.tasks import retried_once, run, run_until_gate_opens
 
 from . import tasks
 
@@ -78,14 +78,17 @@ def test_a_chain_whose_parents_result_is_gone_fails_with_a_clear_error(
 def test_a_pause_holds_back_unstarted_jobs_and_a_release_keeps_the_order(
     harness: WorkerHarness,
 ) -> None:
-    harness.worker("--processes", "1").wait_until_up(2)
+    # One job at a time: jobs that a slow one keeps waiting in its child go back out of order.
+    harness.worker("--processes", "1", BATCH_WINDOW_MS=0).wait_until_up(2)
+    gate = harness.gate()
     with Workflow() as workflow:
-        running = workflow.add(run_then_sleep, harness.book, "running", 1.0)
+        running = workflow.add(run_until_gate_opens, harness.book, "running", gate)
         again = workflow.add(retried_once, harness.book, "again")
         others = [workflow.add(run, harness.book, f"{n}") for n in range(3)]
         later = workflow.add(run.using(run_after=0.5), harness.book, "later")
     harness.running(running)
     workflow.pause()
+    harness.open_gate(gate)
     harness.ended(running)
     eventually(lambda: workflow.data.waiting == 5, why=harness.report)
     assert harness.runs() == {"running": 1}

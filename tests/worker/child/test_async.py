@@ -44,7 +44,10 @@ def test_async_jobs_that_do_not_fit_wait_in_the_queue(harness: WorkerHarness) ->
     """There, another worker can take them; they do not wait behind the running ones."""
     harness.worker("--processes", "1", "--async-concurrency", "2").wait_until_up(2)
     warm = harness.warm_up()
-    tasks.async_run.enqueue_many([(harness.book, f"long{n}", 1.5) for n in range(10)])
+    gates = [harness.gate() for _ in range(10)]
+    tasks.async_run_until_gate_opens.enqueue_many(
+        [(harness.book, f"long{n}", gate) for n, gate in enumerate(gates)]
+    )
     eventually(lambda: len(harness.runs()) == 2, why=harness.report)
     eventually(
         lambda: (harness.stats()["processing"], harness.stats()["queued"]) == (2, 8),
@@ -52,6 +55,9 @@ def test_async_jobs_that_do_not_fit_wait_in_the_queue(harness: WorkerHarness) ->
         why=harness.report,
     )
     other = harness.worker("--processes", "1", "--async-concurrency", "100")
+    eventually(lambda: len(harness.runs()) == 10, why=harness.report)
+    for gate in gates:
+        harness.open_gate(gate)
     harness.until_done(warm + 10)
     assert set(harness.runs().values()) == {1}
     assert other.children
@@ -61,15 +67,22 @@ def test_jobs_claimed_with_others_that_turn_out_slow_are_released(harness: Worke
     """Many short jobs have taught the child to claim more than it has slots for."""
     harness.worker("--processes", "1", "--async-concurrency", "2").wait_until_up(2)
     app_tasks.async_sleep.enqueue_many([(0,)] * 300)
-    slow = [(harness.book, f"slow{n}", 1.5) for n in range(2)]
-    short = [(harness.book, f"short{n}", 0.0) for n in range(20)]
     harness.until_done(300)
-    tasks.async_run.enqueue_many(slow + short)
+    gates = [harness.gate() for _ in range(2)]
+    queue = JobQueue("default")
+    queue.pause()  # so that they are claimed together
+    tasks.async_run_until_gate_opens.enqueue_many(
+        [(harness.book, f"slow{n}", gate) for n, gate in enumerate(gates)]
+    )
+    tasks.async_run.enqueue_many([(harness.book, f"short{n}", 0.0) for n in range(20)])
+    queue.resume()
     eventually(
         lambda: (harness.stats()["processing"], harness.stats()["queued"]) == (2, 20),
         1,
         why=harness.report,
     )
+    for gate in gates:
+        harness.open_gate(gate)
     harness.until_done(322)
     assert set(harness.runs().values()) == {1}
     assert harness.count("recovered_total") == 0
@@ -149,11 +162,13 @@ def test_sync_and_async_jobs_do_not_hold_each_other_up(harness: WorkerHarness) -
     eventually(lambda: harness.runs()["slow"])
     short = tasks.run.enqueue_many([(harness.book, f"short{n}") for n in range(100)])
     eventually(lambda: harness.statuses(short) == {"completed": 100}, 1.2, why=harness.report)
-    sync = tasks.run_then_sleep.enqueue(harness.book, "sync", 2.5)
+    gate = harness.gate()
+    sync = tasks.run_until_gate_opens.enqueue(harness.book, "sync", gate)
     eventually(lambda: harness.runs()["sync"])
     harness.ended(slow)  # its outcome does not wait for the main thread
     sync.refresh()
     assert sync.status == "processing"
+    harness.open_gate(gate)
     mixed = [
         (app_tasks.async_sleep if n % 2 else app_tasks.sleep).enqueue(0.005) for n in range(100)
     ]

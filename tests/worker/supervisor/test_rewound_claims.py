@@ -52,13 +52,16 @@ def leases(harness: WorkerHarness) -> set[tuple[str, float]]:
 
 def test_a_finish_that_redis_has_forgotten(harness: WorkerHarness) -> None:
     harness.worker("--processes", "1").wait_until_up(2)
-    job = tasks.run_then_sleep.enqueue(harness.book, "slow", 1.2)
+    gate = harness.gate()
+    job = tasks.run_until_gate_opens.enqueue(harness.book, "slow", gate)
     eventually(lambda: harness.runs()["slow"])
     harness.redis.save()
+    harness.open_gate(gate)
     harness.ended(job)
     go_back(harness, quiet=True)
     job.refresh()
     assert job.status == "processing"
+    harness.open_gate(gate)
     harness.ended(job)
     assert (job.status, job.recoveries, harness.runs()["slow"]) == ("completed", 0, 2)
     eventually(lambda: harness.redis.keys("*child:*:processing") == [])
@@ -68,9 +71,11 @@ def test_a_finish_that_redis_has_forgotten_in_repeated_outages(harness: WorkerHa
     """Each outage follows the one before within less than a lease, and delays nothing."""
     harness.configure(LEASE=3, HEARTBEAT=0.3)
     harness.worker("--processes", "1").wait_until_up(2)
-    job = tasks.run_then_sleep.enqueue(harness.book, "slow", 0.5)
+    gate = harness.gate()
+    job = tasks.run_until_gate_opens.enqueue(harness.book, "slow", gate)
     eventually(lambda: harness.runs()["slow"])
     harness.redis.save()
+    harness.open_gate(gate)
     harness.ended(job)
 
     def runs_again() -> bool:

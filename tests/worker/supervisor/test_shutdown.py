@@ -27,10 +27,14 @@ from tests.worker.processes import eventually, is_alive
 
 def test_sigterm_lets_the_running_job_finish(harness: WorkerHarness) -> None:
     worker = harness.worker("--processes", "1").wait_until_up(2)
-    running = tasks.run_then_sleep.enqueue(harness.book, "running", 1.0)
+    gate = harness.gate()
+    running = tasks.run_until_gate_opens.enqueue(harness.book, "running", gate)
     eventually(lambda: harness.runs()["running"])
     waiting = tasks.run.enqueue(harness.book, "waiting")
     worker.term()
+    # Maintenance has been told to stop, and so has the child.
+    eventually(lambda: len(worker.children) == 1, why=harness.report)
+    harness.open_gate(gate)
     assert worker.wait() == 0
     running.refresh()
     waiting.refresh()
@@ -95,9 +99,12 @@ def test_jobs_that_exceed_the_grace_period_are_released(harness: WorkerHarness, 
 def test_ctrl_c_reaches_all_processes_and_counts_once(harness: WorkerHarness) -> None:
     """A terminal sends SIGINT to the whole group; the children ignore it."""
     worker = harness.worker("--processes", "2").wait_until_up(3)
-    job = tasks.run_then_sleep.enqueue(harness.book, "running", 0.7)
+    gate = harness.gate()
+    job = tasks.run_until_gate_opens.enqueue(harness.book, "running", gate)
     eventually(lambda: harness.runs()["running"])
     worker.interrupt_group()
+    eventually(lambda: "finishing running jobs" in worker.output, why=harness.report)
+    harness.open_gate(gate)
     assert worker.wait() == 0
     job.refresh()
     assert (job.status, job.attempts, job.recoveries) == ("completed", 0, 0)
@@ -115,13 +122,15 @@ def hangups() -> Iterator[None]:
 @pytest.mark.usefixtures("hangups")
 def test_a_closed_terminal_lets_the_running_job_finish(harness: WorkerHarness) -> None:
     worker = harness.worker("--processes", "1").wait_until_up(2)
-    job = tasks.run_then_sleep.enqueue(harness.book, "running", 0.7)
+    gate = harness.gate()
+    job = tasks.run_until_gate_opens.enqueue(harness.book, "running", gate)
     eventually(lambda: harness.runs()["running"])
     os.killpg(worker.pid, signal.SIGHUP)
+    eventually(lambda: "SIGHUP: finishing running jobs" in worker.output, why=harness.report)
+    harness.open_gate(gate)
     assert worker.wait() == 0
     job.refresh()
     assert (job.status, job.recoveries) == ("completed", 0)
-    assert "SIGHUP: finishing running jobs" in worker.output
 
 
 @pytest.mark.usefixtures("hangups")
@@ -294,9 +303,11 @@ def test_a_worker_takes_over_at_once_from_its_dead_namesake(harness: WorkerHarne
 
 def test_a_worker_takes_nothing_from_its_living_namesake(harness: WorkerHarness) -> None:
     harness.worker("--processes", "1", "--name", "alpha").wait_until_up(2)
-    job = tasks.run_then_sleep.enqueue(harness.book, "slow", 1.5)
+    gate = harness.gate()
+    job = tasks.run_until_gate_opens.enqueue(harness.book, "slow", gate)
     eventually(lambda: harness.runs()["slow"])
     harness.worker("--processes", "1", "--name", "alpha").wait_until_up(2)
+    harness.open_gate(gate)
     harness.ended(job)
     assert (job.recoveries, harness.runs()["slow"]) == (0, 1)
 
@@ -312,9 +323,12 @@ def test_autoreload_restarts_when_a_file_changes(harness: WorkerHarness) -> None
     long = tasks.run_then_sleep.enqueue(harness.book, "long", 2.0)
     assert _answer(harness) == 1
     eventually(lambda: harness.runs()["long"])
-    time.sleep(1.1)  # the watcher has seen the original file
-    module.write_text(source.format(22))
-    eventually(lambda: "reloaded_tasks.py changed, restarting" in worker.output, 10)
+
+    def is_noticed() -> bool:
+        module.write_text(source.format(22))  # again, if the watcher had not seen the original
+        return "reloaded_tasks.py changed, restarting" in worker.output
+
+    eventually(is_noticed, every=0.2, why=harness.report)
     eventually(lambda: _answer(harness) == 22, 10, why=harness.report)
     harness.ended(long)
     assert (long.status, long.attempts, harness.runs()["long"]) == ("completed", 0, 1)

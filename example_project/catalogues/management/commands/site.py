@@ -2,14 +2,19 @@ from __future__ import annotations
 
 import argparse
 import secrets
-import socket
 from argparse import ArgumentParser
 from typing import Any
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
+from django.contrib.staticfiles.handlers import StaticFilesHandler
 from django.core.management import call_command
 from django.core.management.base import CommandError
+from django.core.servers.basehttp import (
+    ThreadedWSGIServer,
+    WSGIRequestHandler,
+    get_internal_wsgi_application,
+)
 from django.urls import reverse
 from reports.management.commands.makereportdata import USERS, number
 
@@ -22,9 +27,9 @@ USER = "demo"
 
 
 def address(text: str) -> tuple[str, int]:
-    """``host:port``."""
+    """``host:port``; port 0 is a free one."""
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    if not host or not port.isdecimal() or not int(port) < 65536:
         raise argparse.ArgumentTypeError(f"must be host:port, such as 127.0.0.1:8000, not {text!r}")
     return host, int(port)
 
@@ -42,15 +47,14 @@ class Command(QueueCommand):
     def handle(self, **options: Any) -> None:
         if not settings.DEBUG:
             raise CommandError("The site creates a superuser, so it requires DEBUG = True.")
-        host, port = options["address"]
-        _check_free(host, port)
+        server = listen(*options["address"])
         JobQueue("default").get_stats()  # the first call to Redis starts the embedded server
         call_command("migrate", verbosity=0, interactive=False)
         call_command("makereportdata", users=options["users"], keep=True, stdout=self.stdout)
         password = make_user()
         try:
             with running_worker(options["processes"]) as worker:
-                base = f"http://{host}:{port}"
+                base = f"http://{options['address'][0]}:{server.server_port}"
                 self.stdout.write(
                     f"The site:   {base}/\n"
                     f"Reports:    {base}/reports/\n"
@@ -59,11 +63,23 @@ class Command(QueueCommand):
                     f"A worker is running as well (pid {worker.process.pid}). Ctrl-C stops both."
                 )
                 self.stdout.flush()
-                call_command(
-                    "runserver", f"{host}:{port}", use_reloader=False, verbosity=0, skip_checks=True
-                )
+                server.serve_forever()
         except KeyboardInterrupt:
             self.stdout.write("The site and its worker have stopped.")
+
+
+def listen(host: str, port: int) -> ThreadedWSGIServer:
+    """The server that ``runserver`` runs, already listening. ``runserver`` itself listens last, and
+    exits at once if it cannot, which would leave the worker running."""
+    try:
+        server = ThreadedWSGIServer((host, port), WSGIRequestHandler)
+    except OSError as error:
+        raise CommandError(
+            f"cannot listen on {host}:{port} ({error}); choose another: --address host:port"
+        ) from None
+    server.daemon_threads = True
+    server.set_app(StaticFilesHandler(get_internal_wsgi_application()))
+    return server
 
 
 def make_user() -> str:
@@ -76,15 +92,3 @@ def make_user() -> str:
     user.set_password(password)
     user.save()
     return password
-
-
-def _check_free(host: str, port: int) -> None:
-    """If runserver cannot listen, it exits at once, which would leave the worker running."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise CommandError(
-                f"cannot listen on {host}:{port} ({error}); choose another: --address host:port"
-            ) from None
