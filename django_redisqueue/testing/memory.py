@@ -146,6 +146,7 @@ class InMemoryQueue(CapturedJobs):
         self._run_inline()
 
     def put(self, new: NewJob) -> bool:
+        new.after = " ".join(map(self._unique.resolve, new.after.split()))
         check_parents(new, self.hashes)
         now_ms = self.now_ms()
         is_new = new.id not in self.hashes and self._unique.admit(new)
