@@ -86,6 +86,9 @@ class RedisTransport:
     def has_job(self, job_id: str) -> bool:
         return False
 
+    def has_followers(self, job_id: str) -> bool:
+        return False
+
     def find(self, query: JobQuery) -> Sequence[JobData]:
         """Redis answers from its indexes if it can, else the mirror does."""
         settings = get_settings()

@@ -43,6 +43,9 @@ class Transport(Protocol):
     def has_job(self, job_id: str) -> bool:
         """Whether the transport keeps this job in memory."""
 
+    def has_followers(self, job_id: str) -> bool:
+        """Whether the transport keeps jobs in memory that were to wait for this one."""
+
     def find(self, query: JobQuery) -> Sequence[JobData]:
         """The newest jobs that match, at most ``query.limit``. Raises NotIndexed."""
 

@@ -35,8 +35,8 @@ class CapturedJobs(ABC):
         self._ahead_ms = 0  # how far it is ahead of the wall clock
 
     @abstractmethod
-    def put(self, new: NewJob) -> None:
-        """What enqueue.lua does for one job."""
+    def put(self, new: NewJob) -> bool:
+        """What enqueue.lua does for one job. Returns whether it was created."""
 
     @abstractmethod
     def cancel_job(self, job_id: str, reason: JobReason = JobReason.NONE) -> int:

@@ -141,21 +141,28 @@ class InMemoryQueue(CapturedJobs):
 
     def enqueue(self, jobs: Sequence[NewJob]) -> None:
         for new in jobs:
-            self.put(new)
+            if self.put(new):
+                self._resolve_conflict(new)
         self._run_inline()
 
-    def put(self, new: NewJob) -> None:
+    def put(self, new: NewJob) -> bool:
+        new.after = " ".join(map(self._unique.resolve, new.after.split()))
         check_parents(new, self.hashes)
         now_ms = self.now_ms()
-        if new.id not in self.hashes and self._unique.admit(new):
+        is_new = new.id not in self.hashes and self._unique.admit(new)
+        if is_new:
             self.hashes[new.id] = new_hash(new, now_ms)
             self._unique.take(new.id, new.unique)
             self._note_ready()  # a callback is queued before the followers of the job that ended
-            release_dependants(self.hashes, now_ms)
-            if rivals := self._lanes.rivals_of(new):
-                discards = decode_lane(new.lane).on_conflict is OnConflict.DISCARD
-                self.cancel_job(new.id if discards else rivals[0], JobReason.CONFLICT)
         release_dependants(self.hashes, now_ms)
+        return is_new
+
+    def _resolve_conflict(self, new: NewJob) -> None:
+        """``on_conflict``, which only jobs of ``enqueue`` obey: no runs of schedules, callbacks or
+        listeners."""
+        if rivals := self._lanes.rivals_of(new):
+            discards = decode_lane(new.lane).on_conflict is OnConflict.DISCARD
+            self.cancel_job(new.id if discards else rivals[0], JobReason.CONFLICT)
 
     def _note_ready(self) -> None:
         """Jobs that are queued now stay ahead of those that will be. As in Redis, a cancelled job
@@ -208,6 +215,9 @@ class InMemoryQueue(CapturedJobs):
 
     def has_job(self, job_id: str) -> bool:
         return self._unique.resolve(job_id) in self.hashes
+
+    def has_followers(self, job_id: str) -> bool:
+        return any(job_id in found.get("after", "").split() for found in self.hashes.values())
 
     def duplicate_of(self, job_id: str) -> str:
         owner = self._unique.resolve(job_id)

@@ -12,7 +12,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from django_redisqueue import JobQueue, OnParentFailure, Workflow, get_job
+from django_redisqueue import Job, JobQueue, OnParentFailure, Workflow, get_job, task
 from django_redisqueue.broker.commands import Commands, batches
 from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.broker.workflows import WorkflowQueries
@@ -291,3 +291,35 @@ def test_in_memory_a_retry_revives_waiting_jobs() -> None:
 def test_in_memory_a_parent_must_be_known() -> None:
     with capture_jobs(), pytest.raises(ParentNotFound, match="which was not enqueued in this test"):
         tasks.noop.using(after="job_9").enqueue()
+
+
+@task(unique="until_finished")
+def once() -> int:
+    return 7
+
+
+def follow_a_duplicate() -> tuple[Job, Job]:
+    """A job, and a follower of its duplicate, whose id is given out before the commit."""
+    first = once.enqueue()
+    with transaction.atomic():
+        duplicate = once.enqueue()
+        follower = gathered.using(after=duplicate).enqueue()
+    assert duplicate.id != first.id
+    assert (duplicate.is_duplicate, follower.status) == (True, "waiting")
+    return first, follower
+
+
+@in_transactions
+def test_a_duplicate_stands_for_the_job_that_it_leads_to(manual_worker: ManualWorker) -> None:
+    first, follower = follow_a_duplicate()
+    assert manual_worker.complete_one("7") == first.id
+    assert results_of(follower.id) == {first.id: 7}
+    assert manual_worker.complete_one() == follower.id
+
+
+@in_transactions
+def test_a_duplicate_in_memory_stands_for_the_job_that_it_leads_to() -> None:
+    with capture_jobs() as jobs:
+        first, follower = follow_a_duplicate()
+        assert jobs.drain() == [first, follower]
+        assert jobs.parent_results(follower.id) == {first.id: 7}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from asgiref.sync import sync_to_async
+
 from django_redisqueue import ApprovalRejected, task
 from tests.app.tasks import bump
 
@@ -31,6 +33,11 @@ def refund_once(context: Any) -> dict[str, str]:
 @task(takes_context=True)
 def ask_nobody(context: Any) -> None:
     context.approval("refund", permission="auth.add_grup")
+
+
+@task(takes_context=True)
+async def refund_in_thread(context: Any) -> dict[str, str]:
+    return await sync_to_async(_refund)(context)
 
 
 @task(takes_context=True)

@@ -22,22 +22,23 @@ def test_the_job_continues(outbox_harness: OutboxHarness) -> None:
     harness = outbox_harness.harness
     harness.configure(TASK_MODULES=[*MODULES, "tests.dashboard.approval_tasks"])
     boss = User.objects.create_superuser("boss")
-    jobs = [approval_tasks.refund_once.enqueue(), approval_tasks.arefund.enqueue()]
+    tasks = approval_tasks.refund_once, approval_tasks.arefund, approval_tasks.refund_in_thread
+    jobs = [task.enqueue() for task in tasks]
     harness.worker("--processes", "1")
-    eventually(lambda: harness.stats()["scheduled"] == 2, why=harness.report)
+    eventually(lambda: harness.stats()["scheduled"] == 3, why=harness.report)
     store = Commands(worker_connection(shard_of()))
     closer = ApprovalCloser(store)
     jobs[1].cancel()
     closer.run_once()
     assert Approval.objects.get(job_id=jobs[1].id).status == "closed"
     jobs[1].requeue()  # it asks again
-    eventually(lambda: harness.stats()["scheduled"] == 2, why=harness.report)
+    eventually(lambda: harness.stats()["scheduled"] == 3, why=harness.report)
     closer.run_once()
     store.connection.close()
     for row in Approval.objects.all():
         row.decide(boss, approved=True, comment="fine")
     for job in jobs:
         harness.ended(job)
-    assert jobs[0].result == {"by": "boss", "comment": "fine"}
+    assert jobs[0].result == jobs[2].result == {"by": "boss", "comment": "fine"}
     assert jobs[1].result == "yes, says boss"
     assert {job.attempts for job in jobs} == {0}

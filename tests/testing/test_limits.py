@@ -157,6 +157,16 @@ def test_cancel_oldest() -> None:
 def two_newest(n: int) -> None: ...
 
 
+def test_a_run_of_a_schedule_has_no_conflict(settings: Any) -> None:
+    schedule = {"task": once.name, "every": "10s", "args": ["a"]}
+    settings.REDISQUEUE = {**settings.REDISQUEUE, "SCHEDULES": {"often": schedule}}
+    with capture_jobs() as jobs:
+        jobs.travel(seconds=25)
+        statuses = [job.status for job in jobs.assert_enqueued(once)]
+    assert len(statuses) > 1
+    assert set(statuses) == {"queued"}
+
+
 def test_cancel_oldest_means_the_next_to_run() -> None:
     with capture_jobs():
         first = two_newest.enqueue(1)

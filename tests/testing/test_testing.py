@@ -525,3 +525,26 @@ def test_a_requeue_forgets_the_fields_that_it_forgets_in_redis() -> None:
     assert found
     deleted = {*re.findall(r"\w+", found[1])} - {"recoveries"}  # in memory nothing crashes
     assert deleted & {*HASH_FIELDS} <= {*OF_A_RUN} <= deleted
+
+
+@task
+def large() -> str:
+    return "x" * 2_000_000
+
+
+@task(takes_context=True)
+def measure(context: Any) -> list[int]:
+    return [len(result) for result in context.parent_results.values()]
+
+
+def test_a_follower_reads_a_large_result() -> None:
+    with run_inline():
+        alone = large.enqueue()
+        assert (alone.status, alone.reason) == ("failed", "result")
+    with capture_jobs() as jobs:
+        parent = large.enqueue()
+        follower = measure.using(after=parent).enqueue()
+        jobs.drain()
+        follower.refresh()
+        assert follower.result == [2_000_000]
+        assert len(parent.result) == 2_000_000

@@ -63,6 +63,7 @@ local function make(id, queue, task, payload, options, priority, when, audit, af
     local alias = unique ~= '' and redis.call('HGET', key, 'alias')
     return alias and 'owner ' .. alias or 0
   end
+  after = with_owners(after)
   local found = read_parents(after, allow_missing_parents)
   if found.unknown then return 'parent ' .. found.unknown end
   local owner, differs, before

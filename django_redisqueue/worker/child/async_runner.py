@@ -20,7 +20,13 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from ...broker.replies import ClaimedJob, OutcomeKind
 from ...core.clock import mono_ms
 from ...core.codec import encode_result
-from ...exceptions import Interrupt, InvalidArguments, JobTimeout, PayloadTooLarge
+from ...exceptions import (
+    Interrupt,
+    InvalidArguments,
+    JobSuspended,
+    JobTimeout,
+    PayloadTooLarge,
+)
 from ..current import current_run
 from .databases import DatabaseThreads, JobThread, PlainThreads
 from .executor import Execution, Pipeline, encode_large
@@ -187,8 +193,12 @@ class AsyncRunner:
             execution.context = self._in_flight.add_context(run)
             args = [execution.context, *args]
         with self._database_thread():
-            with self._fork_guard:
-                result = await execution.task.func(*args, **execution.kwargs)
+            try:
+                with self._fork_guard:
+                    result = await execution.task.func(*args, **execution.kwargs)
+            except JobSuspended as suspended:
+                await sync_to_async(suspended.prepare)()
+                raise
             settings = self._pipeline.settings
             try:
                 return encode_result(result, settings.max_result_bytes, job.task)

@@ -296,13 +296,9 @@ class JobContext:
         question: str = "",
     ) -> Decision:
         """``approval`` for async tasks; not inside a task group, ``gather`` or ``wait_for``."""
-        try:
-            return await sync_to_async(self.approval)(
-                name, permission=permission, timeout=timeout, question=question
-            )
-        except JobSuspended as suspended:
-            await sync_to_async(suspended.prepare)()
-            raise
+        return await sync_to_async(self.approval)(
+            name, permission=permission, timeout=timeout, question=question
+        )
 
     async def asleep(self, duration: Duration, *, name: str | None = None) -> None:
         """``sleep`` for async tasks; not inside a task group, ``gather`` or ``wait_for``."""

@@ -284,7 +284,7 @@ def encode_large(
     """``encode`` for larger results. ``too_large``: the error if no other job reads it."""
     if not transport().in_memory:
         return encode_stored(_store(result, job, settings, too_large))
-    if not job.id.startswith(SHARED):
+    if not (job.id.startswith(SHARED) or transport().has_followers(job.id)):
         raise UnstorableResult(too_large) from too_large
     return encode_result(result, NO_LIMIT, job.task)
 

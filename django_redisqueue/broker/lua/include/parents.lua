@@ -11,6 +11,16 @@ local function expect_parents(after)
   for parent in parents_of(after) do expect(followers_key(parent), 'zset') end
 end
 
+-- The same parents, with the job that a duplicate's id leads to in place of that id.
+local function with_owners(after)
+  return (string.gsub(after, '%S+', function(parent)
+    local owner = redis.pcall('HGET', job_key(parent), 'alias')
+    if type(owner) ~= 'string' then return nil end
+    expect(followers_key(owner), 'zset')
+    return owner
+  end))
+end
+
 -- Returns waiting: the parents that it waits for; reading: those that have completed with a result; watched: their
 -- `watched`; reason: why it must be cancelled; unknown: a parent that does not exist, if that is not allowed.
 local function read_parents(after, allow_missing_parents)
