@@ -456,6 +456,13 @@ def filled(broker: BrokerHarness) -> Iterator[None]:
         redis.delete(key)
 
 
+@contextmanager
+def refused_while_moving(broker: BrokerHarness, cluster: ClusterNodes) -> Iterator[None]:
+    unchanged, moving = broker.unchanged(), half_moved(cluster, ())
+    with filled(broker), unchanged, moving, pytest.raises(RedisUnavailable):
+        yield
+
+
 def test_no_script_does_half_of_its_work_while_the_slot_moves(
     broker: BrokerHarness, cluster: ClusterNodes
 ) -> None:
@@ -483,9 +490,8 @@ def test_a_schedule_of_a_queue_with_all_its_keys_does_not_advance_while_the_slot
         "waiting", "keyed", "shares", "passes",
     ):  # fmt: skip
         broker.redis.zadd(getattr(queue, name), {"x": 0})
-    with filled(broker), broker.unchanged(), half_moved(cluster, ()):
-        with pytest.raises(RedisUnavailable):
-            fire_one(broker.store, schedule, FIRST, FIRST + MINUTE, FIRST)
+    with refused_while_moving(broker, cluster):
+        fire_one(broker.store, schedule, FIRST, FIRST + MINUTE, FIRST)
 
 
 def test_an_event_for_which_jobs_still_wait_is_not_replaced_while_the_slot_moves(
@@ -495,9 +501,8 @@ def test_an_event_for_which_jobs_still_wait_is_not_replaced_while_the_slot_moves
     for job in broker.claim(jobs=3).jobs:
         park(broker, job)
     assert broker.store.send_event("e", '"' + "x" * 400_000 + '"', 3_600_000) == 2
-    with filled(broker), broker.unchanged(), half_moved(cluster, ()):
-        with pytest.raises(RedisUnavailable):
-            broker.store.send_event("e", "1", 3_600_000)
+    with refused_while_moving(broker, cluster):
+        broker.store.send_event("e", "1", 3_600_000)
 
 
 IS_MOVING = r"is (moving|handing) the queue's slot"
