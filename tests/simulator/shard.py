@@ -156,7 +156,7 @@ class Shard:
         for queue in map(keys.queue, QUEUES):
             timers += [queue.scheduled, queue.retrying]
         due = [score for key in timers for _, score in dump.get(key, ("zset", []))[1]]
-        if f"{keys.base}flows" in dump:  # work for advance
+        if keys.pending_writes in dump or keys.changed_limits in dump:
             due.append(self.broker.now)
         assert min(due, default=inf) >= self.timer_ms, "nobody woke the timer"
 
