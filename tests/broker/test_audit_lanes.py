@@ -127,7 +127,8 @@ def test_a_lane_parked_at_a_limit_that_is_not_its_own(broker: BrokerHarness) -> 
     broker.add("a", "b", lane=ONE)
     held, queue, lane = broker.take(), broker.keys.queue("default"), f"|{KEY}"
     assert broker.taken("c2") == []
-    assert broker.redis.hset(queue.parked, lane, "c:other:1") == 0
+    broker.redis.hset(broker.keys.limits, "c:other", "0")
+    broker.redis.hset(queue.parked, lane, "c:other:1")
     broker.redis.rename(queue.parked_at(KEY), queue.parked_at("c:other:1"))
     while broker.pop_token():
         pass

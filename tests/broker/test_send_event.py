@@ -77,6 +77,18 @@ def test_an_event_after_the_timeout_and_before_the_check(
     invariants(broker)
 
 
+def test_a_job_that_has_gone_on_to_another_event(broker: BrokerHarness) -> None:
+    """Its timeout has passed, and it has not asked for the first event again."""
+    park(broker, started(broker))
+    broker.advance(1000)
+    broker.store.promote(["default"])
+    park(broker, broker.take(), event="f")
+    assert not broker.redis.exists(broker.keys.awaiting("e"))
+    assert broker.store.send_event("e", "1", 5000) == 0
+    invariants(broker)
+    assert broker.store.send_event("f", "1", 5000) == 1
+
+
 def test_a_sleep_ends_by_the_timer(broker: BrokerHarness) -> None:
     job = started(broker)
     reply = ask(broker, job, sleeps=True)
