@@ -72,6 +72,25 @@ def test_a_caller_with_a_stale_remainder_does_nothing(broker: BrokerHarness, act
 
 
 @both
+def test_jobs_that_ended_after_the_call_are_not_meant(broker: BrokerHarness, act: Act) -> None:
+    """Another operator has removed some, or a call arrives a second time after the last step."""
+    failed(broker, 2)
+    token = f"{broker.now}-t"
+    broker.advance(1)
+    broker.end("new", kind="failed")
+    assert act(broker, 3, ContinuationStep(token, 3, 1)) == (2, 2)
+    assert act(broker, 1, ContinuationStep(token, 1, 0)) == (0, 0)
+    assert act(broker, 3, ContinuationStep(token, 3, 1)) == (0, 0)
+    assert broker.ids("failed") == ["new"]
+    assert not broker.redis.exists(broker.keys.continuations)
+    broker.advance(-1000)
+    assert act(broker, 1, ContinuationStep(f"{broker.now}-u", 1, 1)) == (
+        1,
+        1,
+    )  # the clock went back
+
+
+@both
 def test_it_ends_early_if_the_list_is_empty(broker: BrokerHarness, act: Act) -> None:
     failed(broker, 2)
     act(broker, 1, ContinuationStep("t", 9, 1))

@@ -424,3 +424,45 @@ def test_a_full_redis_refuses(broker: BrokerHarness) -> None:
     with broker.unchanged(), broker.full(), pytest.raises(RedisFull):
         broker.add("c", after="wait a")
     assert broker.add("c", after="wait a") == [True]
+
+
+# -- unique keys (test_unique.py)
+
+
+@pytest.mark.parametrize("how", ["retrying", "crash"])
+def test_a_job_that_starts_again_has_left_its_key(broker: BrokerHarness, how: str) -> None:
+    broker.add("a", unique="k until_started - -")
+    job = broker.take()
+    if how == "retrying":
+        broker.finish(outcome(job, how, ERROR))
+    else:
+        broker.store.reap("c1", ["a"])
+    assert broker.add("b", unique="k until_started - -") == [True]
+    assert broker.add("c", unique="k until_started - -") == [False]
+
+
+def test_a_key_that_lasted_and_is_taken_for_a_job_belongs_to_that_job(
+    broker: BrokerHarness,
+) -> None:
+    """More have expired than one script frees."""
+    for n in range(6):
+        broker.add(str(n), unique=f"k{n} for 1000 -")
+        broker.advance(1)
+    broker.advance(2000)
+    assert broker.add("a", unique="k5 until_finished - -") == [True]
+    assert broker.add("b", unique="k5 until_finished - -") == [False]
+
+
+def test_the_key_does_not_return_to_a_job_that_has_ended(broker: BrokerHarness) -> None:
+    broker.add("a", unique="k keep_last - -")
+    job = broker.take()
+    broker.add("b", unique="k keep_last - -")
+    broker.finish(outcome(job))
+    broker.store.cancel(["b"])
+    assert not broker.redis.exists(broker.keys.unique("k"))
+
+
+def test_the_id_of_a_duplicate_is_forgotten(broker: BrokerHarness) -> None:
+    broker.add("a", "b", unique="k until_finished - -")
+    assert broker.redis.hget(broker.keys.job("b"), "alias") == "a"
+    assert broker.redis.pttl(broker.keys.job("b")) > 0
