@@ -390,6 +390,16 @@ def test_a_weight_multiplies_the_turns_of_a_share(broker: BrokerHarness) -> None
     invariants(broker)
 
 
+def test_a_rate_counts_the_part_of_a_millisecond_that_no_clock_shows(
+    broker: BrokerHarness,
+) -> None:
+    broker.add("a", "b", lane="|r:r: r:r=1/10000/1")
+    for ms, expected in ((0, ["a"]), (10, []), (1, ["b"])):
+        broker.advance(ms)
+        broker.store.promote([])
+        assert broker.taken(jobs=8) == expected
+
+
 def test_the_last_weight_in_a_call_applies(broker: BrokerHarness) -> None:
     lanes = {"j1": "a s:a=2", "j2": "a", "j3": "a s:a=3", "j4": "b s:b=4", "j5": "b"}
     jobs = [NewJob(name, "default", "t", PAYLOAD, lane=lane) for name, lane in lanes.items()]
@@ -406,10 +416,11 @@ def test_an_invalid_weight_stops_no_job(broker: BrokerHarness, weight: str) -> N
     invariants(broker)
 
 
+@pytest.mark.parametrize("lane", [ONE, "|r:r: r:r=1/60000000/1"])
 def test_a_key_of_another_type_in_place_of_the_numbers_stops_no_claim(
-    broker: BrokerHarness,
+    broker: BrokerHarness, lane: str
 ) -> None:
-    broker.add("a", "b", lane=ONE)
+    broker.add("a", "b", lane=lane)
     broker.redis.set(broker.keys.limits, "theirs")
     jobs = broker.claim(jobs=8).jobs
     assert [job.id for job in jobs] == ["a", "b"]  # no number is no limit
