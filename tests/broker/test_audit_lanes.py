@@ -123,6 +123,48 @@ def test_a_lane_parked_at_a_limit_with_room_is_woken(broker: BrokerHarness) -> N
     assert broker.taken("c2", jobs=8) == ["b"]
 
 
+def test_a_lane_parked_at_a_limit_that_is_not_its_own(broker: BrokerHarness) -> None:
+    broker.add("a", "b", lane=ONE)
+    held, queue, lane = broker.take(), broker.keys.queue("default"), f"|{KEY}"
+    assert broker.taken("c2") == []
+    broker.redis.hset(broker.keys.limits, "c:other", "0")
+    broker.redis.hset(queue.parked, lane, "c:other:1")
+    broker.redis.rename(queue.parked_at(KEY), queue.parked_at("c:other:1"))
+    while broker.pop_token():
+        pass
+    assert audit(broker) > 0
+    assert broker.tokens() == 1
+    assert broker.taken("c2") == []  # it waits for its own limit again
+    broker.finish(outcome(held))
+    assert broker.taken("c2") == ["b"]
+    invariants(broker)
+
+
+def test_a_parked_lane_that_is_also_ready(broker: BrokerHarness) -> None:
+    broker.add("a", "b", lane=ONE)
+    queue, lane = broker.keys.queue("default"), f"|{KEY}"
+    ((_, score),) = broker.redis.zrange(queue.ready_lanes(""), 0, -1, withscores=True)
+    ((_, share),) = broker.redis.zrange(queue.shares, 0, -1, withscores=True)
+    broker.take()
+    assert broker.taken("c2") == []
+    broker.redis.zadd(queue.ready_lanes(""), {lane: score})
+    broker.redis.zadd(queue.shares, {"": share})
+    assert audit(broker) == 1
+    invariants(broker)
+
+
+def test_a_lane_whose_key_has_the_wrong_type_does_not_stop_the_others(
+    broker: BrokerHarness,
+) -> None:
+    broker.add("a", lane=ONE)
+    broker.add("b", lane="|c:t:2 c:t=1")
+    queue = broker.keys.queue("default")
+    broker.redis.delete(queue.shares)
+    broker.redis.set(queue.lane(f"|{KEY}"), "theirs")
+    assert audit(broker) == 1
+    assert broker.taken() == ["b"]
+
+
 def test_a_job_that_was_ended_by_hand(broker: BrokerHarness) -> None:
     broker.add("a", "b", lane=ONE)
     broker.redis.hset(broker.keys.job("a"), "status", "cancelled")
@@ -158,6 +200,16 @@ def test_rates_whose_buckets_are_full_leave_the_list(broker: BrokerHarness) -> N
     broker.finish(outcome(held))
 
 
+def test_rates_that_are_in_use_are_passed_once(broker: BrokerHarness) -> None:
+    used = {f"r:used:{n}": 0 for n in range(250)}  # three pages
+    broker.redis.zadd(broker.keys.rates, used)
+    broker.redis.mset({broker.keys.tat(key): "1 1" for key in used})
+    broker.add("a", lane=ONE)
+    broker.redis.delete(broker.keys.queue("default").shares)
+    assert audit(broker) == 1
+    assert broker.redis.zcard(broker.keys.rates) == 250
+
+
 def test_a_broken_queue_does_not_stop_the_others(broker: BrokerHarness) -> None:
     broker.add("x1", queue="x", lane=ONE)
     broker.add("y1", queue="y", lane=ONE)
@@ -167,7 +219,13 @@ def test_a_broken_queue_does_not_stop_the_others(broker: BrokerHarness) -> None:
     assert broker.taken(queues=["y"]) == ["y1"]
 
 
-@pytest.mark.parametrize("name", ["limits", "slots", "waiting_limits", "due_limits", "rates"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "limits", "slots", "waiting_limits", "due_limits", "rates", "changed_limits",
+        "limit_passes", "waiting_chunks", "queues", "timer",
+    ],
+)  # fmt: skip
 def test_a_key_of_the_wrong_type(broker: BrokerHarness, name: str) -> None:
     key = getattr(broker.keys, name)
     broker.redis.set(key, "theirs")

@@ -14,7 +14,7 @@ from django_redisqueue.broker.replies import ContinuationStep, LeadReply, StepRe
 from django_redisqueue.exceptions import WrongKeyType
 from django_redisqueue.worker.maintenance.upkeep import ContinuationRunner
 
-from .harness import BrokerHarness, invariants
+from .harness import BrokerHarness, invariants, outcome
 
 Act = Callable[[BrokerHarness, int, ContinuationStep], StepReply]
 
@@ -69,6 +69,26 @@ def test_a_caller_with_a_stale_remainder_does_nothing(broker: BrokerHarness, act
         0,
     )
     assert len(broker.ids("failed")) == 4
+
+
+@both
+def test_jobs_that_ended_after_the_call_are_not_meant(broker: BrokerHarness, act: Act) -> None:
+    """Another operator has removed some, or a call arrives a second time after the last step."""
+    failed(broker, 2)
+    broker.add("new")
+    token = f"{broker.now}-t"
+    broker.advance(1)
+    broker.finish(outcome(broker.take(), "failed"))
+    assert act(broker, 3, ContinuationStep(token, 3, 1)) == (2, 2)
+    assert act(broker, 1, ContinuationStep(token, 1, 0)) == (0, 0)
+    assert act(broker, 3, ContinuationStep(token, 3, 1)) == (0, 0)
+    assert broker.ids("failed") == ["new"]
+    assert not broker.redis.exists(broker.keys.continuations)
+    broker.advance(-1000)
+    assert act(broker, 1, ContinuationStep(f"{broker.now}-u", 1, 1)) == (
+        1,
+        1,
+    )  # the clock went back
 
 
 @both

@@ -211,3 +211,20 @@ def test_a_user_without_the_right_to_publish_loses_no_job(
     finally:
         silent.close()
         broker.redis.acl_deluser("silent")
+
+
+def test_every_event_is_published_if_anyone_listens(broker: BrokerHarness) -> None:
+    with broker.redis.pubsub() as pubsub:
+        pubsub.subscribe(broker.keys.status_channel)
+        assert pubsub.get_message(timeout=5)["type"] == "subscribe"
+        broker.add("a", "b", priority=1)
+        broker.store.cancel(["a", "b"])
+        found = [json.loads(pubsub.get_message(timeout=5)["data"]) for _ in range(4)]
+    told = [(event["jobId"], event["status"]) for event in found]
+    assert told == [("a", "queued"), ("b", "queued"), ("a", "cancelled"), ("b", "cancelled")]
+
+
+def test_a_script_notices_once_that_nobody_listens(broker: BrokerHarness) -> None:
+    broker.redis.config_resetstat()
+    broker.add(*map(str, range(50)), priority=1)
+    assert broker.redis.info("commandstats")["cmdstat_publish"]["calls"] == 1

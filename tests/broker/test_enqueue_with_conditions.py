@@ -424,3 +424,84 @@ def test_a_full_redis_refuses(broker: BrokerHarness) -> None:
     with broker.unchanged(), broker.full(), pytest.raises(RedisFull):
         broker.add("c", after="wait a")
     assert broker.add("c", after="wait a") == [True]
+
+
+def test_a_follower_that_was_deleted_by_hand_does_not_return(broker: BrokerHarness) -> None:
+    broker.add("a")
+    broker.add("b", after="wait a")
+    broker.redis.delete(broker.keys.job("b"))
+    run(broker, "a")
+    assert not broker.redis.exists(broker.keys.job("b"), broker.keys.followers("a"))
+
+
+def test_followers_that_a_requeue_overtakes_wait_for_the_next_end(broker: BrokerHarness) -> None:
+    """100 followers are cancelled per call, and maintenance does the rest."""
+    broker.add("a")
+    for at in (0, 50, 100):
+        broker.add(*[f"f{n}" for n in range(at, at + 50)], after="skip a")
+    run(broker, "a", "failed")
+    assert len(broker.ids("waiting")) == 50
+    assert broker.store.requeue(["a"]) == [1]
+    for _ in broker.advancing():
+        pass
+    assert len(broker.ids("waiting")) == 50
+    run(broker, "a")
+    for _ in broker.advancing():
+        pass
+    assert len(broker.ids("queued")) == 50
+    invariants(broker)
+
+
+def test_a_follower_whose_queue_is_broken_is_skipped_later(broker: BrokerHarness) -> None:
+    broker.add("a")
+    broker.add("b", queue="other", after="skip a")
+    with broker.broken("cancelled", "other"):
+        run(broker, "a", "failed")
+        assert broker.status("b") == "waiting"
+    for _ in broker.advancing():
+        pass
+    assert broker.status("b") == "cancelled"
+    invariants(broker)
+
+
+# -- unique keys (test_unique.py)
+
+
+@pytest.mark.parametrize("how", ["retrying", "crash"])
+def test_a_job_that_starts_again_has_left_its_key(broker: BrokerHarness, how: str) -> None:
+    broker.add("a", unique="k until_started - -")
+    job = broker.take()
+    if how == "retrying":
+        broker.finish(outcome(job, how, ERROR))
+    else:
+        broker.store.reap("c1", ["a"])
+    assert broker.add("b", unique="k until_started - -") == [True]
+    assert broker.add("c", unique="k until_started - -") == [False]
+
+
+def test_a_key_that_lasted_and_is_taken_for_a_job_belongs_to_that_job(
+    broker: BrokerHarness,
+) -> None:
+    """More have expired than one script frees."""
+    for n in range(6):
+        broker.add(str(n), unique=f"k{n} for 1000 -")
+        broker.advance(1)
+    broker.advance(2000)
+    assert broker.add("a", unique="k5 until_finished - -") == [True]
+    assert broker.add("b", unique="k5 until_finished - -") == [False]
+
+
+def test_the_key_does_not_return_to_a_job_that_has_ended(broker: BrokerHarness) -> None:
+    broker.add("a", unique="k keep_last - -")
+    job = broker.take()
+    broker.add("b", unique="k keep_last - -")
+    broker.finish(outcome(job))
+    assert "from:a" not in broker.job("b")  # it only waited for the end
+    broker.store.cancel(["b"])
+    assert not broker.redis.exists(broker.keys.unique("k"))
+
+
+def test_the_id_of_a_duplicate_is_forgotten(broker: BrokerHarness) -> None:
+    broker.add("a", "b", unique="k until_finished - -")
+    assert broker.redis.hget(broker.keys.job("b"), "alias") == "a"
+    assert broker.redis.pttl(broker.keys.job("b")) > 0

@@ -11,7 +11,7 @@ from django_redisqueue.client.transport import CLEANED_UP
 from django_redisqueue.core.records import WorkflowPart
 from django_redisqueue.exceptions import WrongKeyType
 
-from .harness import PAYLOAD, BrokerHarness, invariants, outcome
+from .harness import ERROR, PAYLOAD, BrokerHarness, invariants, outcome
 from .workflows import BrokerWorkflow
 
 
@@ -111,6 +111,21 @@ def test_a_fan_out_over_the_budget_is_notified_in_steps(broker: BrokerHarness) -
     assert told[-1] == 350
     assert workflow.run_all() == list(range(1, 352))
     assert workflow.data().status == "completed"
+
+
+@pytest.mark.parametrize("name", ["pending_writes", "workflows", "timer"])
+def test_a_key_that_all_workflows_share_and_of_another_type_is_named(
+    broker: BrokerHarness, name: str
+) -> None:
+    broker.add("a", "b")
+    a, b = broker.claim(jobs=2).jobs
+    workflow = BrokerWorkflow(broker, {0: []})
+    with broker.refused_over(getattr(broker.keys, name)):
+        workflow.push()
+    with broker.unchanged(), pytest.raises(WrongKeyType):
+        broker.finish(outcome(a), outcome(b, "failed", ERROR))
+    with broker.unchanged(), pytest.raises(WrongKeyType):
+        broker.store.cancel(["a"])
 
 
 def test_a_key_of_the_wrong_type_is_named_and_nothing_is_created(broker: BrokerHarness) -> None:

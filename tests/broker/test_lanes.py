@@ -10,10 +10,11 @@ import os
 import pytest
 
 from django_redisqueue.broker.commands import ClaimRequest
+from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.exceptions import WrongKeyType
 
-from .harness import ERROR, BrokerHarness, invariants, outcome
+from .harness import ERROR, PAYLOAD, BrokerHarness, invariants, outcome
 from .workflows import BrokerWorkflow
 
 ONE = "|c:t:1 c:t=1"
@@ -147,7 +148,9 @@ def test_a_limit_of_several_queues_with_one_paused(broker: BrokerHarness) -> Non
 def test_the_newest_number_applies(broker: BrokerHarness) -> None:
     broker.add("a", "b", "c", "d", lane=ONE)
     assert broker.taken(jobs=8) == ["a"]
+    broker.redis.delete(broker.keys.timer)
     broker.add("e", lane="|c:t:1 c:t=3")
+    assert broker.redis.llen(broker.keys.timer) == 1
     broker.store.promote([])
     assert broker.taken(jobs=8) == ["b", "c"]
     invariants(broker)
@@ -385,6 +388,43 @@ def test_a_weight_multiplies_the_turns_of_a_share(broker: BrokerHarness) -> None
     assert [name[0] for name in broker.taken("c3", jobs=12)].count("a") in (3, 4)
     assert broker.redis.hgetall(broker.keys.limits) == {"s:b": "3", "weights": "1"}
     invariants(broker)
+
+
+def test_a_rate_counts_the_part_of_a_millisecond_that_no_clock_shows(
+    broker: BrokerHarness,
+) -> None:
+    broker.add("a", "b", lane="|r:r: r:r=1/10000/1")
+    for ms, expected in ((0, ["a"]), (10, []), (1, ["b"])):
+        broker.advance(ms)
+        broker.store.promote([])
+        assert broker.taken(jobs=8) == expected
+
+
+def test_the_last_weight_in_a_call_applies(broker: BrokerHarness) -> None:
+    lanes = {"j1": "a s:a=2", "j2": "a", "j3": "a s:a=3", "j4": "b s:b=4", "j5": "b"}
+    jobs = [NewJob(name, "default", "t", PAYLOAD, lane=lane) for name, lane in lanes.items()]
+    broker.store.enqueue(jobs)
+    assert broker.redis.hgetall(broker.keys.limits) == {"s:a": "3", "weights": "1"}
+
+
+@pytest.mark.parametrize("weight", ["0", "-1", "nan", "inf", "1e300"])
+def test_an_invalid_weight_stops_no_job(broker: BrokerHarness, weight: str) -> None:
+    broker.redis.hset(broker.keys.limits, mapping={"weights": "1", "s:a": weight})
+    broker.add(*[f"a{n}" for n in range(4)], lane="a")
+    broker.add("b", lane="b")
+    assert sorted(broker.taken(jobs=8)) == ["a0", "a1", "a2", "a3", "b"]
+    invariants(broker)
+
+
+@pytest.mark.parametrize("lane", [ONE, "|r:r: r:r=1/60000000/1"])
+def test_a_key_of_another_type_in_place_of_the_numbers_stops_no_claim(
+    broker: BrokerHarness, lane: str
+) -> None:
+    broker.add("a", "b", lane=lane)
+    broker.redis.set(broker.keys.limits, "theirs")
+    jobs = broker.claim(jobs=8).jobs
+    assert [job.id for job in jobs] == ["a", "b"]  # no number is no limit
+    assert broker.finish(*map(outcome, jobs)) == [1, 1]
 
 
 def test_shares_without_weights_store_nothing(broker: BrokerHarness) -> None:

@@ -136,6 +136,20 @@ def test_an_ended_or_paused_workflow_holds_back_jobs_with_invalid_numbers(
     invariants(broker, tokens=False)
 
 
+@pytest.mark.parametrize("value", NONE)
+def test_invalid_counts_of_a_workflow_stop_no_job(broker: BrokerHarness, value: str) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: []})
+    workflow.push()
+    counts = ("total", "waiting", "processing", "completed", "failed", "generation")
+    broker.redis.hset(broker.keys.workflow(workflow.id), mapping=dict.fromkeys(counts, value))
+    jobs = broker.claim(jobs=2).jobs
+    assert broker.finish(outcome(jobs[0]), outcome(jobs[1], "failed", ERROR)) == [1, 1]
+    assert workflow.statuses() == ["completed", "failed"]
+    assert broker.held() == []
+    assert broker.store.control_workflow(workflow.id, "cancel") == 1
+    assert [event.data["status"] for event in broker.written("workflow")][-1] == "cancelled"
+
+
 @pytest.mark.parametrize("value", [*NONE, "1.5", str(2**63 - 1)])
 def test_invalid_counters_restart(broker: BrokerHarness, value: str) -> None:
     meta, counters = broker.keys.queue("default").meta, ("tail", "head", "finished_bytes")

@@ -41,6 +41,12 @@ def test_an_order_is_published_at_once(broker: BrokerHarness) -> None:
     assert message["data"] == f"order {WORKER} 1 stop"
 
 
+def test_a_full_redis_accepts_it(broker: BrokerHarness) -> None:
+    broker.store.heartbeat([], worker=WORKER, report=REPORT.text())
+    with broker.full():
+        assert broker.store.order_worker(WORKER, WorkerOrder.STOP, 1)
+
+
 def test_foreign_keys_do_not_stop_heartbeats(broker: BrokerHarness) -> None:
     broker.redis.lpush(broker.keys.worker(WORKER), "theirs")
     broker.redis.lpush(broker.keys.worker_order(WORKER), "theirs")

@@ -72,6 +72,14 @@ def test_only_queues_with_new_work_get_a_token(broker: BrokerHarness) -> None:
     assert (broker.tokens("x"), broker.tokens("y")) == (1, 0)
 
 
+def test_the_timer_is_woken_once_and_only_for_what_is_due_first(broker: BrokerHarness) -> None:
+    broker.add("later", when="+20")
+    broker.add("soon", when="+10")
+    assert broker.redis.lpop(broker.keys.timer, 5) == ["1"]
+    broker.add("between", when="+15")
+    assert not broker.redis.exists(broker.keys.timer)
+
+
 def test_the_timers_token_is_taken(broker: BrokerHarness) -> None:
     broker.add("a", when="+1000")
     broker.store.promote(["default"])

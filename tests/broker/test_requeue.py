@@ -7,6 +7,7 @@ import pytest
 from django_redisqueue.exceptions import RedisQueueError
 
 from .harness import ERROR, BrokerHarness, invariants, outcome
+from .workflows import BrokerWorkflow
 
 
 @pytest.mark.parametrize("kind", ["failed", "cancelled"])
@@ -123,4 +124,22 @@ def test_it_works_on_a_full_redis(broker: BrokerHarness) -> None:
     broker.end("a", kind="failed")
     with broker.full():
         assert broker.store.requeue(["a"]) == [1]
+    invariants(broker)
+
+
+def test_dependants_that_it_overtakes_wait_for_the_next_end(broker: BrokerHarness) -> None:
+    """100 dependants are notified per call, and maintenance does the rest."""
+    parents = {0: (), **dict.fromkeys(range(1, 151), (0,))}
+    workflow = BrokerWorkflow(broker, parents, on_fail={0: "skip"})
+    workflow.push_all()
+    for _ in broker.advancing():
+        pass
+    job = broker.take()
+    broker.finish(outcome(job, "failed", ERROR))
+    waiting = workflow.statuses().count("waiting")
+    assert waiting > 0
+    assert broker.store.requeue([job.id]) == [1]
+    for _ in broker.advancing():
+        pass
+    assert workflow.statuses().count("waiting") == waiting
     invariants(broker)

@@ -77,6 +77,18 @@ def test_an_event_after_the_timeout_and_before_the_check(
     invariants(broker)
 
 
+def test_a_job_that_has_gone_on_to_another_event(broker: BrokerHarness) -> None:
+    """Its timeout has passed, and it has not asked for the first event again."""
+    park(broker, started(broker))
+    broker.advance(1000)
+    broker.store.promote(["default"])
+    park(broker, broker.take(), event="f")
+    assert not broker.redis.exists(broker.keys.awaiting("e"))
+    assert broker.store.send_event("e", "1", 5000) == 0
+    invariants(broker)
+    assert broker.store.send_event("f", "1", 5000) == 1
+
+
 def test_a_sleep_ends_by_the_timer(broker: BrokerHarness) -> None:
     job = started(broker)
     reply = ask(broker, job, sleeps=True)
@@ -138,11 +150,14 @@ def test_many_wait_for_one_event(broker: BrokerHarness) -> None:
     assert not broker.redis.exists(broker.keys.awaiting("e"))
 
 
-def test_a_large_payload_is_copied_to_few_jobs_per_call(broker: BrokerHarness) -> None:
+@pytest.mark.parametrize(("size", "jobs"), [(400_000, 2), (1_100_000, 1)])
+def test_a_large_payload_is_copied_to_few_jobs_per_call(
+    broker: BrokerHarness, size: int, jobs: int
+) -> None:
     broker.add(*"abcd")
     for job in broker.claim(jobs=4).jobs:
         park(broker, job)
-    assert broker.store.send_event("e", '"' + "x" * 400_000 + '"', 5000) == 2
+    assert broker.store.send_event("e", '"' + "x" * size + '"', 5000) == jobs
     for _ in broker.advancing():
         pass
     assert {broker.status(name) for name in "abcd"} == {"queued"}
@@ -160,6 +175,18 @@ def test_a_queue_with_a_key_of_the_wrong_type_wakes_its_jobs_later(broker: Broke
     assert broker.status("a") == "queued"
     broker.redis.delete(broker.keys.event("e"))
     assert ask(broker, broker.take()) == (1, "1")
+
+
+def test_an_event_that_expires_before_all_jobs_are_woken(broker: BrokerHarness) -> None:
+    broker.add(*"abcd")
+    for job in broker.claim(jobs=4).jobs:
+        park(broker, job)
+    assert broker.store.send_event("e", '"' + "x" * 400_000 + '"', 5000) == 2
+    broker.redis.delete(broker.keys.event("e"))
+    for _ in broker.advancing():
+        pass
+    assert len(broker.ids("scheduled")) == 2
+    invariants(broker)
 
 
 def test_a_repeated_event_has_the_newest_payload(broker: BrokerHarness) -> None:

@@ -52,6 +52,7 @@ def test_entries_that_were_read_are_trimmed_and_the_cursors_entry_stays(
     assert entries[-1] == left[-1]
     assert len(left) <= 2 * STEP  # from the last milestone on, and in whole nodes of the stream
     assert meta(broker, "mirror_position") == entries[-1]
+    assert broker.redis.llen(broker.keys.trim_index) <= 3000 // STEP
 
 
 @dense_and_sparse
@@ -119,6 +120,24 @@ def test_the_count_is_right_after_the_stream_was_deleted(broker: BrokerHarness) 
     entries = add(broker, 1000, first=1000)
     tell(broker, entries[-1], keep=500)
     assert 500 <= len(stream(broker)) <= 500 + 2 * STEP
+
+
+def test_the_cap_holds_after_the_count_was_lost(broker: BrokerHarness) -> None:
+    broker.store.settings = replace(broker.store.settings, events_cap=500)
+    add(broker, 1000)
+    broker.redis.hdel(broker.keys.meta, "events")
+    assert len(add(broker, 700, first=1000)) <= 500 + 2 * STEP
+
+
+def test_ids_are_compared_as_numbers(broker: BrokerHarness) -> None:
+    """An entry within the same millisecond, and one of a clock that was far behind."""
+    for n in range(1, 301):
+        broker.redis.xadd(broker.keys.events, {":n": n - 1}, id=f"70-{n}")
+    broker.redis.hset(broker.keys.meta, "events", 300)
+    broker.redis.rpush(broker.keys.trim_index, "70-1 0", "70-101 100", "70-201 200")
+    for position in ("70-9", "8-1"):
+        assert tell(broker, position) == 0
+    assert broker.redis.xlen(broker.keys.events) == 300
 
 
 def test_in_bounded_steps(broker: BrokerHarness) -> None:

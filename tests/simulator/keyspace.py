@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -38,11 +39,14 @@ class SimulatedBroker(BrokerHarness):
     def __init__(self, server: RedisServer, shard: int = 0) -> None:
         super().__init__(server, shard=shard)
         self.raw = server.client()
+        self._ends = self.redis.pubsub(ignore_subscribe_messages=True)
+        self._ends.psubscribe(self.keys.done("*"))
         self.store.settings = replace(
             self.store.settings, mirror=False, max_recoveries=MAX_RECOVERIES
         )
 
     def close(self) -> None:
+        self._ends.close()
         super().close()
         self.raw.close()
 
@@ -55,6 +59,17 @@ class SimulatedBroker(BrokerHarness):
         """The keys of this shard."""
         base, dump = self.keys.base, self.dump_all()
         return {key: found for key, found in dump.items() if key.startswith(base)}
+
+    def heard(self) -> Counter[tuple[str, str]]:
+        """The ends that were published since the last call: ids with their status."""
+        self.redis.publish(self.keys.done(""), "asked")
+        found: Counter[tuple[str, str]] = Counter()
+        while True:
+            message = self._ends.get_message(timeout=10)
+            if message is not None and message["data"] == "asked":
+                return found
+            if message is not None:
+                found[message["channel"].removeprefix(self.keys.done("")), message["data"]] += 1
 
     def save(self) -> Saved:
         keys = self._keys()

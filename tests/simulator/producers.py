@@ -150,10 +150,26 @@ def start_gather(shard: Shard, step: Step) -> str:
     return f"starts {gather.id} of {size}"
 
 
+def _order(shard: Shard, step: Step, method: str, *args: Any) -> Any:
+    """An operator's call. If its reply was lost, it is sent again, and its first copy may arrive
+    later."""
+    if step.picks[4] % 3 == 0:
+        shard.late_orders.append((method, args))
+    return getattr(shard.store, method)(*args)
+
+
+@verb(4)
+def a_late_order_arrives(shard: Shard, step: Step) -> str:
+    if not shard.late_orders:
+        return Idle("none is under way")
+    method, args = step.pick(0, shard.late_orders)
+    return f"{method} {args}: {getattr(shard.store, method)(*args)}"
+
+
 @verb(4)
 def cancel(shard: Shard, step: Step) -> str:
     ids = step.some(0, shard.jobs(), 3)
-    return f"cancels {ids}: {shard.store.cancel(ids) if ids else ''}"
+    return f"cancels {ids}: {_order(shard, step, 'cancel', ids) if ids else ''}"
 
 
 @verb(3)
@@ -161,32 +177,33 @@ def requeue(shard: Shard, step: Step) -> str:
     ids = step.some(0, shard.jobs("failed", "cancelled"), 3)
     if not ids:
         return cancel(shard, step)
-    return f"requeues {ids}: {shard.store.requeue(ids) if ids else ''}"
+    return f"requeues {ids}: {_order(shard, step, 'requeue', ids) if ids else ''}"
 
 
 @verb(2)
 def run_now(shard: Shard, step: Step) -> str:
     ids = step.some(0, shard.jobs("scheduled", "retrying", "waiting"), 3)
-    return f"runs now {ids}: {shard.store.run_now(ids) if ids else ''}"
+    return f"runs now {ids}: {_order(shard, step, 'run_now', ids) if ids else ''}"
 
 
 @verb(1)
 def requeue_oldest(shard: Shard, step: Step) -> str:
     queue, status = step.pick(0, QUEUES), step.pick(1, ["failed", "cancelled"])
-    return f"requeues {status} of {queue}: {shard.store.requeue_oldest(queue, status, 2)}"
+    told = _order(shard, step, "requeue_oldest", queue, status, 2)
+    return f"requeues {status} of {queue}: {told}"
 
 
 @verb(1)
 def clear(shard: Shard, step: Step) -> str:
     queue = step.pick(0, QUEUES)
     status = step.pick(1, ["queued", "scheduled", "retrying", *FINISHED])
-    return f"clears {status} of {queue}: {shard.store.clear(queue, status, 2)}"
+    return f"clears {status} of {queue}: {_order(shard, step, 'clear', queue, status, 2)}"
 
 
 @verb(2)
 def delete(shard: Shard, step: Step) -> str:
     ids = step.some(0, shard.jobs(), 2)
-    return f"deletes {ids}: {shard.store.delete(ids) if ids else ''}"
+    return f"deletes {ids}: {_order(shard, step, 'delete', ids) if ids else ''}"
 
 
 @verb(1, everywhere=True)
@@ -217,7 +234,8 @@ def control_workflow(shard: Shard, step: Step) -> str:
     if not found:
         return push_workflow(shard, step)
     workflow, order = step.pick(0, found), step.pick(1, ORDERS)
-    return f"{order} of {workflow.id}: {shard.store.control_workflow(workflow.id, order)}"
+    told = _order(shard, step, "control_workflow", workflow.id, order)
+    return f"{order} of {workflow.id}: {told}"
 
 
 @verb(4, everywhere=True)
@@ -236,10 +254,25 @@ def set_limit(shard: Shard, step: Step) -> str:
 def watch(shard: Shard, step: Step) -> str:
     """Somebody waits for the end of a job, which then takes the slow path."""
     ids = step.some(0, shard.jobs(), 1)
-    return f"watches {ids}: {shard.store.watch(ids[0]) if ids else ''}"
+    status = shard.store.watch(ids[0]) if ids else ""
+    assert not ids or status == shard.job(ids[0])["status"]
+    return f"watches {ids}: {status}"
+
+
+@verb(2)
+def release_unique(shard: Shard, step: Step) -> str:
+    """Jobs that have the key go on, and others may take it."""
+    prefix = shard.broker.keys.unique("")
+    found = [key.removeprefix(prefix) for key in shard.dump if key.startswith(prefix)]
+    if not found:
+        return enqueue_unique(shard, step)
+    key = step.pick(0, found)
+    jobs = {job_id: shard.job(job_id).get("unique", "") for job_id in shard.jobs()}
+    shard.ledger.released |= {job_id for job_id, unique in jobs.items() if key in unique.split()}
+    return f"releases {key}, which {_order(shard, step, 'release_unique', key)} had"
 
 
 @verb(1)
 def forget_steps(shard: Shard, step: Step) -> str:
     ids = step.some(0, shard.jobs("failed", "cancelled"), 3)
-    return f"{ids} forget their steps: {shard.store.forget_steps(ids) if ids else ''}"
+    return f"{ids} forget their steps: {_order(shard, step, 'forget_steps', ids) if ids else ''}"

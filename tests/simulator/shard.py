@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from math import inf
+from typing import Any
 
 from django_redisqueue.broker.commands import ClaimRequest
 from django_redisqueue.broker.replies import (
@@ -52,6 +53,7 @@ class Ledger:
 
     completed: set[str] = field(default_factory=set)
     parents: dict[str, list[str]] = field(default_factory=dict)  # of followers
+    released: set[str] = field(default_factory=set)  # jobs whose unique key an operator released
 
 
 @dataclass
@@ -82,6 +84,8 @@ class Shard:
         self.births = 0
         self.timer_ms: float = 0  # when maintenance promotes again unless woken
         self.late_enqueues: list[tuple[int, list[NewJob]]] = []  # when they were sent first
+        self.late_orders: list[tuple[str, tuple[Any, ...]]] = []  # methods of operators' calls
+        broker.heard()  # the ends of another history
         self.store.now_ms = T0
         self.store.heartbeat([child.name for child in self.children], (), QUEUES)
         self.dump: Dump = {}  # the keys after the last step
@@ -91,7 +95,7 @@ class Shard:
         before, self.dump = self.dump, after
         check_keyspace(after, self.broker.keys, tokens=True)
         check_limits(after, self.broker.keys.base, before)
-        check_uniques(self.broker, after)
+        check_uniques(self.broker, after, self.ledger.released)
         check_schedules(after, self.broker.keys)
         for workflow in self.known_workflows():
             ids = [workflow.job(n) for n in workflow.parents]
@@ -100,6 +104,7 @@ class Shard:
             gather.check_results(after)
         if not has_rewound:
             self._check_change(before, after)
+            self._check_watchers(before, after)
             self._check_timer(after)
 
     def _check_change(self, before: Dump, after: Dump) -> None:
@@ -126,6 +131,21 @@ class Shard:
                 has_risen = int(new["lease"]) > int(old.get("lease", 0))
                 assert is_same or has_risen, f"{key} has two holders, or one with an old lease"
 
+    def _check_watchers(self, before: Dump, after: Dump) -> None:
+        """The end of a job for which somebody waits is published once."""
+        watched = [
+            key
+            for key, old in self._jobs_in(before)
+            if "1" in old.get("watched", "") and old["status"] not in FINISHED
+        ]
+        if not watched:
+            return
+        heard, found = self.broker.heard(), dict(self._jobs_in(after))
+        for job_id in watched:
+            status = found.get(job_id, {}).get("status")
+            if status in FINISHED:
+                assert heard[job_id, status] == 1, f"nobody, or twice, heard that {job_id} ended"
+
     def _check_timer(self, dump: Dump) -> None:
         """Nothing is due before maintenance promotes again, unless it has been woken. The clean-up
         of a workflow may be late."""
@@ -136,7 +156,7 @@ class Shard:
         for queue in map(keys.queue, QUEUES):
             timers += [queue.scheduled, queue.retrying]
         due = [score for key in timers for _, score in dump.get(key, ("zset", []))[1]]
-        if f"{keys.base}flows" in dump:  # work for advance
+        if keys.pending_writes in dump or keys.changed_limits in dump:
             due.append(self.broker.now)
         assert min(due, default=inf) >= self.timer_ms, "nobody woke the timer"
 

@@ -25,7 +25,6 @@ if queue == '' then
   if left <= 0 then return { repaired, '', position } end
   position, left = forget_full_rates(from, left)
   if left <= 0 then return { repaired, '', position } end
-  position = ''
 end
 local queues = redis.call('SMEMBERS', queues_key)
 table.sort(queues)

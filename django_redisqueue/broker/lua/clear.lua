@@ -34,13 +34,14 @@ local function delete_unless_needed(id)
 end
 
 local MEANT, NEWER = 12, 50
+local since = is_final(status) and 'finished_ms' or 'enqueued_ms'
 local function clear_list()
   local tail, ids = redis.call('LRANGE', queue_key(queue, 'queued'), -limit, -1), {}
   for at = #tail, 1, -1 do ids[#ids + 1] = tail[at] end
   local meant = only_meant(ids, MEANT)
   local count = 0
   -- others are ahead of the rest
-  while count < #meant and ids[count + 1] == meant[count + 1] and not is_too_new(ids[count + 1], ARGV[9]) do
+  while count < #meant and ids[count + 1] == meant[count + 1] and not is_too_new(ids[count + 1], ARGV[9], since) do
     count = count + 1
     cancel(ids[count])
   end
@@ -52,7 +53,7 @@ end
 local function first_meant(list)
   local found, ids = only_meant(redis.call('ZRANGE', queue_key(queue, list), 0, limit - 1 + NEWER), MEANT), {}
   for _, id in ipairs(found) do
-    if #ids < limit and (is_final(status) or not is_too_new(id, ARGV[9])) then ids[#ids + 1] = id end
+    if #ids < limit and not is_too_new(id, ARGV[9], since) then ids[#ids + 1] = id end
   end
   return ids
 end

@@ -20,7 +20,9 @@ if from_list then
   if not may_continue(ARGV[7], ARGV[8], ARGV[9] == '1') then return {} end
   assert(ARGV[5] == 'failed' or ARGV[5] == 'cancelled', 'only failed or cancelled jobs can be requeued')
   expect_queue(ARGV[4], ARGV[5])
-  ids = only_meant(redis.call('ZRANGE', queue_key(ARGV[4], ARGV[5]), 0, ARGV[6] - 1), 10)
+  for _, id in ipairs(only_meant(redis.call('ZRANGE', queue_key(ARGV[4], ARGV[5]), 0, ARGV[6] - 1), 10)) do
+    if not is_too_new(id, ARGV[7], 'finished_ms') then ids[#ids + 1] = id end
+  end
 end
 expect_queues_of(ids)
 for _, id in ipairs(ids) do expect_index(read(id, 'options')[1] or '') end

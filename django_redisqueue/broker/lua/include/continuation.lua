@@ -2,7 +2,7 @@
 -- remains, so that maintenance continues if the caller is gone (law 11).
 -- The hash `continuations`: <token> -> "<verb> <queue> <status> <jobs left> <ms>"; until <ms> the caller is assumed to
 -- continue. With the token '' nothing is stored: one step does everything.
--- A token begins with the time of the call ("<ms>-"): jobs that were enqueued after it are not meant.
+-- A token begins with the time of the call ("<ms>-"): jobs that were enqueued, or ended, after it are not meant.
 local CALLER_TIMEOUT_MS = 5000
 local continuations_key = base .. 'continuations'
 expect(continuations_key, 'hash')
@@ -22,9 +22,11 @@ local function store_continuation(token, verb, queue, status, left)
   redis.call('HSET', continuations_key, token, rest)
 end
 
-local function is_too_new(id, token)
+-- since: the field that tells when the job came to its list. A time after `now` is from before the clock went back.
+local function is_too_new(id, token, since)
   local called_ms = tonumber(string.match(token, '^(%d+)%-'))
-  return called_ms and (integer(read(id, 'enqueued_ms')[1]) or 0) > called_ms
+  local ms = called_ms and integer(read(id, since)[1]) or 0
+  return called_ms and ms > called_ms and ms <= now
 end
 
 -- Those of these ids that the caller means: the ones in ARGV from `first` on, or all if there are none. Others have

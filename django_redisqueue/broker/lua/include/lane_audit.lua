@@ -12,19 +12,17 @@ local function repair(is_broken)
 end
 local function has_limit(name, key) return string.find(name .. '|', '|' .. key .. '|', 1, true) ~= nil end
 
--- All parts return the position after what they have read ('' at the end), and how much more may be read.
+-- All parts return the position after what they have read ('' at the end), and how much more may be read. Lanes that
+-- wait for a freed slot are called when the round gets to them.
 local function audit_slots(position, left)
   local slots = redis.call('ZRANGEBYLEX', slots_key, position == '' and '-' or '(' .. position, '+', 'LIMIT', 0, left)
-  local freed = {}
   for _, slot in ipairs(slots) do
     local key, id = string.match(slot, '^(%S+) (.+)$')
     local status, text = unpack(read(id or '', 'status', 'lane'))
     if repair(status ~= 'processing' or not has_limit(string.match(text or '', '^%S*'), key)) then
       redis.call('ZREM', slots_key, slot)
-      if key then freed[#freed + 1] = key end
     end
   end
-  call_waiting_lanes(freed)
   return slots[#slots], left - #slots
 end
 
