@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
+import django
 from asgiref.sync import sync_to_async
 
 from django_redisqueue import task
@@ -62,6 +63,13 @@ def pool(*naps: float) -> list[int]:
     """Leaving the block terminates the pool's processes, and waits for them."""
     _naps[:] = naps
     with multiprocessing.get_context("fork").Pool(2) as processes:
+        return processes.map(_square, range(4))
+
+
+@task
+def pool_of_new_processes() -> list[int]:
+    """What ``multiprocessing.Pool`` starts from Python 3.14 on: processes without Django."""
+    with multiprocessing.get_context("forkserver").Pool(2, initializer=django.setup) as processes:
         return processes.map(_square, range(4))
 
 

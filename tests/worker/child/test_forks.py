@@ -61,6 +61,13 @@ def test_a_pool_of_processes_can_be_left(forking: WorkerHarness, naps: tuple[flo
     assert (job.status, job.result) == ("completed", [0, 1, 4, 9])
 
 
+def test_a_pool_of_new_processes_sets_up_django(forking: WorkerHarness) -> None:
+    """As docs/worker.md says: without it, they fail to import the task, and the pool hangs."""
+    forking.worker("--processes", "1", fresh=True).wait_until_up(2)
+    job = forking.ended(fork_tasks.pool_of_new_processes.enqueue())
+    assert (job.status, job.result) == ("completed", [0, 1, 4, 9])
+
+
 def test_a_program_that_a_job_started_can_be_terminated(forking: WorkerHarness) -> None:
     forking.worker("--processes", "1").wait_until_up(2)
     job = forking.ended(fork_tasks.terminate_program.enqueue())
