@@ -84,11 +84,8 @@ def test_jobs_that_ended_after_the_call_are_not_meant(broker: BrokerHarness, act
     assert act(broker, 3, ContinuationStep(token, 3, 1)) == (0, 0)
     assert broker.ids("failed") == ["new"]
     assert not broker.redis.exists(broker.keys.continuations)
-    broker.advance(-1000)
-    assert act(broker, 1, ContinuationStep(f"{broker.now}-u", 1, 1)) == (
-        1,
-        1,
-    )  # the clock went back
+    broker.advance(-1000)  # the clock goes back
+    assert act(broker, 1, ContinuationStep(f"{broker.now}-u", 1, 1)) == (1, 1)
 
 
 @both
