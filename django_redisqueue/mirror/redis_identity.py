@@ -141,8 +141,8 @@ class RedisIdentity:
     def _recover(self, cursor: Cursor) -> Cursor:
         read, first = cursor.position, self._events.first()
         if first is None or first > read:
-            position, gap = START, {"gaps": F("gaps") + 1, "gap_at": datetime.now(UTC)}
-            self._log_gap(read, first)
+            position, gap = self._after_gap(), {"gaps": F("gaps") + 1, "gap_at": datetime.now(UTC)}
+            self._log_gap(read, first if position == START else position)
         else:
             position, gap = self._common_point(read), {}
             #: Redis lost its last writes, in a crash or a failover. Records are corrected to match
@@ -155,6 +155,13 @@ class RedisIdentity:
         self._events.wait_for_replicas()
         self._begin_anew(cursor, position, **gap)
         return self._writer.cursor()
+
+    def _after_gap(self) -> Position:
+        """START, so the oldest event is next. But after a gap that is not yet reconciled, jobs end
+        faster than the mirror can write: the oldest events are about to be trimmed, and reading
+        them would lead to a gap at nearly every page. So the middle of the stream is next."""
+        is_repeated = self._writer.states.filter(unreconciled=True).exists()
+        return self._events.middle() if is_repeated else START
 
     def _log_gap(self, read: Position, first: Position | None) -> None:
         """Log it, but not each of the many gaps while jobs end faster than the mirror can write."""

@@ -202,6 +202,28 @@ def test_gaps_in_a_row_are_counted_and_logged_once(
     is_in_step(full_shard)
 
 
+def test_after_a_gap_before_the_reconcile_the_middle_of_the_stream_is_next(
+    full_shard: MirroredShard,
+) -> None:
+    """At its oldest event, which is trimmed next, nearly every page would end in another gap."""
+    full_shard.run_jobs(1)
+    full_shard.mirror()
+    broker, bridge = full_shard.broker, full_shard.bridge
+    for number in (1, 2):
+        for at in range(40):
+            broker.add(f"job{number}.{at}")
+        broker.redis.xtrim(broker.keys.events, maxlen=20, approximate=False)
+        middle = bridge.events.middle()
+        assert bridge.run_once()  # the entry at the cursor is gone
+        assert bridge.run_once()
+        assert (state().gaps, state().unreconciled) == (number, True)
+        first = JobEvent.objects.filter(epoch=number).earliest("entry_ms", "entry_no")
+        is_at_middle = (first.entry_ms, first.entry_no) > middle
+        assert is_at_middle == (number == 2)
+    full_shard.mirror()
+    is_in_step(full_shard)
+
+
 def test_a_gap_before_the_first_event_that_a_mirror_would_have_read(
     shard: MirroredShard, settings: Any
 ) -> None:
