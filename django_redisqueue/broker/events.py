@@ -240,11 +240,10 @@ class EventStream(EventFeed):
         return last if last != START else None
 
     def middle(self) -> Position:
-        """The position of the first event from the second half of the stream's time, or START."""
-        first, last = self.ends()
-        middle_ms = (first[0] + last[0] + 1) // 2
-        found = self.connection.call("XRANGE", self.keys.events, str(middle_ms), "+", "COUNT", "1")
-        return first_position(found[0][0]) if found else START
+        """The position of an event about halfway through the stream; START if it is short."""
+        length = int(self.connection.call("LLEN", self.keys.trim_index))
+        entry = self.connection.call("LINDEX", self.keys.trim_index, str(length // 2))
+        return first_position(entry.partition(" ")[0]) if entry else START
 
     def at(self, position: Position) -> StreamPage | None:
         """A page of the one event at that position, if it exists; None if its entry is gone."""

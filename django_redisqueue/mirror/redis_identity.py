@@ -110,7 +110,7 @@ class RedisIdentity:
         found = "has another installation's data" if theirs else "was emptied, or is a new one"
         problem = (
             f"the Redis at {self._address} {found}, so it is not the one that was mirrored; the "
-            "mirror stands still. If it is the right one, run reapqueue --accept-redis: unfinished "
+            "mirror has stopped. If it is the right one, run reapqueue --accept-redis: unfinished "
             "jobs that it does not have are then recorded as failed (lost)"
         )
         now = time.monotonic()
@@ -174,7 +174,7 @@ class RedisIdentity:
         #: worker running. Further gaps within five minutes are only counted (MirrorState.gaps).
         logger.error(
             "mirror: a gap: events behind %s were trimmed before they were read (EVENTS_CAP); "
-            "it goes on with %s, and records are reconciled with Redis",
+            "it continues with %s, and records are reconciled with Redis",
             format_position(read), format_position(first) if first else "what comes",
         )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -159,16 +160,14 @@ def test_a_cursor_whose_entry_is_gone_is_lost(broker: BrokerHarness, events: Eve
     assert events.last()[1] == number + 4  # type: ignore[index]
 
 
-@pytest.mark.parametrize(
-    ("instants", "expected"),
-    [([], START), ([5], (5, 0)), ([5, 6], (6, 0)), ([1, 2, 3, 11], (11, 0)), ([1, 6, 11], (6, 0))],
-)
-def test_the_middle_is_the_first_entry_of_the_second_half_in_time(
-    broker: BrokerHarness, events: EventStream, instants: list[int], expected: Position
-) -> None:
-    for ms in instants:
-        broker.redis.xadd(broker.keys.events, NOT_OURS, id=f"{ms}-0")
-    assert events.middle() == expected
+def test_the_middle_is_found_in_the_trim_index(broker: BrokerHarness, events: EventStream) -> None:
+    broker.store.settings = replace(broker.store.settings, events_cap=10_000)
+    assert events.middle() == START
+    for number in range(20):
+        broker.add(*[f"{number}.{n}" for n in range(50)])
+    middle = events.middle()
+    positions = [event.position for event in events.read(START).events]
+    assert 400 <= sum(position < middle for position in positions) <= 600
 
 
 # -- what others write

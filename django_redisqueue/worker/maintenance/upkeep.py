@@ -84,7 +84,7 @@ class ContinuationRunner:
             #: A process died while it was clearing or requeueing many jobs, and a worker finishes
             #: the work. No action is needed.
             logger.info(
-                "queue %s: to %s %s jobs goes on without its caller, %d left",
+                "queue %s: the %s of %s jobs continues without its caller; %d left",
                 rest.queue, rest.verb, rest.status, rest.left,
             )  # fmt: skip
         for rest in begun + found:
@@ -95,7 +95,7 @@ class ContinuationRunner:
             except RedisQueueError as error:  # concerns this queue alone
                 #: A clear or a requeue whose caller died cannot continue, because a key of the
                 #: queue has the wrong type. Rename or delete that key.
-                logger.error("queue %s: to %s goes on later: %s", rest.queue, rest.verb, error)
+                logger.error("queue %s: the %s continues later: %s", rest.queue, rest.verb, error)
                 continue
             if left:
                 self._begun.append(rest._replace(left=left))
@@ -135,7 +135,7 @@ class LaneAudit:
         if total:
             #: Slots of limits, or lanes of jobs, did not agree with the jobs, because keys in Redis
             #: were deleted or changed by hand. This has been repaired; avoid such changes.
-            logger.warning("mended %d slots and lanes that were changed by hand", total)
+            logger.warning("repaired %d slots and lanes that were changed manually", total)
 
 
 def set_aging(commands: Commands) -> None:
@@ -190,7 +190,7 @@ class Pruner:
             #: too much memory. Their records stay. Raise FINISHED_MAX_BYTES, or return less data
             #: from tasks. The line appears at most once a minute, with all jobs since the last one.
             logger.warning(
-                "queue %s: %d %s jobs let go before their time, for FINISHED_MAX_BYTES",
+                "queue %s: %d %s jobs deleted early because of FINISHED_MAX_BYTES",
                 queue, count, status.value,
             )  # fmt: skip
         self._forced.clear()
