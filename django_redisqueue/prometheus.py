@@ -155,7 +155,7 @@ def _queues(queues: Sequence[QueueOverview], *, with_totals: bool) -> Iterator[M
         "oldest_job_age_seconds", "How long the job next out has waited to run.", "queue"
     )
     paused = _gauge("queue_paused", "1 while the queue is paused.", "queue")
-    broken = _gauge("queue_broken", "1 while a wrong key makes the queue stand still.", "queue")
+    broken = _gauge("queue_broken", "1 while a key of the wrong type blocks the queue.", "queue")
     totals = {name: _counter(f"jobs_{name}", text, "queue") for name, text in TOTALS.items()}
     for queue in queues:
         for status, count in queue.counts.items():
@@ -244,7 +244,7 @@ def _mirror(facts: Facts) -> Iterator[Metric]:
     yield _gauge("mirror_lag_seconds", text, value=lag.oldest_ms / 1000)
     text = "Events that are not in the database yet."
     yield _gauge("mirror_lag_events", text, value=lag.events)
-    text = "1 while the mirror stands still and wants a decision."
+    text = "1 while the mirror is stopped and needs a decision."
     yield _gauge("mirror_stopped", text, value=int(any(state.problem for state in facts.mirrors)))
     if facts.missing:  # as for the other counters
         return

@@ -239,6 +239,12 @@ class EventStream(EventFeed):
         _, last = self.ends()
         return last if last != START else None
 
+    def middle(self) -> Position:
+        """The position of an event about halfway through the stream; START if it is short."""
+        length = int(self.connection.call("LLEN", self.keys.trim_index))
+        entry = self.connection.call("LINDEX", self.keys.trim_index, str(length // 2))
+        return first_position(entry.partition(" ")[0]) if entry else START
+
     def at(self, position: Position) -> StreamPage | None:
         """A page of the one event at that position, if it exists; None if its entry is gone."""
         name = entry_id(position)

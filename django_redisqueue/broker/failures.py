@@ -271,9 +271,9 @@ class BlockedQueues:
                 #: Another program has written a key of this queue with the wrong type, so the
                 #: queue's jobs neither start nor become due. Nothing was changed. Rename or delete
                 #: the key named in the line.
-                logger.error("%s: queue %s stands still: %s", self._who, queue, problem)
+                logger.error("%s: queue %s is blocked: %s", self._who, queue, problem)
         for queue in self._known.keys() - blocked.keys():
             #: The keys of the blocked queue are in order again, and the queue continues. No action
             #: is needed.
-            logger.warning("%s: queue %s goes on, its keys are in order", self._who, queue)
+            logger.warning("%s: queue %s continues: its keys are in order", self._who, queue)
         self._known = dict(blocked)

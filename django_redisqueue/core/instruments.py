@@ -135,5 +135,5 @@ def _safely(call: Callable[..., Any], *args: Any) -> Any:
     except Exception:
         #: An instrument (OpenTelemetry, Sentry or your own) raised an exception. The job is
         #: unharmed. The traceback shows what to fix in the instrument.
-        logger.exception("telemetry has failed; the job goes on")
+        logger.exception("telemetry has failed; the job continues")
         return None

@@ -110,7 +110,7 @@ class RedisIdentity:
         found = "has another installation's data" if theirs else "was emptied, or is a new one"
         problem = (
             f"the Redis at {self._address} {found}, so it is not the one that was mirrored; the "
-            "mirror stands still. If it is the right one, run reapqueue --accept-redis: unfinished "
+            "mirror has stopped. If it is the right one, run reapqueue --accept-redis: unfinished "
             "jobs that it does not have are then recorded as failed (lost)"
         )
         now = time.monotonic()
@@ -141,8 +141,8 @@ class RedisIdentity:
     def _recover(self, cursor: Cursor) -> Cursor:
         read, first = cursor.position, self._events.first()
         if first is None or first > read:
-            position, gap = START, {"gaps": F("gaps") + 1, "gap_at": datetime.now(UTC)}
-            self._log_gap(read, first)
+            position, gap = self._after_gap(), {"gaps": F("gaps") + 1, "gap_at": datetime.now(UTC)}
+            self._log_gap(read, first if position == START else position)
         else:
             position, gap = self._common_point(read), {}
             #: Redis lost its last writes, in a crash or a failover. Records are corrected to match
@@ -156,6 +156,13 @@ class RedisIdentity:
         self._begin_anew(cursor, position, **gap)
         return self._writer.cursor()
 
+    def _after_gap(self) -> Position:
+        """START, so the oldest event is next. But after a gap that is not yet reconciled, jobs end
+        faster than the mirror can write: the oldest events are about to be trimmed, and reading
+        them would lead to a gap at nearly every page. So the middle of the stream is next."""
+        is_repeated = self._writer.states.filter(unreconciled=True).exists()
+        return self._events.middle() if is_repeated else START
+
     def _log_gap(self, read: Position, first: Position | None) -> None:
         """Log it, but not each of the many gaps while jobs end faster than the mirror can write."""
         now = time.monotonic()
@@ -167,7 +174,7 @@ class RedisIdentity:
         #: worker running. Further gaps within five minutes are only counted (MirrorState.gaps).
         logger.error(
             "mirror: a gap: events behind %s were trimmed before they were read (EVENTS_CAP); "
-            "it goes on with %s, and records are reconciled with Redis",
+            "it continues with %s, and records are reconciled with Redis",
             format_position(read), format_position(first) if first else "what comes",
         )  # fmt: skip
 

@@ -184,9 +184,9 @@ def test_a_round_takes_several_passes(
     broker.redis.delete(broker.keys.queue("y").shares)
     upkeep = LaneAudit(broker.store)
     upkeep.run_once()
-    assert "mended 850 slots and lanes" in caplog.text
+    assert "repaired 850 slots and lanes" in caplog.text
     upkeep.run_once()
-    assert "mended 1 slots and lanes" in caplog.text
+    assert "repaired 1 slots and lanes" in caplog.text
     invariants(broker)
 
 

@@ -156,7 +156,7 @@ def test_a_continuation_that_cannot_continue_does_not_block_the_others(
     broker.redis.hset(broker.keys.continuations, "z", "clear odd failed 5 1")
     assert ContinuationRunner(broker.store).run_once() is False
     assert broker.ids("failed") == []
-    assert "queue odd: to clear goes on later" in caplog.text
+    assert "queue odd: the clear continues later" in caplog.text
 
 
 FOREIGN_TOKENS = st.binary(max_size=20).filter(lambda token: token != b"t")  # "t" is the test's own

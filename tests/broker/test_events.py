@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -157,6 +158,16 @@ def test_a_cursor_whose_entry_is_gone_is_lost(broker: BrokerHarness, events: Eve
     ms, number = events.first()  # type: ignore[misc]
     assert (ms, number % ENTRY) == (events.last()[0], 0)  # type: ignore[index]
     assert events.last()[1] == number + 4  # type: ignore[index]
+
+
+def test_the_middle_is_found_in_the_trim_index(broker: BrokerHarness, events: EventStream) -> None:
+    broker.store.settings = replace(broker.store.settings, events_cap=10_000)
+    assert events.middle() == START
+    for number in range(20):
+        broker.add(*[f"{number}.{n}" for n in range(50)])
+    middle = events.middle()
+    positions = [event.position for event in events.read(START).events]
+    assert 400 <= sum(position < middle for position in positions) <= 600
 
 
 # -- what others write

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.exceptions import RedisQueueError
-from django_redisqueue.worker.maintenance.upkeep import KnownQueues, Pruner
+from django_redisqueue.worker.maintenance import upkeep
 
 from .harness import ERROR, FINISHED, BrokerHarness, invariants, outcome
 from .workflows import BrokerWorkflow
@@ -26,6 +27,10 @@ def prune(
     jobs: int = 100,
 ) -> tuple[int, int, bool]:
     return broker.store.prune("default", status, keep, ttl_ms, jobs)
+
+
+def make_pruner(broker: BrokerHarness, *statuses: Status) -> upkeep.Pruner:
+    return upkeep.Pruner(broker.store, statuses, upkeep.KnownQueues(broker.store, ["default"]))
 
 
 @STATUSES
@@ -83,6 +88,25 @@ def test_the_byte_cap_overrides_every_promise_and_is_counted(broker: BrokerHarne
     assert broker.meta()["finished_bytes"] <= 5000
     assert broker.job("j0") == {}
     invariants(broker)
+
+
+def test_jobs_deleted_early_are_logged_once_a_minute(
+    broker: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(upkeep, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    broker.store.settings = replace(broker.store.settings, finished_max_bytes=0)
+    pruner = make_pruner(broker, Status.COMPLETED)
+    for ids in (["a"], ["b"], ["c", "d"]):
+        broker.end(*ids)
+        assert pruner.run_once() == len(ids)
+    assert [record.args for record in caplog.records] == [("default", 1, "completed")]
+    clock[0] += 61
+    assert pruner.run_once() == 0
+    assert caplog.records[-1].args == ("default", 3, "completed")
+    clock[0] += 61
+    assert pruner.run_once() == 0
+    assert len(caplog.records) == 2
 
 
 def test_jobs_that_were_due_anyway_are_not_counted_as_forced(broker: BrokerHarness) -> None:
@@ -285,7 +309,7 @@ def test_a_queue_removed_from_the_settings_is_pruned_too(broker: BrokerHarness) 
     broker.end("a", queue="former")
     broker.end("b", "c")
     broker.advance(2 * 86_400_000)
-    pruner = Pruner(broker.store, (Status.COMPLETED,), KnownQueues(broker.store, ["default"]))
+    pruner = make_pruner(broker, Status.COMPLETED)
     with broker.broken("retrying"), broker.broken("completed"):
         assert pruner.run_once() == 1
         assert broker.status("a") is None
@@ -297,8 +321,7 @@ def test_cancelled_jobs_are_kept_like_completed_ones(broker: BrokerHarness) -> N
     for status in FINISHED:
         broker.end(f"{status}-job", kind=status)
     broker.advance(2 * 86_400_000)  # longer than RESULT_TTL, shorter than FAILED_TTL
-    known = KnownQueues(broker.store, ["default"])
-    assert Pruner(broker.store, [Status(status) for status in FINISHED], known).run_once() == 2
+    assert make_pruner(broker, *map(Status, FINISHED)).run_once() == 2
     assert [broker.ids(status) for status in FINISHED] == [
         [f"{status}-job"] if status == "failed" else [] for status in FINISHED
     ]

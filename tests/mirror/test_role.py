@@ -90,7 +90,7 @@ def test_maintenance_whose_database_hangs_is_replaced(processes: MirrorProcesses
         cursor.execute(f"LOCK TABLE {OutboxJob._meta.db_table}")
         worker = processes.worker("--processes", "1").wait_until_up(3)
         before = set(worker.children)
-        said = "the outbox's relay on 'default' has not come back for 1 s; a new process takes over"
+        said = "the outbox's relay on 'default' has not returned for 1 s; a new process takes over"
         eventually(lambda: said in worker.output, why=lambda: worker.output)
         eventually(lambda: len(set(worker.children) - before) == 1, why=lambda: worker.output)
         assert len(before & set(worker.children)) == 2
@@ -180,15 +180,15 @@ def test_redis_is_restarted_under_it(processes: MirrorProcesses) -> None:
     processes.run_jobs(100, "before")
     processes.until_mirrored()
     processes.harness.server.kill()
-    eventually(lambda: "trying again until it goes" in bridge.output, why=lambda: bridge.output)
+    eventually(lambda: "trying again until it succeeds" in bridge.output, why=lambda: bridge.output)
     processes.harness.server.start()
     processes.broker.connection.close()
     processes.run_jobs(100, "after")
     processes.until_mirrored()
-    said = [line for line in bridge.output.splitlines() if "trying again until it goes" in line]
+    said = [line for line in bridge.output.splitlines() if "trying again until it succeeds" in line]
     # For each shard, once per problem: cut off, and then refused.
     assert len(said) == len(set(said)) <= 2 * get_settings().shards
-    eventually(lambda: "goes on after" in bridge.output, why=lambda: bridge.output)
+    eventually(lambda: "continues after" in bridge.output, why=lambda: bridge.output)
     bridge.term()
     assert bridge.wait() == 0
 
@@ -244,11 +244,11 @@ def test_the_database_is_down_for_a_while(processes: MirrorProcesses) -> None:
     with database_down(processes):
         processes.run_jobs(10, "meanwhile")
         eventually(
-            lambda: "trying again until it goes" in bridge.output, 30, why=bridge.log.read_text
+            lambda: "trying again until it succeeds" in bridge.output, 30, why=bridge.log.read_text
         )
     processes.until_mirrored()
     assert bridge.process.poll() is None
-    assert bridge.output.count("trying again until it goes") <= 2 * get_settings().shards
+    assert bridge.output.count("trying again until it succeeds") <= 2 * get_settings().shards
 
 
 def test_a_bridge_that_waits_for_a_connection_pool_is_not_stuck(

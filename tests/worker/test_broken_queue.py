@@ -46,7 +46,7 @@ def test_outcomes_of_a_broken_queue_are_kept_until_it_is_repaired(
     with another_programs_key(harness, "retrying"):
         later = tasks.run.using(run_after=0.1).enqueue(harness.book, "later")
         assert harness.ended(later).status == "completed"
-        eventually(lambda: "queue low stands still" in worker.output, why=harness.report)
+        eventually(lambda: "queue low is blocked" in worker.output, why=harness.report)
         if task is tasks.async_run_to_end:
             eventually(lambda: harness.runs()["kept to its end"], why=harness.report)
         assert harness.ended(tasks.run.enqueue(harness.book, "other")).status == "completed"
@@ -59,7 +59,7 @@ def test_outcomes_of_a_broken_queue_are_kept_until_it_is_repaired(
     harness.ended(job)
     assert harness.statuses([job, waiting]) == {"completed": 2}
     assert (harness.runs()["kept"], harness.runs()["waiting"]) == (1, 1)
-    eventually(lambda: "queue low goes on" in worker.output, why=harness.report)
+    eventually(lambda: "queue low continues" in worker.output, why=harness.report)
     assert job.recoveries == 0
 
 
@@ -74,7 +74,7 @@ def test_a_worker_can_stop_while_a_queue_is_broken(harness: WorkerHarness) -> No
     eventually(lambda: harness.runs()["kept"], why=harness.report)
     with another_programs_key(harness, "wake"):
         harness.open_gate(gate)
-        eventually(lambda: "queue low stands still" in worker.output, why=harness.report)
+        eventually(lambda: "queue low is blocked" in worker.output, why=harness.report)
         worker.term()
         assert worker.wait() == 0
         assert "could not be written" in worker.output

@@ -144,14 +144,14 @@ class AsyncRunner:
                     #: An async task stopped the loop that all async jobs of the process share, or
                     #: raised something like SystemExit in an asyncio task that it had started. The
                     #: other jobs keep running. Fix the code.
-                    logger.error("a task has stopped the event loop it runs on; it goes on")
+                    logger.error("a task has stopped the event loop it runs on; it continues")
             except OSError as error:  # a job has closed the loop's files
                 end_child(error)
             except BaseException:  # such as SystemExit in a task that a job left running
                 #: An async task stopped the loop that all async jobs of the process share, or
                 #: raised something like SystemExit in an asyncio task that it had started. The
                 #: other jobs keep running. Fix the code.
-                logger.exception("the event loop was stopped from inside a task; it goes on")
+                logger.exception("the event loop was stopped from inside a task; it continues")
 
     # The following methods run on the event loop.
 

@@ -94,7 +94,7 @@ def _end(error: BaseException | None) -> NoReturn:
         #: A task called os.fork(), and the forked process returned into the worker. Do what the
         #: line says.
         logger.warning(
-            "a process that a job forked came back from the task, and was ended (exit code %d); "
+            "a process that a job forked returned from the task, and was ended (exit code %d); "
             "end it with os._exit(), or use multiprocessing or subprocess", code,
         )  # fmt: skip
         flush_output()

@@ -43,7 +43,7 @@ def end_child(error: BaseException) -> NoReturn:
     try:
         #: A bug in the worker, not in a task. The jobs are recovered in a new process. Report the
         #: traceback.
-        logger.error("a thread broke outside of its job; its child ends", exc_info=error)
+        logger.error("a thread failed outside its job; its child ends", exc_info=error)
     finally:
         os._exit(1)
 
@@ -160,7 +160,7 @@ class InFlight:
                 known.execution = run.execution
                 #: Redis lost a job's claim in a failover, and the same process claimed the job
                 #: again; it runs once. No action is needed.
-                logger.warning("job %s was claimed again while it runs here; it goes on", job.id)
+                logger.warning("job %s was claimed again while it runs here; it continues", job.id)
                 return False
             run.slot, run.token = run.free_slots.pop(), token
             self._running[job.id, job.lease] = run

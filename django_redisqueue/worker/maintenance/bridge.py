@@ -100,11 +100,11 @@ class BridgeRole(LeaderRole):
             #: The mirror cannot write, because the database or Redis does not answer, or its tables
             #: are missing. Events wait in Redis, up to EVENTS_CAP. Bring the database back, or
             #: migrate.
-            logger.error("%s: %s; trying again until it goes", self._log_name, problem)
+            logger.error("%s: %s; trying again until it succeeds", self._log_name, problem)
 
     def recovered(self, tries: int) -> None:
         #: The mirror works again. No action is needed.
-        logger.warning("%s: goes on after %d tries", self._log_name, tries)
+        logger.warning("%s: continues after %d tries", self._log_name, tries)
         self._outage = None
 
     def catch_up(self, until: float = float("inf")) -> int:

@@ -265,7 +265,7 @@ class TaskThreads:
             #: A step of maintenance hangs, usually on a database connection that never answers. A
             #: new process takes over. If this repeats, set a timeout on the database connection.
             logger.error(
-                "maintenance: %s has not come back for %g s; a new process takes over",
+                "maintenance: %s has not returned for %g s; a new process takes over",
                 " and ".join(hung), HUNG_AFTER,
             )  # fmt: skip
         return bool(hung)

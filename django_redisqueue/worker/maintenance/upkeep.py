@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
@@ -34,6 +35,7 @@ AUDIT_STEPS = 10  # of at most 100 jobs
 APPROVALS_PER_PASS = 100
 GATHERS_PER_PASS = 20
 KNOWN_FOR = 60.0  # s until Redis is asked for its queues again
+REPORT_INTERVAL = 60.0  # s between two log lines about jobs that are deleted early
 LINGERING = 1000  # cancelled ids that a queue's list may hold, because claims drop them at no cost
 
 
@@ -82,7 +84,7 @@ class ContinuationRunner:
             #: A process died while it was clearing or requeueing many jobs, and a worker finishes
             #: the work. No action is needed.
             logger.info(
-                "queue %s: to %s %s jobs goes on without its caller, %d left",
+                "queue %s: the %s of %s jobs continues without its caller; %d left",
                 rest.queue, rest.verb, rest.status, rest.left,
             )  # fmt: skip
         for rest in begun + found:
@@ -93,7 +95,7 @@ class ContinuationRunner:
             except RedisQueueError as error:  # concerns this queue alone
                 #: A clear or a requeue whose caller died cannot continue, because a key of the
                 #: queue has the wrong type. Rename or delete that key.
-                logger.error("queue %s: to %s goes on later: %s", rest.queue, rest.verb, error)
+                logger.error("queue %s: the %s continues later: %s", rest.queue, rest.verb, error)
                 continue
             if left:
                 self._begun.append(rest._replace(left=left))
@@ -133,7 +135,7 @@ class LaneAudit:
         if total:
             #: Slots of limits, or lanes of jobs, did not agree with the jobs, because keys in Redis
             #: were deleted or changed by hand. This has been repaired; avoid such changes.
-            logger.warning("mended %d slots and lanes that were changed by hand", total)
+            logger.warning("repaired %d slots and lanes that were changed manually", total)
 
 
 def set_aging(commands: Commands) -> None:
@@ -168,11 +170,30 @@ class Pruner:
         self._commands = commands
         self._statuses = statuses
         self._known = known
+        self._forced: Counter[tuple[str, Status]] = Counter()  # not yet logged
+        self._report_at = 0.0
 
     def run_once(self) -> int:
         """Prune all queues that Redis has. Returns how many jobs were deleted."""
         known = self._known.names()
-        return sum(self._prune(queue, status) for queue in known for status in self._statuses)
+        total = sum(self._prune(queue, status) for queue in known for status in self._statuses)
+        self._report_forced()
+        return total
+
+    def _report_forced(self) -> None:
+        now = time.monotonic()
+        if not self._forced or now < self._report_at:
+            return
+        self._report_at = now + REPORT_INTERVAL
+        for (queue, status), count in self._forced.items():
+            #: Finished jobs leave Redis earlier than KEEP_* and the TTLs say, because they take up
+            #: too much memory. Their records stay. Raise FINISHED_MAX_BYTES, or return less data
+            #: from tasks. The line appears at most once a minute, with all jobs since the last one.
+            logger.warning(
+                "queue %s: %d %s jobs deleted early because of FINISHED_MAX_BYTES",
+                queue, count, status.value,
+            )  # fmt: skip
+        self._forced.clear()
 
     def compact(self) -> bool:
         """Drop cancelled ids, also from queues without workers. True if there is more to do now."""
@@ -196,13 +217,7 @@ class Pruner:
                 break
             total += gone
             if forced:
-                #: Finished jobs leave Redis earlier than KEEP_* and the TTLs say, because they take
-                #: up too much memory. Their records stay. Raise FINISHED_MAX_BYTES, or return less
-                #: data from tasks.
-                logger.warning(
-                    "queue %s: %d %s jobs let go before their time, for FINISHED_MAX_BYTES",
-                    queue, forced, status.value,
-                )  # fmt: skip
+                self._forced[queue, status] += forced
             if not more:
                 break
         return total

@@ -210,7 +210,7 @@ class HeartbeatThread(threading.Thread):
             # Without heartbeats other workers assume that this one is dead, so it must end.
             #: A bug in the worker, which stops so that others take over. The service manager starts
             #: it again. Report the traceback.
-            logger.exception("the heartbeat thread broke; stopping the worker")
+            logger.exception("the heartbeat thread failed; stopping the worker")
             self.fault = error
             os.kill(os.getpid(), signal.SIGTERM)
 

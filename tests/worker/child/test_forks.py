@@ -48,7 +48,7 @@ def test_a_forked_process_that_leaves_its_task_ends_there(
     assert forking.count("recovered_total") == 0
     assert len(jobs) == 300
     code = {"return": 0, "raise": 1, "exit": 3}[how]
-    told = f"a process that a job forked came back from the task, and was ended (exit code {code})"
+    told = f"a process that a job forked returned from the task, and was ended (exit code {code})"
     assert told in worker.output
     assert ("ValueError: in the fork" in worker.output) == (how == "raise")
 
@@ -140,7 +140,7 @@ def test_a_task_that_stops_the_event_loop_affects_no_other_job(forking: WorkerHa
     job.refresh()
     assert job.result == "went on"
     assert forking.statuses([other, later]) == {"completed": 2}
-    assert "a task has stopped the event loop it runs on; it goes on" in worker.output
+    assert "a task has stopped the event loop it runs on; it continues" in worker.output
 
 
 def test_a_forked_process_has_its_own_connections(forking: WorkerHarness) -> None:

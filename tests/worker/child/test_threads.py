@@ -110,7 +110,7 @@ def test_a_process_that_a_job_forks_in_its_thread_ends_with_the_task(
     hows = ["return", "raise", "exit"]
     jobs = [fork_tasks.fork.enqueue(harness.book, how, how) for how in hows]
     assert results(harness, jobs) == ["the job's own"] * 3
-    eventually(lambda: worker.output.count("came back from the task") == 3)
+    eventually(lambda: worker.output.count("returned from the task") == 3)
     assert harness.runs() == {name: 1 for how in hows for name in (how, f"{how}-fork")}
 
 

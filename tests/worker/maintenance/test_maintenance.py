@@ -157,7 +157,7 @@ def test_the_remaining_work_of_a_killed_process_is_done_once(
         job.cancel()
     eventually(lambda: harness.stats()["cancelled"] == LATER, 30, why=harness.report)
     eventually(lambda: not harness.redis.exists(keys_of().continuations), why=harness.report)
-    assert "goes on without its caller" in worker.output
+    assert "continues without its caller" in worker.output
     queue.resume()
     requeued = JOBS if verb == "requeue_all" else 0
     harness.until_done(requeued, cancelled=LATER)
@@ -371,7 +371,7 @@ def test_a_hanging_periodic_task_does_not_stop_the_others(
     assert not threads.hangs()
     monkeypatch.setattr(maintenance, "HUNG_AFTER", 0.01)
     eventually(threads.hangs)
-    assert "maintenance: the relay has not come back for 0.01 s; a new process" in caplog.text
+    assert "maintenance: the relay has not returned for 0.01 s; a new process" in caplog.text
     held.set()
     eventually(lambda: not threads.hangs())
 
