@@ -23,7 +23,7 @@ from ..core.statuses import Status
 from ..exceptions import InvalidOption
 from ..models import JobRecord
 from ..models.tables import at_newest_times, last_with_prefix, to_column
-from .filters import EVERYTHING, JobFilter, given, parse_filter, status_of, text_of
+from .filters import EVERYTHING, JobListFilter, given, parse_filter, status_of, text_of
 from .job_detail import choices_of, row_of_record
 from .pages import Page
 
@@ -120,7 +120,7 @@ def merge_pages(
 class RecordQuery:
     """Which records to show. With ``prefix``, the other filters are ignored."""
 
-    which: JobFilter = EVERYTHING
+    which: JobListFilter = EVERYTHING
     status: str = ""
     queue: str = ""
     prefix: str = ""
