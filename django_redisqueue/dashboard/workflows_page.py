@@ -240,7 +240,7 @@ def is_applicable(verb: WorkflowVerb, workflow: WorkflowDetail) -> bool:
     return verb is not RETRY or workflow.failed > 0
 
 
-@posted
+@posted("workflow")
 def act_on_workflow(page: Page, workflow_id: str) -> HttpResponse:
     """Pause, release, cancel or clean up a workflow, or retry its failed jobs."""
     verb: WorkflowVerb = chosen(page, WORKFLOW_VERBS)
